@@ -1,0 +1,208 @@
+"""Examples as a function: (task, length, prompt format, seed, index) to one example that fills its token budget."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rulerkit.errors import UserError
+from rulerkit.example import Draft, Draw, Example, Passage, Piece, Room, passage
+from rulerkit.prompt_format import DIRECT, PromptFormat
+from rulerkit.tasks import Task, task
+from rulerkit.tokenizers import Ids
+
+PROMPT_VERSION = 1
+"""Raised whenever any prompt changes; golden digests in the tests hold it."""
+
+_FITTING_ROUNDS = 12
+
+
+def generate(
+    task: str | dict[str, Any] | Task,
+    length: int,
+    num_examples: int,
+    seed: int = 42,
+    prompt_format: PromptFormat | None = None,
+) -> "Examples":
+    """The examples of one cell, made when they are asked for.
+
+    `length` is the token budget of each: template, prompt, answer and thinking together. Index i asks the same question
+    at every length, and is the same whatever else was generated.
+    """
+    return Examples(_task(task), length, num_examples, seed, prompt_format or PromptFormat())
+
+
+_task = task
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A lazy row of examples: `len`, `[index]`, iteration; any index on its own."""
+
+    task: Task
+    length: int
+    num_examples: int
+    seed: int
+    prompt_format: PromptFormat
+
+    def __post_init__(self) -> None:
+        for name, least in (("length", 1), ("num_examples", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise UserError(f"{name} is {value!r}: it must be a whole number from {least} on")
+
+    def __len__(self) -> int:
+        return self.num_examples
+
+    def __getitem__(self, index: int) -> Example:
+        if not 0 <= index < self.num_examples:
+            raise IndexError(f"index {index} of {self.num_examples} examples")
+        return _compose(self.task, self.length, index, self.seed, self.prompt_format)
+
+    def __iter__(self) -> Iterator[Example]:
+        return (self[index] for index in range(self.num_examples))
+
+    def record(self) -> dict[str, Any]:
+        """What defines these examples, ready for JSON."""
+        token = self.prompt_format.tokenizer
+        return {
+            "task": self.task.settings(),
+            "length": self.length,
+            "seed": self.seed,
+            "prompt_version": PROMPT_VERSION,
+            "prompt_format": self.prompt_format.settings(),
+            "tokenizer": {"name": token.name, "fingerprint": token.fingerprint},
+            "sources": {knob: vars(source) for knob, source in self.task.sources().items()},
+        }
+
+
+# --- composing --------------------------------------------------------------------------------------------------------
+
+
+def _compose(task: Task, length: int, index: int, seed: int, form: PromptFormat) -> Example:
+    """Draft, encode what is fixed, fill the rest.
+
+    Where pieces cannot be joined exactly for this tokenizer, the whole is encoded and the room corrected until it fits.
+    """
+    draw = Draw(seed, task.name, index)
+    draft = task.draft(draw, length)
+    stream = draw.random.getrandbits(32)
+    head, tail = _fixed(draft, form)
+    budget = length - task.answer_tokens - form.thinking_tokens
+    left = spare = budget - sum(piece.num_tokens for piece in head + tail)
+    best: Example | None = None
+    for _ in range(_FITTING_ROUNDS):
+        room = Room(length, left, form.tokenizer.pieces, np.random.RandomState(stream))
+        if left < 0 and (head or task.category != "qa"):
+            raise _no_room(task, length, budget - spare, budget)
+        context = task.fill(draft, room)
+        blocks = tuple(head + context + tail)
+        example = Example(
+            index, task.name, length, draft.references, task.answer_tokens, blocks, (len(head), len(head) + len(context))
+        )
+        if _exact(example, form):
+            return example
+        example = replace(example, whole_ids=_whole(example, form))
+        over = example.num_tokens - budget
+        if over <= 0 and (best is None or example.num_tokens > best.num_tokens):
+            best = example
+        if over == 0 or (best is not None and over > 0) or not context:
+            break
+        left -= over
+    if best is None:
+        raise _no_room(task, length, budget - spare, budget)
+    return best
+
+
+def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
+    """The pieces before and after the context. Borders with the template are encoded in one, the context's are clean."""
+    before, after = form.around
+    closing = [Passage("answer_prefix", (draft.answer_prefix,))]
+    ends = [passage("question", DIRECT), *closing, passage("template", after)]
+    tail = [*draft.tail, *(ends if form.closes_user_turn else [passage("template", after), *closing])]
+    start = [passage("template", before), *draft.head]
+    bos = [Piece("", "template", np.array(form.bos, dtype=np.int32))] if form.bos else []
+    if not draft.head:
+        return bos, _joint([*start, *tail], form, at_start=True)
+    opening = _settled([start[0], replace(start[1], parts=start[1].parts[:1])])
+    first = _joint(opening, form, at_start=True)
+    rest = form.tokenizer.pieces.many(start[1].parts[1:])
+    instruction = replace(
+        first[-1],
+        text=first[-1].text + "".join(start[1].parts[1:]),
+        tokens=np.concatenate([first[-1].tokens, *rest]),
+    )
+    encoder = form.tokenizer.pieces
+    more = [Piece(p.text, p.role, np.concatenate(encoder.many(p.parts)), p.key, p.value) for p in draft.head[1:]]
+    return bos + first[:-1] + [instruction, *more], _joint(tail, form)
+
+
+def _settled(passages: list[Passage]) -> list[Passage]:
+    """Blanks at the end of the template go to what follows."""
+    before, content = passages
+    kept = before.text.rstrip(" ")
+    return [passage("template", kept), passage(content.role, before.text[len(kept) :] + content.text)]
+
+
+def _joint(passages: list[Passage], form: PromptFormat, at_start: bool = False) -> list[Piece]:
+    """Neighbours encoded as one text; empty ones are left out."""
+    passages = [p for p in passages if p.text]
+    ids = form.tokenizer.pieces.joint([p.text for p in passages], start=at_start)
+    return [Piece(p.text, p.role, i, p.key, p.value) for p, i in zip(passages, ids, strict=True)]
+
+
+def _exact(example: Example, form: PromptFormat) -> bool:
+    """Whether the ids of the pieces, joined, are known to be those of the whole."""
+    encoder = form.tokenizer.pieces
+    if not encoder.exact:
+        return False
+    first, last = example.context
+    blocks = example.blocks[max(0, first - 1) : last + 1]
+    return all(
+        encoder.clean_cut(left.text, right.text) for left, right in zip(blocks, blocks[1:], strict=False) if left.text
+    )
+
+
+def _whole(example: Example, form: PromptFormat) -> Ids:
+    return np.concatenate([np.array(form.bos, dtype=np.int32), form.tokenizer.encode(example.prompt)])
+
+
+def _no_room(task: Task, length: int, fixed: int, budget: int) -> UserError:
+    return UserError(
+        f"{task.name} does not fit into {length} tokens: instruction, question and template take {fixed} of the "
+        f"{budget} that the answer leaves; take a longer length"
+    )
+
+
+# --- files in upstream's form -----------------------------------------------------------------------------------------
+
+
+def to_json(example: Example) -> dict[str, Any]:
+    """One line of upstream's JSONL (`index, input, outputs, length, answer_prefix`) with a few fields more."""
+    return {
+        "index": example.index,
+        "input": example.input,
+        "outputs": list(example.references),
+        "length": example.num_tokens + example.max_new_tokens,
+        "answer_prefix": example.answer_prefix,
+        "context": example.context_text,
+        "question": example.text_of("question"),
+        "task": example.task,
+        "max_new_tokens": example.max_new_tokens,
+    }
+
+
+def write_jsonl(examples: Examples, path: Path) -> None:
+    """Write a cell as upstream's JSONL, whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("w", encoding="utf-8") as file:
+            for example in examples:
+                file.write(json.dumps(to_json(example), ensure_ascii=False) + "\n")
+        part.replace(path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; choose another --output") from error

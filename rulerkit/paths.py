@@ -1,0 +1,18 @@
+"""Where things lie: one project root, whatever the working directory."""
+
+import os
+from pathlib import Path
+
+
+def home() -> Path:
+    """The project root: RULERKIT_HOME, else the checkout that holds this package, else the nearest folder above the
+    working directory with `params/` and `notebooks/`, else the working directory itself."""
+    if root := os.environ.get("RULERKIT_HOME"):
+        return Path(root).expanduser().resolve()
+    places = [Path(__file__).resolve().parent.parent, Path.cwd(), *Path.cwd().parents]
+    return next((p for p in places if (p / "params").is_dir() and (p / "notebooks").is_dir()), Path.cwd())
+
+
+def resolve(path: str | Path) -> Path:
+    """An absolute path; relative ones count from `home()`, so that a notebook may run from any folder."""
+    return home() / Path(path).expanduser()

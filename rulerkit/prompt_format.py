@@ -1,0 +1,145 @@
+"""The frame around an example: chat template, system prompt, place of the answer prefix, room for thinking.
+
+A template is rendered once around a marker, with a fixed date, and cut there; content and answer prefix are put in raw,
+so that no template trims or re-encodes them. Named forms are those of the paper's Table 6.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from rulerkit.errors import UserError, unknown
+from rulerkit.tokenizers import Tokenizer, load_tokenizer
+
+_CHATML = "<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{t}<|im_end|>\n<|im_start|>assistant\n"
+_LONGCHAT = (
+    "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, and "
+    "polite answers to the user's questions. USER: {t} ASSISTANT:"
+)
+_COMMAND_R = "<BOS_TOKEN><|START_OF_TURN_TOKEN|><|USER_TOKEN|>{t}<|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|>"
+_LLAMA3 = "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n{t}<|eot_id|>"
+_RWKV = "User: hi\n\nAssistant: Hi. I am your assistant and I will provide expert full response in full details. "
+_JAMBA = "<|startoftext|><|bom|><|system|> <|eom|><|bom|><|user|> {t}<|eom|><|bom|><|assistant|>"
+
+FORMS = {
+    "base": "{t}",
+    "gpt-4": "{t}",
+    "llama2": "[INST] {t} [/INST]",
+    "lwm": "You are a helpful assistant. USER: {t} ASSISTANT: ",
+    "longchat": _LONGCHAT,
+    "command-r": _COMMAND_R + "<|CHATBOT_TOKEN|>",
+    "glm": "[gMASK]sop<|user|> \n {t}<|assistant|> \n ",
+    "phi3": "<|user|>\n{t}<|end|>\n<|assistant|>\n",
+    "llama3": _LLAMA3 + "<|start_header_id|>assistant<|end_header_id|>\n\n",
+    "qwen": _CHATML.replace("{system}", "You are a helpful assistant."),
+    "dbrx": _CHATML.replace("{system}", "You are a helpful assistant."),
+    "jamba": _JAMBA,
+    "rwkv": _RWKV + "Please feel free to ask any question and I will always answer it\n\nUser: {t}\n\nAssistant:",
+}
+"""The paper's prompt forms by name; `{t}` is the user's part."""
+
+_OWN_OPENING = {"command-r", "glm", "llama3", "jamba"}
+DIRECT = " Do not provide any explanation. Please directly give me the answer."
+"""What closes the user's turn where the answer prefix cannot open the assistant's."""
+
+_MARK = "\u2060RULERKIT\u2060"
+
+
+@dataclass(frozen=True)
+class PromptFormat:
+    """How an example becomes the prompt of a model.
+
+    `template` is `auto` (the tokenizer's own chat template, or `base` where it has none), a name in FORMS, or the text of
+    a Jinja template. `prefix_in` is the turn in which the answer prefix stands. `thinking_tokens` are kept free inside
+    the length, beside the answer's tokens.
+    """
+
+    tokenizer: Tokenizer = field(default_factory=lambda: load_tokenizer("builtin"))
+    template: str = "auto"
+    system_prompt: str | None = None
+    prefix_in: str = "assistant"
+    thinking_tokens: int = 0
+    enable_thinking: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.prefix_in not in ("assistant", "user"):
+            raise unknown("value of prefix_in", self.prefix_in, ("assistant", "user"))
+        if self.thinking_tokens < 0:
+            raise UserError(f"thinking_tokens is {self.thinking_tokens}: it must be 0 or more")
+        if self.template not in FORMS and self.template != "auto" and "{" not in self.template:
+            raise unknown("template", self.template, ("auto", *FORMS), "or the text of a Jinja chat template")
+        if self.system_prompt and self.form in FORMS:
+            raise UserError(
+                f"the template {self.form} has no place for a system_prompt: use the tokenizer's own (template: auto)"
+            )
+
+    @property
+    def form(self) -> str:
+        """The named form in use, or the text of the Jinja template."""
+        if self.template != "auto":
+            return self.template
+        return self.tokenizer.chat_template or "base"
+
+    @property
+    def closes_user_turn(self) -> bool:
+        """Whether the answer prefix stands at the end of the user's turn (chat services take no other)."""
+        return self.prefix_in == "user" or self.form == "gpt-4"
+
+    @cached_property
+    def around(self) -> tuple[str, str]:
+        """The template's text before and after the user's part."""
+        rendered = FORMS[self.form] if self.form in FORMS else self._render()
+        mark = "{t}" if self.form in FORMS else _MARK
+        before, found, after = rendered.partition(mark)
+        if not found:
+            raise UserError("the chat template leaves out the user's message: give another as template")
+        return before, after
+
+    @cached_property
+    def bos(self) -> tuple[int, ...]:
+        """The one id put before the prompt: empty where the template brings its own or the model has none."""
+        token, before = self.tokenizer, self.around[0]
+        carried = self.form in _OWN_OPENING or bool(token.bos_token and before.startswith(token.bos_token))
+        return () if token.bos_id is None or carried else (token.bos_id,)
+
+    def settings(self) -> dict[str, Any]:
+        """What defines this format in a record, without the tokenizer."""
+        kept = {name: value for name, value in asdict_shallow(self).items() if name != "tokenizer"}
+        return kept | {"template": self.template, "before": self.around[0], "after": self.around[1]}
+
+    def _render(self) -> str:
+        """The Jinja template around a marker; what it asks of the date is answered with the same day every day."""
+        from jinja2 import TemplateError
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
+        options: dict[str, Any] = {"date_string": "26 Jul 2024", "strftime_now": lambda form: "26 Jul 2024"}
+        if self.enable_thinking is not None:
+            options["enable_thinking"] = self.enable_thinking
+        try:
+            texts, _ = render_jinja_template(
+                conversations=[[*system, {"role": "user", "content": _MARK}]],
+                chat_template=self.form,
+                add_generation_prompt=True,
+                bos_token=self.tokenizer.bos_token or "",
+                eos_token=self.tokenizer.eos_token or "",
+                **options,
+            )
+        except (TemplateError, TypeError, ValueError) as error:
+            raise UserError(f"the chat template cannot be rendered: {error}; name a form: {', '.join(FORMS)}") from error
+        return str(texts[0])
+
+
+def asdict_shallow(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass by name, not copied."""
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+def prompt_format(tokenizer: Tokenizer | str = "builtin", **settings: Any) -> PromptFormat:
+    """A prompt format; unknown settings are errors that list the known ones."""
+    known = [name for name in PromptFormat.__dataclass_fields__ if name != "tokenizer"]
+    for name in settings:
+        if name not in known:
+            raise unknown("prompt setting", name, known)
+    tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
+    return PromptFormat(tokenizer, **{name: value for name, value in settings.items() if value is not None})

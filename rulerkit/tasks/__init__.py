@@ -1,0 +1,78 @@
+"""What is asked: the thirteen tasks of RULER and the five that Figure 5 adds.
+
+A task is one line here that says how it differs from its family's default; a family is one file and one entry of
+FAMILIES.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from rulerkit.errors import UserError, unknown
+from rulerkit.tasks.base import Task
+from rulerkit.tasks.common_words import CommonWords
+from rulerkit.tasks.frequent_words import FrequentWords
+from rulerkit.tasks.niah import Needles
+from rulerkit.tasks.question_answering import QuestionAnswering
+from rulerkit.tasks.variable_tracking import VariableTracking
+
+FAMILIES: tuple[type[Task], ...] = (Needles, VariableTracking, CommonWords, FrequentWords, QuestionAnswering)
+
+_ALL: tuple[Task, ...] = (
+    Needles(name="niah_single_1", haystack="noise"),
+    Needles(name="niah_single_2"),
+    Needles(name="niah_single_3", value="uuids"),
+    Needles(name="niah_multikey_1", num_keys=4),
+    Needles(name="niah_multikey_2", haystack="needle"),
+    Needles(name="niah_multikey_3", haystack="needle", key="uuids", value="uuids"),
+    Needles(name="niah_multivalue", num_values=4),
+    Needles(name="niah_multiquery", num_queries=4),
+    VariableTracking(name="vt"),
+    CommonWords(name="cwe"),
+    FrequentWords(name="fwe"),
+    QuestionAnswering(name="qa_1"),
+    QuestionAnswering(name="qa_2", dataset="hotpotqa"),
+    # the five that Figure 5 shows as redundant
+    Needles(name="niah_single_words", value="words"),
+    Needles(name="niah_multivalue_2", num_values=2),
+    Needles(name="niah_multiquery_2", num_queries=2),
+    VariableTracking(name="vt_2_chains", num_chains=2, num_hops=2),
+    FrequentWords(name="fwe_3.5", alpha=3.5),
+)
+TASKS: dict[str, Task] = {task.name: task for task in _ALL}
+THIRTEEN: tuple[str, ...] = tuple(TASKS)[:13]
+CATEGORIES: tuple[str, ...] = ("niah", "vt", "aggregation", "qa")
+
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def task(spec: str | Mapping[str, Any] | Task) -> Task:
+    """The task that a name, or a mapping with `base` and knobs, describes.
+
+    A variant is named after what it changes, `niah_multikey_1-num_keys_8`, unless `name` says otherwise.
+    """
+    if isinstance(spec, Task):
+        return spec
+    if isinstance(spec, str):
+        if spec not in TASKS:
+            raise unknown("task", spec, TASKS, "`rulerkit tasks` describes them")
+        return TASKS[spec]
+    if not isinstance(spec, Mapping) or not isinstance(spec.get("base"), str):
+        raise UserError(f"a task is a name or a mapping with `base: NAME` and knobs; seen: {spec!r}")
+    base = task(spec["base"])
+    knobs = {name: value for name, value in spec.items() if name not in ("base", "name")}
+    known = [knob.name for knob in fields(base) if knob.name != "name"]
+    for knob in knobs:
+        if knob not in known:
+            raise unknown(f"knob of {base.name}", knob, known)
+    changes = [f"{knob}_{value}" for knob, value in sorted(knobs.items()) if value != getattr(base, knob)]
+    name = str(spec.get("name") or "-".join([base.name, *changes]))
+    if not _SAFE_NAME.fullmatch(name):
+        raise UserError(f"the task name {name!r} is not fit for a folder: give a `name` of letters, digits, . _ and -")
+    return replace(base, name=name, **knobs)
+
+
+def read_answer(text: str) -> str | None:
+    """The answer that a careful reader finds in the text of a prompt alone; None where it is no prompt of ours."""
+    return next((answer for family in FAMILIES if (answer := family.read(text)) is not None), None)

@@ -1,0 +1,129 @@
+"""What every family of tasks has in common."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Any, ClassVar, Self
+
+from rulerkit.corpora import STAND_INS, Source
+from rulerkit.errors import UserError, unknown
+from rulerkit.example import Draft, Draw, Piece, Room
+from rulerkit.pieces import PieceEncoder, Units
+
+EDITIONS = ("2025", "2024")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(ABC):
+    """One named setting of a family: a value.
+
+    A family is a subclass with typed knobs. It says what is asked (`draft`), fills the context up to a token budget
+    (`fill`), knows how an answer is judged (`match`) and how it is found by reading (`read`).
+    """
+
+    family: ClassVar[str]
+    category: ClassVar[str]
+    match: ClassVar[str]
+    """`all`: the share of references found; `part`: 1 if any is found."""
+    corpus_knob: ClassVar[str | None] = None
+    """The knob that names a corpus, where the family reads one."""
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {}
+    """What the knobs that are names may be."""
+
+    name: str
+    edition: str = "2025"
+    """The edition of upstream's prompts: `2024` is the paper's, `2025` the present one."""
+    max_new_tokens: int | None = None
+    """The most tokens of an answer; None takes the benchmark's number, raised in proportion to what is asked for."""
+
+    def __post_init__(self) -> None:
+        for knob, allowed in {"edition": EDITIONS, **self.choices}.items():
+            if getattr(self, knob) not in allowed:
+                raise unknown(f"{knob} of the task {self.name}", getattr(self, knob), allowed)
+        for knob in fields(self):
+            value, kind = getattr(self, knob.name), knob.type
+            if kind is int and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise UserError(f"{knob.name} of the task {self.name} is {value!r}: it must be a whole number from 1 on")
+            if kind is bool and not isinstance(value, bool):
+                raise UserError(f"{knob.name} of the task {self.name} is {value!r}: it must be true or false")
+
+    @abstractmethod
+    def draft(self, draw: Draw, length: int) -> Draft:
+        """What example `draw.index` asks. Only demonstrations may depend on the length."""
+
+    @abstractmethod
+    def fill(self, draft: Draft, room: Room) -> list[Piece]:
+        """The context: pieces of at most `room.left` tokens, as many as fit. Ends with all that precedes the tail."""
+
+    @staticmethod
+    @abstractmethod
+    def read(text: str) -> str | None:
+        """The answer that the text of a prompt gives by itself; None where the text is not of this family."""
+
+    @property
+    @abstractmethod
+    def default_new_tokens(self) -> int:
+        """The benchmark's number of answer tokens, raised in proportion to what is asked for."""
+
+    @property
+    def answer_tokens(self) -> int:
+        """The number of tokens kept free for the answer."""
+        return self.max_new_tokens or self.default_new_tokens
+
+    def settings(self) -> dict[str, Any]:
+        """All that defines this task, ready for JSON."""
+        knobs = {knob.name: getattr(self, knob.name) for knob in fields(self)}
+        return {
+            **knobs,
+            "family": self.family,
+            "category": self.category,
+            "match": self.match,
+            "max_new_tokens": self.answer_tokens,
+        }
+
+    def sources(self) -> dict[str, Source]:
+        """The corpora that this task reads, by knob."""
+        return {}
+
+    def with_corpora(self, kind: str) -> Self:
+        """The same task over the `original` corpora or their `builtin` stand-ins; its name stays."""
+        if kind not in ("builtin", "original"):
+            raise unknown("value of corpora", kind, ("builtin", "original"))
+        if not self.corpus_knob:
+            return self
+        names = STAND_INS if kind == "builtin" else {stand_in: name for name, stand_in in STAND_INS.items()}
+        corpus = getattr(self, self.corpus_knob)
+        return replace(self, **{self.corpus_knob: names.get(corpus, corpus)})
+
+
+def in_proportion(tokens: int, asked: int, usual: int) -> int:
+    """Answer tokens for `asked` items where the benchmark gives `tokens` for `usual`; never fewer than those."""
+    return max(tokens, -(-tokens * asked // usual))
+
+
+def too_short(task: Task, room: Room, least: int) -> UserError:
+    """The error for a length that cannot hold what the task asks."""
+    return UserError(
+        f"{task.name} does not fit into {room.length} tokens: its context needs at least {least} and {max(0, room.left)} "
+        "are left beside question, template and answer; take a longer length"
+    )
+
+
+@lru_cache(maxsize=32)
+def remembered_units(make: Callable[[], list[str]], encoder: PieceEncoder) -> Units:
+    """`Units` of a list of texts, made once for a tokenizer; `make` must be the same object each time."""
+    return Units(make(), encoder)
+
+
+_NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve".split()
+
+
+def in_words(number: int) -> str:
+    """A number as a word, up to twelve; digits beyond."""
+    return _NUMBERS[number] if number < len(_NUMBERS) else str(number)
+
+
+def from_words(text: str) -> int:
+    """The number that `in_words` wrote, or that stands in digits."""
+    return _NUMBERS.index(text) if text in _NUMBERS else int(text)

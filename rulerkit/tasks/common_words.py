@@ -1,0 +1,188 @@
+"""Common words extraction (paper, section 3.3): which words stand most often in a numbered list."""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from random import Random
+from typing import ClassVar
+
+import numpy as np
+
+from rulerkit.corpora import load_words
+from rulerkit.example import Draft, Draw, Passage, Piece, Room, passage, run_of_words
+from rulerkit.pieces import PieceEncoder, Units, interleave
+from rulerkit.tasks.base import Task, in_proportion, too_short
+
+_OPENING = (
+    "Below is a numbered list of words. In these words, some appear more often than others. Memorize the ones that appear "
+    "most often.\n"
+)
+_QUESTION = "Question: What are the {n} most common words in the above list?"
+_PREFIX = " Answer: The top {n} words that appear most often in the list are:"
+_REDUCED_BELOW = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonWords(Task):
+    """Name the `num_cw` words that appear `freq_cw` times each among others that appear `freq_ucw` times."""
+
+    family: ClassVar[str] = "common_words"
+    category: ClassVar[str] = "aggregation"
+    match: ClassVar[str] = "all"
+
+    freq_cw: int = 30
+    freq_ucw: int = 3
+    num_cw: int = 10
+    demonstration: bool = True
+
+    @property
+    def default_new_tokens(self) -> int:
+        return in_proportion(120, self.num_cw, 10)
+
+    def frequencies(self, length: int) -> tuple[int, int]:
+        """How often common and other words appear: as set, or 6 and 1 below 4096 tokens, as upstream reduces them."""
+        reduced = length < _REDUCED_BELOW and (self.freq_cw, self.freq_ucw) == (30, 3)
+        return (6, 1) if reduced else (self.freq_cw, self.freq_ucw)
+
+    def draft(self, draw: Draw, length: int) -> Draft:
+        common = draw.random.sample(_uncontained(), self.num_cw)
+        shown = self._demonstration(draw, set(common), length) if self.demonstration else ()
+        return Draft(
+            head=(*shown, passage("instruction", _OPENING)),
+            tail=(passage("question", _QUESTION.format(n=self.num_cw)),),
+            answer_prefix=_PREFIX.format(n=self.num_cw),
+            references=tuple(common),
+            plan=common,
+        )
+
+    def fill(self, draft: Draft, room: Room) -> list[Piece]:
+        often, seldom = self.frequencies(room.length)
+        singles = _singles(room.encoder)
+        position = {word.strip(): i for i, word in enumerate(singles.texts)}
+        common = np.array([position[word] for word in draft.plan])
+        order = room.random.permutation(len(singles))
+        order = order[~np.isin(order, common)]
+        words, num_pairs = singles, 0
+        while True:
+            fitting = self._fitting(words, common, order, room, often, seldom)
+            if fitting < len(order) or fitting < 0:
+                break
+            num_pairs = max(8192, 2 * num_pairs)
+            words = _singles_and_pairs(room.encoder, num_pairs)
+            made_of = _pairs_with(room.encoder, num_pairs)
+            barred = [i for word in draft.plan for i in made_of.get(word.lower(), ())]
+            pairs = len(singles) + room.random.permutation(num_pairs)
+            order = np.concatenate([order[: len(singles) - len(common)], pairs[~np.isin(pairs, barred)]])
+        while fitting >= 0:
+            piece = self._list(words, common, order[:fitting], room, often, seldom)
+            if piece.num_tokens <= room.left:
+                return [piece]
+            fitting -= 1
+        raise too_short(self, room, self._list(words, common, order[:0], room, often, seldom).num_tokens)
+
+    def _fitting(
+        self, words: Units, common: np.ndarray, order: np.ndarray, room: Room, often: int, seldom: int
+    ) -> int:
+        """How many of the other words, in this order, fit beside the common ones; negative where those do not fit."""
+        most = often * len(common) + seldom * len(order)
+        numbers = _numbers(room.encoder, _at_least(min(most, room.left // 2 + 16)))
+        entries = often * len(common) + seldom * np.arange(len(order) + 1)
+        entries = entries[entries <= len(numbers)]
+        used = np.concatenate([[0], np.cumsum(words.counts[order])])[: len(entries)] * seldom
+        total = numbers.offsets[entries] + used + often * int(words.counts[common].sum())
+        return int(np.searchsorted(total, room.left, side="right")) - 1
+
+    def _list(
+        self, words: Units, common: np.ndarray, others: np.ndarray, room: Room, often: int, seldom: int
+    ) -> Piece:
+        """The numbered list, shuffled, with the newline before the question."""
+        order = room.random.permutation(np.concatenate([np.repeat(common, often), np.repeat(others, seldom)]))
+        numbers = _numbers(room.encoder, _at_least(len(order)))
+        texts, counts, ids = interleave((numbers, np.arange(len(order))), (words, order))
+        last = room.encoder(texts[-1] + "\n")
+        ids = np.concatenate([ids[: len(ids) - counts[-1]], last])
+        texts[-1], counts[-1] = texts[-1] + "\n", len(last)
+        asked = set(common.tolist())
+        entries = [a + b for a, b in zip(texts[::2], texts[1::2], strict=True)]
+        per_entry = counts.reshape(-1, 2).sum(axis=1)
+        roles = order.tolist()
+        return run_of_words(
+            "haystack", entries, "".join(entries), ids, per_entry, lambda i: "needle" if roles[i] in asked else "haystack"
+        )
+
+    @staticmethod
+    def read(text: str) -> str | None:
+        asked = re.findall(r"Question: What are the (\w+) most common words in the above list\?", text)
+        if not asked:
+            return None
+        words = text[max(0, text.rfind(_OPENING)) : text.rfind("\nQuestion: What are the")]
+        counted = Counter(re.findall(r"\d+\. (.+?)(?= \d+\. |$)", words.rpartition("\n")[2]))
+        best = [word for word, _ in counted.most_common(int(asked[-1]))]
+        return " ".join(f"{i}. {word}" for i, word in enumerate(best, 1))
+
+    def _demonstration(self, draw: Draw, taken: set[str], length: int) -> tuple[Passage, ...]:
+        """A solved list of 40 words (20 below 4096 tokens) before the question, without chat template."""
+        size, often, seldom = (20, 3, 1) if length < _REDUCED_BELOW else (40, 10, 3)
+        size = max(size, 2 * self.num_cw)
+        random = Random(f"{draw.seed}/{self.name}/{draw.index}/demonstration")
+        words = random.sample([word for word in load_words().everything if word not in taken], size)
+        entries = words[: self.num_cw] * often + words[self.num_cw :] * seldom
+        random.shuffle(entries)
+        listed = [text for i, word in enumerate(entries) for text in (f" {i + 1}.", f" {word}")]
+        listed[0] = listed[0].strip()
+        n = self.num_cw
+        answer = " ".join(f"{i}. {word}" for i, word in enumerate(words[: self.num_cw], 1))
+        gap = " " if self.edition == "2025" else ""  # the 2024 edition writes `are:1. word`
+        listed[-1] += "\n"
+        close = _QUESTION.format(n=n) + _PREFIX.format(n=n) + gap + answer + "\n"
+        return (passage("demonstration", _OPENING, *listed, close),)
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _uncontained() -> list[str]:
+    """The single words that stand in no other word of the lists, so that no other word can score for them; without
+    hyphens, so that a pair contains one only as its adjective or its noun."""
+    words = load_words().everything
+    lines = "\n".join(words).lower()
+    return [word for word in words if not {" ", "-"} & set(word) and lines.count(word.lower()) == 1]
+
+
+@lru_cache(maxsize=8)
+def _numbers(encoder: PieceEncoder, size: int) -> Units:
+    return Units(["1.", *[f" {i}." for i in range(2, size + 1)]], encoder)
+
+
+@lru_cache(maxsize=8)
+def _singles(encoder: PieceEncoder) -> Units:
+    return Units([" " + word for word in load_words().everything], encoder)
+
+
+@lru_cache(maxsize=8)
+def _singles_and_pairs(encoder: PieceEncoder, num_pairs: int) -> Units:
+    """All single words, then adjective-noun pairs: the first of an endless row, without repetition."""
+    words = load_words()
+    adjectives, nouns = sorted(set(words.adjectives)), sorted(set(words.nouns))
+    random, pairs = Random("pairs of words"), dict.fromkeys(words.everything)
+    while len(pairs) < len(words.everything) + num_pairs:
+        pairs[f"{adjectives[random.randrange(len(adjectives))]}-{nouns[random.randrange(len(nouns))]}"] = None
+    return Units([" " + text for text in pairs], encoder)
+
+
+@lru_cache(maxsize=8)
+def _pairs_with(encoder: PieceEncoder, num_pairs: int) -> dict[str, list[int]]:
+    """At which positions of `_singles_and_pairs` the pairs made of each word stand."""
+    words = _singles_and_pairs(encoder, num_pairs).texts
+    found: dict[str, list[int]] = {}
+    for i in range(len(words) - num_pairs, len(words)):
+        for part in words[i].strip().lower().split("-"):
+            found.setdefault(part, []).append(i)
+    return found
+
+
+def _at_least(size: int) -> int:
+    """The next power of two, so that tables of numbers are made few times."""
+    return 1 << max(10, (size - 1).bit_length())

@@ -1,0 +1,141 @@
+"""Frequent words extraction (paper, section 3.3): the most frequent coded words of a text under a zeta distribution."""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+from random import Random
+from string import ascii_lowercase
+from typing import ClassVar
+
+import numpy as np
+
+from rulerkit.errors import UserError
+from rulerkit.example import Draft, Draw, Piece, Room, passage, run_of_words
+from rulerkit.pieces import PieceEncoder, Units
+from rulerkit.tasks.base import Task, from_words, in_proportion, in_words, too_short
+from rulerkit.tasks.pools import pool_size
+
+_OPENING = (
+    "Read the following coded text and track the frequency of each coded word. Find the {n} most frequently appeared coded "
+    "words."
+)
+_QUESTION = (
+    "Question: Do not provide any explanation. Please ignore the dots '....'. What are the {n} most frequently appeared "
+    "words in the above coded text?"
+)
+_PREFIX = " Answer: According to the coded text above, the {n} most frequently appeared words are:"
+_DOTS = "..."
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrequentWords(Task):
+    """Name the `k` most frequent coded words; the most frequent of all, dots, is noise.
+
+    The word of rank r appears floor(N r^-alpha / zeta(alpha)) times; the answers are ranks 2 to k + 1.
+    """
+
+    family: ClassVar[str] = "frequent_words"
+    category: ClassVar[str] = "aggregation"
+    match: ClassVar[str] = "all"
+
+    alpha: float = 2.0
+    k: int = 3
+    word_length: int = 6
+    vocabulary: int | None = None
+    """The number of distinct words, dots included; None takes a fiftieth of the length, as upstream does."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.alpha, int | float) or self.alpha <= 1:
+            raise UserError(f"alpha of the task {self.name} is {self.alpha!r}: it must be a number above 1")
+        if self.vocabulary is not None and self.vocabulary < self.k + 2:
+            raise UserError(
+                f"vocabulary of the task {self.name} is {self.vocabulary}: it must be at least k + 2 = {self.k + 2}"
+            )
+
+    @property
+    def default_new_tokens(self) -> int:
+        return in_proportion(50, self.k, 3)
+
+    def draft(self, draw: Draw, length: int) -> Draft:
+        answers: dict[str, None] = {}
+        while len(answers) < self.k:
+            answers["".join(draw.random.choices(ascii_lowercase, k=self.word_length))] = None
+        n = in_words(self.k)
+        return Draft(
+            head=(passage("instruction", _OPENING.format(n=n)),),
+            tail=(passage("question", _QUESTION.format(n=n)),),
+            answer_prefix=_PREFIX.format(n=n),
+            references=tuple(answers),
+            plan=[_DOTS, *answers],
+        )
+
+    def fill(self, draft: Draft, room: Room) -> list[Piece]:
+        words = self._vocabulary(draft.plan, room)
+        per_word = words.counts
+        expected = np.arange(1, len(words) + 1, dtype=float) ** -float(self.alpha) / _zeta(float(self.alpha))
+
+        def times(total: int) -> np.ndarray:
+            return np.floor(total * expected).astype(np.int64)
+
+        fits, fails = 0, 2 * room.left + 2
+        while fails - fits > 1:
+            middle = (fits + fails) // 2
+            fits, fails = (middle, fails) if times(middle) @ per_word <= room.left else (fits, middle)
+        while fits > 0 and times(fits)[self.k] > 0:
+            piece = self._text(words, times(fits), room)
+            if piece.num_tokens <= room.left:
+                return [piece]
+            fits -= 1
+        raise too_short(self, room, 2 * int(per_word[: self.k + 1].sum()))
+
+    @staticmethod
+    def read(text: str) -> str | None:
+        asked = re.findall(r"What are the (\w+) most frequently appeared words in the above coded text\?", text)
+        if not asked:
+            return None
+        coded = text[: text.rfind("\nQuestion: ")].rpartition("coded words.")[2]
+        counted = Counter(word for word in coded.split() if word != _DOTS)
+        return ", ".join(word for word, _ in counted.most_common(from_words(asked[-1])))
+
+    def _vocabulary(self, first: list[str], room: Room) -> Units:
+        """The words by rank: dots, the answers, then others from the pool."""
+        size = max(self.vocabulary or room.length // 50, self.k + 2)
+        pool = _pool(room.encoder, self.word_length, pool_size(max(room.length, 50 * size), 16))
+        answers = {" " + word for word in first}
+        others = [i for i in room.random.permutation(len(pool))[:size].tolist() if pool.texts[i] not in answers]
+        return Units([*(" " + word for word in first), *(pool.texts[i] for i in others[: size - len(first)])], room.encoder)
+
+    def _text(self, words: Units, times: np.ndarray, room: Room) -> Piece:
+        """The words, each as often as its rank says, shuffled, with the newline before the question."""
+        order = room.random.permutation(np.repeat(np.arange(len(words)), times))
+        texts = [words.texts[i] for i in order.tolist()]
+        ids, counts = words.pick(order), words.counts[order]
+        last = room.encoder(texts[-1] + "\n")
+        ids = np.concatenate([ids[: len(ids) - counts[-1]], last])
+        texts[-1] += "\n"
+        counts[-1] = len(last)
+        ranks, asked = order.tolist(), self.k
+
+        def role(i: int) -> str:
+            return "haystack" if ranks[i] == 0 else "needle" if ranks[i] <= asked else "distractor"
+
+        return run_of_words("haystack", texts, "".join(texts), ids, counts, role)
+
+
+@lru_cache(maxsize=8)
+def _zeta(alpha: float) -> float:
+    from scipy.special import zeta
+
+    return float(zeta(alpha))
+
+
+@lru_cache(maxsize=8)
+def _pool(encoder: PieceEncoder, word_length: int, size: int) -> Units:
+    """Distinct coded words, each with a blank before it: the first of an endless row."""
+    random, words = Random(f"coded words of {word_length}"), dict[str, None]()
+    size = min(size, 26**word_length // 2)
+    while len(words) < size:
+        words[" " + "".join(random.choices(ascii_lowercase, k=word_length))] = None
+    return Units(list(words), encoder)

@@ -1,0 +1,246 @@
+"""Needle in a haystack (paper, section 3.1): eight of the thirteen tasks."""
+
+import re
+import uuid
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from random import Random
+from typing import ClassVar
+
+import numpy as np
+
+from rulerkit.corpora import Source, load_haystack, load_words
+from rulerkit.example import Draft, Draw, Passage, Piece, Room, passage
+from rulerkit.pieces import PieceEncoder, Units
+from rulerkit.tasks.base import Task, in_proportion, too_short
+from rulerkit.tasks.noise import Item, fill_with_noise
+from rulerkit.tasks.pools import fill_with_lines, pool_size
+
+_ONE = (
+    "A special magic {type} is hidden within the following text. Make sure to memorize it. I will quiz you about the "
+    "{type} afterwards.\n",
+    "What is the special magic {type} for {query} mentioned in the provided text?",
+    " The special magic {type} for {query} mentioned in the provided text is",
+)
+_SEVERAL = (
+    "Some special magic {types} are hidden within the following text. Make sure to memorize it. I will quiz you about the "
+    "{types} afterwards.\n",
+    "What are all the special magic {types} for {query} mentioned in the provided text?",
+    " The special magic {types} for {query} mentioned in the provided text are",
+)
+_KINDS = ("words", "numbers", "uuids")
+NEEDLE = "One of the special magic {types} for {key} is: {value}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needles(Task):
+    """Retrieve the values of the queried keys from essays, noise, or a haystack made of other needles."""
+
+    family: ClassVar[str] = "niah"
+    category: ClassVar[str] = "niah"
+    match: ClassVar[str] = "all"
+    corpus_knob: ClassVar[str | None] = "essays"
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {
+        "haystack": ("essay", "noise", "needle"),
+        "key": _KINDS,
+        "value": _KINDS,
+        "depths": ("free", "even"),
+    }
+
+    haystack: str = "essay"
+    key: str = "words"
+    value: str = "numbers"
+    num_keys: int = 1
+    """Needles with different keys; `haystack: needle` fills the whole context with such needles."""
+    num_values: int = 1
+    num_queries: int = 1
+    essays: str = "paul_graham"
+    """The corpus behind `haystack: essay`: `paul_graham` or `prose`, its stand-in."""
+    depths: str = "free"
+    """`free` draws depths evenly from 0 to 100 %; `even` takes upstream's 40 fixed depths."""
+
+    @property
+    def default_new_tokens(self) -> int:
+        return in_proportion(128, self.num_queries * self.num_values, 4)
+
+    def sources(self) -> dict[str, Source]:
+        return {"essays": load_haystack(self.essays).source} if self.haystack == "essay" else {}
+
+    def draft(self, draw: Draw, length: int) -> Draft:
+        random = draw.random
+        keys = _distinct(random, self.key, max(self.num_keys, self.num_queries))
+        values = _distinct(random, self.value, len(keys) * self.num_values)
+        queries = random.sample(range(len(keys)), self.num_queries)
+        needles = [(k, values[k * self.num_values + v]) for k in range(len(keys)) for v in range(self.num_values)]
+        items = []
+        for depth, (k, value) in zip(self._depths(random, len(needles)), needles, strict=True):
+            text = NEEDLE.format(types=self.value, key=keys[k], value=value)
+            role = "needle" if k in queries else "distractor"
+            items.append(Item(depth, passage(role, text, key=keys[k], value=value)))
+        asked = [keys[k] for k in queries]
+        query = asked[0] if len(asked) == 1 else ", ".join(asked[:-1]) + ", and " + asked[-1]
+        forms = _ONE if self.num_queries * self.num_values == 1 else _SEVERAL
+        opening, question, prefix = (f.format(type=self.value[:-1], types=self.value, query=query) for f in forms)
+        references = tuple(values[k * self.num_values + v] for k in queries for v in range(self.num_values))
+        head, tail = (passage("instruction", opening),), (passage("question", question),)
+        return Draft(head, tail, prefix, references, items)
+
+    def fill(self, draft: Draft, room: Room) -> list[Piece]:
+        items: list[Item] = draft.plan
+        if self.haystack == "essay":
+            pieces = fill_with_essay(items, room, self.essays)
+        else:
+            lines = [Item(i.depth, _line(i.passage)) for i in items]
+            if self.haystack == "noise":
+                pieces = fill_with_noise(lines, room)
+            else:
+                frame = NEEDLE.format(types=self.value, key="\0", value="\0").split("\0")
+                keys = _pool(self.key, room.length, "", room.encoder)
+                values = _pool(self.value, room.length, frame[2] + "\n", room.encoder)
+                pieces = fill_with_lines(lines, room, (frame[0].rstrip(), frame[1].rstrip()), keys, values)
+        if pieces is None:
+            raise too_short(self, room, sum(room.piece(_line(item.passage)).num_tokens for item in items))
+        return pieces
+
+    @staticmethod
+    def read(text: str) -> str | None:
+        form = r"What (?:is|are all) the special magic (\w+?)s? for (.+?) mentioned in the provided text\?"
+        asked = re.findall(form, text)
+        if not asked:
+            return None
+        kind, query = asked[-1]
+        found = []
+        for key in re.split(r", and |, ", query):
+            pattern = rf"special magic {kind}s for {re.escape(key)} is: (.+?)\."
+            found += re.findall(pattern, text)
+        return ", ".join(found) if found else "not found"
+
+    def _depths(self, random: Random, count: int) -> list[float]:
+        if self.depths == "free":
+            return [random.random() for _ in range(count)]
+        return [step / 39 for step in random.sample(range(40), count)]
+
+
+def _line(needle: Passage) -> Passage:
+    return Passage(needle.role, (*needle.parts[:-1], needle.parts[-1] + "\n"), needle.key, needle.value)
+
+
+# --- keys and values --------------------------------------------------------------------------------------------------
+
+
+@cache
+def _key_words() -> tuple[list[str], list[str]]:
+    words = load_words()
+    return sorted(set(words.adjectives)), sorted(set(words.nouns))
+
+
+def _one(random: Random, kind: str) -> str:
+    if kind == "numbers":
+        return str(random.randrange(10**6, 10**7))
+    if kind == "uuids":
+        return str(uuid.UUID(int=random.getrandbits(128), version=4))
+    adjectives, nouns = _key_words()
+    return f"{adjectives[random.randrange(len(adjectives))]}-{nouns[random.randrange(len(nouns))]}"
+
+
+def _distinct(random: Random, kind: str, count: int) -> list[str]:
+    """Keys or values, none twice (upstream draws with replacement)."""
+    found: dict[str, None] = {}
+    while len(found) < count:
+        found[_one(random, kind)] = None
+    return list(found)
+
+
+@lru_cache(maxsize=16)
+def _pool(kind: str, length: int, ending: str, encoder: PieceEncoder) -> Units:
+    """The first keys or values of an endless row, with their counts: twice as many as any context of `length` holds."""
+    return Units([f" {text}{ending}" for text in _pool_texts(kind, pool_size(length, 32 if kind == "uuids" else 8))], encoder)
+
+
+@lru_cache(maxsize=16)
+def _pool_texts(kind: str, size: int) -> list[str]:
+    return _distinct(Random(f"pool of {kind}"), kind, size)
+
+
+# --- essays -----------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=8)
+def _essay_units(name: str, encoder: PieceEncoder, passes: int) -> tuple[Units, np.ndarray]:
+    """The words of a corpus, each with the blank before it, and where sentences start; later passes begin at the second
+    essay, so that the opening comes only once."""
+    corpus = load_haystack(name)
+    words, starts = list(corpus.words), [np.asarray(corpus.sentence_starts)]
+    again = starts[0][starts[0] >= corpus.restart]
+    for _ in range(passes - 1):
+        starts.append(again - corpus.restart + len(words))
+        words += corpus.words[corpus.restart :]
+    return Units([" " + word for word in words], encoder), np.concatenate(starts)
+
+
+def fill_with_essay(items: list[Item], room: Room, corpus: str) -> list[Piece] | None:
+    """As many words of the essays as fit, with each needle at the sentence boundary nearest to its depth in tokens."""
+    encoder, passes = room.encoder, 1
+    units, starts = _essay_units(corpus, encoder, passes)
+    while units.offsets[-1] < room.left:
+        passes *= 2
+        units, starts = _essay_units(corpus, encoder, passes)
+    items = sorted(items, key=lambda item: item.depth)
+    needles = sum(len(encoder(" " + item.passage.text)) for item in items)
+    words = int(np.searchsorted(units.offsets, room.left - needles, side="right")) + 2
+    while (words := words - 1) >= 0:
+        boundaries = _boundaries(items, units, starts, words)
+        pieces = _with_needles(items, boundaries, units, words, encoder)
+        if sum(piece.num_tokens for piece in pieces) <= room.left:
+            return pieces
+    return None
+
+
+def _boundaries(items: list[Item], units: Units, starts: np.ndarray, words: int) -> list[int]:
+    """For each needle the word before which it stands: distinct boundaries while there are enough."""
+    allowed = np.append(starts[: np.searchsorted(starts, words)], words)
+    at = units.offsets[allowed]
+    nearest = []
+    for item in items:
+        target = item.depth * at[-1]
+        right = min(int(np.searchsorted(at, target)), len(at) - 1)
+        nearest.append(right - 1 if right and target - at[right - 1] < at[right] - target else right)
+    if len(items) <= len(allowed):
+        for i in range(1, len(nearest)):
+            nearest[i] = max(nearest[i], nearest[i - 1] + 1)
+        for i in range(len(nearest) - 1, -1, -1):
+            nearest[i] = min(nearest[i], len(allowed) - (len(nearest) - i))
+    return [int(allowed[i]) for i in nearest]
+
+
+def _with_needles(
+    items: list[Item], boundaries: list[int], units: Units, words: int, encoder: PieceEncoder
+) -> list[Piece]:
+    """Essay and needles in turn, joined by blanks; the last of them ends with the newline before the question."""
+    pieces: list[Piece] = []
+    at = 0
+    for item, boundary in zip(items, boundaries, strict=True):
+        if boundary > at:
+            pieces.append(_stretch(units, at, boundary, encoder, first=not pieces, last=False))
+        needle, last = item.passage, boundary == words and item is items[-1]
+        text = (" " if pieces else "") + needle.text + ("\n" if last else "")
+        pieces.append(Piece(text, needle.role, encoder(text), needle.key, needle.value))
+        at = boundary
+    if words > at:
+        pieces.append(_stretch(units, at, words, encoder, first=not pieces, last=True))
+    return pieces
+
+
+def _stretch(units: Units, start: int, stop: int, encoder: PieceEncoder, first: bool, last: bool) -> Piece:
+    """The words from `start` up to `stop`; without the blank before the first, with a newline behind the last."""
+    text, ids = "".join(units.texts[start:stop]), units.span(start, stop)
+    if first and last and stop - start == 1:
+        text = text[1:] + "\n"
+        return Piece(text, "haystack", encoder(text))
+    if first:
+        text = text[1:]
+        ids = np.concatenate([encoder(units.texts[start][1:]), ids[units.counts[start] :]])
+    if last:
+        text += "\n"
+        ids = np.concatenate([ids[: len(ids) - units.counts[stop - 1]], encoder(units.texts[stop - 1] + "\n")])
+    return Piece(text, "haystack", ids)

@@ -1,0 +1,106 @@
+"""The noise haystack: one line of five short sentences again and again, with lines of interest between."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rulerkit.example import Passage, Piece, Room
+from rulerkit.pieces import PieceEncoder, settle
+
+SENTENCES = ("The grass is green.", "The sky is blue.", "The sun is yellow.", "Here we go.", "There and back again.")
+LINE = " ".join(SENTENCES)
+
+
+@dataclass(frozen=True)
+class Item:
+    """A line of interest and the relative depth, 0 to 1, at which it stands."""
+
+    depth: float
+    passage: Passage
+
+
+def fill_with_noise(items: Sequence[Item], room: Room, blanks: bool = False) -> list[Piece] | None:
+    """Noise lines with the items before distinct lines, at most `room.left` tokens; None where the items do not fit.
+
+    Lines are joined by newlines, or (edition 2024 of variable tracking) by blanks after the newline that ends a noise
+    line. The last noise line is cut at the sentence that still fits: upstream leaves up to 25 tokens unused, which no
+    score can show.
+    """
+    layout = _Blanks(room.encoder) if blanks else _Newlines(room.encoder)
+    items = sorted(items, key=lambda item: item.depth)
+    room_for_noise = room.left - sum(len(ids) for item in items for ids in room.encoder.many(item.passage.parts))
+    lines = max(0, room_for_noise // len(room.encoder(LINE + "\n")) + 2)
+    while True:
+        for sentences in (4, 3, 2, 1, 0):
+            pieces = layout.pieces(items, _places(items, lines + (sentences > 0)), lines, sentences, room)
+            if sum(piece.num_tokens for piece in pieces) <= room.left:
+                return pieces
+        if lines == 0:
+            return None
+        lines -= 1
+
+
+def _places(items: Sequence[Item], lines: int) -> list[int]:
+    """Before which noise line each item stands: distinct lines as long as there are enough, in order of depth."""
+    places = np.array([int(item.depth * lines) for item in items], dtype=int)
+    if lines < len(items):
+        return sorted(np.minimum(places, lines).tolist())
+    for i in range(1, len(places)):  # push down what collides, then back up what was pushed past the end
+        places[i] = max(places[i], places[i - 1] + 1)
+    for i in range(len(places) - 1, -1, -1):
+        places[i] = min(places[i], lines - (len(places) - i))
+    return list(places.tolist())
+
+
+class _Newlines:
+    """Each line ends with a newline."""
+
+    def __init__(self, encoder: PieceEncoder) -> None:
+        self.encoder = encoder
+
+    def pieces(
+        self, items: Sequence[Item], places: Sequence[int], lines: int, sentences: int, room: Room
+    ) -> list[Piece]:
+        pieces: list[Piece] = []
+        at = 0
+        for item, place in zip(items, places, strict=True):
+            pieces += self._run(at, place, lines, sentences)
+            pieces.append(room.piece(item.passage))
+            at = place
+        return pieces + self._run(at, lines + (sentences > 0), lines, sentences)
+
+    def _run(self, start: int, stop: int, lines: int, sentences: int) -> list[Piece]:
+        """Noise from line `start` up to `stop`, where line number `lines` is the short one."""
+        whole = min(stop, lines) - start
+        run = [Piece((LINE + "\n") * whole, "haystack", np.tile(self.encoder(LINE + "\n"), whole))] if whole > 0 else []
+        if stop > lines and start <= lines:
+            text = " ".join(SENTENCES[:sentences]) + "\n"
+            run.append(Piece(text, "haystack", self.encoder(text)))
+        return run
+
+
+class _Blanks(_Newlines):
+    """Lines are joined by blanks; only noise lines end with a newline."""
+
+    def pieces(
+        self, items: Sequence[Item], places: Sequence[int], lines: int, sentences: int, room: Room
+    ) -> list[Piece]:
+        texts: list[str] = []
+        owners: list[Passage | None] = []
+        waiting = list(zip(places, items, strict=True))
+        for line in range(lines + (sentences > 0) + 1):
+            while waiting and waiting[0][0] <= line:
+                passage = waiting.pop(0)[1].passage
+                texts.append(passage.text.removesuffix("\n"))
+                owners.append(passage)
+            if line < lines + (sentences > 0):
+                texts.append((LINE if line < lines else " ".join(SENTENCES[:sentences])) + "\n")
+                owners.append(None)
+        settled = settle([text if i == 0 else " " + text for i, text in enumerate(texts)])
+        settled[-1] += "\n"
+        pieces = []
+        for text, ids, owner in zip(settled, self.encoder.many(settled), owners, strict=True):
+            role, key, value = (owner.role, owner.key, owner.value) if owner else ("haystack", None, None)
+            pieces.append(Piece(text, role, ids, key, value))
+        return pieces

@@ -1,0 +1,183 @@
+"""Question answering among distractors (paper, section 3.4): SQuAD and HotpotQA, or their invented stand-ins."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from random import Random
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from rulerkit.corpora import QASet, Source, answer_fictional, load_qa
+from rulerkit.example import Draft, Draw, Piece, Room, passage
+from rulerkit.pieces import PieceEncoder, Units
+from rulerkit.tasks.base import Task, too_short
+
+_INSTRUCTION = (
+    "Answer the question based on the given documents. Only give me the answer and do not output any other words.\n\n"
+)
+_GIVEN = "The following are given documents.\n\n"
+_ALONE = "Answer the question. Only give me the answer and do not output any other words.\n\n"
+_LONGEST_GOLD = 3000
+"""Questions whose gold documents have more characters than this are not asked (0.3 % of HotpotQA), so that every
+question fits at every length from 1024 tokens on."""
+
+
+class _Asked(NamedTuple):
+    number: int
+    depths: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionAnswering(Task):
+    """Answer a question from its gold documents among other documents of the same data set."""
+
+    family: ClassVar[str] = "question_answering"
+    category: ClassVar[str] = "qa"
+    match: ClassVar[str] = "part"
+    corpus_knob: ClassVar[str | None] = "dataset"
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {
+        "dataset": ("squad", "hotpotqa", "fictional", "fictional_two_hop"),
+        "context": ("documents", "none"),
+    }
+
+    dataset: str = "squad"
+    context: str = "documents"
+    """`none` asks the question alone: the paper's no-context baseline (its wording is ours; the paper gives none)."""
+
+    @property
+    def default_new_tokens(self) -> int:
+        return 32
+
+    def sources(self) -> dict[str, Source]:
+        return {"dataset": load_qa(self.dataset).source}
+
+    def draft(self, draw: Draw, length: int) -> Draft:
+        order = _question_order(self.dataset, draw.seed)
+        asked = order[draw.index % len(order)]
+        question = load_qa(self.dataset).questions[asked]
+        depths = tuple(draw.random.random() for _ in question.gold)
+        closing = f"Question: {question.text}"
+        if self.context == "none":
+            head, tail = (), (passage("question", _ALONE + closing),)
+        else:
+            head = (passage("instruction", _INSTRUCTION, _GIVEN),)
+            tail = (passage("question", _INSTRUCTION + closing),)
+        return Draft(head, tail, " Answer:", question.answers, _Asked(asked, depths))
+
+    def fill(self, draft: Draft, room: Room) -> list[Piece]:
+        if self.context == "none":
+            return []
+        data = load_qa(self.dataset)
+        question = data.questions[draft.plan.number]
+        bodies = _bodies(self.dataset, room.encoder)
+        gold = list(question.gold)
+        chosen = self._others(question.related, gold, bodies, room)
+        if chosen is None:
+            raise too_short(self, room, _cost(gold, bodies, _headers(room.encoder, 64)))
+        order = list(room.random.permutation(chosen)) if chosen else []
+        for depth, document in sorted(zip(draft.plan.depths, gold, strict=True)):
+            order.insert(int(depth * (len(chosen) + 1)) + len(order) - len(chosen), document)
+        headers = _headers(room.encoder, _enough(len(order)))
+        related = set(question.related)
+        return [
+            Piece(
+                headers.texts[i] + bodies.texts[document],
+                "needle" if document in question.gold else "distractor" if self._near(data, document, question.gold, related) else "haystack",
+                np.concatenate([headers.span(i, i + 1), bodies.span(document, document + 1)]),
+                key=str(document),
+            )
+            for i, document in enumerate(order)
+        ]
+
+    @staticmethod
+    def read(text: str) -> str | None:
+        before, found, question = text.rpartition("\n\nQuestion: ")
+        if not found or "do not output any other words." not in text:
+            return None
+        question = question.partition("\n")[0].partition(" Answer:")[0].partition("<|")[0].strip()
+        return answer_fictional(before, question) or "not found"
+
+    @staticmethod
+    def _near(data: QASet, document: int, gold: tuple[int, ...], related: set[int]) -> bool:
+        """Whether a document could be taken for gold: the question's own others, or one of the same article."""
+        return document in related or any(data.groups[document] == data.groups[g] for g in gold)
+
+    def _others(self, related: tuple[int, ...], gold: list[int], bodies: Units, room: Room) -> list[int] | None:
+        """Documents beside the gold ones: the question's own first, then any, as many as fit; the last is chosen for its
+        length. None where the gold documents alone do not fit. None repeats before all were used; gold never."""
+        headers = _headers(room.encoder, _enough(room.left // int(bodies.counts.min()) + 16))
+        if (left := room.left - _cost(gold, bodies, headers)) < 0:
+            return None
+        chosen: list[int] = []
+        for document in related:
+            cost = int(bodies.counts[document] + headers.counts[len(gold) + len(chosen)])
+            if cost <= left:
+                chosen.append(document)
+                left -= cost
+        rest = room.random.permutation(len(bodies))
+        rest = rest[~np.isin(rest, [*gold, *chosen])]
+        while True:
+            first = len(gold) + len(chosen)
+            numbered = headers.counts[first : first + len(rest)]  # enough for the shortest documents, if not for all
+            costs = np.cumsum(bodies.counts[rest[: len(numbered)]] + numbered)
+            fitting = int(np.searchsorted(costs, left, side="right"))
+            if fitting < len(rest):
+                break
+            chosen += rest.tolist()
+            left -= int(costs[-1])
+            rest = room.random.permutation(len(bodies))
+            rest = rest[~np.isin(rest, gold)]
+        keep = max(0, fitting - 1)
+        chosen += rest[:keep].tolist()
+        left -= int(costs[keep - 1]) if keep else 0
+        return chosen + _last_ones(rest[keep:], left, len(gold) + len(chosen), bodies, headers)
+
+
+def _last_ones(rest: np.ndarray, left: int, number: int, bodies: Units, headers: Units) -> list[int]:
+    """One document, or two, whose length comes nearest to what is left."""
+    counts = bodies.counts[rest]
+    header = int(headers.counts[number])
+    second = int(headers.counts[number + 1])
+    by_length = np.argsort(counts, kind="stable")
+    fit = int(np.searchsorted(counts[by_length], left - header, side="right")) - 1
+    if fit < 0:
+        return []
+    best, gap = [int(rest[by_length[fit]])], left - header - int(counts[by_length[fit]])
+    if len(rest) > 1 and gap > 0:
+        room_for_second = left - header - second - counts[: min(64, len(rest))]
+        other = np.searchsorted(counts[by_length], room_for_second, side="right") - 1
+        other = np.where((other >= 0) & (by_length[other] == np.arange(len(other))), other - 1, other)
+        gaps = np.where(other >= 0, room_for_second - counts[by_length[np.maximum(other, 0)]], left)
+        pick = int(np.argmin(gaps))
+        if gaps[pick] < gap:
+            best = [int(rest[pick]), int(rest[by_length[other[pick]]])]
+    return best
+
+
+def _cost(documents: list[int], bodies: Units, headers: Units) -> int:
+    return int(bodies.counts[documents].sum() + headers.counts[: len(documents)].sum())
+
+
+@lru_cache(maxsize=8)
+def _bodies(dataset: str, encoder: PieceEncoder) -> Units:
+    return Units([document + "\n\n" for document in load_qa(dataset).documents], encoder)
+
+
+@lru_cache(maxsize=8)
+def _headers(encoder: PieceEncoder, size: int) -> Units:
+    return Units([f"Document {i}:\n" for i in range(1, size + 1)], encoder)
+
+
+def _enough(size: int) -> int:
+    return 1 << max(6, size.bit_length())
+
+
+@lru_cache(maxsize=8)
+def _question_order(dataset: str, seed: int) -> list[int]:
+    """The questions in the order of one permutation per seed."""
+    data = load_qa(dataset)
+    short = [
+        i for i, q in enumerate(data.questions) if sum(len(data.documents[g]) for g in q.gold) <= _LONGEST_GOLD
+    ]
+    Random(f"{seed}/{dataset}/questions").shuffle(short)
+    return short

@@ -1,0 +1,130 @@
+"""Variable tracking (paper, section 3.2): follow a chain of assignments hidden in noise."""
+
+import re
+from dataclasses import dataclass
+from random import Random
+from string import ascii_uppercase
+from typing import ClassVar
+
+from rulerkit.example import Draft, Draw, Passage, Piece, Room, passage
+from rulerkit.tasks.base import Task, in_proportion, too_short
+from rulerkit.tasks.noise import LINE, Item, fill_with_noise
+
+_OPENING = "Memorize and track the chain(s) of variable assignment hidden in the following text."
+_QUESTION = "Question: Find all variables that are assigned the value {value} in the text above."
+_PREFIX = (
+    " Answer: According to the chain(s) of variable assignment in the text above, {n} variables are {assigned} the value "
+    "{value}, they are: "
+)
+
+
+@dataclass(frozen=True)
+class _Chain:
+    value: str
+    names: tuple[str, ...]
+
+    def statements(self) -> list[str]:
+        """The assignments in order, each hop with a blank behind it, as upstream writes them."""
+        hops = [f"VAR {new} = VAR {old} " for old, new in zip(self.names, self.names[1:], strict=False)]
+        return [f"VAR {self.names[0]} = {self.value}", *hops]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariableTracking(Task):
+    """Name all variables that hold one value: `num_hops` + 1 names in the queried chain, the first of `num_chains`."""
+
+    family: ClassVar[str] = "variable_tracking"
+    category: ClassVar[str] = "vt"
+    match: ClassVar[str] = "all"
+
+    num_chains: int = 1
+    num_hops: int = 4
+    demonstration: bool = True
+
+    @property
+    def default_new_tokens(self) -> int:
+        return in_proportion(30, self.num_hops + 1, 5)
+
+    def draft(self, draw: Draw, length: int) -> Draft:
+        random = draw.random
+        chains = self._chains(random, 5, set())
+        items = _items(random, chains)
+        value, names = chains[0].value, chains[0].names
+        shown = self._demonstration(draw, {c.value for c in chains}) if self.demonstration else ()
+        return Draft(
+            head=(*shown, passage("instruction", _OPENING + "\n\n")),
+            tail=(passage("question", _QUESTION.format(value=value)),),
+            answer_prefix=self._prefix(value),
+            references=names,
+            plan=items,
+        )
+
+    def fill(self, draft: Draft, room: Room) -> list[Piece]:
+        pieces = fill_with_noise(draft.plan, room, blanks=self.edition == "2024")
+        if pieces is None:
+            raise too_short(self, room, sum(room.piece(item.passage).num_tokens for item in draft.plan))
+        return pieces
+
+    @staticmethod
+    def read(text: str) -> str | None:
+        questions = re.findall(r"Find all variables that are assigned the value (\d+) in the text", text)
+        if not questions:
+            return None
+        text = text[max(0, text.rfind(_OPENING)) :]
+        held: dict[str, str] = {}
+        for name, source, value in re.findall(r"VAR ([A-Z]+) = (?:VAR ([A-Z]+)|(\d+))", text):
+            held[name] = value or held.get(source, "")
+        return " ".join(name for name, value in held.items() if value == questions[-1])
+
+    def _prefix(self, value: str) -> str:
+        assigned = "assgined" if self.edition == "2024" else "assigned"  # the 2024 edition spells it so
+        return _PREFIX.format(n=self.num_hops + 1, value=value, assigned=assigned)
+
+    def _chains(self, random: Random, letters: int, taken_values: set[str]) -> list[_Chain]:
+        """Chains with distinct names and values; upstream gives all chains of its demonstration one value."""
+        names: list[str] = []
+        while len(names) < self.num_chains * (self.num_hops + 1):
+            name = "".join(random.choices(ascii_uppercase, k=letters))
+            if name not in names:
+                names.append(name)
+        values: list[str] = []
+        while len(values) < self.num_chains:
+            value = str(random.randrange(10000, 99999))
+            if value not in values and value not in taken_values:
+                values.append(value)
+        size = self.num_hops + 1
+        return [_Chain(value, tuple(names[i * size : (i + 1) * size])) for i, value in enumerate(values)]
+
+    def _demonstration(self, draw: Draw, taken_values: set[str]) -> tuple[Passage, ...]:
+        """A solved example of about 500 tokens before the question: fresh names (2025) or one for all (2024)."""
+        random = draw.random if self.edition == "2025" else Random(f"demonstration/{self.num_chains}/{self.num_hops}")
+        chains = self._chains(random, 3, taken_values if self.edition == "2025" else set())
+        items = _items(random, chains)
+        num_lines = max(5, len(items), 16 - 2 * len(items) // 5)
+        value, answer = chains[0].value, " " + " ".join(chains[0].names)
+        lines = _demonstration_lines(items, num_lines)
+        if self.edition == "2025":
+            parts = [_OPENING + "\n\n", *[line + "\n" for line in lines], _QUESTION.format(value=value)]
+            return (passage("demonstration", *parts, self._prefix(value) + answer + "\n\n"),)
+        context = " ".join(line + "\n" if line == LINE else line for line in lines)
+        question = _QUESTION.format(value=value).removesuffix(" above.")
+        whole = f" {_OPENING} {context} {question}{self._prefix(value)}{answer}\n\n\n\n"
+        return (passage("demonstration", whole),)
+
+
+def _items(random: Random, chains: list[_Chain]) -> list[Item]:
+    """The statements of all chains at free depths, those of one chain in order; the queried chain is the needle."""
+    items = []
+    for number, chain in enumerate(chains):
+        role = "needle" if number == 0 else "distractor"
+        depths = sorted(random.random() for _ in chain.names)
+        for depth, name, statement in zip(depths, chain.names, chain.statements(), strict=True):
+            items.append(Item(depth, passage(role, statement + "\n", key=name, value=chain.value)))
+    return items
+
+
+def _demonstration_lines(items: list[Item], num_lines: int) -> list[str]:
+    lines = [LINE] * num_lines
+    for item in sorted(items, key=lambda item: -item.depth):
+        lines.insert(int(item.depth * num_lines), item.passage.text.removesuffix("\n"))
+    return lines
