@@ -21,4 +21,6 @@ def unknown(what: str, seen: object, allowed: Iterable[object], hint: str = "") 
     names = [str(name) for name in allowed]
     near = get_close_matches(str(seen), names, n=1)
     guess = f"did you mean {near[0]!r}? " if near else ""
-    return UserError(f"unknown {what} {str(seen)!r}: {guess}allowed: {', '.join(names)}" + (f". {hint}" if hint else ""))
+    return UserError(
+        f"unknown {what} {str(seen)!r}: {guess}allowed: {', '.join(names)}" + (f". {hint}" if hint else "")
+    )

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,13 @@ def _compose(task: Task, length: int, index: int, seed: int, form: PromptFormat)
         context = task.fill(draft, room)
         blocks = tuple(head + context + tail)
         example = Example(
-            index, task.name, length, draft.references, task.answer_tokens, blocks, (len(head), len(head) + len(context))
+            index,
+            task.name,
+            length,
+            draft.references,
+            task.answer_tokens,
+            blocks,
+            (len(head), len(head) + len(context)),
         )
         if _exact(example, form):
             return example
@@ -161,9 +168,7 @@ def _exact(example: Example, form: PromptFormat) -> bool:
         return False
     first, last = example.context
     blocks = example.blocks[max(0, first - 1) : last + 1]
-    return all(
-        encoder.clean_cut(left.text, right.text) for left, right in zip(blocks, blocks[1:], strict=False) if left.text
-    )
+    return all(encoder.clean_cut(left.text, right.text) for left, right in pairwise(blocks) if left.text)
 
 
 def _whole(example: Example, form: PromptFormat) -> Ids:

@@ -19,16 +19,75 @@ _HEAD, _TAIL = "\n", "Q"
 _REMEMBERED = 300_000
 
 _BORDERS = (  # every kind of border that tasks cut at; each row is one text in pieces
-    ("It grew.", " One of the special magic numbers for able-cat is: 1234567.", " (He", " wrote", ' "yes",', " 'tis", " 99%)"),
+    (
+        "It grew.",
+        " One of the special magic numbers for able-cat is: 1234567.",
+        " (He",
+        " wrote",
+        ' "yes",',
+        " 'tis",
+        " 99%)",
+    ),
     ("naïve café", " Ünder", " — dash", " 中文", " …", " end.\n", "What is"),
-    ("There and back again.\n", "The grass is green.", " Here we go.\n", "VAR ABCDE = 12345\n", "VAR B = VAR A \n", "One of"),
-    ("text above.\n\n\n\n", "Memorize and", " track.\n\n", "Document 12:\n", "1939 was (cold).\n\n", '"Quoted" text?\n\n', "Answer"),
-    ("Document 1:\n", "The Title (film)\n", "Éric was here, 3.5 km²\n\n", "'Tis\n\n", "(b) ok\n\n", "$5\n\n", "中文\n\n", "Question"),
-    ("list:", " 1.", " ad", " 2.", " zoom-in", " 33.", " abcdef", " ...", " ...", " qwerty\n", "Question: ok?", " Answer:"),
-    ("One", " 550e8400-e29b-41d4-a716-446655440000", " is:", " 1d4e29b0-8400-41d4-a716-446655440000.\n", "One", "  they:", "  A"),
+    (
+        "There and back again.\n",
+        "The grass is green.",
+        " Here we go.\n",
+        "VAR ABCDE = 12345\n",
+        "VAR B = VAR A \n",
+        "One of",
+    ),
+    (
+        "text above.\n\n\n\n",
+        "Memorize and",
+        " track.\n\n",
+        "Document 12:\n",
+        "1939 was (cold).\n\n",
+        '"Quoted" text?\n\n',
+        "Answer",
+    ),
+    (
+        "Document 1:\n",
+        "The Title (film)\n",
+        "Éric was here, 3.5 km²\n\n",
+        "'Tis\n\n",
+        "(b) ok\n\n",
+        "$5\n\n",
+        "中文\n\n",
+        "Question",
+    ),
+    (
+        "list:",
+        " 1.",
+        " ad",
+        " 2.",
+        " zoom-in",
+        " 33.",
+        " abcdef",
+        " ...",
+        " ...",
+        " qwerty\n",
+        "Question: ok?",
+        " Answer:",
+    ),
+    (
+        "One",
+        " 550e8400-e29b-41d4-a716-446655440000",
+        " is:",
+        " 1d4e29b0-8400-41d4-a716-446655440000.\n",
+        "One",
+        "  they:",
+        "  A",
+    ),
     (" VAR ABCDE = 12345", " VAR XYZWQ = VAR ABCDE", "  The grass is green.\n\n", "Question"),
 )
-_BLANK_AFTER_NEWLINE = ("back again.\n", " The grass is green.\n", " VAR ABCDE = 12345", "  The grass is green.\n", " The")
+_BLANK_AFTER_NEWLINE = (
+    "back again.\n",
+    " The grass is green.\n",
+    " VAR ABCDE = 12345",
+    "  The grass is green.\n",
+    " The",
+)
 
 
 def settle(texts: Sequence[str]) -> list[str]:
@@ -145,31 +204,27 @@ class Units:
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
         starts = np.concatenate([[0], np.cumsum(lengths)])
         pool = np.concatenate([np.empty(0, np.int32), *encoded])
-        self.counts = lengths[which]
-        self.offsets = np.concatenate([[0], np.cumsum(self.counts)])
-        self.ids = pool[ranges(starts[which], self.counts)]
+        self.counts: np.ndarray = lengths[which]
+        self.offsets: np.ndarray = np.concatenate([[0], np.cumsum(self.counts)])
+        self.ids: Ids = pool[ranges(starts[which], self.counts)]
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def span(self, start: int, stop: int) -> Ids:
         """The ids of the texts from `start` up to `stop`, as a view."""
-        return self.ids[self.offsets[start] : self.offsets[stop]]
+        return np.asarray(self.ids[self.offsets[start] : self.offsets[stop]])
 
     def pick(self, order: np.ndarray) -> Ids:
         """The ids of the texts at these positions, one after the other."""
-        return self.ids[ranges(self.offsets[order], self.counts[order])]
-
-    def join(self, order: np.ndarray) -> str:
-        """The texts at these positions, joined."""
-        return "".join([self.texts[i] for i in order.tolist()])
+        return np.asarray(self.ids[ranges(self.offsets[order], self.counts[order])])
 
 
 def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """The numbers starts[0], starts[0]+1, ... (counts[0] of them), then those of starts[1], and so on."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) + np.repeat(starts - ends + counts, counts)
+    return np.asarray(np.arange(total) + np.repeat(starts - ends + counts, counts))
 
 
 def interleave(*columns: tuple[Units, np.ndarray]) -> tuple[list[str], np.ndarray, Ids]:

@@ -117,7 +117,7 @@ class PromptFormat:
         if self.enable_thinking is not None:
             options["enable_thinking"] = self.enable_thinking
         try:
-            texts, _ = render_jinja_template(
+            rendered: Any = render_jinja_template(
                 conversations=[[*system, {"role": "user", "content": _MARK}]],
                 chat_template=self.form,
                 add_generation_prompt=True,
@@ -126,8 +126,10 @@ class PromptFormat:
                 **options,
             )
         except (TemplateError, TypeError, ValueError) as error:
-            raise UserError(f"the chat template cannot be rendered: {error}; name a form: {', '.join(FORMS)}") from error
-        return str(texts[0])
+            raise UserError(
+                f"the chat template cannot be rendered: {error}; name a form: {', '.join(FORMS)}"
+            ) from error
+        return str(rendered[0][0])
 
 
 def asdict_shallow(value: Any) -> dict[str, Any]:

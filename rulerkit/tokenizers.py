@@ -68,7 +68,7 @@ class Tokenizer:
 
     name: str
     fingerprint: str
-    encode_many: Callable[[Sequence[str]], list[Sequence[int]]] = field(repr=False)
+    encode_many: Callable[[Sequence[str]], Sequence[Sequence[int]]] = field(repr=False)
     decode_ids: Callable[[list[int]], str] = field(repr=False)
     bos_id: int | None = None
     bos_token: str | None = None
@@ -129,8 +129,15 @@ def load_tokenizer(spec: str) -> Tokenizer:
 
 # --- folders and files ------------------------------------------------------------------------------------------------
 
-_IN_FOLDER = ("tokenizer.json", "tokenizer.model", "tekken*.json", "*.tiktoken", "*tokenizer.model*", "*tokenizer*.json")
-_IN_FOLDER += ("rwkv_vocab*.txt",)
+_IN_FOLDER = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tekken*.json",
+    "*.tiktoken",
+    "*tokenizer.model*",
+    "*tokenizer*.json",
+    "rwkv_vocab*.txt",
+)
 
 
 def _from_folder(spec: str, folder: Path) -> Tokenizer:
@@ -171,7 +178,8 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def _token_text(token: Any) -> str | None:
-    return token["content"] if isinstance(token, dict) else token
+    text: str | None = token["content"] if isinstance(token, dict) else token
+    return text
 
 
 def _hugging_face(spec: str, path: Path, digest: str) -> Tokenizer:
@@ -229,7 +237,13 @@ def _sentencepiece(spec: str, path: Path, digest: str) -> Tokenizer:
 
 
 def _byte_pair(
-    spec: str, digest: str, pattern: str, ranks: dict[bytes, int], special: dict[str, int], bos: str | None, first: int = 0
+    spec: str,
+    digest: str,
+    pattern: str,
+    ranks: dict[bytes, int],
+    special: dict[str, int],
+    bos: str | None,
+    first: int = 0,
 ) -> Tokenizer:
     """A tokenizer run by tiktoken. `first` is what is added to every rank to make the id (Tekken keeps 1000 free)."""
     import tiktoken
@@ -287,7 +301,7 @@ def _from_encoding_name(name: str) -> Tokenizer:
     return Tokenizer(
         name,
         digest,
-        lambda texts: encoding.encode_batch(list(texts), num_threads=2, allowed_special="all"),  # type: ignore[arg-type]
+        lambda texts: encoding.encode_batch(list(texts), num_threads=2, allowed_special="all"),
         encoding.decode,
     )
 

@@ -44,6 +44,8 @@ TASKS: dict[str, Task] = {task.name: task for task in _ALL}
 THIRTEEN: tuple[str, ...] = tuple(TASKS)[:13]
 CATEGORIES: tuple[str, ...] = ("niah", "vt", "aggregation", "qa")
 
+__all__ = ["CATEGORIES", "FAMILIES", "TASKS", "THIRTEEN", "Task", "read_answer", "task"]
+
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 

@@ -41,12 +41,14 @@ class Task(ABC):
         for knob, allowed in {"edition": EDITIONS, **self.choices}.items():
             if getattr(self, knob) not in allowed:
                 raise unknown(f"{knob} of the task {self.name}", getattr(self, knob), allowed)
-        for knob in fields(self):
-            value, kind = getattr(self, knob.name), knob.type
+        for each in fields(self):
+            value, kind, knob = getattr(self, each.name), each.type, each.name
             if kind is int and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise UserError(f"{knob.name} of the task {self.name} is {value!r}: it must be a whole number from 1 on")
+                raise UserError(
+                    f"{knob} of the task {self.name} is {value!r}: it must be a whole number from 1 on"
+                )
             if kind is bool and not isinstance(value, bool):
-                raise UserError(f"{knob.name} of the task {self.name} is {value!r}: it must be true or false")
+                raise UserError(f"{knob} of the task {self.name} is {value!r}: it must be true or false")
 
     @abstractmethod
     def draft(self, draw: Draw, length: int) -> Draft:
@@ -116,7 +118,7 @@ def remembered_units(make: Callable[[], list[str]], encoder: PieceEncoder) -> Un
     return Units(make(), encoder)
 
 
-_NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve".split()
+_NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 
 
 def in_words(number: int) -> str:

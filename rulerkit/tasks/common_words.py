@@ -81,9 +81,7 @@ class CommonWords(Task):
             fitting -= 1
         raise too_short(self, room, self._list(words, common, order[:0], room, often, seldom).num_tokens)
 
-    def _fitting(
-        self, words: Units, common: np.ndarray, order: np.ndarray, room: Room, often: int, seldom: int
-    ) -> int:
+    def _fitting(self, words: Units, common: np.ndarray, order: np.ndarray, room: Room, often: int, seldom: int) -> int:
         """How many of the other words, in this order, fit beside the common ones; negative where those do not fit."""
         most = often * len(common) + seldom * len(order)
         numbers = _numbers(room.encoder, _at_least(min(most, room.left // 2 + 16)))
@@ -93,9 +91,7 @@ class CommonWords(Task):
         total = numbers.offsets[entries] + used + often * int(words.counts[common].sum())
         return int(np.searchsorted(total, room.left, side="right")) - 1
 
-    def _list(
-        self, words: Units, common: np.ndarray, others: np.ndarray, room: Room, often: int, seldom: int
-    ) -> Piece:
+    def _list(self, words: Units, common: np.ndarray, others: np.ndarray, room: Room, often: int, seldom: int) -> Piece:
         """The numbered list, shuffled, with the newline before the question."""
         order = room.random.permutation(np.concatenate([np.repeat(common, often), np.repeat(others, seldom)]))
         numbers = _numbers(room.encoder, _at_least(len(order)))
@@ -108,7 +104,12 @@ class CommonWords(Task):
         per_entry = counts.reshape(-1, 2).sum(axis=1)
         roles = order.tolist()
         return run_of_words(
-            "haystack", entries, "".join(entries), ids, per_entry, lambda i: "needle" if roles[i] in asked else "haystack"
+            "haystack",
+            entries,
+            "".join(entries),
+            ids,
+            per_entry,
+            lambda i: "needle" if roles[i] in asked else "haystack",
         )
 
     @staticmethod

@@ -105,7 +105,9 @@ class FrequentWords(Task):
         pool = _pool(room.encoder, self.word_length, pool_size(max(room.length, 50 * size), 16))
         answers = {" " + word for word in first}
         others = [i for i in room.random.permutation(len(pool))[:size].tolist() if pool.texts[i] not in answers]
-        return Units([*(" " + word for word in first), *(pool.texts[i] for i in others[: size - len(first)])], room.encoder)
+        return Units(
+            [*(" " + word for word in first), *(pool.texts[i] for i in others[: size - len(first)])], room.encoder
+        )
 
     def _text(self, words: Units, times: np.ndarray, room: Room) -> Piece:
         """The words, each as often as its rank says, shuffled, with the newline before the question."""

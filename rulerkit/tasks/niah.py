@@ -154,7 +154,9 @@ def _distinct(random: Random, kind: str, count: int) -> list[str]:
 @lru_cache(maxsize=16)
 def _pool(kind: str, length: int, ending: str, encoder: PieceEncoder) -> Units:
     """The first keys or values of an endless row, with their counts: twice as many as any context of `length` holds."""
-    return Units([f" {text}{ending}" for text in _pool_texts(kind, pool_size(length, 32 if kind == "uuids" else 8))], encoder)
+    return Units(
+        [f" {text}{ending}" for text in _pool_texts(kind, pool_size(length, 32 if kind == "uuids" else 8))], encoder
+    )
 
 
 @lru_cache(maxsize=16)

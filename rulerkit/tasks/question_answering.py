@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from rulerkit.corpora import QASet, Source, answer_fictional, load_qa
+from rulerkit.corpora import Source, answer_fictional, load_qa
 from rulerkit.example import Draft, Draw, Piece, Room, passage
 from rulerkit.pieces import PieceEncoder, Units
 from rulerkit.tasks.base import Task, too_short
@@ -55,14 +55,12 @@ class QuestionAnswering(Task):
         order = _question_order(self.dataset, draw.seed)
         asked = order[draw.index % len(order)]
         question = load_qa(self.dataset).questions[asked]
-        depths = tuple(draw.random.random() for _ in question.gold)
+        plan = _Asked(asked, tuple(draw.random.random() for _ in question.gold))
         closing = f"Question: {question.text}"
         if self.context == "none":
-            head, tail = (), (passage("question", _ALONE + closing),)
-        else:
-            head = (passage("instruction", _INSTRUCTION, _GIVEN),)
-            tail = (passage("question", _INSTRUCTION + closing),)
-        return Draft(head, tail, " Answer:", question.answers, _Asked(asked, depths))
+            return Draft((), (passage("question", _ALONE + closing),), " Answer:", question.answers, plan)
+        head, tail = passage("instruction", _INSTRUCTION, _GIVEN), passage("question", _INSTRUCTION + closing)
+        return Draft((head,), (tail,), " Answer:", question.answers, plan)
 
     def fill(self, draft: Draft, room: Room) -> list[Piece]:
         if self.context == "none":
@@ -78,11 +76,12 @@ class QuestionAnswering(Task):
         for depth, document in sorted(zip(draft.plan.depths, gold, strict=True)):
             order.insert(int(depth * (len(chosen) + 1)) + len(order) - len(chosen), document)
         headers = _headers(room.encoder, _enough(len(order)))
-        related = set(question.related)
+        near = {*question.related, *(d for d in order if data.groups[d] in {data.groups[g] for g in gold})}
+        roles = {d: "needle" if d in gold else "distractor" if d in near else "haystack" for d in order}
         return [
             Piece(
                 headers.texts[i] + bodies.texts[document],
-                "needle" if document in question.gold else "distractor" if self._near(data, document, question.gold, related) else "haystack",
+                roles[document],
                 np.concatenate([headers.span(i, i + 1), bodies.span(document, document + 1)]),
                 key=str(document),
             )
@@ -96,11 +95,6 @@ class QuestionAnswering(Task):
             return None
         question = question.partition("\n")[0].partition(" Answer:")[0].partition("<|")[0].strip()
         return answer_fictional(before, question) or "not found"
-
-    @staticmethod
-    def _near(data: QASet, document: int, gold: tuple[int, ...], related: set[int]) -> bool:
-        """Whether a document could be taken for gold: the question's own others, or one of the same article."""
-        return document in related or any(data.groups[document] == data.groups[g] for g in gold)
 
     def _others(self, related: tuple[int, ...], gold: list[int], bodies: Units, room: Room) -> list[int] | None:
         """Documents beside the gold ones: the question's own first, then any, as many as fit; the last is chosen for its
@@ -176,8 +170,6 @@ def _enough(size: int) -> int:
 def _question_order(dataset: str, seed: int) -> list[int]:
     """The questions in the order of one permutation per seed."""
     data = load_qa(dataset)
-    short = [
-        i for i, q in enumerate(data.questions) if sum(len(data.documents[g]) for g in q.gold) <= _LONGEST_GOLD
-    ]
+    short = [i for i, q in enumerate(data.questions) if sum(len(data.documents[g]) for g in q.gold) <= _LONGEST_GOLD]
     Random(f"{seed}/{dataset}/questions").shuffle(short)
     return short

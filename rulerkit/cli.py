@@ -1,0 +1,278 @@
+"""The command line. Heavy modules are imported inside the commands, so that --help answers at once."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rulerkit.errors import UserError
+
+app = typer.Typer(
+    name="rulerkit",
+    help="How much of its context does a language model really use? RULER (arXiv 2404.06654) with error bars.\n\n"
+    "A first look, without GPU or download: [bold]rulerkit show niah_multikey_1 --length 1024[/bold], then "
+    "[bold]rulerkit batch params/batches/demo.yaml[/bold].",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+Task = Annotated[str, typer.Argument(help="A task's name, or a mapping: '{base: vt, num_hops: 6}'.")]
+Length = Annotated[str, typer.Option(help="Token budget: template, prompt and answer together; 4096 or 4K.")]
+Seed = Annotated[int, typer.Option(help="Another seed asks other questions.")]
+Tokenizer = Annotated[
+    str, typer.Option(help="builtin, a Hugging Face name or folder, a tokenizer file, or a tiktoken encoding.")
+]
+Corpora = Annotated[str, typer.Option(help="builtin stand-ins, or the original texts (`rulerkit fetch`).")]
+Template = Annotated[
+    str, typer.Option(help="auto (the tokenizer's own), base, or a form of the paper: llama2, qwen ...")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-y", metavar="YAML", help="A parameter: -y 'lengths: [4K, 8K]'. Repeatable."),
+]
+
+
+@app.command()
+def tasks() -> None:
+    """List the tasks: the thirteen of the benchmark and the five that Figure 5 of the paper adds."""
+    from dataclasses import fields
+
+    from rulerkit.tasks import FAMILIES, TASKS, THIRTEEN
+
+    for each in TASKS.values():
+        default = {knob.name: knob.default for knob in fields(each)}
+        differs = [f"{k}={v}" for k, v in vars(each).items() if k != "name" and v != default[k]]
+        mark = " " if each.name in THIRTEEN else "+"
+        typer.echo(f"{mark} {each.name:18} {each.category:12} {', '.join(differs) or f'the default {each.family}'}")
+    typer.echo("\n+ beyond the thirteen (Figure 5). Knobs of a family, for '{base: TASK, KNOB: VALUE}':")
+    for family in FAMILIES:
+        knobs = [f"{knob.name}={knob.default}" for knob in fields(family) if knob.name != "name"]
+        typer.echo(f"  {family.family:18} {', '.join(knobs)}")
+
+
+@app.command()
+def show(
+    task: Task,
+    length: Length = "4096",
+    index: Annotated[int, typer.Option(help="Which example.", min=0)] = 0,
+    seed: Seed = 42,
+    tokenizer: Tokenizer = "builtin",
+    corpora: Corpora = "builtin",
+    template: Template = "auto",
+) -> None:
+    """Show one example with the roles of its pieces marked."""
+    from rulerkit.view import to_terminal
+
+    example = _examples(task, length, index + 1, seed, tokenizer, corpora, template)[index]
+    typer.echo(to_terminal(example, color=sys.stdout.isatty()))
+
+
+@app.command()
+def generate(
+    task: Task,
+    output: Annotated[Path, typer.Option(help="The JSONL file to write.")],
+    length: Length = "4096",
+    num_examples: Annotated[int, typer.Option(help="How many examples.", min=1)] = 500,
+    seed: Seed = 42,
+    tokenizer: Tokenizer = "builtin",
+    corpora: Corpora = "builtin",
+    template: Template = "auto",
+) -> None:
+    """Write examples as upstream's JSONL: index, input, outputs, length, answer_prefix, and a few fields more."""
+    from rulerkit.generation import write_jsonl
+
+    examples = _examples(task, length, num_examples, seed, tokenizer, corpora, template)
+    write_jsonl(examples, output)
+    typer.echo(f"{num_examples} examples of {examples.task.name} at {examples.length} tokens: {output}")
+
+
+@app.command()
+def evaluate(
+    files: Annotated[
+        list[Path] | None,
+        typer.Option("--file", "-f", help="Parameter files, later ones win: -f model.yaml -f size.yaml"),
+    ] = None,
+    settings: Set = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start anew; old predictions are moved aside, not deleted.")
+    ] = False,
+) -> None:
+    """Let models answer all tasks at all lengths, keep the predictions, and print the scores.
+
+    Takes the same parameter files as papermill. What was answered before is not asked again, so a killed run is gone on
+    with by the same command.
+    """
+    from rulerkit.inference import evaluate as run
+    from rulerkit.params import load_files, study
+
+    parameters = load_files(files or []) | _settings(settings)
+    asked = study(parameters)
+    cells = run(asked, fresh=fresh)
+    _print_scores(cells, [task.name for task in asked.tasks], asked.lengths, asked.num_examples)
+    typer.echo(f"\npredictions: {asked.predictions}")
+
+
+@app.command()
+def score(
+    paths: Annotated[
+        list[Path], typer.Argument(help="Prediction files or folders: ours, upstream's, lm-eval's samples.")
+    ],
+    task: Annotated[str | None, typer.Option(help="The task, where file names do not tell.")] = None,
+    length: Annotated[str | None, typer.Option(help="The nominal length, where folders do not tell.")] = None,
+) -> None:
+    """Score predictions, whoever made them: rulerkit's, upstream's pred/ tree, or lm-evaluation-harness' samples."""
+    from rulerkit.foreign import read_predictions
+    from rulerkit.lengths import parse_length
+
+    nominal = parse_length(length) if length else None
+    _print_scores([cell for path in paths for cell in read_predictions(path, task, nominal)])
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="A folder of predictions: outputs/predictions/main, or one model's.")],
+    format: Annotated[
+        str, typer.Option(help="table, csv (one row per model, task, length), markdown or latex.")
+    ] = "table",
+    category: Annotated[str, typer.Option(help="all, niah, vt, aggregation or qa.")] = "all",
+) -> None:
+    """The leaderboard over a folder of predictions, with intervals; needs no model, tokenizer or corpus."""
+    from rulerkit.cells import read_cells
+    from rulerkit.scoring import score as judge
+    from rulerkit.summary import summarize
+    from rulerkit.tables import table_text
+
+    cells = read_cells(folder)
+    if not cells:
+        raise UserError(f"no predictions in {folder}: it should hold <model>/<task>/<length>.jsonl")
+    typer.echo(table_text(summarize(judge(cells)), format, category), nl=False)
+
+
+@app.command()
+def batch(
+    file: Annotated[Path, typer.Argument(help="A batch file, such as params/batches/demo.yaml.")],
+    settings: Set = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Notebooks side by side; default: one, or all cores for readers.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would run.")] = False,
+) -> None:
+    """Execute notebooks through papermill for every model of a batch file, then print the leaderboard."""
+    from rulerkit.batch import execute, read_batch
+    from rulerkit.params import resolve_file
+
+    planned = read_batch(resolve_file(file), _settings(settings))
+    tokens = planned.study.num_examples * sum(planned.study.lengths) * len(planned.study.tasks)
+    if dry_run:
+        for run in planned.runs:
+            typer.echo(f"{run.title:40} {run.output}")
+        typer.echo(
+            f"{len(planned.runs)} notebooks; at most {tokens:,} tokens for each of {len(planned.study.models)} models"
+        )
+        return
+    failed = _with_bar(execute(planned, jobs), len(planned.runs))
+    _print_leaderboard(planned.study)
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def fetch() -> None:
+    """Download the original essays, SQuAD and HotpotQA from their owners' addresses into the cache."""
+    from rulerkit.corpora import cache_dir
+    from rulerkit.corpora import fetch as download
+
+    paths = download()
+    typer.echo(f"{len(paths)} files in {cache_dir()}; use them with `corpora: original` (params/sizes/paper.yaml does)")
+
+
+# --- helpers ----------------------------------------------------------------------------------------------------------
+
+
+def _settings(settings: list[str] | None) -> dict[str, Any]:
+    """The parameters given as YAML on the command line."""
+    import yaml
+
+    merged: dict[str, Any] = {}
+    for text in settings or []:
+        try:
+            content = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise UserError(f"-y {text!r} is not YAML: {' '.join(str(error).split())}") from error
+        if not isinstance(content, dict):
+            raise UserError(f"-y {text!r} says no `name: value`; write it like -y 'num_examples: 5'")
+        merged |= content
+    return merged
+
+
+def _examples(task: str, length: str, num_examples: int, seed: int, tokenizer: str, corpora: str, template: str) -> Any:
+    import yaml
+
+    from rulerkit.generation import generate as make
+    from rulerkit.lengths import parse_length
+    from rulerkit.prompt_format import prompt_format
+    from rulerkit.tasks import task as read
+
+    spec = yaml.safe_load(task) if task.lstrip().startswith("{") else task
+    form = prompt_format(tokenizer, template=template)
+    return make(read(spec).with_corpora(corpora), parse_length(length), num_examples, seed, form)
+
+
+def _print_scores(cells: list[Any], *grid: Any) -> None:
+    from rulerkit.scoring import score as judge
+    from rulerkit.summary import summarize
+    from rulerkit.tables import task_table_text
+
+    summary = summarize(judge(cells), *grid)
+    for run, model in summary.cells[["run", "model"]].drop_duplicates().itertuples(index=False):
+        typer.echo(f"\n{model} ({run})")
+        typer.echo(task_table_text(summary, model, run), nl=False)
+
+
+def _with_bar(results: Any, total: int) -> int:
+    """Follow runs on a bar, name each that ends; returns how many failed."""
+    import shlex
+
+    from tqdm import tqdm
+
+    failed = 0
+    with tqdm(total=total, unit=" notebooks") as bar:
+        for run, error in results:
+            bar.update()
+            if error is None:
+                bar.write(f"done    {run.title}")
+                continue
+            failed += 1
+            bar.write(f"FAILED  {run.title}: {error}\n        log: {run.log}\n        again: {shlex.join(run.command)}")
+    return failed
+
+
+def _print_leaderboard(study: Any) -> None:
+    from rulerkit.cells import read_cells
+    from rulerkit.scoring import score as judge
+    from rulerkit.summary import summarize
+    from rulerkit.tables import table_text
+
+    names = {model["name"] for model in study.models}
+    cells = (
+        [cell for cell in read_cells(study.predictions) if cell.model in names] if study.predictions.is_dir() else []
+    )
+    if cells:
+        typer.echo("\n" + table_text(summarize(judge(cells))))
+    for kind in ("figures", "tables", "notebooks"):
+        typer.echo(f"{kind + ':':10} {study.outputs / kind / study.run}")
+
+
+def main() -> None:
+    """Run the command line; what the user can mend is one line and exit status 2."""
+    try:
+        app()
+    except UserError as error:
+        typer.echo(f"rulerkit: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("\nrulerkit: stopped; the same command goes on from here", err=True)
+        sys.exit(130)

@@ -1,0 +1,169 @@
+"""Prediction files that others wrote, read as cells, so that `score` has one way for all of them.
+
+- RULER's own: `<model>/<benchmark>/<length>/pred/<task>.jsonl`, rows of index, pred, input, outputs, others, length;
+  a task answered in parts has files `<task>-0.jsonl`, `<task>-1.jsonl`. Its 2025 niah files repeat `index`, so rows
+  are known by their line.
+- lm-evaluation-harness' `samples_<task>_<time>.jsonl`: the example in `doc`, all lengths of a task in one file.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rulerkit.cells import Cell, read_cells
+from rulerkit.errors import UserError
+from rulerkit.lengths import parse_length
+from rulerkit.scoring import category, task_name
+
+_SAMPLES = re.compile(r"samples_(.+?)(?:_\d{4}-\d\d-\d\dT.*)?$")
+_PART = re.compile(r"-\d+$")
+_LENGTH = re.compile(r"(\d+)([kKmM]?)")
+_SHORTEST = 256  # a folder named 0 or 42 is a part or a seed, not a length
+
+
+def read_predictions(path: str | Path, task: str | None = None, length: int | None = None) -> list[Cell]:
+    """All cells of a prediction file, or of a folder of them, ours or others'; `task`, `length` overrule its name.
+
+    Of a folder, files of ours (those with a record beside them), `pred/*.jsonl` and `samples_*.jsonl` at any depth
+    are read; failing these, the `.jsonl` files in it.
+    Raises UserError for a path without predictions, a row without a usable one (file and line are named), and a task
+    or length that cannot be told from the names.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise UserError(f"no predictions at {path}: no such file or folder; give a .jsonl file or a folder of them")
+    if path.is_dir():
+        ours, files = read_cells(path, strict=False), _foreign_files(path)
+        files = files or ([] if ours else sorted(path.glob("*.jsonl")))
+    elif path.with_suffix(".json").is_file():
+        ours, files = read_cells(path), []
+    else:
+        ours, files = [], [path]
+    parts: dict[tuple[str, ...], Cell] = {}
+    for file in files:
+        for cell in _read(file, task, length):
+            _join(parts, cell)
+    if not ours and not parts:
+        raise UserError(f"no predictions in {path}: no .jsonl file of ours, pred/*.jsonl or samples_*.jsonl in it")
+    return ours + list(parts.values())
+
+
+def _foreign_files(folder: Path) -> list[Path]:
+    files = {*folder.rglob("pred/*.jsonl"), *folder.rglob("samples_*.jsonl")}
+    if folder.name == "pred":
+        files.update(folder.glob("*.jsonl"))
+    return sorted(file for file in files if not file.with_suffix(".json").is_file())
+
+
+def _join(parts: dict[tuple[str, ...], Cell], cell: Cell) -> None:
+    """Add a cell; the parts of one task (task-0, task-1, ...) in one folder are one cell, numbered on."""
+    result = cell.record["result"]
+    whole = f"{cell.path.parent}" if _PART.search(cell.path.stem) else f"{cell.path}"
+    key = (whole, result["task"]["name"], str(result["length"]))
+    if key in parts:
+        first = parts[key]
+        first.rows.extend([{**row, "index": len(first.rows) + n} for n, row in enumerate(cell.rows)])
+        first.record["num_examples"] = len(first.rows)
+    else:
+        parts[key] = cell
+
+
+def _read(file: Path, task: str | None, length: int | None) -> Iterator[Cell]:
+    """One cell per nominal length in the file."""
+    samples = _SAMPLES.fullmatch(file.stem) if file.name.startswith("samples_") else None
+    name = _told_task(file, task or (samples[1] if samples else _PART.sub("", file.stem)))
+    by_length: dict[int, list[dict[str, Any]]] = {}
+    seen: dict[Any, str] = {}
+    for line, row in _json_lines(file):
+        if "doc" in row:
+            # with several filters every document is listed once for each: the first one is read
+            if seen.setdefault(row.get("doc_id", line), row.get("filter", "")) != row.get("filter", ""):
+                continue
+            row = _from_harness(row)
+        budget = length or row.get("max_length") or _told_length(file)
+        rows = by_length.setdefault(int(budget), [])
+        rows.append(_row(file, line, row, index=len(rows)))
+    if not by_length:
+        raise UserError(f"{file} holds no predictions: it is empty; answer the task again")
+    for budget, rows in by_length.items():
+        yield Cell(file, _record(file, name, budget, len(rows), "lm-eval" if samples else "upstream"), rows)
+
+
+def _told_task(file: Path, name: str) -> str:
+    try:
+        return task_name(name)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from None
+
+
+def _told_length(file: Path) -> int:
+    """The nearest folder above the file whose name is a length."""
+    for folder in file.resolve().parents:
+        found = _LENGTH.fullmatch(folder.name)
+        if found and parse_length(folder.name) >= _SHORTEST:
+            return parse_length(folder.name)
+    raise UserError(f"{file}: no folder above it is named by a length (as in 4096/pred/vt.jsonl); give --length")
+
+
+def _told_model(file: Path) -> str:
+    """`<model>/<benchmark>/<length>/pred/` in upstream's tree, else the nearest folder that names no length."""
+    folders = list(file.resolve().parents)
+    if folders[0].name == "pred" and len(folders) > 4:
+        return folders[3].name
+    return next((f.name for f in folders if f.name not in ("", "pred") and not _LENGTH.fullmatch(f.name)), "unnamed")
+
+
+def _json_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} cannot be read ({error}): give a text file of JSON lines") from None
+    for number, line in enumerate(text.split("\n"), start=1):  # not splitlines: JSON may hold U+2028 as it is
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{file}, line {number}: not JSON ({error.msg}); repair or remove the line") from None
+        if not isinstance(row, dict):
+            raise UserError(f"{file}, line {number}: a {type(row).__name__} where a JSON object is expected")
+        yield number, row
+
+
+def _from_harness(row: dict[str, Any]) -> dict[str, Any]:
+    """The same row in upstream's words."""
+    doc = row["doc"] if isinstance(row["doc"], dict) else {}
+    answer = row.get("filtered_resps") or row.get("resps")
+    while isinstance(answer, list) and answer:
+        answer = answer[0]
+    return {"pred": answer, "outputs": doc.get("outputs"), "max_length": doc.get("max_length")}
+
+
+def _row(file: Path, line: int, row: dict[str, Any], index: int) -> dict[str, Any]:
+    outputs = row.get("outputs")
+    outputs = [outputs] if isinstance(outputs, str) else outputs
+    if not isinstance(row.get("pred"), str):
+        raise UserError(
+            f"{file}, line {line}: no usable prediction (`pred` is {row.get('pred')!r}); rows need `pred`, a text, and "
+            "`outputs`, a list of texts: answer the example again, or take the line out"
+        )
+    if not isinstance(outputs, list) or not outputs or not all(isinstance(o, str) for o in outputs):
+        raise UserError(f"{file}, line {line}: `outputs` is {outputs!r}; it must be a list of texts, the references")
+    kept: dict[str, Any] = {key: row[key] for key in ("finish_reason", "num_prompt_tokens", "digest") if key in row}
+    return {"index": index, "pred": row["pred"], "outputs": outputs, "line": line, **kept}
+
+
+def _record(file: Path, task: str, length: int, num_examples: int, run: str) -> dict[str, Any]:
+    model = _told_model(file)
+    kind = category(task)
+    settings = {"name": task, "category": kind, "match": "part" if kind == "qa" else "all"}
+    return {
+        "result": {"task": settings, "length": length, "model": {"name": model, "engine": ""}},
+        "num_examples": num_examples,
+        "label": model,
+        "claimed_length": None,
+        "aligned": "chat",
+        "run": run,
+    }

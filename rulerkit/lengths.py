@@ -1,0 +1,84 @@
+"""Sequence lengths: how they are written, and which of them a model's scores call effective (Section 4)."""
+
+import math
+import re
+from collections.abc import Collection, Mapping
+
+from rulerkit.errors import UserError
+
+THRESHOLDS = {
+    "chat": {"all": 85.6, "niah": 96.9, "vt": 89.7, "aggregation": 84.8, "qa": 49.7},
+    "base": {"all": 79.4, "niah": 90.9, "vt": 58.8, "aggregation": 73.1, "qa": 48.6},
+}
+"""Llama2-7B at 4K, percent, as printed. The paper contradicts itself here (its chat categories average to 87.2, its
+base ones to 79.2), so whoever shows an effective length shows the threshold that it was judged by."""
+
+_LENGTH = re.compile(r"(\d+)([kKmM]?)")
+
+
+def length_name(length: int) -> str:
+    """4096 is '4K', 1048576 is '1M'; what is no round number of K stays as it is: '1000'."""
+    if length % 1024 or length <= 0:
+        return str(length)
+    return f"{length // 1024**2}M" if length % 1024**2 == 0 else f"{length // 1024}K"
+
+
+def parse_length(text: str | int) -> int:
+    """Tokens: 4096, '4096' and '4K' are 4096, '1M' is 1048576; raises UserError for what is no length."""
+    found = _LENGTH.fullmatch(str(text).strip())
+    if not found or int(found[1]) == 0:
+        raise UserError(f"{text!r} is no length: give tokens, e.g. 4096, 4K or 1M")
+    return int(found[1]) * {"": 1, "K": 1024, "M": 1024**2}[found[2].upper()]
+
+
+def effective_length(
+    scores: Mapping[int, float], threshold: float, claimed: float | None = None, unfinished: Collection[int] = ()
+) -> str:
+    """The longest tested length whose score is at least the threshold, as the paper prints it.
+
+    Shorter lengths may fail: this rule alone reproduces all 205 printed values. Scores are percent and compared
+    rounded to one decimal; NaN is a length without a complete score, of which those in `unfinished` have some
+    examples. '<4K' is below the shortest tested length, '>128K' says that the longest tested one passed and that the
+    model claims more, or does not say what it claims. Missing lengths bound it: '>=32K, 64K not run'.
+    '' if no length is complete.
+    """
+    known = {length: score for length, score in scores.items() if not math.isnan(score)}
+    if not known:
+        return ""
+    best = max((length for length, score in known.items() if _printed(score) >= threshold), default=0)
+    open_ = [length for length in sorted(scores) if length not in known and length > best]
+    if not open_:
+        return _answer_name(best, sorted(scores), claimed)
+    missing = ", ".join(f"{length_name(n)} {'unfinished' if n in unfinished else 'not run'}" for n in open_)
+    return f"{'>=' + length_name(best) if best else 'not known'}, {missing}"
+
+
+def effective_set(intervals: Mapping[int, tuple[float, float]], threshold: float, claimed: float | None = None) -> str:
+    """The effective lengths that the data cannot rule out, given the interval of each length's score in percent.
+
+    A length can be the answer if its upper limit reaches the threshold and the lower limit of every longer one stays
+    below it; NaN limits rule out nothing. Neighbours are written '4K..16K', a gap '4K, 16K'.
+    """
+    lengths = sorted(intervals)
+    can_pass = [not _printed(intervals[n][1]) < threshold for n in lengths]
+    can_fail = [not _printed(intervals[n][0]) >= threshold for n in lengths]
+    possible = [all(can_fail)] + [can_pass[i] and all(can_fail[i + 1 :]) for i in range(len(lengths))]
+    names = [_answer_name(n, lengths, claimed) for n in [0, *lengths]]
+    runs: list[list[str]] = []
+    for i, name in enumerate(names):
+        if possible[i] and i and possible[i - 1]:
+            runs[-1].append(name)
+        elif possible[i]:
+            runs.append([name])
+    return ", ".join(run[0] if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)
+
+
+def _answer_name(best: int, lengths: list[int], claimed: float | None) -> str:
+    if not best:
+        return f"<{length_name(lengths[0])}"
+    more = claimed is None or math.isnan(claimed) or claimed > best
+    return (">" if best == lengths[-1] and more else "") + length_name(best)
+
+
+def _printed(score: float) -> float:
+    return score if math.isnan(score) else round(score, 1)

@@ -1,0 +1,282 @@
+"""What is asked of whom: parameters from YAML files, papermill or a notebook's first cells, checked once.
+
+Top-level keys are notebook parameters, as papermill takes them with `-f`; several files compose, later ones win. A model
+file holds one key, `model:`. Unknown keys, and strings where lists belong, are errors.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from glob import glob
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import yaml
+
+from rulerkit.errors import UserError, unknown
+from rulerkit.paths import home, resolve
+from rulerkit.tasks import THIRTEEN, Task, task
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from rulerkit.models import Model
+
+_LONGEST_TITLE = 80
+
+
+class Parameter(NamedTuple):
+    """One parameter: what it says, its default, and the function that checks a value and makes it ready."""
+
+    help: str
+    default: Any
+    read: Callable[[str, Any], Any]
+
+
+@dataclass(frozen=True)
+class Study:
+    """The checked parameters of one notebook or one call of `rulerkit evaluate`."""
+
+    notebook: str
+    models: tuple["dict[str, Any] | Model", ...]
+    tasks: tuple[Task, ...]
+    lengths: tuple[int, ...]
+    num_examples: int
+    seed: int
+    run: str
+    corpora: str
+    outputs: Path
+
+    @property
+    def predictions(self) -> Path:
+        """Where the predictions of this run lie: one folder per model below it."""
+        return self.outputs / "predictions" / self.run
+
+    @cached_property
+    def title(self) -> str:
+        """The names of the models, fit for a file name."""
+        joined = "+".join(_name_of(model) for model in self.models)
+        return joined if len(joined) <= _LONGEST_TITLE else f"{joined[: _LONGEST_TITLE - 4]}+etc"
+
+    def save_table(self, text: str, name: str = "", suffix: str = ".md") -> Path:
+        """Write a table; the file is named after the models it shows, and `name`."""
+        path = self._place("tables", name, suffix)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        return path
+
+    def save_figure(self, figure: "Figure | Axes", name: str = "") -> list[Path]:
+        """Write a figure as PDF and PNG (200 dots an inch); takes a figure or one of its axes."""
+        whole: Any = getattr(figure, "figure", figure)
+        paths = [self._place("figures", name, suffix) for suffix in (".pdf", ".png")]
+        for path in paths:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                whole.savefig(path, dpi=200, bbox_inches="tight")
+            except OSError as error:
+                raise _unwritable(path, error) from error
+        return paths
+
+    def _place(self, kind: str, name: str, suffix: str) -> Path:
+        file = "-".join(part for part in (self.title, name) if part) + suffix
+        return self.outputs / kind / self.run / (self.notebook or "evaluate") / file
+
+
+def study(source: Mapping[str, Any] | None = None, notebook: str = "", **parameters: Any) -> Study:
+    """The study that parameters describe.
+
+    `source` is a notebook's `globals()` or a dict of parameters; `parameters` win over it. In a notebook only known
+    names are read, and what papermill injected beside them is an error that lists the known ones.
+    """
+    source = source or {}
+    if "In" in source and "get_ipython" in source:  # a notebook's globals: much in it is no parameter
+        _check_names(_injected(source["In"]))
+        given = {name: source[name] for name in PARAMETERS if name in source}
+    else:
+        _check_names([*source, *parameters])
+        given = dict(source)
+    given |= parameters
+    values = {name: entry.read(name, given.get(name, entry.default)) for name, entry in PARAMETERS.items()}
+    models = values.pop("models") or values.pop("model")
+    values.pop("model", None)
+    corpora = values["corpora"]
+    values["tasks"] = tuple(task.with_corpora(corpora) for task in values["tasks"])
+    return Study(notebook, models=models, **values)
+
+
+def load_files(files: Iterable[str | Path]) -> dict[str, Any]:
+    """The parameters of several YAML files, later ones over earlier ones."""
+    merged: dict[str, Any] = {}
+    for name in files:
+        content = read_yaml(resolve_file(name))
+        _check_names(content, str(name))
+        merged |= content
+    return merged
+
+
+def resolve_file(name: str | Path) -> Path:
+    """A file that somebody names at a prompt: from where they stand, else from the project root."""
+    path = Path(name).expanduser()
+    return path.absolute() if path.exists() else resolve(path)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file that holds a mapping."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; parameter files lie in {home() / 'params'}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise UserError(
+            f"{path} holds {type(content).__name__}: it must hold `name: value` lines, such as `num_examples: 20`"
+        )
+    return content
+
+
+def known_names() -> list[str]:
+    """The parameters that some notebook or `evaluate` knows: those of this module and of all notebooks here."""
+    names = dict.fromkeys(PARAMETERS)
+    for path in sorted((home() / "notebooks").glob("*.ipynb")):
+        names |= dict.fromkeys(notebook_parameters(path))
+    return list(names)
+
+
+def notebook_parameters(path: Path) -> list[str]:
+    """The names that the cell tagged `parameters` of a notebook sets."""
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{path} is not a notebook: {error}") from error
+    tagged = [cell for cell in cells if "parameters" in cell.get("metadata", {}).get("tags", [])]
+    return [name for cell in tagged for name in _assigned("".join(cell["source"]))]
+
+
+def _check_names(names: Iterable[str], where: str = "") -> None:
+    allowed = known_names()
+    for name in names:
+        if name not in allowed:
+            raise unknown(f"parameter{' in ' + where if where else ''}", name, allowed)
+
+
+def _injected(cells: list[str]) -> list[str]:
+    """The names that papermill set: those of the executed cells that it marks with `# Parameters`."""
+    return [name for cell in cells if cell.startswith("# Parameters\n") for name in _assigned(cell)]
+
+
+def _assigned(source: str) -> list[str]:
+    targets = (target for node in ast.parse(source).body if isinstance(node, ast.Assign) for target in node.targets)
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def _unwritable(path: Path, error: OSError) -> UserError:
+    return UserError(f"cannot write {path}: {error.strerror}; choose another folder with `outputs:`")
+
+
+def _name_of(model: Any) -> str:
+    return str(model["name"] if isinstance(model, dict) else model.name)
+
+
+# --- reading values ---------------------------------------------------------------------------------------------------
+
+
+def _list(name: str, value: Any, example: str) -> list[Any]:
+    if isinstance(value, list | tuple) and value:
+        return list(value)
+    raise UserError(
+        f"{name} is {value!r}: it must be a list, such as `{name}: {example}`; with papermill: -y '{name}: {example}'"
+    )
+
+
+def _whole(least: int) -> Callable[[str, Any], int]:
+    def read(name: str, value: Any) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+            return value
+        raise UserError(f"{name} is {value!r}: it must be a whole number from {least} on")
+
+    return read
+
+
+def _lengths(name: str, value: Any) -> tuple[int, ...]:
+    from rulerkit.lengths import parse_length
+
+    try:
+        lengths = [parse_length(length) for length in _list(name, value, "[4096, 8192]")]
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{name} is {value!r}: each must be a number of tokens such as 4096 or 4K") from error
+    return tuple(sorted(set(lengths)))
+
+
+def _tasks(name: str, value: Any) -> tuple[Task, ...]:
+    tasks = [task(spec) for spec in (THIRTEEN if value is None else _list(name, value, "[niah_single_1, vt]"))]
+    return tuple({each.name: each for each in tasks}.values())
+
+
+def _model(name: str, value: Any) -> tuple[Any, ...]:
+    """A checked spec, or a model that was made in Python; none for None."""
+    from rulerkit.models import Model
+    from rulerkit.models.spec import read_spec
+
+    return () if value is None else (value if isinstance(value, Model) else read_spec(value),)
+
+
+def _models(name: str, value: Any) -> tuple[Any, ...]:
+    """A list of names, paths (globs expand), mappings and models; None where `model` says who."""
+    if value is None:
+        return ()
+    specs: list[Any] = []
+    for spec in _list(name, value, "[reader-4096, reader-8192]"):
+        found = sorted(glob(str(resolve(spec)))) if isinstance(spec, str) and re.search(r"[*?\[]", spec) else [spec]
+        if not found:
+            raise UserError(f"{name}: nothing matches {spec!r} below {home()}")
+        specs += found
+    read = [_model(name, spec)[0] for spec in specs]
+    names = [_name_of(model) for model in read]
+    if twice := {each for each in names if names.count(each) > 1}:
+        raise UserError(f"{name}: {', '.join(sorted(twice))} stands there twice: give each a `name:` of its own")
+    return tuple(read)
+
+
+def _one_of(*allowed: str) -> Callable[[str, Any], str]:
+    def read(name: str, value: Any) -> str:
+        if value not in allowed:
+            raise unknown(f"value of {name}", value, allowed)
+        return str(value)
+
+    return read
+
+
+def _run(name: str, value: Any) -> str:
+    if isinstance(value, str | int) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", str(value)):
+        return str(value)
+    raise UserError(f"{name} is {value!r}: it names a folder, so letters, digits, . _ and - are allowed")
+
+
+def _folder(name: str, value: Any) -> Path:
+    if not isinstance(value, str | Path) or not str(value):
+        raise UserError(f"{name} is {value!r}: it must be a folder")
+    return resolve(value)
+
+
+PARAMETERS: dict[str, Parameter] = {
+    "model": Parameter("who answers: a name, a path, a hub id, or a mapping", "reader-8192", _model),
+    "models": Parameter("several of them; wins over `model`", None, _models),
+    "tasks": Parameter("names or mappings with `base`; None takes the thirteen", None, _tasks),
+    "lengths": Parameter("token budgets of an example", [4096, 8192, 16384, 32768], _lengths),
+    "num_examples": Parameter("examples per task and length", 20, _whole(1)),
+    "seed": Parameter("another seed asks other questions", 42, _whole(0)),
+    "run": Parameter("the name of this run's folders in outputs/", "main", _run),
+    "corpora": Parameter(
+        "builtin stand-ins, or the original essays and data sets", "builtin", _one_of("builtin", "original")
+    ),
+    "outputs": Parameter("where results lie; relative to the project root", "outputs", _folder),
+}
+"""The parameters of `rulerkit evaluate` and of the notebooks that ask a model."""

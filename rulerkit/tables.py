@@ -1,0 +1,212 @@
+"""Summaries as text: the leaderboard (Table 3 of the paper), one model's tasks by length, and the tidy CSV.
+
+Every table says below it what its reader must know: the threshold, the number of examples, whether stand-in corpora
+were used. A score at or above the threshold is marked: underlined in LaTeX, as in the paper; bold in Markdown; with a
+star in plain text.
+"""
+
+import io
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rulerkit.errors import UserError, unknown
+from rulerkit.lengths import THRESHOLDS, length_name
+from rulerkit.summary import AVERAGES, CATEGORIES, COUNTS, Summary, summary_lengths
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMATS = ("table", "csv", "markdown", "latex")
+STAND_IN_NOTE = "stand-in corpora: not comparable with the paper"
+_LATEX = {"\\": r"\textbackslash{}", "<": "$<$", ">": "$>$", "±": r"$\pm$", "≥": r"$\ge$", "~": r"\textasciitilde{}"}
+_LATEX |= {"^": r"\textasciicircum{}", **{c: "\\" + c for c in "&%$#_{}"}}
+
+
+class Text(NamedTuple):
+    """One field of a table; `marked` where its score reaches the threshold."""
+
+    text: str
+    marked: bool = False
+
+
+def table_text(summary: Summary, format: str = "table", category: str = "all") -> str:
+    """The leaderboard of a category: claimed and effective length, score by length, averages and ranks, a row a model.
+
+    `format` is 'table', 'markdown', 'latex', or 'csv': then it is `tidy` instead, whatever the category.
+    """
+    if format not in FORMATS:
+        raise unknown("format", format, FORMATS)
+    if category not in CATEGORIES:
+        raise unknown("category", category, CATEGORIES)
+    if format == "csv":
+        buffer = io.StringIO()
+        tidy(summary).to_csv(buffer, index=False, float_format="%.4f", lineterminator="\n")
+        return buffer.getvalue()
+    models = summary.models[summary.models["category"] == category]
+    if models.empty:
+        raise UserError(f"no task of category {category!r} was scored; score one, or ask for another category")
+    grid = summary_lengths(summary)
+    header = ["Model", "Claimed", "Effective", *map(length_name, grid), "Avg", "wAvg(inc)", "wAvg(dec)"]
+    rows = [_model_row(summary, row, names) for (_, row), names in zip(models.iterrows(), _names(models), strict=True)]
+    return _render(header, rows, format, _notes(summary, category))
+
+
+def task_table_text(summary: Summary, model: str, run: str | None = None, format: str = "table") -> str:
+    """One model's tasks by length: score to two decimals and interval; what is unusual in a cell stands beside it."""
+    if format not in FORMATS:
+        raise unknown("format", format, FORMATS)
+    cells = summary.cells[(summary.cells["model"] == model) | (summary.cells["label"] == model)]
+    if cells.empty:
+        raise unknown("model", model, summary.cells["model"].unique())
+    runs = list(cells["run"].unique())
+    if run is None and len(runs) > 1:
+        raise UserError(f"model {model!r} is in the runs {', '.join(runs)}: name one of them")
+    cells = cells[cells["run"] == (run if run is not None else runs[0])]
+    if cells.empty:
+        raise unknown("run", run, runs)
+    own = Summary(cells, summary.lengths, summary.models, summary.confidence)
+    if format == "csv":
+        return table_text(own, "csv")
+    grid = summary_lengths(summary)
+    rows = []
+    for task in cells["task"].unique():
+        by_length = cells[cells["task"] == task].set_index("length")
+        rows.append([Text(task), *(Text(_cell_text(by_length.loc[length])) for length in grid)])
+    return _render([str(model), *map(length_name, grid)], rows, format, _cell_notes(own))
+
+
+def tidy(summary: Summary) -> "pd.DataFrame":
+    """One row per run, model, task and length: the cells, with the threshold of the 13 tasks beside them."""
+    cells = summary.cells.copy()
+    cells["threshold"] = [THRESHOLDS[aligned]["all"] for aligned in cells["aligned"]]
+    return cells
+
+
+def _names(models: "pd.DataFrame") -> list[str]:
+    """Labels; where two models share one, the model's name and its run tell them apart."""
+    twice = models["label"].duplicated(keep=False)
+    several = models["run"].nunique() > 1
+    names = []
+    for label, model, run, double in zip(models["label"], models["model"], models["run"], twice, strict=True):
+        name = model if double else label
+        names.append(f"{name} [{run}]" if double and several else str(name))
+    return names
+
+
+def _model_row(summary: Summary, row: "pd.Series[Any]", name: str) -> list[Text]:
+    values = {str(key): value for key, value in row.items()}
+    own = summary.lengths
+    for key in ("run", "model", "category"):
+        own = own[own[key] == values[key]]
+    claimed, threshold = float(values["claimed_length"]), float(values["threshold"])
+    effective, possible = values["effective_length"], values["effective_set"]
+    fields = [
+        Text(name + (" (stand-in)" if values["stand_in"] else "")),
+        Text("" if math.isnan(claimed) else length_name(int(claimed))),
+        Text(f"{effective} [{possible}]" if possible != effective else str(effective)),
+    ]
+    for score, have in zip(own.sort_values("length")["score"], own.sort_values("length")["have"], strict=True):
+        fields.append(Text(have) if have else Text(f"{score:.1f}", round(score, 1) >= threshold))
+    for average in AVERAGES:
+        mean, low, high = (float(values[f"{average}{end}"]) for end in ("", "_low", "_high"))
+        rank = float("nan") if average == "avg" else float(values[average.replace("wavg", "rank")])
+        text = "" if math.isnan(mean) else f"{mean:.1f} ±{max(mean - low, high - mean):.1f}"
+        fields.append(Text(text + ("" if math.isnan(rank) else f" ({ordinal(int(rank))})")))
+    return fields
+
+
+def ordinal(rank: int) -> str:
+    """1st, 2nd, 3rd, 4th, 11th ..."""
+    ending = "th" if rank % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(rank % 10, "th")
+    return f"{rank}{ending}"
+
+
+def _cell_text(cell: "pd.Series[Any]") -> str:
+    values = {str(key): value for key, value in cell.items()}
+    shown = values["have"] or f"{values['score']:.2f} [{values['low']:.1f}, {values['high']:.1f}]"
+    odd = [f"{values[name]} {name.replace('_', ' ')}" for name in COUNTS if values[name]]
+    return ", ".join([str(shown), *odd])
+
+
+def _notes(summary: Summary, category: str) -> list[str]:
+    models = summary.models[summary.models["category"] == category]
+    percent = f"{100 * summary.confidence:g} %"
+    used = ", ".join(f"{THRESHOLDS[kind][category]} ({kind})" for kind in models["aligned"].unique())
+    what = "the 13 tasks" if category == "all" else f"the {category} tasks"
+    if (models["effective_length"] != "").any():
+        judged = f"Effective: longest length with a score of at least {used}, Llama2-7B at 4K on {what} in the paper"
+        notes = [f"{judged}; in brackets all that the {percent} intervals cannot rule out."]
+    else:
+        notes = [f"No effective length: its thresholds ({used}) are for a complete score on {what}."]
+    return [
+        f"Means over {models['tasks'].iloc[0]} task{'s' if models['tasks'].iloc[0] > 1 else ''}; marked scores reach "
+        f"the threshold; ± is the wider side of the {percent} interval; ranks are among models of the same alignment.",
+        *notes,
+        *_cell_notes(summary),
+    ]
+
+
+def _cell_notes(summary: Summary) -> list[str]:
+    cells = summary.cells
+    counts = cells.loc[cells["complete"], "n"]
+    notes = []
+    if len(counts):
+        several = f"{counts.min()} to {counts.max()}" if counts.min() < counts.max() else f"{counts.max()}"
+        notes.append(f"n = {several} examples per task and length, scores in percent.")
+    if not cells["complete"].all():
+        notes.append(
+            "Incomplete cells show what they have (300/500 examples) and enter no mean: run the evaluation again to "
+            "complete them."
+        )
+    if cells["stand_in"].any():
+        models = cells.loc[cells["stand_in"], "label"].unique()
+        tasks = cells.loc[cells["stand_in"], "task"].unique()
+        notes.append(f"{STAND_IN_NOTE[0].upper()}{STAND_IN_NOTE[1:]}: {', '.join(models)} on {', '.join(tasks)}.")
+    notes += [f"{note}." for note in sorted({str(n) for n in cells["note"].dropna() if n})]
+    return notes
+
+
+def _render(header: Sequence[str], rows: Sequence[Sequence[Text]], format: str, notes: Sequence[str]) -> str:
+    if format == "latex":
+        return _latex(header, rows, notes)
+    if format == "markdown":
+        lines = [[_markdown(field) for field in row] for row in rows]
+        table = [list(header), [":---", *["---:"] * (len(header) - 1)], *lines]
+        return (
+            "\n".join(["| " + " | ".join(line) + " |" for line in table] + ["", *(f"- {note}" for note in notes)])
+            + "\n"
+        )
+    star = any(field.marked for row in rows for field in row)
+    lines = [[f.text + ("*" if f.marked else " " if star and f.text else "") for f in row] for row in rows]
+    titles = [list(header), *lines]
+    widths = [max(len(line[i]) for line in titles) for i in range(len(header))]
+    text = [
+        "  ".join(
+            field.rjust(width) if i else field.ljust(width)
+            for i, (field, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in titles
+    ]
+    rule = "-" * max(map(len, text))
+    return "\n".join([line.rstrip() for line in [text[0], rule, *text[1:], rule]] + list(notes)) + "\n"
+
+
+def _markdown(field: Text) -> str:
+    text = field.text.replace("|", "\\|").replace("<", "&lt;")
+    return f"**{text}**" if field.marked else text
+
+
+def _latex(header: Sequence[str], rows: Sequence[Sequence[Text]], notes: Sequence[str]) -> str:
+    lines = [r"\begin{tabular}{l" + "r" * (len(header) - 1) + "}", r"\toprule"]
+    lines.append(" & ".join(map(_escaped, header)) + r" \\")
+    lines.append(r"\midrule")
+    for row in rows:
+        fields = (rf"\underline{{{_escaped(f.text)}}}" if f.marked else _escaped(f.text) for f in row)
+        lines.append(" & ".join(fields) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}", "", r"\par\smallskip\footnotesize", *map(_escaped, notes)]
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return "".join(_LATEX.get(letter, letter) for letter in text.replace(">=", "≥"))

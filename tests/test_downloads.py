@@ -1,0 +1,165 @@
+"""Downloads, from a server on this machine that serves small files in the place of the originals."""
+
+import hashlib
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from rulerkit import corpora, downloads
+from rulerkit.downloads import Download
+from rulerkit.errors import UserError
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """No data folder, an empty cache, and nothing remembered from other tests."""
+    monkeypatch.delenv("RULERKIT_DATA", raising=False)
+    monkeypatch.setenv("RULERKIT_CACHE", str(tmp_path / "cache"))
+    corpora.load_haystack.cache_clear()
+    corpora.load_qa.cache_clear()
+    yield tmp_path / "cache"
+    corpora.load_haystack.cache_clear()
+    corpora.load_qa.cache_clear()
+
+
+class Server:
+    """Serves a table of files on this machine and counts what was asked for."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.asked: Counter[str] = Counter()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.asked[self.path] += 1
+                content = outer.files.get(self.path)
+                self.send_response(200 if content is not None else 404)
+                self.send_header("Content-Length", str(len(content or b"")))
+                self.end_headers()
+                self.wfile.write(content or b"")
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self.http.server_address[1]}"
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+
+    def add(self, path: str, content: bytes) -> tuple[str, str]:
+        self.files[path] = content
+        return self.address + path, hashlib.sha256(content).hexdigest()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.http.shutdown()
+    server.http.server_close()
+
+
+SQUAD = {
+    "data": [
+        {
+            "title": "A",
+            "paragraphs": [
+                {
+                    "context": " Tin is a metal. ",
+                    "qas": [
+                        {"question": "What is tin? ", "answers": [{"text": "a metal"}] * 2, "is_impossible": False},
+                        {"question": "What is gold?", "answers": [], "is_impossible": True},
+                    ],
+                }
+            ],
+        }
+    ]
+}
+PAGE = (
+    b"<html><head><title>Cities</title><script>var x = 'no';</script></head><body>menu<table><tr><td>"
+    b"<font>Great\n cities  attract<br><br>ambitious people\x92s cats.</font></td></tr></table></body></html>"
+)
+
+
+@pytest.fixture
+def small(server: Server) -> list[Download]:
+    """Small files in the place of the originals, HotpotQA behind its mirror only."""
+    page = (server.add("/cities.html", PAGE)[0], None)
+    gone = (f"{server.address}/gone.html", None)
+    return [
+        Download("essays/gkamradt/a.txt", (server.add("/a.txt", b"First essay. It ends."),)),
+        Download("essays/gkamradt/b.txt", (server.add("/b.txt", b"Second essay.\n"),)),
+        Download("essays/pages/cities.html", (page,)),
+        Download("essays/pages/gone.html", (gone,)),
+        Download(downloads.SQUAD, (server.add("/dev.json", json.dumps(SQUAD).encode()),)),
+        Download(downloads.HOTPOTQA, ((f"{server.address}/none.json", "0" * 64), server.add("/mirror.json", b"[]"))),
+    ]
+
+
+def test_fetch_fills_the_cache_and_goes_on_where_it_stopped(empty: Path, server: Server, small: list[Download]) -> None:
+    paths = corpora.fetch(progress=True, downloads=small)
+    assert paths == [empty / path for path in (downloads.ESSAYS, downloads.SQUAD, downloads.HOTPOTQA)]
+    joined = json.loads(paths[0].read_text())
+    page = "Great cities attract\n\nambitious people’s cats.\n"
+    assert joined == {"text": f"First essay. It ends.Second essay.\n{page}", "essays": 3, "of": 4}
+    assert server.asked["/none.json"] == server.asked["/mirror.json"] == 1
+
+    qa = corpora.load_qa("squad")
+    assert qa.documents == ["Tin is a metal."]
+    assert qa.questions == [corpora.Question("What is tin?", ("a metal",), (0,), ())]
+    assert corpora.load_haystack("paul_graham").source.note == "essays: 3 of 4"
+
+    server.asked.clear()
+    assert corpora.fetch(progress=False, downloads=small) == paths
+    assert set(server.asked) == {"/gone.html"}
+
+    (empty / "essays/gkamradt/b.txt").write_text("cut")
+    (empty / "essays/pages/cities.html").write_text("cut")
+    server.asked.clear()
+    corpora.fetch(progress=False, downloads=small)
+    assert set(server.asked) == {"/b.txt", "/cities.html", "/gone.html"}
+    assert json.loads(paths[0].read_text()) == joined
+
+
+def test_fetch_refuses_another_checksum(empty: Path, server: Server, small: list[Download]) -> None:
+    server.files["/dev.json"] = b"<html>please log in</html>"
+    with pytest.raises(UserError, match=r"^fetch: http\S+dev\.json is not the file expected") as error:
+        corpora.fetch(progress=False, downloads=small)
+    assert "\n" not in str(error.value)
+    assert not (empty / downloads.SQUAD).exists()
+    assert (empty / "essays/gkamradt/a.txt").exists()  # what came before is kept
+
+
+def test_fetch_names_an_address_that_refuses(empty: Path, server: Server, small: list[Download]) -> None:
+    server.http.shutdown()
+    server.http.server_close()
+    with pytest.raises(UserError, match=r"^fetch: http\S+a\.txt cannot be reached \(ConnectionError\)") as error:
+        corpora.fetch(progress=False, downloads=small)
+    assert "\n" not in str(error.value)
+
+
+def test_fetch_names_every_address_it_tried(empty: Path, server: Server, small: list[Download]) -> None:
+    del server.files["/mirror.json"]
+    with pytest.raises(UserError, match=r"none\.json answered 404; http\S+mirror\.json answered 404"):
+        corpora.fetch(progress=False, downloads=small)
+
+
+def test_fetch_names_a_cache_it_cannot_write(empty: Path, small: list[Download]) -> None:
+    empty.write_text("a file, not a folder")
+    with pytest.raises(UserError, match=r"^fetch: cannot write .*RULERKIT_CACHE"):
+        corpora.fetch(progress=False, downloads=small)
+
+
+def test_the_list_of_originals_is_complete() -> None:
+    files = downloads.originals()
+    assert len(files) == 49 + 169 + 2
+    assert len({file.path for file in files}) == len(files)
+    assert files[0].path == "essays/gkamradt/addiction.txt"
+    for file in files:
+        page = file.path.startswith(downloads.PAGES)
+        assert all((digest is None) == page for _, digest in file.addresses)

@@ -1,0 +1,626 @@
+"""Predictions survive what kills a job, and are never mixed with others. Also a program: see `main`."""
+
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rulerkit.cells import Cell, read_cells
+from rulerkit.errors import UserError
+from rulerkit.inference import Progress, predict
+from rulerkit.locks import Lock
+from rulerkit.models import Answer, Model
+
+
+@dataclass
+class Question:
+    """One example, as far as inference looks at it."""
+
+    index: int
+    prompt: str
+    task: str = "vt"
+    references: tuple[str, ...] = ("ABCDE", "FGHIJ")
+    max_new_tokens: int = 30
+    depths: tuple[float, ...] = (0.0, 12.5)
+
+    @property
+    def num_tokens(self) -> int:
+        return 900 + self.index
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.prompt.encode()).hexdigest()[:16]
+
+
+@dataclass
+class Questions:
+    """A lazy sequence of questions that remembers what it was asked for."""
+
+    count: int = 10
+    seed: int = 42
+    length: int = 1024
+    edition: str = ""
+    more: dict[str, Any] = field(default_factory=dict)
+    made: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Question:
+        self.made.append(index)
+        return Question(index, f"{self.edition}{self.seed}: " + " ".join(f"word{index}-{n}" for n in range(200)))
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "task": {"name": "vt", "family": "vt", "category": "vt", "match": "all", "num_hops": 4, "chains": (1,)},
+            "length": self.length,
+            "seed": self.seed,
+            "prompt_version": 1,
+            "prompt_format": {"template": "base"},
+            "tokenizer": {"name": "builtin", "fingerprint": "f00"},
+            "sources": {"essay": {"name": "prose", "fingerprint": "abc", "stand_in": True, "note": ""}},
+            **self.more,
+        }
+
+
+class Parrot:
+    """A model that answers each question by its number, slowly where asked, and fails where asked."""
+
+    engine, aligned = "parrot", "base"
+    claimed_length: int | None = 4096
+    prompt_format: Any = None
+
+    def __init__(self, pause: float = 0.0, fails_at: int | None = None, text: Any = None, **identity: Any) -> None:
+        self.name, self.label = "parrot", "Parrot"
+        self.pause, self.fails_at, self.text, self.more = pause, fails_at, text, identity
+        self.surroundings: dict[str, Any] = {"gpu": "none", "packages": {"parrots": "1"}}
+        self.answered: list[int] = []
+        self.closed = 0
+
+    def identity(self) -> dict[str, Any]:
+        return {"engine": self.engine, **self.more}
+
+    def environment(self) -> dict[str, Any]:
+        return self.surroundings
+
+    def answer(self, examples: Iterable[Any]) -> Iterator[tuple[Any, Answer]]:
+        try:
+            for example in examples:
+                time.sleep(self.pause)
+                if example.index == self.fails_at:
+                    raise ConnectionError("the engine died")
+                self.answered.append(example.index)
+                text = f"answer {example.index} Ω" if self.text is None else self.text(example)
+                yield example, Answer(text, "stop", 5)
+        finally:
+            self.closed += 1
+
+    def close(self) -> None: ...
+
+
+class Silent(Parrot):
+    """A model that must not be touched."""
+
+    def environment(self) -> dict[str, Any]:
+        raise AssertionError("asked for its environment")
+
+    def answer(self, examples: Iterable[Any]) -> Iterator[tuple[Any, Answer]]:
+        raise AssertionError("asked to answer")
+
+
+def go(model: Any, questions: Questions, folder: Path, fresh: bool = False) -> Cell:
+    return predict(model, questions, folder, fresh, progress=False)
+
+
+def lines(path: Path) -> list[str]:
+    """A prediction file's lines by index, as text."""
+    return sorted(path.read_text().splitlines(), key=lambda line: int(json.loads(line)["index"]))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "predictions" / "main"
+
+
+@pytest.fixture
+def undisturbed(tmp_path: Path) -> list[str]:
+    return lines(go(Parrot(), Questions(40), tmp_path / "other" / "main").path)
+
+
+def main() -> None:
+    """What the tests kill: forty answers into the folder named, with a pause before each."""
+    predict(Parrot(pause=float(sys.argv[2])), Questions(40), Path(sys.argv[1]), progress=False)
+
+
+def start(folder: Path, pause: float = 0.05) -> "subprocess.Popen[bytes]":
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    return subprocess.Popen([sys.executable, __file__, str(folder), str(pause)], env=environment)
+
+
+def wait_for_rows(path: Path, count: int) -> None:
+    for _ in range(600):
+        if path.exists() and path.read_bytes().count(b"\n") >= count:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{path} never had {count} rows")
+
+
+def test_a_cell_is_rows_and_a_record(folder: Path) -> None:
+    model: Model = Parrot()
+    cell = predict(model, Questions(3), folder, progress=False)
+    assert cell.path == folder / "parrot" / "vt" / "1024.jsonl"
+    assert sorted(file.name for file in cell.path.parent.iterdir()) == ["1024.json", "1024.jsonl"]
+    assert cell.rows[1] == {
+        "index": 1,
+        "pred": "answer 1 Ω",
+        "outputs": ["ABCDE", "FGHIJ"],
+        "length": 931,
+        "task": "vt",
+        "digest": Questions()[1].digest,
+        "num_prompt_tokens": 901,
+        "finish_reason": "stop",
+        "depths": [0.0, 12.5],
+    }
+    record = json.loads(cell.path.with_suffix(".json").read_text())
+    assert record == cell.record
+    assert record["result"]["model"] == {"name": "parrot", "engine": "parrot"}
+    assert record["result"]["seed"] == 42
+    assert record["environment"]["gpu"] == "none"
+    assert record["environment"]["packages"]["parrots"] == "1"
+    assert {key: record[key] for key in ("format", "num_examples", "label", "claimed_length", "aligned", "run")} == {
+        "format": 1, "num_examples": 3, "label": "Parrot", "claimed_length": 4096, "aligned": "base", "run": "main",
+    }  # fmt: skip
+    assert (cell.run, cell.model, cell.task, cell.length, cell.wanted) == ("main", "parrot", "vt", 1024, 3)
+    assert cell.complete
+    assert cell.missing == []
+
+
+def test_examples_are_made_one_by_one_as_the_model_pulls_them(folder: Path) -> None:
+    questions, model = Questions(1000), Parrot(fails_at=5)
+    with pytest.raises(ConnectionError):
+        go(model, questions, folder)
+    assert max(questions.made) == 5
+
+
+def test_the_record_stands_before_the_first_answer(folder: Path) -> None:
+    with pytest.raises(ConnectionError):
+        go(Parrot(fails_at=0), Questions(10), folder)
+    (cell,) = read_cells(folder)
+    assert cell.missing == list(range(10))
+    assert not cell.complete
+
+
+def test_a_complete_cell_asks_nothing_and_locks_nothing(folder: Path) -> None:
+    first = go(Parrot(), Questions(10), folder)
+    before = first.path.with_suffix(".json").stat().st_mtime_ns
+    questions = Questions(10)
+    with Lock(first.path.with_suffix(".lock")):
+        assert go(Silent(), questions, folder) == first
+    assert questions.made == []
+    assert first.path.with_suffix(".json").stat().st_mtime_ns == before
+
+
+def test_a_label_that_changed_is_recorded_without_asking_the_model(folder: Path) -> None:
+    first = go(Parrot(), Questions(4), folder)
+    model = Silent()
+    model.label = "My parrot"
+    second = go(model, Questions(4), folder)
+    assert second.record == {**first.record, "label": "My parrot"}
+    assert read_cells(folder)[0].record["label"] == "My parrot"
+
+
+def test_killed_half_way_it_ends_with_the_same_file(folder: Path, undisturbed: list[str]) -> None:
+    path = folder / "parrot" / "vt" / "1024.jsonl"
+    for rows in (5, 15, 25):
+        process = start(folder)
+        wait_for_rows(path, rows)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        assert path.with_suffix(".lock").exists()
+    with open(path, "ab") as file:
+        file.write(b'{"index": 39, "pred": "half a li')
+    model = Parrot()
+    cell = go(model, Questions(40), folder)
+    assert 0 < len(model.answered) <= 15
+    assert lines(path) == undisturbed
+    assert cell.complete
+    assert not path.with_suffix(".lock").exists()
+
+
+def test_ctrl_c_keeps_every_answer_and_gives_the_lock_back(folder: Path, undisturbed: list[str]) -> None:
+    path = folder / "parrot" / "vt" / "1024.jsonl"
+    process = start(folder)
+    wait_for_rows(path, 5)
+    process.send_signal(signal.SIGINT)
+    process.wait()
+    assert not path.with_suffix(".lock").exists()
+    assert 5 <= len(path.read_text().splitlines()) < 40
+    go(Parrot(), Questions(40), folder)
+    assert lines(path) == undisturbed
+
+
+def test_of_two_processes_on_one_cell_the_second_is_refused(folder: Path, undisturbed: list[str]) -> None:
+    path = folder / "parrot" / "vt" / "1024.jsonl"
+    process = start(folder)
+    try:
+        wait_for_rows(path, 2)
+        with pytest.raises(UserError, match=rf"1024 is being written by process {process.pid} on host \S+"):
+            go(Silent(), Questions(40), folder)
+        with pytest.raises(UserError, match=f"process {process.pid}"):
+            go(Silent(), Questions(40), folder, fresh=True)
+        assert process.wait(timeout=30) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert lines(path) == undisturbed
+
+
+def test_who_lost_the_lock_writes_no_more(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a long sleep: another host took the cell over."""
+
+    class Sleeper(Parrot):
+        def answer(self, examples: Iterable[Any]) -> Iterator[tuple[Any, Answer]]:
+            for pair in super().answer(examples):
+                if pair[0].index == 3:
+                    lock_file.write_text("another's")
+                    time.sleep(0.3)
+                yield pair
+
+    lock_file = folder / "parrot" / "vt" / "1024.lock"
+    monkeypatch.setattr("rulerkit.inference.Lock", partial(Lock, beat=0.05))
+    with pytest.raises(UserError, match="taken over"):
+        go(Sleeper(), Questions(10), folder)
+    assert read_cells(folder)[0].missing == list(range(3, 10))
+    assert lock_file.read_text() == "another's"
+
+
+def test_a_model_that_fails_loses_nothing_and_its_error_passes_on(folder: Path) -> None:
+    model = Parrot(fails_at=6)
+    with pytest.raises(ConnectionError, match="the engine died"):
+        go(model, Questions(10), folder)
+    (cell,) = read_cells(folder)
+    assert cell.missing == [6, 7, 8, 9]
+    assert not cell.path.with_suffix(".lock").exists()
+    again = Parrot()
+    assert go(again, Questions(10), folder).complete
+    assert again.answered == [6, 7, 8, 9]
+
+
+def test_a_model_that_leaves_examples_out_is_told_on(folder: Path) -> None:
+    class Lazy(Parrot):
+        def answer(self, examples: Iterable[Any]) -> Iterator[tuple[Any, Answer]]:
+            yield from (pair for pair in super().answer(examples) if pair[0].index % 2)
+
+    with pytest.raises(UserError, match=r"parrot left 5 of 10 examples .* the first is example 0"):
+        go(Lazy(), Questions(10), folder)
+    assert read_cells(folder)[0].missing == [0, 2, 4, 6, 8]
+
+
+def test_a_model_that_answers_twice_is_told_on(folder: Path) -> None:
+    class Double(Parrot):
+        def answer(self, examples: Iterable[Any]) -> Iterator[tuple[Any, Answer]]:
+            for pair in super().answer(examples):
+                yield pair
+                yield pair
+
+    with pytest.raises(ValueError, match="example 0, which is not asked for"):
+        go(Double(), Questions(10), folder)
+    assert len(read_cells(folder)[0].rows) == 1
+
+
+def test_answers_may_come_in_any_order(folder: Path, undisturbed: list[str]) -> None:
+    class Backwards(Parrot):
+        def answer(self, examples: Iterable[Any]) -> Iterator[tuple[Any, Answer]]:
+            yield from super().answer(reversed(list(examples)))
+
+    cell = go(Backwards(), Questions(40), folder)
+    assert [row["index"] for row in cell.rows] == list(range(40))
+    assert lines(cell.path) == undisturbed
+
+
+@pytest.mark.parametrize("text", [None, b"bytes", 7])
+def test_an_answer_that_is_no_text_is_never_stored(folder: Path, text: object) -> None:
+    model = Parrot(text=lambda example: text if example.index == 2 else "fine")
+    with pytest.raises(TypeError, match=r"example 2 .* no text"):
+        go(model, Questions(10), folder)
+    assert read_cells(folder)[0].missing == list(range(2, 10))
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        lambda example: example.prompt + " answer",
+        lambda example: "<s>" + example.prompt[50:-50],
+        lambda example: example.prompt.replace(" ", "\n"),
+    ],
+)
+def test_an_engine_that_returns_the_prompt_is_refused(folder: Path, echo: Any) -> None:
+    with pytest.raises(UserError, match=r"returned the prompt of example 0 .* only the new text"):
+        go(Parrot(text=echo), Questions(10), folder)
+    assert read_cells(folder)[0].rows == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        lambda example: example.prompt[-300:],  # a base model that babbles the question
+        lambda example: "thinking " * 400 + example.prompt[:400],  # a long thought that quotes
+        lambda example: " ".join(example.prompt[len(example.prompt) * n // 4 :][:120] for n in (1, 2, 3)),
+        lambda example: "",
+    ],
+)
+def test_quoting_the_prompt_is_an_answer(folder: Path, text: Any) -> None:
+    assert go(Parrot(text=text), Questions(3), folder).complete
+
+
+def test_an_example_asked_twice_counts_once(folder: Path) -> None:
+    cell = go(Parrot(), Questions(4), folder)
+    with open(cell.path, "a") as file:
+        file.write(json.dumps({**cell.rows[1], "pred": "another"}) + "\n")
+    (read,) = read_cells(folder)
+    assert read.rows == cell.rows
+
+
+def test_more_examples_are_added_and_fewer_take_nothing_away(folder: Path, undisturbed: list[str]) -> None:
+    go(Parrot(), Questions(10), folder)
+    model = Parrot()
+    cell = go(model, Questions(40), folder)
+    assert model.answered == list(range(10, 40))
+    assert cell.wanted == 40
+    assert lines(cell.path) == undisturbed
+    assert go(Silent(), Questions(5), folder) == cell
+    model = Silent()
+    model.label = "New"
+    assert go(model, Questions(5), folder).wanted == 40
+
+
+@pytest.mark.parametrize(
+    ("questions", "model", "said"),
+    [
+        (Questions(9, seed=43), Parrot(), "with seed 42, now it is 43:"),
+        (Questions(9, more={"prompt_version": 2}), Parrot(), "with prompt_version 1, now it is 2:"),
+        (Questions(9), Parrot(dtype="bfloat16"), 'with model.dtype absent, now it is "bfloat16":'),
+        (Questions(9, more={"prompt_format": {"template": "chat"}}), Parrot(), 'prompt_format.template "base", now it'),
+        (Questions(9, more={"tokenizer": {"name": "x", "fingerprint": "b"}}), Parrot(), 'tokenizer.fingerprint "f00"'),
+        (Questions(9, seed=1, more={"prompt_version": 2}), Parrot(), "seed 42, now it is 1 (and 1 more differences):"),
+    ],
+)
+def test_what_decides_the_result_may_not_change(folder: Path, questions: Questions, model: Any, said: str) -> None:
+    path = go(Parrot(), Questions(4), folder).path
+    before = path.read_bytes(), path.with_suffix(".json").read_bytes()
+    for count in (4, 9):  # a complete cell, and one to go on with
+        questions.count = count
+        with pytest.raises(UserError) as error:
+            go(model, questions, folder)
+        assert said in str(error.value)
+        assert "run: NAME" in str(error.value)
+        assert "--fresh" in str(error.value)
+        assert "\n" not in str(error.value)
+    assert before == (path.read_bytes(), path.with_suffix(".json").read_bytes())
+
+
+def test_names_and_notes_are_information(folder: Path) -> None:
+    go(Parrot(), Questions(4), folder)
+    source = {"name": "prose", "fingerprint": "abc", "stand_in": True, "note": "said better"}
+    more = {"tokenizer": {"name": "a/copy", "fingerprint": "f00"}, "sources": {"essay": source}}
+    assert go(Parrot(), Questions(9, more=more), folder).complete
+
+
+def test_a_record_without_rows_binds_nobody(folder: Path) -> None:
+    with pytest.raises(ConnectionError):
+        go(Parrot(fails_at=0), Questions(100), folder)
+    cell = go(Parrot(dtype="float16"), Questions(4), folder)
+    assert cell.complete
+    assert cell.wanted == 4
+
+
+def test_surroundings_are_recorded_and_never_block(folder: Path) -> None:
+    go(Parrot(), Questions(2), folder)
+    model = Parrot()
+    assert "environments" not in go(model, Questions(4), folder).record
+    model.surroundings = {"gpu": "another"}
+    record = go(model, Questions(6), folder).record
+    assert record["environment"]["gpu"] == "another"
+    assert [known["gpu"] for known in record["environments"]] == ["none", "another"]
+    assert len(go(Parrot(), Questions(8), folder).record["environments"]) == 2
+
+
+@pytest.mark.parametrize("bad", [0, 5])
+def test_prompts_that_changed_without_saying_so_stop_the_run(folder: Path, bad: int) -> None:
+    cell = go(Parrot(), Questions(6), folder)
+    rows = [{**row, "digest": "0" * 16} if row["index"] == bad else row for row in cell.rows]
+    cell.path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    questions = Questions(9)
+    with pytest.raises(UserError, match=rf"prompt of example {bad} .*digest 0{{16}}, now \w{{16}}.*run: NAME.*--fresh"):
+        go(Silent(), questions, folder)
+    assert set(questions.made) <= {0, 5, 6}
+
+
+def test_fresh_moves_the_old_files_aside_and_deletes_nothing(folder: Path) -> None:
+    old = go(Parrot(), Questions(4), folder)
+    text, record = old.path.read_text(), old.path.with_suffix(".json").read_text()
+    cell = go(Parrot(dtype="float16"), Questions(2), folder, fresh=True)
+    assert (cell.wanted, len(cell.rows)) == (2, 2)
+    (rows_aside,) = cell.path.parent.glob("1024.*.bak.jsonl")
+    (record_aside,) = cell.path.parent.glob("1024.*.bak.json")
+    assert (rows_aside.read_text(), record_aside.read_text()) == (text, record)
+    assert read_cells(folder) == [cell]
+    go(Parrot(), Questions(2), folder, fresh=True)
+    assert len(list(cell.path.parent.iterdir())) == 6
+
+
+def test_a_full_disk_keeps_what_was_written(small_disk: Path) -> None:
+    folder = small_disk / "main"
+    model = Parrot(text=lambda example: "x" * 2000)
+    with pytest.raises(UserError, match="No space left on device; everything written so far is kept") as error:
+        go(model, Questions(100), folder)
+    assert "\n" not in str(error.value)
+    assert model.closed == 1
+    (cell,) = read_cells(folder)
+    assert len(cell.rows) == len(model.answered) - 1 > 5
+    assert not cell.path.with_suffix(".lock").exists()
+    subprocess.run(["mount", "-o", "remount,size=4m", small_disk], check=True)
+    assert go(Parrot(text=lambda example: "x" * 2000), Questions(100), folder).complete
+
+
+def test_a_place_that_cannot_be_written_is_one_line(small_disk: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot write .*: Not a directory; everything .* choose a folder"):
+        go(Silent(), Questions(2), tmp_path / "file" / "main")
+    cell = go(Parrot(), Questions(2), small_disk / "main")
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    assert go(Silent(), Questions(2), small_disk / "main") == cell
+    assert read_cells(small_disk) == [cell]
+    for questions, place in ((Questions(3), "main"), (Questions(2), "other")):
+        with pytest.raises(UserError, match=r"cannot write .*: Read-only file system;") as error:
+            go(Silent(), questions, small_disk / place)
+        assert "\n" not in str(error.value)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 kB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    try:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("a small file system can be mounted by root only")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def test_a_line_broken_by_hand_is_named(folder: Path) -> None:
+    cell = go(Parrot(), Questions(4), folder)
+    broken = cell.path.read_text().replace('"pred": "answer 2', '"pred": answer 2')
+    cell.path.write_text(broken)
+    for attempt in (lambda: go(Silent(), Questions(4), folder), lambda: read_cells(folder)):
+        with pytest.raises(UserError, match=r"1024\.jsonl, line 3: not a prediction row"):
+            attempt()
+
+
+@pytest.mark.parametrize("name", ["org/model", "", "..", ".hidden", "a\\b"])
+def test_names_that_are_no_folder_are_refused(folder: Path, name: str) -> None:
+    model = Silent()
+    model.name = name
+    with pytest.raises(UserError, match="cannot name a folder"):
+        go(model, Questions(2), folder)
+
+
+def test_cells_are_found_in_files_and_folders(folder: Path) -> None:
+    for length in (2048, 1024):
+        for run in ("main", "second"):
+            go(Parrot(), Questions(2, length=length), folder.parent / run)
+    for stray in (".ipynb_checkpoints/1024-checkpoint.jsonl", "._1024.jsonl", "2048.lock", "notes.json"):
+        file = folder / "parrot" / "vt" / stray
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("no row")
+    found = [(cell.run, cell.length) for cell in read_cells(folder.parent)]
+    assert found == [("main", 1024), ("main", 2048), ("second", 1024), ("second", 2048)]
+    assert [cell.length for cell in read_cells(folder / "parrot")] == [1024, 2048]
+    (cell,) = read_cells(folder / "parrot" / "vt" / "2048.jsonl")
+    assert cell.length == 2048
+    assert read_cells(folder / "parrot" / "vt" / ".ipynb_checkpoints", strict=False) == []
+
+
+def test_what_is_no_prediction_is_named(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no predictions at .*nowhere"):
+        read_cells(tmp_path / "nowhere")
+    cell = go(Parrot(), Questions(2), folder)
+    with pytest.raises(UserError, match=r"1024\.json is no prediction file"):
+        read_cells(cell.path.with_suffix(".json"))
+    stray = folder / "parrot" / "vt" / "512.jsonl"
+    stray.write_text(cell.path.read_text())
+    with pytest.raises(UserError, match=r"512\.jsonl has no record 512\.json beside it"):
+        read_cells(folder)
+    assert read_cells(folder, strict=False) == [cell]
+    stray.unlink()
+    record = cell.path.with_suffix(".json")
+    for text, said in (
+        ("{", "is no record"),
+        ("[]", "is no record"),
+        ('{"format": 1}', "is no record .*num_examples"),
+        (json.dumps({**cell.record, "format": 9}), "has format 9"),
+    ):
+        record.write_text(text)
+        with pytest.raises(UserError, match=said):
+            read_cells(folder)
+        with pytest.raises(UserError, match=said):
+            go(Silent(), Questions(2), folder)
+    record.write_text(json.dumps(cell.record).replace('"name": "vt"', '"name": "cwe"'))
+    with pytest.raises(UserError, match="holds rows of vt, its record says cwe"):
+        read_cells(folder)
+    record.unlink()
+    with pytest.raises(UserError, match="has no record"):
+        go(Silent(), Questions(2), folder)
+    assert go(Parrot(), Questions(2), folder, fresh=True).complete
+
+
+def test_reading_needs_the_files_alone(folder: Path, tmp_path: Path) -> None:
+    go(Parrot(), Questions(3), folder)
+    code = "import sys; from pathlib import Path; from rulerkit.cells import read_cells; "
+    code += "(cell,) = read_cells(Path(sys.argv[1])); print(cell.complete, len(cell.rows)); "
+    code += "assert not {'torch', 'transformers', 'tqdm', 'rulerkit.corpora', 'rulerkit.tokenizers'} & set(sys.modules)"
+    call = [sys.executable, "-c", code, str(folder.rename(tmp_path / "laptop"))]
+    done = subprocess.run(call, capture_output=True, text=True, check=True)
+    assert done.stdout == "True 3\n"
+
+
+def test_a_bar_of_its_own_says_who_how_far_and_how_long(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConnectionError):
+        go(Parrot(fails_at=5), Questions(10), folder)
+    assert capsys.readouterr().err == ""
+    predict(Parrot(), Questions(10), folder)
+    said = capsys.readouterr().err
+    assert "parrot vt 1024" in said
+    assert "5/10 examples" in said
+    assert "10/10 examples" in said
+    assert "100%" in said
+    assert "tokens/s" in said
+    predict(Silent(), Questions(10), folder)
+    assert capsys.readouterr().err == ""
+
+
+def test_one_bar_over_many_cells_ends_full(folder: Path) -> None:
+    go(Parrot(), Questions(4), folder)
+    go(Parrot(), Questions(10, length=2048), folder)
+    shown = io.StringIO()
+    with Progress((1024 + 2048 + 4096) * 10, file=shown, mininterval=0) as progress:
+        for length in (1024, 2048, 4096):
+            predict(Parrot(), Questions(10, length=length), folder, progress=progress)
+        tokens = sum(900 + n + 5 for n in range(4, 10)) + sum(900 + n + 5 for n in range(10))
+        assert progress.bar.n == progress.bar.total == tokens
+    last = shown.getvalue().rpartition("\r")[2]
+    assert last.startswith("parrot vt 4096: 100%")
+    assert "10/10 examples" in last
+
+
+def test_any_bar_that_counts_tokens_will_do(folder: Path) -> None:
+    class Counter:
+        tokens = 0
+
+        def update(self, tokens: int) -> None:
+            self.tokens += tokens
+
+    counter = Counter()
+    predict(Parrot(), Questions(2), folder, progress=counter)
+    assert counter.tokens == 905 + 906
+
+
+if __name__ == "__main__":
+    main()

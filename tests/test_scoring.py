@@ -1,0 +1,332 @@
+"""The two string matches on hard cases, the strict scores, and files of ours and of others."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rulerkit.cells import Cell
+from rulerkit.errors import UserError
+from rulerkit.foreign import read_predictions
+from rulerkit.scoring import (
+    COLUMNS,
+    THIRTEEN,
+    category,
+    clean,
+    cut_thought,
+    named_items,
+    score,
+    strict_answer,
+    strict_items,
+    string_match_all,
+    string_match_part,
+    task_name,
+)
+
+
+def cell(rows, task="vt", length=4096, match="all", thinking=0, **record):
+    result = {
+        "task": {"name": task, "category": category(task), "match": match},
+        "length": length,
+        "seed": 42,
+        "prompt_version": 1,
+        "prompt_format": {"template": "base", "thinking_tokens": thinking},
+        "tokenizer": {"name": "builtin", "fingerprint": "f"},
+        "sources": {"essay": {"name": "prose", "fingerprint": "f", "stand_in": True, "note": ""}},
+        "model": {"name": "m", "engine": "reader"},
+    }
+    whole = {
+        "result": result,
+        "num_examples": 2,
+        "label": "M",
+        "claimed_length": 8192,
+        "aligned": "base",
+        "run": "main",
+    }
+    return Cell(Path(f"{task}/{length}.jsonl"), {**whole, **record}, rows)
+
+
+def row(pred, outputs, index=0, reason="stop"):
+    return {
+        "index": index,
+        "pred": pred,
+        "outputs": outputs,
+        "finish_reason": reason,
+        "num_prompt_tokens": 4000,
+        "digest": "d",
+    }
+
+
+@pytest.mark.parametrize(
+    ("pred", "cleaned"),
+    [
+        ("  12345 \n", "12345"),
+        ("a\x00b\tc\x1fd", "a\nb\nc\nd"),
+        ("\x00 12345 \x07", "12345"),  # what is left at the ends after control characters went is stripped too
+        ("\x7f\x9f", "\x7f\x9f"),  # only \x00 to \x1f are control characters here
+        ("", ""),
+        (" \n\t\x00", ""),
+        ("<think>1</think>2", "<think>1</think>2"),
+    ],
+)
+def test_clean(pred, cleaned):
+    assert clean(pred) == cleaned
+
+
+@pytest.mark.parametrize(
+    ("pred", "cleaned", "cut"),
+    [
+        ("it is 1</think>\n\n2", "2", False),
+        ("<think>1</think>2</think> 3", "3", False),
+        ("<think>is it 1 or", "<think>is it 1 or", True),
+        ("1</think>", "", False),
+    ],
+)
+def test_a_thought_is_cut_off(pred, cleaned, cut):
+    assert clean(pred, thinking=True) == cleaned
+    assert cut_thought(pred) is cut
+
+
+@pytest.mark.parametrize(
+    ("pred", "references", "all_", "part"),
+    [
+        ("I do not know", ["no"], 1.0, 1.0),  # a substring is enough, as upstream counts
+        ("ABCDE fghij", ["abcde", "FGHIJ"], 1.0, 1.0),
+        ("abcde", ["abcde", "fghij", "klmno", "pqrst"], 0.25, 1.0),
+        ("", ["abcde"], 0.0, 0.0),
+        ("123", ["1234"], 0.0, 0.0),
+        ("Der Fluß in ZÜRICH", ["zürich", "fluß"], 1.0, 1.0),
+        ("STRASSE", ["straße"], 0.0, 0.0),  # lower(), not casefold()
+        ("İstanbul", ["i̇stanbul"], 1.0, 1.0),
+        ("東京 and \U0001f600", ["東京", "\U0001f600"], 1.0, 1.0),
+        ("a", ["a", "a"], 1.0, 1.0),
+        ("12 34", ["12\n34"], 0.0, 0.0),
+    ],
+)
+def test_string_match(pred, references, all_, part):
+    assert string_match_all(clean(pred), references) == all_
+    assert string_match_part(clean(pred), references) == part
+
+
+@given(st.text(), st.lists(st.text(min_size=1), min_size=1))
+def test_matches_agree_with_each_other(pred, references):
+    every, some = string_match_all(pred, references), string_match_part(pred, references)
+    assert 0 <= every <= some <= 1
+    assert (every > 0) == (some == 1)
+
+
+@pytest.mark.parametrize(
+    ("pred", "items"),
+    [
+        ("ABCDE, FGHIJ, and KLMNO.", ["abcde", "fghij", "klmno"]),
+        ("1. apple 2. pear 3. 'fig'", ["apple", "pear", "fig"]),
+        ("1. apple\n2) pear\n10. fig", ["apple", "pear", "fig"]),
+        ("1234567 and 2345678", ["1234567", "2345678"]),
+        ("sand, Android and brand", ["sand", "android", "brand"]),
+        ("apple, Apple; APPLE", ["apple"]),
+        ("3.5", ["3.5"]),
+        ("well-known", ["well-known"]),
+        (" .,; ", []),
+    ],
+)
+def test_named_items(pred, items):
+    assert named_items(pred) == items
+
+
+def test_strict_scores_ask_for_nothing_else():
+    assert strict_items("a, b", ["A", "B"]) == (1.0, 1.0, 1.0)
+    assert strict_items("a, b, c, d", ["a", "b"]) == (0.5, pytest.approx(2 / 3), 0.0)
+    assert strict_items("a", ["a", "b"]) == (1.0, pytest.approx(2 / 3), 0.0)
+    assert strict_items("", ["a"]) == (0.0, 0.0, 0.0)
+    assert strict_items("I know", ["no"]).f1 == 0  # where the lenient match gives full marks
+
+
+@pytest.mark.parametrize(
+    ("pred", "references", "f1", "exact"),
+    [
+        ("The Eiffel Tower.", ["eiffel tower"], 1.0, 1.0),
+        ("Eiffel", ["eiffel tower"], 2 / 3, 0.0),
+        ("no", ["London", "No!"], 1.0, 1.0),
+        ("I know", ["no"], 0.0, 0.0),
+        ("", ["no"], 0.0, 0.0),
+        ("the", ["a"], 1.0, 1.0),
+        ("to be or not to be", ["to be"], 0.5, 0.0),
+    ],
+)
+def test_squad_scores(pred, references, f1, exact):
+    found = strict_answer(pred, references)
+    assert found.f1 == pytest.approx(f1)
+    assert found.exact == exact
+
+
+def test_score_gives_a_row_per_example():
+    rows = [row("AB, CD", ["ab", "cd"]), row("", ["ab", "cd"], 1, "refused"), row("AB, X", ["ab", "cd"], 2, "length")]
+    found = score([cell(rows, num_examples=5)])
+    assert list(found.columns) == COLUMNS
+    assert found["score"].tolist() == [1.0, 0.0, 0.5]
+    assert found["strict"].tolist() == [1.0, 0.0, 0.5]
+    assert found["exact"].tolist() == [1.0, 0.0, 0.0]
+    assert found["empty"].tolist() == [False, True, False]
+    assert found["refused"].tolist() == [False, True, False]
+    assert found["cut_off"].tolist() == [False, False, True]
+    first = found.iloc[0].to_dict()
+    told = {"run": "main", "model": "m", "label": "M", "aligned": "base", "claimed_length": 8192, "task": "vt"}
+    told |= {
+        "category": "vt",
+        "length": 4096,
+        "index": 0,
+        "wanted": 5,
+        "stand_in": True,
+        "engine": "reader",
+        "seed": 42,
+    }
+    assert {key: first[key] for key in told} == told
+
+
+def test_question_answering_is_right_with_any_reference():
+    found = score([cell([row("It is Rome", ["Paris", "rome"])], task="qa_2", match="part")])
+    assert found["score"].tolist() == [1.0]
+    assert found["strict"].tolist() == [0.5]
+
+
+def test_thinking_models_answer_after_their_thought():
+    rows = [row("is it ab?</think>cd", ["ab"]), row("<think>ab", ["ab"], 1)]
+    found = score([cell(rows, thinking=1000)])
+    assert found["score"].tolist() == [0.0, 1.0]
+    assert found["cut_thought"].tolist() == found["cut_off"].tolist() == [False, True]
+    assert score([cell(rows)])["score"].tolist() == [1.0, 1.0]
+
+
+def test_score_of_nothing_has_the_columns():
+    assert list(score([]).columns) == COLUMNS
+    assert list(score([cell([])]).columns) == COLUMNS
+
+
+@pytest.mark.parametrize(("pred", "outputs", "word"), [(None, ["a"], "prediction"), ("a", [], "references")])
+def test_what_was_not_answered_is_never_a_zero(pred, outputs, word):
+    with pytest.raises(UserError, match=f"example 7 has no {word}"):
+        score([cell([row(pred, outputs, 7)])])
+
+
+def test_a_cell_counts_once():
+    with pytest.raises(UserError, match="counted once"):
+        score([cell([row("a", ["a"])]), cell([row("b", ["a"])])])
+
+
+def test_task_names():
+    assert [task_name(name) for name in THIRTEEN] == list(THIRTEEN)
+    assert [category(name) for name in THIRTEEN] == ["niah"] * 8 + ["vt"] + ["aggregation"] * 2 + ["qa"] * 2
+    assert [task_name(n) for n in ("ruler_vt", "ruler_qa_squad", "ruler_qa_hotpot")] == ["vt", "qa_1", "qa_2"]
+    assert category("vt-num_hops=8") == "vt"
+    for wrong in ("gsm8k", "vtt", "quality", ""):
+        with pytest.raises(UserError, match="unknown task"):
+            task_name(wrong)
+
+
+def write(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
+    return path
+
+
+def upstream_row(index, pred, outputs):
+    others = {"others": {}, "truncation": -1, "length": 4000}
+    return {"index": index, "pred": pred, "input": "...", "outputs": outputs, **others}
+
+
+def test_upstream_tree(tmp_path):
+    for length, preds in ((4096, ["1", "2", "x"]), (8192, ["1", "x", "x"])):
+        rows = [upstream_row(0, pred, [ref]) for pred, ref in zip(preds, "123", strict=True)]  # `index` repeated
+        write(tmp_path / f"my-model/synthetic/{length}/pred/niah_single_1.jsonl", rows)
+        write(tmp_path / f"my-model/synthetic/{length}/data/niah_single_1/validation.jsonl", [{"input": "?"}])
+    write(tmp_path / "my-model/synthetic/4096/pred/qa_1-0.jsonl", [upstream_row(0, "in Rome", ["rome", "Roma"])])
+    write(tmp_path / "my-model/synthetic/4096/pred/qa_1-1.jsonl", [upstream_row(0, "in Oslo", ["rome", "Roma"])])
+    found = score(read_predictions(tmp_path))
+    means = found.groupby(["model", "task", "length"])["score"].agg(["mean", "size"])
+    assert means.to_dict("index") == {
+        ("my-model", "niah_single_1", 4096): {"mean": pytest.approx(2 / 3), "size": 3},
+        ("my-model", "niah_single_1", 8192): {"mean": pytest.approx(1 / 3), "size": 3},
+        ("my-model", "qa_1", 4096): {"mean": 0.5, "size": 2},
+    }
+    assert (found.groupby(["task", "length"])["wanted"].first() == [3, 3, 2]).all()
+    assert found.groupby(["task", "length"])["index"].apply(list).tolist() == [[0, 1, 2], [0, 1, 2], [0, 1]]
+    one = score(read_predictions(tmp_path / "my-model/synthetic/8192/pred"))
+    assert one["score"].tolist() == [1.0, 0.0, 0.0]
+
+
+def test_our_own_files(tmp_path):
+    rows = [{**row(pred, ["ab"], i), "length": 4030, "task": "vt", "depths": []} for i, pred in enumerate(["AB", "no"])]
+    file = write(tmp_path / "main/m/vt/4096.jsonl", rows)
+    file.with_suffix(".json").write_text(json.dumps({"format": 1, **cell([], num_examples=3).record}))
+    write(tmp_path / "other/synthetic/8192/pred/vt.jsonl", [upstream_row(0, "ab", ["AB"])])
+    for place in (file, tmp_path / "main"):
+        found = score(read_predictions(place))
+        assert found[["run", "model", "score", "wanted"]].values.tolist() == [["main", "m", 1, 3], ["main", "m", 0, 3]]
+    both = score(read_predictions(tmp_path))
+    assert both.groupby("model")["score"].apply(list).to_dict() == {"m": [1.0, 0.0], "other": [1.0]}
+
+
+def test_harness_samples(tmp_path):
+    rows = []
+    for i, (length, pred) in enumerate([(4096, "ABCDE"), (4096, "none"), (8192, "abcde FGHIJ")]):
+        doc = {"index": i, "input": "...", "outputs": ["ABCDE", "FGHIJ"], "length": 4001, "max_length": length}
+        sample = {"doc_id": i, "doc": doc, "target": "['ABCDE']", "arguments": [["...", {"until": []}]]}
+        for kind in ("none", "strict"):
+            rows.append({**sample, "resps": [[pred]], "filtered_resps": [pred], "filter": kind, "4096": -1.0})
+    write(tmp_path / "org__model/samples_ruler_vt_2025-03-01T10-11-12.345678.jsonl", rows)
+    found = score(read_predictions(tmp_path))
+    assert found["length"].tolist() == [4096, 4096, 8192]
+    assert found["score"].tolist() == [0.5, 0.0, 1.0]
+    assert found["task"].unique().tolist() == ["vt"]
+    assert found["model"].unique().tolist() == ["org__model"]
+
+
+def test_task_and_length_can_be_told(tmp_path):
+    file = write(tmp_path / "answers.jsonl", [upstream_row(0, "12", ["12"])])
+    found = score(read_predictions(file, task="cwe", length=16384))
+    assert (found["task"].item(), found["length"].item(), found["score"].item()) == ("cwe", 16384, 1.0)
+
+
+def test_lines_end_with_newlines_only(tmp_path):
+    file = tmp_path / "4096/pred/vt.jsonl"
+    file.parent.mkdir(parents=True)
+    line = json.dumps(upstream_row(0, "a\u2028b\u0085c", ["c"]), ensure_ascii=False)
+    file.write_text(line + "\n\n" + line, encoding="utf-8")
+    assert score(read_predictions(file))["score"].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "4096/pred/vt.jsonl",
+            '{"pred": "a", "outputs": ["a"]}\n{"pred": null, "outputs": ["a"]}',
+            "line 2: no usable",
+        ),
+        ("4096/pred/vt.jsonl", '{"outputs": ["a"]}', "line 1: no usable prediction"),
+        ("4096/pred/vt.jsonl", '{"pred": "a"}', "line 1: `outputs` is None"),
+        ("4096/pred/vt.jsonl", '{"pred": "a", "outputs": []}', "line 1: `outputs`"),
+        ("4096/pred/vt.jsonl", '{"pred": "a", "outp', "line 1: not JSON"),
+        ("4096/pred/vt.jsonl", "[1]", "line 1: a list"),
+        ("4096/pred/vt.jsonl", "", "holds no predictions"),
+        ("4096/pred/gsm8k.jsonl", '{"pred": "a", "outputs": ["a"]}', "unknown task 'gsm8k'"),
+        ("here/vt.jsonl", '{"pred": "a", "outputs": ["a"]}', "--length"),
+        ("samples_vt_2025-01-01T00-00-00.jsonl", '{"doc": {"outputs": ["a"]}, "max": 1}', "--length|line 1"),
+    ],
+)
+def test_bad_files_say_where(tmp_path, name, text, message):
+    file = tmp_path / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    with pytest.raises(UserError, match=message) as caught:
+        read_predictions(file)
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_predictions(tmp_path):
+    for place in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(UserError, match="no predictions"):
+            read_predictions(place)

@@ -1,0 +1,375 @@
+"""Locks, torn files and full disks, on real files and with real processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rulerkit import store
+from rulerkit.errors import UserError
+from rulerkit.locks import Lock, start_time
+from rulerkit.store import Log, machine, read_rows, write_whole
+
+HOLD = "import sys, time; from pathlib import Path; from rulerkit.locks import Lock; "
+HOLD += "lock = Lock(Path(sys.argv[1])); lock.__enter__(); print('held', flush=True); time.sleep(60)"
+
+
+def is_row(row: object) -> bool:
+    return isinstance(row, dict) and isinstance(row.get("index"), int)
+
+
+def hold(path: Path, **environment: str) -> "subprocess.Popen[str]":
+    """Another process that holds a lock."""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    return holder
+
+
+def rewrite(path: Path, age: float = 0.0, **changes: object) -> None:
+    """Change what a lock says of its owner, and when it was last touched."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    os.utime(path, (time.time() - age, time.time() - age))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 kB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    try:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("a small file system can be mounted by root only")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+@pytest.fixture
+def lock_file(tmp_path: Path) -> Path:
+    return tmp_path / "4096.lock"
+
+
+@pytest.fixture
+def foreign(lock_file: Path) -> Path:
+    """The lock of a process on another host, touched just now."""
+    with Lock(lock_file):
+        text = lock_file.read_text()
+    lock_file.write_text(text)
+    rewrite(lock_file, host="node7", pid=17)
+    return lock_file
+
+
+def test_rows_are_read_by_index_and_the_first_of_a_kind_counts(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"index": 2, "pred": "a"}\n{"index": 0}\n\n{"index": 2, "pred": "b"}\n')
+    assert read_rows(file, is_row) == [{"index": 0}, {"index": 2, "pred": "a"}]
+    assert read_rows(tmp_path / "none.jsonl", is_row) == []
+
+
+@pytest.mark.parametrize("torn", ['{"index": 1, "pred": "ha', "{", "\0\0\0\0", '{"index": 1, "pred": "\xc3', "\0\0\n"])
+def test_a_torn_last_line_is_passed_over_and_cut_off_only_with_repair(tmp_path: Path, torn: str) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_bytes(b'{"index": 0}\n' + torn.encode("latin-1"))
+    before = file.read_bytes()
+    assert read_rows(file, is_row) == [{"index": 0}]
+    assert file.read_bytes() == before
+    assert read_rows(file, is_row, repair=True) == [{"index": 0}]
+    assert file.read_bytes() == b'{"index": 0}\n'
+
+
+def test_a_row_torn_just_before_its_newline_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"index": 0}\n{"index": 1}')
+    assert len(read_rows(file, is_row, repair=True)) == 2
+    with Log(file) as log:
+        log.append({"index": 2})
+    assert [row["index"] for row in read_rows(file, is_row)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("middle", ['{"index": 1, "pr', '{"pred": "x"}', "\0\0"])
+def test_an_unreadable_line_before_others_is_an_error_that_names_it(tmp_path: Path, middle: str) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"index": 0}\n' + middle + '\n{"index": 2}\n')
+    with pytest.raises(UserError, match=r"rows\.jsonl, line 2: .*delete that line.*--fresh"):
+        read_rows(file, is_row, repair=True)
+
+
+def test_a_whole_line_that_is_no_row_is_never_cut_off(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"index": 0}\n{"note": "mine"}\n')
+    with pytest.raises(UserError, match="line 2"):
+        read_rows(file, is_row, repair=True)
+    assert "mine" in file.read_text()
+
+
+def test_any_text_comes_back_as_it_was(tmp_path: Path) -> None:
+    texts = ["\ud800 half", "line\u2028separator", "\r\n\x00\x85", "日本語 🙂", '"\\']
+    with Log(tmp_path / "rows.jsonl") as log:
+        for index, text in enumerate(texts):
+            log.append({"index": index, "pred": text})
+    assert [row["pred"] for row in read_rows(tmp_path / "rows.jsonl", is_row)] == texts
+
+
+@pytest.mark.parametrize("size", [10, 4096, 1_000_000])
+def test_each_row_is_one_write_and_there_at_once(tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    writes: list[int] = []
+    real = os.write
+
+    def counted(file: int, data: bytes) -> int:
+        writes.append(len(data))
+        return real(file, data)
+
+    monkeypatch.setattr(os, "write", counted)
+    with Log(tmp_path / "rows.jsonl") as log:
+        log.append({"index": 0, "pred": "x" * size})
+        assert len(read_rows(tmp_path / "rows.jsonl", is_row)) == 1
+    assert len(writes) == 1
+
+
+def test_rows_reach_the_disk_every_few_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    monkeypatch.setattr(store, "SYNC", 0.2)
+    with Log(tmp_path / "rows.jsonl") as log:
+        log.append({"index": 0})
+        assert synced == []
+        time.sleep(0.25)
+        log.append({"index": 1})
+        assert len(synced) == 1
+    assert len(synced) == 2
+
+
+def test_a_full_disk_leaves_whole_rows_and_says_what_to_do(small_disk: Path) -> None:
+    file = small_disk / "rows.jsonl"
+    said = r"No space left on device; everything written so far is kept"
+    with Log(file) as log, pytest.raises(UserError, match=said) as error:
+        append_forever(log)
+    assert "\n" not in str(error.value)
+    assert file.read_bytes().endswith(b"}\n")
+    assert len(read_rows(file, is_row)) >= 10
+    with pytest.raises(UserError, match="No space left"):
+        write_whole(small_disk / "record.json", "x" * 100_000)
+    fill(small_disk / "filler")
+    with pytest.raises(UserError, match="No space left"):
+        Lock(small_disk / "other.lock").__enter__()
+    assert sorted(left.name for left in small_disk.iterdir()) == ["filler", "rows.jsonl"]
+
+
+def append_forever(log: Log) -> None:
+    for index in range(1000):
+        log.append({"index": index, "pred": "x" * 3000})
+
+
+def fill(file: Path) -> None:
+    with open(file, "ab", buffering=0) as filler:
+        try:
+            while True:
+                filler.write(b"x" * 512)
+        except OSError:
+            pass
+
+
+def test_write_whole_replaces_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    write_whole(tmp_path / "a.json", "one")
+    write_whole(tmp_path / "a.json", "two")
+    assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
+    assert (tmp_path / "a.json").read_text() == "two"
+
+
+def test_a_lock_is_made_named_and_removed_also_on_errors(lock_file: Path) -> None:
+    for error in (None, ValueError, KeyboardInterrupt):
+        try:
+            with Lock(lock_file):
+                owner = json.loads(lock_file.read_text())
+                assert owner["pid"] == os.getpid()
+                assert owner["started"] == start_time(os.getpid())
+                if error:
+                    raise error
+        except (ValueError, KeyboardInterrupt):
+            pass
+        assert list(lock_file.parent.iterdir()) == []
+
+
+def test_a_second_process_is_refused_until_the_first_is_killed(lock_file: Path) -> None:
+    holder = hold(lock_file)
+    try:
+        with pytest.raises(UserError, match=rf"4096 is being written by process {holder.pid} on host .*run: NAME"):
+            Lock(lock_file).__enter__()
+        os.utime(lock_file, (0, 0))  # untouched, but its owner is seen to live
+        with pytest.raises(UserError, match=f"process {holder.pid}"):
+            Lock(lock_file).__enter__()
+        holder.send_signal(signal.SIGKILL)
+        time.sleep(0.2)  # not waited for: a zombie is dead too
+        with Lock(lock_file):
+            assert json.loads(lock_file.read_text())["pid"] == os.getpid()
+    finally:
+        holder.kill()
+        holder.wait()
+        assert holder.stdout is not None
+        holder.stdout.close()
+    assert list(lock_file.parent.iterdir()) == []
+
+
+def test_the_same_process_is_refused_twice(lock_file: Path) -> None:
+    with Lock(lock_file):
+        with pytest.raises(UserError, match=f"process {os.getpid()}"):
+            Lock(lock_file).__enter__()
+        assert lock_file.exists()
+
+
+def test_a_process_number_used_again_is_another_process(lock_file: Path) -> None:
+    with Lock(lock_file):
+        text = lock_file.read_text()
+    lock_file.write_text(text)
+    rewrite(lock_file, started="1")  # this very process number, but begun at another time
+    with Lock(lock_file):
+        pass
+
+
+def test_another_host_is_dead_after_two_minutes(foreign: Path) -> None:
+    rewrite(foreign, age=100)
+    with pytest.raises(UserError, match=r"process 17 on host node7 .last sign of life 10[0-9] s ago"):
+        Lock(foreign).__enter__()
+    rewrite(foreign, age=130)
+    with Lock(foreign):
+        pass
+
+
+def test_a_container_of_the_same_host_name_is_another_machine(foreign: Path) -> None:
+    with Lock(foreign.with_name("other.lock")):
+        mine = json.loads(foreign.with_name("other.lock").read_text())
+    rewrite(foreign, host=mine["host"], machine="another boot pid:[1]", pid=2**22 + 5)
+    with pytest.raises(UserError, match="process"):
+        Lock(foreign).__enter__()
+
+
+def test_a_requeued_job_takes_over_from_its_former_self(foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rewrite(foreign, job="812", restart=1)
+    monkeypatch.setenv("SLURM_JOB_ID", "812")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    with pytest.raises(UserError, match="job 812"):  # another process of the same life of the job
+        Lock(foreign).__enter__()
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    with Lock(foreign):
+        pass
+
+
+def test_an_empty_lock_is_judged_by_its_age(lock_file: Path) -> None:
+    lock_file.write_text("")
+    with pytest.raises(UserError, match=r"process \?"):
+        Lock(lock_file).__enter__()
+    os.utime(lock_file, (0, 0))
+    with Lock(lock_file):
+        pass
+
+
+def test_a_living_lock_is_touched(lock_file: Path) -> None:
+    with Lock(lock_file, beat=0.05):
+        os.utime(lock_file, (0, 0))
+        time.sleep(0.3)
+        assert time.time() - lock_file.stat().st_mtime < 5
+
+
+def test_who_slept_and_lost_the_lock_stops_and_leaves_the_new_one(lock_file: Path) -> None:
+    with Lock(lock_file, beat=0.05) as lock:
+        lock.check()
+        rewrite(lock_file, token="another's")
+        time.sleep(0.3)
+        with pytest.raises(UserError, match="taken over"):
+            lock.check()
+    assert lock_file.exists()
+
+
+def test_the_loss_is_seen_before_the_heart_beats_again(lock_file: Path) -> None:
+    with Lock(lock_file) as lock:
+        lock_file.unlink()
+        lock.check()  # within three beats nobody can have taken it over
+        lock._seen -= 1000  # the process slept
+        with pytest.raises(UserError, match="removed or taken over"):
+            lock.check()
+
+
+def test_of_many_that_find_a_dead_lock_one_goes_on(lock_file: Path) -> None:
+    """Threads are as good as processes here: each has its own token, and the files are all they share."""
+    for _ in range(30):
+        lock_file.write_text(json.dumps({"host": "node7", "pid": 17, "started": "1", "token": "dead"}))
+        os.utime(lock_file, (0, 0))
+        won: list[Lock] = []
+        barrier = threading.Barrier(8)
+
+        def race(won: list[Lock] = won, barrier: threading.Barrier = barrier) -> None:
+            lock = Lock(lock_file)
+            barrier.wait()
+            try:
+                lock.__enter__()
+            except UserError:
+                return
+            won.append(lock)
+
+        threads = [threading.Thread(target=race) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(won) == 1
+        assert not won[0].lost
+        won[0].__exit__()
+        assert list(lock_file.parent.iterdir()) == []
+
+
+def test_who_comes_late_leaves_the_lock_that_replaced_the_dead_one(foreign: Path) -> None:
+    dead = foreign.read_text()
+    rewrite(foreign, age=500, token="the next one's")
+    probe = foreign.with_name("probe")
+    probe.write_text("")
+    assert not Lock(foreign)._take_over(dead, probe)
+    assert "the next one's" in foreign.read_text()
+
+
+def test_a_claim_whose_maker_died_is_cleared_away(foreign: Path) -> None:
+    rewrite(foreign, age=500)
+    claim = foreign.with_name(f".4096.lock.{uuid.uuid5(uuid.NAMESPACE_OID, foreign.read_text()).hex}.claim")
+    claim.write_text("")
+    os.utime(claim, (0, 0))
+    with Lock(foreign):
+        assert not claim.exists()
+
+
+def test_the_machine_is_described_without_importing_anything_heavy() -> None:
+    code = "import sys, rulerkit.store as s; print(s.machine({'gpu': 'H', 'packages': {'vllm': '9'}})); "
+    code += "assert not {'torch', 'transformers', 'vllm', 'tqdm'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "'vllm': '9'" in done.stdout
+    about = machine({})
+    assert about["gpu"] is None
+    assert about["packages"]["numpy"].count(".") >= 1
+    assert set(about) == {"rulerkit", "python", "platform", "git", "host", "gpu", "packages"}
+
+
+def test_the_commit_is_that_of_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
+    monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
+    assert store._commit(tmp_path / "nowhere") is None
+    subprocess.run([*git, "init", "-q"], check=True)
+    (tmp_path / "a").write_text("a")
+    subprocess.run([*git, "add", "a"], check=True)
+    subprocess.run([*git, "commit", "-qm", "a"], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    assert machine({})["git"] == commit
+    store._commit.cache_clear()
+    (tmp_path / "a").write_text("b")
+    assert machine({})["git"] == f"{commit}-dirty"
+    store._commit.cache_clear()
