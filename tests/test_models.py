@@ -433,7 +433,7 @@ def test_folders_that_are_no_models(tmp_path: Path, folder: Path, words: str) ->
     with pytest.raises(UserError, match=r"no folder .*nowhere"):
         load_model({"path": str(tmp_path / "nowhere")})
     asked = prompts(load_model(str(folder)), words, [9])
-    for name, spoil in [
+    spoilt: list[tuple[str, Any]] = [
         ("no-weights", lambda f: (f / "model.safetensors").unlink()),
         ("torn-weights", lambda f: (f / "model.safetensors").write_bytes(b"\0" * 9)),
         ("torn-config", lambda f: (f / "config.json").write_text("{")),
