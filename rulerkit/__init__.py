@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 _HOME = {
     "UserError": "errors",
     "load_tokenizer": "tokenizers",
-    "prompt_format": "prompt_format",
+    "PromptFormat": "prompt_format",
     "TASKS": "tasks",
     "THIRTEEN": "tasks",
     "task": "tasks",

@@ -97,7 +97,7 @@ def _compose(task: Task, length: int, index: int, seed: int, form: PromptFormat)
     best: Example | None = None
     for _ in range(_FITTING_ROUNDS):
         room = Room(length, left, form.tokenizer.pieces, np.random.RandomState(stream))
-        if left < 0 and (head or task.category != "qa"):
+        if left < 0:
             raise _no_room(task, length, budget - spare, budget)
         context = task.fill(draft, room)
         blocks = tuple(head + context + tail)
@@ -177,8 +177,8 @@ def _whole(example: Example, form: PromptFormat) -> Ids:
 
 def _no_room(task: Task, length: int, fixed: int, budget: int) -> UserError:
     return UserError(
-        f"{task.name} does not fit into {length} tokens: instruction, question and template take {fixed} of the "
-        f"{budget} that the answer leaves; take a longer length"
+        f"{task.name} does not fit into {length} tokens: instruction, question and template take {fixed}, the answer (and "
+        f"thinking) {length - budget}; take a longer length"
     )
 
 

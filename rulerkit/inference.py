@@ -55,7 +55,7 @@ class Progress:
         self._length, self._done, self._wanted = length, done, wanted
         self.bar.total = self._total = max(0, self._total - length * done)
         self.bar.set_description_str(title, refresh=False)
-        self.bar.set_postfix_str(f"{done}/{wanted} examples")
+        self.bar.set_postfix_str(f"{done}/{wanted} examples", refresh=False)
 
     def update(self, tokens: int) -> None:
         """One more example of the cell was answered, `tokens` long with its answer."""

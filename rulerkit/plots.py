@@ -49,7 +49,7 @@ def score_by_length(
     if not models:
         raise UserError(f"no scores of category {category!r} to draw; summarize a run that has some")
     with style():
-        figure, (axes,) = subplots(1, 1, SINGLE, 2.3)
+        figure, (axes,) = subplots(1, 1, SINGLE if len(models) <= 8 else DOUBLE, 2.3)
         ends = []
         for i, (_, own) in enumerate(models):
             own = own.sort_values("length")

@@ -4,7 +4,9 @@ A template is rendered once around a marker, with a fixed date, and cut there; c
 so that no template trims or re-encodes them. Named forms are those of the paper's Table 6.
 """
 
+import json
 from dataclasses import dataclass, field
+from datetime import date
 from functools import cached_property
 from typing import Any
 
@@ -42,6 +44,8 @@ _OWN_OPENING = {"command-r", "glm", "llama3", "jamba"}
 DIRECT = " Do not provide any explanation. Please directly give me the answer."
 """What closes the user's turn where the answer prefix cannot open the assistant's."""
 
+_TODAY = date(2024, 7, 26)
+"""The day on which every prompt is written, for templates that print the date."""
 _MARK = "\u2060RULERKIT\u2060"
 
 
@@ -49,9 +53,9 @@ _MARK = "\u2060RULERKIT\u2060"
 class PromptFormat:
     """How an example becomes the prompt of a model.
 
-    `template` is `auto` (the tokenizer's own chat template, or `base` where it has none), a name in FORMS, or the text of
-    a Jinja template. `prefix_in` is the turn in which the answer prefix stands. `thinking_tokens` are kept free inside
-    the length, beside the answer's tokens.
+    `tokenizer` may be given as `load_tokenizer` takes it. `template` is `auto` (the tokenizer's own chat template, or
+    `base` where it has none), a name in FORMS, or the text of a Jinja template. `prefix_in` is the turn in which the
+    answer prefix stands. `thinking_tokens` are kept free inside the length, beside the answer's tokens.
     """
 
     tokenizer: Tokenizer = field(default_factory=lambda: load_tokenizer("builtin"))
@@ -62,10 +66,20 @@ class PromptFormat:
     enable_thinking: bool | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.tokenizer, str):
+            object.__setattr__(self, "tokenizer", load_tokenizer(self.tokenizer))
+        if not isinstance(self.template, str):
+            raise UserError(
+                f"template is {self.template!r}: it must be a name ({', '.join(('auto', *FORMS))}) or a text"
+            )
         if self.prefix_in not in ("assistant", "user"):
             raise unknown("value of prefix_in", self.prefix_in, ("assistant", "user"))
-        if self.thinking_tokens < 0:
-            raise UserError(f"thinking_tokens is {self.thinking_tokens}: it must be 0 or more")
+        if (
+            isinstance(self.thinking_tokens, bool)
+            or not isinstance(self.thinking_tokens, int)
+            or self.thinking_tokens < 0
+        ):
+            raise UserError(f"thinking_tokens is {self.thinking_tokens!r}: it must be a whole number from 0 on")
         if self.template not in FORMS and self.template != "auto" and "{" not in self.template:
             raise unknown("template", self.template, ("auto", *FORMS), "or the text of a Jinja chat template")
         if self.system_prompt and self.form in FORMS:
@@ -91,8 +105,9 @@ class PromptFormat:
         rendered = FORMS[self.form] if self.form in FORMS else self._render()
         mark = "{t}" if self.form in FORMS else _MARK
         before, found, after = rendered.partition(mark)
-        if not found:
-            raise UserError("the chat template leaves out the user's message: give another as template")
+        if not found or mark in after:
+            times = "more than once" if found else "not at all"
+            raise UserError(f"the chat template prints the user's message {times}: give another as template")
         return before, after
 
     @cached_property
@@ -110,26 +125,51 @@ class PromptFormat:
     def _render(self) -> str:
         """The Jinja template around a marker; what it asks of the date is answered with the same day every day."""
         from jinja2 import TemplateError
-        from transformers.utils.chat_template_utils import render_jinja_template
 
         system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
-        options: dict[str, Any] = {"date_string": "26 Jul 2024", "strftime_now": lambda form: "26 Jul 2024"}
+        given: dict[str, Any] = {
+            "bos_token": self.tokenizer.bos_token or "",
+            "eos_token": self.tokenizer.eos_token or "",
+        }
         if self.enable_thinking is not None:
-            options["enable_thinking"] = self.enable_thinking
+            given["enable_thinking"] = self.enable_thinking
         try:
-            rendered: Any = render_jinja_template(
-                conversations=[[*system, {"role": "user", "content": _MARK}]],
-                chat_template=self.form,
+            rendered = _jinja(self.form).render(
+                messages=[*system, {"role": "user", "content": _MARK}],
                 add_generation_prompt=True,
-                bos_token=self.tokenizer.bos_token or "",
-                eos_token=self.tokenizer.eos_token or "",
-                **options,
+                tools=None,
+                documents=None,
+                date_string=_TODAY.strftime("%d %b %Y"),
+                **given,
             )
-        except (TemplateError, TypeError, ValueError) as error:
+        except (TemplateError, TypeError, ValueError, AttributeError, KeyError) as error:
             raise UserError(
                 f"the chat template cannot be rendered: {error}; name a form: {', '.join(FORMS)}"
             ) from error
-        return str(rendered[0][0])
+        if self.system_prompt and self.system_prompt not in rendered:
+            raise UserError(
+                "the chat template leaves out the system prompt: drop system_prompt or give another template"
+            )
+        return str(rendered)
+
+
+def _jinja(template: str) -> Any:
+    """A template as chat templates are written for: sandboxed, blocks trimmed, with the helpers they expect."""
+    from jinja2 import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
+
+    def tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+
+    rooms = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"], autoescape=False
+    )
+    rooms.globals |= {"raise_exception": raise_exception, "strftime_now": _TODAY.strftime}
+    rooms.filters["tojson"] = tojson
+    return rooms.from_string(template)
 
 
 def asdict_shallow(value: Any) -> dict[str, Any]:

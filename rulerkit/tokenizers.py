@@ -107,6 +107,8 @@ def load_tokenizer(spec: str) -> Tokenizer:
     `cl100k_base`; or a Hugging Face name such as `Qwen/Qwen2.5-7B`. A ranks file that is not known by its checksum needs
     its split pattern behind a `#`: `my.tiktoken#cl100k_base`, or the pattern itself.
     """
+    if not isinstance(spec, str) or not spec.strip():
+        raise UserError(f"tokenizer is {spec!r}: it must be `builtin`, a file, a folder or a name")
     if spec == "builtin":
         return _builtin()
     path_text, _, pattern = spec.partition("#")
@@ -160,7 +162,7 @@ def _from_file(spec: str, path: Path, pattern: str) -> Tokenizer:
         if re.match(rb"[A-Za-z0-9+/=]+ \d+\n", data):
             return _ranks(spec, digest, data, pattern)
         return _sentencepiece(spec, path, digest)
-    except (ValueError, KeyError, RuntimeError, SyntaxError) as error:
+    except (ValueError, KeyError, RuntimeError, SyntaxError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is not a tokenizer that can be read: {error}") from error
 
 
@@ -223,11 +225,25 @@ def _sentencepiece(spec: str, path: Path, digest: str) -> Tokenizer:
 
     model = SentencePieceProcessor(model_file=str(path))
     settings = _settings(path.parent) if path.name == "tokenizer.model" else {}
+    control = {model.id_to_piece(i): i for i in range(model.get_piece_size()) if model.is_control(i)}
+    splitter = (
+        re.compile("(" + "|".join(map(re.escape, sorted(control, key=len, reverse=True))) + ")") if control else None
+    )
+
+    def encode_many(texts: Sequence[str]) -> Sequence[Sequence[int]]:
+        if splitter is None or not any(splitter.search(text) for text in texts):
+            found: list[list[int]] = model.encode(list(texts))
+            return found
+        return [[i for part in splitter.split(text) if part for i in encode_part(part)] for text in texts]
+
+    def encode_part(part: str) -> list[int]:
+        return [control[part]] if part in control else list(model.encode(part))
+
     bos = model.bos_id() if model.bos_id() >= 0 else None
     return Tokenizer(
         spec,
         digest,
-        lambda texts: model.encode(list(texts)),
+        encode_many,
         model.decode,
         bos,
         model.id_to_piece(bos) if bos is not None else None,
@@ -274,6 +290,8 @@ def _ranks(spec: str, digest: str, data: bytes, pattern: str) -> Tokenizer:
         )
     lines = (line.split() for line in data.splitlines() if line)
     ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
+    if not all(bytes([byte]) in ranks for byte in range(256)):
+        raise ValueError("some single bytes have no rank; was the file cut short?")
     return _byte_pair(spec, digest, pattern, ranks, special, bos)
 
 
@@ -332,6 +350,8 @@ def _rwkv(spec: str, digest: str, data: bytes) -> Tokenizer:
 
     trie: dict[int, Any] = {}
     tokens: dict[int, bytes] = {}
+    if data.count(b"\n") < 256:
+        raise ValueError("it has fewer than 256 lines")
     for line in data.decode("utf-8").splitlines():
         number, _, rest = line.partition(" ")
         token = literal_eval(rest.rpartition(" ")[0])

@@ -439,15 +439,17 @@ def test_folders_that_are_no_models(tmp_path: Path, folder: Path, words: str) ->
         ("torn-config", lambda f: (f / "config.json").write_text("{")),
         ("no-kind", lambda f: (f / "config.json").write_text('{"vocab_size": 3}')),
         ("speech", lambda f: (f / "config.json").write_text('{"model_type": "wav2vec2"}')),
-    ]:
+    ]
+    for name, spoil in spoilt:
         copy = copied(folder, tmp_path / name)
         spoil(copy)
         with pytest.raises(UserError) as caught:
             said(load_model({"path": str(copy), "device": "cpu"}), asked)
         assert "\n" not in str(caught.value)
         assert name in str(caught.value)
-    with pytest.raises(UserError, match="device 'gpu' is not allowed"):
-        load_model({"path": str(folder), "device": "gpu"}).identity()
+    for device, words in [("gpu", "is not allowed"), ("cuda:x", "is not allowed"), ("cuda:99", "this machine has")]:
+        with pytest.raises(UserError, match=f"device .*{device}.*{words}"):
+            load_model({"path": str(folder), "device": device}).identity()
 
 
 @needs_torch

@@ -4,6 +4,7 @@ The ids of an example are sent as they are, padded on the left. Answers must not
 recurrent models, which cannot all leave padding out of their state, only share one with prompts of the same length.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -64,7 +65,8 @@ class Transformers(Engine):
         from importlib.metadata import version
 
         torch, device = torch_module(), self._device()
-        gpu = torch.cuda.get_device_name(0 if device == "spread" else device) if is_cuda(device) else None
+        on_gpu = is_cuda(device) and torch.cuda.is_available()
+        gpu = torch.cuda.get_device_name(0 if device == "spread" else device) if on_gpu else None
         packages = {name: version(name) for name in ("torch", "transformers")}
         return {"packages": packages, "gpu": gpu, "device": device, "path": self.spec.get("path")}
 
@@ -112,15 +114,15 @@ class Transformers(Engine):
             wanted = "cuda" if torch.cuda.is_available() else "cpu"
         if "max_memory" in self.spec:
             return "spread"
-        if is_cuda(wanted):
-            count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-            number = int(wanted.partition(":")[2] or 0) if wanted != "spread" else 0
-            if number >= count:
-                raise UserError(f"model {self.name}: device {wanted}: this machine has {count} GPUs; use cpu or auto")
-            return wanted if wanted == "spread" else f"cuda:{number}"
-        if wanted not in ("cpu", "mps"):
+        if wanted not in ("cpu", "mps", "spread") and not re.fullmatch(r"cuda(:\d+)?", wanted):
             raise UserError(f"model {self.name}: device {wanted!r} is not allowed; it takes {KEYS['device'].help}")
-        return wanted
+        if not is_cuda(wanted):
+            return wanted
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        number = int(wanted.partition(":")[2] or 0)
+        if number >= count:
+            raise UserError(f"model {self.name}: device {wanted}: this machine has {count} GPUs; use cpu or auto")
+        return wanted if wanted == "spread" else f"cuda:{number}"
 
     def _dtype(self) -> str:
         wanted = self.spec.get("dtype", "auto")

@@ -27,7 +27,7 @@ _ALL: tuple[Task, ...] = (
     Needles(name="niah_multikey_2", haystack="needle"),
     Needles(name="niah_multikey_3", haystack="needle", key="uuids", value="uuids"),
     Needles(name="niah_multivalue", num_values=4),
-    Needles(name="niah_multiquery", num_queries=4),
+    Needles(name="niah_multiquery", num_keys=4, num_queries=4),
     VariableTracking(name="vt"),
     CommonWords(name="cwe"),
     FrequentWords(name="fwe"),
@@ -36,7 +36,7 @@ _ALL: tuple[Task, ...] = (
     # the five that Figure 5 shows as redundant
     Needles(name="niah_single_words", value="words"),
     Needles(name="niah_multivalue_2", num_values=2),
-    Needles(name="niah_multiquery_2", num_queries=2),
+    Needles(name="niah_multiquery_2", num_keys=2, num_queries=2),
     VariableTracking(name="vt_2_chains", num_chains=2, num_hops=2),
     FrequentWords(name="fwe_3.5", alpha=3.5),
 )

@@ -38,15 +38,15 @@ class Task(ABC):
     """The most tokens of an answer; None takes the benchmark's number, raised in proportion to what is asked for."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "edition", str(self.edition))  # YAML reads 2024 as a number
         for knob, allowed in {"edition": EDITIONS, **self.choices}.items():
             if getattr(self, knob) not in allowed:
                 raise unknown(f"{knob} of the task {self.name}", getattr(self, knob), allowed)
         for each in fields(self):
             value, kind, knob = getattr(self, each.name), each.type, each.name
-            if kind is int and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise UserError(
-                    f"{knob} of the task {self.name} is {value!r}: it must be a whole number from 1 on"
-                )
+            whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+            if (kind is int and not whole) or (kind == int | None and value is not None and not whole):
+                raise UserError(f"{knob} of the task {self.name} is {value!r}: it must be a whole number from 1 on")
             if kind is bool and not isinstance(value, bool):
                 raise UserError(f"{knob} of the task {self.name} is {value!r}: it must be true or false")
 

@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from rulerkit.corpora import load_words
+from rulerkit.errors import UserError
 from rulerkit.example import Draft, Draw, Passage, Piece, Room, passage, run_of_words
 from rulerkit.pieces import PieceEncoder, Units, interleave
 from rulerkit.tasks.base import Task, in_proportion, too_short
@@ -21,6 +22,7 @@ _OPENING = (
 _QUESTION = "Question: What are the {n} most common words in the above list?"
 _PREFIX = " Answer: The top {n} words that appear most often in the list are:"
 _REDUCED_BELOW = 4096
+_MOST_COMMON = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,16 @@ class CommonWords(Task):
     freq_ucw: int = 3
     num_cw: int = 10
     demonstration: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.freq_cw <= self.freq_ucw:
+            raise UserError(
+                f"freq_cw of the task {self.name} is {self.freq_cw}, freq_ucw {self.freq_ucw}: common words must be the "
+                "more frequent ones"
+            )
+        if self.num_cw > _MOST_COMMON:
+            raise UserError(f"num_cw of the task {self.name} is {self.num_cw}: it must be at most {_MOST_COMMON}")
 
     @property
     def default_new_tokens(self) -> int:

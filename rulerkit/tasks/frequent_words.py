@@ -49,6 +49,10 @@ class FrequentWords(Task):
         super().__post_init__()
         if not isinstance(self.alpha, int | float) or self.alpha <= 1:
             raise UserError(f"alpha of the task {self.name} is {self.alpha!r}: it must be a number above 1")
+        if 26**self.word_length < 100 * self.k:
+            raise UserError(
+                f"word_length of the task {self.name} is {self.word_length}: too short for {self.k} answers"
+            )
         if self.vocabulary is not None and self.vocabulary < self.k + 2:
             raise UserError(
                 f"vocabulary of the task {self.name} is {self.vocabulary}: it must be at least k + 2 = {self.k + 2}"
@@ -83,11 +87,13 @@ class FrequentWords(Task):
         while fails - fits > 1:
             middle = (fits + fails) // 2
             fits, fails = (middle, fails) if times(middle) @ per_word <= room.left else (fits, middle)
-        while fits > 0 and times(fits)[self.k] > 0:
-            piece = self._text(words, times(fits), room)
+        for total in range(fits, 0, -1):
+            often = times(total)
+            if often[self.k] <= often[self.k + 1]:  # a tie: the text would not tell which words are asked for
+                continue
+            piece = self._text(words, often, room)
             if piece.num_tokens <= room.left:
                 return [piece]
-            fits -= 1
         raise too_short(self, room, 2 * int(per_word[: self.k + 1].sum()))
 
     @staticmethod
@@ -102,6 +108,10 @@ class FrequentWords(Task):
     def _vocabulary(self, first: list[str], room: Room) -> Units:
         """The words by rank: dots, the answers, then others from the pool."""
         size = max(self.vocabulary or room.length // 50, self.k + 2)
+        if 26**self.word_length < 4 * size:
+            raise UserError(
+                f"{self.name} needs {size} distinct words: a word_length of {self.word_length} is too short"
+            )
         pool = _pool(room.encoder, self.word_length, pool_size(max(room.length, 50 * size), 16))
         answers = {" " + word for word in first}
         others = [i for i in room.random.permutation(len(pool))[:size].tolist() if pool.texts[i] not in answers]

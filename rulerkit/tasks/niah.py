@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from rulerkit.corpora import Source, load_haystack, load_words
+from rulerkit.errors import UserError
 from rulerkit.example import Draft, Draw, Passage, Piece, Room, passage
 from rulerkit.pieces import PieceEncoder, Units
 from rulerkit.tasks.base import Task, in_proportion, too_short
@@ -28,6 +29,7 @@ _SEVERAL = (
     "What are all the special magic {types} for {query} mentioned in the provided text?",
     " The special magic {types} for {query} mentioned in the provided text are",
 )
+_EVEN_DEPTHS = 40
 _KINDS = ("words", "numbers", "uuids")
 NEEDLE = "One of the special magic {types} for {key} is: {value}."
 
@@ -58,6 +60,14 @@ class Needles(Task):
     """The corpus behind `haystack: essay`: `paul_graham` or `prose`, its stand-in."""
     depths: str = "free"
     """`free` draws depths evenly from 0 to 100 %; `even` takes upstream's 40 fixed depths."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        needles = max(self.num_keys, self.num_queries) * self.num_values
+        if self.depths == "even" and needles > _EVEN_DEPTHS:
+            raise UserError(
+                f"{self.name} has {needles} needles: `depths: even` has places for {_EVEN_DEPTHS}; take `free`"
+            )
 
     @property
     def default_new_tokens(self) -> int:
@@ -118,7 +128,7 @@ class Needles(Task):
     def _depths(self, random: Random, count: int) -> list[float]:
         if self.depths == "free":
             return [random.random() for _ in range(count)]
-        return [step / 39 for step in random.sample(range(40), count)]
+        return [step / (_EVEN_DEPTHS - 1) for step in random.sample(range(_EVEN_DEPTHS), count)]
 
 
 def _line(needle: Passage) -> Passage:

@@ -45,7 +45,7 @@ def fill_with_lines(
     columns = (key_order[:lines], value_order[:lines])
     filled, at = [], 0
     for item, piece in sorted(zip(items, pieces, strict=True), key=lambda pair: pair[0].depth):
-        place = int(item.depth * (lines + 1))
+        place = min(int(item.depth * (lines + 1)), lines)
         filled += _stretch(at, place, frames, keys, values, *columns)
         filled.append(piece)
         at = place

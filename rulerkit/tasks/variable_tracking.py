@@ -47,7 +47,8 @@ class VariableTracking(Task):
 
     def draft(self, draw: Draw, length: int) -> Draft:
         random = draw.random
-        chains = self._chains(random, 5, set())
+        fixed = {chain.value for chain in self._fixed_chains()} if self.edition == "2024" else set()
+        chains = self._chains(random, 5, fixed)
         items = _items(random, chains)
         value, names = chains[0].value, chains[0].names
         shown = self._demonstration(draw, {c.value for c in chains}) if self.demonstration else ()
@@ -95,11 +96,18 @@ class VariableTracking(Task):
         size = self.num_hops + 1
         return [_Chain(value, tuple(names[i * size : (i + 1) * size])) for i, value in enumerate(values)]
 
+    def _fixed_chains(self) -> list[_Chain]:
+        """The chains of the 2024 edition's one demonstration."""
+        return self._chains(Random(f"demonstration/{self.num_chains}/{self.num_hops}"), 3, set())
+
     def _demonstration(self, draw: Draw, taken_values: set[str]) -> tuple[Passage, ...]:
         """A solved example of about 500 tokens before the question: fresh names (2025) or one for all (2024)."""
-        random = draw.random if self.edition == "2025" else Random(f"demonstration/{self.num_chains}/{self.num_hops}")
-        chains = self._chains(random, 3, taken_values if self.edition == "2025" else set())
-        items = _items(random, chains)
+        if self.edition == "2025":
+            chains = self._chains(draw.random, 3, taken_values)
+            items = _items(draw.random, chains)
+        else:
+            chains = self._fixed_chains()
+            items = _items(Random("places in the demonstration"), chains)
         num_lines = max(5, len(items), 16 - 2 * len(items) // 5)
         value, answer = chains[0].value, " " + " ".join(chains[0].names)
         lines = _demonstration_lines(items, num_lines)
