@@ -4,8 +4,8 @@ Widths are those of a two-column paper: `SINGLE` and `DOUBLE` inches. Colours ar
 readers can tell apart; markers and dashes say the same again.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rulerkit.lengths import length_name
@@ -50,12 +50,22 @@ _STYLE: dict[str, Any] = {
 }
 
 
-def style() -> AbstractContextManager[None]:
-    """The common style as a context: all figures here are drawn in it, and saved in it, whoever saves them."""
+@contextmanager
+def style() -> Iterator[None]:
+    """The common style as a context: all figures here are drawn in it, and saved in it, whoever saves them.
+
+    Puts back what it set and no more, unlike matplotlib's `rc_context`: in a notebook the first figure also switches on
+    that figures are shown, and that must last.
+    """
     import matplotlib
 
-    settings: Any = _STYLE  # matplotlib's type lists every key
-    return matplotlib.rc_context(settings)
+    current: Any = matplotlib.rcParams
+    before = {key: current[key] for key in _STYLE}
+    current.update(_STYLE)
+    try:
+        yield
+    finally:
+        current.update(before)
 
 
 def subplots(rows: int, columns: int, width: float, height: float, **kwargs: Any) -> "tuple[Figure, list[Axes]]":

@@ -46,6 +46,7 @@ def table_text(summary: Summary, format: str = "table", category: str = "all") -
     models = summary.models[summary.models["category"] == category]
     if models.empty:
         raise UserError(f"no task of category {category!r} was scored; score one, or ask for another category")
+    models = models.sort_values("wavg_dec", ascending=False, kind="stable")  # as the paper sorts its Table 3
     grid = summary_lengths(summary)
     header = ["Model", "Claimed", "Effective", *map(length_name, grid), "Avg", "wAvg(inc)", "wAvg(dec)"]
     rows = [_model_row(summary, row, names) for (_, row), names in zip(models.iterrows(), _names(models), strict=True)]
