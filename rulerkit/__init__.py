@@ -34,7 +34,7 @@ _HOME = {
     "summarize": "summary",
     "show": "view",
 }
-_MODULES = ("plots", "published", "tables")
+_MODULES = ("plots", "published", "tables", "view")
 
 __all__ = ["__version__", *_HOME, *_MODULES]
 

@@ -9,8 +9,8 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import yaml
 
 from rulerkit.errors import UserError, unknown
 from rulerkit.models.spec import read_spec
-from rulerkit.params import Study, load_files, notebook_parameters, read_yaml, study
+from rulerkit.params import Study, expand, load_files, notebook_parameters, read_yaml, study
 from rulerkit.paths import home, resolve
 
 _KEYS = {
@@ -74,22 +74,30 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     for key in ("models", "notebooks", "together"):
         if not isinstance(content.get(key, []), list):
             raise UserError(f"{key} in {path} is {content[key]!r}: it must be a list, such as `{key}: [...]`")
-    if not content.get("models") or not (content.get("notebooks") or content.get("together")):
+    parameters = _parameters(content, path) | dict(settings or {})
+    named = parameters.pop("models", None) or content.get("models")
+    if not named or not (content.get("notebooks") or content.get("together")):
         raise UserError(
             f"{path} names no models, or no notebooks: a batch needs `models:` and `notebooks:` or `together:`"
         )
-    parameters = _parameters(content, path) | dict(settings or {})
-    whole = study(parameters | {"models": content["models"]})
-    specs = [(read_spec(model)["name"], model) for model in content["models"]]
+    if "model" in parameters:
+        raise UserError(f"model is no parameter of the batch {path}: it takes a list, `models: [...]`")
+    whole = study(parameters | {"models": named})
+    models = expand(named)
     runs: list[Run] = []
     for notebook in map(_notebook, content.get("notebooks") or []):
         known = notebook_parameters(notebook)
         if "model" in known:
-            runs += [_run(notebook, name, parameters | {"model": model}, whole) for name, model in specs]
+            runs += [_run(notebook, read_spec(m)["name"], parameters | {"model": m}, whole) for m in models]
+        elif "models" in known:
+            runs.append(_run(notebook, "all", parameters | {"models": models}, whole))
         else:
             runs.append(_run(notebook, "all", {k: v for k, v in parameters.items() if k in known}, whole))
     for notebook in map(_notebook, content.get("together") or []):
-        runs.append(_run(notebook, "all", parameters | {"models": content["models"]}, whole))
+        runs.append(_run(notebook, "all", parameters | {"models": models}, whole))
+    outputs = [run.output for run in runs]
+    if twice := next((run for run in runs if outputs.count(run.output) > 1), None):
+        raise UserError(f"{path} runs {twice.title} twice: two runs cannot write one notebook; remove one of them")
     return Batch(tuple(runs), whole)
 
 
@@ -97,20 +105,33 @@ def execute(batch: Batch, jobs: int | None = None) -> Iterator[tuple[Run, str | 
     """Execute the runs; yields each as it ends, with None or the error that ended it.
 
     Runs over all models come last, when what they compare is there. A failed run never stops the others; its notebook
-    keeps the cell with the error. `jobs` runs go side by side: by default as many as there are processors where only
-    reference readers answer, else one.
+    keeps the cell with the error. `jobs` models go side by side, each with one notebook at a time, since two would
+    write the same predictions: by default as many as there are processors where only reference readers answer, else
+    one.
     """
-    own = [run for run in batch.runs if run.subject != "all"]
-    shared = [run for run in batch.runs if run.subject == "all"]
-    for runs in (own, shared):
+    for lines in _lines(batch.runs):
         with ThreadPoolExecutor(jobs or _side_by_side(batch.study)) as pool:
-            waiting = [(run, pool.submit(_execute, run)) for run in runs]
+            waiting = {pool.submit(_execute, run): (run, rest) for run, *rest in lines}
             try:
-                for run, result in waiting:
-                    yield run, result.result()
+                while waiting:
+                    for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                        run, rest = waiting.pop(future)
+                        if rest:
+                            waiting[pool.submit(_execute, rest[0])] = (rest[0], rest[1:])
+                        yield run, future.result()
             except (KeyboardInterrupt, GeneratorExit):
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
+
+
+def _lines(runs: Iterable[Run]) -> Iterator[list[list[Run]]]:
+    """Twice a list of lines of runs that may go side by side: one line for each model, then one for all of them."""
+    lines: dict[str, list[Run]] = {}
+    for run in runs:
+        if "models" not in run.parameters:
+            lines.setdefault(run.subject if "model" in run.parameters else run.title, []).append(run)
+    yield list(lines.values())
+    yield [over_all] if (over_all := [run for run in runs if "models" in run.parameters]) else []
 
 
 def _parameters(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -164,7 +185,7 @@ def _reason(run: Run, status: int) -> str:
         cells = json.loads(run.output.read_text(encoding="utf-8"))["cells"]
         errors = [out for cell in cells for out in cell.get("outputs", []) if out.get("output_type") == "error"]
         if errors:
-            return f"{errors[-1]['ename'].rpartition('.')[2]}: {errors[-1]['evalue'].strip()}"
+            return f"{errors[-1]['ename'].rpartition('.')[2]}: {' '.join(errors[-1]['evalue'].split())}"
     except (OSError, ValueError, KeyError):
         pass  # the notebook was not written: the log knows why
     lines = run.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()

@@ -84,6 +84,8 @@ def generate(
     """Write examples as upstream's JSONL: index, input, outputs, length, answer_prefix, and a few fields more."""
     from rulerkit.generation import write_jsonl
 
+    if output.is_dir():
+        raise UserError(f"--output {output} is a folder: give the name of a file, such as {output / 'vt.jsonl'}")
     examples = _examples(task, length, num_examples, seed, tokenizer, corpora, template)
     write_jsonl(examples, output)
     typer.echo(f"{num_examples} examples of {examples.task.name} at {examples.length} tokens: {output}")
@@ -110,6 +112,8 @@ def evaluate(
 
     parameters = load_files(files or []) | _settings(settings)
     asked = study(parameters)
+    if not asked.models:
+        raise UserError("model is None: nobody answers; name one, such as -y 'model: reader-8192'")
     cells = run(asked, fresh=fresh)
     _print_scores(cells, [task.name for task in asked.tasks], asked.lengths, asked.num_examples)
     typer.echo(f"\npredictions: {asked.predictions}")
@@ -156,7 +160,7 @@ def batch(
     file: Annotated[Path, typer.Argument(help="A batch file, such as params/batches/demo.yaml.")],
     settings: Set = None,
     jobs: Annotated[
-        int | None, typer.Option(help="Notebooks side by side; default: one, or all cores for readers.")
+        int | None, typer.Option(help="Models side by side; default: one, or all cores for readers.", min=1)
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would run.")] = False,
 ) -> None:
@@ -216,7 +220,12 @@ def _examples(task: str, length: str, num_examples: int, seed: int, tokenizer: s
     from rulerkit.prompt_format import prompt_format
     from rulerkit.tasks import task as read
 
-    spec = yaml.safe_load(task) if task.lstrip().startswith("{") else task
+    try:
+        spec = yaml.safe_load(task) if task.lstrip().startswith("{") else task
+    except yaml.YAMLError as error:
+        raise UserError(
+            f"the task {task!r} is not YAML: {' '.join(str(error).split())}; write it like '{{base: vt, num_hops: 6}}'"
+        ) from error
     form = prompt_format(tokenizer, template=template)
     return make(read(spec).with_corpora(corpora), parse_length(length), num_examples, seed, form)
 
@@ -239,7 +248,7 @@ def _with_bar(results: Any, total: int) -> int:
     from tqdm import tqdm
 
     failed = 0
-    with tqdm(total=total, unit=" notebooks") as bar:
+    with tqdm(total=total, unit=" notebooks", disable=None) as bar:
         for run, error in results:
             bar.update()
             if error is None:
@@ -257,13 +266,16 @@ def _print_leaderboard(study: Any) -> None:
     from rulerkit.tables import table_text
 
     names = {model["name"] for model in study.models}
-    cells = (
-        [cell for cell in read_cells(study.predictions) if cell.model in names] if study.predictions.is_dir() else []
-    )
+    tasks = [task.name for task in study.tasks]
+    found = read_cells(study.predictions) if study.predictions.is_dir() else []
+    cells = [c for c in found if c.model in names and c.task in tasks and c.length in study.lengths and c.rows]
     if cells:
-        typer.echo("\n" + table_text(summarize(judge(cells))))
+        typer.echo("\n" + table_text(summarize(judge(cells), tasks, study.lengths)))
     for kind in ("figures", "tables", "notebooks"):
         typer.echo(f"{kind + ':':10} {study.outputs / kind / study.run}")
+
+
+_INTERRUPTED = 130  # what typer makes of Ctrl-C
 
 
 def main() -> None:
@@ -273,6 +285,7 @@ def main() -> None:
     except UserError as error:
         typer.echo(f"rulerkit: {error}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("\nrulerkit: stopped; the same command goes on from here", err=True)
-        sys.exit(130)
+    except SystemExit as ended:
+        if ended.code == _INTERRUPTED:
+            typer.echo("\nrulerkit: stopped; the same command goes on from here", err=True)
+        raise

@@ -6,7 +6,7 @@ puts the two into an `Example`.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -187,16 +187,14 @@ class Example:
         return self.text_of(*(role for role in ROLES if role not in ("template", "answer_prefix")))
 
 
-def run_of_words(
-    role: str, texts: Sequence[str], text: str, tokens: Ids, counts: Sequence[int], roles: Callable[[int], str]
-) -> Piece:
-    """One piece for many words; word i of `texts` has `counts[i]` tokens and the role `roles(i)`."""
+def run_of_words(text: str, tokens: Ids, words: Callable[[], Iterable[tuple[str, str, int]]]) -> Piece:
+    """One haystack piece for many words; `words` gives text, role and token count of each when they are asked for."""
 
     def explode() -> list[Piece]:
-        ends = np.cumsum(counts)
-        return [
-            Piece(word, roles(i), tokens[end - count : end])
-            for i, (word, count, end) in enumerate(zip(texts, counts, ends, strict=True))
-        ]
+        pieces, start = [], 0
+        for word, role, count in words():
+            pieces.append(Piece(word, role, tokens[start : start + count]))
+            start += count
+        return pieces
 
-    return Piece(text, role, tokens, explode=explode)
+    return Piece(text, "haystack", tokens, explode=explode)

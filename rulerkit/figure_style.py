@@ -89,6 +89,7 @@ def look(i: int) -> dict[str, Any]:
 
 
 def length_axis(axes: "Axes", lengths: Sequence[int]) -> None:
+    """A log-2 axis of sequence lengths, labelled 4K, 8K ..."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(list(lengths), [length_name(length) for length in lengths])
     axes.minorticks_off()
@@ -98,6 +99,7 @@ def length_axis(axes: "Axes", lengths: Sequence[int]) -> None:
 
 
 def draw_thresholds(axes: "Axes", threshold: float | Mapping[str, float] | None) -> None:
+    """A thin dashed line, with its name, for each threshold."""
     if threshold is None:
         return
     from matplotlib.patheffects import withStroke

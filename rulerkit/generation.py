@@ -133,9 +133,9 @@ def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
     start = [passage("template", before), *draft.head]
     bos = [Piece("", "template", np.array(form.bos, dtype=np.int32))] if form.bos else []
     if not draft.head:
-        return bos, _joint([*start, *tail], form, at_start=True)
+        return bos, _joint([*start, *tail], form, start=True, end=True)
     opening = _settled([start[0], replace(start[1], parts=start[1].parts[:1])])
-    first = _joint(opening, form, at_start=True)
+    first = _joint(opening, form, start=True)
     rest = form.tokenizer.pieces.many(start[1].parts[1:])
     instruction = replace(
         first[-1],
@@ -144,7 +144,7 @@ def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
     )
     encoder = form.tokenizer.pieces
     more = [Piece(p.text, p.role, np.concatenate(encoder.many(p.parts)), p.key, p.value) for p in draft.head[1:]]
-    return bos + first[:-1] + [instruction, *more], _joint(tail, form)
+    return bos + first[:-1] + [instruction, *more], _joint(tail, form, end=True)
 
 
 def _settled(passages: list[Passage]) -> list[Passage]:
@@ -154,10 +154,10 @@ def _settled(passages: list[Passage]) -> list[Passage]:
     return [passage("template", kept), passage(content.role, before.text[len(kept) :] + content.text)]
 
 
-def _joint(passages: list[Passage], form: PromptFormat, at_start: bool = False) -> list[Piece]:
+def _joint(passages: list[Passage], form: PromptFormat, start: bool = False, end: bool = False) -> list[Piece]:
     """Neighbours encoded as one text; empty ones are left out."""
     passages = [p for p in passages if p.text]
-    ids = form.tokenizer.pieces.joint([p.text for p in passages], start=at_start)
+    ids = form.tokenizer.pieces.joint([p.text for p in passages], start, end)
     return [Piece(p.text, p.role, i, p.key, p.value) for p, i in zip(passages, ids, strict=True)]
 
 

@@ -62,11 +62,9 @@ def mean_interval(
     spread = mean * (1 - mean)
     ratio = drawn * (1 - drawn) / spread if spread > 1e-9 else np.ones_like(means)  # all right, or all wrong
     parts = weights * np.sqrt(ratio / counts)
-    if correlations is None:
-        inverse = float((parts**2).sum())
-    else:
-        inverse = float(np.einsum("ti,tij,tj->", parts, correlations, parts))
-    return wilson(mean, 1 / inverse, confidence)
+    between = np.eye(parts.shape[1])[None] if correlations is None else correlations
+    squares = float((parts[:, None, :] @ between @ parts[:, :, None]).sum())
+    return wilson(mean, 1 / squares, confidence)
 
 
 def length_correlations(scores: "NDArray[np.float64]") -> "NDArray[np.float64]":

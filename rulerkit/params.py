@@ -79,7 +79,7 @@ class Study:
         for path in paths:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                whole.savefig(path, dpi=200, bbox_inches="tight")
+                whole.savefig(path, dpi=200)
             except OSError as error:
                 raise _unwritable(path, error) from error
         return paths
@@ -121,6 +121,17 @@ def load_files(files: Iterable[str | Path]) -> dict[str, Any]:
     return merged
 
 
+def expand(models: Iterable[Any]) -> list[Any]:
+    """Names, paths and mappings of models, with each glob (`checkpoints/*`) replaced by the paths that it matches."""
+    specs: list[Any] = []
+    for spec in models:
+        found = sorted(glob(str(resolve(spec)))) if isinstance(spec, str) and re.search(r"[*?\[]", spec) else [spec]
+        if not found:
+            raise UserError(f"models: nothing matches {spec!r} below {home()}; give a name, a path or another pattern")
+        specs += found
+    return specs
+
+
 def resolve_file(name: str | Path) -> Path:
     """A file that somebody names at a prompt: from where they stand, else from the project root."""
     path = Path(name).expanduser()
@@ -136,9 +147,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise UserError(
-            f"{path} holds {type(content).__name__}: it must hold `name: value` lines, such as `num_examples: 20`"
-        )
+        seen = "nothing" if content is None else f"a {type(content).__name__}"
+        raise UserError(f"{path} holds {seen}: it must hold `name: value` lines, such as `num_examples: 20`")
     return content
 
 
@@ -154,10 +164,14 @@ def notebook_parameters(path: Path) -> list[str]:
     """The names that the cell tagged `parameters` of a notebook sets."""
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{path} is not a notebook: {error}") from error
-    tagged = [cell for cell in cells if "parameters" in cell.get("metadata", {}).get("tags", [])]
-    return [name for cell in tagged for name in _assigned("".join(cell["source"]))]
+        tagged = [cell for cell in cells if "parameters" in cell.get("metadata", {}).get("tags", [])]
+        return [name for cell in tagged for name in _assigned("".join(cell["source"]))]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is no notebook: {error}; repair it, or move it out of {path.parent}") from error
+    except SyntaxError as error:
+        raise UserError(
+            f"{path}: the cell tagged `parameters` must hold `name = value` lines: line {error.lineno}: {error.msg}"
+        ) from error
 
 
 def _check_names(names: Iterable[str], where: str = "") -> None:
@@ -173,7 +187,9 @@ def _injected(cells: list[str]) -> list[str]:
 
 
 def _assigned(source: str) -> list[str]:
-    targets = (target for node in ast.parse(source).body if isinstance(node, ast.Assign) for target in node.targets)
+    """The names that lines such as `a = 1` and `a: int = 1` set."""
+    lines = [node for node in ast.parse(source).body if isinstance(node, ast.Assign | ast.AnnAssign)]
+    targets = [each for node in lines for each in (node.targets if isinstance(node, ast.Assign) else [node.target])]
     return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
@@ -225,6 +241,9 @@ def _model(name: str, value: Any) -> tuple[Any, ...]:
     from rulerkit.models import Model
     from rulerkit.models.spec import read_spec
 
+    if not isinstance(value, str | Mapping | Model | None):
+        several = "; several stand in `models`" if isinstance(value, list | tuple) else ""
+        raise UserError(f"{name} is {value!r}: a model is a name, a path, a hub id or a mapping{several}")
     return () if value is None else (value if isinstance(value, Model) else read_spec(value),)
 
 
@@ -232,12 +251,9 @@ def _models(name: str, value: Any) -> tuple[Any, ...]:
     """A list of names, paths (globs expand), mappings and models; None where `model` says who."""
     if value is None:
         return ()
-    specs: list[Any] = []
-    for spec in _list(name, value, "[reader-4096, reader-8192]"):
-        found = sorted(glob(str(resolve(spec)))) if isinstance(spec, str) and re.search(r"[*?\[]", spec) else [spec]
-        if not found:
-            raise UserError(f"{name}: nothing matches {spec!r} below {home()}")
-        specs += found
+    specs = expand(_list(name, value, "[reader-4096, reader-8192]"))
+    if None in specs:
+        raise UserError(f"{name} is {value!r}: one is empty; a model is a name, a path, a hub id or a mapping")
     read = [_model(name, spec)[0] for spec in specs]
     names = [_name_of(model) for model in read]
     if twice := {each for each in names if names.count(each) > 1}:

@@ -117,14 +117,25 @@ class PieceEncoder:
         self.exact = self._calibrate()
         self._blank_after_newline = self.exact and self._joins(_BLANK_AFTER_NEWLINE)
 
+    @property
+    def fingerprint(self) -> str:
+        """What the ids of a piece depend on: the vocabulary and the anchors in use."""
+        return f"{self.tokenizer.fingerprint}-{int(self._head)}{int(self._tail)}"
+
     def clean_cut(self, left: str, right: str) -> bool:
         """Whether a text may be cut between `left` and `right`: before a run of blanks or after a run of newlines.
 
-        Between a newline and a blank only where the tokenizer was found to keep the two apart (RWKV does not).
+        Next to other white space it may not; between a newline and a blank only where the tokenizer was found to keep the
+        two apart (RWKV does not).
         """
         if right.startswith(" "):
-            return not left.endswith(" ") and (self._blank_after_newline or not left.endswith("\n"))
-        return left.endswith("\n") and not right[:1].isspace()
+            rest = right.lstrip(" ")
+            if not rest or rest[0].isspace():
+                return False
+            if left.endswith("\n"):
+                return self._blank_after_newline and not left[-2:-1].isspace()
+            return not left[-1:].isspace()
+        return left.endswith("\n") and bool(right) and not right[0].isspace()
 
     def __call__(self, text: str) -> Ids:
         found = self._memory.get(text)
@@ -141,31 +152,36 @@ class PieceEncoder:
     def many(self, texts: Sequence[str]) -> list[Ids]:
         """The ids of many pieces; those not met before are encoded in one batch."""
         new = [text for text in dict.fromkeys(texts) if text not in self._memory]
-        fresh = dict(zip(new, self._encode(new), strict=True))
+        fresh = dict(zip(new, self.fresh(new), strict=True))
         if len(self._memory) + len(fresh) > _REMEMBERED:
             self._memory.clear()
         found = [fresh[text] if text in fresh else self._memory.get(text) for text in texts]
         self._memory.update(fresh)
         return [self(text) if ids is None else ids for text, ids in zip(texts, found, strict=True)]
 
-    def joint(self, texts: Sequence[str], start: bool = False) -> list[Ids]:
+    def end(self, text: str) -> Ids:
+        """The ids of a piece with which the whole text ends: nothing behind it keeps its newlines apart."""
+        head = self.tokenizer.encode(_HEAD) if self._head else ()
+        return self.tokenizer.encode((_HEAD if self._head else "") + text)[len(head) :]
+
+    def joint(self, texts: Sequence[str], start: bool = False, end: bool = False) -> list[Ids]:
         """The ids of neighbours whose borders are not clean, encoded as one text and handed out again.
 
-        A token that spans two texts goes to the first of them.
+        `start` and `end` say that the whole text begins or ends with them. A token that spans two texts goes to the first.
         """
-        whole = self.start("".join(texts)) if start else self("".join(texts))
-        ends, text = [], ""
+        encode = self.tokenizer.encode if start and end else self.start if start else self.end if end else self
+        whole, ends, text = encode("".join(texts)), [], ""
         for part in texts[:-1]:
             text += part
-            alone = self.start(text) if start else self(text)
-            ends.append(min(len(alone), len(whole)))
+            ends.append(min(len(self.start(text) if start else self(text)), len(whole)))
         return [np.asarray(ids) for ids in np.split(whole, np.maximum.accumulate(ends) if ends else [])]
 
     @cached_property
     def _tail_ids(self) -> Ids:
         return self.tokenizer.encode(_HEAD + _TAIL)[len(self.tokenizer.encode(_HEAD)) :]
 
-    def _encode(self, texts: Sequence[str]) -> list[Ids]:
+    def fresh(self, texts: Sequence[str]) -> list[Ids]:
+        """The ids of many pieces, in one batch, without remembering them."""
         head = _HEAD if self._head else ""
         framed = [head + text + (_TAIL if self._tail and text.endswith("\n") else "") for text in texts]
         skip = len(self.tokenizer.encode(_HEAD)) if self._head else 0
@@ -185,60 +201,6 @@ class PieceEncoder:
         return False
 
     def _joins(self, row: Sequence[str]) -> bool:
-        rest = self._encode(row[1:])
+        rest = self.fresh(row[1:])
         joined = np.concatenate([self.start(row[0]), *rest])
         return np.array_equal(joined, self.tokenizer.encode("".join(row)))
-
-
-class Units:
-    """A row of texts (words, lines, documents) with their token ids side by side in one array.
-
-    `offsets` has one more entry than there are texts: text i has the ids `ids[offsets[i]:offsets[i + 1]]`.
-    """
-
-    def __init__(self, texts: Sequence[str], encoder: PieceEncoder) -> None:
-        self.texts = texts
-        distinct = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-        encoded = encoder.many(list(distinct))
-        which = np.fromiter((distinct[text] for text in texts), np.int64, len(texts))
-        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-        starts = np.concatenate([[0], np.cumsum(lengths)])
-        pool = np.concatenate([np.empty(0, np.int32), *encoded])
-        self.counts: np.ndarray = lengths[which]
-        self.offsets: np.ndarray = np.concatenate([[0], np.cumsum(self.counts)])
-        self.ids: Ids = pool[ranges(starts[which], self.counts)]
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def span(self, start: int, stop: int) -> Ids:
-        """The ids of the texts from `start` up to `stop`, as a view."""
-        return np.asarray(self.ids[self.offsets[start] : self.offsets[stop]])
-
-    def pick(self, order: np.ndarray) -> Ids:
-        """The ids of the texts at these positions, one after the other."""
-        return np.asarray(self.ids[ranges(self.offsets[order], self.counts[order])])
-
-
-def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The numbers starts[0], starts[0]+1, ... (counts[0] of them), then those of starts[1], and so on."""
-    ends = np.cumsum(counts)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.asarray(np.arange(total) + np.repeat(starts - ends + counts, counts))
-
-
-def interleave(*columns: tuple[Units, np.ndarray]) -> tuple[list[str], np.ndarray, Ids]:
-    """Rows of texts, one from each column in turn: all texts in order, their token counts, and all ids in one array.
-
-    A column is its units and the order in which they are taken; all orders have the same length.
-    """
-    texts: list[str] = [""] * (len(columns) * len(columns[0][1]))
-    shift, starts, counts = 0, [], []
-    for number, (units, order) in enumerate(columns):
-        texts[number :: len(columns)] = [units.texts[i] for i in order.tolist()]
-        starts.append(units.offsets[order] + shift)
-        counts.append(units.counts[order])
-        shift += len(units.ids)
-    ids = np.concatenate([units.ids for units, _ in columns])
-    flat = np.stack(counts, axis=1).ravel()
-    return texts, flat, ids[ranges(np.stack(starts, axis=1).ravel(), flat)]

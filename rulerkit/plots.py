@@ -49,7 +49,7 @@ def score_by_length(
     if not models:
         raise UserError(f"no scores of category {category!r} to draw; summarize a run that has some")
     with style():
-        figure, (axes,) = subplots(1, 1, SINGLE if len(models) <= 8 else DOUBLE, 2.3)
+        figure, (axes,) = subplots(1, 1, SINGLE if len(models) <= 8 else DOUBLE, max(2.3, 0.5 + 0.15 * len(models)))
         ends = []
         for i, (_, own) in enumerate(models):
             own = own.sort_values("length")
@@ -119,9 +119,9 @@ def thresholds(models: "pd.DataFrame", category: str = "all") -> dict[str, float
 
 def _names(rows: "pd.DataFrame") -> list[str]:
     """A name per model in the order of its first row: the label, unless two models share it."""
-    from rulerkit.tables import _names as told_apart
+    from rulerkit.tables import names_of
 
-    return told_apart(rows.drop_duplicates(["run", "model"]))
+    return names_of(rows.drop_duplicates(["run", "model"]))
 
 
 def _heatmap(axes: "Axes", own: "pd.DataFrame") -> None:
@@ -132,7 +132,7 @@ def _heatmap(axes: "Axes", own: "pd.DataFrame") -> None:
     scores = own.pivot(index="task", columns="length", values="score").loc[tasks, lengths].to_numpy(dtype=float)
     have = own.pivot(index="task", columns="length", values="have").loc[tasks, lengths].to_numpy()
     paint = LinearSegmentedColormap.from_list("scores", ["#EDF3F8", COLORS[0]])
-    paint.set_bad("0.88")
+    axes.set_facecolor("0.88")  # what an incomplete cell shows
     axes.imshow(scores, cmap=paint, vmin=0, vmax=100, aspect="auto", interpolation="nearest")
     axes.set_xticks(range(len(lengths)), [length_name(n) for n in lengths])
     axes.set_yticks(range(len(tasks)), tasks)

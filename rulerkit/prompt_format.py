@@ -40,7 +40,13 @@ FORMS = {
 }
 """The paper's prompt forms by name; `{t}` is the user's part."""
 
-_OWN_OPENING = {"command-r", "glm", "llama3", "jamba"}
+_OWN_OPENING = {
+    "command-r": "<BOS_TOKEN>",
+    "glm": "[gMASK]",
+    "llama3": "<|begin_of_text|>",
+    "jamba": "<|startoftext|>",
+}
+"""The forms that begin with a token of their own, where the tokenizer knows it, in place of a BOS."""
 DIRECT = " Do not provide any explanation. Please directly give me the answer."
 """What closes the user's turn where the answer prefix cannot open the assistant's."""
 
@@ -112,9 +118,10 @@ class PromptFormat:
 
     @cached_property
     def bos(self) -> tuple[int, ...]:
-        """The one id put before the prompt: empty where the template brings its own or the model has none."""
+        """The one id put before the prompt: none where the template begins with it or the model has none."""
         token, before = self.tokenizer, self.around[0]
-        carried = self.form in _OWN_OPENING or bool(token.bos_token and before.startswith(token.bos_token))
+        opening = _OWN_OPENING.get(self.form) or token.bos_token
+        carried = bool(opening) and before.startswith(str(opening)) and token.count(str(opening)) == 1
         return () if token.bos_id is None or carried else (token.bos_id,)
 
     def settings(self) -> dict[str, Any]:
@@ -156,6 +163,7 @@ class PromptFormat:
 def _jinja(template: str) -> Any:
     """A template as chat templates are written for: sandboxed, blocks trimmed, with the helpers they expect."""
     from jinja2 import TemplateError
+    from jinja2.ext import Extension
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     def raise_exception(message: str) -> None:
@@ -164,8 +172,17 @@ def _jinja(template: str) -> Any:
     def tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
 
+    class Generation(Extension):
+        """`{% generation %}` marks what an assistant wrote, for training; here its body is printed as it stands."""
+
+        tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
     rooms = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"], autoescape=False
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation], autoescape=False
     )
     rooms.globals |= {"raise_exception": raise_exception, "strftime_now": _TODAY.strftime}
     rooms.filters["tojson"] = tojson

@@ -87,6 +87,7 @@ def read_rows(path: Path, valid: Callable[[Any], bool], repair: bool = False) ->
 
 
 def parse_line(line: bytes) -> Any:
+    """What a line of JSON holds; None where it is not JSON."""
     try:
         return json.loads(line)
     except ValueError:  # torn JSON, torn UTF-8, or zeros after a power cut

@@ -49,7 +49,9 @@ def table_text(summary: Summary, format: str = "table", category: str = "all") -
     models = models.sort_values("wavg_dec", ascending=False, kind="stable")  # as the paper sorts its Table 3
     grid = summary_lengths(summary)
     header = ["Model", "Claimed", "Effective", *map(length_name, grid), "Avg", "wAvg(inc)", "wAvg(dec)"]
-    rows = [_model_row(summary, row, names) for (_, row), names in zip(models.iterrows(), _names(models), strict=True)]
+    rows = [
+        _model_row(summary, row, names) for (_, row), names in zip(models.iterrows(), names_of(models), strict=True)
+    ]
     return _render(header, rows, format, _notes(summary, category))
 
 
@@ -84,7 +86,7 @@ def tidy(summary: Summary) -> "pd.DataFrame":
     return cells
 
 
-def _names(models: "pd.DataFrame") -> list[str]:
+def names_of(models: "pd.DataFrame") -> list[str]:
     """Labels; where two models share one, the model's name and its run tell them apart."""
     twice = models["label"].duplicated(keep=False)
     several = models["run"].nunique() > 1

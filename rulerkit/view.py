@@ -32,6 +32,16 @@ _TINTS = {  # Okabe and Ito's colours; red, green, blue and an ANSI code of 256 
     "question": ((0, 158, 115), 36),
     "answer_prefix": ((0, 114, 178), 33),
 }
+_TITLES: dict[str | int, str] = {
+    "model": "Model",
+    "source": "Source",
+    "claimed_length": "Claimed",
+    "effective_length": "Effective",
+    "avg": "Avg",
+    "wavg_inc": "wAvg(inc)",
+    "wavg_dec": "wAvg(dec)",
+    "note": "Note",
+}
 _CONTROL = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
 """Control characters as their pictures: a corpus must not steer a terminal."""
 
@@ -88,25 +98,24 @@ def show(*examples: Example) -> Html:
 
 def to_terminal(example: Example, color: bool = True) -> str:
     """An example as text, a stretch a line: in ANSI colours, or with its roles in square brackets."""
-    lines = [f"{example.task}: {_about(example)}"]
+    head = _printable(f"{example.task}: {_about(example)}")
+    tail = _printable(f"references: {', '.join(example.references)}")
     if color:
-        lines.append(" ".join(_ansi(role.replace("_", " "), role) for role in ROLES))
-        lines.append("".join(_ansi(part.text, part.role) for stretch in parts(example) for part in stretch))
+        legend = " ".join(_ansi(role.replace("_", " "), role) for role in ROLES)
+        body = [legend, "".join(_ansi(part.text, part.role) for stretch in parts(example) for part in stretch)]
     else:
-        lines += ["".join(_marked(stretch)) for stretch in parts(example)]
-    lines.append(f"references: {', '.join(example.references)}")
-    return "\n".join(_printable(line.rstrip("\n")) if not color else line for line in lines) + "\n"
+        body = [_printable("".join(_marked(stretch))).rstrip("\n") for stretch in parts(example)]
+    return "\n".join([head, *body, tail]) + "\n"
 
 
 def show_beside(rows: "pd.DataFrame") -> "Styler":
     """The table of `published.beside` for a notebook: the paper's rows shaded, and a loud warning over stand-ins."""
     from rulerkit.tables import STAND_IN_NOTE
 
-    titles = {
-        name: length_name(name) if isinstance(name, int) else str(name).replace("_", " ") for name in rows.columns
-    }
-    shown = rows.rename(columns=titles)
-    styler = shown.style.hide(axis="index").format(precision=1, na_rep="–")
+    columns: list[str | int] = list(rows.columns)
+    shown = rows.set_axis([_TITLES.get(name) or length_name(int(name)) for name in columns], axis="columns")
+    styler = shown.style.hide(axis="index").format(precision=1, na_rep="–", escape="html")
+    styler = styler.set_properties(["Model", "Source", "Note"], **{"text-align": "left"})
     styler = styler.apply(_shade_paper, axis=1)
     if rows["note"].fillna("").str.contains(STAND_IN_NOTE, regex=False).any():
         warning = "WARNING: OUR ROWS USE STAND-IN CORPORA AND ARE NOT COMPARABLE WITH THE PAPER'S"
@@ -116,7 +125,7 @@ def show_beside(rows: "pd.DataFrame") -> "Styler":
 
 
 def _shade_paper(row: "pd.Series[str]") -> list[str]:
-    shade = "" if row["source"] == "ours" else "background-color: rgba(128,128,128,.18)"
+    shade = "" if row["Source"] == "ours" else "background-color: rgba(128,128,128,.18)"
     return [shade] * len(row)
 
 

@@ -7,6 +7,7 @@ from rulerkit.errors import UserError
 
 
 def torch_module() -> Any:
+    """torch, or the `UserError` that says how to get it."""
     try:
         import torch
     except ImportError as error:
@@ -15,6 +16,7 @@ def torch_module() -> Any:
 
 
 def is_cuda(device: str) -> bool:
+    """Whether a device is one GPU or all of them."""
     return device.startswith("cuda") or device == "spread"
 
 
@@ -24,6 +26,7 @@ def out_of_memory(error: RuntimeError) -> bool:
 
 
 def free() -> None:
+    """Give back the memory that nothing uses any more."""
     torch = torch_module()
     gc.collect()
     if torch.cuda.is_available():

@@ -1,15 +1,14 @@
 """What every family of tasks has in common."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from rulerkit.corpora import STAND_INS, Source
+from rulerkit.corpora import STAND_INS, Source, cache_dir
 from rulerkit.errors import UserError, unknown
 from rulerkit.example import Draft, Draw, Piece, Room
-from rulerkit.pieces import PieceEncoder, Units
+from rulerkit.pieces import PieceEncoder
 
 EDITIONS = ("2025", "2024")
 
@@ -112,10 +111,11 @@ def too_short(task: Task, room: Room, least: int) -> UserError:
     )
 
 
-@lru_cache(maxsize=32)
-def remembered_units(make: Callable[[], list[str]], encoder: PieceEncoder) -> Units:
-    """`Units` of a list of texts, made once for a tokenizer; `make` must be the same object each time."""
-    return Units(make(), encoder)
+def kept_file(source: Source, encoder: PieceEncoder, passes: int = 1) -> Path | None:
+    """Where the token ids of a corpus are kept, beside the corpora; None for ids that mean something in one process only."""
+    if encoder.tokenizer.name == "builtin":
+        return None
+    return cache_dir() / "tokens" / f"{source.name}-{source.fingerprint}-{passes}-{encoder.fingerprint}.npz"
 
 
 _NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]

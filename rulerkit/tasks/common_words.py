@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from random import Random
@@ -12,8 +13,9 @@ import numpy as np
 from rulerkit.corpora import load_words
 from rulerkit.errors import UserError
 from rulerkit.example import Draft, Draw, Passage, Piece, Room, passage, run_of_words
-from rulerkit.pieces import PieceEncoder, Units, interleave
+from rulerkit.pieces import PieceEncoder
 from rulerkit.tasks.base import Task, in_proportion, too_short
+from rulerkit.units import Units, interleave
 
 _OPENING = (
     "Below is a numbered list of words. In these words, some appear more often than others. Memorize the ones that appear "
@@ -71,8 +73,7 @@ class CommonWords(Task):
     def fill(self, draft: Draft, room: Room) -> list[Piece]:
         often, seldom = self.frequencies(room.length)
         singles = _singles(room.encoder)
-        position = {word.strip(): i for i, word in enumerate(singles.texts)}
-        common = np.array([position[word] for word in draft.plan])
+        common = np.array([singles.position[" " + word] for word in draft.plan])
         order = room.random.permutation(len(singles))
         order = order[~np.isin(order, common)]
         words, num_pairs = singles, 0
@@ -96,7 +97,7 @@ class CommonWords(Task):
     def _fitting(self, words: Units, common: np.ndarray, order: np.ndarray, room: Room, often: int, seldom: int) -> int:
         """How many of the other words, in this order, fit beside the common ones; negative where those do not fit."""
         most = often * len(common) + seldom * len(order)
-        numbers = _numbers(room.encoder, _at_least(min(most, room.left // 2 + 16)))
+        numbers = _numbers(room.encoder, _at_least(min(most, room.left // 3 + 16)))
         entries = often * len(common) + seldom * np.arange(len(order) + 1)
         entries = entries[entries <= len(numbers)]
         used = np.concatenate([[0], np.cumsum(words.counts[order])])[: len(entries)] * seldom
@@ -112,17 +113,13 @@ class CommonWords(Task):
         ids = np.concatenate([ids[: len(ids) - counts[-1]], last])
         texts[-1], counts[-1] = texts[-1] + "\n", len(last)
         asked = set(common.tolist())
-        entries = [a + b for a, b in zip(texts[::2], texts[1::2], strict=True)]
         per_entry = counts.reshape(-1, 2).sum(axis=1)
-        roles = order.tolist()
-        return run_of_words(
-            "haystack",
-            entries,
-            "".join(entries),
-            ids,
-            per_entry,
-            lambda i: "needle" if roles[i] in asked else "haystack",
-        )
+
+        def entries() -> Iterator[tuple[str, str, int]]:
+            for i, (word, count) in enumerate(zip(order.tolist(), per_entry.tolist(), strict=True)):
+                yield texts[2 * i] + texts[2 * i + 1], "needle" if word in asked else "haystack", count
+
+        return run_of_words("".join(texts), ids, entries)
 
     @staticmethod
     def read(text: str) -> str | None:

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
@@ -12,9 +13,10 @@ import numpy as np
 
 from rulerkit.errors import UserError
 from rulerkit.example import Draft, Draw, Piece, Room, passage, run_of_words
-from rulerkit.pieces import PieceEncoder, Units
+from rulerkit.pieces import PieceEncoder
 from rulerkit.tasks.base import Task, from_words, in_proportion, in_words, too_short
 from rulerkit.tasks.pools import pool_size
+from rulerkit.units import Units
 
 _OPENING = (
     "Read the following coded text and track the frequency of each coded word. Find the {n} most frequently appeared coded "
@@ -113,11 +115,10 @@ class FrequentWords(Task):
                 f"{self.name} needs {size} distinct words: a word_length of {self.word_length} is too short"
             )
         pool = _pool(room.encoder, self.word_length, pool_size(max(room.length, 50 * size), 16))
-        answers = {" " + word for word in first}
-        others = [i for i in room.random.permutation(len(pool))[:size].tolist() if pool.texts[i] not in answers]
-        return Units(
-            [*(" " + word for word in first), *(pool.texts[i] for i in others[: size - len(first)])], room.encoder
-        )
+        others = room.random.permutation(len(pool))[:size]
+        taken = [pool.position[" " + word] for word in first if " " + word in pool.position]
+        others = others[~np.isin(others, taken)][: size - len(first)]
+        return pool.behind(Units([" " + word for word in first], room.encoder), others)
 
     def _text(self, words: Units, times: np.ndarray, room: Room) -> Piece:
         """The words, each as often as its rank says, shuffled, with the newline before the question."""
@@ -128,12 +129,13 @@ class FrequentWords(Task):
         ids = np.concatenate([ids[: len(ids) - counts[-1]], last])
         texts[-1] += "\n"
         counts[-1] = len(last)
-        ranks, asked = order.tolist(), self.k
+        asked = self.k
 
-        def role(i: int) -> str:
-            return "haystack" if ranks[i] == 0 else "needle" if ranks[i] <= asked else "distractor"
+        def entries() -> Iterator[tuple[str, str, int]]:
+            for word, rank, count in zip(texts, order.tolist(), counts.tolist(), strict=True):
+                yield word, "haystack" if rank == 0 else "needle" if rank <= asked else "distractor", count
 
-        return run_of_words("haystack", texts, "".join(texts), ids, counts, role)
+        return run_of_words("".join(texts), ids, entries)
 
 
 @lru_cache(maxsize=8)

@@ -12,10 +12,11 @@ import numpy as np
 from rulerkit.corpora import Source, load_haystack, load_words
 from rulerkit.errors import UserError
 from rulerkit.example import Draft, Draw, Passage, Piece, Room, passage
-from rulerkit.pieces import PieceEncoder, Units
-from rulerkit.tasks.base import Task, in_proportion, too_short
+from rulerkit.pieces import PieceEncoder
+from rulerkit.tasks.base import Task, in_proportion, kept_file, too_short
 from rulerkit.tasks.noise import Item, fill_with_noise
 from rulerkit.tasks.pools import fill_with_lines, pool_size
+from rulerkit.units import Units
 
 _ONE = (
     "A special magic {type} is hidden within the following text. Make sure to memorize it. I will quiz you about the "
@@ -187,7 +188,8 @@ def _essay_units(name: str, encoder: PieceEncoder, passes: int) -> tuple[Units, 
     for _ in range(passes - 1):
         starts.append(again - corpus.restart + len(words))
         words += corpus.words[corpus.restart :]
-    return Units([" " + word for word in words], encoder), np.concatenate(starts)
+    kept = kept_file(corpus.source, encoder, passes)
+    return Units([" " + word for word in words], encoder, kept), np.concatenate(starts)
 
 
 def fill_with_essay(items: list[Item], room: Room, corpus: str) -> list[Piece] | None:
@@ -202,10 +204,23 @@ def fill_with_essay(items: list[Item], room: Room, corpus: str) -> list[Piece] |
     words = int(np.searchsorted(units.offsets, room.left - needles, side="right")) + 2
     while (words := words - 1) >= 0:
         boundaries = _boundaries(items, units, starts, words)
-        pieces = _with_needles(items, boundaries, units, words, encoder)
-        if sum(piece.num_tokens for piece in pieces) <= room.left:
-            return pieces
+        ends = _at_the_ends(items, boundaries, units, words, encoder)
+        if int(units.offsets[words]) + needles + ends <= room.left:
+            return _with_needles(items, boundaries, units, words, encoder)
     return None
+
+
+def _at_the_ends(items: list[Item], boundaries: list[int], units: Units, words: int, encoder: PieceEncoder) -> int:
+    """How many tokens more the context has because it begins without a blank and ends with a newline."""
+    texts = [units.texts[0], units.texts[words - 1]] if words else ["", ""]
+    if items and (not words or boundaries[0] == 0):
+        texts[0] = " " + items[0].passage.text
+    if items and (not words or boundaries[-1] == words):
+        texts[1] = " " + items[-1].passage.text
+    first, last = texts
+    if words + len(items) <= 1:
+        return len(encoder(first[1:] + "\n")) - len(encoder(first))
+    return len(encoder(first[1:])) - len(encoder(first)) + len(encoder(last + "\n")) - len(encoder(last))
 
 
 def _boundaries(items: list[Item], units: Units, starts: np.ndarray, words: int) -> list[int]:
@@ -245,7 +260,7 @@ def _with_needles(
 
 def _stretch(units: Units, start: int, stop: int, encoder: PieceEncoder, first: bool, last: bool) -> Piece:
     """The words from `start` up to `stop`; without the blank before the first, with a newline behind the last."""
-    text, ids = "".join(units.texts[start:stop]), units.span(start, stop)
+    text, ids = units.text(start, stop), units.span(start, stop)
     if first and last and stop - start == 1:
         text = text[1:] + "\n"
         return Piece(text, "haystack", encoder(text))

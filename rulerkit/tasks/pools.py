@@ -9,11 +9,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from rulerkit.example import Piece, Room
-from rulerkit.pieces import Units, interleave
 from rulerkit.tasks.noise import Item
+from rulerkit.units import Units, interleave
 
 _ADJUSTED = 8
 """How many of the last lines are chosen again so that their counts close the gap."""
+_CANDIDATES = 512
+"""Among how many keys and values each of them is chosen."""
 
 
 def pool_size(length: int, share: int) -> int:
@@ -35,8 +37,8 @@ def fill_with_lines(
     frames = Units(frame, room.encoder)
     fixed = int(frames.counts.sum())
     taken = {(piece.key, piece.value) for piece in pieces}
-    key_order = _without(room.random.permutation(len(keys)), keys, {key for key, _ in taken})
-    value_order = _without(room.random.permutation(len(values)), values, {value for _, value in taken})
+    key_order = _without(room.random.permutation(len(keys)), keys, [f" {key}" for key, _ in taken])
+    value_order = _without(room.random.permutation(len(values)), values, [f" {value}.\n" for _, value in taken])
     size = min(len(key_order), len(value_order))
     key_order, value_order = key_order[:size], value_order[:size]
     total = np.cumsum(fixed + keys.counts[key_order] + values.counts[value_order])
@@ -52,9 +54,9 @@ def fill_with_lines(
     return filled + _stretch(at, lines, frames, keys, values, *columns)
 
 
-def _without(order: np.ndarray, units: Units, taken: set[str | None]) -> np.ndarray:
+def _without(order: np.ndarray, units: Units, taken: list[str]) -> np.ndarray:
     """The order without entries that the items use already."""
-    used = [i for i, text in enumerate(units.texts) if text.strip().removesuffix(".") in taken]
+    used = [units.position[text] for text in taken if text in units.position]
     return order[~np.isin(order, used)] if used else order
 
 
@@ -78,7 +80,8 @@ def _close_gap(
         redone += 1
     for line in range(first, min(first + redone, len(key_order))):
         share = gap // (first + redone - line)
-        pair = _best_pair(share - fixed, keys.counts[key_order[line:]], values.counts[value_order[line:]])
+        near = slice(line, line + _CANDIDATES)
+        pair = _best_pair(share - fixed, keys.counts[key_order[near]], values.counts[value_order[near]])
         if pair is None:
             return line
         for order, chosen in ((key_order, pair[0]), (value_order, pair[1])):

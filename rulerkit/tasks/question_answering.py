@@ -9,8 +9,9 @@ import numpy as np
 
 from rulerkit.corpora import Source, answer_fictional, load_qa
 from rulerkit.example import Draft, Draw, Piece, Room, passage
-from rulerkit.pieces import PieceEncoder, Units
-from rulerkit.tasks.base import Task, too_short
+from rulerkit.pieces import PieceEncoder
+from rulerkit.tasks.base import Task, kept_file, too_short
+from rulerkit.units import Units
 
 _INSTRUCTION = (
     "Answer the question based on the given documents. Only give me the answer and do not output any other words.\n\n"
@@ -76,7 +77,8 @@ class QuestionAnswering(Task):
         for depth, document in sorted(zip(draft.plan.depths, gold, strict=True)):
             order.insert(int(depth * (len(chosen) + 1)) + len(order) - len(chosen), document)
         headers = _headers(room.encoder, _enough(len(order)))
-        near = {*question.related, *(d for d in order if data.groups[d] in {data.groups[g] for g in gold})}
+        groups = {data.groups[g] for g in gold}
+        near = {*question.related, *(d for d in order if data.groups[d] in groups)}
         roles = {d: "needle" if d in gold else "distractor" if d in near else "haystack" for d in order}
         return [
             Piece(
@@ -154,7 +156,8 @@ def _cost(documents: list[int], bodies: Units, headers: Units) -> int:
 
 @lru_cache(maxsize=8)
 def _bodies(dataset: str, encoder: PieceEncoder) -> Units:
-    return Units([document + "\n\n" for document in load_qa(dataset).documents], encoder)
+    data = load_qa(dataset)
+    return Units([document + "\n\n" for document in data.documents], encoder, kept_file(data.source, encoder))
 
 
 @lru_cache(maxsize=8)

@@ -1,0 +1,247 @@
+"""The kinds of vocabulary files, each made into the same few functions."""
+
+import base64
+import json
+import re
+from ast import literal_eval
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rulerkit.errors import UserError
+
+
+class Vocabulary(NamedTuple):
+    """What a vocabulary file says: encoding, decoding, and the tokens that begin and end a text, if any."""
+
+    encode_many: Callable[[Sequence[str]], Sequence[Sequence[int]]]
+    decode_ids: Callable[[list[int]], str]
+    bos_id: int | None = None
+    bos_token: str | None = None
+    eos_token: str | None = None
+
+
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+PATTERNS = {
+    "cl100k_base": _LLAMA3,
+    "llama-3": _LLAMA3,
+    "qwen": _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}"),
+    "o200k_base": rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SUFFIX}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+}
+PATTERNS["llama-4"] = PATTERNS["o200k_base"]
+"""The patterns by which byte-pair tokenizers split a text before merging, by the vocabulary's name."""
+
+_RANKS_FILES = {  # sha256 of the ranks file, first 16 hex digits -> name, special tokens, BOS
+    "223921b76ee99bde": ("cl100k_base", {"<|endoftext|>": 100257}, None),
+    "446a9538cb6c348e": ("o200k_base", {"<|endoftext|>": 199999}, None),
+    "82e9d31979e92ab9": (
+        "llama-3",
+        {"<|begin_of_text|>": 128000, "<|end_of_text|>": 128001, "<|start_header_id|>": 128006}
+        | {"<|end_header_id|>": 128007, "<|eot_id|>": 128009},
+        "<|begin_of_text|>",
+    ),
+    "d0bdbaf59b0762c8": (
+        "llama-4",
+        {"<|begin_of_text|>": 200000, "<|end_of_text|>": 200001, "<|header_start|>": 200005}
+        | {"<|header_end|>": 200006, "<|eot|>": 200008},
+        "<|begin_of_text|>",
+    ),
+    "b2b1b8dfb5cc5f02": ("qwen", {"<|endoftext|>": 151643, "<|im_start|>": 151644, "<|im_end|>": 151645}, None),
+}
+
+
+def hugging_face(path: Path, settings: dict[str, Any]) -> Vocabulary:
+    """A `tokenizer.json`; its post-processor, or `tokenizer_config.json`, says whether a BOS is added."""
+    from tokenizers import Tokenizer as Backend
+
+    try:
+        backend = Backend.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception for a file that it cannot parse
+        raise ValueError(str(error).splitlines()[0]) from error
+    backend.no_truncation()
+    backend.no_padding()
+    bos_token, bos_id = token_text(settings.get("bos_token")), None
+    if settings.get("add_bos_token", True):
+        plain = backend.encode("x", add_special_tokens=False).ids
+        framed = backend.encode("x", add_special_tokens=True).ids
+        if len(framed) > len(plain) and framed[0] != plain[0]:
+            bos_id = framed[0]
+        elif settings.get("add_bos_token") and bos_token:
+            bos_id = backend.token_to_id(bos_token)
+    if bos_id is not None:
+        bos_token = bos_token or backend.id_to_token(bos_id)
+
+    def encode_many(texts: Sequence[str]) -> list[Sequence[int]]:
+        return [e.ids for e in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    return Vocabulary(
+        encode_many,
+        lambda ids: backend.decode(ids, skip_special_tokens=False),
+        bos_id,
+        bos_token,
+        token_text(settings.get("eos_token")),
+    )
+
+
+def token_text(token: Any) -> str | None:
+    """A token's text, as `tokenizer_config.json` writes it: plain or as a mapping with `content`."""
+    text: str | None = token["content"] if isinstance(token, dict) else token
+    return text
+
+
+def sentencepiece(path: Path) -> Vocabulary:
+    """A SentencePiece model; control tokens that stand in a text become their ids."""
+    from sentencepiece import SentencePieceProcessor
+
+    model = SentencePieceProcessor(model_file=str(path))
+    control = {model.id_to_piece(i): i for i in range(model.get_piece_size()) if model.is_control(i)}
+    splitter = (
+        re.compile("(" + "|".join(map(re.escape, sorted(control, key=len, reverse=True))) + ")") if control else None
+    )
+
+    def encode_many(texts: Sequence[str]) -> Sequence[Sequence[int]]:
+        if splitter is None or not any(splitter.search(text) for text in texts):
+            found: list[list[int]] = model.encode(list(texts))
+            return found
+        return [[i for part in splitter.split(text) if part for i in encode_part(part)] for text in texts]
+
+    def encode_part(part: str) -> list[int]:
+        return [control[part]] if part in control else list(model.encode(part))
+
+    bos = model.bos_id() if model.bos_id() >= 0 else None
+    return Vocabulary(
+        encode_many,
+        model.decode,
+        bos,
+        model.id_to_piece(bos) if bos is not None else None,
+        model.id_to_piece(model.eos_id()) if model.eos_id() >= 0 else None,
+    )
+
+
+def _byte_pair(
+    pattern: str, ranks: dict[bytes, int], special: dict[str, int], bos: str | None, first: int = 0
+) -> Vocabulary:
+    """Byte pairs merged by tiktoken. `first` is what is added to every rank to make the id (Tekken keeps 1000 free)."""
+    import tiktoken
+
+    if not all(bytes([byte]) in ranks for byte in range(256)):
+        raise ValueError("some single bytes have no rank; was the file cut short?")
+    encoding = tiktoken.Encoding("ranks", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
+
+    def encode_many(texts: Sequence[str]) -> Sequence[Sequence[int]]:
+        found = encoding.encode_batch(list(texts), num_threads=2, allowed_special="all")
+        return [[i + first for i in ids] for ids in found] if first else found
+
+    return Vocabulary(
+        encode_many,
+        lambda ids: encoding.decode([i - first for i in ids if i >= first]),
+        special[bos] + first if bos in special else (1 if bos else None),
+        bos,
+    )
+
+
+def ranks_file(name: str, digest: str, data: bytes, pattern: str) -> Vocabulary:
+    """A tiktoken ranks file; its split pattern is known by the file's checksum, or given."""
+    known, special, bos = _RANKS_FILES.get(digest, ("", {}, None))
+    pattern = PATTERNS.get(pattern or known, pattern)
+    if not pattern:
+        raise UserError(
+            f"the ranks file {name} is not known by its checksum: name its split pattern as "
+            f"{name}#PATTERN, a regular expression or one of {', '.join(PATTERNS)}"
+        )
+    lines = (line.split() for line in data.splitlines() if line)
+    ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
+    return _byte_pair(pattern, ranks, special, bos)
+
+
+def encoding_by_name(name: str) -> tuple[Vocabulary, bytes]:
+    """A tiktoken encoding by its name, downloaded or cached by tiktoken, and the bytes that identify it."""
+    import tiktoken
+
+    try:
+        encoding = tiktoken.get_encoding(name)
+    except OSError as error:
+        raise UserError(
+            f"the tiktoken encoding {name} is not on this machine and cannot be downloaded: name a ranks file instead, "
+            f"such as {name}.tiktoken"
+        ) from error
+
+    def encode_many(texts: Sequence[str]) -> Sequence[Sequence[int]]:
+        return encoding.encode_batch(list(texts), num_threads=2, allowed_special="all")
+
+    return Vocabulary(encode_many, encoding.decode), repr(sorted(encoding._mergeable_ranks.items())).encode()
+
+
+def tekken(data: bytes) -> Vocabulary:
+    """Mistral's Tekken: byte pairs in JSON; the first 1000 ids are special, `<s>` is 1."""
+    file = json.loads(data)
+    config = file["config"]
+    special = config["default_num_special_tokens"]
+    vocabulary = file["vocab"][: config["default_vocab_size"] - special]
+    ranks = {base64.b64decode(entry["token_bytes"]): entry["rank"] for entry in vocabulary}
+    return _byte_pair(config["pattern"], ranks, {}, "<s>", first=special)
+
+
+def rwkv(data: bytes) -> Vocabulary:
+    """RWKV World: `id repr length` a line; the longest token that matches is taken, byte by byte."""
+    trie: dict[int, Any] = {}
+    tokens: dict[int, bytes] = {}
+    if data.count(b"\n") < 256:
+        raise ValueError("it has fewer than 256 lines")
+    for line in data.decode("utf-8").splitlines():
+        number, _, rest = line.partition(" ")
+        token = literal_eval(rest.rpartition(" ")[0])
+        token = token.encode() if isinstance(token, str) else token
+        tokens[int(number)] = token
+        node = trie
+        for byte in token:
+            node = node.setdefault(byte, {})
+        node[-1] = int(number)
+
+    def encode(text: str) -> list[int]:
+        raw, at, ids = text.encode("utf-8"), 0, []
+        while at < len(raw):
+            node, ahead, token, end = trie, at, 0, at + 1
+            while ahead < len(raw) and (node := node.get(raw[ahead], {})):
+                ahead += 1
+                if -1 in node:
+                    token, end = node[-1], ahead
+            ids.append(token)
+            at = end
+        return ids
+
+    def decode(ids: list[int]) -> str:
+        return b"".join(tokens.get(i, b"") for i in ids).decode("utf-8", "replace")
+
+    return Vocabulary(lambda texts: [encode(text) for text in texts], decode)
+
+
+BUILTIN = re.compile(r"\n| ?[^\W\d_]+| ?\d{1,3}| ?[^\w\s]+|_|[^\S\n]")
+
+
+@cache
+def builtin() -> Vocabulary:
+    """Words, groups of digits and runs of punctuation, each with the blank before it: no vocabulary, no download.
+
+    Ids are given out in order of first sight, so they mean something within one process only; counts are stable.
+    """
+    texts: list[str] = []
+    known: dict[str, int] = {}
+
+    def number(token: str) -> int:
+        if token not in known:
+            known[token] = len(texts)
+            texts.append(token)
+        return known[token]
+
+    return Vocabulary(
+        lambda batch: [[number(token) for token in BUILTIN.findall(text)] for text in batch],
+        lambda ids: "".join([texts[i] for i in ids]),
+    )

@@ -1,0 +1,55 @@
+"""What all tests share: the folder of real data, its vocabularies, and why a test is skipped without it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rulerkit.tokenizers import Tokenizer, load_tokenizer
+
+VOCABULARIES = (
+    "builtin",
+    "llama-2",
+    "llama-3",
+    "llama-4",
+    "qwen",
+    "qwen2.5",
+    "mistral",
+    "gpt-neox",
+    "rwkv",
+    "openai",
+    "deepseek-v4",
+    "llama-3/tokenizer.model",
+    "mistral/tokenizer.model.v1",
+    "mistral/mistral_instruct_tokenizer_240216.model.v2",
+    "mistral/mistral_instruct_tokenizer_240323.model.v3",
+    "mistral/mistral_instruct_tokenizer_241114.model.v7",
+    "openai/o200k_base.tiktoken",
+)
+"""`builtin`, the ten folders, and the files that no folder's name leads to."""
+
+
+def real_data() -> Path | None:
+    """The folder that RULERKIT_DATA names, in the layout of the README's section on data; None where it is unset."""
+    folder = os.environ.get("RULERKIT_DATA")
+    return Path(folder).expanduser().resolve() if folder else None
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of real data."""
+    folder = real_data()
+    if folder is None:
+        pytest.skip("RULERKIT_DATA is not set: this test reads real corpora and vocabularies")
+    if not (folder / "tokenizers").is_dir():
+        pytest.skip(f"RULERKIT_DATA={folder} holds no tokenizers/")
+    return folder
+
+
+@pytest.fixture(scope="session", params=VOCABULARIES)
+def vocabulary(request: pytest.FixtureRequest) -> Tokenizer:
+    """Every vocabulary in turn, `builtin` among them."""
+    if request.param == "builtin":
+        return load_tokenizer("builtin")
+    folder: Path = request.getfixturevalue("data")
+    return load_tokenizer(str(folder / "tokenizers" / request.param))

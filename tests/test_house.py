@@ -1,0 +1,192 @@
+"""The rules of the house that a program can check: the order of imports, what they cost, sizes, pins."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "rulerkit"
+
+ORDER = (
+    {"errors", "paths"},
+    {"tokenizers", "corpora"},
+    {"example"},
+    {"prompt_format"},
+    {"tasks"},
+    {"generation"},
+    {"models"},
+    {"params"},
+    {"inference"},
+    {"scoring"},
+    {"failures"},
+    {"summary"},
+    {"published"},
+    {"plots"},
+    {"batch"},
+    {"cli"},
+)
+"""The rooms from the lowest on: each may import from those before it, or beside it where no circle comes of it."""
+
+HEAVY = ("numpy", "pandas", "scipy", "torch", "transformers", "tokenizers", "vllm", "matplotlib", "papermill", "openai")
+"""What starting the command line must not import."""
+
+
+def modules() -> dict[str, Path]:
+    """All modules of the package by their dotted name without `rulerkit.`; the package's own is ''."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports_of(path: Path, known: set[str], top_only: bool = False) -> set[str]:
+    """The modules of this package that a file imports; with `top_only` those it imports when it is imported."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    inside = {id(n) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for n in ast.walk(f) if n is not f}
+    found = set()
+    for node in ast.walk(tree):
+        if top_only and id(node) in inside:
+            continue
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}: relative import"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if name.split(".")[0] == "rulerkit":
+                inner = name.partition(".")[2]
+                found.add(next((m for m in (inner, inner.rpartition(".")[0]) if m in known), ""))
+    return found
+
+
+def room(module: str) -> str:
+    return module.split(".")[0]
+
+
+def heights() -> dict[str, float]:
+    """How high each room stands. Helpers that ORDER does not name stand just above the highest room they import."""
+    files = modules()
+    height: dict[str, float] = {name: level for level, names in enumerate(ORDER) for name in names}
+    uses: dict[str, set[str]] = {}
+    for name, path in files.items():
+        if name:
+            uses.setdefault(room(name), set()).update(room(m) for m in imports_of(path, set(files), True) if m)
+    waiting = [name for name in uses if name not in height]
+    while waiting:
+        ready = [name for name in waiting if all(used in height for used in uses[name] - {name})]
+        assert ready, f"imports go round in a circle among {waiting}"
+        for name in ready:
+            height[name] = max([height[used] for used in uses[name] - {name}], default=0) + 0.01
+        waiting = [name for name in waiting if name not in ready]
+    return height
+
+
+def test_imports_go_one_way() -> None:
+    files, height = modules(), heights()
+    wrong = [
+        f"{name} (rulerkit.{used})"
+        for name, path in files.items()
+        if name
+        for used in imports_of(path, set(files), top_only=True)
+        if used and room(used) != room(name) and height[room(used)] > height[room(name)]
+    ]
+    assert wrong == []
+
+
+def test_imports_make_no_circle() -> None:
+    files = modules()
+    uses = {name: imports_of(path, set(files), top_only=True) - {name, ""} for name, path in files.items() if name}
+    while free := [name for name, used in uses.items() if not used & uses.keys()]:
+        for name in free:
+            del uses[name]
+    assert uses == {}, "these import each other"
+
+
+@pytest.mark.parametrize("name", [name for name in modules() if name])
+def test_a_file_can_be_read_at_one_sitting(name: str) -> None:
+    path = modules()[name]
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 300, f"{path.relative_to(ROOT)} has {len(lines)} lines"
+
+
+@pytest.mark.parametrize("name", [name for name in modules() if name])
+def test_public_things_have_docstrings(name: str) -> None:
+    tree = ast.parse(modules()[name].read_text(encoding="utf-8"))
+    assert ast.get_docstring(tree), f"rulerkit.{name} has no docstring"
+    bare = [
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_" and not ast.get_docstring(node)
+    ]
+    assert bare == []
+
+
+def test_the_command_line_starts_light() -> None:
+    if not (PACKAGE / "cli.py").exists():
+        pytest.skip("there is no rulerkit/cli.py yet")
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", "import rulerkit.cli"], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    imported = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines() if "|" in line}
+    assert imported & set(HEAVY) == set()
+
+
+def test_generation_needs_no_model_library() -> None:
+    code = (
+        "import sys; from rulerkit.generation import generate; from rulerkit.tasks import TASKS\n"
+        "for task in TASKS.values(): generate(task.with_corpora('builtin'), 4096, 1)[0].ids\n"
+        f"print(sorted(set(sys.modules) & {set(HEAVY) - {'numpy', 'scipy', 'tokenizers'}!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_licence_is_apache() -> None:
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["license"] == "Apache-2.0"
+    assert "Apache License" in text
+    assert "Version 2.0, January 2004" in text
+    assert "END OF TERMS AND CONDITIONS" in text
+
+
+def _floors() -> dict[str, str]:
+    """Every requirement of pyproject.toml, extras included: its name and what it allows."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project.get("optional-dependencies", {})
+    lines = [line.partition(";")[0] for line in [*project["dependencies"], *(x for e in extras.values() for x in e)]]
+    found = (re.fullmatch(r"\s*([A-Za-z0-9_.-]+)(?:\[.*\])?\s*(.*?)\s*", line) for line in lines)
+    return {match[1].lower().replace("_", "-"): match[2] for match in found if match}
+
+
+def test_environment_pins_stand_within_the_floors() -> None:
+    path = ROOT / "environment.yml"
+    if not path.exists():
+        pytest.skip("there is no environment.yml yet")
+    from packaging.specifiers import SpecifierSet
+
+    floors, pins = _floors(), {}
+    for entry in yaml.safe_load(path.read_text(encoding="utf-8"))["dependencies"]:
+        for line in entry.get("pip", []) if isinstance(entry, dict) else [entry]:
+            found = re.fullmatch(r"([A-Za-z0-9_.-]+)(?:\[.*\])?\s*={1,2}\s*([0-9][\w.+]*)(?:=.*)?", line)
+            if not line.startswith(("-e", ".", "pip", "python")) or line.startswith("python-"):
+                assert found, f"environment.yml does not pin {line!r} exactly"
+            if found:
+                pins[found[1].lower().replace("_", "-")] = found[2]
+    assert pins, "environment.yml pins nothing"
+    outside = [
+        f"{n}=={v} is not {floors[n]}" for n, v in pins.items() if n in floors and v not in SpecifierSet(floors[n])
+    ]
+    assert outside == []
+    core = {"numpy", "pandas", "scipy", "transformers", "tokenizers", "papermill", "matplotlib", "torch", "vllm"}
+    assert core - pins.keys() == set(), "environment.yml leaves these unpinned"

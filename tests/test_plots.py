@@ -1,0 +1,271 @@
+"""Figures: they show the numbers that they are given, and nothing on them overlaps or is cut."""
+
+import re
+from collections import Counter
+from itertools import combinations, pairwise
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.axes import Axes
+
+from rulerkit import plots
+from rulerkit.errors import UserError
+from rulerkit.figure_style import DOUBLE, SINGLE, spread
+from rulerkit.generation import generate
+from rulerkit.scoring import THIRTEEN, category
+from rulerkit.summary import Summary, summarize
+
+LENGTHS = [4096, 8192, 16384]
+
+
+@pytest.fixture(autouse=True)
+def closed_figures():
+    yield
+    plt.close("all")
+
+
+def summary_of(*names: str, examples: int = 4, have: int = 4, aligned: str = "chat", engine: str = "reader") -> Summary:
+    """A summary of invented scores: model i knows a share of the answers that falls with the length."""
+    rows = [
+        {
+            "run": "main", "model": name, "label": name.upper(), "aligned": aligned, "claimed_length": float("nan"),
+            "task": task, "category": category(task), "length": length, "index": index,
+            "score": float(index >= i % 4 * n), "strict": 0.0, "precision": 0.0, "exact": 0.0,
+            "empty": False, "cut_off": False, "cut_thought": False, "refused": False, "num_prompt_tokens": 1,
+            "digest": "", "wanted": examples, "stand_in": engine == "reader", "engine": engine, "seed": 42,
+            "prompt_version": 1, "tokenizer": "builtin", "template": "base", "note": "",
+        }
+        for i, name in enumerate(names)
+        for task in THIRTEEN
+        for n, length in enumerate(LENGTHS)
+        for index in range(have if length == LENGTHS[-1] else examples)
+    ]  # fmt: skip
+    return summarize(pd.DataFrame(rows))
+
+
+def texts(axes: Axes) -> list[str]:
+    return [text.get_text() for text in axes.texts]
+
+
+def boxes(figure: plt.Figure) -> list[tuple[str, matplotlib.transforms.Bbox]]:
+    """All texts that are drawn, with where they lie; ticks outside an axis' limits are not."""
+    figure.draw_without_rendering()
+    unseen = set()
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        low, high = sorted(axis.get_view_interval())
+        unseen |= {tick.label1 for tick in axis.get_major_ticks() if not low <= tick.get_loc() <= high}
+    found = [t for t in figure.findobj(matplotlib.text.Text) if t.get_text().strip() and t.get_visible()]
+    found = [t for t in found if t not in unseen]
+    return [(t.get_text(), matplotlib.text.Text.get_window_extent(t)) for t in found]
+
+
+def assert_fit_for_print(axes: Axes) -> None:
+    """No text is cut by the figure's edge or lies on another."""
+    figure = axes.figure
+    found = boxes(figure)
+    for text, box in found:
+        inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= figure.bbox.x1 + 1 and box.y1 <= figure.bbox.y1 + 1
+        assert inside, f"{text!r} is cut"
+    for (a, first), (b, second) in combinations(found, 2):
+        width = min(first.x1, second.x1) - max(first.x0, second.x0)
+        height = min(first.y1, second.y1) - max(first.y0, second.y0)
+        assert min(width, height) < 1.5, f"{a!r} lies on {b!r}"
+
+
+# --- score by length --------------------------------------------------------------------------------------------------
+
+
+def test_lines_are_the_scores_and_bands_their_intervals() -> None:
+    summary = summary_of("a", "b")
+    axes = plots.score_by_length(summary.lengths)
+    rows = summary.lengths.query("category == 'all'")
+    for line, band, name in zip(axes.get_lines(), axes.collections, ("a", "b"), strict=True):
+        own = rows[rows["model"] == name]
+        assert line.get_xdata().tolist() == LENGTHS
+        np.testing.assert_allclose(line.get_ydata(), own["score"])
+        edges = band.get_paths()[0].vertices[:, 1]
+        assert (edges.min(), edges.max()) == pytest.approx((own["low"].min(), own["high"].max()))
+    assert axes.get_ylim()[0] == 0
+    assert axes.get_ylim()[1] >= 100
+
+
+def test_lengths_are_named_on_a_log_axis() -> None:
+    axes = plots.score_by_length(summary_of("a").lengths)
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["4K", "8K", "16K"]
+    assert axes.get_xscale() == "log"
+
+
+@pytest.mark.parametrize("num_models", [1, 2, 7, 12, 20])
+def test_every_model_is_named_and_nothing_overlaps(num_models: int) -> None:
+    names = [f"model number {i}" for i in range(num_models)]
+    summary = summary_of(*names)
+    axes = plots.score_by_length(summary.lengths, plots.thresholds(summary.models), plots.remarks(summary.cells))
+    said = {text for text, _ in boxes(axes.figure)}
+    assert {name.upper() for name in names} <= said
+    assert axes.figure.get_figwidth() == (SINGLE if num_models <= 8 else DOUBLE)
+    assert_fit_for_print(axes)
+
+
+def test_label_stands_at_the_end_of_its_own_line() -> None:
+    summary = summary_of("a", "b", "c")
+    axes = plots.score_by_length(summary.lengths)
+    ends = {
+        name.upper(): own["score"].iloc[-1] for name, own in summary.lengths.query("category=='all'").groupby("model")
+    }
+    assert {text.get_text(): text.xy[1] for text in axes.texts} == pytest.approx(ends)
+
+
+def test_threshold_is_drawn_and_named() -> None:
+    summary = summary_of("a")
+    assert plots.thresholds(summary.models) == {"Llama2-7B at 4K": 85.6}
+    axes = plots.score_by_length(summary.lengths, plots.thresholds(summary.models))
+    assert axes.get_lines()[-1].get_ydata() == [85.6, 85.6]
+    assert "Llama2-7B at 4K: 85.6" in texts(axes)
+    assert "threshold: 50" in texts(plots.score_by_length(summary.lengths, 50))
+
+
+def test_chat_and_base_models_have_each_their_threshold() -> None:
+    both = pd.concat([summary_of("a").models, summary_of("b", aligned="base").models])
+    assert plots.thresholds(both) == {"Llama2-7B (chat) at 4K": 85.6, "Llama2-7B (base) at 4K": 79.4}
+
+
+def test_other_tasks_have_no_threshold() -> None:
+    models = summary_of("a").models.assign(effective_length="")
+    assert plots.thresholds(models) == {}
+
+
+def test_an_incomplete_length_is_a_gap() -> None:
+    summary = summary_of("a", "b", have=2)
+    axes = plots.score_by_length(summary.lengths, note=plots.remarks(summary.cells))
+    assert np.isnan(axes.get_lines()[0].get_ydata()).tolist() == [False, False, True]
+    assert "incomplete" in plots.remarks(summary.cells)
+    assert_fit_for_print(axes)
+
+
+def test_a_dollar_in_a_name_is_a_dollar() -> None:
+    axes = plots.score_by_length(summary_of("a$x$", "b_{c").lengths)
+    axes.figure.draw_without_rendering()
+    assert "A$X$" in texts(axes)
+
+
+def test_nothing_to_draw_is_said() -> None:
+    summary = summary_of("a")
+    with pytest.raises(UserError, match="no scores of category 'speed'"):
+        plots.score_by_length(summary.lengths, category="speed")
+    with pytest.raises(UserError, match="'nobody'"):
+        plots.tasks_by_length(summary.cells, "nobody")
+
+
+def test_faces_say_what_they_show() -> None:
+    summary = summary_of("a")
+    axes = plots.score_by_length(summary.lengths, note=plots.remarks(summary.cells))
+    assert axes.figure.get_supxlabel() == "reference readers; stand-in corpora"
+    assert plots.remarks(summary_of("a", engine="transformers").cells) == ""
+
+
+# --- tasks by length --------------------------------------------------------------------------------------------------
+
+
+def test_fields_show_the_scores() -> None:
+    summary = summary_of("a", "b")
+    panels = plots.tasks_by_length(summary.cells, "b")
+    assert len(panels) == 1
+    own = summary.cells[summary.cells["model"] == "b"]
+    assert texts(panels[0]) == [f"{score:.1f}" for score in own["score"]]
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == list(THIRTEEN)
+    assert_fit_for_print(panels[0])
+
+
+def test_an_incomplete_field_shows_what_it_has() -> None:
+    axes = plots.tasks_by_length(summary_of("a", have=1).cells)[0]
+    assert texts(axes).count("1/4") == len(THIRTEEN)
+    assert "nan" not in " ".join(texts(axes))
+
+
+def test_a_panel_per_model() -> None:
+    panels = plots.tasks_by_length(summary_of("a", "b", "c").cells, note="x")
+    assert [panel.get_title() for panel in panels] == ["A", "B", "C"]
+    assert len(panels[0].figure.axes) == 3
+    assert_fit_for_print(panels[0])
+
+
+# --- Figure 1 ---------------------------------------------------------------------------------------------------------
+
+
+def test_words_are_counted_as_they_stand_in_the_context() -> None:
+    example = generate("cwe", 4096, 1)[0]
+    counts = plots.word_counts(example)
+    listed = Counter(re.findall(r"\d+\. (.+?)(?= \d+\. |$)", example.context_text.strip()))
+    assert dict(zip(counts["word"], counts["count"], strict=True)) == listed
+    assert counts["count"].tolist() == [30] * 10 + [3] * (len(counts) - 10)
+    assert set(counts.query("role == 'needle'")["word"]) == set(example.references)
+
+
+def test_coded_words_follow_their_law() -> None:
+    example = generate("fwe", 4096, 1)[0]
+    counts = plots.word_counts(example)
+    assert dict(zip(counts["word"], counts["count"], strict=True)) == Counter(example.context_text.split())
+    assert counts["word"][0] == "..."
+    assert counts["word"][1:4].tolist() == list(example.references)
+    assert counts["count"][1] / counts["count"][3] == pytest.approx(4, rel=0.02)  # ranks 2 and 4, alpha 2
+
+
+def test_figure_1_shows_both_laws_in_natural_logarithms() -> None:
+    cwe = plots.word_counts(generate("cwe", 4096, 1)[0])
+    alphas = (1.5, 2.0, 2.5, 3.0)
+    fwe = {a: plots.word_counts(generate({"base": "fwe", "alpha": a}, 4096, 1)[0]) for a in alphas}
+    left, right = plots.word_frequencies(cwe, fwe, num_types=30)
+    assert [bar.get_height() for bar in left.patches] == [30] * 10 + [3] * 20
+    dots = [line for line in right.get_lines() if line.get_linestyle() == "None"]
+    assert [line.get_label() for line in dots] == [f"α = {a}" for a in alphas]
+    for line, alpha in zip(dots, alphas, strict=True):
+        x, y = line.get_xdata(), line.get_ydata()
+        np.testing.assert_allclose(np.exp(y), fwe[alpha]["count"])
+        assert (y[3] - y[0]) / (x[3] - x[0]) == pytest.approx(-alpha, abs=0.03)
+    assert right.get_xlabel().startswith("ln")
+    assert right.get_ylabel().startswith("ln")
+    assert_fit_for_print(left)
+
+
+# --- style ------------------------------------------------------------------------------------------------------------
+
+
+def test_pdf_embeds_its_fonts_whoever_saves_it(tmp_path: Path) -> None:
+    plots.score_by_length(summary_of("a").lengths).figure.savefig(tmp_path / "figure.pdf")
+    content = (tmp_path / "figure.pdf").read_bytes()
+    assert b"/Type3" not in content
+    assert b"/FontFile2" in content
+
+
+def test_the_readers_own_settings_stay() -> None:
+    before = dict(matplotlib.rcParams)
+    plots.tasks_by_length(summary_of("a").cells)
+    assert dict(matplotlib.rcParams) == before
+
+
+@given(
+    st.lists(st.floats(0, 100, allow_nan=False), min_size=1, max_size=30).map(sorted),
+    st.floats(0.1, 20, allow_nan=False),
+)
+def test_spread_keeps_order_and_distance(values: list[float], gap: float) -> None:
+    moved = spread(values, gap, 0, 100)
+    least = min(gap, 100 / max(1, len(values) - 1))
+    assert len(moved) == len(values)
+    assert all(b - a >= least - 1e-9 for a, b in pairwise(moved))
+    assert min(moved) >= -1e-9
+    assert max(moved) <= 100 + 1e-9
+
+
+def test_spread_moves_only_what_collides() -> None:
+    assert spread([10, 50, 51, 90], 5, 0, 100) == [10, 48, 53, 90]
+    assert spread([0, 1], 5, 0, 100) == [0, 5]
+    assert spread([100, 100], 5, 0, 100) == [95, 100]

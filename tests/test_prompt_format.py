@@ -1,0 +1,276 @@
+"""The frame around an example: the paper's forms byte for byte, one BOS, blanks kept, dates that stand still."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rulerkit.errors import UserError
+from rulerkit.example import Example
+from rulerkit.generation import generate
+from rulerkit.prompt_format import PromptFormat, prompt_format
+from rulerkit.tasks import task
+from rulerkit.tokenizers import Tokenizer, load_tokenizer
+
+DIRECT = " Do not provide any explanation. Please directly give me the answer."
+CHATML = (
+    "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n{t}<|im_end|>\n"
+    "<|im_start|>assistant\n"
+)
+TABLE_6 = {  # written from the paper's Table 6; {t} is the user's part, the answer prefix follows
+    "base": "{t}",
+    "gpt-4": "{t}" + DIRECT,
+    "llama2": "[INST] {t} [/INST]",
+    "lwm": "You are a helpful assistant. USER: {t} ASSISTANT: ",
+    "longchat": "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, "
+    "detailed, and polite answers to the user's questions. USER: {t} ASSISTANT:",
+    "command-r": "<BOS_TOKEN><|START_OF_TURN_TOKEN|><|USER_TOKEN|>{t}<|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|>"
+    "<|CHATBOT_TOKEN|>",
+    "glm": "[gMASK]sop<|user|> \n {t}<|assistant|> \n ",
+    "phi3": "<|user|>\n{t}<|end|>\n<|assistant|>\n",
+    "llama3": "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n{t}<|eot_id|>"
+    "<|start_header_id|>assistant<|end_header_id|>\n\n",
+    "qwen": CHATML,
+    "dbrx": CHATML,
+    "jamba": "<|startoftext|><|bom|><|system|> <|eom|><|bom|><|user|> {t}<|eom|><|bom|><|assistant|>",
+    "rwkv": "User: hi\n\nAssistant: Hi. I am your assistant and I will provide expert full response in full details. "
+    "Please feel free to ask any question and I will always answer it\n\nUser: {t}\n\nAssistant:",
+}
+LLAMA3_LIKE = (
+    "{{- bos_token }}{%- if not date_string is defined %}{%- set date_string = 'unknown' %}{%- endif %}"
+    "{{- '<|start_header_id|>system<|end_header_id|>\\n\\nToday Date: ' + date_string + '<|eot_id|>' }}"
+    "{%- for message in messages %}{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'"
+    " + message['content'] | trim + '<|eot_id|>' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}"
+)
+
+
+def example(form: PromptFormat, name: object = "niah_single_1", length: int = 1400) -> Example:
+    return generate(task(name).with_corpora("builtin"), length, 1, prompt_format=form)[0]
+
+
+@pytest.mark.parametrize("name", TABLE_6)
+def test_forms_byte_for_byte(name: str) -> None:
+    made = example(prompt_format("builtin", template=name))
+    user = made.prompt[len(TABLE_6[name].partition("{t}")[0]) :]
+    assert user.startswith("A special magic number is hidden within the following text. Make sure to memorize it.")
+    asked = user.partition("\nWhat is the special magic number for ")[2].partition(" mentioned in the provided text?")[
+        0
+    ]
+    prefix = f" The special magic number for {asked} mentioned in the provided text is"
+    user = user.rpartition("mentioned in the provided text?")[0] + "mentioned in the provided text?"
+    assert made.prompt == TABLE_6[name].replace("{t}", user) + prefix
+    assert made.answer_prefix == prefix
+
+
+@pytest.mark.parametrize("name", TABLE_6)
+def test_prefix_in_the_users_turn(name: str) -> None:
+    """What chat services take: the direct request, then the prefix, then the end of the turn."""
+    made = example(prompt_format("builtin", template=name, prefix_in="user"))
+    before, _, after = TABLE_6[name].removesuffix(DIRECT).partition("{t}")
+    assert made.prompt.startswith(before + "A special magic number")
+    assert made.prompt.endswith("provided text?" + DIRECT + made.answer_prefix + after)
+    assert made.prompt.count(DIRECT) == 1
+    assert made.prompt.count(made.answer_prefix) == 1
+
+
+@pytest.mark.parametrize("where", ["assistant", "user"])
+@pytest.mark.parametrize("name", TABLE_6)
+def test_ids_of_every_form(vocabulary: Tokenizer, name: str, where: str) -> None:
+    """One BOS at most, put before the ids of the text as the vocabulary itself encodes it; all within the length."""
+    form = prompt_format(vocabulary, template=name, prefix_in=where)
+    for spec in ("niah_single_1", "vt", {"base": "qa_1", "context": "none"}):
+        made = example(form, spec)
+        text = vocabulary.encode(made.prompt).tolist()
+        assert made.ids.tolist() == [*form.bos, *text]
+        assert made.num_tokens == len(made.ids) <= 1400 - made.max_new_tokens
+        if vocabulary.bos_id is not None:
+            assert made.ids.tolist().count(vocabulary.bos_id) <= 1
+
+
+@pytest.mark.parametrize("name", [name for name in TABLE_6 if name not in ("command-r", "glm", "llama3", "jamba")])
+@pytest.mark.parametrize("folder", ["llama-2", "llama-3", "llama-4", "mistral", "mistral/tokenizer.model.v1"])
+def test_one_bos_before_forms_without_an_opening(data: Path, folder: str, name: str) -> None:
+    vocabulary = load_tokenizer(str(data / "tokenizers" / folder))
+    ids = example(prompt_format(vocabulary, template=name)).ids.tolist()
+    assert ids[0] == vocabulary.bos_id
+    assert ids.count(vocabulary.bos_id) == 1
+
+
+@pytest.mark.parametrize("file", ["", "/tokenizer.model"])
+def test_llama3_opens_itself(data: Path, file: str) -> None:
+    form = prompt_format(str(data / "tokenizers" / "llama-3") + file, template="llama3")
+    assert form.bos == ()
+    made = example(form)
+    assert made.ids.tolist()[:3] == [128000, 128006, form.tokenizer.encode("user")[0]]
+    assert made.ids.tolist().count(128000) == 1
+
+
+# --- the tokenizer's own chat template --------------------------------------------------------------------------------
+
+
+def test_own_template_of_a_folder(data: Path) -> None:
+    form = prompt_format(str(data / "tokenizers" / "qwen2.5"))
+    made = example(form, "vt")
+    assert made.prompt == CHATML.replace("{t}", made.input) + made.answer_prefix
+    assert made.prompt.endswith("<|im_end|>\n<|im_start|>assistant\n" + made.answer_prefix)
+    assert made.answer_prefix.startswith(" Answer: According to the chain(s)")
+    assert made.ids.tolist() == form.tokenizer.encode(made.prompt).tolist()
+
+
+def test_without_a_template_auto_is_base() -> None:
+    assert prompt_format("builtin").form == "base"
+    assert example(prompt_format("builtin")).prompt == example(prompt_format("builtin", template="base")).prompt
+
+
+def test_a_system_prompt(data: Path) -> None:
+    form = prompt_format(str(data / "tokenizers" / "qwen2.5"), system_prompt="Be brief.")
+    assert form.around[0] == "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n"
+
+
+def test_a_template_that_trims_keeps_the_blanks(data: Path) -> None:
+    """Content and prefix are put in raw: the trailing blank of variable tracking's prefix is there, once."""
+    form = prompt_format(str(data / "tokenizers" / "llama-3"), template=LLAMA3_LIKE)
+    made = example(form, "vt")
+    value = made.prompt.rpartition("are assigned the value ")[2].partition(",")[0]
+    assert made.prompt.endswith(f"<|end_header_id|>\n\n{made.answer_prefix}")
+    assert made.answer_prefix.endswith(f"5 variables are assigned the value {value}, they are: ")
+    assert made.ids.tolist().count(128000) == 1
+    assert made.ids.tolist() == form.tokenizer.encode(made.prompt).tolist()
+
+
+@pytest.mark.parametrize("edition", ["2024", "2025"])
+@pytest.mark.parametrize("name", ["base", "glm", "llama3", "lwm"])
+def test_blanks_beside_the_frame(vocabulary: Tokenizer, name: str, edition: str) -> None:
+    """The 2024 demonstration begins with a blank, glm's frame ends with one: both stay, and the ids are the whole's."""
+    form = prompt_format(vocabulary, template=name)
+    made = example(form, {"base": "vt", "edition": edition})
+    before = TABLE_6[name].partition("{t}")[0]
+    assert made.prompt.startswith(before + (" Memorize" if edition == "2024" else "Memorize"))
+    assert made.prompt.endswith(", they are: ")
+    assert made.ids.tolist() == [*form.bos, *vocabulary.encode(made.prompt).tolist()]
+
+
+def test_a_template_with_the_date() -> None:
+    """Any way of asking for today gives the same day, or every digest would change overnight."""
+    asked = "{{ strftime_now('%d %b %Y') }}|{{ strftime_now('%Y-%m-%d') }}|{{ date_string }}|{{ messages[0].content }}"
+    assert prompt_format("builtin", template=asked).around == ("26 Jul 2024|2024-07-26|26 Jul 2024|", "")
+    assert "Today Date: 26 Jul 2024" in prompt_format("builtin", template=LLAMA3_LIKE).around[0]
+
+
+def test_a_template_with_generation_marks() -> None:
+    """The tag by which training templates mark what the assistant says."""
+    text = "U: {{ messages[0].content }} A:{% generation %}{% if messages[1] %}x{% endif %}{% endgeneration %}"
+    assert prompt_format("builtin", template=text).around == ("U: ", " A:")
+
+
+def test_templates_are_rendered_as_transformers_renders_them(data: Path) -> None:
+    transformers = pytest.importorskip("transformers.utils.chat_template_utils")
+    own = load_tokenizer(str(data / "tokenizers" / "qwen2.5")).chat_template
+    for template in (
+        LLAMA3_LIKE,
+        own,
+        "{% for m in messages %}\n  {% if 1 %}\n  {{ m.content }}\n{% endif %}\n{% endfor %}",
+    ):
+        theirs, _ = transformers.render_jinja_template(
+            conversations=[[{"role": "user", "content": "MARK"}]],
+            chat_template=template,
+            add_generation_prompt=True,
+            bos_token="",
+            eos_token="",
+            date_string="26 Jul 2024",
+        )
+        before, after = prompt_format("builtin", template=template).around
+        assert before + "MARK" + after == theirs[0]
+
+
+@pytest.mark.parametrize("thinking", [True, False, None])
+def test_thinking_can_be_switched(thinking: bool | None) -> None:
+    text = (
+        "{{ messages[0].content }}{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+    )
+    form = prompt_format("builtin", template=text, enable_thinking=thinking)
+    assert form.around == ("", "<think></think>" if thinking is False else "")
+
+
+def test_sentencepiece_template_has_one_bos(data: Path, tmp_path: Path) -> None:
+    """A folder of Llama-2's kind, whose template writes `<s>` into the text."""
+    (tmp_path / "tokenizer.model").symlink_to(data / "tokenizers" / "llama-2" / "tokenizer.model")
+    template = "{{ bos_token }}{% for m in messages %}{{ '[INST] ' + m['content'] + ' [/INST]' }}{% endfor %}"
+    settings = {"bos_token": "<s>", "add_bos_token": True, "chat_template": template}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    made = example(prompt_format(str(tmp_path)))
+    assert made.ids.tolist()[0] == 1
+    assert made.ids.tolist().count(1) == 1
+    assert made.num_tokens <= 1400 - 128
+
+
+# --- budgets ----------------------------------------------------------------------------------------------------------
+
+
+def test_thinking_tokens_are_kept_free() -> None:
+    for thinking in (0, 500):
+        made = example(prompt_format("builtin", thinking_tokens=thinking), length=4096)
+        assert 4096 - 25 <= made.num_tokens + made.max_new_tokens + thinking <= 4096
+
+
+def test_a_longer_frame_takes_from_the_haystack() -> None:
+    short, long = (example(prompt_format("builtin", template=name), length=4096) for name in ("base", "longchat"))
+    assert short.references == long.references
+    assert abs(short.num_tokens - long.num_tokens) < 30
+    assert len(long.context_text) < len(short.context_text)
+
+
+def test_settings_tell_formats_apart(data: Path) -> None:
+    made: list[Callable[[], PromptFormat]] = [
+        lambda: prompt_format("builtin"),
+        lambda: prompt_format("builtin", template="llama2"),
+        lambda: prompt_format("builtin", template="gpt-4"),
+        lambda: prompt_format("builtin", prefix_in="user"),
+        lambda: prompt_format("builtin", thinking_tokens=7),
+        lambda: prompt_format(str(data / "tokenizers" / "qwen2.5")),
+        lambda: prompt_format(str(data / "tokenizers" / "qwen2.5"), system_prompt="Be brief."),
+    ]
+    said = [json.dumps(make().settings(), sort_keys=True) for make in made]
+    assert len(set(said)) == len(said)
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"template": "llama-2"}, "llama2"),
+        ({"template": "nonsense"}, "command-r"),
+        ({"template": 5}, "template"),
+        ({"tempate": "base"}, "template"),
+        ({"prefix_in": "system"}, "assistant"),
+        ({"thinking_tokens": -1}, "thinking_tokens"),
+        ({"thinking_tokens": 1.5}, "thinking_tokens"),
+        ({"thinking_tokens": "5"}, "thinking_tokens"),
+        ({"template": "llama2", "system_prompt": "Be brief."}, "system_prompt"),
+        ({"template": "{{ messages[0].content "}, "template"),
+        ({"template": "{{ raise_exception('no') }}"}, "no"),
+        ({"template": "{{ 1 }}"}, "message"),
+        ({"template": "{{ messages[0].content }}{{ messages[0].content }}"}, "message"),
+        ({"template": "{{ messages[-1].content }}", "system_prompt": "Be brief."}, "system"),
+        ({"template": "{{ nothing.at.all }}"}, "template"),
+    ],
+)
+def test_what_is_refused(settings: dict, named: str) -> None:
+    with pytest.raises(UserError, match=named) as error:
+        _ = prompt_format("builtin", **settings).around
+    assert "\n" not in str(error.value)
+
+
+def test_the_frames_pieces_are_marked_as_template() -> None:
+    made = example(prompt_format("builtin", template="longchat"))
+    frame = made.text_of("template")
+    assert frame.strip() == TABLE_6["longchat"].replace("{t}", "").strip().replace(
+        "USER:  ASSISTANT:", "USER: ASSISTANT:"
+    )
+    assert sum(len(piece.tokens) for piece in made.pieces) == made.num_tokens
+    assert np.concatenate([piece.tokens for piece in made.pieces]).tolist() == made.ids.tolist()

@@ -1,0 +1,242 @@
+"""Vocabularies of every kind: counts on the real essays, round trips, special tokens, and what is no tokenizer."""
+
+import json
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rulerkit.errors import UserError
+from rulerkit.tokenizers import Tokenizer, load_tokenizer
+from rulerkit.vocabularies import PATTERNS
+
+ESSAY_TOKENS = {  # tokens of PaulGrahamEssays.json, as counted by the vocabularies' own libraries
+    "llama-2": 803_956,
+    "llama-3": 694_684,
+    "llama-3/tokenizer.model": 694_684,
+    "llama-4": 681_522,
+    "qwen": 699_592,
+    "qwen2.5": 699_592,
+    "mistral": 735_497,
+    "mistral/tekken_240718.json": 735_497,
+    "mistral/tokenizer.model.v1": 785_185,
+    "mistral/mistral_instruct_tokenizer_240216.model.v2": 785_185,
+    "mistral/mistral_instruct_tokenizer_240323.model.v3": 785_185,
+    "mistral/mistral_instruct_tokenizer_241114.model.v7": 785_185,
+    "gpt-neox": 730_592,
+    "gpt-neox/20B_tokenizer.json": 730_592,
+    "rwkv": 713_819,
+    "openai": 694_767,
+    "openai/o200k_base.tiktoken": 679_937,
+    "deepseek-v4": 696_295,
+}
+BOS = {"llama-2": 1, "llama-3": 128000, "llama-3/tokenizer.model": 128000, "llama-4": 200000, "mistral": 1} | {
+    f"mistral/{name}": 1 for name in ("tokenizer.model.v1", "tekken_240718.json")
+}
+MIXED = (
+    "The grass is green.  Two blanks, naïve café, “quotes” — 3,141.59 & 50%!\n\nVAR ABCDE = VAR XYZWQ \n"
+    "中文字符 日本語 한국어 עברית العربية हिन्दी 🙂👩‍👩‍👧 x² ½\tTab\r\nCRLF 550e8400-e29b-41d4-a716-446655440000.\n"
+)
+
+
+def load(data: Path, name: str) -> Tokenizer:
+    return load_tokenizer(str(data / "tokenizers" / name))
+
+
+@pytest.mark.parametrize("name", ESSAY_TOKENS)
+def test_counts_on_the_essays(data: Path, name: str) -> None:
+    text = json.loads((data / "essays" / "PaulGrahamEssays.json").read_text(encoding="utf-8"))["text"]
+    assert load(data, name).count(text) == ESSAY_TOKENS[name]
+
+
+@pytest.mark.parametrize("name", ESSAY_TOKENS)
+def test_which_bos(data: Path, name: str) -> None:
+    want = 1 if "instruct_tokenizer" in name else BOS.get(name)
+    assert load(data, name).bos_id == want
+    assert want not in load(data, name).encode("plain text").tolist()
+
+
+def test_round_trip(vocabulary: Tokenizer) -> None:
+    back = vocabulary.decode(vocabulary.encode(MIXED))
+    assert unicodedata.normalize("NFC", back) == unicodedata.normalize("NFC", MIXED)
+
+
+def test_encode_and_count_and_batch_agree(vocabulary: Tokenizer) -> None:
+    texts = ["", "One.", MIXED, " two", "\n"]
+    batch = vocabulary.encode_batch(texts)
+    assert [ids.tolist() for ids in batch] == [vocabulary.encode(text).tolist() for text in texts]
+    assert [len(ids) for ids in batch] == [vocabulary.count(text) for text in texts]
+    assert all(ids.dtype == np.int32 and ids.ndim == 1 for ids in batch)
+    assert vocabulary.encode_batch([]) == []
+
+
+def test_a_vocabulary_is_loaded_once(vocabulary: Tokenizer) -> None:
+    assert load_tokenizer(vocabulary.name) is vocabulary
+
+
+def test_ids_are_those_of_the_libraries(data: Path) -> None:
+    """Two files of one vocabulary, read by two libraries."""
+    ours, theirs = load(data, "llama-3/tokenizer.model"), load(data, "llama-3/tokenizer.json")
+    assert ours.encode(MIXED).tolist() == theirs.encode(MIXED).tolist()
+    ours, theirs = load(data, "qwen"), load(data, "qwen2.5")
+    assert ours.encode(MIXED).tolist() == theirs.encode(MIXED).tolist()
+    assert ours.fingerprint != theirs.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "ids"),
+    [
+        ("llama-3", "<|begin_of_text|>a<|eot_id|>", [128000, 64, 128009]),
+        ("llama-3/tokenizer.model", "<|begin_of_text|>a<|eot_id|>", [128000, 64, 128009]),
+        ("llama-4", "<|begin_of_text|><|eot|>", [200000, 200008]),
+        ("qwen", "<|im_start|>a<|im_end|>", [151644, 64, 151645]),
+        ("qwen2.5", "<|im_start|>a<|im_end|>", [151644, 64, 151645]),
+        ("openai", "<|endoftext|>", [100257]),
+        ("gpt-neox", "<|endoftext|>", [0]),
+    ],
+)
+def test_special_tokens_in_a_text_become_their_ids(data: Path, name: str, text: str, ids: list[int]) -> None:
+    assert load(data, name).encode(text).tolist() == ids
+
+
+def test_sentencepiece_knows_its_control_tokens(data: Path) -> None:
+    assert load(data, "llama-2").encode("<s>[INST] Hi").tolist()[0] == 1
+    v3 = load(data, "mistral/mistral_instruct_tokenizer_240323.model.v3")
+    assert v3.encode("<s>[INST] Hi[/INST]").tolist()[:2] == [1, 3]
+    assert v3.encode("<s>[INST] Hi[/INST]").tolist()[-1] == 4
+
+
+def test_the_folder_of_qwen_has_its_chat_template(data: Path) -> None:
+    assert "<|im_start|>" in (load(data, "qwen2.5").chat_template or "")
+
+
+@pytest.mark.parametrize("folder", ["", "llama-3"])
+def test_a_relative_path_counts_from_the_project(
+    data: Path, folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RULERKIT_HOME", str(data / "tokenizers"))
+    monkeypatch.chdir(tmp_path)
+    spec = f"{folder}/tokenizer.json".lstrip("/") if folder else "rwkv"
+    load_tokenizer.cache_clear()
+    try:
+        assert load_tokenizer(spec).count("One two") == 2
+    finally:
+        load_tokenizer.cache_clear()
+
+
+# --- builtin ----------------------------------------------------------------------------------------------------------
+
+
+def test_builtin_splits_words_numbers_and_punctuation() -> None:
+    tokenizer = load_tokenizer("builtin")
+    tokens = [tokenizer.decode([i]) for i in tokenizer.encode("Is able-cat's  value: 1234567?\n\nYes_no\tπ²")]
+    assert tokens == ["Is", " able", "-", "cat", "'", "s", " ", " value", ":", " 123", "456", "7", "?"] + [
+        *["\n", "\n", "Yes", "_", "no", "\t", "π²"]
+    ]
+
+
+def test_builtin_counts_the_same_in_every_process() -> None:
+    code = f"from rulerkit.tokenizers import load_tokenizer as l; t = l('builtin'); print(t.count({MIXED!r}), t.fingerprint)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    tokenizer = load_tokenizer("builtin")
+    assert done.stdout.split() == [str(tokenizer.count(MIXED)), tokenizer.fingerprint]
+
+
+# --- ranks files ------------------------------------------------------------------------------------------------------
+
+
+def strange_ranks(data: Path, folder: Path) -> Path:
+    """A ranks file that no checksum knows: cl100k's without its last line."""
+    lines = (data / "tokenizers" / "openai" / "cl100k_base.tiktoken").read_bytes().splitlines(keepends=True)
+    path = folder / "mine.tiktoken"
+    path.write_bytes(b"".join(lines[:-1]))
+    return path
+
+
+def test_an_unknown_ranks_file_needs_its_pattern(data: Path, tmp_path: Path) -> None:
+    path = strange_ranks(data, tmp_path)
+    with pytest.raises(UserError, match="#") as error:
+        load_tokenizer(str(path))
+    assert "cl100k_base" in str(error.value)
+    named = load_tokenizer(f"{path}#cl100k_base")
+    assert named.encode(MIXED).tolist() == load(data, "openai").encode(MIXED).tolist()
+    spelled = load_tokenizer(f"{path}#{PATTERNS['cl100k_base']}")
+    assert spelled.encode(MIXED).tolist() == named.encode(MIXED).tolist()
+
+
+def test_a_torn_ranks_file_is_refused(data: Path, tmp_path: Path) -> None:
+    """A download that broke off at the end of a line, before all single bytes were there."""
+    path = tmp_path / "torn.tiktoken"
+    whole = (data / "tokenizers" / "openai" / "cl100k_base.tiktoken").read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(whole[:100]))
+    with pytest.raises(UserError):
+        load_tokenizer(f"{path}#cl100k_base")
+
+
+# --- what is no tokenizer ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("empty.txt", b""),
+        ("number.txt", b"1 5 1\n"),
+        ("prose.txt", b"Call me Ishmael.\n"),
+        ("bytes.txt", b"\xff\xfe\x00"),
+        ("empty.json", b""),
+        ("object.json", b"{}"),
+        ("list.json", b"[]"),
+        ("torn.json", b'{"model": {"type": "BPE"'),
+        ("tekken.json", b'{"vocab": [{"token_bytes": "YQ=="}]}'),
+        ("tekken_list.json", b'[{"token_bytes": "YQ=="}]'),
+        ("empty.model", b""),
+        ("garbage.model", b"\x0a\x0e\x01garbage" * 20),
+        ("torn.tiktoken#cl100k_base", b"YQ== 0\nYg=="),
+        ("pattern.tiktoken#(((", b"YQ== 0\nYg== 1\n"),
+    ],
+)
+def test_broken_files(tmp_path: Path, name: str, content: bytes) -> None:
+    path = tmp_path / name.partition("#")[0]
+    path.write_bytes(content)
+    with pytest.raises(UserError) as error:
+        load_tokenizer(str(tmp_path / name))
+    assert "\n" not in str(error.value)
+    assert path.name in str(error.value)
+
+
+@pytest.mark.parametrize("settings", ["{", "[]", '{"chat_template": [{"a": 1}]}'])
+def test_broken_settings_beside_a_vocabulary(data: Path, tmp_path: Path, settings: str) -> None:
+    (tmp_path / "tokenizer.json").symlink_to(data / "tokenizers" / "gpt-neox" / "20B_tokenizer.json")
+    (tmp_path / "tokenizer_config.json").write_text(settings)
+    with pytest.raises(UserError) as error:
+        load_tokenizer(str(tmp_path))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("spec", ["no-such-thing", "no/such/thing", "/no/such/folder", ""])
+def test_a_name_of_nothing(spec: str) -> None:
+    with pytest.raises(UserError) as error:
+        load_tokenizer(spec)
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_without_a_vocabulary(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"tokenizer\.json"):
+        load_tokenizer(str(tmp_path))
+
+
+def test_a_hub_name_without_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    code = (
+        "from rulerkit.tokenizers import load_tokenizer\nfrom rulerkit.errors import UserError\n"
+        "try: load_tokenizer('nobody-here/no-such-model')\nexcept UserError as error: print('said:', error)"
+    )
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.startswith("said: "), done.stderr[-500:]
+    assert len(done.stdout.splitlines()) == 1
+    assert "nobody-here/no-such-model" in done.stdout

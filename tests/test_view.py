@@ -1,0 +1,165 @@
+"""Examples to look at: nothing hidden that is not said, nothing shown that is not in the prompt."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+
+from rulerkit.example import ROLES, Example, Piece
+from rulerkit.generation import generate
+from rulerkit.tasks import THIRTEEN, task
+from rulerkit.tokenizers import load_tokenizer
+from rulerkit.view import parts, show, show_beside, to_terminal
+
+
+def example_of(name: str, length: int = 4096) -> Example:
+    return generate(task(name).with_corpora("builtin"), length, 1)[0]
+
+
+class Balanced(HTMLParser):
+    """Reads HTML, holds the text between tags, and fails where tags do not close in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+@pytest.mark.parametrize("name", THIRTEEN)
+def test_what_is_shown_stands_in_the_prompt_in_this_order(name: str) -> None:
+    example = example_of(name)
+    place = 0
+    for part in (part for stretch in parts(example) for part in stretch if part.piece is not None):
+        place = example.prompt.index(part.text, place) + len(part.text)
+    assert place == len(example.prompt)
+
+
+@pytest.mark.parametrize("name", THIRTEEN)
+def test_the_tokens_not_shown_are_counted(name: str) -> None:
+    example, tokenizer = example_of(name), load_tokenizer("builtin")
+    shown = hidden = gaps = 0
+    for part in (part for stretch in parts(example) for part in stretch):
+        if part.piece is None:
+            gaps += 1
+            hidden += int(re.search(r"([\d,]+) tokens", part.text)[1].replace(",", ""))  # type: ignore[index]
+        else:
+            shown += tokenizer.count(part.text)
+    assert gaps
+    assert shown + hidden == pytest.approx(example.num_tokens, rel=0.03)
+
+
+@pytest.mark.parametrize("name", ["niah_multikey_2", "cwe", "fwe"])
+def test_a_gap_of_whole_pieces_is_exact_and_says_what_it_hides(name: str) -> None:
+    example = example_of(name)
+    shown = [part for stretch in parts(example) for part in stretch]
+    kept = [part.piece for part in shown if part.piece is not None]
+    gaps = [part.text for part in shown if part.piece is None and "about" not in part.text]
+    assert gaps
+    for role in ("needle", "distractor"):
+        hidden = sum(int(n.replace(",", "")) for gap in gaps for n in re.findall(rf"([\d,]+) {role}s", gap))
+        assert hidden == sum(p.role == role for p in example.pieces) - sum(p.role == role for p in kept)
+
+
+@pytest.mark.parametrize("name", [name for name in THIRTEEN if name not in ("cwe", "fwe")])
+def test_needles_are_shown_whole(name: str) -> None:
+    example = example_of(name)
+    shown = [part.text for stretch in parts(example) for part in stretch if part.role == "needle"]
+    assert shown == [block.text for block in example.blocks if block.role == "needle"]
+    assert all(any(reference in text for text in shown) for reference in example.references)
+
+
+def test_html_is_balanced_and_holds_the_references() -> None:
+    examples = [example_of(name) for name in THIRTEEN]
+    page = Balanced(show(*examples)._repr_html_())
+    text = "".join(page.text)
+    assert all(example.task in text and ", ".join(example.references) in text for example in examples)
+    assert all(role.replace("_", " ") in text for role in ROLES)
+
+
+def test_html_sets_off_keys_and_values() -> None:
+    example = example_of("niah_single_2")
+    needle = next(block for block in example.blocks if block.role == "needle")
+    text = show(example).text
+    assert f"<b>{needle.key}</b>" in text
+    assert f"<b>{needle.value}</b>" in text
+
+
+def with_text(text: str) -> Example:
+    example = example_of("niah_single_2")
+    first, last = example.context
+    blocks = [replace(b, text=text, key="<k>", value='"v"') if b.role == "needle" else b for b in example.blocks]
+    assert last > first
+    return replace(example, blocks=tuple(blocks), references=("<b>&",), task="a<b")
+
+
+def test_text_is_no_markup() -> None:
+    hostile = "<script>alert('<k> & \"v\"')</script>"
+    page = show(with_text(hostile)).text
+    assert "<script" not in page
+    assert "a<b" not in page
+    assert hostile in "".join(Balanced(page).text)
+
+
+@pytest.mark.parametrize("color", [True, False])
+def test_text_does_not_steer_a_terminal(color: bool) -> None:
+    said = to_terminal(with_text("\x1b[2J\x07 gone\r"), color)
+    assert "\x1b[2J" not in said
+    assert "\x07" not in said
+    assert "␛[2J␇ gone␍" in said
+
+
+def test_a_pipe_gets_marks_a_terminal_colours() -> None:
+    example = example_of("niah_single_2")
+    plain, coloured = to_terminal(example, color=False), to_terminal(example, color=True)
+    needle = next(block.text for block in example.blocks if block.role == "needle")
+    assert "\x1b" not in plain
+    assert f"[needle] {needle}" in plain
+    assert f"m{needle}\x1b[0m" in coloured
+    assert "[needle]" not in coloured
+
+
+def test_needles_among_words_are_marked_in_their_line() -> None:
+    said = to_terminal(example_of("cwe"), color=False)
+    assert re.search(r"\[haystack\] .*\{needle: \d+\. \w+\}", said)
+
+
+def test_short_stretches_are_shown_whole() -> None:
+    piece = Piece("a b c", "haystack", load_tokenizer("builtin").encode("a b c"))
+    example = Example(0, "t", 10, ("r",), 1, (piece, piece), (0, 2))
+    assert [part.text for stretch in parts(example) for part in stretch] == ["a b c", "a b c"]
+
+
+def beside_rows(note: str) -> pd.DataFrame:
+    row = {"claimed_length": "", "effective_length": "4K", 4096: 99.96, "avg": float("nan"), "wavg_inc": 1.0}
+    return pd.DataFrame(
+        [
+            {"model": "m<1>", "source": "ours", **row, "wavg_dec": 1.0, "note": note},
+            {"model": "m<1>", "source": "paper v3", **row, "wavg_dec": 1.0, "note": "M"},
+        ]
+    )
+
+
+def test_stand_ins_beside_the_paper_are_loud() -> None:
+    from rulerkit.tables import STAND_IN_NOTE
+
+    assert "WARNING" in show_beside(beside_rows(STAND_IN_NOTE)).to_html()
+    plain = show_beside(beside_rows("")).to_html()
+    assert "WARNING" not in plain
+    assert "<1>" not in plain
+    assert ">4K</th>" in plain
+    assert ">100.0</td>" in plain
+    assert "–" in plain
