@@ -36,10 +36,6 @@ def measure(tokenizer: str, name: str, length: int, num_examples: int, corpora: 
     texts = [block.text for block in first.blocks]
     prompt = "".join(texts)
     first_s = time.perf_counter() - started
-    encode_ms = 1e3 * timed(lambda: form.tokenizer.encode(prompt))
-    join_ms = 1e3 * timed(lambda: "".join(texts))
-    whole = np.concatenate([np.array(form.bos, np.int32), form.tokenizer.encode(prompt)])
-    exact = np.array_equal(whole, first.ids)
     times, fills = [], [used(first)]
     for index in range(1, num_examples):
         started = time.perf_counter()
@@ -47,6 +43,10 @@ def measure(tokenizer: str, name: str, length: int, num_examples: int, corpora: 
         _ = example.prompt, example.ids
         times.append(time.perf_counter() - started)
         fills.append(used(example))
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # before the floors, which need more
+    encode_ms = 1e3 * timed(lambda: form.tokenizer.encode(prompt))
+    join_ms = 1e3 * timed(lambda: "".join(texts))
+    whole = np.concatenate([np.array(form.bos, np.int32), form.tokenizer.encode(prompt)])
     each_ms = 1e3 * statistics.median(times) if times else float("nan")
     return {
         "tokenizer": tokenizer,
@@ -62,8 +62,8 @@ def measure(tokenizer: str, name: str, length: int, num_examples: int, corpora: 
         "fill_mean": round(100 * statistics.mean(fills), 3),
         "fill_max": round(100 * max(fills), 3),
         "over_budget": sum(fill > 1 for fill in fills),
-        "exact": exact,
-        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "exact": np.array_equal(whole, first.ids),
+        "peak_mb": round(peak_mb),
     }
 
 

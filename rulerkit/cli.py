@@ -64,31 +64,46 @@ def show(
     template: Template = "auto",
 ) -> None:
     """Show one example with the roles of its pieces marked."""
+    from rulerkit.export import Order
+    from rulerkit.lengths import parse_length
     from rulerkit.view import to_terminal
 
-    example = _examples(task, length, index + 1, seed, tokenizer, corpora, template)[index]
+    asked = _task(task).with_corpora(corpora)
+    example = Order(asked, parse_length(length), index + 1, seed, tokenizer, template).examples()[index]
     typer.echo(to_terminal(example, color=sys.stdout.isatty()))
 
 
 @app.command()
 def generate(
-    task: Task,
-    output: Annotated[Path, typer.Option(help="The JSONL file to write.")],
-    length: Length = "4096",
-    num_examples: Annotated[int, typer.Option(help="How many examples.", min=1)] = 500,
+    tasks: Annotated[list[str], typer.Argument(metavar="TASK...", help="Names or mappings; `all` for the thirteen.")],
+    output: Annotated[
+        Path, typer.Option(help="The JSONL file; for several cells a folder, laid out as upstream does.")
+    ],
+    length: Annotated[
+        list[str] | None, typer.Option(help="Token budget, 4096 or 4K; may be given several times.")
+    ] = None,
+    num_examples: Annotated[int, typer.Option(help="How many examples of each.", min=1)] = 500,
     seed: Seed = 42,
     tokenizer: Tokenizer = "builtin",
     corpora: Corpora = "builtin",
     template: Template = "auto",
+    workers: Annotated[int, typer.Option(help="Processes; the files are the same whatever their number.", min=1)] = 1,
 ) -> None:
     """Write examples as upstream's JSONL: index, input, outputs, length, answer_prefix, and a few fields more."""
-    from rulerkit.generation import write_jsonl
+    from rulerkit.export import Order, write_grid
+    from rulerkit.lengths import parse_length
+    from rulerkit.tasks import THIRTEEN
 
-    if output.is_dir():
-        raise UserError(f"--output {output} is a folder: give the name of a file, such as {output / 'vt.jsonl'}")
-    examples = _examples(task, length, num_examples, seed, tokenizer, corpora, template)
-    write_jsonl(examples, output)
-    typer.echo(f"{num_examples} examples of {examples.task.name} at {examples.length} tokens: {output}")
+    asked = [_task(name) for given in tasks for name in (THIRTEEN if given == "all" else (given,))]
+    lengths = [parse_length(each) for each in length or ["4096"]]
+    orders = [
+        Order(each.with_corpora(corpora), tokens, num_examples, seed, tokenizer, template)
+        for tokens in lengths
+        for each in asked
+    ]
+    inside = [output / str(o.length) / "data" / o.task.name / "validation.jsonl" for o in orders]
+    write_grid(orders, inside if len(orders) > 1 else [output], workers)
+    typer.echo(f"{len(orders)} x {num_examples} examples: {output}")
 
 
 @app.command()
@@ -212,22 +227,18 @@ def _settings(settings: list[str] | None) -> dict[str, Any]:
     return merged
 
 
-def _examples(task: str, length: str, num_examples: int, seed: int, tokenizer: str, corpora: str, template: str) -> Any:
+def _task(text: str) -> Any:
+    """A task given on the command line: a name, or a mapping in YAML."""
     import yaml
 
-    from rulerkit.generation import generate as make
-    from rulerkit.lengths import parse_length
-    from rulerkit.prompt_format import prompt_format
-    from rulerkit.tasks import task as read
+    from rulerkit.tasks import task
 
     try:
-        spec = yaml.safe_load(task) if task.lstrip().startswith("{") else task
+        return task(yaml.safe_load(text) if text.lstrip().startswith("{") else text)
     except yaml.YAMLError as error:
         raise UserError(
-            f"the task {task!r} is not YAML: {' '.join(str(error).split())}; write it like '{{base: vt, num_hops: 6}}'"
+            f"the task {text!r} is not YAML: {' '.join(str(error).split())}; write it like '{{base: vt, num_hops: 6}}'"
         ) from error
-    form = prompt_format(tokenizer, template=template)
-    return make(read(spec).with_corpora(corpora), parse_length(length), num_examples, seed, form)
 
 
 def _print_scores(cells: list[Any], *grid: Any) -> None:

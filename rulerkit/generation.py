@@ -1,10 +1,8 @@
 """Examples as a function: (task, length, prompt format, seed, index) to one example that fills its token budget."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -180,34 +178,3 @@ def _no_room(task: Task, length: int, fixed: int, budget: int) -> UserError:
         f"{task.name} does not fit into {length} tokens: instruction, question and template take {fixed}, the answer (and "
         f"thinking) {length - budget}; take a longer length"
     )
-
-
-# --- files in upstream's form -----------------------------------------------------------------------------------------
-
-
-def to_json(example: Example) -> dict[str, Any]:
-    """One line of upstream's JSONL (`index, input, outputs, length, answer_prefix`) with a few fields more."""
-    return {
-        "index": example.index,
-        "input": example.input,
-        "outputs": list(example.references),
-        "length": example.num_tokens + example.max_new_tokens,
-        "answer_prefix": example.answer_prefix,
-        "context": example.context_text,
-        "question": example.text_of("question"),
-        "task": example.task,
-        "max_new_tokens": example.max_new_tokens,
-    }
-
-
-def write_jsonl(examples: Examples, path: Path) -> None:
-    """Write a cell as upstream's JSONL, whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("w", encoding="utf-8") as file:
-            for example in examples:
-                file.write(json.dumps(to_json(example), ensure_ascii=False) + "\n")
-        part.replace(path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; choose another --output") from error

@@ -12,6 +12,9 @@ import numpy as np
 from rulerkit.pieces import PieceEncoder
 from rulerkit.tokenizers import Ids
 
+_AT_ONCE = 32_768
+"""How many texts are encoded in one batch: libraries hold far more for each than its ids."""
+
 
 class Units:
     """A row of texts (words, lines, documents) with their token ids side by side in one array.
@@ -70,7 +73,9 @@ def _encoded(texts: Sequence[str], encoder: PieceEncoder) -> tuple[np.ndarray, I
     """Token counts and joined ids of the distinct texts, and which of them each text is."""
     distinct = {text: i for i, text in enumerate(dict.fromkeys(texts))}
     which = np.fromiter((distinct[text] for text in texts), np.int64, len(texts))
-    encoded = encoder.fresh(list(distinct))
+    order = list(distinct)
+    chunks = (order[i : i + _AT_ONCE] for i in range(0, len(order), _AT_ONCE))
+    encoded = [ids for chunk in chunks for ids in encoder.fresh(chunk)]
     lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
     return lengths, np.concatenate([np.empty(0, np.int32), *encoded]), which
 

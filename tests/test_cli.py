@@ -20,7 +20,7 @@ import pytest
 import rulerkit as rk
 from rulerkit.cli import app, main
 from rulerkit.params import study
-from rulerkit.tasks import TASKS
+from rulerkit.tasks import TASKS, Task
 
 REPOSITORY = Path(__file__).parents[1]
 COMMANDS = ("tasks", "show", "generate", "evaluate", "score", "report", "batch", "fetch")
@@ -110,6 +110,10 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
 
 
+def builtin(name: str) -> Task:
+    return rk.task(name).with_corpora("builtin")
+
+
 def table(text: str) -> dict[str, list[str]]:
     """Task -> its scores, of the tables that evaluate and score print."""
     found = (re.match(r"([\w.-]+) +(-|\d+\.\d\d .*)", line) for line in text.splitlines())
@@ -177,7 +181,7 @@ def test_show_is_plain_text_when_piped(project: Path) -> None:
     ended = program("show", "niah_multikey_1", "--length", "600", "--index", "2", "--seed", "5")
     assert (ended.status, ended.err) == (0, "")
     assert "\x1b" not in ended.out
-    example = rk.generate("niah_multikey_1", 600, 3, 5)[2]
+    example = rk.generate(builtin("niah_multikey_1"), 600, 3, 5)[2]
     assert f"{example.num_tokens} of 600 tokens" in ended.out
     assert example.references[0] in ended.out
     for role in ("instruction", "haystack", "needle", "distractor", "question", "answer_prefix"):
@@ -199,7 +203,7 @@ def test_generate_writes_upstreams_lines(rulerkit: Caller, tmp_path: Path) -> No
     assert text.endswith("\n")
     assert text.count("\n") == 5
     assert not list(file.parent.glob("*.part"))
-    for line, example in zip(text.splitlines(), rk.generate("qa_2", 2048, 5, 9), strict=True):
+    for line, example in zip(text.splitlines(), rk.generate(builtin("qa_2"), 2048, 5, 9), strict=True):
         row = json.loads(line)
         assert list(row) == [
             *("index", "input", "outputs", "length", "answer_prefix", "context", "question", "task", "max_new_tokens")
@@ -385,7 +389,7 @@ def test_report_in_each_format(project: Path, rulerkit: Caller, format: str, sho
     ended = rulerkit("report", project / "outputs/predictions", "--category", "vt", "--format", format)
     assert ended.status == 0
     assert re.search(shows, ended.out)
-    assert "reader-1024" in ended.out
+    assert "reader (1K window)" in ended.out
 
 
 def test_report_never_averages_over_missing_tasks(project: Path, rulerkit: Caller) -> None:

@@ -1,5 +1,7 @@
 """Ids of pieces, joined, are the ids of the whole: on every vocabulary, for random texts cut at clean cuts."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -175,6 +177,21 @@ def test_units_hold_the_ids_of_their_texts(vocabulary: Tokenizer) -> None:
         assert units.counts[i] == len(encoder(text))
     order = np.array([5, 0, 0, 2])
     assert units.pick(order).tolist() == np.concatenate([encoder(texts[i]) for i in order]).tolist()
+
+
+@pytest.mark.parametrize("harm", [None, b"", b"PK\x03\x04 torn"])
+def test_units_kept_in_a_file_are_the_same(tmp_path: Path, harm: bytes | None) -> None:
+    """The second process reads what the first wrote; a torn file is encoded anew, never believed."""
+    encoder, path = load_tokenizer("builtin").pieces, tmp_path / "kept.npz"
+    texts = [" one", " two", " one", " three-four"]
+    first = Units(texts, encoder, kept=path)
+    assert path.exists()
+    if harm is not None:
+        path.write_bytes(harm)
+    again = Units(texts, encoder, kept=path)
+    assert again.ids.tolist() == first.ids.tolist() == np.concatenate([encoder(text) for text in texts]).tolist()
+    assert again.offsets.tolist() == first.offsets.tolist()
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_interleaved_columns_are_rows() -> None:

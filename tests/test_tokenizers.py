@@ -167,6 +167,14 @@ def test_an_unknown_ranks_file_needs_its_pattern(data: Path, tmp_path: Path) -> 
     assert spelled.encode(MIXED).tolist() == named.encode(MIXED).tolist()
 
 
+def test_another_pattern_is_another_vocabulary(data: Path) -> None:
+    """Records compare fingerprints, and ids are kept in files named after them: other ids need another one."""
+    path = data / "tokenizers" / "openai" / "cl100k_base.tiktoken"
+    known, other = load_tokenizer(str(path)), load_tokenizer(f"{path}#qwen")
+    assert known.encode("1234567").tolist() != other.encode("1234567").tolist()
+    assert known.fingerprint != other.fingerprint
+
+
 def test_a_torn_ranks_file_is_refused(data: Path, tmp_path: Path) -> None:
     """A download that broke off at the end of a line, before all single bytes were there."""
     path = tmp_path / "torn.tiktoken"

@@ -1,14 +1,16 @@
 """What every family of tasks has in common."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
+from hashlib import sha256
 from typing import Any, ClassVar, Self
 
 from rulerkit.corpora import STAND_INS, Source, cache_dir
 from rulerkit.errors import UserError, unknown
 from rulerkit.example import Draft, Draw, Piece, Room
 from rulerkit.pieces import PieceEncoder
+from rulerkit.units import Units
 
 EDITIONS = ("2025", "2024")
 
@@ -111,11 +113,13 @@ def too_short(task: Task, room: Room, least: int) -> UserError:
     )
 
 
-def kept_file(source: Source, encoder: PieceEncoder, passes: int = 1) -> Path | None:
-    """Where the token ids of a corpus are kept, beside the corpora; None for ids that mean something in one process only."""
+def kept_units(texts: Sequence[str], encoder: PieceEncoder) -> Units:
+    """`Units` of many texts whose ids are kept beside the corpora, named after the texts and the vocabulary, so that the
+    next process need not encode them. The ids of `builtin` mean something in one process only: they are not kept."""
     if encoder.tokenizer.name == "builtin":
-        return None
-    return cache_dir() / "tokens" / f"{source.name}-{source.fingerprint}-{passes}-{encoder.fingerprint}.npz"
+        return Units(texts, encoder)
+    digest = sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return Units(texts, encoder, cache_dir() / "tokens" / f"{digest}-{encoder.fingerprint}.npz")
 
 
 _NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]

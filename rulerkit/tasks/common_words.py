@@ -14,7 +14,7 @@ from rulerkit.corpora import load_words
 from rulerkit.errors import UserError
 from rulerkit.example import Draft, Draw, Passage, Piece, Room, passage, run_of_words
 from rulerkit.pieces import PieceEncoder
-from rulerkit.tasks.base import Task, in_proportion, too_short
+from rulerkit.tasks.base import Task, in_proportion, kept_units, too_short
 from rulerkit.units import Units, interleave
 
 _OPENING = (
@@ -163,7 +163,7 @@ def _uncontained() -> list[str]:
 
 @lru_cache(maxsize=8)
 def _numbers(encoder: PieceEncoder, size: int) -> Units:
-    return Units(["1.", *[f" {i}." for i in range(2, size + 1)]], encoder)
+    return kept_units(["1.", *[f" {i}." for i in range(2, size + 1)]], encoder)
 
 
 @lru_cache(maxsize=8)
@@ -179,7 +179,7 @@ def _singles_and_pairs(encoder: PieceEncoder, num_pairs: int) -> Units:
     random, pairs = Random("pairs of words"), dict.fromkeys(words.everything)
     while len(pairs) < len(words.everything) + num_pairs:
         pairs[f"{adjectives[random.randrange(len(adjectives))]}-{nouns[random.randrange(len(nouns))]}"] = None
-    return Units([" " + text for text in pairs], encoder)
+    return kept_units([" " + text for text in pairs], encoder)
 
 
 @lru_cache(maxsize=8)

@@ -13,7 +13,7 @@ from rulerkit.corpora import Source, load_haystack, load_words
 from rulerkit.errors import UserError
 from rulerkit.example import Draft, Draw, Passage, Piece, Room, passage
 from rulerkit.pieces import PieceEncoder
-from rulerkit.tasks.base import Task, in_proportion, kept_file, too_short
+from rulerkit.tasks.base import Task, in_proportion, kept_units, too_short
 from rulerkit.tasks.noise import Item, fill_with_noise
 from rulerkit.tasks.pools import fill_with_lines, pool_size
 from rulerkit.units import Units
@@ -165,9 +165,8 @@ def _distinct(random: Random, kind: str, count: int) -> list[str]:
 @lru_cache(maxsize=16)
 def _pool(kind: str, length: int, ending: str, encoder: PieceEncoder) -> Units:
     """The first keys or values of an endless row, with their counts: twice as many as any context of `length` holds."""
-    return Units(
-        [f" {text}{ending}" for text in _pool_texts(kind, pool_size(length, 32 if kind == "uuids" else 8))], encoder
-    )
+    size = pool_size(length, 32 if kind == "uuids" else 8)
+    return kept_units([f" {text}{ending}" for text in _pool_texts(kind, size)], encoder)
 
 
 @lru_cache(maxsize=16)
@@ -188,8 +187,7 @@ def _essay_units(name: str, encoder: PieceEncoder, passes: int) -> tuple[Units, 
     for _ in range(passes - 1):
         starts.append(again - corpus.restart + len(words))
         words += corpus.words[corpus.restart :]
-    kept = kept_file(corpus.source, encoder, passes)
-    return Units([" " + word for word in words], encoder, kept), np.concatenate(starts)
+    return kept_units([" " + word for word in words], encoder), np.concatenate(starts)
 
 
 def fill_with_essay(items: list[Item], room: Room, corpus: str) -> list[Piece] | None:

@@ -10,7 +10,7 @@ import numpy as np
 from rulerkit.corpora import Source, answer_fictional, load_qa
 from rulerkit.example import Draft, Draw, Piece, Room, passage
 from rulerkit.pieces import PieceEncoder
-from rulerkit.tasks.base import Task, kept_file, too_short
+from rulerkit.tasks.base import Task, kept_units, too_short
 from rulerkit.units import Units
 
 _INSTRUCTION = (
@@ -156,8 +156,7 @@ def _cost(documents: list[int], bodies: Units, headers: Units) -> int:
 
 @lru_cache(maxsize=8)
 def _bodies(dataset: str, encoder: PieceEncoder) -> Units:
-    data = load_qa(dataset)
-    return Units([document + "\n\n" for document in data.documents], encoder, kept_file(data.source, encoder))
+    return kept_units([document + "\n\n" for document in load_qa(dataset).documents], encoder)
 
 
 @lru_cache(maxsize=8)

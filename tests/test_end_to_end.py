@@ -1,0 +1,154 @@
+"""The whole way with a real checkpoint and the original corpora: asked, answered, killed, gone on with, reported."""
+
+import csv
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from rulerkit.tasks import THIRTEEN
+from rulerkit.tokenizers import load_tokenizer
+
+LENGTH = 4096
+PROGRAM = [sys.executable, "-c", "from rulerkit.cli import main; main()"]
+
+
+class Place(NamedTuple):
+    """A project root with a tiny checkpoint in it, and the environment of the commands."""
+
+    root: Path
+    environment: dict[str, str]
+
+    def command(self, outputs: str) -> list[str]:
+        asked = f"{{lengths: [{LENGTH}], num_examples: 2, corpora: original, outputs: {outputs}}}"
+        return [*PROGRAM, "evaluate", "-f", "model.yaml", "-y", asked]
+
+    def predictions(self, outputs: str) -> Path:
+        return self.root / outputs / "predictions/main/tiny-llama"
+
+    def rows(self, outputs: str) -> dict[str, list[dict[str, Any]]]:
+        """Task -> its rows, by index."""
+        files = sorted(self.predictions(outputs).glob(f"*/{LENGTH}.jsonl"))
+        found = {file.parent.name: [json.loads(line) for line in file.read_text().splitlines()] for file in files}
+        return {task: sorted(rows, key=lambda row: row["index"]) for task, rows in found.items()}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Place:
+    """Two random layers under the real vocabulary of Llama-3; outputs differ from token to token."""
+    torch: Any = pytest.importorskip("torch", reason="the transformers engine needs torch")
+    transformers: Any = pytest.importorskip("transformers")
+
+    root = tmp_path_factory.mktemp("project")
+    for folder in ("params", "notebooks", "checkpoints"):
+        (root / folder).mkdir()
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=128256,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=2 * LENGTH,
+        initializer_range=0.2,  # so that logits are not flat and greedy answers differ
+        bos_token_id=128000,
+        eos_token_id=128001,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(root / "checkpoints/tiny")
+    shutil.copy(data / "tokenizers/llama-3/tokenizer.json", root / "checkpoints/tiny/tokenizer.json")
+    model = "{path: checkpoints/tiny, name: tiny-llama, label: Tiny, batch_size: 1, device: cpu}"
+    (root / "model.yaml").write_text(f"model: {model}\n")
+    environment = {**os.environ, "RULERKIT_HOME": str(root), "RULERKIT_DATA": str(data), "HF_HUB_OFFLINE": "1"}
+    return Place(root, environment)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(place: Place) -> "subprocess.CompletedProcess[str]":
+    done = subprocess.run(
+        place.command("undisturbed"), env=place.environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.slow
+def test_thirteen_tasks_within_their_budget(place: Place, undisturbed: "subprocess.CompletedProcess[str]") -> None:
+    found = place.rows("undisturbed")
+    assert set(found) == set(THIRTEEN)
+    tokenizer = load_tokenizer(str(place.root / "checkpoints/tiny"))
+    answers = set()
+    for task, rows in found.items():
+        record = json.loads((place.predictions("undisturbed") / task / f"{LENGTH}.json").read_text())
+        result = record["result"]
+        assert result["tokenizer"]["fingerprint"] == tokenizer.fingerprint
+        assert (result["length"], result["seed"], record["num_examples"]) == (LENGTH, 42, 2)
+        assert not any(source["stand_in"] for source in result["sources"].values())
+        assert [row["index"] for row in rows] == [0, 1]
+        for row in rows:
+            assert row["task"] == task
+            assert row["num_prompt_tokens"] < row["length"] <= LENGTH
+            assert row["finish_reason"] in ("stop", "length")
+            assert row["outputs"]
+            assert row["pred"]
+            answers.add(row["pred"])
+        assert len({row["digest"] for row in rows}) == 2
+    assert len(answers) == 26, "a model that says the same to every prompt proves nothing"
+    assert [line.split()[0] for line in undisturbed.stdout.splitlines() if " [" in line] == list(THIRTEEN)
+
+
+@pytest.mark.slow
+def test_killed_half_way_and_started_again(place: Place, undisturbed: "subprocess.CompletedProcess[str]") -> None:
+    """SIGKILL once some rows are there; the same command ends with the rows of a run that nobody disturbed."""
+    with subprocess.Popen(
+        place.command("killed"), env=place.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        until = time.monotonic() + 120
+        while sum(map(len, kept_lines(place, "killed").values())) < 11 and process.poll() is None:
+            assert time.monotonic() < until, "no rows after two minutes"
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    kept = kept_lines(place, "killed")
+    assert 11 <= sum(map(len, kept.values())) < 26
+    again = subprocess.run(
+        place.command("killed"), env=place.environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert again.returncode == 0, again.stderr
+    assert place.rows("killed") == place.rows("undisturbed")
+    for task, lines in kept.items():  # what was there is still there, in its place
+        assert kept_lines(place, "killed")[task][: len(lines)] == lines
+    assert again.stdout.replace("killed", "undisturbed") == undisturbed.stdout
+    assert not list(place.predictions("killed").rglob("*.lock"))
+
+
+def kept_lines(place: Place, outputs: str) -> dict[str, list[str]]:
+    """Task -> the whole lines of its file."""
+    files = sorted(place.predictions(outputs).glob("*/*.jsonl"))
+    return {file.parent.name: file.read_text().split("\n")[:-1] for file in files}
+
+
+@pytest.mark.slow
+def test_reported_on_a_laptop(place: Place, undisturbed: "subprocess.CompletedProcess[str]", tmp_path: Path) -> None:
+    """From a copy of outputs/ alone: no checkpoint, no tokenizer, no corpora."""
+    shutil.copytree(place.root / "undisturbed", tmp_path / "copied")
+    away = {name: value for name, value in os.environ.items() if not name.startswith("RULERKIT_")}
+    done = subprocess.run(
+        [*PROGRAM, "report", "copied", "--format", "csv"], cwd=tmp_path, env=away, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert [row["task"] for row in rows] == list(THIRTEEN)
+    for row in rows:
+        assert (row["model"], row["label"], row["n"], row["have"]) == ("tiny-llama", "Tiny", "2", "")
+        assert (row["stand_in"], row["engine"], row["length"]) == ("False", "transformers", str(LENGTH))
+    notes = {row["task"]: row["note"] for row in rows if row["note"]}
+    assert set(notes) <= {"niah_single_2", "qa_2"} | {task for task in THIRTEEN if task.startswith("niah")}
