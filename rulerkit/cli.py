@@ -101,6 +101,8 @@ def generate(
         for tokens in lengths
         for each in asked
     ]
+    if len(orders) == 1 and output.is_dir():
+        raise UserError(f"--output {output} is a folder: give the name of a file, such as {output / 'vt.jsonl'}")
     inside = [output / str(o.length) / "data" / o.task.name / "validation.jsonl" for o in orders]
     write_grid(orders, inside if len(orders) > 1 else [output], workers)
     typer.echo(f"{len(orders)} x {num_examples} examples: {output}")
@@ -160,14 +162,12 @@ def report(
 ) -> None:
     """The leaderboard over a folder of predictions, with intervals; needs no model, tokenizer or corpus."""
     from rulerkit.cells import read_cells
-    from rulerkit.scoring import score as judge
-    from rulerkit.summary import summarize
     from rulerkit.tables import table_text
 
     cells = read_cells(folder)
     if not cells:
         raise UserError(f"no predictions in {folder}: it should hold <model>/<task>/<length>.jsonl")
-    typer.echo(table_text(summarize(judge(cells)), format, category), nl=False)
+    typer.echo(table_text(_summary(cells), format, category), nl=False)
 
 
 @app.command()
@@ -201,11 +201,12 @@ def batch(
 @app.command()
 def fetch() -> None:
     """Download the original essays, SQuAD and HotpotQA from their owners' addresses into the cache."""
-    from rulerkit.corpora import cache_dir
-    from rulerkit.corpora import fetch as download
+    from rulerkit import corpora
 
-    paths = download()
-    typer.echo(f"{len(paths)} files in {cache_dir()}; use them with `corpora: original` (params/sizes/paper.yaml does)")
+    paths = corpora.fetch()
+    typer.echo(
+        f"{len(paths)} files in {corpora.cache_dir()}; use them with `corpora: original` (params/sizes/paper.yaml does)"
+    )
 
 
 # --- helpers ----------------------------------------------------------------------------------------------------------
@@ -213,14 +214,9 @@ def fetch() -> None:
 
 def _settings(settings: list[str] | None) -> dict[str, Any]:
     """The parameters given as YAML on the command line."""
-    import yaml
-
     merged: dict[str, Any] = {}
     for text in settings or []:
-        try:
-            content = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise UserError(f"-y {text!r} is not YAML: {' '.join(str(error).split())}") from error
+        content = _yaml(text, "-y")
         if not isinstance(content, dict):
             raise UserError(f"-y {text!r} says no `name: value`; write it like -y 'num_examples: 5'")
         merged |= content
@@ -229,24 +225,31 @@ def _settings(settings: list[str] | None) -> dict[str, Any]:
 
 def _task(text: str) -> Any:
     """A task given on the command line: a name, or a mapping in YAML."""
-    import yaml
-
     from rulerkit.tasks import task
 
+    return task(_yaml(text, "the task") if text.lstrip().startswith("{") else text)
+
+
+def _yaml(text: str, what: str) -> Any:
+    import yaml
+
     try:
-        return task(yaml.safe_load(text) if text.lstrip().startswith("{") else text)
+        return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise UserError(
-            f"the task {text!r} is not YAML: {' '.join(str(error).split())}; write it like '{{base: vt, num_hops: 6}}'"
-        ) from error
+        raise UserError(f"{what} {text!r} is not YAML ({' '.join(str(error).split())}); see --help") from error
+
+
+def _summary(cells: list[Any], *grid: Any) -> Any:
+    from rulerkit.scoring import score as judge
+    from rulerkit.summary import summarize
+
+    return summarize(judge(cells), *grid)
 
 
 def _print_scores(cells: list[Any], *grid: Any) -> None:
-    from rulerkit.scoring import score as judge
-    from rulerkit.summary import summarize
     from rulerkit.tables import task_table_text
 
-    summary = summarize(judge(cells), *grid)
+    summary = _summary(cells, *grid)
     for run, model in summary.cells[["run", "model"]].drop_duplicates().itertuples(index=False):
         typer.echo(f"\n{model} ({run})")
         typer.echo(task_table_text(summary, model, run), nl=False)
@@ -272,8 +275,6 @@ def _with_bar(results: Any, total: int) -> int:
 
 def _print_leaderboard(study: Any) -> None:
     from rulerkit.cells import read_cells
-    from rulerkit.scoring import score as judge
-    from rulerkit.summary import summarize
     from rulerkit.tables import table_text
 
     names = {model["name"] for model in study.models}
@@ -281,7 +282,7 @@ def _print_leaderboard(study: Any) -> None:
     found = read_cells(study.predictions) if study.predictions.is_dir() else []
     cells = [c for c in found if c.model in names and c.task in tasks and c.length in study.lengths and c.rows]
     if cells:
-        typer.echo("\n" + table_text(summarize(judge(cells), tasks, study.lengths)))
+        typer.echo("\n" + table_text(_summary(cells, tasks, study.lengths)))
     for kind in ("figures", "tables", "notebooks"):
         typer.echo(f"{kind + ':':10} {study.outputs / kind / study.run}")
 

@@ -1,14 +1,16 @@
 """Examples as a function: (task, length, prompt format, seed, index) to one example that fills its token budget."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import ceil
 from typing import Any
 
 import numpy as np
 
 from rulerkit.errors import UserError
 from rulerkit.example import Draft, Draw, Example, Passage, Piece, Room, passage
+from rulerkit.pieces import PieceEncoder, piece_encoder
 from rulerkit.prompt_format import DIRECT, PromptFormat
 from rulerkit.tasks import Task, task
 from rulerkit.tokenizers import Ids
@@ -82,43 +84,56 @@ class Examples:
 
 
 def _compose(task: Task, length: int, index: int, seed: int, form: PromptFormat) -> Example:
-    """Draft, encode what is fixed, fill the rest.
-
-    Where pieces cannot be joined exactly for this tokenizer, the whole is encoded and the room corrected until it fits.
-    """
+    """Draft, encode what is fixed, fill the rest."""
     draw = Draw(seed, task.name, index)
     draft = task.draft(draw, length)
     stream = draw.random.getrandbits(32)
     head, tail = _fixed(draft, form)
+    encoder = piece_encoder(form.tokenizer)
     budget = length - task.answer_tokens - form.thinking_tokens
-    left = spare = budget - sum(piece.num_tokens for piece in head + tail)
+
+    def filled(left: int) -> Example:
+        context = task.fill(draft, Room(length, left, encoder, np.random.RandomState(stream)))
+        blocks, inside = tuple(head + context + tail), (len(head), len(head) + len(context))
+        return Example(index, task.name, length, draft.references, task.answer_tokens, blocks, inside)
+
+    if encoder.exact:
+        left = budget - sum(piece.num_tokens for piece in head + tail)
+        if left < 0:
+            raise _no_room(task, length, budget - left, budget)
+        example = filled(left)
+        if _exact(example, encoder):
+            return example
+    fixed = len(_whole("".join(piece.text for piece in head + tail), form))
+    if fixed > budget:
+        raise _no_room(task, length, fixed, budget)
+    return _fitted(filled, fixed, budget, form)
+
+
+def _fitted(filled: Callable[[int], Example], fixed: int, budget: int, form: PromptFormat) -> Example:
+    """The fullest example within the budget where pieces cannot be joined exactly: the whole is encoded, and the room
+    corrected by what was over or missing, a few times."""
+    left = 2 * (budget - fixed)  # pieces count for more alone than together
     best: Example | None = None
     for _ in range(_FITTING_ROUNDS):
-        room = Room(length, left, form.tokenizer.pieces, np.random.RandomState(stream))
-        if left < 0:
-            raise _no_room(task, length, budget - spare, budget)
-        context = task.fill(draft, room)
-        blocks = tuple(head + context + tail)
-        example = Example(
-            index,
-            task.name,
-            length,
-            draft.references,
-            task.answer_tokens,
-            blocks,
-            (len(head), len(head) + len(context)),
-        )
-        if _exact(example, form):
-            return example
-        example = replace(example, whole_ids=_whole(example, form))
+        try:
+            example = filled(left)
+        except UserError:
+            if best is None:
+                raise
+            break
+        example = replace(example, whole_ids=_whole(example.prompt, form))
         over = example.num_tokens - budget
         if over <= 0 and (best is None or example.num_tokens > best.num_tokens):
             best = example
-        if over == 0 or (best is not None and over > 0) or not context:
+        counted = sum(piece.num_tokens for piece in example.blocks[slice(*example.context)])
+        share = max(0.1, (example.num_tokens - fixed) / max(1, counted))
+        step = ceil(over / share) if over > 0 else int(over / share)
+        if step == 0 or not counted:
             break
-        left -= over
+        left -= step
     if best is None:
-        raise _no_room(task, length, budget - spare, budget)
+        raise UserError(f"{example.task} was not fitted into {example.length} tokens in {_FITTING_ROUNDS} rounds")
     return best
 
 
@@ -134,13 +149,13 @@ def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
         return bos, _joint([*start, *tail], form, start=True, end=True)
     opening = _settled([start[0], replace(start[1], parts=start[1].parts[:1])])
     first = _joint(opening, form, start=True)
-    rest = form.tokenizer.pieces.many(start[1].parts[1:])
+    rest = piece_encoder(form.tokenizer).many(start[1].parts[1:])
     instruction = replace(
         first[-1],
         text=first[-1].text + "".join(start[1].parts[1:]),
         tokens=np.concatenate([first[-1].tokens, *rest]),
     )
-    encoder = form.tokenizer.pieces
+    encoder = piece_encoder(form.tokenizer)
     more = [Piece(p.text, p.role, np.concatenate(encoder.many(p.parts)), p.key, p.value) for p in draft.head[1:]]
     return bos + first[:-1] + [instruction, *more], _joint(tail, form, end=True)
 
@@ -155,22 +170,19 @@ def _settled(passages: list[Passage]) -> list[Passage]:
 def _joint(passages: list[Passage], form: PromptFormat, start: bool = False, end: bool = False) -> list[Piece]:
     """Neighbours encoded as one text; empty ones are left out."""
     passages = [p for p in passages if p.text]
-    ids = form.tokenizer.pieces.joint([p.text for p in passages], start, end)
+    ids = piece_encoder(form.tokenizer).joint([p.text for p in passages], start, end)
     return [Piece(p.text, p.role, i, p.key, p.value) for p, i in zip(passages, ids, strict=True)]
 
 
-def _exact(example: Example, form: PromptFormat) -> bool:
+def _exact(example: Example, encoder: PieceEncoder) -> bool:
     """Whether the ids of the pieces, joined, are known to be those of the whole."""
-    encoder = form.tokenizer.pieces
-    if not encoder.exact:
-        return False
     first, last = example.context
     blocks = example.blocks[max(0, first - 1) : last + 1]
     return all(encoder.clean_cut(left.text, right.text) for left, right in pairwise(blocks) if left.text)
 
 
-def _whole(example: Example, form: PromptFormat) -> Ids:
-    return np.concatenate([np.array(form.bos, dtype=np.int32), form.tokenizer.encode(example.prompt)])
+def _whole(text: str, form: PromptFormat) -> Ids:
+    return np.concatenate([np.array(form.bos, dtype=np.int32), form.tokenizer.encode(text)])
 
 
 def _no_room(task: Task, length: int, fixed: int, budget: int) -> UserError:

@@ -9,11 +9,14 @@ none is exact, `PieceEncoder.exact` is False and prompts are encoded whole.
 """
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from rulerkit.tokenizers import Ids, Tokenizer
+
+RULES = 1
+"""Raised whenever the ids of a piece would come out otherwise, so that ids kept on disk are made anew."""
 
 _HEAD, _TAIL = "\n", "Q"
 _REMEMBERED = 300_000
@@ -204,3 +207,9 @@ class PieceEncoder:
         rest = self.fresh(row[1:])
         joined = np.concatenate([self.start(row[0]), *rest])
         return np.array_equal(joined, self.tokenizer.encode("".join(row)))
+
+
+@lru_cache(maxsize=16)
+def piece_encoder(tokenizer: Tokenizer) -> PieceEncoder:
+    """The piece encoder of a tokenizer, made at first use and kept with its memory."""
+    return PieceEncoder(tokenizer)

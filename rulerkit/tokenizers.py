@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +56,6 @@ class Tokenizer:
     def count(self, text: str) -> int:
         """How many tokens a text has when encoded on its own."""
         return len(self.encode_many([text])[0])
-
-    @cached_property
-    def pieces(self) -> Any:
-        """This tokenizer's `pieces.PieceEncoder`, made at first use and kept with its memory of counts."""
-        from rulerkit.pieces import PieceEncoder
-
-        return PieceEncoder(self)
 
 
 @cache
@@ -120,7 +113,7 @@ def _from_folder(spec: str, folder: Path) -> Tokenizer:
 
 def _from_file(spec: str, path: Path, pattern: str) -> Tokenizer:
     data = path.read_bytes()
-    digest = _fingerprint(data)
+    digest = _fingerprint(data + pattern.encode())  # another pattern is another tokenizer
     settings = {} if path.suffix == ".txt" else _settings(path.parent)
     try:
         if path.suffix == ".txt":
@@ -130,7 +123,7 @@ def _from_file(spec: str, path: Path, pattern: str) -> Tokenizer:
         elif path.suffix == ".json":
             found = vocabularies.hugging_face(path, settings)
         elif re.match(rb"[A-Za-z0-9+/=]+ \d+\n", data):
-            found = vocabularies.ranks_file(spec, digest, data, pattern)
+            found = vocabularies.ranks_file(spec, data, pattern)
         else:
             found = vocabularies.sentencepiece(path)
     except (ValueError, KeyError, RuntimeError, SyntaxError, TypeError, AttributeError) as error:

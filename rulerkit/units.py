@@ -25,8 +25,9 @@ class Units:
     def __init__(self, texts: Sequence[str], encoder: PieceEncoder, kept: Path | None = None) -> None:
         """`kept` is a file in which the ids are kept between processes; it must be named after texts and tokenizer."""
         self.texts = texts
-        lengths, pool, which = _read(kept) or _encoded(texts, encoder)
-        if kept and not kept.exists():
+        found = _read(kept)
+        lengths, pool, which = found or _encoded(texts, encoder)
+        if kept and not found:
             _write(kept, lengths, pool, which)
         starts = np.concatenate([[0], np.cumsum(lengths)])
         self.counts: np.ndarray = lengths[which]

@@ -6,6 +6,7 @@ import re
 from ast import literal_eval
 from collections.abc import Callable, Sequence
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -147,9 +148,9 @@ def _byte_pair(
     )
 
 
-def ranks_file(name: str, digest: str, data: bytes, pattern: str) -> Vocabulary:
+def ranks_file(name: str, data: bytes, pattern: str) -> Vocabulary:
     """A tiktoken ranks file; its split pattern is known by the file's checksum, or given."""
-    known, special, bos = _RANKS_FILES.get(digest, ("", {}, None))
+    known, special, bos = _RANKS_FILES.get(sha256(data).hexdigest()[:16], ("", {}, None))
     pattern = PATTERNS.get(pattern or known, pattern)
     if not pattern:
         raise UserError(

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import nbformat
 import pytest
 
 from rulerkit.batch import Batch, execute, read_batch
@@ -37,10 +36,16 @@ FREE = 'import rulerkit as rk\nprint("seed", rk.study(globals(), notebook="30_fr
 
 
 def notebook(path: Path, parameters: str, source: str) -> None:
-    cells = [nbformat.v4.new_code_cell(text) for text in (parameters, source)]
-    cells[0]["metadata"]["tags"] = ["parameters"]
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
+    empty: dict[str, Any] = {"cell_type": "code", "execution_count": None, "outputs": []}
+    cells = [
+        {**empty, "id": "parameters", "metadata": {"tags": ["parameters"]}, "source": parameters},
+        {**empty, "id": "source", "metadata": {}, "source": source},
+    ]
+    about = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    path.write_text(json.dumps({"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}))
+
+
+Notebook = dict[str, Any]
 
 
 def make_project(root: Path) -> Path:
@@ -193,7 +198,7 @@ class Ran(NamedTuple):
 
     root: Path
     ended: "subprocess.CompletedProcess[str]"
-    books: dict[str, nbformat.NotebookNode]
+    books: dict[str, Notebook]
 
 
 @pytest.fixture(scope="module")
@@ -207,12 +212,12 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
         "parameters": {"run": "r", "lengths": [1024], "num_examples": 1, "tasks": ["vt"], "seed": 5},
     }
     (root / "params/batches/mine.yaml").write_text(json.dumps(content))
-    ended = rulerkit(root, "batch", "params/batches/mine.yaml", "--jobs", 2)
+    ended = rulerkit(root, "batch", "params/batches/mine.yaml", "--jobs", 3)
     paths = (root / "outputs/notebooks/r").rglob("*.ipynb")
-    return Ran(root, ended, {f"{path.parent.name} {path.stem}": nbformat.read(path, as_version=4) for path in paths})
+    return Ran(root, ended, {f"{path.parent.name} {path.stem}": json.loads(path.read_text()) for path in paths})
 
 
-def said(book: nbformat.NotebookNode) -> str:
+def said(book: Notebook) -> str:
     return "".join(out.get("text", "") for cell in book["cells"] for out in cell.get("outputs", []))
 
 

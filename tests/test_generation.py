@@ -13,7 +13,8 @@ import pytest
 
 from rulerkit.errors import UserError
 from rulerkit.example import ROLES, Example, Piece
-from rulerkit.generation import PROMPT_VERSION, generate, to_json, write_jsonl
+from rulerkit.generation import PROMPT_VERSION, generate
+from rulerkit.pieces import piece_encoder
 from rulerkit.prompt_format import prompt_format
 from rulerkit.tasks import TASKS, THIRTEEN, Task, task
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
@@ -124,7 +125,7 @@ def test_where_pieces_cannot_be_joined_prompts_are_encoded_whole(data: Path) -> 
     inner = load_tokenizer(str(data / "tokenizers" / "llama-2"))
     tokenizer = Tokenizer("odd", "0", lambda texts: [inner.encode(t)[::-1].tolist() for t in texts], inner.decode, 1)
     form = prompt_format(tokenizer, template="llama2")
-    assert not tokenizer.pieces.exact
+    assert not piece_encoder(tokenizer).exact
     for name in THIRTEEN:
         example = generate(builtin(name), 4096, 1, prompt_format=form)[0]
         check_example(example, 4096, (1,), tokenizer)
@@ -302,32 +303,6 @@ def test_a_row_of_examples() -> None:
     assert len(examples) == len(list(examples)) == 3
     with pytest.raises(IndexError):
         examples[3]
-
-
-# --- files --------------------------------------------------------------------------------------------------------------
-
-
-def test_upstreams_lines(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "vt.jsonl"
-    examples = generate("vt", 1024, 3, prompt_format=prompt_format("builtin", template="base"))
-    write_jsonl(examples, path)
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    assert [row["index"] for row in rows] == [0, 1, 2]
-    for row, example in zip(rows, examples, strict=True):
-        assert row == to_json(example)
-        assert row["input"] + row["answer_prefix"] == example.prompt
-        assert row["outputs"] == list(example.references)
-        assert row["length"] == example.num_tokens + 30
-        assert row["context"] in row["input"]
-        assert row["question"] in row["input"]
-        assert (row["task"], row["max_new_tokens"]) == ("vt", 30)
-    assert list(tmp_path.rglob("*.part")) == []
-
-
-def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="file"):
-        write_jsonl(generate("niah_single_1", 1024, 1), tmp_path / "file" / "out.jsonl")
 
 
 def test_a_record_says_all_that_defines_the_examples() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rulerkit.pieces import PieceEncoder, settle
+from rulerkit.pieces import PieceEncoder, piece_encoder, settle
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
 from rulerkit.units import Units, interleave, ranges
 
@@ -92,7 +92,7 @@ WORDS = st.lists(st.one_of(st.sampled_from(ATOMS), st.text(max_size=6)), max_siz
 
 
 def check_cuts(vocabulary: Tokenizer, parts: list[str]) -> None:
-    joined = np.concatenate([vocabulary.pieces.start(parts[0]), *vocabulary.pieces.many(parts[1:])])
+    joined = np.concatenate([piece_encoder(vocabulary).start(parts[0]), *piece_encoder(vocabulary).many(parts[1:])])
     assert joined.tolist() == vocabulary.encode("".join(parts)).tolist(), parts
 
 
@@ -100,7 +100,7 @@ def check_cuts(vocabulary: Tokenizer, parts: list[str]) -> None:
 @given(texts=st.lists(WORDS, min_size=2, max_size=4), draw=st.randoms(use_true_random=False))
 def test_clean_cuts_are_exact(vocabulary: Tokenizer, texts: list[str], draw) -> None:
     """Whatever `clean_cut` allows. The text ends in a letter, as every prompt that ends in an answer prefix does."""
-    encoder, text = vocabulary.pieces, ("".join(texts) + "a").encode("utf-8", "ignore").decode()
+    encoder, text = piece_encoder(vocabulary), ("".join(texts) + "a").encode("utf-8", "ignore").decode()
     if not encoder.exact:
         pytest.skip("prompts of this vocabulary are encoded whole")
     cuts = [i for i in range(1, len(text)) if encoder.clean_cut(text[:i], text[i:])]
@@ -112,13 +112,13 @@ def test_clean_cuts_are_exact(vocabulary: Tokenizer, texts: list[str], draw) -> 
 @given(before=WORDS, border=st.sampled_from(BORDERS), after=WORDS)
 def test_difficult_borders(vocabulary: Tokenizer, before: str, border: str, after: str) -> None:
     left, _, right = (before + border + after + "a").encode("utf-8", "ignore").decode().partition("|")
-    if left and vocabulary.pieces.exact and vocabulary.pieces.clean_cut(left, right):
+    if left and piece_encoder(vocabulary).exact and piece_encoder(vocabulary).clean_cut(left, right):
         check_cuts(vocabulary, [left, right])
 
 
 def test_every_vocabulary_can_be_cut(vocabulary: Tokenizer) -> None:
     """A vocabulary that cannot costs half a second for each prompt: worth knowing."""
-    assert vocabulary.pieces.exact
+    assert piece_encoder(vocabulary).exact
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_every_vocabulary_can_be_cut(vocabulary: Tokenizer) -> None:
     ],
 )
 def test_where_a_text_may_be_cut(left: str, right: str, clean: bool) -> None:
-    assert load_tokenizer("builtin").pieces.clean_cut(left, right) is clean
+    assert piece_encoder(load_tokenizer("builtin")).clean_cut(left, right) is clean
 
 
 def test_a_tokenizer_that_merges_across_borders_is_not_called_exact() -> None:
@@ -156,7 +156,7 @@ def test_settling_blanks_keeps_the_text(parts: list[str]) -> None:
 
 def test_joint_neighbours_share_out_the_ids_of_the_whole(vocabulary: Tokenizer) -> None:
     texts = ["<|im_start|>user\n", "Some special", " magic", "numbers?", " The answer is"]
-    shared = vocabulary.pieces.joint(texts, start=True)
+    shared = piece_encoder(vocabulary).joint(texts, start=True)
     assert len(shared) == len(texts)
     assert np.concatenate(shared).tolist() == vocabulary.encode("".join(texts)).tolist()
 
@@ -169,7 +169,7 @@ def test_the_memory_forgets_without_harm(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_units_hold_the_ids_of_their_texts(vocabulary: Tokenizer) -> None:
-    encoder = vocabulary.pieces
+    encoder = piece_encoder(vocabulary)
     texts = [" one", " two", " three-four", " one", " 5", " 中文"]
     units = Units(texts, encoder)
     for i, text in enumerate(texts):
@@ -182,7 +182,7 @@ def test_units_hold_the_ids_of_their_texts(vocabulary: Tokenizer) -> None:
 @pytest.mark.parametrize("harm", [None, b"", b"PK\x03\x04 torn"])
 def test_units_kept_in_a_file_are_the_same(tmp_path: Path, harm: bytes | None) -> None:
     """The second process reads what the first wrote; a torn file is encoded anew, never believed."""
-    encoder, path = load_tokenizer("builtin").pieces, tmp_path / "kept.npz"
+    encoder, path = piece_encoder(load_tokenizer("builtin")), tmp_path / "kept.npz"
     texts = [" one", " two", " one", " three-four"]
     first = Units(texts, encoder, kept=path)
     assert path.exists()
@@ -195,7 +195,7 @@ def test_units_kept_in_a_file_are_the_same(tmp_path: Path, harm: bytes | None) -
 
 
 def test_interleaved_columns_are_rows() -> None:
-    encoder = load_tokenizer("builtin").pieces
+    encoder = piece_encoder(load_tokenizer("builtin"))
     numbers, words = Units(["1.", " 2.", " 3."], encoder), Units([" able cat", " dog"], encoder)
     texts, counts, ids = interleave((numbers, np.arange(3)), (words, np.array([1, 0, 1])))
     assert texts == ["1.", " dog", " 2.", " able cat", " 3.", " dog"]

@@ -68,11 +68,12 @@ def task(spec: str | Mapping[str, Any] | Task) -> Task:
     for knob in knobs:
         if knob not in known:
             raise unknown(f"knob of {base.name}", knob, known)
-    changes = [f"{knob}_{value}" for knob, value in sorted(knobs.items()) if value != getattr(base, knob)]
+    variant = replace(base, **knobs)
+    changes = [f"{knob}_{value}" for knob, value in sorted(vars(variant).items()) if value != getattr(base, knob)]
     name = str(spec.get("name") or "-".join([base.name, *changes]))
     if not _SAFE_NAME.fullmatch(name):
         raise UserError(f"the task name {name!r} is not fit for a folder: give a `name` of letters, digits, . _ and -")
-    return replace(base, name=name, **knobs)
+    return replace(variant, name=name)
 
 
 def read_answer(text: str) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 from rulerkit.corpora import STAND_INS, Source, cache_dir
 from rulerkit.errors import UserError, unknown
 from rulerkit.example import Draft, Draw, Piece, Room
-from rulerkit.pieces import PieceEncoder
+from rulerkit.pieces import RULES, PieceEncoder
 from rulerkit.units import Units
 
 EDITIONS = ("2025", "2024")
@@ -119,7 +119,7 @@ def kept_units(texts: Sequence[str], encoder: PieceEncoder) -> Units:
     if encoder.tokenizer.name == "builtin":
         return Units(texts, encoder)
     digest = sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    return Units(texts, encoder, cache_dir() / "tokens" / f"{digest}-{encoder.fingerprint}.npz")
+    return Units(texts, encoder, cache_dir() / "tokens" / f"v{RULES}" / f"{digest}-{encoder.fingerprint}.npz")
 
 
 _NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]

@@ -49,8 +49,10 @@ class FrequentWords(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.alpha, int | float) or self.alpha <= 1:
-            raise UserError(f"alpha of the task {self.name} is {self.alpha!r}: it must be a number above 1")
+        if not isinstance(self.alpha, int | float) or not 1 < self.alpha < 100:
+            raise UserError(
+                f"alpha of the task {self.name} is {self.alpha!r}: it must be a number above 1 and below 100"
+            )
         if 26**self.word_length < 100 * self.k:
             raise UserError(
                 f"word_length of the task {self.name} is {self.word_length}: too short for {self.k} answers"
