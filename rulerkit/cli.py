@@ -1,5 +1,6 @@
 """The command line. Heavy modules are imported inside the commands, so that --help answers at once."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -203,10 +204,8 @@ def fetch() -> None:
     """Download the original essays, SQuAD and HotpotQA from their owners' addresses into the cache."""
     from rulerkit import corpora
 
-    paths = corpora.fetch()
-    typer.echo(
-        f"{len(paths)} files in {corpora.cache_dir()}; use them with `corpora: original` (params/sizes/paper.yaml does)"
-    )
+    found = corpora.fetch()
+    typer.echo(f"{len(found)} files in {corpora.cache_dir()}; `corpora: original` uses them")
 
 
 # --- helpers ----------------------------------------------------------------------------------------------------------
@@ -257,8 +256,6 @@ def _print_scores(cells: list[Any], *grid: Any) -> None:
 
 def _with_bar(results: Any, total: int) -> int:
     """Follow runs on a bar, name each that ends; returns how many failed."""
-    import shlex
-
     from tqdm import tqdm
 
     failed = 0

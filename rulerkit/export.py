@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -15,7 +15,6 @@ from rulerkit.errors import UserError
 from rulerkit.example import Example
 from rulerkit.generation import Examples, generate
 from rulerkit.prompt_format import PromptFormat
-from rulerkit.store import disk
 from rulerkit.tasks import Task
 
 _CHUNK = 16
@@ -87,13 +86,18 @@ def _lines(order: Order, start: int, stop: int) -> list[str]:
 
 def _write(path: Path, chunks: Iterable[list[str]], bar: Any) -> None:
     part = path.with_name(path.name + ".part")
-    with disk(path):
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("w", encoding="utf-8", errors="surrogatepass") as file:
             for lines in chunks:
                 file.writelines(lines)
                 bar.update(len(lines))
         part.replace(path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}; choose another --output") from error
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 @lru_cache(maxsize=4)

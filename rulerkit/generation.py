@@ -30,7 +30,8 @@ def generate(
 ) -> "Examples":
     """The examples of one cell, made when they are asked for.
 
-    `length` is the token budget of each: template, prompt, answer and thinking together. Index i asks the same question
+    A task's name stands for the original corpora; `task(name).with_corpora("builtin")` reads the stand-ins. `length` is the
+    token budget of each: template, prompt, answer and thinking together. Index i asks the same question
     at every length, and is the same whatever else was generated.
     """
     return Examples(_task(task), length, num_examples, seed, prompt_format or PromptFormat())

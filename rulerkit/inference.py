@@ -99,11 +99,16 @@ def evaluate(study: "Study", fresh: bool = False, progress: bool = True) -> list
     from rulerkit.generation import generate
     from rulerkit.models import load_model
 
-    tokens = len(study.models) * len(study.tasks) * sum(study.lengths) * study.num_examples
+    models = [
+        load_model(spec) for spec in study.models
+    ]  # no weights yet; what is no model is said before hours are spent
+    for model in models:
+        for task in study.tasks:  # what does not fit, or which corpus is missing, likewise
+            _ = generate(task, study.lengths[0], 1, study.seed, model.prompt_format)[0].num_tokens
+    tokens = len(models) * len(study.tasks) * sum(study.lengths) * study.num_examples
     cells = []
     with Progress(tokens, disable=not progress) as bar:
-        for spec in study.models:
-            model = load_model(spec)
+        for model in models:
             try:
                 for length in study.lengths:
                     for task in study.tasks:

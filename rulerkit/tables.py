@@ -146,12 +146,12 @@ def _notes(summary: Summary, category: str) -> list[str]:
         f"Means over {models['tasks'].iloc[0]} task{'s' if models['tasks'].iloc[0] > 1 else ''}; marked scores reach "
         f"the threshold; ± is the wider side of the {percent} interval; ranks are among models of the same alignment.",
         *notes,
-        *_cell_notes(summary),
+        *_cell_notes(summary, category),
     ]
 
 
-def _cell_notes(summary: Summary) -> list[str]:
-    cells = summary.cells
+def _cell_notes(summary: Summary, category: str = "all") -> list[str]:
+    cells = summary.cells if category == "all" else summary.cells[summary.cells["category"] == category]
     counts = cells.loc[cells["complete"], "n"]
     notes = []
     if len(counts):

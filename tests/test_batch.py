@@ -218,7 +218,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 
 def said(book: Notebook) -> str:
-    return "".join(out.get("text", "") for cell in book["cells"] for out in cell.get("outputs", []))
+    return "".join("".join(out.get("text", [])) for cell in book["cells"] for out in cell.get("outputs", []))
 
 
 def test_executed_notebooks_lie_by_run_and_model(ran: Ran) -> None:

@@ -107,6 +107,8 @@ def read_spec(spec: str | Mapping[str, Any]) -> dict[str, Any]:
     `reader-<tokens>` for any window, or a hub id `org/name`, in this order. A mapping may name a `base` and say what
     differs; without a `name` of its own such a variant is named after what differs.
     """
+    if not isinstance(spec, str | Mapping):
+        raise UserError(f"a model is a name, a path or a mapping; seen: {spec!r}")
     who = spec if isinstance(spec, str) else str(spec.get("name", spec.get("base", spec.get("path", "of a mapping"))))
     return check_spec(_expand(spec, ()), who)
 

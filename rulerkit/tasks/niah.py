@@ -5,7 +5,7 @@ import uuid
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from random import Random
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -73,6 +73,9 @@ class Needles(Task):
     @property
     def default_new_tokens(self) -> int:
         return in_proportion(128, self.num_queries * self.num_values, 4)
+
+    def with_corpora(self, kind: str) -> Self:
+        return super().with_corpora(kind) if self.haystack == "essay" else self
 
     def sources(self) -> dict[str, Source]:
         return {"essays": load_haystack(self.essays).source} if self.haystack == "essay" else {}
