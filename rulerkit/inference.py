@@ -6,6 +6,7 @@ and `<length>.json` beside it, the record of how they were made. The two files a
 
 import json
 import os
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -93,7 +94,8 @@ def predict(
 def evaluate(study: "Study", fresh: bool = False, progress: bool = True) -> list[Cell]:
     """Let every model of a study answer all its tasks at all its lengths, shortest first; only what is missing.
 
-    One progress bar runs over all cells. Models come one after the other, each loaded when it has something to answer
+    A length that a model cannot be given is named, with what would make it fit, and left out. One progress bar runs over all
+    cells. Models come one after the other, each loaded when it has something to answer
     and closed before the next.
     """
     from rulerkit.generation import generate
@@ -111,6 +113,9 @@ def evaluate(study: "Study", fresh: bool = False, progress: bool = True) -> list
         for model in models:
             try:
                 for length in study.lengths:
+                    if reason := model.too_long(length):
+                        bar.bar.write(f"not run: {model.name} at {length}: {reason}", file=sys.stderr)
+                        continue
                     for task in study.tasks:
                         examples = generate(task, length, study.num_examples, study.seed, model.prompt_format)
                         cells.append(predict(model, examples, study.predictions, fresh, bar))
@@ -153,7 +158,8 @@ def _row(example: Any, answer: "Answer", name: str) -> dict[str, Any]:
             f"{name} returned the prompt of example {example.index} of {example.task}: the engine returns the prompt "
             "with its answer, which would score 100 everywhere; let it return only the new text"
         )
-    return {
+    usage = {"usage": dict(answer.usage)} if answer.usage else {}
+    return usage | {
         "index": example.index,
         "pred": answer.text,
         "outputs": list(example.references),

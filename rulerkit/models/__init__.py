@@ -23,6 +23,8 @@ class Answer(NamedTuple):
     finish_reason: str
     """`stop`: it ended by itself; `length`: it was cut at the example's `max_new_tokens`; `refused`: it declined."""
     num_tokens: int
+    usage: Mapping[str, Any] | None = None
+    """What an engine tells beside the text, JSON-able: cached tokens, cost, its own count of prompt tokens."""
 
 
 @runtime_checkable
@@ -46,6 +48,9 @@ class Model(Protocol):
 
     def environment(self) -> dict[str, Any]:
         """What is worth recording and never blocks: `gpu`, `packages` (versions), where a folder lies."""
+
+    def too_long(self, length: int) -> str | None:
+        """Why a length cannot be run here and what would make it fit; None where it can."""
 
     def answer(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Answer]]:
         """Each example with its answer, as they finish, in any order; reads only a bounded window ahead."""
@@ -98,6 +103,10 @@ class Engine:
     def most_tokens(self, example: Example) -> int:
         """How many tokens may be written: those of the answer, and before them those of a thought."""
         return example.max_new_tokens + self.prompt_format.thinking_tokens
+
+    def too_long(self, length: int) -> str | None:
+        """Any length can be run."""
+        return None
 
     def environment(self) -> dict[str, Any]:
         """Nothing worth recording beyond the machine itself."""

@@ -164,6 +164,15 @@ class Transformers(Engine):
             return int(self.spec["max_length"])
         return max_positions(self.checkpoint.config if self.checkpoint else self._network.config.to_dict())
 
+    def too_long(self, length: int) -> str | None:
+        """Whether a length is beyond the positions that the model knows."""
+        limit = self._limit()
+        if limit is None or length <= limit:
+            return None
+        return (
+            f"its limit is {limit} tokens (max_position_embeddings); `max_length: {length}` in its mapping goes beyond"
+        )
+
     def _check_fits(self, example: Example, limit: int | None) -> None:
         need = example.num_tokens + self.most_tokens(example)
         if limit is not None and need > limit:
