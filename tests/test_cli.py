@@ -295,6 +295,7 @@ def test_interrupted_it_says_how_to_go_on(project: Path) -> None:
     with subprocess.Popen(
         [*call, "{model: perfect, lengths: [32K], num_examples: 500, run: long}"],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell would have it ignored
     ) as process:  # fmt: skip
         until = time.monotonic() + 60
         while not list((project / "outputs/predictions").glob("long/*/*/*.jsonl")) and time.monotonic() < until:

@@ -144,9 +144,15 @@ def main() -> None:
     predict(Parrot(pause=float(sys.argv[2])), Questions(40), Path(sys.argv[1]), progress=False)
 
 
+def hear_interrupts() -> None:
+    """A background shell makes its children deaf to Ctrl-C; these must hear it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(folder: Path, pause: float = 0.05) -> "subprocess.Popen[bytes]":
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    return subprocess.Popen([sys.executable, __file__, str(folder), str(pause)], env=environment)
+    call = [sys.executable, __file__, str(folder), str(pause)]
+    return subprocess.Popen(call, env=environment, preexec_fn=hear_interrupts)
 
 
 def wait_for_rows(path: Path, count: int) -> None:
