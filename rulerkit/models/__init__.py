@@ -62,6 +62,7 @@ class Model(Protocol):
 ENGINES = {
     "reader": "rulerkit.models.readers:Reader",
     "transformers": "rulerkit.models.transformers:Transformers",
+    "rwkv": "rulerkit.models.rwkv:RWKV",
     "function": "rulerkit.models.functions:Function",
 }
 """Engine name -> `module:class`, imported at first use; the class is called with a spec. The module's `KEYS` are the

@@ -14,7 +14,7 @@ from typing import Any
 
 from rulerkit.errors import UserError
 from rulerkit.example import Example
-from rulerkit.models import Answer, Engine
+from rulerkit.models import Answer, Engine, mamba_ssm
 from rulerkit.models.checkpoints import Checkpoint, fingerprint_loaded, first_line, max_positions
 from rulerkit.models.devices import bytes_per_token, free, free_bytes, is_cuda, out_of_memory, torch_module
 from rulerkit.models.spec import Key, flag, mapping_of, one_of, text, tokens, whole
@@ -140,7 +140,7 @@ class Transformers(Engine):
         if "max_memory" in self.spec:
             place["max_memory"] = self.spec["max_memory"]
         try:
-            self._network = _transformers().AutoModelForCausalLM.from_pretrained(
+            self._network = mamba_ssm.reader(self.checkpoint)(
                 str(self.checkpoint.folder or self.checkpoint.path),
                 revision=self.checkpoint.commit or "main",
                 dtype=getattr(torch, self._dtype()),
@@ -265,7 +265,8 @@ class Transformers(Engine):
 
     def _stop_ids(self) -> list[int]:
         if self.checkpoint:
-            return self.checkpoint.stop_ids(self.prompt_format.tokenizer.eos_token)
+            tokenizer = self.prompt_format.tokenizer
+            return self.checkpoint.stop_ids(tokenizer.eos_token) or mamba_ssm.end_ids(tokenizer)
         found: set[int] = set()
         network, tokenizer = self._given  # type: ignore[misc]
         for ids in (network.generation_config.eos_token_id, tokenizer.eos_token_id):

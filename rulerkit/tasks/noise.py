@@ -33,9 +33,9 @@ def fill_with_noise(items: Sequence[Item], room: Room, blanks: bool = False) -> 
     lines = max(0, room_for_noise // len(room.encoder(LINE + "\n")) + 2)
     while True:
         for sentences in (4, 3, 2, 1, 0):
-            pieces = layout.pieces(items, _places(items, lines + (sentences > 0)), lines, sentences, room)
-            if sum(piece.num_tokens for piece in pieces) <= room.left:
-                return pieces
+            places = _places(items, lines + (sentences > 0))
+            if layout.cost(items, places, lines, sentences, room) <= room.left:
+                return layout.pieces(items, places, lines, sentences, room)
         if lines == 0:
             return None
         lines -= 1
@@ -70,6 +70,12 @@ class _Newlines:
             at = place
         return pieces + self._run(at, lines + (sentences > 0), lines, sentences)
 
+    def cost(self, items: Sequence[Item], places: Sequence[int], lines: int, sentences: int, room: Room) -> int:
+        """The tokens of `pieces`, by adding up."""
+        last = len(self.encoder(" ".join(SENTENCES[:sentences]) + "\n")) if sentences else 0
+        asked = sum(len(ids) for item in items for ids in self.encoder.many(item.passage.parts))
+        return asked + lines * len(self.encoder(LINE + "\n")) + last
+
     def _run(self, start: int, stop: int, lines: int, sentences: int) -> list[Piece]:
         """Noise from line `start` up to `stop`, where line number `lines` is the short one."""
         whole = min(stop, lines) - start
@@ -82,6 +88,10 @@ class _Newlines:
 
 class _Blanks(_Newlines):
     """Lines are joined by blanks; only noise lines end with a newline."""
+
+    def cost(self, items: Sequence[Item], places: Sequence[int], lines: int, sentences: int, room: Room) -> int:
+        """The tokens of `pieces`, which depend on what stands beside what."""
+        return sum(piece.num_tokens for piece in self.pieces(items, places, lines, sentences, room))
 
     def pieces(
         self, items: Sequence[Item], places: Sequence[int], lines: int, sentences: int, room: Room
