@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -19,7 +20,7 @@ from rulerkit.store import Log, disk, machine, write_whole
 
 if TYPE_CHECKING:
     from rulerkit.models import Answer, Model
-    from rulerkit.params import Study
+    from rulerkit.studies import Study
 
 
 class Examples(Protocol):
@@ -107,7 +108,7 @@ def evaluate(study: "Study", fresh: bool = False, progress: bool = True) -> list
     for model in models:
         for task in study.tasks:  # what does not fit, or which corpus is missing, likewise
             _ = generate(task, study.lengths[0], 1, study.seed, model.prompt_format)[0].num_tokens
-    tokens = len(models) * len(study.tasks) * sum(study.lengths) * study.num_examples
+    tokens = study.repeat * len(models) * len(study.tasks) * sum(study.lengths) * study.num_examples
     cells = []
     with Progress(tokens, disable=not progress) as bar:
         for model in models:
@@ -116,9 +117,9 @@ def evaluate(study: "Study", fresh: bool = False, progress: bool = True) -> list
                     if reason := model.too_long(length):
                         bar.bar.write(f"not run: {model.name} at {length}: {reason}", file=sys.stderr)
                         continue
-                    for task in study.tasks:
+                    for folder, task in product(study.folders, study.tasks):
                         examples = generate(task, length, study.num_examples, study.seed, model.prompt_format)
-                        cells.append(predict(model, examples, study.predictions, fresh, bar))
+                        cells.append(predict(model, examples, folder, fresh, bar))
             finally:
                 model.close()
     return cells

@@ -8,8 +8,6 @@ import ast
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,15 +16,12 @@ import yaml
 
 from rulerkit.errors import UserError, unknown
 from rulerkit.paths import home, resolve
+from rulerkit.studies import Study as Study
+from rulerkit.studies import name_of
 from rulerkit.tasks import THIRTEEN, Task, task
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from rulerkit.models import Model
-
-_LONGEST_TITLE = 80
+    pass
 
 
 class Parameter(NamedTuple):
@@ -35,58 +30,6 @@ class Parameter(NamedTuple):
     help: str
     default: Any
     read: Callable[[str, Any], Any]
-
-
-@dataclass(frozen=True)
-class Study:
-    """The checked parameters of one notebook or one call of `rulerkit evaluate`."""
-
-    notebook: str
-    models: tuple["dict[str, Any] | Model", ...]
-    tasks: tuple[Task, ...]
-    lengths: tuple[int, ...]
-    num_examples: int
-    seed: int
-    run: str
-    corpora: str
-    outputs: Path
-
-    @property
-    def predictions(self) -> Path:
-        """Where the predictions of this run lie: one folder per model below it."""
-        return self.outputs / "predictions" / self.run
-
-    @cached_property
-    def title(self) -> str:
-        """The names of the models, fit for a file name."""
-        joined = "+".join(_name_of(model) for model in self.models)
-        return joined if len(joined) <= _LONGEST_TITLE else f"{joined[: _LONGEST_TITLE - 4]}+etc"
-
-    def save_table(self, text: str, name: str = "", suffix: str = ".md") -> Path:
-        """Write a table; the file is named after the models it shows, and `name`."""
-        path = self._place("tables", name, suffix)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise _unwritable(path, error) from error
-        return path
-
-    def save_figure(self, figure: "Figure | Axes", name: str = "") -> list[Path]:
-        """Write a figure as PDF and PNG (200 dots an inch); takes a figure or one of its axes."""
-        whole: Any = getattr(figure, "figure", figure)
-        paths = [self._place("figures", name, suffix) for suffix in (".pdf", ".png")]
-        for path in paths:
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                whole.savefig(path, dpi=200)
-            except OSError as error:
-                raise _unwritable(path, error) from error
-        return paths
-
-    def _place(self, kind: str, name: str, suffix: str) -> Path:
-        file = "-".join(part for part in (self.title, name) if part) + suffix
-        return self.outputs / kind / self.run / (self.notebook or "evaluate") / file
 
 
 def study(source: Mapping[str, Any] | None = None, notebook: str = "", **parameters: Any) -> Study:
@@ -193,14 +136,6 @@ def _assigned(source: str) -> list[str]:
     return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
-def _unwritable(path: Path, error: OSError) -> UserError:
-    return UserError(f"cannot write {path}: {error.strerror}; choose another folder with `outputs:`")
-
-
-def _name_of(model: Any) -> str:
-    return str(model["name"] if isinstance(model, dict) else model.name)
-
-
 # --- reading values ---------------------------------------------------------------------------------------------------
 
 
@@ -255,7 +190,7 @@ def _models(name: str, value: Any) -> tuple[Any, ...]:
     if None in specs:
         raise UserError(f"{name} is {value!r}: one is empty; a model is a name, a path, a hub id or a mapping")
     read = [_model(name, spec)[0] for spec in specs]
-    names = [_name_of(model) for model in read]
+    names = [name_of(model) for model in read]
     if twice := {each for each in names if names.count(each) > 1}:
         raise UserError(f"{name}: {', '.join(sorted(twice))} stands there twice: give each a `name:` of its own")
     return tuple(read)
@@ -290,6 +225,7 @@ PARAMETERS: dict[str, Parameter] = {
     "num_examples": Parameter("examples per task and length", 20, _whole(1)),
     "seed": Parameter("another seed asks other questions", 42, _whole(0)),
     "run": Parameter("the name of this run's folders in outputs/", "main", _run),
+    "repeat": Parameter("2 lets every model answer twice: what differs is the noise of serving it", 1, _whole(1)),
     "corpora": Parameter(
         "builtin stand-ins, or the original essays and data sets", "builtin", _one_of("builtin", "original")
     ),

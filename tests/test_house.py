@@ -28,6 +28,7 @@ ORDER = (
     {"generation"},
     {"models"},
     {"lengths", "intervals", "progress"},
+    {"studies"},
     {"params"},
     {"store"},
     {"locks"},

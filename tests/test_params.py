@@ -67,7 +67,9 @@ def test_the_notebook_has_the_same_defaults(project: Path) -> None:
     cells = json.loads(path.read_text())["cells"]
     given: dict[str, Any] = {}
     exec("".join(next(c for c in cells if "parameters" in c["metadata"].get("tags", []))["source"]), given)
-    assert {name: given[name] for name in PARAMETERS} == {name: entry.default for name, entry in PARAMETERS.items()}
+    own = given.keys() & PARAMETERS.keys()
+    assert PARAMETERS.keys() - own == {"repeat"}
+    assert {name: given[name] for name in own} == {name: PARAMETERS[name].default for name in own}
 
 
 def test_files_compose_and_later_ones_win(project: Path, tmp_path: Path) -> None:
@@ -101,7 +103,7 @@ def test_a_model_file_with_a_mapping_and_a_base(project: Path) -> None:
         (model,) = study(source).models
         assert isinstance(model, dict)
         assert (model["name"], model["label"], model["path"]) == ("r7-1000", "Ours", "checkpoints/1000")
-        assert (model["claimed_length"], model["engine"]) == (131072, "transformers")
+        assert (model["claimed_length"], model["engine"]) == (131072, "vllm")
 
 
 def test_a_variant_has_a_stable_folder_safe_name(project: Path) -> None:
@@ -373,3 +375,10 @@ def test_parameters_survive_yaml(project: Path) -> None:
     }
     again = yaml.safe_load(yaml.safe_dump(given, default_flow_style=True, width=10**6))
     assert study(again) == study(given)
+
+
+def test_a_repeated_study_has_a_folder_for_each_repetition(tmp_path: Path) -> None:
+    asked = study({"model": "perfect", "tasks": ["niah_single_1"], "lengths": [1024], "num_examples": 2, "repeat": 2}, outputs=tmp_path)
+    cells = rk.evaluate(asked, progress=False)
+    assert [cell.run for cell in cells] == ["main", "main-repeat2"]
+    assert [row["digest"] for row in cells[0].rows] == [row["digest"] for row in cells[1].rows]
