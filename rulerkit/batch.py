@@ -1,7 +1,8 @@
 """Batches: notebooks executed by papermill, one model after the other or side by side, from one YAML file.
 
 A batch file names `models`, the notebooks that run once per model (`notebooks`), those that run once over all models
-(`together`), a `size` (a file of params/sizes/) and further `parameters`.
+(`together`), a `size` (a file of params/sizes/) and further `parameters`. An entry of `notebooks` or `together` is a
+name, or a mapping with models and parameters of its own: `{notebook: 03_distractors, models: [...], parameters: {...}}`.
 """
 
 import json
@@ -11,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import yaml
 
 from rulerkit.errors import UserError, unknown
 from rulerkit.models.spec import read_spec
-from rulerkit.params import Study, expand, load_files, notebook_parameters, read_yaml, study
+from rulerkit.params import PARAMETERS, Study, expand, load_files, notebook_parameters, read_yaml, study
 from rulerkit.paths import home, resolve
 
 _KEYS = {
@@ -28,6 +29,11 @@ _KEYS = {
     "together": "run once over all models",
     "size": "a name in params/sizes/ or a path",
     "parameters": "further parameters of the notebooks",
+}
+_ENTRY_KEYS = {
+    "notebook": "a name in notebooks/ or a path",
+    "models": "in place of the batch's",
+    "parameters": "over the batch's",
 }
 
 
@@ -40,10 +46,26 @@ class Run:
     """The model it is about, or `all`."""
     parameters: dict[str, Any]
     output: Path
+    last: bool = False
+    """Whether it waits until the runs of single models have ended."""
 
     @property
     def title(self) -> str:
         return f"{self.subject} {self.notebook.stem}"
+
+    @property
+    def tokens(self) -> int:
+        """At most how many tokens of prompts and answers this run asks for, if nothing was answered before."""
+        from rulerkit.sweeps import SWEEPS
+
+        known = notebook_parameters(self.notebook)
+        if "num_examples" not in known:
+            return 0
+        asked = study({name: value for name, value in self.parameters.items() if name in PARAMETERS})
+        swept = [name for name in SWEEPS if name in known]
+        tasks = sum(len(self.parameters.get(name) or SWEEPS[name].values) for name in swept) or len(asked.tasks)
+        models = sum(name in known for name in ("model_a", "model_b")) or len(asked.models)
+        return models * tasks * asked.num_examples * sum(asked.lengths)
 
     @property
     def log(self) -> Path:
@@ -84,21 +106,75 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
         raise UserError(f"model is no parameter of the batch {path}: it takes a list, `models: [...]`")
     whole = study(parameters | {"models": named})
     models = expand(named)
-    runs: list[Run] = []
-    for notebook in map(_notebook, content.get("notebooks") or []):
-        known = notebook_parameters(notebook)
-        if "model" in known:
-            runs += [_run(notebook, read_spec(m)["name"], parameters | {"model": m}, whole) for m in models]
-        elif "models" in known:
-            runs.append(_run(notebook, "all", parameters | {"models": models}, whole))
-        else:
-            runs.append(_run(notebook, "all", {k: v for k, v in parameters.items() if k in known}, whole))
-    for notebook in map(_notebook, content.get("together") or []):
-        runs.append(_run(notebook, "all", parameters | {"models": models}, whole))
+    settled = _Settled(path, models, parameters, frozenset(settings or {}))
+    runs = [run for entry in content.get("notebooks") or [] for run in _runs(_entry(entry, settled), whole)]
+    for each in (_entry(entry, settled) for entry in content.get("together") or []):
+        runs.append(_over_all(each, whole))
     outputs = [run.output for run in runs]
     if twice := next((run for run in runs if outputs.count(run.output) > 1), None):
         raise UserError(f"{path} runs {twice.title} twice: two runs cannot write one notebook; remove one of them")
     return Batch(tuple(runs), whole)
+
+
+@dataclass(frozen=True)
+class _Settled:
+    """What holds for every entry of a batch file; what the command line set, no entry sets otherwise."""
+
+    path: Path
+    models: list[Any]
+    parameters: dict[str, Any]
+    fixed: frozenset[str]
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One line of `notebooks` or `together`: what runs, with whom and how."""
+
+    notebook: Path
+    models: list[Any]
+    parameters: dict[str, Any]
+
+
+def _entry(entry: Any, settled: _Settled) -> _Entry:
+    """A name stands for a notebook with the batch's models and parameters; a mapping may bring its own."""
+    path, models, parameters = settled.path, settled.models, settled.parameters
+    if not isinstance(entry, Mapping):
+        return _Entry(_notebook(entry), models, parameters)
+    for key in entry:
+        if key not in _ENTRY_KEYS:
+            raise unknown(f"key of a notebook in {path}", str(key), _ENTRY_KEYS)
+    own, named = entry.get("parameters") or {}, entry.get("models", models)
+    if "notebook" not in entry or not isinstance(own, Mapping) or not isinstance(named, list) or not named:
+        raise UserError(
+            f"{dict(entry)} in {path} is no notebook: it must be a name or {{notebook: NAME, models: [...], "
+            "parameters: {name: value}}, where models and parameters may be left out"
+        )
+    if {"run", "outputs", "model", "models"} & own.keys():
+        raise UserError(
+            f"{entry['notebook']} in {path} sets run, outputs or models among its parameters: a batch writes into one "
+            "place, and models stand beside `parameters`"
+        )
+    merged = parameters | {name: value for name, value in own.items() if name not in settled.fixed}
+    study(merged | {"models": named})  # checked before anything starts
+    return _Entry(_notebook(entry["notebook"]), expand(named), merged)
+
+
+def _runs(entry: _Entry, whole: Study) -> list[Run]:
+    """A run for each model where the notebook takes one, else one run."""
+    known, own = notebook_parameters(entry.notebook), entry.parameters
+    if "model" in known:
+        return [_run(entry.notebook, read_spec(m)["name"], own | {"model": m}, whole) for m in entry.models]
+    if "models" in known:
+        return [_run(entry.notebook, "all", own | {"models": entry.models}, whole)]
+    return [_run(entry.notebook, "all", {k: v for k, v in own.items() if k in known}, whole)]
+
+
+def _over_all(entry: _Entry, whole: Study) -> Run:
+    """One run over all models, or of a notebook that finds by itself whom to show, when all others have ended."""
+    known, given = notebook_parameters(entry.notebook), entry.parameters | {"models": entry.models}
+    if "models" not in known:
+        given = {name: value for name, value in given.items() if name in known}
+    return replace(_run(entry.notebook, "all", given, whole), last=True)
 
 
 def execute(batch: Batch, jobs: int | None = None) -> Iterator[tuple[Run, str | None]]:
@@ -128,10 +204,10 @@ def _lines(runs: Iterable[Run]) -> Iterator[list[list[Run]]]:
     """Twice a list of lines of runs that may go side by side: one line for each model, then one for all of them."""
     lines: dict[str, list[Run]] = {}
     for run in runs:
-        if "models" not in run.parameters:
+        if not run.last and "models" not in run.parameters:
             lines.setdefault(run.subject if "model" in run.parameters else run.title, []).append(run)
     yield list(lines.values())
-    yield [over_all] if (over_all := [run for run in runs if "models" in run.parameters]) else []
+    yield [over_all] if (over_all := [run for run in runs if run.last or "models" in run.parameters]) else []
 
 
 def _parameters(content: Mapping[str, Any], path: Path) -> dict[str, Any]:

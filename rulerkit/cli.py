@@ -7,6 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from rulerkit.cli_checks import check, plan
+from rulerkit.cli_compare import compare
+from rulerkit.cli_options import Corpora, Length, Seed, Set, Task, Template, Tokenizer, settings_of, task_of
 from rulerkit.errors import UserError
 
 app = typer.Typer(
@@ -19,21 +22,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-
-Task = Annotated[str, typer.Argument(help="A task's name, or a mapping: '{base: vt, num_hops: 6}'.")]
-Length = Annotated[str, typer.Option(help="Token budget: template, prompt and answer together; 4096 or 4K.")]
-Seed = Annotated[int, typer.Option(help="Another seed asks other questions.")]
-Tokenizer = Annotated[
-    str, typer.Option(help="builtin, a Hugging Face name or folder, a tokenizer file, or a tiktoken encoding.")
-]
-Corpora = Annotated[str, typer.Option(help="builtin stand-ins, or the original texts (`rulerkit fetch`).")]
-Template = Annotated[
-    str, typer.Option(help="auto (the tokenizer's own), base, or a form of the paper: llama2, qwen ...")
-]
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", "-y", metavar="YAML", help="A parameter: -y 'lengths: [4K, 8K]'. Repeatable."),
-]
 
 
 @app.command()
@@ -69,7 +57,7 @@ def show(
     from rulerkit.lengths import parse_length
     from rulerkit.view import to_terminal
 
-    asked = _task(task).with_corpora(corpora)
+    asked = task_of(task).with_corpora(corpora)
     example = Order(asked, parse_length(length), index + 1, seed, tokenizer, template).examples()[index]
     typer.echo(to_terminal(example, color=sys.stdout.isatty()))
 
@@ -95,7 +83,7 @@ def generate(
     from rulerkit.lengths import parse_length
     from rulerkit.tasks import THIRTEEN
 
-    asked = [_task(name) for given in tasks for name in (THIRTEEN if given == "all" else (given,))]
+    asked = [task_of(name) for given in tasks for name in (THIRTEEN if given == "all" else (given,))]
     lengths = [parse_length(each) for each in length or ["4096"]]
     orders = [
         Order(each.with_corpora(corpora), tokens, num_examples, seed, tokenizer, template)
@@ -128,7 +116,7 @@ def evaluate(
     from rulerkit.inference import evaluate as run
     from rulerkit.params import load_files, study
 
-    parameters = load_files(files or []) | _settings(settings)
+    parameters = load_files(files or []) | settings_of(settings)
     asked = study(parameters)
     if not asked.models:
         raise UserError("model is None: nobody answers; name one, such as -y 'model: reader-8192'")
@@ -184,14 +172,11 @@ def batch(
     from rulerkit.batch import execute, read_batch
     from rulerkit.params import resolve_file
 
-    planned = read_batch(resolve_file(file), _settings(settings))
-    tokens = planned.study.num_examples * sum(planned.study.lengths) * len(planned.study.tasks)
+    planned = read_batch(resolve_file(file), settings_of(settings))
     if dry_run:
         for run in planned.runs:
-            typer.echo(f"{run.title:40} {run.output}")
-        typer.echo(
-            f"{len(planned.runs)} notebooks; at most {tokens:,} tokens for each of {len(planned.study.models)} models"
-        )
+            typer.echo(f"{run.title:44} {run.tokens:>16,} tokens  {run.output}")
+        typer.echo(f"{len(planned.runs)} notebooks; tokens at most, where no two runs share what they ask")
         return
     failed = _with_bar(execute(planned, jobs), len(planned.runs))
     _print_leaderboard(planned.study)
@@ -208,34 +193,12 @@ def fetch() -> None:
     typer.echo(f"{len(found)} files in {corpora.cache_dir()}; `corpora: original` uses them")
 
 
+app.command()(check)
+app.command()(plan)
+app.command()(compare)
+
+
 # --- helpers ----------------------------------------------------------------------------------------------------------
-
-
-def _settings(settings: list[str] | None) -> dict[str, Any]:
-    """The parameters given as YAML on the command line."""
-    merged: dict[str, Any] = {}
-    for text in settings or []:
-        content = _yaml(text, "-y")
-        if not isinstance(content, dict):
-            raise UserError(f"-y {text!r} says no `name: value`; write it like -y 'num_examples: 5'")
-        merged |= content
-    return merged
-
-
-def _task(text: str) -> Any:
-    """A task given on the command line: a name, or a mapping in YAML."""
-    from rulerkit.tasks import task
-
-    return task(_yaml(text, "the task") if text.lstrip().startswith("{") else text)
-
-
-def _yaml(text: str, what: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"{what} {text!r} is not YAML ({' '.join(str(error).split())}); see --help") from error
 
 
 def _summary(cells: list[Any], *grid: Any) -> Any:

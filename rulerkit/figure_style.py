@@ -129,15 +129,17 @@ def label_ends(axes: "Axes", ends: Sequence[tuple[float, float, int]], names: Se
         return
     bottom, top = axes.get_ylim()
     figure: Any = axes.figure
-    points = 72 * 0.78 * figure.get_figheight()  # the axes' height, before the layout is known
+    place: Any = axes.get_subplotspec()
+    rows = place.get_gridspec().nrows if place else 1
+    points = 72 * 0.78 * figure.get_figheight() / rows  # the axes' height, before the layout is known
     gap = (top - bottom) * (SMALL * 1.35) / points
     order = sorted(ends, key=lambda end: (end[1], -end[2]))
     right = axes.get_xlim()[1]
-    for (x, y, i), place in zip(order, spread([y for _, y, _ in order], gap, bottom, top), strict=True):
+    for (x, y, i), height in zip(order, spread([y for _, y, _ in order], gap, bottom, top), strict=True):
         axes.annotate(
             names[i],
             (x, y),
-            xytext=(1.04, (place - bottom) / (top - bottom)),
+            xytext=(1.04, (height - bottom) / (top - bottom)),
             textcoords="axes fraction",
             fontsize=SMALL,
             color=COLORS[i % 8],

@@ -76,13 +76,13 @@ def _read(file: Path, task: str | None, length: int | None) -> Iterator[Cell]:
     name = _told_task(file, task or (samples[1] if samples else _PART.sub("", file.stem)))
     by_length: dict[int, list[dict[str, Any]]] = {}
     seen: dict[Any, str] = {}
-    for line, row in _json_lines(file):
+    for line, row in json_lines(file):
         if "doc" in row:
             # with several filters every document is listed once for each: the first one is read
             if seen.setdefault(row.get("doc_id", line), row.get("filter", "")) != row.get("filter", ""):
                 continue
             row = _from_harness(row)
-        budget = length or row.get("max_length") or _told_length(file)
+        budget = length or row.get("max_length") or told_length(file)
         rows = by_length.setdefault(int(budget), [])
         rows.append(_row(file, line, row, index=len(rows)))
     if not by_length:
@@ -98,7 +98,7 @@ def _told_task(file: Path, name: str) -> str:
         raise UserError(f"{file}: {error}") from None
 
 
-def _told_length(file: Path) -> int:
+def told_length(file: Path) -> int:
     """The nearest folder above the file whose name is a length."""
     for folder in file.resolve().parents:
         found = _LENGTH.fullmatch(folder.name)
@@ -115,7 +115,8 @@ def _told_model(file: Path) -> str:
     return next((f.name for f in folders if f.name not in ("", "pred") and not _LENGTH.fullmatch(f.name)), "unnamed")
 
 
-def _json_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a JSON-lines file with their line numbers; anything else is a `UserError`."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

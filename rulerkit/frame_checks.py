@@ -7,7 +7,6 @@ import numpy as np
 from rulerkit.checks import FAIL, NOTE, OK, Case, Finding, short
 from rulerkit.prompt_format import DIRECT
 
-
 # --- the template -----------------------------------------------------------------------------------------------------
 
 
@@ -30,7 +29,7 @@ def template(case: Case) -> Finding | None:
 
 
 _MARKER = re.compile(
-    r"<\|[^|<>\s]{1,40}\|>|<｜[^｜]{1,40}｜>|\[/?[A-Za-z]*(?:INST|MASK|PROMPT|RESULTS)\]|<[a-zA-Z]+_[a-zA-Z_]+>|</?s>|<[be]os>"
+    r"<\|[^|<>\s]{1,40}\|>|<｜[^｜]{1,40}｜>|\[/?[A-Za-z]*(?:INST|MASK|PROMPT|RESULTS)\]|<[a-zA-Z]+_[a-zA-Z_]+>|</?s>|<[be]os>|<sop>"
 )
 _OFTEN_PLAIN = ("[INST]", "[/INST]", "<|user|>", "<|assistant|>", "<|system|>")
 """Marks that some models were trained to see as ordinary tokens (Llama 2, Zephyr, Tulu)."""
@@ -66,10 +65,22 @@ def system_prompt(case: Case) -> Finding | None:
     )
 
 
+_MEND = "set thinking_tokens, or enable_thinking: false"
+
+
+def _may_think(case: Case) -> bool:
+    """Whether the template knows thoughts and none is closed in it."""
+    return "<think>" in case.form.form and "</think>" not in case.form.around[1]
+
+
 def thinking(case: Case) -> Finding | None:
     """Where the template opens a thought there is room for it, and the answer prefix is not inside it."""
     after, room = case.form.around[1], case.form.thinking_tokens
     opened = after.rfind("<think>") > after.rfind("</think>")
+    if not opened and not room and case.form.closes_user_turn and _may_think(case):
+        return Finding(
+            NOTE, "thinking", "the model may think before it answers, and no token is kept free for it", _MEND
+        )
     if not opened:
         return Finding(OK, "thinking", f"{room} tokens kept free") if room else None
     if not room:
@@ -90,7 +101,8 @@ def one_bos(case: Case) -> Finding | None:
     mend = "the template and the tokenizer must not both write it: check `template` and tokenizer_config.json"
     if token.bos_id is None:
         doubled = len(ids) > 1 and ids[0] == ids[1] and str(token.bos_token) == token.decode(ids[:1])
-        return Finding(FAIL, "BOS", f"{token.bos_token!r} twice", mend) if doubled else None
+        twice = Finding(FAIL, "BOS", f"{token.bos_token!r} twice", mend)
+        return twice if doubled else Finding(OK, "BOS", "the tokenizer adds none")
     count = int(np.count_nonzero(ids == token.bos_id))
     if count == 1 and ids[0] == token.bos_id:
         return Finding(OK, "BOS", f"{token.bos_token or token.bos_id} once, first")

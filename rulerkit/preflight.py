@@ -32,7 +32,8 @@ CHECKS: tuple[Check, ...] = (
 """In the order in which they are told: who reads, the frame, what stands in it, how much."""
 
 EXAMPLES = 3
-"""How many examples are looked at where the length is the shortest; of the longest one is enough."""
+"""How many examples are looked at where the length is the shortest; of the longest, or a long one, one is enough."""
+_LONG = 32768
 CHEAP = ("reader", "function", "openai")
 """Engines that are asked without `--ask`: nothing is loaded for it."""
 _ASKED = 8  # examples among which the earliest and the latest needle are looked for
@@ -61,9 +62,10 @@ def check(study: Study, ask: bool | None = None) -> dict[str, list[Finding]]:
 def check_model(model: Model, tasks: Iterable[Task], lengths: Sequence[int], seed: int = 42) -> Iterator[Finding]:
     """Every check of a few examples of each task at the shortest and the longest length."""
     tasks = list(tasks)
+    _ = model.prompt_format.around  # a frame that cannot be made is said once, not for each task
     for length in sorted({min(lengths), max(lengths)}):
         for each in tasks:
-            count = EXAMPLES if length == min(lengths) else 1
+            count = EXAMPLES if length == min(lengths) < _LONG else 1
             examples = generate(each, length, count, seed, model.prompt_format)
             for index in range(count):
                 try:

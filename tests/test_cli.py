@@ -23,7 +23,7 @@ from rulerkit.params import study
 from rulerkit.tasks import TASKS, Task
 
 REPOSITORY = Path(__file__).parents[1]
-COMMANDS = ("tasks", "show", "generate", "evaluate", "score", "report", "batch", "fetch")
+COMMANDS = ("tasks", "show", "generate", "evaluate", "score", "report", "batch", "fetch", "check", "plan", "compare")
 HEAVY = ("numpy", "pandas", "scipy", "torch", "vllm", "transformers", "tokenizers", "matplotlib", "papermill", "yaml")
 ASKED: dict[str, Any] = {
     "models": ["reader-1024", "perfect"],

@@ -64,6 +64,8 @@ ENGINES = {
     "transformers": "rulerkit.models.transformers:Transformers",
     "rwkv": "rulerkit.models.rwkv:RWKV",
     "function": "rulerkit.models.functions:Function",
+    "vllm": "rulerkit.models.vllm:Vllm",
+    "openai": "rulerkit.models.openai:OpenAI",
 }
 """Engine name -> `module:class`, imported at first use; the class is called with a spec. The module's `KEYS` are the
 keys of a spec that only this engine understands."""

@@ -6,10 +6,11 @@ one weight has another name. They are read into transformers' own Mamba, without
 
 from collections.abc import Callable
 from importlib import import_module
+from pickle import UnpicklingError
 from typing import Any
 
 from rulerkit.errors import UserError
-from rulerkit.models.checkpoints import Checkpoint
+from rulerkit.models.checkpoints import Checkpoint, first_line
 from rulerkit.models.devices import torch_module
 from rulerkit.tokenizers import Tokenizer
 
@@ -38,21 +39,26 @@ def convert(checkpoint: Checkpoint, dtype: Any = None, device_map: str | None = 
         raise UserError(
             f"model {checkpoint.who}: {checkpoint.path} has the layout of mamba_ssm, but no pytorch_model.bin"
         )
-    weights = torch_module().load(path, map_location="cpu", weights_only=True, mmap=True)
+    torch = torch_module()
+    try:
+        weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (OSError, RuntimeError, UnpicklingError, EOFError) as error:
+        raise UserError(f"model {checkpoint.who}: {path} cannot be read as weights: {first_line(error)}") from error
     weights = {name.replace("backbone.embedding.", "backbone.embeddings."): value for name, value in weights.items()}
-    network, report = import_module("transformers").MambaForCausalLM.from_pretrained(
-        None,
-        config=config,
-        state_dict=weights,
-        dtype=dtype,
-        output_loading_info=True,
-        **({} if device_map is None else {"device_map": "cuda:0" if device_map == "auto" else device_map}),
-    )
-    wrong = sorted([*report["missing_keys"], *report["unexpected_keys"]])
-    if wrong or report["mismatched_keys"]:
-        names = ", ".join([*wrong, *(str(entry[0]) for entry in report["mismatched_keys"])][:3])
-        raise UserError(f"model {checkpoint.who}: {path} does not hold the weights its config.json tells of: {names}")
-    return network
+    kind = import_module("transformers").MambaForCausalLM
+    with torch.device("meta"):
+        wanted = {name: value.shape for name, value in kind(config).state_dict().items()}
+    weights.setdefault("lm_head.weight", weights.get("backbone.embeddings.weight"))
+    wrong = [
+        name for name in wanted.keys() | weights.keys() if getattr(weights.get(name), "shape", 0) != wanted.get(name)
+    ]
+    if wrong:
+        raise UserError(
+            f"model {checkpoint.who}: {path} does not hold the weights that its config.json tells of: "
+            f"{len(wrong)} differ in name or shape, such as {min(wrong)}"
+        )
+    place = {} if device_map is None else {"device_map": "cuda:0" if device_map == "auto" else device_map}
+    return kind.from_pretrained(None, config=config, state_dict=weights, dtype=dtype, **place)
 
 
 def configuration(checkpoint: Checkpoint) -> Any:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from pickle import UnpicklingError
@@ -62,7 +63,7 @@ class RWKV(Engine):
 
     def identity(self) -> dict[str, Any]:
         """Hub id, file and commit, or the fingerprint of a file; and the number formats of its layers."""
-        formats = "+".join(sorted(set(re.findall(r"\w+\d(?:i8)?(?= |$)", re.sub(r"cuda(:\d+)?", "", self._strategy)))))
+        formats = "+".join(sorted(set(re.findall(r"[fb][pf]\d+(?:i8)?", self._strategy))))
         if self._local:
             return {"engine": "rwkv", "fingerprint": self._fingerprint(), "dtype": formats}
         commit = self._from_hub(dry_run=True).commit_hash
@@ -117,7 +118,7 @@ class RWKV(Engine):
     # --- loading ------------------------------------------------------------------------------------------------------
 
     def _load(self) -> Any:
-        """The network, loaded at first use; the package's own settings of torch are taken back."""
+        """The network, loaded at first use."""
         if self._network is not None:
             return self._network
         self._need_package()
@@ -127,18 +128,13 @@ class RWKV(Engine):
             weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
             if "blocks.0.att.r_k" in weights:
                 raise UserError(f"model {self.name}: {path.name} is an RWKV-7; this engine runs versions 4, 5 and 6")
+            if "blocks.0.att.key.weight" not in weights:
+                raise UserError(f"model {self.name}: {path} holds no RWKV weights: blocks.0.att.key.weight is missing")
             del weights
-            cuda, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn
-            before = cuda, cudnn.allow_tf32, cudnn.benchmark
-            os.environ |= {"RWKV_JIT_ON": "1", "RWKV_CUDA_ON": "0"}  # read at import; 1 would call a CUDA compiler
-            try:
-                from rwkv.model import RWKV as Network
-            finally:
-                torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
-            self._network = Network(model=str(path), strategy=self._strategy, verbose=False)
+            self._network = _network_class()(model=str(path), strategy=self._strategy, verbose=False)
         except torch.OutOfMemoryError as error:
             raise UserError(
-                f"model {self.name}: its weights do not fit: give a larger GPU, or the rest to the CPU, such as "
+                f"model {self.name}: its weights do not fit: use a larger GPU, or leave layers to the CPU, such as "
                 "`strategy: cuda fp16 *20 -> cpu fp32`"
             ) from error
         except _FAILURES as error:
@@ -205,3 +201,14 @@ class RWKV(Engine):
             first = file.read(_EDGE)
             file.seek(max(0, size - _EDGE))
             return hashlib.sha256(f"{size}\n".encode() + first + file.read(_EDGE)).hexdigest()[:16]
+
+
+def _network_class() -> Any:
+    """The package's model. Importing it changes settings of torch, which are put back for the engines after this one."""
+    os.environ |= {"RWKV_JIT_ON": "1", "RWKV_CUDA_ON": "0"}  # read at import; RWKV_CUDA_ON=1 calls a CUDA compiler
+    matmul, cudnn = torch_module().backends.cuda.matmul, torch_module().backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+    try:
+        return import_module("rwkv.model").RWKV
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before

@@ -95,6 +95,12 @@ _DESCRIPTIVE = {
     "device",
     "batch_size",
     "max_memory",
+    "base_url",
+    "api_key_env",
+    "concurrency",
+    "timeout",
+    "max_retries",
+    "prices",
 }
 _WHO = {"path", "entry", "window"}  # another one of these is another model, not a variant
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -133,7 +139,7 @@ def check_spec(spec: Mapping[str, Any], who: str) -> dict[str, Any]:
     return read
 
 
-_INFER = (("entry", "function"), ("path", "transformers"), ("window", "reader"))
+_INFER = (("entry", "function"), ("base_url", "openai"), ("path", "transformers"), ("window", "reader"))
 
 
 def known_models() -> list[str]:
@@ -222,6 +228,9 @@ def _safe_name(spec: Mapping[str, Any]) -> str:
         name = str(spec["name"])
     elif spec["engine"] == "reader":
         name = {None: "perfect", 0: "mute"}.get(spec.get("window"), f"reader-{spec.get('window')}")
+        name += "".join(
+            _part((key, spec[key])) for key in engine_module("reader").KEYS if key in spec.keys() - {"window"}
+        )
     elif "path" in spec:
         name = resolve(spec["path"]).name
     else:

@@ -193,7 +193,8 @@ class Transformers(Engine):
             size = 1 if example.num_tokens >= LONG_ON_CPU else 8
         if self._room is not None:
             size = min(size, self._room // width)
-        return max(1, size)
+        mixed = network.config.model_type == "rwkv"  # whose steps in transformers mix the rows of a batch
+        return 1 if mixed else max(1, size)
 
     def _batches(self, network: Any, window: list[Example]) -> Iterator[list[Example]]:
         """The examples of a window, shortest first, in batches; of equal length for recurrent models."""

@@ -4,23 +4,22 @@ The engine is a process of its own (`vllm_child`), so examples are made while it
 model is closed or another one is asked.
 """
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from itertools import chain
 from typing import Any, ClassVar
-
-import numpy as np
 
 from rulerkit.errors import UserError
 from rulerkit.example import Example
 from rulerkit.models import Answer, Engine
 from rulerkit.models.checkpoints import Checkpoint, max_positions
 from rulerkit.models.devices import torch_module
+from rulerkit.models.prefix_order import PrefixOrder
 from rulerkit.models.spec import Key, flag, mapping_of, one_of, text, tokens, whole
-from rulerkit.models.vllm_child import MORE_MEMORY, Child, Said
-from rulerkit.tokenizers import Ids, Tokenizer, load_tokenizer
+from rulerkit.models.vllm_child import Said
+from rulerkit.models.vllm_process import MORE_MEMORY, Child
+from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
 
 def _share(value: Any) -> float:
@@ -68,49 +67,6 @@ AHEAD = 512  # examples made ahead and put in order, at most
 AHEAD_TOKENS = 32 * 2**20  # and their tokens: about half a gigabyte
 
 
-class PrefixOrder:
-    """Prompts that wait, given out in the order of their token ids, so that neighbours share the longest prefixes.
-
-    The order goes round: `take` returns what follows the prompt that was taken last, however much came in between. The
-    cache of a whole cell is then reused as well as if all its prompts had been sorted beforehand.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: list[Example] = []
-        self._last: _Prefix | None = None
-        self.tokens = 0
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def add(self, example: Example) -> None:
-        insort(self._waiting, example, key=_Prefix)
-        self.tokens += example.num_tokens
-
-    def take(self) -> Example:
-        """The next prompt, taken out; `IndexError` where none waits."""
-        place = bisect_left(self._waiting, self._last, key=_Prefix) if self._last else 0
-        example = self._waiting.pop(place % len(self._waiting) if self._waiting else 0)
-        self._last = _Prefix(example)
-        self.tokens -= example.num_tokens
-        return example
-
-
-class _Prefix:
-    """Compares prompts by their ids, as lists would be, at the speed of arrays."""
-
-    def __init__(self, example: Example) -> None:
-        self.ids: Ids = example.ids
-
-    def __lt__(self, other: "_Prefix") -> bool:
-        shared = min(len(self.ids), len(other.ids))
-        differs = self.ids[:shared] != other.ids[:shared]
-        place = int(differs.argmax()) if shared else 0
-        if shared and differs[place]:
-            return bool(self.ids[place] < other.ids[place])
-        return len(self.ids) < len(other.ids)
-
-
 class Vllm(Engine):
     """A checkpoint in a folder or on the hub, loaded at the first answer into a process of its own."""
 
@@ -139,34 +95,34 @@ class Vllm(Engine):
 
     def tokenizer(self) -> Tokenizer:
         """The spec's, else the checkpoint's own at the same revision."""
-        return (
-            super().tokenizer() if "tokenizer" in self.spec else load_tokenizer(self.checkpoint.tokenizer_spec())
-        )
+        return super().tokenizer() if "tokenizer" in self.spec else load_tokenizer(self.checkpoint.tokenizer_spec())
 
     def answer(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Answer]]:
-        """As they finish. At most `AHEAD` examples are made ahead, while the engine loads and computes."""
+        """As they finish. Examples are made ahead while the engine loads and computes, at most `AHEAD`."""
         source = iter(examples)
         first = next(source, None)
         if first is None:
             return
         self._check_fits(first)
         child, stop = self._running(), self.checkpoint.stop_ids(self.prompt_format.tokenizer.eos_token)
-        source, more = chain([first], source), True
-        order, asked = PrefixOrder(), dict[int, Example]()
+        order, asked, making = PrefixOrder(), dict[int, Example](), True
+        order.add(first)
         try:
-            while more or order or asked:
-                while order and self._room(child, asked, more):
+            while making or order or asked:
+                behind = making and len(order) < AHEAD and order.tokens < AHEAD_TOKENS
+                while order and self._has_room(child, asked.values(), behind):
                     example = order.take()
                     self._check_fits(example)
                     asked[child.ask(example.ids, self.most_tokens(example), stop)] = example
-                if more and len(order) < AHEAD and order.tokens < AHEAD_TOKENS and not child.has_news():
-                    if made := next(source, None):
+                if behind and not child.has_news():
+                    made = next(source, None)
+                    making = made is not None
+                    if made is not None:
                         order.add(made)
-                    more = made is not None
                     continue
                 for said in child.news():
                     example = asked.pop(said.number)
-                    yield example, self._answer(example, said, stop)
+                    yield example, self._read(example, said, stop)
         finally:
             if asked:
                 child.abort()
@@ -196,14 +152,17 @@ class Vllm(Engine):
 
     def _settings(self) -> dict[str, Any]:
         """The arguments of vllm.LLM. No tokenizer of its own: ids go in and out. No sampling from the checkpoint."""
-        limit = self.spec.get("max_length") or (self._limit() if self._long_rope() else -1)
+        limit = self.spec.get("max_length") or -1  # -1: as much as fits the model and the card
+        rope = self.checkpoint.config.get("rope_parameters") or self.checkpoint.config.get("rope_scaling") or {}
+        if limit == -1 and (rope.get("rope_type") or rope.get("type")) in ("longrope", "su"):
+            limit = self._limit()  # else vLLM takes the length before scaling
         return {
             "model": str(self.checkpoint.folder or self.checkpoint.path),
             "revision": self.checkpoint.commit,
             "dtype": self._dtype(),
-            "max_model_len": limit,  # -1: as much as fits the model and the card
+            "max_model_len": limit,
             "hf_overrides": self._overrides(),
-            "enforce_eager": self.spec.get("enforce_eager", not _has_gpu()),
+            "enforce_eager": self.spec.get("enforce_eager", not torch_module().cuda.is_available()),
             "skip_tokenizer_init": True,
             "generation_config": "vllm",
             "disable_log_stats": False,
@@ -212,13 +171,108 @@ class Vllm(Engine):
         }
 
     def _variables(self) -> dict[str, str]:
-        """Environment variables of the engine's process; the user's own count more, where they are set."""
-        spec, found = self.spec, {"VLLM_NO_USAGE_STATS": "1"}
+        """Environment variables of the engine's process; the user's own count more, save where the record says so."""
+        spec, more, found = self.spec, self.spec.get("engine_args", {}), {"VLLM_NO_USAGE_STATS": "1"}
         alone = spec.get("tensor_parallel_size", 1) * spec.get("pipeline_parallel_size", 1) == 1
-        if alone and "distributed_executor_backend" not in spec.get("engine_args", {}):
+        if alone and "distributed_executor_backend" not in more:
             found["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # starts faster, and leaves nothing behind
-        if not _has_gpu() and "gpu_memory_utilization" not in spec:
-            found["VLLM_CPU_KVCACHE_SPACE"] = "4"  # GiB; vLLM's default is nearly all memory of the machine
-        if spec.get("batch_invariant"):
-            found["VLLM_BATCH_INVARIANT"] = "1"
-        return {name: _environ(name, value) for name, value in found.items()}
+        bounded = "gpu_memory_utilization" in spec or "kv_cache_memory_bytes" in more
+        if not bounded and not torch_module().cuda.is_available():
+            found["VLLM_CPU_KVCACHE_SPACE"] = "2"  # GiB; by default nearly all memory of the machine
+        own = {name: os.environ.get(name, value) for name, value in found.items()}
+        return own | {"VLLM_BATCH_INVARIANT": str(int(spec.get("batch_invariant", False)))}
+
+    def _dtype(self) -> str:
+        wanted = str(self.spec.get("dtype", "auto"))
+        return wanted if wanted != "auto" else "bfloat16" if torch_module().cuda.is_available() else "float32"
+
+    # --- what fits ----------------------------------------------------------------------------------------------------
+
+    def _overrides(self) -> dict[str, Any]:
+        """Over config.json: what the spec says, and the positions where `max_length` goes beyond those it knows."""
+        own, longest = dict(self.spec.get("hf_overrides", {})), self.spec.get("max_length", 0)
+        limit = max_positions(_over(self.checkpoint.config, own))
+        if limit is None or longest <= limit:
+            return own
+        inner = {"max_position_embeddings": longest}
+        return _over(own, {"text_config": inner} if "text_config" in self.checkpoint.config else inner)
+
+    def _limit(self) -> int | None:
+        if "max_length" in self.spec:
+            return int(self.spec["max_length"])
+        return max_positions(_over(self.checkpoint.config, self.spec.get("hf_overrides", {})))
+
+    def too_long(self, length: int) -> str | None:
+        """Whether a length is beyond the positions that the model knows, or beyond what a loaded engine has room for."""
+        limit, ready = self._limit(), self._child and self._child.ready
+        if limit is not None and length > limit:
+            return (
+                f"its limit is {limit} tokens (max_position_embeddings); `hf_overrides` with RoPE scaling, or "
+                f"`max_length: {length}`, goes beyond"
+            )
+        if ready and length > ready.max_length:
+            return f"its keys and values have room for {ready.max_length} tokens here; {MORE_MEMORY}"
+        return None
+
+    def _check_fits(self, example: Example) -> None:
+        need = example.num_tokens + self.most_tokens(example)
+        if reason := self.too_long(need):
+            raise UserError(
+                f"model {self.name}: example {example.index} of {example.task} at length {example.length} needs {need} "
+                f"tokens: {reason}"
+            )
+
+    def _has_room(self, child: Child, asked: Collection[Example], behind: bool) -> bool:
+        """Whether the engine should have another request: twice what its cache holds keeps it busy.
+
+        While examples are still being made (`behind`), once: they share the cache in any order, and those to come go
+        in a better one.
+        """
+        if child.ready is None or len(asked) >= self.spec.get("in_flight", IN_FLIGHT):
+            return False
+        return len(asked) < 2 or sum(e.num_tokens for e in asked) < child.ready.cache_tokens * (1 if behind else 2)
+
+    # --- answering ----------------------------------------------------------------------------------------------------
+
+    def _read(self, example: Example, said: Said, stop: list[int]) -> Answer:
+        """The text up to the first stop token; the engine's own counts beside it."""
+        if said.prompt_tokens != example.num_tokens or not said.same_prompt:
+            raise UserError(
+                f"model {self.name}: vLLM read {said.prompt_tokens} prompt tokens of example {example.index} of "
+                f"{example.task}, it was sent {example.num_tokens}: it changes the ids of prompts, so its answers are "
+                "to other questions; leave `engine_args` that do so away, or use another version of vllm"
+            )
+        if said.finish not in ("stop", "length"):
+            raise UserError(
+                f"model {self.name}: vLLM gave example {example.index} of {example.task} up ({said.finish}); answers "
+                "so far are kept, the same command asks for it again"
+            )
+        end = next((at for at, token in enumerate(said.ids) if token in stop), None)
+        written, special = said.ids[:end], self.checkpoint.special_ids()
+        words = self.prompt_format.tokenizer.decode([token for token in written if token not in special])
+        usage = {
+            "prompt_tokens": said.prompt_tokens,
+            "cached_tokens": said.cached_tokens,
+            "engine_seconds": said.seconds,
+        }
+        return Answer(words, said.finish if end is None else "stop", len(written), usage)
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """One mapping over another, and so within."""
+    inner = {key: _over(below[key], value) for key, value in above.items() if _both_mappings(below.get(key), value)}
+    return {**below, **above, **inner}
+
+
+def _both_mappings(one: Any, other: Any) -> bool:
+    return isinstance(one, Mapping) and isinstance(other, Mapping)
+
+
+def _version(package: str) -> str | None:
+    """The version of a package; vLLM's build for CPUs has another name."""
+    for name in (package, f"{package}-cpu"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None

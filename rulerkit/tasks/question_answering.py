@@ -10,6 +10,7 @@ import numpy as np
 from rulerkit.corpora import Source, answer_fictional, load_qa
 from rulerkit.example import Draft, Draw, Piece, Room, passage
 from rulerkit.pieces import PieceEncoder
+from rulerkit.prompt_format import DIRECT
 from rulerkit.tasks.base import Task, kept_units, too_short
 from rulerkit.units import Units
 
@@ -95,7 +96,7 @@ class QuestionAnswering(Task):
         before, found, question = text.rpartition("\n\nQuestion: ")
         if not found or "do not output any other words." not in text:
             return None
-        question = question.partition("\n")[0].partition(" Answer:")[0].partition("<|")[0].strip()
+        question = question.partition("\n")[0].partition(DIRECT)[0].partition(" Answer:")[0].partition("<|")[0].strip()
         return answer_fictional(before, question) or "not found"
 
     def _others(self, related: tuple[int, ...], gold: list[int], bodies: Units, room: Room) -> list[int] | None:

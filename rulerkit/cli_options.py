@@ -1,0 +1,49 @@
+"""What several commands of the command line take, and how it is read."""
+
+from typing import Annotated, Any
+
+import typer
+
+from rulerkit.errors import UserError
+
+Task = Annotated[str, typer.Argument(help="A task's name, or a mapping: '{base: vt, num_hops: 6}'.")]
+Length = Annotated[str, typer.Option(help="Token budget: template, prompt and answer together; 4096 or 4K.")]
+Seed = Annotated[int, typer.Option(help="Another seed asks other questions.")]
+Tokenizer = Annotated[
+    str, typer.Option(help="builtin, a Hugging Face name or folder, a tokenizer file, or a tiktoken encoding.")
+]
+Corpora = Annotated[str, typer.Option(help="builtin stand-ins, or the original texts (`rulerkit fetch`).")]
+Template = Annotated[
+    str, typer.Option(help="auto (the tokenizer's own), base, or a form of the paper: llama2, qwen ...")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-y", metavar="YAML", help="A parameter: -y 'lengths: [4K, 8K]'. Repeatable."),
+]
+
+
+def settings_of(settings: list[str] | None) -> dict[str, Any]:
+    """The parameters given as YAML on the command line."""
+    merged: dict[str, Any] = {}
+    for text in settings or []:
+        content = _read(text, "-y")
+        if not isinstance(content, dict):
+            raise UserError(f"-y {text!r} says no `name: value`; write it like -y 'num_examples: 5'")
+        merged |= content
+    return merged
+
+
+def task_of(text: str) -> Any:
+    """A task given on the command line: a name, or a mapping in YAML."""
+    from rulerkit.tasks import task
+
+    return task(_read(text, "the task") if text.lstrip().startswith("{") else text)
+
+
+def _read(text: str, what: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"{what} {text!r} is not YAML ({' '.join(str(error).split())}); see --help") from error

@@ -1,0 +1,242 @@
+"""The audit: files of ours are in order; what is wrong with upstream's, the harness' and broken ones is named."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rulerkit as rk
+from rulerkit.audit import AUDITS, audit_file
+from rulerkit.checks import FAIL, Finding
+from rulerkit.errors import UserError
+from rulerkit.export import to_json
+from rulerkit.generation import generate
+from rulerkit.inference import predict
+from rulerkit.tasks import THIRTEEN, task
+from rulerkit.tokenizers import load_tokenizer
+
+LENGTH, COUNT = 4096, 12
+Row = dict[str, Any]
+
+
+def rows_of(name: str, length: int = LENGTH, **more: Any) -> list[Row]:
+    """Rows of ours in upstream's form, and no more than upstream's fields."""
+    made = generate(task(name).with_corpora("builtin"), length, COUNT)
+    kept = ("index", "input", "outputs", "length", "answer_prefix")
+    return [{key: to_json(example)[key] for key in kept} | more for example in made]
+
+
+def looked(folder: Path, rows: list[Row], name: str, length: int | None = LENGTH) -> dict[str, Finding]:
+    """What the audit says of rows: findings that are no `ok`, by name."""
+    file = folder / f"{name}.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    found = audit_file(file, load_tokenizer("builtin"), name, length)
+    return {finding.name: finding for finding in found if finding.level != "ok"}
+
+
+@pytest.mark.parametrize("name", THIRTEEN)
+def test_our_data_is_in_order(tmp_path: Path, name: str) -> None:
+    assert looked(tmp_path, rows_of(name), name) == {}
+    with_prefix = [row | {"input": row["input"] + row["answer_prefix"], "answer_prefix": ""} for row in rows_of(name)]
+    assert looked(tmp_path, with_prefix, name) == {}  # the 2024 edition's files
+
+
+@pytest.mark.parametrize("name", ["niah_multiquery", "vt", "cwe", "qa_2"])
+def test_our_predictions_are_in_order(tmp_path: Path, name: str) -> None:
+    model = rk.load_model("perfect")
+    examples = generate(task(name).with_corpora("builtin"), LENGTH, COUNT, 42, model.prompt_format)
+    cell = predict(model, examples, tmp_path)
+    found = audit_file(cell.path, load_tokenizer("builtin"))
+    assert {finding.name for finding in found} >= {"indices", "budget", "fill", "predictions"}
+    assert [finding for finding in found if finding.level != "ok"] == []
+    lines = cell.path.read_text().splitlines(keepends=True)
+    cell.path.write_text("".join(lines[:3] + lines[4:]))
+    (missing,) = [f for f in audit_file(cell.path, load_tokenizer("builtin")) if f.level == FAIL]
+    assert missing.name == "indices"
+    assert "1 of 12 missing (first: 3)" in missing.seen
+
+
+# --- one fault at a time ----------------------------------------------------------------------------------------------
+
+
+def at(rows: list[Row], number: int, **changes: Any) -> list[Row]:
+    return [row | changes if i == number else row for i, row in enumerate(rows)]
+
+
+def edit(rows: list[Row], change: Callable[[str], str]) -> list[Row]:
+    return [row | {"input": change(row["input"])} for row in rows]
+
+
+def without_demonstration(text: str) -> str:
+    opening = text[:40]
+    return opening + text.rpartition(opening)[2]
+
+
+def same_layout(rows: list[Row]) -> list[Row]:
+    """Every row's list in the order of the first one's, with its own words."""
+    names = [f"w{i}" for i in range(len(rows))]
+
+    def renamed(name: str) -> str:
+        return re.sub(r"(\d+\.) (\S+)", rf"\1 \2{name}", rows[0]["input"])
+
+    return [
+        row | {"input": renamed(name), "outputs": [word + name for word in rows[0]["outputs"]]}
+        for row, name in zip(rows, names, strict=True)
+    ]
+
+
+def at_one_place(rows: list[Row]) -> list[Row]:
+    """The needle of each row moved to the middle."""
+    moved = []
+    for row in rows:
+        lines = row["input"].split("\n")
+        needle = next(line for line in lines if row["outputs"][0] in line)
+        lines.remove(needle)
+        lines.insert(len(lines) // 2, needle)
+        moved.append(row | {"input": "\n".join(lines)})
+    return moved
+
+
+def gold_at_five(rows: list[Row]) -> list[Row]:
+    moved = []
+    for row in rows:
+        before, *parts = re.split(r"(?=Document \d+:\n)", row["input"])
+        last, _, after = parts[-1].partition("\n\nAnswer the question")
+        bodies = [re.sub(r"^Document \d+:\n", "", part).strip() for part in [*parts[:-1], last]]
+        gold = [b for b in bodies if any(ref.lower() in b.lower() for ref in row["outputs"])]
+        rest = [b for b in bodies if b not in gold]
+        ordered = rest[:4] + gold + rest[4:]
+        text = "\n\n".join(f"Document {i}:\n{body}" for i, body in enumerate(ordered, 1))
+        moved.append(row | {"input": f"{before}{text}\n\nAnswer the question{after}"})
+    return moved
+
+
+FAULTS: list[tuple[str, str, Callable[[list[Row]], list[Row]], str]] = [
+    (
+        "vt",
+        "indices",
+        lambda rows: at(rows, 3, index=2),
+        "11 distinct indices in 2 of 12 rows (first: line 3, index 2)",
+    ),
+    ("vt", "indices", lambda rows: rows[:4] + rows[5:], "1 of 12 missing (first: 4)"),
+    ("vt", "prompts", lambda rows: [*rows[:-1], rows[0] | {"index": 11}], "in 1 of 12 rows (first: line 12, index 11)"),
+    ("fwe", "budget", lambda rows: edit(rows, lambda text: text + " again" * 60), "in 12 of 12 rows"),
+    ("niah_single_1", "fill", lambda rows: rows_of("niah_single_1", 2048), "50.0 % filled"),
+    ("cwe", "capped list", lambda rows: rows_of("cwe", 2048), "a list that ends early"),
+    ("vt", "token counts", lambda rows: [row | {"length": row["length"] // 2} for row in rows], "not those of builtin"),
+    ("niah_multivalue", "references", lambda rows: at(rows, 5, outputs=["0000000"]), "in 1 of 12 rows (first: line 6"),
+    ("qa_1", "references", lambda rows: at(rows, 5, outputs=["Zanzibar"]), "in 1 of 12 rows (first: line 6"),
+    ("vt", "demonstration", lambda rows: edit(rows, without_demonstration), "none in 12 of 12 rows"),
+    ("cwe", "demonstration", lambda rows: edit(rows, without_demonstration), "none in 12 of 12 rows"),
+    ("niah_single_3", "answer prefix", lambda rows: [row | {"answer_prefix": ""} for row in rows], "no answer prefix"),
+    (
+        "vt",
+        "answer prefix",
+        lambda rows: [r | {"answer_prefix": r["answer_prefix"].strip()} for r in rows],
+        "its blank",
+    ),
+    ("niah_single_1", "BOS text", lambda rows: edit(rows, lambda text: "<s>[INST] " + text), "written out in 12 of 12"),
+    ("niah_single_1", "positions", at_one_place, "50 % of the prompt in 12 of 12 rows"),
+    ("qa_1", "positions", gold_at_five, "the answer at document 5 in 12 of 12 rows"),
+    ("cwe", "layouts", same_layout, "only 1 orders of words in 12 of 12 rows"),
+]
+
+
+@pytest.mark.parametrize(("name", "finding", "fault", "says"), FAULTS, ids=[f"{n} {f}" for n, f, *_ in FAULTS])
+def test_a_fault_is_named(
+    tmp_path: Path, name: str, finding: str, fault: Callable[[list[Row]], list[Row]], says: str
+) -> None:
+    found = looked(tmp_path, fault(rows_of(name)), name)
+    assert says in found[finding].seen
+    assert found[finding].mend
+
+
+@pytest.mark.parametrize("name", THIRTEEN)
+def test_a_prefix_in_both_places_is_twice(tmp_path: Path, name: str) -> None:
+    rows = [row | {"input": row["input"] + row["answer_prefix"]} for row in rows_of(name)]
+    found = looked(tmp_path, rows, name)
+    assert "twice in 12 of 12 rows" in found["answer prefix"].seen
+    lost = [row | {"answer_prefix": ""} for row in rows_of(name)]
+    assert "no answer prefix" in looked(tmp_path, lost, name)["answer prefix"].seen
+
+
+def test_every_audit_has_a_fault_here() -> None:
+    named = {finding for _, finding, *_ in FAULTS} | {"predictions", "own scores"}
+    assert len(named) == len(AUDITS)
+
+
+def test_predictions_that_echo_or_say_nothing(tmp_path: Path) -> None:
+    rows = rows_of("vt")
+    echoed = [row | {"pred": row["input"] + "ABCDE"} for row in rows]
+    assert looked(tmp_path, echoed, "vt")["predictions"].seen.startswith("the prompt itself in 12 of 12")
+    silent = at([row | {"pred": "x"} for row in rows], 7, pred=" ")
+    assert looked(tmp_path, silent, "vt")["predictions"].seen == "nothing in 1 of 12 rows (first: line 8, index 7)"
+
+
+# --- the harness ------------------------------------------------------------------------------------------------------
+
+
+def harness(name: str, score: Callable[[str, list[str]], float]) -> list[Row]:
+    """Samples as lm-evaluation-harness writes them: two filters a document, prefixes stripped."""
+    samples = []
+    for row in rows_of(name):
+        answers = [*row["outputs"], "another name"]
+        doc = row | {"outputs": answers, "max_length": LENGTH, "gen_prefix": row["answer_prefix"].strip()}
+        doc["input"] += " "
+        del doc["answer_prefix"]
+        for kind in ("none", "strict"):
+            sample = {"doc_id": row["index"], "doc": doc, "filter": kind, "filtered_resps": [answers[0]]}
+            samples.append(sample | {str(LENGTH): score(answers[0], answers), "8192": -1.0})
+    return samples
+
+
+def test_question_answering_scored_as_a_mean(tmp_path: Path) -> None:
+    def share(said: str, answers: list[str]) -> float:
+        return sum(answer.lower() in said.lower() for answer in answers) / len(answers)
+
+    found = looked(tmp_path, harness("qa_1", share), "ruler_qa_squad", None)
+    assert found["own scores"].seen.startswith("the mean over references in 12 of 12 rows")
+    assert "points too low" in found["own scores"].mend
+    assert found["answer prefix"].level == "note"  # the harness strips it
+    right = looked(tmp_path, harness("qa_1", lambda said, answers: 1.0), "ruler_qa_squad", None)
+    assert "own scores" not in right
+    wrong = looked(tmp_path, harness("qa_1", lambda said, answers: 0.25), "ruler_qa_squad", None)
+    assert "another score than ours" in wrong["own scores"].seen
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_names_tell_task_and_length(tmp_path: Path) -> None:
+    file = tmp_path / "4096/data/vt/validation.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows_of("vt")))
+    found = audit_file(file, load_tokenizer("builtin"))
+    assert [finding for finding in found if finding.level != "ok"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("vt.jsonl", "", "is empty"),
+        ("vt.jsonl", "{", "line 1: not JSON"),
+        ("vt.jsonl", '{"input": "x"}', "give --length"),
+        ("gsm8k.jsonl", '{"input": "x"}', "unknown task 'gsm8k'"),
+        ("", "", "no file"),
+    ],
+)
+def test_what_cannot_be_audited(tmp_path: Path, name: str, content: str, says: str) -> None:
+    file = tmp_path / (name or "nowhere.jsonl")
+    if name:
+        file.write_text(content)
+    with pytest.raises(UserError, match=says) as said:
+        audit_file(file, load_tokenizer("builtin"))
+    assert "\n" not in str(said.value)
+
+
+def test_few_or_bare_rows_are_not_judged_by_what_they_do_not_tell(tmp_path: Path) -> None:
+    bare = [{"pred": "ABCDE", "outputs": ["ABCDE"]} for _ in range(3)]
+    assert looked(tmp_path, bare, "vt") == {}

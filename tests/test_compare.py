@@ -1,0 +1,350 @@
+"""Comparing two models on the same examples: pairing, refusals, verdicts, the command, and its notebook."""
+
+import json
+import math
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_notebooks import files, run, shown
+
+import rulerkit as rk
+from rulerkit.cli import main
+from rulerkit.compare import CANNOT_TELL, NOT_WORSE, WORSE, asked, compare, compare_study
+from rulerkit.compare_plots import differences_by_task
+from rulerkit.compare_tables import as_verdict, difference_table, flips_text, to_json
+from rulerkit.errors import UserError
+from rulerkit.sides import find, side, sides
+
+TASKS = ["niah_multikey_1", "vt", "qa_1"]
+ASKED: dict[str, Any] = {
+    "models": ["reader-1024", {"base": "perfect", "name": "dropping", "drop": 0.3}, "perfect"],
+    "tasks": TASKS,
+    "lengths": [1024, 2048],
+    "num_examples": 8,
+    "seed": 3,
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An outputs/ folder in which three readers answered ASKED, and `perfect` in a second run too."""
+    outputs = tmp_path_factory.mktemp("made") / "outputs"
+    rk.evaluate(rk.study(ASKED, outputs=outputs), progress=False)
+    rk.evaluate(rk.study(ASKED, outputs=outputs, models=["perfect"], run="again"), progress=False)
+    return outputs
+
+
+@pytest.fixture
+def outputs(made: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    return Path(shutil.copytree(made, tmp_path / "outputs"))
+
+
+def change(path: Path, **entries: Any) -> None:
+    """Change every row of a prediction file."""
+    rows = [json.loads(line) | entries for line in path.read_text(encoding="utf-8").splitlines()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def record(path: Path, section: str, **entries: Any) -> None:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["result"][section] |= entries
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+# --- differences ------------------------------------------------------------------------------------------------------
+
+
+def test_differences_are_those_of_the_scores(made: Path) -> None:
+    found = compare("main/perfect", "reader-1024", outputs=made)
+    scores = rk.score(rk.read_cells(made / "predictions/main"))
+    for _, row in found.rows[found.rows["level"] == "cell"].iterrows():
+        own = scores[(scores["task"] == row["task"]) & (scores["length"] == row["length"])].set_index("index")
+        a, b = (own.loc[own["model"] == name, "score"] for name in ("perfect", "reader-1024"))
+        assert row["difference"] == pytest.approx(100 * (b - a).mean())
+        assert (row["a"], row["b"], row["n"]) == pytest.approx((100 * a.mean(), 100 * b.mean(), 8))
+        assert (row["better"], row["worse"]) == ((b > a).sum(), (b < a).sum())
+        assert row["low"] < row["difference"] < row["high"] or row["difference"] in (-100, 100)
+        flips = found.flips[(found.flips["task"] == row["task"]) & (found.flips["length"] == row["length"])]
+        assert set(flips["index"]) == set(own.index[own["model"] == "perfect"][(a != b).to_numpy()])
+    cells = found.rows[found.rows["level"] == "cell"]
+    for level, by in (("task", "task"), ("length", "length")):
+        means = cells.groupby(by)["difference"].mean()
+        rows = found.rows[found.rows["level"] == level].set_index(by)
+        assert rows["difference"].to_dict() == pytest.approx(means.to_dict())
+    overall = found.rows[found.rows["level"] == "all"].iloc[0]
+    assert overall["difference"] == pytest.approx(cells["difference"].mean()) == 100 * found.overall.value
+    assert len(found.flips) == overall["worse"] > 8
+
+
+def test_a_planted_rate_is_recovered(made: Path) -> None:
+    """Of retrieval and questions, each with one item, three in ten answers are dropped."""
+    found = compare("main/perfect", "dropping", outputs=made, tasks=["niah_multikey_1", "qa_1"])
+    assert found.overall.low < -0.3 < found.overall.high < 0
+    assert any("drop: - | 0.3" in note for note in found.notes)
+
+
+def test_missing_cells_and_rows_are_left_out_and_named(outputs: Path) -> None:
+    folder = outputs / "predictions/main/perfect"
+    for path in (folder / "vt").glob("1024.*"):
+        path.unlink()
+    short = folder / "qa_1/2048.jsonl"
+    lines = short.read_text(encoding="utf-8").splitlines(keepends=True)
+    short.write_text("".join(lines[:5]), encoding="utf-8")
+    found = compare("main/perfect", "reader-1024", outputs=outputs)
+    assert set(
+        found.rows.loc[found.rows["level"] == "cell", ["task", "length"]].itertuples(index=False, name=None)
+    ) == {*(("niah_multikey_1", 1024), ("niah_multikey_1", 2048), ("vt", 2048), ("qa_1", 1024), ("qa_1", 2048))}
+    notes = " | ".join(found.notes)
+    assert "only main/reader-1024 has vt at 1024: left out" in notes
+    assert "37 of 40 examples were answered by both" in notes
+    assert math.isclose(found.rows.set_index(["level", "length"]).loc[("length", 1024), "difference"], 0)
+
+
+# --- pairing ----------------------------------------------------------------------------------------------------------
+
+
+def test_other_prompts_are_refused_and_named(outputs: Path) -> None:
+    path = outputs / "predictions/main/reader-1024/vt/2048.jsonl"
+    change(path, digest="0" * 16)
+    record(path.with_suffix(".json"), "tokenizer", fingerprint="another")
+    with pytest.raises(
+        UserError, match=r"not asked the same prompts in vt at 2048 \(tokenizer.fingerprint: .* \| another"
+    ):
+        compare("main/perfect", "reader-1024", outputs=outputs)
+    found = compare("main/perfect", "reader-1024", by="index", outputs=outputs)
+    assert any("8 of 48 pairs were asked with prompts that differ" in note for note in found.notes)
+    change(path, outputs=["something else"])
+    found = compare("main/perfect", "reader-1024", by="index", outputs=outputs)
+    assert any("8 of them with other references" in note for note in found.notes)
+
+
+def test_predictions_without_digests_pair_by_index_only(outputs: Path) -> None:
+    for path in (outputs / "predictions/main/perfect").rglob("*.jsonl"):
+        change(path, digest="")
+    for path in (outputs / "predictions/main/reader-1024").rglob("*.jsonl"):
+        change(path, digest="")
+    with pytest.raises(UserError, match="carry no digest"):
+        compare("main/perfect", "reader-1024", outputs=outputs)
+    assert compare("main/perfect", "reader-1024", by="index", outputs=outputs).verdict.word == WORSE
+
+
+def test_settings_that_differ_are_notes(outputs: Path) -> None:
+    path = outputs / "predictions/main/dropping/vt/1024.json"
+    record(path, "prompt_format", prompt="chat")
+    record(path, "model", engine="other")
+    found = compare("main/perfect", "dropping", outputs=outputs)
+    assert "prompt_format.prompt: - | chat (vt at 1024)" in " ".join(found.notes)
+    assert "model.engine: reader | other (vt at 1024)" in found.notes
+    assert not any("model.name" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "options", "message"),
+    [
+        ("nobody", "reader-1024", {}, r"unknown model or folder of predictions 'nobody'.*main/reader-1024"),
+        ("readr-1024", "main/perfect", {}, r"did you mean 'main/reader-1024'"),
+        ("perfect", "reader-1024", {}, r"several runs: name one of again/perfect, main/perfect"),
+        ("main", "reader-1024", {}, r"main holds main/dropping, main/perfect, main/reader-1024: a side is one model"),
+        ("main/perfect", "main/perfect", {}, r"are the same predictions"),
+        ("main/perfect", "reader-1024", {"by": "number"}, r"unknown way to pair examples 'number'.*digest, index"),
+        ("main/perfect", "reader-1024", {"margin": 0}, r"margin is 0: it must be a number of points above 0"),
+        ("main/perfect", "reader-1024", {"margin": math.nan}, r"margin is nan"),
+        ("main/perfect", "reader-1024", {"tasks": ["cwe"]}, r"main/perfect holds no answer at all"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_in_one_line(
+    made: Path, a: str, b: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        compare(a, b, outputs=made, **options)
+    assert "\n" not in str(error.value)
+
+
+def test_nothing_in_common(outputs: Path) -> None:
+    for task in ("vt", "qa_1"):
+        shutil.rmtree(outputs / "predictions/main/perfect" / task)
+    shutil.rmtree(outputs / "predictions/main/reader-1024/niah_multikey_1")
+    with pytest.raises(UserError, match="no task and length in common"):
+        compare("main/perfect", "reader-1024", outputs=outputs)
+
+
+def test_sides_are_found_by_path_run_or_name(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = made / "predictions/main/reader-1024"
+    assert len(find(folder)) == len(find("main/reader-1024", made)) == len(find("reader-1024", made)) == 6
+    monkeypatch.chdir(folder.parent)
+    assert len(find("reader-1024")) == 6
+    assert len(find(folder / "vt/1024.jsonl")) == 1
+    cells = [cell for cell in rk.read_cells(made / "predictions") if cell.model == "perfect"]
+    assert [each.name for each in sides(cells)] == ["again/perfect", "main/perfect"]
+    with pytest.raises(UserError, match="needs the predictions of two models"):
+        sides(rk.read_cells(made / "predictions"))
+    assert side(find(folder)).label == "reader (1K window)"
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def test_worse(made: Path) -> None:
+    found = compare("main/perfect", "reader-1024", outputs=made)
+    assert found.verdict[0] == WORSE
+    assert found.verdict.status == 1
+    assert found.overall.high < -0.01
+    assert "by more than 1 point" in found.verdict.text
+    assert as_verdict(found).verdict == "does not hold"
+
+
+def test_not_worse_and_the_noise_floor(made: Path) -> None:
+    found = compare("main/perfect", "again/perfect", margin=15, outputs=made)
+    assert found.same_model
+    assert (found.verdict.word, found.verdict.status, found.overall.value) == (NOT_WORSE, 0, 0)
+    assert "noise floor" in difference_table(found)
+    assert as_verdict(found).verdict == "holds"
+    assert not compare("main/perfect", "dropping", outputs=made).same_model
+    better = compare("reader-1024", "main/perfect", outputs=made)
+    assert better.verdict.word == NOT_WORSE
+
+
+def test_worse_within_the_margin_is_not_worse_but_says_so(made: Path) -> None:
+    found = compare("main/perfect", "dropping", margin=99, outputs=made)
+    assert found.verdict.word == NOT_WORSE
+    assert "though it is below for certain" in found.verdict.text
+
+
+def test_cannot_tell_and_the_number_it_would_take(made: Path) -> None:
+    found = compare("main/perfect", "again/perfect", margin=1, outputs=made)
+    verdict = found.verdict
+    assert (verdict.word, verdict.status) == (CANNOT_TELL, 3)
+    z2 = 1.959964**2  # only ties: the half width z2 / (N + z2) is to fall below 1 point; 6 cells
+    assert verdict.needed == pytest.approx(99 * z2 / 6, abs=2)
+    assert f"would need about {verdict.needed} examples" in verdict.text
+    assert as_verdict(found).verdict == "cannot be judged with this data"
+
+
+# --- text, JSON, figure -----------------------------------------------------------------------------------------------
+
+
+def test_tables(made: Path) -> None:
+    found = compare("main/perfect", "reader-1024", outputs=made)
+    text = difference_table(found)
+    assert found.verdict.text in text
+    mean = next(line for line in text.splitlines() if line.startswith("mean"))
+    assert f"{100 * found.overall.value:+.1f} [" in mean
+    assert mean.endswith("]*")
+    assert r"\underline{" in difference_table(found, "latex")
+    assert "| mean |" in difference_table(found, "markdown")
+    assert (
+        difference_table(found, "csv")
+        .splitlines()[0]
+        .startswith("level,task,category,length,n,a,b,difference,low,high")
+    )
+    with pytest.raises(UserError, match="unknown format"):
+        difference_table(found, "html")
+    assert "worse" in flips_text(found)
+    assert "better" not in flips_text(found)
+    assert flips_text(compare("main/perfect", "again/perfect", outputs=made)) == "No example has another score."
+
+
+def test_json_holds_everything(made: Path) -> None:
+    found = compare("main/perfect", "reader-1024", outputs=made)
+    content = json.loads(json.dumps(to_json(found), allow_nan=False))
+    assert content["verdict"]["word"] == WORSE
+    assert len(content["rows"]) == len(found.rows)
+    assert {(row["task"], row["length"], row["index"]) for row in content["flips"]} == set(
+        found.flips[["task", "length", "index"]].itertuples(index=False, name=None)
+    )
+
+
+def test_figure(made: Path) -> None:
+    found = compare("main/perfect", "reader-1024", outputs=made)
+    axes = differences_by_task(found.rows, 1.0, ("perfect", "reader"), "reference readers")
+    assert [label.get_text() for label in axes.get_yticklabels()] == [*TASKS, "mean"]
+    points = [line.get_xdata()[0] for line in axes.get_lines() if line.get_marker() in ("o", "D")]
+    expected = found.rows[found.rows["level"].isin(["task", "all"])]["difference"]
+    assert points == pytest.approx(list(expected))
+    with pytest.raises(UserError, match="no differences to draw"):
+        differences_by_task(found.rows.iloc[:0])
+
+
+# --- command ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "expected"),
+    [
+        (["main/perfect", "reader-1024"], 1, "is worse than main/perfect"),
+        (["reader-1024", "main/perfect"], 0, "is not worse than"),
+        (["main/perfect", "again/perfect"], 3, "would need about"),
+        (["main/perfect", "again/perfect", "--margin", "20"], 0, "noise floor"),
+        (["main/perfect", "reader-1024", "--by", "index"], 1, "Paired by index"),
+        (["main/perfect", "nobody"], 2, "unknown model or folder"),
+    ],
+)
+def test_command(
+    made: Path,
+    arguments: list[str],
+    status: int,
+    expected: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["rulerkit", "compare", *arguments, "--outputs", str(made)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, err = capsys.readouterr()
+    assert ended.value.code == status, err
+    assert expected in (err if status == 2 else out)
+    if status != 2:
+        monkeypatch.setattr(sys, "argv", [*sys.argv, "--json"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == status
+        assert json.loads(capsys.readouterr().out)["verdict"]["status"] == status
+
+
+# --- notebook ---------------------------------------------------------------------------------------------------------
+
+SMALL: dict[str, Any] = {"tasks": TASKS, "lengths": [1024, 2048], "num_examples": 12, "seed": 7}
+
+
+def test_notebook_recovers_a_dropping_reader(tmp_path: Path) -> None:
+    model_b = {"base": "perfect", "name": "dropping", "drop": 0.25, "label": "drops 25 %"}
+    cells = run("13_compare_models", tmp_path, model_a="perfect", model_b=model_b, **SMALL)
+    assert "does not hold" in shown(cells, "verdict", "text/html")
+    assert shown(cells, "figure", "image/png")
+    assert "| mean |" in shown(cells, "differences", "text/markdown")
+    outputs = tmp_path / "outputs"
+    tables = outputs / "tables/main/13_compare_models"
+    ends = (".md", ".csv", ".tex", "-flips.csv", "-verdict.json")
+    assert files(tables) == {f"perfect+dropping{end}" for end in ends}
+    assert files(outputs / "figures/main/13_compare_models") == {f"perfect+dropping{end}" for end in (".pdf", ".png")}
+    found = json.loads((tables / "perfect+dropping-verdict.json").read_text(encoding="utf-8"))
+    assert found["difference"]["low"] < -25 < found["difference"]["high"] < 0
+    assert found["a"]["label"] == "perfect reader"
+
+
+def test_notebook_measures_the_noise_of_one_model(tmp_path: Path) -> None:
+    cells = run("13_compare_models", tmp_path, model_a="perfect", model_b=None, **SMALL)
+    assert "noise floor" in shown(cells, "differences", "text/markdown")
+    assert "cannot be judged" in shown(cells, "verdict", "text/html")
+    assert (tmp_path / "outputs/predictions/main-repeat2/perfect").is_dir()
+
+
+def test_what_the_notebook_asks() -> None:
+    assert asked("a", "b") == {"models": ["a", "b"], "repeat": 1}
+    assert asked("a") == asked("a", "a") == {"models": ["a"], "repeat": 2}
+    for wrong in ((None, "b"), (["a", "b"], None), ("a", ["b"])):
+        with pytest.raises(UserError, match="each is one model"):
+            asked(*wrong)
+
+
+def test_a_study_compares_no_more_than_it_asks(made: Path) -> None:
+    study = rk.study(
+        ASKED, outputs=made, models=["perfect", "reader-1024"], tasks=["vt"], lengths=[1024], num_examples=4
+    )
+    found = compare_study(study, rk.evaluate(study, progress=False))
+    assert list(found.rows["level"]) == ["cell", "task", "length", "all"]
+    assert found.rows["n"].eq(4).all()

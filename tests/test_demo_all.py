@@ -1,0 +1,215 @@
+"""The demo of all notebooks: each must find, in its tables, the effect that was planted in its reference readers.
+
+Also how a batch gives a notebook models and parameters of its own.
+"""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from rulerkit.batch import execute, read_batch
+from rulerkit.errors import UserError
+from rulerkit.tasks import TASKS, THIRTEEN
+
+REPOSITORY = Path(__file__).parents[1]
+DEMO = REPOSITORY / "params/batches/demo-all.yaml"
+planted = pytest.mark.slow
+together = pytest.mark.xdist_group("demo-all")
+
+
+# --- entries with models and parameters of their own ------------------------------------------------------------------
+
+
+def plan(folder: Path, content: dict[str, Any], **settings: Any) -> Any:
+    path = folder / "mine.yaml"
+    path.write_text(json.dumps(content))
+    return read_batch(path, settings)
+
+
+def test_entries_bring_their_own(tmp_path: Path) -> None:
+    own = {
+        "notebook": "02_needle_types",
+        "models": ["perfect", "mute"],
+        "parameters": {"needles": ["passkey"], "seed": 3},
+    }
+    content = {
+        "models": ["reader-4096"],
+        "notebooks": ["01_main_results", own],
+        "together": [{"notebook": "09_model_size", "models": ["mute", "perfect"]}, "leaderboard"],
+        "parameters": {"lengths": [4096], "run": "r", "seed": 1},
+    }
+    runs = plan(tmp_path, content).runs
+    names = ["reader-4096 01_main_results", "perfect 02_needle_types", "mute 02_needle_types"]
+    assert [run.title for run in runs] == [*names, "all 09_model_size", "all leaderboard"]
+    common = {"lengths": [4096], "run": "r"}
+    assert runs[0].parameters == {**common, "seed": 1, "model": "reader-4096"}
+    assert runs[1].parameters == {**common, "seed": 3, "needles": ["passkey"], "model": "perfect"}
+    assert runs[3].parameters == {**common, "seed": 1, "models": ["mute", "perfect"]}
+    assert runs[4].parameters == common, "a notebook that finds its models by itself takes what it knows"
+    assert [run.last for run in runs] == [False, False, False, True, True]
+
+
+def test_the_command_line_has_the_last_word(tmp_path: Path) -> None:
+    entry = {"notebook": "02_needle_types", "parameters": {"num_examples": 50, "needles": ["vanilla"]}}
+    (run,) = plan(tmp_path, {"models": ["mute"], "notebooks": [entry]}, num_examples=2).runs
+    assert run.parameters == {"num_examples": 2, "needles": ["vanilla"], "model": "mute"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"notebook": "02_needle_types", "model": "mute"}, "unknown key of a notebook in .*: did you mean 'models'"),
+        ({"models": ["mute"]}, "is no notebook"),
+        ({"notebook": "02_needle_types", "models": "mute"}, "is no notebook"),
+        ({"notebook": "02_needle_types", "parameters": ["x"]}, "is no notebook"),
+        ({"notebook": "02_needle"}, "unknown notebook '02_needle'"),
+        ({"notebook": "02_needle_types", "models": ["mut"]}, "unknown model 'mut'"),
+        ({"notebook": "02_needle_types", "parameters": {"needle": ["passkey"]}}, "unknown parameter 'needle'"),
+        ({"notebook": "02_needle_types", "parameters": {"run": "x"}}, "a batch writes into one place"),
+        ({"notebook": "02_needle_types", "parameters": {"models": ["mute"]}}, "models stand beside `parameters`"),
+    ],
+)
+def test_mistakes_in_entries_are_named(tmp_path: Path, entry: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        plan(tmp_path, {"models": ["mute"], "notebooks": [entry]})
+
+
+def test_the_demo_has_every_notebook() -> None:
+    there = {path.stem for path in (REPOSITORY / "notebooks").glob("*.ipynb")}
+    assert {run.notebook.stem for run in read_batch(DEMO).runs} == there
+    for run in read_batch(DEMO).runs:
+        given = run.parameters.get("models", [run.parameters.get("model", "mute")])
+        names = [each["base"] if isinstance(each, dict) else each for each in given]
+        assert all(name.startswith(("reader", "perfect", "mute")) for name in names), "readers only"
+
+
+# --- what was planted -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The outputs of the demo, run for real."""
+    folder = tmp_path_factory.mktemp("demo") / "outputs"
+    batch = read_batch(DEMO, {"outputs": str(folder)})
+    errors = {run.title: error for run, error in execute(batch) if error is not None}
+    assert errors == {}
+    return folder
+
+
+def table(outputs: Path, notebook: str, name: str) -> pd.DataFrame:
+    return pd.read_csv(outputs / "tables/demo-all" / notebook / f"{name}.csv")
+
+
+def verdicts(outputs: Path, notebook: str, name: str) -> list[str]:
+    return list(table(outputs, notebook, f"{name}-claims")["verdict"])
+
+
+def share_within(frame: pd.DataFrame, planted: float) -> float:
+    """How many of the intervals hold what was planted: about all of them must."""
+    return float(((frame["low"] <= planted) & (planted <= frame["high"])).mean())
+
+
+@planted
+@together
+def test_fading_takes_the_same_share_of_every_needle(outputs: Path) -> None:
+    """An item at distance d is found with probability 2 ** (-d / 8192), and distances are even from 0 to the length."""
+    found = table(outputs, "02_needle_types", "reader-fading")
+    for length, own in found.groupby("length"):
+        x = float(str(length)) / 8192 * math.log(2)
+        assert share_within(own, 100 * (1 - math.exp(-x)) / x) >= 0.8
+    assert verdicts(outputs, "02_needle_types", "reader-fading")[0] == "does not hold"
+
+
+@planted
+@together
+def test_confusion_needs_a_neighbour(outputs: Path) -> None:
+    found = table(outputs, "03_distractors", "reader-confused")
+    alone = found["series"] == "#K = 1"
+    assert (found.loc[alone, "score"] == 100).all()
+    assert share_within(found[~alone], 70) >= 0.8
+    assert (found.loc[~alone, "score"] < 100).all()
+    steady, about_yi = verdicts(outputs, "03_distractors", "reader-confused")
+    assert steady != "holds", "one step down is not steadily lower"
+    assert about_yi == "not applicable"
+
+
+@planted
+@together
+def test_dropping_takes_the_same_share_of_few_and_of_many(outputs: Path) -> None:
+    found = table(outputs, "04_multiple_needles", "reader-dropping")
+    assert share_within(found, 80) >= 0.9
+    assert found["score"].mean() == pytest.approx(80, abs=3)
+    assert "holds" not in verdicts(outputs, "04_multiple_needles", "reader-dropping")
+
+
+@planted
+@together
+def test_a_steady_fall_and_one_past_a_window(outputs: Path) -> None:
+    assert verdicts(outputs, "05_variable_tracking", "reader-fading")[0] == "holds"
+    assert verdicts(outputs, "05_variable_tracking", "reader-fading")[1] != "holds"
+    assert verdicts(outputs, "05_variable_tracking", "reader-8192")[1] == "holds"
+    window = table(outputs, "05_variable_tracking", "reader-8192")
+    assert (window.loc[window["length"] <= 8192, "score"] == 100).all()
+    assert (window.loc[window["length"] > 8192, "high"] < 70).all()
+
+
+@planted
+@together
+def test_a_sample_misleads_where_frequencies_are_close(outputs: Path) -> None:
+    means = table(outputs, "06_frequent_words", "reader-sample").groupby("series", sort=False)["score"].mean()
+    assert list(means.index) == ["α = 2.0", "α = 1.5", "α = 1.2"]
+    assert means.is_monotonic_decreasing
+    assert verdicts(outputs, "06_frequent_words", "reader-sample") == ["holds"]
+
+
+@planted
+@together
+def test_what_is_known_by_heart_stays(outputs: Path) -> None:
+    found = table(outputs, "07_question_answering", "reader-remembering")
+    alone = found["series"].str.endswith("no context")
+    assert share_within(found[alone], 30) >= 0.5
+    read = found[~alone]
+    assert (read.loc[read["length"] <= 8192, "score"] == 100).all()
+    assert share_within(read[read["length"] == 32768], 25 + 75 * 0.3) == 1
+    assert verdicts(outputs, "07_question_answering", "reader-remembering") == ["holds", "holds"]
+
+
+@planted
+@together
+def test_models_by_training_length_size_and_kind(outputs: Path) -> None:
+    windows = "reader-8192+reader-16384"
+    expected = ["holds", "does not hold", "not applicable", "holds", "holds"]
+    assert verdicts(outputs, "08_training_length", windows) == expected
+    found = table(outputs, "08_training_length", windows)
+    assert (found.loc[found["length"] <= found["claimed_length"], "score"] == 100).all()
+    assert (found.loc[found["length"] > found["claimed_length"], "high"] < 80).all()
+    assert verdicts(outputs, "09_model_size", "reader-small+reader-large") == ["holds", "holds"]
+    assert verdicts(outputs, "10_architectures", "reader-4096+reader-recurrent") == ["holds"] * 3
+
+
+@planted
+@together
+def test_faults_follow_the_families(outputs: Path) -> None:
+    (path,) = (outputs / "tables/demo-all/11_task_correlation").glob("*etc.csv")
+    found = pd.read_csv(path).set_index("task")
+    assert set(found.index) == set(TASKS)
+    assert set(found.index[found["in_benchmark"]]) == set(THIRTEEN)
+    assert found["cut_keeps"].sum() == 13
+    removed = found[~found["in_benchmark"]]
+    assert (removed["correlation"] > 0.8).all()
+    assert removed["same_category"].all()
+
+
+@planted
+@together
+def test_the_others_wrote_their_tables(outputs: Path) -> None:
+    board = table(outputs, "01_main_results", "reader-4096+reader-8192+perfect+mute")
+    assert len(board)
+    for notebook in ("12_failures", "13_compare_models", "leaderboard"):
+        assert list((outputs / "tables/demo-all" / notebook).glob("*.csv")), notebook
+    for figure in outputs.rglob("figures/demo-all/*/*.png"):
+        assert figure.with_suffix(".pdf").is_file()

@@ -1,0 +1,409 @@
+"""What went wrong: labels on answers written by hand, and planted effects found again by their labels."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import papermill
+import pytest
+
+from rulerkit.cells import Cell
+from rulerkit.errors import UserError
+from rulerkit.example import Example
+from rulerkit.failure_claims import failure_claims
+from rulerkit.failure_plots import failures_by_length, remarks
+from rulerkit.failures import LABELS, examples_of, label, no_context_answers, samples, shares, with_baselines
+from rulerkit.generation import Examples, generate
+from rulerkit.inference import predict
+from rulerkit.intervals import wilson
+from rulerkit.models import load_model
+from rulerkit.params import study
+from rulerkit.paths import home
+from rulerkit.prompt_format import prompt_format
+from rulerkit.tasks import TASKS, task
+from rulerkit.tokenizers import load_tokenizer
+
+LENGTH = 2048
+
+
+def cell_of(examples: Examples, texts: dict[int, str], reason: str = "stop", name: str = "hand") -> Cell:
+    """A cell as predictions of a model `name` would leave it."""
+    rows = []
+    for index, text in texts.items():
+        example = examples[index]
+        rows.append(
+            {
+                "index": index,
+                "pred": text,
+                "outputs": list(example.references),
+                "length": example.length,
+                "task": example.task,
+                "digest": example.digest,
+                "num_prompt_tokens": example.num_tokens,
+                "finish_reason": reason,
+                "depths": example.depths,
+            }
+        )
+    result = {**examples.record(), "model": {"name": name, "engine": "function"}}
+    record = {"format": 1, "result": result, "num_examples": len(examples), "label": name, "run": "main"}
+    return Cell(Path(f"{name}.jsonl"), json.loads(json.dumps(record)), rows)
+
+
+def asked(spec: Any, length: int = LENGTH, num_examples: int = 3, **form: Any) -> Examples:
+    return generate(task(spec).with_corpora("builtin"), length, num_examples, prompt_format=prompt_format(**form))
+
+
+def labelled(spec: Any, write: Callable[[Example], str], reason: str = "stop", **more: Any) -> "pd.Series[Any]":
+    examples = asked(spec, **more)
+    return label([cell_of(examples, {1: write(examples[1])}, reason)]).iloc[0]
+
+
+def distractors(example: Example, key: bool = False) -> list[str]:
+    """Values (or keys) of what could be taken for the needles, those nearest to the first needle first."""
+    pieces = [piece for piece in example.pieces if piece.value]
+    wanted = next(i for i, piece in enumerate(pieces) if piece.role == "needle")
+    order = sorted(range(len(pieces)), key=lambda i: abs(i - wanted))
+    return [str(pieces[i].key if key else pieces[i].value) for i in order if pieces[i].role == "distractor"]
+
+
+def shown_answer(example: Example) -> str:
+    return example.text_of("demonstration").rpartition(":")[2].strip()
+
+
+def first_words(example: Example, count: int = 12) -> str:
+    return " ".join(example.context_text.split()[:count])
+
+
+def other_document(example: Example) -> str:
+    blocks = example.blocks[slice(*example.context)]
+    return next(" ".join(b.text.split()[5:10]) for b in reversed(blocks) if b.role != "needle")
+
+
+HAND: list[tuple[str, Any, Callable[[Example], str], str]] = [
+    ("complete", "niah_single_2", lambda e: f"It is {e.references[0]}.", ""),
+    ("complete", "qa_1", lambda e: e.references[0].upper(), ""),
+    ("empty", "vt", lambda e: " \n\x00 ", ""),
+    ("refused", "niah_single_2", lambda e: "The number is not mentioned in the text.", "not mentioned"),
+    ("refused", "qa_1", lambda e: "I cannot answer this.", "cannot answer"),
+    ("copied demonstration", "cwe", shown_answer, ""),
+    ("copied demonstration", "cwe", lambda e: "they are " + ", ".join(shown_answer(e).split()[1:14:2]), ""),
+    ("copied demonstration", "vt", shown_answer, ""),
+    ("copied demonstration", {"base": "vt", "edition": "2024"}, shown_answer, ""),
+    ("copied beginning", "cwe", lambda e: first_words(e) + " 1. 2. 3.", ""),
+    ("copied beginning", {"base": "cwe", "demonstration": False}, first_words, ""),
+    ("copied beginning", "niah_single_2", lambda e: first_words(e, 30), ""),
+    ("copied beginning", "qa_1", lambda e: first_words(e, 20), ""),
+    ("copied beginning", "vt", lambda e: "The grass is green. The sky is blue.", "the grass is green"),
+    ("parametric words", "cwe", lambda e: "1. the 2. an 3. a 4. of", "the an a of"),
+    ("parametric words", "fwe", lambda e: "a, b, c", "a b c"),
+    ("duplicated values", "niah_multivalue", lambda e: ", ".join([e.references[0]] * 4), ""),
+    ("near distractor", "niah_multikey_2", lambda e: distractors(e)[0], "tokens from the needle"),
+    ("near distractor", "niah_multikey_3", lambda e: f"it's {distractors(e)[1]}, sure", "tokens from the needle"),
+    ("other key", "niah_multikey_2", lambda e: distractors(e)[-1], "tokens from the needle"),
+    ("wrong chain", "vt_2_chains", lambda e: " ".join(distractors(e, key=True)), ""),
+    ("wrong chain", "vt_2_chains", lambda e: f"{e.references[0]} {distractors(e, key=True)[0]}", ""),
+    ("less frequent word", "cwe", lambda e: f"1. {e.references[0]} 2. {uncommon(e)}", ""),
+    ("less frequent word", "fwe", lambda e: f"{uncommon(e)}, {e.references[0]}", ""),
+    ("other document", "qa_1", other_document, "Document"),
+    ("incomplete uuid", "niah_single_3", lambda e: e.references[0][:23], ""),
+    ("incomplete uuid", "niah_multikey_3", lambda e: e.references[0][:-1], ""),
+    ("incomplete uuid", "niah_single_3", lambda e: e.references[0][:14] + e.references[0][20:], ""),
+    ("partial", "niah_multivalue", lambda e: ", ".join(e.references[1:]), "3 of 4"),
+    ("partial", "cwe", lambda e: " ".join(e.references[:7]), "7 of 10"),
+    ("nothing recognised", "niah_single_2", lambda e: "1234567", ""),
+    ("nothing recognised", "qa_2", lambda e: "Rumpelstiltskin", ""),
+    ("nothing recognised", "cwe", lambda e: "1. xylophonist", ""),
+]
+
+
+def uncommon(example: Example) -> str:
+    context = {piece.text.strip().rpartition(" ")[2] for piece in example.pieces if piece.role != "needle"}
+    return sorted(word for word in context if word.isalpha() and word in example.context_text)[0]
+
+
+@pytest.mark.parametrize(("kind", "spec", "write", "detail"), HAND, ids=[f"{h[0]}-{i}" for i, h in enumerate(HAND)])
+def test_answers_by_hand(kind: str, spec: Any, write: Callable[[Example], str], detail: str) -> None:
+    row = labelled(spec, write)
+    assert row["label"] == kind, row.to_dict()
+    assert detail in row["detail"]
+
+
+def test_every_label_has_an_answer_by_hand() -> None:
+    elsewhere = {"cut off", "cut in its thought", "no-context answer"}  # below
+    assert {hand[0] for hand in HAND} | elsewhere == set(LABELS)
+    assert all(text.endswith(".") and len(text) < 130 for text in LABELS.values())
+
+
+def test_cut_off_where_nothing_else_fits() -> None:
+    assert labelled("niah_single_2", lambda e: "The special magic number for", "length")["label"] == "cut off"
+    assert labelled("niah_multikey_2", lambda e: distractors(e)[0], "length")["label"] == "near distractor"
+    assert labelled("niah_single_2", lambda e: e.references[0], "length")["label"] == "complete"
+
+
+def test_refused_by_the_service() -> None:
+    row = labelled("niah_single_2", lambda e: "Content filter", "refused")
+    assert (row["label"], row["detail"]) == ("refused", "refused by the service")
+
+
+def test_a_thought_that_never_ends() -> None:
+    thinking = {"thinking_tokens": 200}
+    assert labelled("vt", lambda e: "<think> the chain", **thinking)["label"] == "cut in its thought"
+    assert labelled("vt", lambda e: "<think> hm </think> the", **thinking)["label"] == "parametric words"
+
+
+def test_the_answer_that_is_given_without_context() -> None:
+    alone = asked({"base": "qa_1", "context": "none"}, num_examples=4)
+    among = asked("qa_1", num_examples=4)
+    guesses = cell_of(alone, {1: "In Timbuktu.", 2: among[2].references[0]})
+    cells = [guesses, cell_of(among, {0: "Elsewhere", 1: "in the Timbuktu", 2: among[2].references[0]})]
+    assert no_context_answers(cells) == {
+        ("hand", "fictional", 42, 1): "In Timbuktu.",
+        ("hand", "fictional", 42, 2): among[2].references[0],
+    }
+    found = label(cells).set_index(["task", "index"])["label"]
+    assert found["qa_1"].tolist() == ["nothing recognised", "no-context answer", "complete"]
+    assert found["qa_1-context_none"].tolist() == ["nothing recognised", "complete"]
+    assert "no-context answer" not in set(label(cells, no_context={})["label"])
+    other = cell_of(among, {1: "in Timbuktu"}, name="another model")
+    assert label([guesses, other])["label"].iloc[-1] == "nothing recognised"
+
+
+def test_depth_of_the_needle_that_was_missed() -> None:
+    examples = asked("niah_multivalue")
+    needles = [b for b in examples[1].blocks if b.role == "needle"]
+    for needle, depth in zip(needles, examples[1].depths, strict=True):
+        text = " ".join(r for r in examples[1].references if r != needle.value)
+        assert label([cell_of(examples, {1: text})]).iloc[0]["depth"] == depth
+    assert labelled("fwe", lambda e: "none")["depth"] != labelled("fwe", lambda e: "none")["depth"]  # NaN
+
+
+def test_a_row_says_whose_answer_it_is() -> None:
+    row = labelled("niah_multikey_2", lambda e: "7")
+    known = {"run": "main", "model": "hand", "engine": "function", "task": "niah_multikey_2", "category": "niah"}
+    assert row[list(known)].to_dict() == known
+    assert (row["length"], row["index"], row["score"]) == (LENGTH, 1, 0)
+    assert label([]).empty
+
+
+# --- examples again ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_examples_are_made_again_from_the_record(name: str) -> None:
+    examples = asked(name, 4096)
+    again = examples_of(cell_of(examples, {0: "x"}))
+    assert [e.prompt for e in again] == [e.prompt for e in examples]
+    assert again.record() == examples.record()
+
+
+def test_examples_with_template_budget_and_variant() -> None:
+    examples = asked({"base": "vt", "num_chains": 3, "max_new_tokens": 77}, template="llama3", thinking_tokens=100)
+    again = examples_of(cell_of(examples, {2: "x"}))
+    assert [(e.prompt, e.max_new_tokens) for e in again] == [(e.prompt, 77) for e in examples]
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "words"),
+    [
+        (("prompt_version",), 0, "prompts are of version 0"),
+        (("tokenizer", "fingerprint"), "0" * 16, "tokenizer builtin is another one now"),
+        (("sources", "dataset", "fingerprint"), "0" * 16, "the corpus of dataset is another one now"),
+        (("task", "family"), "riddles", "record does not say all .*riddles"),
+        (("seed",), 43, "the prompt of example 0 comes out differently"),
+        (("tokenizer", "name"), "no/such-tokenizer", "no/such-tokenizer"),
+    ],
+)
+def test_examples_that_cannot_be_made_again(where: tuple[str, ...], value: Any, words: str) -> None:
+    cell = cell_of(asked("qa_1"), {0: "wrong"})
+    place = cell.record["result"]
+    for key in where[:-1]:
+        place = place[key]
+    place[where[-1]] = value
+    with pytest.raises(UserError, match=words) as raised:
+        label([cell])
+    assert "\n" not in str(raised.value)
+    cell.rows[0]["pred"] = cell.rows[0]["outputs"][0]
+    assert label([cell])["label"].tolist() == ["complete"], "what is right needs no example"
+
+
+def test_tokenizers_at_hand_only(data: Path) -> None:
+    tokenizer = load_tokenizer(str(data / "tokenizers/llama-3"))
+    examples = asked("niah_multikey_2", tokenizer=tokenizer, template="base")
+    cell = cell_of(examples, {0: distractors(examples[0])[0]})
+    assert label([cell])["label"].tolist() == ["near distractor"]
+    cell.record["result"]["tokenizer"]["name"] = "/nowhere/llama-3"
+    with pytest.raises(UserError, match="/nowhere/llama-3"):
+        label([cell])
+
+
+# --- planted ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("effects", "spec", "kinds", "planted"),
+    [
+        ({"confuse": 0.4}, "niah_multikey_2", ["near distractor"], 0.4),
+        ({"confuse": 0.4}, "niah_multikey_3", ["near distractor"], 0.4),
+        ({"confuse": 0.4}, "niah_multikey_1", ["near distractor", "other key"], 0.4),
+        ({"confuse": 0.4}, "vt_2_chains", ["wrong chain"], 1 - 0.6**3),
+        ({"confuse": 0.1}, "fwe", ["less frequent word"], 1 - 0.9**3),
+        ({"drop": 0.2}, "niah_multivalue", ["partial"], 1 - 0.8**4 - 0.2**4),
+        ({"drop": 0.2}, "vt", ["partial"], 1 - 0.8**5 - 0.2**5),
+        ({"drop": 0.6}, "niah_single_2", ["refused"], 0.6),
+        ({"copy": 0.5}, "vt", ["copied demonstration"], 0.5),
+        ({"copy": 0.5}, "cwe", ["copied demonstration"], 0.5),
+        ({"copy": 0.5}, {"base": "cwe", "demonstration": False}, ["copied beginning"], 0.5),
+    ],
+)
+def test_planted_rates_are_found_again(
+    effects: dict[str, Any], spec: Any, kinds: list[str], planted: float, tmp_path: Path
+) -> None:
+    model = load_model({"engine": "reader", "name": "planted", **effects})
+    labels = label([predict(model, asked(spec, num_examples=120), tmp_path / "run", progress=False)])
+    share = labels["label"].isin(kinds).mean()
+    low, high = wilson(share, 120, 0.999)
+    assert low <= planted <= high, labels["label"].value_counts().to_dict()
+
+
+def test_memory_is_seen_through_the_questions_asked_alone(tmp_path: Path) -> None:
+    model = load_model({"engine": "reader", "name": "planted", "memory": 0.3, "drop": 0.5})
+    specs = ["qa_1", {"base": "qa_1", "context": "none"}]
+    cells = [predict(model, asked(spec, num_examples=120), tmp_path / "run", progress=False) for spec in specs]
+    share = label(cells).query("task == 'qa_1'")["label"].eq("no-context answer").mean()
+    low, high = wilson(share, 120, 0.999)
+    assert low <= 0.7 * 0.5 <= high
+
+
+# --- tables, figure, claims -------------------------------------------------------------------------------------------
+
+
+def table(**counts: dict[str, int]) -> pd.DataFrame:
+    """Labels as `label` gives them: `task__length={label: count}`."""
+    rows = []
+    for cell, kinds in counts.items():
+        name, _, length = cell.partition("__")
+        kind = "aggregation" if name in ("cwe", "fwe") else name.partition("_")[0]
+        texts = [each for each, count in kinds.items() for _ in range(count)]
+        for index, each in enumerate(texts):
+            about = ("main", "m", "M", "reader", name, kind, int(length), index)
+            rows.append((*about, each.replace("_", " "), "", 0.0, 0.0, "x", ("y",)))
+    from rulerkit.failures import COLUMNS
+
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def test_shares_add_up() -> None:
+    found = shares(table(vt__4096={"complete": 6, "partial": 4}, cwe__8192={"complete": 3, "empty": 1}))
+    assert (found.groupby(["task", "length"])["share"].sum() - 1).abs().max() < 1e-9
+    row = found.query("task == 'vt' and label == 'partial'").iloc[0]
+    assert (row["count"], row["n"], row["share"]) == (4, 10, 0.4)
+    assert row["low"] < 0.4 < row["high"]
+    assert found.query("task == 'cwe' and label == 'partial'")["count"].tolist() == [0]
+
+
+def test_samples_come_from_different_tasks() -> None:
+    found = samples(table(vt__4096={"empty": 3, "complete": 3}, cwe__4096={"empty": 2}, fwe__4096={"partial": 1}))
+    assert found["label"].tolist() == ["empty", "empty", "partial"]
+    assert found["task"].tolist() == ["vt", "cwe", "fwe"]
+    assert found["definition"].tolist() == [LABELS["empty"], LABELS["empty"], LABELS["partial"]]
+
+
+def test_figure_of_stacked_shares() -> None:
+    labels = table(
+        vt__4096={"complete": 6, "partial": 4}, vt__8192={"complete": 5, "empty": 5}, cwe__4096={"partial": 1}
+    )
+    panels = failures_by_length(shares(labels), remarks(labels))
+    assert [panel.get_title() for panel in panels] == ["vt", "cwe"]
+    heights: dict[float, float] = {}
+    for bar in panels[0].patches:
+        heights[bar.get_x()] = heights.get(bar.get_x(), 0) + bar.get_height()
+    assert [round(height, 6) for height in heights.values()] == [100, 100]
+    figure: Any = panels[0].figure
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["partial", "empty", "complete"]
+    assert figure.get_supxlabel() == "reference readers"
+    with pytest.raises(UserError, match="no labels to draw"):
+        failures_by_length(shares(labels.iloc[:0]))
+
+
+def test_every_label_has_a_look_of_its_own() -> None:
+    from rulerkit.failure_plots import _LOOKS
+
+    assert list(_LOOKS) == list(LABELS)
+    assert len(set(_LOOKS.values())) == len(LABELS)
+
+
+@pytest.mark.parametrize(
+    ("number", "counts", "verdict"),
+    [
+        (0, {"niah_multikey_2__8192": {"near_distractor": 9, "other_key": 1, "complete": 5}}, "holds"),
+        (0, {"niah_multikey_2__1024": {"near_distractor": 1, "other_key": 60}}, "does not hold"),
+        (0, {"niah_multikey_2__8192": {"complete": 50}}, "cannot be judged with this data"),
+        (0, {"vt__8192": {"complete": 50}}, "not applicable"),
+        (1, {"niah_multivalue__8192": {"duplicated_values": 1, "complete": 50}}, "holds"),
+        (1, {"niah_multivalue__8192": {"complete": 200}}, "does not hold"),
+        (1, {"niah_multivalue__8192": {"complete": 20}}, "cannot be judged with this data"),
+        (2, {"niah_single_3__262144": {"incomplete_uuid": 1, "complete": 9}}, "holds"),
+        (2, {"niah_single_3__131072": {"incomplete_uuid": 1, "complete": 9}}, "not applicable"),
+        (3, {"vt__8192": {"empty": 10, "wrong_chain": 10, "complete": 3}}, "holds"),
+        (3, {"vt__8192": {"partial": 20, "empty": 1}}, "does not hold"),
+        (3, {"vt__8192": {"partial": 10, "empty": 10}}, "cannot be judged with this data"),
+        (4, {"cwe__4096": {"complete": 20}, "cwe__8192": {"copied_demonstration": 18, "empty": 2}}, "holds"),
+        (4, {"cwe__4096": {"copied_demonstration": 1}, "cwe__8192": {"copied_demonstration": 20}}, "does not hold"),
+        (4, {"cwe__8192": {"copied_demonstration": 20}}, "cannot be judged with this data"),
+        (5, {"cwe__131072": {"copied_demonstration": 20}}, "not applicable"),
+        (6, {"cwe-demonstration_False__8192": {"copied_beginning": 5, "partial": 5}}, "holds"),
+        (6, {"cwe__8192": {"copied_beginning": 5}}, "not applicable"),
+        (7, {"cwe__8192": {"parametric_words": 5}}, "not applicable"),
+        (8, {"qa_1__8192": {"no-context_answer": 5}, "qa_1-context_none__8192": {"complete": 5}}, "holds"),
+        (8, {"qa_1__8192": {"no-context_answer": 5}}, "not applicable"),
+        (8, {"qa_1__8192": {"empty": 200}, "qa_1-context_none__8192": {"complete": 5}}, "does not hold"),
+    ],
+)
+def test_claims(number: int, counts: dict[str, dict[str, int]], verdict: str) -> None:
+    found = failure_claims(table(**counts))
+    assert len(found) == 9
+    assert found[number].verdict == verdict, found[number]
+    assert found[number].seen
+
+
+def test_claims_about_a_named_model_are_judged_for_it() -> None:
+    labels = table(cwe__131072={"copied_demonstration": 95, "empty": 5})
+    assert failure_claims(labels.assign(model="yi-34b"))[5].verdict == "holds"
+    words = table(cwe__131072={"parametric_words": 5, "empty": 5}).assign(model="mistral-7b-v0.2", name="Mistral")
+    assert failure_claims(words)[7].verdict == "holds"
+    both = failure_claims(pd.concat([labels, words]))
+    assert len(both) == 18
+    assert [verdict.claim.partition(":")[0] for verdict in both[::9]] == ["M", "Mistral"]
+
+
+def test_baselines_are_asked_beside_the_tasks() -> None:
+    small = study(tasks=["vt", "cwe", "qa_1", {"base": "qa_2", "context": "none"}], model="perfect")
+    names = [each.name for each in with_baselines(small).tasks]
+    assert names == ["vt", "cwe", "qa_1", "qa_2-context_none", "cwe-demonstration_False", "qa_1-context_none"]
+    assert with_baselines(small, False).tasks == small.tasks
+    assert with_baselines(with_baselines(small)).tasks == with_baselines(small).tasks
+
+
+def test_the_notebook_finds_what_is_planted(tmp_path: Path) -> None:
+    given = {
+        "outputs": str(tmp_path),
+        "tasks": ["niah_multikey_2", "vt", "cwe", "qa_1"],
+        "lengths": [4096, 12288],
+        "num_examples": 12,
+    }
+    source = home() / "notebooks/12_failures.ipynb"
+    papermill.execute_notebook(source, tmp_path / "out.ipynb", given, progress_bar=False, cwd=tmp_path)
+    tables = tmp_path / "tables/main/12_failures"
+    found = pd.read_csv(tables / "reader-failing.csv").set_index(["task", "length", "label"])
+    copied = found.loc["cwe", 12288, "copied demonstration"]
+    assert copied["low"] < 0.95 < copied["high"] + 0.05
+    assert copied["share"] > 0.7
+    assert found.loc["cwe", 4096, "copied demonstration"]["count"] == 0
+    assert found.loc["cwe-demonstration_False", 12288, "copied beginning"]["share"] > 0.7
+    verdicts = pd.read_csv(tables / "reader-failing-claims.csv").set_index("claim")["verdict"]
+    copies = next(claim for claim in verdicts.index if claim.startswith("Common words: most"))
+    assert verdicts[copies] == "holds"
+    assert len(pd.read_csv(tables / "reader-failing-samples.csv")) > 5
+    assert {path.suffix for path in (tmp_path / "figures/main/12_failures").iterdir()} == {".pdf", ".png"}

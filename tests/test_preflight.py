@@ -1,0 +1,531 @@
+"""The preflight: ten popular chat templates pass it, and every fault that is put in is caught by the check of its name."""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rulerkit as rk
+from rulerkit.checks import FAIL, Case, Finding, case
+from rulerkit.example import Example, Piece
+from rulerkit.generation import generate
+from rulerkit.models import Answer, Engine, Model
+from rulerkit.models.functions import Function
+from rulerkit.params import study
+from rulerkit.preflight import CHECKS, check, check_answers, check_model, failed, look, told
+from rulerkit.prompt_format import prompt_format
+from rulerkit.tasks import THIRTEEN, Task, read_answer, task
+
+LENGTH = 2048
+LOOP = "{% for message in messages %}"
+LLAMA31 = (
+    "{{- bos_token }}{%- if messages[0]['role'] == 'system' %}{%- set system = messages[0]['content']|trim %}"
+    "{%- set messages = messages[1:] %}{%- else %}{%- set system = '' %}{%- endif %}"
+    "{{- '<|start_header_id|>system<|end_header_id|>\\n\\n' }}{{- 'Cutting Knowledge Date: December 2023\\n' }}"
+    "{{- 'Today Date: ' + date_string + '\\n\\n' }}{{- system }}{{- '<|eot_id|>' }}{%- for message in messages %}"
+    "{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' }}"
+    "{%- endfor %}{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}"
+)
+CHATML = (
+    "{%- if messages[0]['role'] != 'system' %}{{- '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' }}"
+    "{%- endif %}"
+    + LOOP
+    + "{{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}{% endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+GEMMA = (
+    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    + LOOP
+    + "{% if (message['role'] == 'assistant') %}{% set role = 'model' %}{% else %}{% set role = message['role'] %}{% endif %}"
+    "{{ '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{'<start_of_turn>model\\n'}}{% endif %}"
+)
+COMMAND_R = (
+    "{{ bos_token }}"
+    + LOOP
+    + "{{ '<|START_OF_TURN_TOKEN|><|USER_TOKEN|>' + message['content'].strip() + '<|END_OF_TURN_TOKEN|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>' }}{% endif %}"
+)
+JAMBA = (
+    "{{ '<|startoftext|><|bom|><|system|> <|eom|>' }}"
+    + LOOP
+    + "{{ '<|bom|><|' + message['role'] + '|> ' + message['content'] + '<|eom|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|bom|><|assistant|> ' }}{% endif %}"
+)
+PLAIN_ROLES = (
+    LOOP
+    + "{{ '<|' + message['role'] + '|>\\n' + message['content'] + END }}{% endfor %}"
+    + "{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"
+)
+R1 = "{{ bos_token }}" + LOOP + "{{ '<｜User｜>' + message['content'] }}{% endfor %}{{ '<｜Assistant｜><think>\\n' }}"
+# name -> (chat template, special tokens, the one that is BOS, whether the tokenizer adds it)
+TEMPLATES: dict[str, tuple[str, tuple[str, ...], str | None, bool]] = {
+    "llama-3.1": (
+        LLAMA31,
+        ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+        "<|begin_of_text|>",
+        True,
+    ),
+    "qwen2.5": (CHATML, ("<|im_start|>", "<|im_end|>", "<|endoftext|>"), None, False),
+    "mistral": (
+        "{{ bos_token }}" + LOOP + "{{ '[INST] ' + message['content'] + '[/INST]' }}{% endfor %}",
+        ("<s>", "</s>", "[INST]", "[/INST]"),
+        "<s>",
+        True,
+    ),
+    "gemma": (GEMMA, ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"), "<bos>", True),
+    "phi-3": (
+        PLAIN_ROLES.replace("END", "'<|end|>\\n'"),
+        ("<s>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>"),
+        "<s>",
+        True,
+    ),
+    "command-r": (
+        COMMAND_R,
+        ("<BOS_TOKEN>", "<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|USER_TOKEN|>", "<|CHATBOT_TOKEN|>"),
+        "<BOS_TOKEN>",
+        True,
+    ),
+    "glm-4": (
+        "[gMASK]<sop>" + PLAIN_ROLES.replace(" + END", "").replace("<|assistant|>\\n", "<|assistant|>"),
+        ("[gMASK]", "<sop>", "<|user|>", "<|assistant|>", "<|system|>"),
+        "[gMASK]",
+        False,
+    ),
+    "deepseek": (
+        R1.replace("<think>\\n", ""),
+        ("<｜begin▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"),
+        "<｜begin▁of▁sentence｜>",
+        True,
+    ),
+    "zephyr": (PLAIN_ROLES.replace("END", "eos_token + '\\n'"), ("<s>", "</s>"), "<s>", True),
+    "tulu": (PLAIN_ROLES.replace("END", "'\\n'"), ("<s>", "</s>"), "<s>", True),
+    "jamba": (
+        JAMBA,
+        ("<|startoftext|>", "<|bom|>", "<|eom|>", "<|system|>", "<|user|>", "<|assistant|>"),
+        "<|startoftext|>",
+        True,
+    ),
+    "olmo": (
+        "{{ bos_token }}" + PLAIN_ROLES.replace("END", "'\\n'"),
+        ("<|endoftext|>", "<|padding|>"),
+        "<|endoftext|>",
+        False,
+    ),
+    "qwen3-no-thought": (
+        CHATML.replace("assistant\\n'", "assistant\\n<think>\\n\\n</think>\\n\\n'"),
+        ("<|im_start|>", "<|im_end|>", "<think>", "</think>"),
+        None,
+        False,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A byte-level BPE vocabulary, trained on prompts."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    texts = [e.prompt for n in THIRTEEN for e in generate(task(n).with_corpora("builtin"), 4096, 4, seed=7)]
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=6000,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+            special_tokens=[],
+        ),
+    )
+    path = tmp_path_factory.mktemp("trained") / "tokenizer.json"
+    backend.save(str(path))
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Makes a folder with the tokenizer and chat template of one of TEMPLATES, and a config.json beside them."""
+    from tokenizers import Tokenizer, normalizers, processors
+
+    def make(name: str, template: str | None = None, lower: bool = False, vocab_size: int = 0, **config: Any) -> Path:
+        text, special, bos, added = TEMPLATES[name]
+        place = tmp_path_factory.mktemp(name.replace(".", "-"))
+        backend = Tokenizer.from_file(str(trained))
+        backend.add_special_tokens(list(special))
+        if lower:
+            backend.normalizer = normalizers.Lowercase()
+        if added and bos:
+            backend.post_processor = processors.TemplateProcessing(
+                single=f"{bos} $A", special_tokens=[(bos, backend.token_to_id(bos))]
+            )
+        backend.save(str(place / "tokenizer.json"))
+        settings = {
+            "bos_token": bos,
+            "add_bos_token": added,
+            "chat_template": template or text,
+            "eos_token": special[1],
+        }
+        (place / "tokenizer_config.json").write_text(json.dumps(settings))
+        size = vocab_size or backend.get_vocab_size()
+        (place / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": size, **config}))
+        return place
+
+    return make
+
+
+def asked_of(tokenizer: Path | str, function: Any = None, **spec: Any) -> Model:
+    return rk.model(function or answers, name="m", tokenizer=str(tokenizer), **spec)
+
+
+def answers(prompts: list[str]) -> list[str]:
+    return [read_answer(prompt) or "" for prompt in prompts]
+
+
+def one(model: Model, spec: Any = "vt", length: int = LENGTH, index: int = 0) -> Case:
+    return case(model, generate(task(spec).with_corpora("builtin"), length, index + 1, 42, model.prompt_format), index)
+
+
+def fails(findings: Iterable[Finding]) -> set[str]:
+    return {finding.name for finding in findings if finding.level == FAIL}
+
+
+# --- what is right passes ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefix_in", ["assistant", "user"])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_popular_templates_pass(folder: Callable[..., Path], name: str, prefix_in: str) -> None:
+    model = asked_of(folder(name), prefix_in=prefix_in)
+    tasks = [task(each).with_corpora("builtin") for each in THIRTEEN]
+    found = list(check_model(model, tasks, [LENGTH]))
+    assert [finding for finding in found if finding.level == FAIL] == []
+    assert {"template", "answer prefix", "prefix turn", "prefix blank", "ids", "needles", "budget", "fill"} <= {
+        finding.name for finding in found if finding.level == "ok"
+    }
+    bos = TEMPLATES[name][2]
+    first = one(model).example.ids[:1]
+    assert bos is None or model.prompt_format.tokenizer.decode(first) == bos
+    assert fails(check_answers(model, LENGTH)) == set()
+
+
+def test_readers_pass_and_a_cell_takes_less_than_a_second() -> None:
+    asked = study({"models": ["perfect", "mute", "reader-8192"], "lengths": [4096, 131072]})
+    check(asked)
+    start = time.perf_counter()
+    found = check(asked)
+    assert (time.perf_counter() - start) / (3 * 26) < 1
+    assert list(found) == ["perfect", "mute", "reader-8192"]
+    assert not failed(found)
+    assert any("8192 that the model claims" in line for line in told(found["reader-8192"]))
+
+
+@pytest.mark.parametrize("name", ["llama-3", "qwen2.5", "gpt-neox", "llama-2", "deepseek-v4", "rwkv", "openai"])
+def test_real_vocabularies_pass(data: Path, name: str) -> None:
+    model = asked_of(data / "tokenizers" / name)
+    found = list(check_model(model, [task(each).with_corpora("builtin") for each in THIRTEEN], [LENGTH]))
+    assert [finding for finding in found if finding.level == FAIL] == []
+
+
+# --- faults put into prompts ------------------------------------------------------------------------------------------
+
+
+def swapped(example: Example, **roles: Any) -> Example:
+    """The example with the text of the last piece of a role changed (None takes it out); ids are made anew by `encoded`."""
+    blocks = list(example.blocks)
+    for role, change in roles.items():
+        at = max(i for i, block in enumerate(blocks) if block.role == role)
+        if change is None:
+            del blocks[at]
+        else:
+            blocks[at] = replace(blocks[at], text=change(blocks[at].text))
+    return replace(example, blocks=tuple(blocks))
+
+
+def encoded(whole: Case, example: Example) -> Case:
+    """The case of a changed example, with the ids of its text."""
+    ids = whole.tokenizer.encode(example.prompt)
+    ids = np.concatenate([np.array(whole.form.bos, dtype=np.int32), ids])
+    return replace(whole, example=replace(example, whole_ids=ids))
+
+
+def two_bos(whole: Case) -> Case:
+    ids = whole.example.ids
+    return replace(whole, example=replace(whole.example, whole_ids=np.concatenate([ids[:1], ids])))
+
+
+def no_bos(whole: Case) -> Case:
+    return replace(whole, example=replace(whole.example, whole_ids=whole.example.ids[1:]))
+
+
+def late_bos(whole: Case) -> Case:
+    ids = whole.example.ids
+    return replace(whole, example=replace(whole.example, whole_ids=np.concatenate([ids[1:3], ids[:1], ids[3:]])))
+
+
+def prefix_lost(whole: Case) -> Case:
+    return encoded(whole, swapped(whole.example, answer_prefix=None))
+
+
+def prefix_twice(whole: Case) -> Case:
+    return encoded(whole, swapped(whole.example, answer_prefix=lambda text: text + text))
+
+
+def prefix_in_the_wrong_turn(whole: Case) -> Case:
+    *rest, template, prefix = whole.example.blocks
+    return encoded(whole, replace(whole.example, blocks=(*rest, prefix, template)))
+
+
+def prefix_stripped(whole: Case) -> Case:
+    return encoded(whole, swapped(whole.example, answer_prefix=str.rstrip))
+
+
+def prefix_stripped_in_the_ids(whole: Case) -> Case:
+    ids = whole.tokenizer.encode(whole.example.prompt.rstrip())
+    ids = np.concatenate([np.array(whole.form.bos, dtype=np.int32), ids])
+    return replace(whole, example=replace(whole.example, whole_ids=ids))
+
+
+def end_of_template_lost(whole: Case) -> Case:
+    return encoded(whole, swapped(whole.example, template=lambda text: "\n"))
+
+
+def template_not_counted(whole: Case) -> Case:
+    """Made for the bare tokenizer, and framed afterwards."""
+    bare = prompt_format(whole.tokenizer, template="base")
+    made = generate(whole.task, LENGTH, 1, 42, bare)[0]
+    before, after = (Piece(text, "template", whole.tokenizer.encode(text)) for text in whole.form.around)
+    *rest, prefix = made.blocks
+    return encoded(whole, replace(made, blocks=(before, *rest, after, prefix)))
+
+
+def underfilled(whole: Case) -> Case:
+    half = generate(whole.task, LENGTH // 2, 1, 42, whole.form)[0]
+    return replace(whole, example=replace(half, length=LENGTH))
+
+
+def other_ids(whole: Case) -> Case:
+    ids = whole.example.ids.copy()
+    ids[len(ids) // 2] += 1
+    return replace(whole, example=replace(whole.example, whole_ids=ids))
+
+
+def needle_left_out(whole: Case) -> Case:
+    blocks = tuple(block for block in whole.example.blocks if block.role != "needle")
+    return encoded(whole, replace(whole.example, blocks=blocks))
+
+
+@pytest.mark.parametrize(
+    ("fault", "name"),
+    [
+        (two_bos, "BOS"),
+        (no_bos, "BOS"),
+        (late_bos, "BOS"),
+        (prefix_lost, "answer prefix"),
+        (prefix_twice, "answer prefix"),
+        (prefix_in_the_wrong_turn, "prefix turn"),
+        (prefix_stripped, "prefix blank"),
+        (prefix_stripped_in_the_ids, "prefix blank"),
+        (end_of_template_lost, "template"),
+        (template_not_counted, "budget"),
+        (underfilled, "fill"),
+        (other_ids, "ids"),
+        (needle_left_out, "needles"),
+    ],
+)
+def test_a_faulty_prompt_is_caught(folder: Callable[..., Path], fault: Callable[[Case], Case], name: str) -> None:
+    whole = one(asked_of(folder("llama-3.1")))
+    assert fails(look(whole)) == set()
+    (finding,) = [f for f in look(fault(whole)) if f.level == FAIL and f.name == name]
+    assert finding.mend
+    assert finding.where == f"vt at {LENGTH}, example 0"
+
+
+def test_a_prefix_for_the_assistant_is_wrong_in_the_users_turn(folder: Callable[..., Path]) -> None:
+    """The example was made for a service that takes no prefix, the model takes one."""
+    place = folder("qwen2.5")
+    made = one(asked_of(place, prefix_in="user"))
+    assert fails(look(replace(made, model=asked_of(place)))) >= {"prefix turn"}
+
+
+# --- faults in what a model is said to be -----------------------------------------------------------------------------
+
+
+def test_a_limit_that_is_too_small_is_named(folder: Callable[..., Path]) -> None:
+    asked = {"base": "niah_multivalue", "max_new_tokens": 8}
+    (finding,) = [f for f in look(one(asked_of(folder("gemma")), asked)) if f.level == FAIL]
+    assert finding.name == "answer room"
+    assert "max_new_tokens is 8" in finding.seen
+
+
+@pytest.mark.parametrize("settings", [{"stop": ["\n", "-"]}, {"stop": ". "}, {"extra_body": {"stop": [", "]}}])
+def test_a_stop_string_inside_an_answer(folder: Callable[..., Path], settings: dict[str, Any]) -> None:
+    model = asked_of(folder("gemma"))
+    vars(model)["spec"] |= settings
+    asked = {"-": "niah_multivalue", ". ": "cwe", ", ": "niah_multiquery"}
+    stop = (settings.get("stop") or settings["extra_body"]["stop"])[-1] if settings.get("stop") != ". " else ". "
+    spec: Any = asked[stop]
+    if stop == "-":
+        spec = {"base": "niah_single_3"}
+    assert fails(look(one(model, spec))) == {"stop strings"}
+    assert fails(look(one(model, "vt"))) == set()
+
+
+def test_the_template_of_another_model(folder: Callable[..., Path]) -> None:
+    for form in ("qwen", "command-r", "jamba", CHATML):
+        assert fails(look(one(asked_of(folder("llama-3.1"), template=form)))) == {"template marks"}, form
+    assert fails(look(one(asked_of(folder("llama-3.1"), template="base")))) == set()
+    # The tokenizer's own template whose marks it does not know: its added tokens were lost.
+    assert "template marks" in fails(look(one(asked_of(folder("tulu", template=CHATML)))))
+
+
+def test_the_tokenizer_of_another_model(folder: Callable[..., Path]) -> None:
+    own = folder("gemma")
+    right = rk.load_model({"path": str(own), "name": "m"})
+    assert fails(look(one(right))) == set()
+    assert any(f.name == "tokenizer" and f.level == "ok" for f in look(one(right)))
+    for other in ("builtin", str(folder("gemma", lower=True))):
+        wrong = rk.load_model({"path": str(own), "name": "m", "tokenizer": other})
+        assert "tokenizer" in fails(look(one(wrong))), other
+    small = rk.load_model({"path": str(folder("gemma", vocab_size=300)), "name": "m"})
+    (finding,) = [f for f in look(one(small)) if f.name == "tokenizer"]
+    assert finding.level == FAIL
+    assert "vocabulary of 300" in finding.seen
+    # The same vocabulary in another file gives the same ids, and is no fault.
+    copy = folder("gemma", template="{{ bos_token }}" + CHATML)
+    text = (copy / "tokenizer.json").read_text()
+    (copy / "tokenizer.json").write_text(text + "\n")
+    same = rk.load_model({"path": str(own), "name": "m", "tokenizer": str(copy), "template": GEMMA})
+    assert same.prompt_format.tokenizer.fingerprint != right.prompt_format.tokenizer.fingerprint
+    assert fails(look(one(same))) == set()
+
+
+def test_a_needle_that_the_tokenizer_breaks(folder: Callable[..., Path]) -> None:
+    found = look(one(asked_of(folder("llama-3.1", lower=True))))
+    (finding,) = [f for f in found if f.name == "needles"]
+    assert finding.level == FAIL
+    assert "5 of 5 are lost" in finding.seen
+
+
+def test_a_system_prompt_that_is_dropped(folder: Callable[..., Path]) -> None:
+    place = folder("qwen2.5")
+    asked = asked_of(place, system_prompt="Answer briefly.")
+    assert fails(look(one(asked))) == set()
+    assert fails(look(replace(one(asked_of(place)), model=asked))) >= {"system prompt"}
+
+
+def test_a_thought_without_room(folder: Callable[..., Path]) -> None:
+    place = folder("deepseek", template=R1)
+    assert fails(look(one(asked_of(place)))) == {"thinking"}
+    (inside,) = [f for f in look(one(asked_of(place, thinking_tokens=256))) if f.level == FAIL]
+    assert "inside the thought" in inside.seen
+    assert fails(look(one(asked_of(place, thinking_tokens=256, prefix_in="user")))) == set()
+    # Room was promised after the examples were made.
+    promised = asked_of(place, thinking_tokens=256, prefix_in="user")
+    assert fails(look(replace(one(asked_of(place, prefix_in="user")), model=promised))) == {"budget"}
+
+
+def test_a_length_beyond_the_model_is_a_note(folder: Callable[..., Path]) -> None:
+    short = rk.load_model({"path": str(folder("gemma", max_position_embeddings=1024)), "name": "m"})
+    (finding,) = [f for f in look(one(short)) if f.name == "length"]
+    assert finding.level == "note"
+    assert f"{LENGTH} will not be run" in finding.seen
+
+
+def test_what_cannot_be_made_is_a_finding() -> None:
+    asked = study({"models": ["perfect"], "lengths": [256], "tasks": ["vt", "niah_single_1"]})
+    assert fails(check(asked)["perfect"]) == {"fits"}
+
+
+def test_a_template_that_cannot_be_rendered_is_a_finding(folder: Callable[..., Path]) -> None:
+    spec = {"path": str(folder("gemma")), "name": "m", "system_prompt": "Be brief."}
+    found = check(study({"models": [spec], "lengths": [LENGTH]}), ask=False)
+    assert [finding.name for finding in found["m"] if finding.level == FAIL] == ["model"]
+    assert "System role not supported" in found["m"][0].seen
+
+
+# --- faults of servers ------------------------------------------------------------------------------------------------
+
+
+class Server(Engine):
+    """An engine that does something to what it is sent, and counts as servers do."""
+
+    def __init__(self, tokenizer: Path, change: Callable[[np.ndarray], np.ndarray], echoes: bool = False) -> None:
+        super().__init__({"name": "server", "engine": "function", "tokenizer": str(tokenizer)})
+        self.change, self.echoes = change, echoes
+
+    def answer(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Answer]]:
+        tokenizer = self.prompt_format.tokenizer
+        for example in examples:
+            ids = self.change(example.ids)
+            text = read_answer(tokenizer.decode(ids)) or "nothing"
+            text = example.prompt + text if self.echoes else text
+            yield example, Answer(text, "stop", tokenizer.count(text), {"prompt_tokens": len(ids)})
+
+
+def the_same(ids: np.ndarray) -> np.ndarray:
+    return ids
+
+
+@pytest.mark.parametrize(
+    ("change", "names", "says"),
+    [
+        (the_same, set(), ""),
+        (lambda ids: ids[len(ids) // 2 :], {"engine's count", "both ends"}, "was cut"),
+        (lambda ids: np.concatenate([ids[:1], ids]), {"engine's count"}, "second BOS"),
+        (lambda ids: np.concatenate([ids[:5], ids, ids[:5]]), {"engine's count"}, "frames the prompt once more"),
+    ],
+)
+def test_what_a_server_does_to_a_prompt(folder: Callable[..., Path], change: Any, names: set[str], says: str) -> None:
+    found = check_answers(Server(folder("llama-3.1"), change), LENGTH)  # type: ignore[arg-type]
+    assert fails(found) == names
+    assert says in "".join(finding.mend for finding in found if finding.level == FAIL)
+
+
+def test_a_server_that_returns_the_prompt(folder: Callable[..., Path]) -> None:
+    echoing = Server(folder("llama-3.1"), the_same, echoes=True)
+    assert fails(check_answers(echoing, LENGTH)) == {"echo"}  # type: ignore[arg-type]
+
+
+def test_functions_that_echo_truncate_or_say_nothing() -> None:
+    def cut(prompts: list[str]) -> list[str]:
+        return answers([prompt[len(prompt) // 2 :] for prompt in prompts])
+
+    def echoes(prompts: list[str]) -> list[str]:
+        return [prompt + " 1234567" for prompt in prompts]
+
+    assert fails(check_answers(asked_of("builtin"), LENGTH)) == set()
+    assert fails(check_answers(asked_of("builtin", cut), LENGTH)) == {"both ends"}
+    assert fails(check_answers(asked_of("builtin", echoes), LENGTH)) == {"asked"}
+    assert fails(check_answers(asked_of("builtin", lambda prompts: [" "] * len(prompts)), LENGTH)) == {"empty"}
+    assert isinstance(asked_of("builtin"), Function)
+
+
+def test_telling_is_a_line_a_check() -> None:
+    tasks: list[Task] = [task("niah_single_1"), task("vt")]
+    lines = told(check_model(rk.load_model("perfect"), tasks, [1024, LENGTH]))
+    assert len(lines) <= len(CHECKS)
+    assert all(line.split()[0] in ("ok", "note", "FAIL") for line in lines)
+    assert len({line[6:22] for line in lines}) == len(lines)
+
+
+def test_a_model_that_may_think_by_itself_is_a_note(folder: Callable[..., Path]) -> None:
+    """Qwen 3 opens its thoughts itself where the answer prefix stands in the user's turn."""
+    place = folder("qwen2.5", template=CHATML + "{# <think> #}")
+    (finding,) = [f for f in look(one(asked_of(place, prefix_in="user"))) if f.name == "thinking"]
+    assert finding.level == "note"
+    assert [f for f in look(one(asked_of(place))) if f.name == "thinking"] == []
+
+
+def test_the_frame_of_a_chat_service_is_a_note(folder: Callable[..., Path]) -> None:
+    service = Server(folder("llama-3.1"), lambda ids: np.concatenate([ids, ids[:7]]))
+    service.spec["prefix_in"] = "user"
+    (count, _) = [f for f in check_answers(service, LENGTH) if f.name == "engine's count"]  # type: ignore[arg-type]
+    assert count.level == "note"
+    assert "frame" in count.mend

@@ -1,0 +1,225 @@
+"""Readers with planted effects: what is planted is found again, at its rate, and nothing else is."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rulerkit.errors import UserError
+from rulerkit.generation import Examples, generate
+from rulerkit.inference import predict
+from rulerkit.intervals import wilson
+from rulerkit.models import Model, load_model
+from rulerkit.models.reading import Distance, read_items
+from rulerkit.models.spec import read_spec
+from rulerkit.scoring import score
+from rulerkit.tasks import TASKS, read_answer, task
+from rulerkit.tokenizers import load_tokenizer
+
+FILES = sorted((Path(__file__).parents[1] / "params/models").glob("reader-*.yaml"))
+MANY = 120
+
+
+def asked(spec: Any, length: int = 2048, num_examples: int = MANY) -> Examples:
+    return generate(task(spec).with_corpora("builtin"), length, num_examples)
+
+
+def reader(**effects: Any) -> Model:
+    return load_model({"engine": "reader", "name": "planted", **effects})
+
+
+def said(model: Model, examples: Examples) -> list[str]:
+    return [answer.text for _, answer in model.answer(examples)]
+
+
+def mean_score(model: Model, examples: Examples, folder: Path) -> float:
+    return float(score([predict(model, examples, folder / "run", progress=False)])["score"].mean())
+
+
+def within(seen: float, planted: float, num_trials: int) -> bool:
+    """Whether a planted rate lies in the 99.9 % interval of what was seen in independent trials."""
+    low, high = wilson(seen, num_trials, 0.999)
+    return low <= planted <= high
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_without_effects_it_reads_as_the_family_does(name: str) -> None:
+    for example in asked(name, 4096, 2):
+        for text in (example.prompt, example.prompt[len(example.prompt) // 2 :], example.prompt[-150:]):
+            reading = read_items(text)
+            assert (reading and reading.text) == read_answer(text)
+    assert read_items("What is this?") is None
+
+
+def test_distances_are_those_of_the_tokens() -> None:
+    tokenizer = load_tokenizer("builtin")
+    example = asked("niah_multikey_1", 8192, 1)[0]
+    text, distance = tokenizer.decode(example.ids), Distance(example.ids, tokenizer)
+    for place in range(0, len(text), len(text) // 40):
+        assert abs(distance(place) - tokenizer.count(text[place:])) <= 32
+    assert distance.total == example.num_tokens
+
+
+# --- rates ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("effects", "spec", "items", "expected"),
+    [
+        ({"drop": 0.3}, "niah_single_2", 1, 0.7),
+        ({"drop": 0.3}, "niah_multivalue", 4, 0.7),
+        ({"drop": 0.3}, "vt", 5, 0.7),
+        ({"drop": 0.3}, "cwe", 10, 0.7),
+        ({"drop": 0.3}, "fwe", 3, 0.7),
+        ({"drop": 0.3}, "qa_1", 1, 0.7),
+        ({"confuse": 0.4}, "niah_multikey_1", 1, 0.6),
+        ({"confuse": 0.4}, "niah_multikey_2", 1, 0.6),
+        ({"confuse": 0.4}, "niah_multikey_3", 1, 0.6),
+        ({"confuse": 0.4}, "niah_multiquery", 4, (1 + 3 * 0.6) / 4),  # the first has no other key to be taken for
+        ({"confuse": 0.4}, "vt_2_chains", 3, 0.6),
+        ({"confuse": 0.4}, "cwe", 10, 0.6),
+        ({"confuse": 0.4}, "fwe", 3, 0.6),
+        ({"copy": 0.35}, "vt", 1, 0.65),
+        ({"copy": 0.35}, "cwe", 1, 0.65),
+        ({"copy": 0.35}, {"base": "cwe", "demonstration": False}, 1, 0.65),
+        ({"memory": 0.4}, {"base": "qa_1", "context": "none"}, 1, 0.4),
+        ({"memory": 0.4}, {"base": "qa_2", "context": "none"}, 1, 0.4),
+        ({"memory": 0.4, "window": 300}, "qa_2", 1, 0.4),
+        ({"drop": 0.5, "memory": 0.4}, "qa_1", 1, 0.4 + 0.6 * 0.5),
+    ],
+)
+def test_a_planted_rate_is_the_one_that_is_scored(
+    effects: dict[str, Any], spec: Any, items: int, expected: float, tmp_path: Path
+) -> None:
+    seen = mean_score(reader(**effects), asked(spec), tmp_path)
+    assert within(seen, expected, MANY * items), f"{seen:.3f} seen, {expected:.3f} planted"
+    assert not within(seen, expected - 0.3, MANY * items), "a test that would pass for any rate proves nothing"
+
+
+@pytest.mark.parametrize(
+    ("effects", "spec"),
+    [
+        ({"confuse": 1.0}, "niah_single_2"),
+        ({"confuse": 1.0}, "vt"),
+        ({"copy": 1.0}, "niah_multivalue"),
+        ({"copy": 1.0}, "fwe"),
+        ({"memory": 0.5}, "qa_1"),
+        ({"memory": 1.0}, {"base": "qa_1", "context": "none"}),
+        ({"memory": 0.0}, "vt"),
+        ({"drop": 0.0, "confuse": 0.0, "copy": 0.0}, "cwe"),
+    ],
+)
+def test_where_there_is_nothing_to_err_about_all_is_right(effects: dict[str, Any], spec: Any, tmp_path: Path) -> None:
+    assert mean_score(reader(**effects), asked(spec, num_examples=20), tmp_path) == 1
+
+
+@pytest.mark.parametrize(("name", "half"), [("niah_single_2", 1500), ("niah_multivalue", 3000), ("vt", 1500)])
+def test_what_fades_is_found_less_often_the_farther_it_stands(name: str, half: int) -> None:
+    near, far, expected = [], [], []
+    for example, answer in reader(fade=half).answer(asked(name, 4096)):
+        before = 0
+        for piece in example.pieces:
+            if piece.role == "needle":
+                away = example.num_tokens - before
+                found = str(piece.key if name == "vt" else piece.value) in answer.text
+                (near if away < 2048 else far).append(found)
+                expected.append(2 ** (-away / half))
+            before += piece.num_tokens
+    planted = sum(expected) / len(expected)
+    assert within(sum(near + far) / len(expected), planted, len(expected))
+    assert sum(near) / len(near) > sum(far) / len(far) + 0.1
+
+
+def test_short_prompts_are_not_copied() -> None:
+    model = reader(copy=1.0, copy_from="3K")
+    short, long = asked("cwe", 2048, 10), asked("cwe", 4096, 10)
+    assert said(model, short) == said(load_model("perfect"), short)
+    for example, answer in model.answer(long):
+        assert answer.text in example.text_of("demonstration")
+
+
+def test_a_confused_reader_takes_a_neighbouring_line() -> None:
+    for example, answer in reader(confuse=1.0).answer(asked("niah_multikey_2", 2048, 20)):
+        lines = [piece for piece in example.pieces if piece.value]
+        wanted = next(i for i, piece in enumerate(lines) if piece.role == "needle")
+        taken = next(i for i, piece in enumerate(lines) if piece.value == answer.text)
+        assert 0 < abs(taken - wanted) <= 2
+
+
+def test_a_memory_guesses_the_same_with_and_without_documents() -> None:
+    model = reader(memory=0.3, window=300)
+    alone = said(model, asked({"base": "qa_1", "context": "none"}, num_examples=30))
+    among = said(model, asked("qa_1", num_examples=30))
+    assert sum(a == b for a, b in zip(alone, among, strict=True)) >= 27  # else the answer stood in the window
+    assert len(set(alone)) > 20
+
+
+# --- the same again ---------------------------------------------------------------------------------------------------
+
+ALL: dict[str, Any] = {"copy": 0.3, "copy_from": 1000, "fade": 2000, "drop": 0.2, "confuse": 0.3, "memory": 0.3}
+
+
+def test_answers_repeat_exactly_whatever_else_was_asked() -> None:
+    for name in ("niah_multiquery", "vt", "cwe", "qa_1"):
+        examples = asked(name, num_examples=8)
+        first = said(reader(**ALL), examples)
+        assert said(reader(**ALL), examples) == first
+        backwards = {e.index: a.text for e, a in reader(**ALL).answer(examples[i] for i in reversed(range(8)))}
+        assert [backwards[i] for i in range(8)] == first
+
+
+def test_other_names_err_elsewhere() -> None:
+    examples = asked("cwe", num_examples=4)
+    assert said(load_model({"engine": "reader", "name": "other", "drop": 0.3}), examples) != said(
+        reader(drop=0.3), examples
+    )
+
+
+def test_effects_do_not_disturb_each_other() -> None:
+    examples = asked("cwe", num_examples=6)
+    assert said(reader(drop=0.3, confuse=0.0, copy=0.0), examples) == said(reader(drop=0.3), examples)
+
+
+# --- specs ------------------------------------------------------------------------------------------------------------
+
+
+def test_effects_belong_to_the_identity_and_the_label() -> None:
+    plain, dropping = load_model("reader-8192"), load_model({"base": "reader-8192", "drop": 0.2})
+    assert plain.identity() == {"engine": "reader", "window": 8192, "reader_version": 1}, "old predictions stay valid"
+    assert dropping.identity() == plain.identity() | {"drop": 0.2}
+    assert (dropping.name, dropping.label) == ("reader-8192-drop_0.2", "reader (8K window, drops 20%)")
+    assert load_model({"engine": "reader", "fade": "8K"}).label == "reader (fades by half every 8192 tokens)"
+
+
+def test_a_reader_without_a_name_is_named_after_its_effects() -> None:
+    assert read_spec({"engine": "reader", "drop": 0.2})["name"] == "perfect-drop_0.2"
+    assert read_spec({"window": 4096, "confuse": 0.1, "drop": 0.2})["name"] == "reader-4096-drop_0.2-confuse_0.1"
+
+
+@pytest.mark.parametrize(
+    ("effects", "words"),
+    [
+        ({"drop": 1.2}, "drop: 1.2 is not allowed; it takes a share from 0 to 1"),
+        ({"confuse": True}, "confuse: True is not allowed"),
+        ({"fade": 0}, "fade: 0 is not allowed; it takes a number of tokens"),
+        ({"copy": "often"}, "copy: 'often' is not allowed"),
+        ({"memry": 0.5}, "unknown key .*memory"),
+    ],
+)
+def test_effects_that_cannot_be(effects: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        reader(**effects)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_files_of_readers_say_what_is_planted(path: Path) -> None:
+    first, *rest = path.read_text(encoding="utf-8").splitlines()
+    assert first.startswith("# ")
+    assert len(rest) == 1
+    spec = yaml.safe_load(rest[0])["model"]
+    assert spec["name"] == path.stem == load_model(path.stem).name
+    assert spec["engine"] == "reader"

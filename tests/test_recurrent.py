@@ -1,0 +1,249 @@
+"""Models whose memory is a state: tiny random Mamba, Mamba-2, Jamba and RWKV checkpoints in the layouts they come in.
+
+Their weights mean nothing, but all else is real: files, tokenizers, engines, prompts of all tasks, rows on disk.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_recurrent import NETWORKS, VOCABULARY, torch, transformers, write_original, write_pth
+
+from rulerkit.corpora import load_haystack, load_words
+from rulerkit.errors import UserError
+from rulerkit.generation import generate
+from rulerkit.inference import predict
+from rulerkit.models import Answer, Model, load_model
+from rulerkit.models.spec import read_spec
+from rulerkit.tasks import THIRTEEN, task
+from rulerkit.tokenizers import Tokenizer
+
+needs_rwkv = pytest.mark.skipif(find_spec("rwkv") is None, reason="the rwkv engine needs the rwkv package")
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a byte-pair tokenizer like GPT-NeoX': no BOS, and token 0 ends a text."""
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    text = load_haystack("prose").words + 3 * load_words().everything  # so that lists of words fit into 1K
+    backend.train_from_iterator([" ".join(text)], trainer)
+    assert backend.get_vocab_size() == VOCABULARY
+    folder = tmp_path_factory.mktemp("words")
+    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|endoftext|>").save_pretrained(folder)
+    torch.set_num_threads(1)  # idle threads that spin make tiny models slow on a busy machine
+    return folder
+
+
+@pytest.fixture(scope="module")
+def specs(words: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """A spec of each kind, as a parameter file would write it."""
+    root = tmp_path_factory.mktemp("models")
+    made = {}
+    for name, build in NETWORKS.items():
+        torch.manual_seed(3)
+        network = build()
+        network.save_pretrained(root / name)
+        shutil.copytree(words, root / name, dirs_exist_ok=True)
+        made[name] = {"path": str(root / name)}
+        if name == "mamba":
+            write_original(network, root / "mamba-ssm")
+            made["mamba-ssm"] = {"path": str(root / "mamba-ssm"), "tokenizer": str(words)}
+    write_pth(root / "rwkv-5.pth")
+    made["rwkv-5"] = {"engine": "rwkv", "path": str(root / "rwkv-5.pth"), "strategy": "cpu fp32"}
+    here = {name: {"device": "cpu"} for name in made if name != "rwkv-5"}
+    return {name: {"name": name} | spec | here.get(name, {}) for name, spec in made.items()}
+
+
+def asked(one: Model, name: str, length: int, count: int) -> Any:
+    return generate(task(name).with_corpora("builtin"), length, count, prompt_format=one.prompt_format)
+
+
+def said(one: Model, name: str = "niah_single_2", length: int = 1024, count: int = 3) -> dict[int, Answer]:
+    return {example.index: answer for example, answer in one.answer(asked(one, name, length, count))}
+
+
+@pytest.mark.parametrize("kind", [*NETWORKS, "mamba-ssm", pytest.param("rwkv-5", marks=needs_rwkv)])
+def test_all_tasks_are_answered(kind: str, specs: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    one = load_model(specs[kind])
+    cells = [(name, 1024, 2 if name in ("niah_single_2", "vt") else 1) for name in THIRTEEN]
+    texts = []
+    for name, length, count in [*cells, ("niah_multikey_1", 4096, 1)]:
+        cell = predict(one, asked(one, name, length, count), tmp_path / "run", progress=False)
+        assert [row["index"] for row in cell.rows] == list(range(count))
+        for row in cell.rows:
+            assert row["num_prompt_tokens"] < row["length"] <= length
+            assert row["finish_reason"] in ("stop", "length")
+            texts.append(row["pred"])
+    assert one.too_long(1 << 20) is None or kind == "jamba"
+    assert len(set(texts)) > len(texts) // 2, "the answers hardly depend on the prompts"
+    one.close()
+    assert said(one, count=1)[0].text in texts
+
+
+@pytest.mark.parametrize("kind", list(NETWORKS))
+def test_an_answer_does_not_depend_on_its_batch(kind: str, specs: dict[str, dict[str, Any]]) -> None:
+    alone = said(load_model(specs[kind] | {"batch_size": 1}), count=6)
+    assert said(load_model(specs[kind] | {"batch_size": 6}), count=6) == alone
+
+
+# --- mamba_ssm's own layout -------------------------------------------------------------------------------------------
+
+
+def test_a_converted_mamba_has_the_logits_of_the_model_that_was_written(specs: dict[str, dict[str, Any]]) -> None:
+    from rulerkit.models.checkpoints import Checkpoint
+    from rulerkit.models.mamba_ssm import convert, is_original
+
+    plain = transformers.MambaForCausalLM.from_pretrained(specs["mamba"]["path"])
+    checkpoint = Checkpoint("x", specs["mamba-ssm"]["path"])
+    assert is_original(checkpoint.config)
+    assert not is_original(Checkpoint("x", specs["mamba"]["path"]).config)
+    converted = convert(checkpoint, torch.float32)
+    ids = torch.randint(1, VOCABULARY, (2, 300), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        assert torch.equal(converted(ids).logits, plain(ids).logits)
+    assert converted.lm_head.weight.data_ptr() == converted.backbone.embeddings.weight.data_ptr()
+    assert convert(checkpoint, torch.bfloat16).dtype == torch.bfloat16
+    assert said(load_model(specs["mamba-ssm"])) == said(load_model(specs["mamba"]))
+
+
+def test_a_checkpoint_without_a_tokenizer_stops_at_the_end_token_of_the_one_it_is_given(
+    specs: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    free = said(load_model(specs["mamba-ssm"]), count=8)
+    copy = tmp_path / "ends"
+    shutil.copytree(specs["mamba-ssm"]["path"], copy)
+    weights = torch.load(copy / "pytorch_model.bin")
+    weights["backbone.embedding.weight"][0] *= 100  # token 0 wins wherever its logit is above zero
+    weights["lm_head.weight"] = weights["backbone.embedding.weight"]
+    torch.save(weights, copy / "pytorch_model.bin")
+    ended = said(load_model(specs["mamba-ssm"] | {"path": str(copy)}), count=8)
+    stopped = [index for index, answer in ended.items() if answer.finish_reason == "stop"]
+    assert stopped
+    assert all("endoftext" not in answer.text for answer in ended.values())
+    assert {answer.finish_reason for answer in free.values()} == {"length"}
+    assert all(free[index].text.startswith(ended[index].text) for index in stopped)
+
+
+def test_what_is_no_plain_mamba_is_named(specs: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    spoilt: list[tuple[Callable[[Path], Any], str]] = [
+        (lambda f: change(f, ssm_cfg={"layer": "Mamba2"}), "no plain Mamba-1"),
+        (lambda f: change(f, attn_layer_idx=[1]), "no plain Mamba-1"),
+        (
+            lambda f: change(f, n_layer=3),
+            r"does not hold the weights .* differ in name or shape, such as backbone\.layers\.2",
+        ),
+        (lambda f: change(f, d_model=16), "does not hold the weights"),
+        (lambda f: (f / "pytorch_model.bin").unlink(), r"no pytorch_model\.bin"),
+        (lambda f: (f / "pytorch_model.bin").write_bytes(b"torn"), "cannot be read as weights"),
+    ]
+    for number, (spoil, message) in enumerate(spoilt):
+        copy = tmp_path / str(number)
+        shutil.copytree(specs["mamba-ssm"]["path"], copy)
+        spoil(copy)
+        with pytest.raises(UserError, match=message) as caught:
+            said(load_model(specs["mamba-ssm"] | {"path": str(copy)}))
+        assert "\n" not in str(caught.value)
+
+
+def change(folder: Path, **keys: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | keys))
+
+
+# --- RWKV from a .pth file --------------------------------------------------------------------------------------------
+
+
+@needs_rwkv
+def test_a_prompt_read_in_chunks_has_the_answer_of_one_read_whole(specs: dict[str, dict[str, Any]]) -> None:
+    whole = said(load_model(specs["rwkv-5"] | {"prefill_chunk_size": 4096}), length=2048)
+    for size in (256, 1000):
+        assert said(load_model(specs["rwkv-5"] | {"prefill_chunk_size": size}), length=2048) == whole
+    assert len({answer.text for answer in whole.values()}) == len(whole)
+
+
+@needs_rwkv
+def test_the_end_token_ends_an_answer(specs: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    weights = torch.load(specs["rwkv-5"]["path"])
+    weights["head.weight"][0] *= 100
+    torch.save(weights, tmp_path / "ends.pth")
+    free = said(load_model(specs["rwkv-5"]), count=8)
+    ended = said(load_model(specs["rwkv-5"] | {"path": str(tmp_path)}), count=8)
+    stopped = [index for index, answer in ended.items() if answer.finish_reason == "stop"]
+    assert stopped
+    assert all(free[index].text.startswith(ended[index].text) for index in stopped)
+
+
+@needs_rwkv
+def test_weights_are_known_by_what_they_are_and_torch_keeps_its_settings(
+    specs: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    one = load_model(specs["rwkv-5"])
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
+    said(one, count=1)
+    after = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
+    assert after == before
+    copy = tmp_path / "moved.pth"
+    shutil.copy(specs["rwkv-5"]["path"], copy)
+    assert load_model(specs["rwkv-5"] | {"path": str(copy)}).identity() == one.identity()
+    assert one.identity().keys() == {"engine", "fingerprint", "dtype"}
+    half = load_model(specs["rwkv-5"] | {"strategy": "cuda:1 fp16i8 *3 -> cpu fp32"})
+    assert (one.identity()["dtype"], half.identity()["dtype"]) == ("fp32", "fp16i8+fp32")
+    assert one.environment()["packages"].keys() == {"torch", "rwkv"}
+    form = one.prompt_format
+    assert isinstance(form.tokenizer, Tokenizer)
+    assert (form.tokenizer.name, form.bos, one.aligned) == ("rwkv_vocab_v20230424", (), "base")
+
+
+@needs_rwkv
+def test_a_file_of_the_hub_is_known_by_its_commit(
+    specs: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository, commit = tmp_path / "models--org--eagle", "0123456789abcdef0123456789abcdef01234567"
+    (repository / "snapshots" / commit).mkdir(parents=True)
+    shutil.copy(specs["rwkv-5"]["path"], repository / "snapshots" / commit / "eagle.pth")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    one = load_model(specs["rwkv-5"] | {"path": "org/eagle", "file": "eagle.pth"})
+    where = {"path": "org/eagle", "file": "eagle.pth", "revision": commit}
+    assert one.identity() == {"engine": "rwkv", **where, "dtype": "fp32"}
+    assert said(one, count=1) == said(load_model(specs["rwkv-5"]), count=1)
+    with pytest.raises(UserError, match=r"hf download org/eagle other\.pth"):
+        load_model(specs["rwkv-5"] | {"path": "org/eagle", "file": "other.pth"}).identity()
+
+
+@needs_rwkv
+def test_what_is_no_rwkv_file_is_named(specs: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    (tmp_path / "a.pth").write_bytes(b"torn")
+    torch.save({"blocks.0.att.r_k": torch.zeros(1)}, tmp_path / "b.pth")
+    torch.save({"emb.weight": torch.zeros(1)}, tmp_path / "c.pth")
+    for spec, message in [
+        ({"path": str(tmp_path / "a.pth")}, "cannot be loaded as RWKV weights"),
+        ({"path": str(tmp_path / "b.pth")}, "is an RWKV-7"),
+        ({"path": str(tmp_path / "c.pth")}, "holds no RWKV weights"),
+        ({"path": str(tmp_path)}, r"name the `file` .* a\.pth, b\.pth, c\.pth"),
+        ({"path": str(tmp_path), "file": "d.pth"}, "name the `file`"),
+        ({"path": str(tmp_path / "d.pth")}, "no file or folder"),
+        ({"path": "BlinkDL/rwkv-5-world"}, "is a hub id: name the .pth file"),
+        ({"strategy": "gpu fp16"}, "strategy: 'gpu fp16' is not allowed"),
+    ]:
+        with pytest.raises(UserError, match=message) as caught:
+            said(load_model(specs["rwkv-5"] | spec))
+        assert "\n" not in str(caught.value)
+    assert read_spec(specs["rwkv-5"])["engine"] == "rwkv"
