@@ -29,6 +29,7 @@ _HOME = {
     "study": "params",
     "predict": "inference",
     "evaluate": "inference",
+    "close": "inference",
     "read_cells": "cells",
     "score": "scoring",
     "summarize": "summary",

@@ -4,9 +4,11 @@ A cell is one model on one task at one length: `predictions/<run>/<model>/<task>
 and `<length>.json` beside it, the record of how they were made. The two files alone say whether a cell is complete.
 """
 
+import atexit
 import json
 import os
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
@@ -95,23 +97,23 @@ def predict(
 def evaluate(study: "Study", fresh: bool = False, progress: bool = True) -> list[Cell]:
     """Let every model of a study answer all its tasks at all its lengths, shortest first; only what is missing.
 
-    A length that a model cannot be given is named, with what would make it fit, and left out. One progress bar runs over all
-    cells. Models come one after the other, each loaded when it has something to answer
-    and closed before the next.
+    A length that a model cannot be given is named, with what would make it fit, and left out. Models come one after the
+    other, each loaded when it has something to answer and closed before the next; the last one stays loaded for the next
+    call, until another model is asked for or `close` is called.
     """
     from rulerkit.generation import generate
-    from rulerkit.models import load_model
 
-    models = [
-        load_model(spec) for spec in study.models
-    ]  # no weights yet; what is no model is said before hours are spent
+    models = _ready(study.models)
     for model in models:
-        for task in study.tasks:  # what does not fit, or which corpus is missing, likewise
+        for task in study.tasks:  # what does not fit, or which corpus is missing, is said before hours are spent
             _ = generate(task, study.lengths[0], 1, study.seed, model.prompt_format)[0].num_tokens
     tokens = study.repeat * len(models) * len(study.tasks) * sum(study.lengths) * study.num_examples
     cells = []
     with Progress(tokens, disable=not progress) as bar:
-        for model in models:
+        for spec, model in zip(study.models, models, strict=True):
+            if not _kept or _kept[0][1] is not model:
+                close()
+                _kept.append((spec, model))
             try:
                 for length in study.lengths:
                     if reason := model.too_long(length):
@@ -120,9 +122,32 @@ def evaluate(study: "Study", fresh: bool = False, progress: bool = True) -> list
                     for folder, task in product(study.folders, study.tasks):
                         examples = generate(task, length, study.num_examples, study.seed, model.prompt_format)
                         cells.append(predict(model, examples, folder, fresh, bar))
-            finally:
-                model.close()
+            except BaseException:
+                close()
+                raise
     return cells
+
+
+_kept: list[tuple[Any, "Model"]] = []
+"""The model that is loaded now, if any, with what it was described by."""
+
+
+@atexit.register
+def close() -> None:
+    """Give back what the last `evaluate` left loaded: memory, a GPU, the engine's process."""
+    while _kept:
+        _kept.pop()[1].close()
+
+
+def _ready(specs: Iterable[Any]) -> list["Model"]:
+    """The models that specs describe, no weights read yet; the one that is loaded is used again if it is the first."""
+    from rulerkit.models import load_model
+
+    first, *others = specs or [None]
+    if not _kept or _kept[0][0] != first:
+        close()
+    kept = [_kept[0][1]] if _kept else [load_model(first)] if first is not None else []
+    return kept + [load_model(spec) for spec in others]
 
 
 def _answer(model: "Model", examples: Examples, missing: list[int], path: Path, lock: Lock, bar: Bar | None) -> None:

@@ -388,3 +388,26 @@ def test_a_repeated_study_has_a_folder_for_each_repetition(tmp_path: Path) -> No
     cells = rk.evaluate(asked, progress=False)
     assert [cell.run for cell in cells] == ["main", "main-repeat2"]
     assert [row["digest"] for row in cells[0].rows] == [row["digest"] for row in cells[1].rows]
+
+
+def test_the_last_model_stays_loaded_until_another_is_asked_for(project: Path) -> None:
+    loads, closed = [], []
+
+    def build(name: str) -> Any:
+        made = rk.model(lambda prompts: [name] * len(prompts), name=name)
+        made.close = lambda: closed.append(name)
+        loads.append(name)
+        return made
+
+    one, two = build("one"), build("two")
+    small = {"tasks": ["niah_single_1"], "lengths": [1024]}
+    rk.evaluate(study(model=one, num_examples=1, **small), progress=False)
+    rk.evaluate(study(model=one, num_examples=2, **small), progress=False)
+    assert closed == []
+    rk.evaluate(study(models=[one, two], num_examples=3, **small), progress=False)
+    assert closed == ["one"]
+    with pytest.raises(rk.UserError):
+        rk.evaluate(study(model=two, tasks=["cwe"], lengths=[128], num_examples=1), progress=False)
+    assert closed == ["one"]
+    rk.close()
+    assert closed == ["one", "two"]
