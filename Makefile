@@ -6,13 +6,14 @@ BIN    := $(VENV)/bin
 TORCH  ?= torch==2.13.0
 DEMO   ?=
 
-.PHONY: help demo demo-all lab test test-quick test-vllm check format clean
+.PHONY: help demo demo-all lab test test-quick test-vllm test-lab check format clean
 
 help:
 	@echo "make demo    the whole kit in a few minutes, without a GPU or downloads: reference readers, leaderboard, figures"
 	@echo "make demo-all  every notebook, on readers in which one effect each was planted: about five minutes"
 	@echo "make test    all tests that need no GPU, server or cluster; real data too where RULERKIT_DATA names a folder"
 	@echo "make test-vllm  the vLLM engine's tests with vLLM's CPU build, in an environment of its own (.venv-vllm, 2.3 GB)"
+	@echo "make test-lab  every notebook by hand: JupyterLab in a headless browser (needs chromium)"
 	@echo "make lab     JupyterLab in notebooks/"
 	@echo "make check   ruff, ruff format, mypy"
 	@echo "make format  let ruff put the code in order"
@@ -32,6 +33,10 @@ test: $(VENV)/.dev $(VENV)/.torch
 
 test-vllm: .venv-vllm/.made
 	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/test_vllm.py
+
+test-lab: $(VENV)/.dev
+	$(call INSTALL,--quiet playwright)
+	$(BIN)/python -m pytest tests/test_jupyterlab.py
 
 test-quick: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"

@@ -1,0 +1,117 @@
+"""Every notebook by hand: opened in a real JupyterLab in a headless browser, all cells run, as a person would."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from papermill.iorw import load_notebook_node
+from papermill.parameterize import parameterize_notebook
+
+from rulerkit.params import notebook_parameters
+from rulerkit.paths import home
+
+NOTEBOOKS = sorted((home() / "notebooks").glob("*.ipynb"))
+SMALL = {"num_examples": 2, "lengths": [2048, 4096]}
+BROWSER = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+PATIENCE = 150.0  # seconds for one notebook on a busy machine
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("jupyterlab")]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """A JupyterLab over small copies of all notebooks: its folder and its address."""
+    if not BROWSER:
+        pytest.skip("no chromium here: install it, or name it with CHROMIUM")
+    pytest.importorskip("playwright", reason="playwright drives the browser: pip install playwright")
+    folder = tmp_path_factory.mktemp("lab")
+    for path in NOTEBOOKS:
+        known = notebook_parameters(path)
+        given = {name: value for name, value in SMALL.items() if name in known} | {"outputs": str(folder / "outputs")}
+        nbformat.write(parameterize_notebook(load_notebook_node(str(path)), given), folder / path.name)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    call = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root"]
+    call += ["--IdentityProvider.token=t", f"--ServerApp.root_dir={folder}", "--LabApp.news_url=None"]
+    with (folder / "server.log").open("w") as log:
+        server = subprocess.Popen(call, stdout=log, stderr=log)
+    address = f"http://127.0.0.1:{port}/lab"
+    try:
+        _await(lambda: _answers(address), 60, "JupyterLab did not start")
+        yield folder, address
+    finally:
+        server.terminate()
+        server.wait()
+
+
+@pytest.fixture(scope="module")
+def browser(lab: tuple[Path, str]) -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
+    flags += ["--disable-background-networking", "--disable-component-update"]
+    with sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path=BROWSER, args=flags)
+        yield chromium
+        chromium.close()
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_all_cells_run_without_an_error(path: Path, lab: tuple[Path, str], browser: Any) -> None:
+    folder, address = lab
+    page = browser.new_page(viewport={"width": 1200, "height": 6000})
+    page.goto(f"{address}/tree/{path.name}?token=t&reset")
+    page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+    page.wait_for_selector("[data-status=idle], .jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=60_000)
+    page.wait_for_timeout(1500)
+    page.click("text=Run >> nth=0")
+    page.wait_for_timeout(500)
+    page.click("text=Run All Cells")
+    bars = 0
+
+    def finished() -> bool:
+        nonlocal bars
+        bars = max(bars, page.locator(".jupyter-widgets .progress-bar, .jupyter-widget-hprogress").count())
+        page.keyboard.press("Control+s")
+        page.wait_for_timeout(1500)
+        cells = _saved(folder / path.name)
+        failed = any(output.output_type == "error" for cell in cells for output in cell.outputs)
+        idle = page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").count() > 0
+        return failed or (idle and all(cell.execution_count for cell in cells))
+
+    _await(finished, PATIENCE, f"{path.name} was not run to its end")
+    page.close()
+    outputs = [output for cell in _saved(folder / path.name) for output in cell.outputs]
+    assert [output.evalue for output in outputs if output.output_type == "error"] == []
+    assert [output.text for output in outputs if output.get("name") == "stderr" and "Warning" in output.text] == []
+    if "num_examples" in notebook_parameters(path) and "evaluate" in path.read_text(encoding="utf-8"):
+        assert bars >= 1
+
+
+def _saved(path: Path) -> list[Any]:
+    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+
+
+def _answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{address}?token=t", timeout=5):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _await(done: Any, seconds: float, otherwise: str) -> None:
+    until = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < until, otherwise
+        time.sleep(0.3)
