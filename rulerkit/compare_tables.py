@@ -8,7 +8,7 @@ from rulerkit.claims import FAILS, HOLDS, UNKNOWN, Verdict
 from rulerkit.compare import CANNOT_TELL, NOT_WORSE, WORSE, Comparison
 from rulerkit.errors import unknown
 from rulerkit.lengths import length_name
-from rulerkit.tables import FORMATS, Text, _render
+from rulerkit.tables import FORMATS, Text, render
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +30,7 @@ def difference_table(found: Comparison, format: str = "table") -> str:
     tasks = [str(task) for task in found.rows.loc[found.rows["level"] == "task", "task"]]
     header = ["B - A (points)", *map(length_name, lengths), "all lengths"]
     body = [[Text(task or "mean"), *(_field(by_place.get((task, n))) for n in [*lengths, 0])] for task in [*tasks, ""]]
-    return _render(header, body, format, [*about(found), found.verdict.text + "."])
+    return render(header, body, format, [*about(found), found.verdict.text + "."])
 
 
 def about(found: Comparison) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from rulerkit.errors import UserError
 from rulerkit.example import Draft, Draw, Example, Passage, Piece, Room, passage
-from rulerkit.pieces import PieceEncoder, piece_encoder
+from rulerkit.pieces import PieceEncoder, piece_encoder, settle
 from rulerkit.prompt_format import DIRECT, PromptFormat
 from rulerkit.tasks import Task, task
 from rulerkit.tokenizers import Ids
@@ -148,8 +148,8 @@ def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
     bos = [Piece("", "template", np.array(form.bos, dtype=np.int32))] if form.bos else []
     if not draft.head:
         return bos, _joint([*start, *tail], form, start=True, end=True)
-    opening = _settled([start[0], replace(start[1], parts=start[1].parts[:1])])
-    first = _joint(opening, form, start=True)
+    frame, content = settle([before, start[1].parts[0]])  # the template's last blanks go to what follows
+    first = _joint([passage("template", frame), passage(start[1].role, content)], form, start=True)
     rest = piece_encoder(form.tokenizer).many(start[1].parts[1:])
     instruction = replace(
         first[-1],
@@ -159,13 +159,6 @@ def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
     encoder = piece_encoder(form.tokenizer)
     more = [Piece(p.text, p.role, np.concatenate(encoder.many(p.parts)), p.key, p.value) for p in draft.head[1:]]
     return bos + first[:-1] + [instruction, *more], _joint(tail, form, end=True)
-
-
-def _settled(passages: list[Passage]) -> list[Passage]:
-    """Blanks at the end of the template go to what follows."""
-    before, content = passages
-    kept = before.text.rstrip(" ")
-    return [passage("template", kept), passage(content.role, before.text[len(kept) :] + content.text)]
 
 
 def _joint(passages: list[Passage], form: PromptFormat, start: bool = False, end: bool = False) -> list[Piece]:

@@ -8,7 +8,7 @@ from rulerkit.errors import unknown
 from rulerkit.leaderboard import OURS, Board
 from rulerkit.lengths import length_name
 from rulerkit.rebuild import AVERAGES
-from rulerkit.tables import Text, _escaped, _render, ordinal
+from rulerkit.tables import Text, escaped, ordinal, render
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +70,7 @@ def markdown(board: Board) -> str:
         fields += [Text(effective(row))] * judged(board)
         fields += [Text(score(row, n), reaches(row, n)) for n in board.lengths]
         rows.append(fields + [Text(average(row, name)) for name in shown_averages(board)])
-    return f"Table {board.number}: {board.title}\n\n" + _render(header_of(board), rows, "markdown", board.notes)
+    return f"Table {board.number}: {board.title}\n\n" + render(header_of(board), rows, "markdown", board.notes)
 
 
 def latex(board: Board, bold: str = "ours") -> str:
@@ -80,22 +80,22 @@ def latex(board: Board, bold: str = "ours") -> str:
     marked = best(board) if bold == "best" else set()
     header = header_of(board)
     lines = [r"\begin{tabular}{l" + "c" * (len(header) - 1) + "}", r"\toprule"]
-    lines += [" & ".join(rf"\textbf{{{_escaped(name)}}}" for name in header) + r" \\", r"\midrule"]
+    lines += [" & ".join(rf"\textbf{{{escaped(name)}}}" for name in header) + r" \\", r"\midrule"]
     before = None
     for i, row in board.rows.iterrows():
         kind = (row["aligned"], bool(row["baseline"]))
         lines += [r"\midrule"] * (before is not None and kind != before)
         before = kind
-        name = _escaped(str(row["model"]))
+        name = escaped(str(row["model"]))
         fields = [rf"\textbf{{{name}}}" if bold == "ours" and row["source"] == OURS else name]
-        fields += [_escaped(_text(row, "claimed_length"))] + [_escaped(effective(row) or "-")] * judged(board)
+        fields += [escaped(_text(row, "claimed_length"))] + [escaped(effective(row) or "-")] * judged(board)
         for column in columns_of(board):
             text = number_of(row, column)
             text = rf"\textbf{{{text}}}" if (i, column) in marked else text
             text = rf"\underline{{{text}}}" if isinstance(column, int) and reaches(row, column) else text
             fields.append(text + _latex_behind(row, column))
         lines.append(" & ".join(fields) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}", "", r"\par\smallskip\footnotesize", *map(_escaped, board.notes)]
+    lines += [r"\bottomrule", r"\end{tabular}", "", r"\par\smallskip\footnotesize", *map(escaped, board.notes)]
     return "\n".join(lines) + "\n"
 
 
@@ -147,7 +147,7 @@ def _text(row: "pd.Series[Any]", column: str) -> str:
 def _latex_behind(row: "pd.Series[Any]", column: str | int) -> str:
     """The wider side of our interval, and the rank, small behind a number."""
     if not number_of(row, column):
-        return _escaped(_text(row, f"{column}_have")) if isinstance(column, int) else ""
+        return escaped(_text(row, f"{column}_have")) if isinstance(column, int) else ""
     text = ""
     if row["source"] == OURS:
         value, low, high = (float(row[name]) for name in (column, f"{column}_low", f"{column}_high"))

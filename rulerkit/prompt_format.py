@@ -126,8 +126,8 @@ class PromptFormat:
 
     def settings(self) -> dict[str, Any]:
         """What defines this format in a record, without the tokenizer."""
-        kept = {name: value for name, value in asdict_shallow(self).items() if name != "tokenizer"}
-        return kept | {"template": self.template, "before": self.around[0], "after": self.around[1]}
+        kept = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "tokenizer"}
+        return kept | {"before": self.around[0], "after": self.around[1]}
 
     def _render(self) -> str:
         """The Jinja template around a marker; what it asks of the date is answered with the same day every day."""
@@ -187,11 +187,6 @@ def _jinja(template: str) -> Any:
     rooms.globals |= {"raise_exception": raise_exception, "strftime_now": _TODAY.strftime}
     rooms.filters["tojson"] = tojson
     return rooms.from_string(template)
-
-
-def asdict_shallow(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass by name, not copied."""
-    return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
 def prompt_format(tokenizer: Tokenizer | str = "builtin", **settings: Any) -> PromptFormat:

@@ -12,17 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit.cells import Cell
 from rulerkit.errors import UserError, unknown
+from rulerkit.tasks import CATEGORIES as CATEGORIES
+from rulerkit.tasks import THIRTEEN as THIRTEEN
 
 if TYPE_CHECKING:
     import pandas as pd
 
-THIRTEEN = (
-    *("niah_single_1", "niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multikey_2", "niah_multikey_3"),
-    *("niah_multivalue", "niah_multiquery", "vt", "cwe", "fwe", "qa_1", "qa_2"),
-)
-"""The benchmark's tasks in the paper's order (Table 5)."""
-
-CATEGORIES = ("niah", "vt", "aggregation", "qa")
 OTHER_NAMES = {"qa_squad": "qa_1", "qa_hotpot": "qa_2", "qa_hotpotqa": "qa_2"}
 """What others call a task of ours; lm-evaluation-harness also writes `ruler_` before the name."""
 

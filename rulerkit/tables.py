@@ -52,7 +52,7 @@ def table_text(summary: Summary, format: str = "table", category: str = "all") -
     rows = [
         _model_row(summary, row, names) for (_, row), names in zip(models.iterrows(), names_of(models), strict=True)
     ]
-    return _render(header, rows, format, _notes(summary, category))
+    return render(header, rows, format, _notes(summary, category))
 
 
 def task_table_text(summary: Summary, model: str, run: str | None = None, format: str = "table") -> str:
@@ -76,7 +76,7 @@ def task_table_text(summary: Summary, model: str, run: str | None = None, format
     for task in cells["task"].unique():
         by_length = cells[cells["task"] == task].set_index("length")
         rows.append([Text(task), *(Text(_cell_text(by_length.loc[length])) for length in grid)])
-    return _render([str(model), *map(length_name, grid)], rows, format, _cell_notes(own))
+    return render([str(model), *map(length_name, grid)], rows, format, _cell_notes(own))
 
 
 def tidy(summary: Summary) -> "pd.DataFrame":
@@ -170,7 +170,8 @@ def _cell_notes(summary: Summary, category: str = "all") -> list[str]:
     return notes
 
 
-def _render(header: Sequence[str], rows: Sequence[Sequence[Text]], format: str, notes: Sequence[str]) -> str:
+def render(header: Sequence[str], rows: Sequence[Sequence[Text]], format: str, notes: Sequence[str]) -> str:
+    """A table with notes below it, as plain text, Markdown or LaTeX (booktabs)."""
     if format == "latex":
         return _latex(header, rows, notes)
     if format == "markdown":
@@ -202,14 +203,15 @@ def _markdown(field: Text) -> str:
 
 def _latex(header: Sequence[str], rows: Sequence[Sequence[Text]], notes: Sequence[str]) -> str:
     lines = [r"\begin{tabular}{l" + "r" * (len(header) - 1) + "}", r"\toprule"]
-    lines.append(" & ".join(map(_escaped, header)) + r" \\")
+    lines.append(" & ".join(map(escaped, header)) + r" \\")
     lines.append(r"\midrule")
     for row in rows:
-        fields = (rf"\underline{{{_escaped(f.text)}}}" if f.marked else _escaped(f.text) for f in row)
+        fields = (rf"\underline{{{escaped(f.text)}}}" if f.marked else escaped(f.text) for f in row)
         lines.append(" & ".join(fields) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}", "", r"\par\smallskip\footnotesize", *map(_escaped, notes)]
+    lines += [r"\bottomrule", r"\end{tabular}", "", r"\par\smallskip\footnotesize", *map(escaped, notes)]
     return "\n".join(lines) + "\n"
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """A text as LaTeX prints it."""
     return "".join(_LATEX.get(letter, letter) for letter in text.replace(">=", "≥"))

@@ -1,6 +1,8 @@
 """What all tests share: the folder of real data, its vocabularies, and why a test is skipped without it."""
 
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,3 +55,18 @@ def vocabulary(request: pytest.FixtureRequest) -> Tokenizer:
         return load_tokenizer("builtin")
     folder: Path = request.getfixturevalue("data")
     return load_tokenizer(str(folder / "tokenizers" / request.param))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 kB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    try:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("a small file system can be mounted by root only")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", place], check=True)

@@ -495,21 +495,6 @@ def test_a_place_that_cannot_be_written_is_one_line(small_disk: Path, tmp_path: 
         assert "\n" not in str(error.value)
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 kB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    try:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("a small file system can be mounted by root only")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", place], check=True)
-
-
 def test_a_line_broken_by_hand_is_named(folder: Path) -> None:
     cell = go(Parrot(), Questions(4), folder)
     broken = cell.path.read_text().replace('"pred": "answer 2', '"pred": answer 2')

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,21 +39,6 @@ def rewrite(path: Path, age: float = 0.0, **changes: object) -> None:
     """Change what a lock says of its owner, and when it was last touched."""
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     os.utime(path, (time.time() - age, time.time() - age))
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 kB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    try:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("a small file system can be mounted by root only")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", place], check=True)
 
 
 @pytest.fixture
