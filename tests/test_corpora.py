@@ -197,7 +197,10 @@ def test_an_unknown_name_lists_those_allowed(load: object) -> None:
         load("sqad")  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("content", [b"not gzip", gzip.compress(b'{"data": [')[:-6], gzip.compress(b"{}}")])
+_BROKEN = {"not gzip": b"not gzip", "cut": gzip.compress(b'{"data": [')[:-6], "not JSON": gzip.compress(b"{}}")}
+
+
+@pytest.mark.parametrize("content", _BROKEN.values(), ids=_BROKEN)
 def test_a_broken_file_is_named(content: bytes, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = empty / "squad/dev-v2.0.json.gz"
     file.parent.mkdir(parents=True)
