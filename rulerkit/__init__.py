@@ -30,19 +30,19 @@ _HOME = {
     "predict": "inference",
     "evaluate": "inference",
     "close": "inference",
-    "read_cells": "cells",
+    "read_cells": "inference.cells",
     "score": "scoring",
     "summarize": "summary",
     "show": "view",
 }
-_MODULES = ("plots", "published", "tables", "view")
+_MODULES = {"plots": "plots", "published": "published", "tables": "summary.tables", "view": "view"}
 
 __all__ = ["__version__", *_HOME, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return import_module(f"rulerkit.{name}")
+        return import_module(f"rulerkit.{_MODULES[name]}")
     if name in _HOME:
         return getattr(import_module(f"rulerkit.{_HOME[name]}"), name)
     raise AttributeError(f"module 'rulerkit' has no attribute {name!r}")

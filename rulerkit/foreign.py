@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rulerkit.cells import Cell, read_cells
 from rulerkit.errors import UserError
+from rulerkit.inference.cells import Cell, read_cells
 from rulerkit.lengths import parse_length
 from rulerkit.scoring import category, task_name
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rulerkit.cells import Cell
 from rulerkit.errors import UserError, unknown
+from rulerkit.inference.cells import Cell
 from rulerkit.tasks import CATEGORIES as CATEGORIES
 from rulerkit.tasks import THIRTEEN as THIRTEEN
 

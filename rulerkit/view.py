@@ -110,7 +110,7 @@ def to_terminal(example: Example, color: bool = True) -> str:
 
 def show_beside(rows: "pd.DataFrame") -> "Styler":
     """The table of `published.beside` for a notebook: the paper's rows shaded, and a loud warning over stand-ins."""
-    from rulerkit.tables import STAND_IN_NOTE
+    from rulerkit.summary.tables import STAND_IN_NOTE
 
     columns: list[str | int] = list(rows.columns)
     shown = rows.set_axis([_TITLES.get(name) or length_name(int(name)) for name in columns], axis="columns")

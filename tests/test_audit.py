@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import rulerkit as rk
-from rulerkit.audit import AUDITS, audit_file
 from rulerkit.checks import FAIL, Finding
+from rulerkit.checks.audit import AUDITS, audit_file
 from rulerkit.errors import UserError
 from rulerkit.export import to_json
 from rulerkit.generation import generate

@@ -7,10 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rulerkit import claims, correlation, paper_verdicts, sweep_plots, sweeps
-from rulerkit.claims import ELSEWHERE, FAILS, HOLDS, UNKNOWN, Verdict
+from rulerkit import claims, sweeps
+from rulerkit.claims import ELSEWHERE, FAILS, HOLDS, UNKNOWN, Verdict, correlation, paper_verdicts
+from rulerkit.claims.paper_claims import CLAIMS, stated
 from rulerkit.errors import UserError
-from rulerkit.paper_claims import CLAIMS, stated
+from rulerkit.plots import sweep_plots
 from rulerkit.tasks import TASKS
 
 

@@ -13,10 +13,10 @@ from test_notebooks import files, run, shown
 import rulerkit as rk
 from rulerkit.cli import main
 from rulerkit.compare import CANNOT_TELL, NOT_WORSE, WORSE, asked, compare, compare_study
-from rulerkit.compare_plots import differences_by_task
-from rulerkit.compare_tables import as_verdict, difference_table, flips_text, to_json
+from rulerkit.compare.compare_tables import as_verdict, difference_table, flips_text, to_json
+from rulerkit.compare.sides import find, side, sides
 from rulerkit.errors import UserError
-from rulerkit.sides import find, side, sides
+from rulerkit.plots.compare_plots import differences_by_task
 
 TASKS = ["niah_multikey_1", "vt", "qa_1"]
 ASKED: dict[str, Any] = {

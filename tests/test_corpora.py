@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rulerkit import corpora, downloads, stand_ins
+from rulerkit import corpora
+from rulerkit.corpora import downloads, stand_ins
 from rulerkit.errors import UserError
 
 FICTIONAL = ["fictional", "fictional_two_hop"]

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rulerkit import corpora, downloads
-from rulerkit.downloads import Download
+from rulerkit import corpora
+from rulerkit.corpora import downloads
+from rulerkit.corpora.downloads import Download
 from rulerkit.errors import UserError
 
 

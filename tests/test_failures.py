@@ -9,19 +9,19 @@ import pandas as pd
 import papermill
 import pytest
 
-from rulerkit.cells import Cell
+from rulerkit.claims.failure_claims import failure_claims
 from rulerkit.errors import UserError
 from rulerkit.example import Example
-from rulerkit.failure_claims import failure_claims
-from rulerkit.failure_plots import failures_by_length, remarks
 from rulerkit.failures import LABELS, examples_of, label, no_context_answers, samples, shares, with_baselines
 from rulerkit.generation import Examples, generate
 from rulerkit.inference import predict
-from rulerkit.intervals import wilson
+from rulerkit.inference.cells import Cell
 from rulerkit.models import load_model
 from rulerkit.params import study
 from rulerkit.paths import home
+from rulerkit.plots.failure_plots import failures_by_length, remarks
 from rulerkit.prompt_format import prompt_format
+from rulerkit.summary.intervals import wilson
 from rulerkit.tasks import TASKS, task
 from rulerkit.tokenizers import load_tokenizer
 
@@ -328,7 +328,7 @@ def test_figure_of_stacked_shares() -> None:
 
 
 def test_every_label_has_a_look_of_its_own() -> None:
-    from rulerkit.failure_plots import _LOOKS
+    from rulerkit.plots.failure_plots import _LOOKS
 
     assert list(_LOOKS) == list(LABELS)
     assert len(set(_LOOKS.values())) == len(LABELS)

@@ -5,7 +5,8 @@ from collections import Counter
 
 import pytest
 
-from rulerkit import corpora, stand_ins
+from rulerkit import corpora
+from rulerkit.corpora import stand_ins
 
 FICTIONAL = ["fictional", "fictional_two_hop"]
 

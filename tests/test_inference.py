@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from rulerkit.cells import Cell, read_cells
 from rulerkit.errors import UserError
 from rulerkit.inference import predict
-from rulerkit.locks import Lock
+from rulerkit.inference.cells import Cell, read_cells
+from rulerkit.inference.locks import Lock
+from rulerkit.inference.progress import Progress
 from rulerkit.models import Answer, Model
-from rulerkit.progress import Progress
 
 
 @dataclass
@@ -563,7 +563,7 @@ def test_what_is_no_prediction_is_named(folder: Path, tmp_path: Path) -> None:
 
 def test_reading_needs_the_files_alone(folder: Path, tmp_path: Path) -> None:
     go(Parrot(), Questions(3), folder)
-    code = "import sys; from pathlib import Path; from rulerkit.cells import read_cells; "
+    code = "import sys; from pathlib import Path; from rulerkit.inference.cells import read_cells; "
     code += "(cell,) = read_cells(Path(sys.argv[1])); print(cell.complete, len(cell.rows)); "
     code += "assert not {'torch', 'transformers', 'tqdm', 'rulerkit.corpora', 'rulerkit.tokenizers'} & set(sys.modules)"
     call = [sys.executable, "-c", code, str(folder.rename(tmp_path / "laptop"))]

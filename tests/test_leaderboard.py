@@ -14,11 +14,12 @@ from test_notebooks import files, run, shown
 from test_summary import scores_of
 
 import rulerkit as rk
-from rulerkit import published, rebuild
+from rulerkit import published
 from rulerkit.errors import UserError
 from rulerkit.leaderboard import TABLES, board, boards, everything
-from rulerkit.leaderboard_html import page
-from rulerkit.leaderboard_text import best, csv, latex, markdown
+from rulerkit.leaderboard.html import page
+from rulerkit.leaderboard.text import best, csv, latex, markdown
+from rulerkit.published import rebuild
 from rulerkit.scoring import THIRTEEN
 
 SIX = published.PAPER_LENGTHS

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from rulerkit.intervals import wilson
-from rulerkit.paired import Cells, factor_needed, tango
+from rulerkit.compare.paired import Cells, factor_needed, tango
+from rulerkit.summary.intervals import wilson
 
 
 def one(differences: list[float]) -> Cells:

@@ -14,7 +14,7 @@ from rulerkit.cli import main
 from rulerkit.errors import UserError
 from rulerkit.params import study
 from rulerkit.plan import CARDS, GIB, Plan, card, plan_study
-from rulerkit.shapes import Shape, attention_layers, count_parameters, read_parameters, shape_of
+from rulerkit.plan.shapes import Shape, attention_layers, count_parameters, read_parameters, shape_of
 
 LLAMA = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096, "num_hidden_layers": 32}
 LLAMA |= {"intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 131072, "model_type": "llama"}  # type: ignore[dict-item]

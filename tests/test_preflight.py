@@ -12,12 +12,12 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.checks import FAIL, Case, Finding, case
+from rulerkit.checks.preflight import CHECKS, check, check_answers, check_model, failed, look, told
 from rulerkit.example import Example, Piece
 from rulerkit.generation import generate
 from rulerkit.models import Answer, Engine, Model
 from rulerkit.models.functions import Function
 from rulerkit.params import study
-from rulerkit.preflight import CHECKS, check, check_answers, check_model, failed, look, told
 from rulerkit.prompt_format import prompt_format
 from rulerkit.tasks import THIRTEEN, Task, read_answer, task
 

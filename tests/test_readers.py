@@ -9,11 +9,11 @@ import yaml
 from rulerkit.errors import UserError
 from rulerkit.generation import Examples, generate
 from rulerkit.inference import predict
-from rulerkit.intervals import wilson
 from rulerkit.models import Model, load_model
 from rulerkit.models.reading import Distance, read_items
 from rulerkit.models.spec import read_spec
 from rulerkit.scoring import score
+from rulerkit.summary.intervals import wilson
 from rulerkit.tasks import TASKS, read_answer, task
 from rulerkit.tokenizers import load_tokenizer
 

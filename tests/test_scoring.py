@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rulerkit.cells import Cell
 from rulerkit.errors import UserError
 from rulerkit.foreign import read_predictions
+from rulerkit.inference.cells import Cell
 from rulerkit.scoring import (
     COLUMNS,
     THIRTEEN,

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from rulerkit import store
 from rulerkit.errors import UserError
-from rulerkit.locks import Lock, start_time
-from rulerkit.store import Log, machine, read_rows, write_whole
+from rulerkit.inference import store
+from rulerkit.inference.locks import Lock, start_time
+from rulerkit.inference.store import Log, machine, read_rows, write_whole
 
-HOLD = "import sys, time; from pathlib import Path; from rulerkit.locks import Lock; "
+HOLD = "import sys, time; from pathlib import Path; from rulerkit.inference.locks import Lock; "
 HOLD += "lock = Lock(Path(sys.argv[1])); lock.__enter__(); print('held', flush=True); time.sleep(60)"
 
 
@@ -333,7 +333,7 @@ def test_a_claim_whose_maker_died_is_cleared_away(foreign: Path) -> None:
 
 
 def test_the_machine_is_described_without_importing_anything_heavy() -> None:
-    code = "import sys, rulerkit.store as s; print(s.machine({'gpu': 'H', 'packages': {'vllm': '9'}})); "
+    code = "import sys, rulerkit.inference.store as s; print(s.machine({'gpu': 'H', 'packages': {'vllm': '9'}})); "
     code += "assert not {'torch', 'transformers', 'vllm', 'tqdm'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "'vllm': '9'" in done.stdout

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 from rulerkit.errors import UserError
-from rulerkit.intervals import length_correlations, mean_interval, score_interval, wilson
 from rulerkit.lengths import effective_length, effective_set, length_name, parse_length
 from rulerkit.scoring import COLUMNS, THIRTEEN, category
 from rulerkit.summary import averages, length_weights, ranks, summarize
-from rulerkit.tables import FORMATS, ordinal, table_text, task_table_text
+from rulerkit.summary.intervals import length_correlations, mean_interval, score_interval, wilson
+from rulerkit.summary.tables import FORMATS, ordinal, table_text, task_table_text
 
 NAN = float("nan")
 

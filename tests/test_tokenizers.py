@@ -11,7 +11,7 @@ import pytest
 
 from rulerkit.errors import UserError
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
-from rulerkit.vocabularies import PATTERNS
+from rulerkit.tokenizers.vocabularies import PATTERNS
 
 ESSAY_TOKENS = {  # tokens of PaulGrahamEssays.json, as counted by the vocabularies' own libraries
     "llama-2": 803_956,

@@ -21,11 +21,11 @@ import numpy as np
 import pytest
 
 import rulerkit.models.vllm as room
-from rulerkit.cells import Cell
 from rulerkit.errors import UserError
 from rulerkit.example import Example, Piece
 from rulerkit.generation import Examples, generate
 from rulerkit.inference import predict
+from rulerkit.inference.cells import Cell
 from rulerkit.models import load_model
 from rulerkit.models.prefix_order import PrefixOrder
 from rulerkit.models.vllm import Vllm

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from rulerkit.fictional import answer_fictional
+from rulerkit.corpora.fictional import answer_fictional
 from rulerkit.tasks.base import from_words
 from rulerkit.tokenizers import Ids, Tokenizer
 

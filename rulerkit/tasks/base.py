@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Self
 from rulerkit.corpora import STAND_INS, Source, cache_dir
 from rulerkit.errors import UserError, unknown
 from rulerkit.example import Draft, Draw, Piece, Room
-from rulerkit.pieces import RULES, PieceEncoder
-from rulerkit.units import Units
+from rulerkit.tokenizers.pieces import RULES, PieceEncoder
+from rulerkit.tokenizers.units import Units
 
 EDITIONS = ("2025", "2024")
 

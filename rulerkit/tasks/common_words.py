@@ -13,9 +13,9 @@ import numpy as np
 from rulerkit.corpora import load_words
 from rulerkit.errors import UserError
 from rulerkit.example import Draft, Draw, Passage, Piece, Room, passage, run_of_words
-from rulerkit.pieces import PieceEncoder
 from rulerkit.tasks.base import Task, in_proportion, kept_units, too_short
-from rulerkit.units import Units, interleave
+from rulerkit.tokenizers.pieces import PieceEncoder
+from rulerkit.tokenizers.units import Units, interleave
 
 _OPENING = (
     "Below is a numbered list of words. In these words, some appear more often than others. Memorize the ones that appear "

@@ -13,10 +13,10 @@ import numpy as np
 
 from rulerkit.errors import UserError
 from rulerkit.example import Draft, Draw, Piece, Room, passage, run_of_words
-from rulerkit.pieces import PieceEncoder
 from rulerkit.tasks.base import Task, from_words, in_proportion, in_words, too_short
 from rulerkit.tasks.pools import pool_size
-from rulerkit.units import Units
+from rulerkit.tokenizers.pieces import PieceEncoder
+from rulerkit.tokenizers.units import Units
 
 _OPENING = (
     "Read the following coded text and track the frequency of each coded word. Find the {n} most frequently appeared coded "

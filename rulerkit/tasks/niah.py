@@ -12,11 +12,11 @@ import numpy as np
 from rulerkit.corpora import Source, load_haystack, load_words
 from rulerkit.errors import UserError
 from rulerkit.example import Draft, Draw, Passage, Piece, Room, passage
-from rulerkit.pieces import PieceEncoder
 from rulerkit.tasks.base import Task, in_proportion, kept_units, too_short
 from rulerkit.tasks.noise import Item, fill_with_noise
 from rulerkit.tasks.pools import fill_with_lines, pool_size
-from rulerkit.units import Units
+from rulerkit.tokenizers.pieces import PieceEncoder
+from rulerkit.tokenizers.units import Units
 
 _ONE = (
     "A special magic {type} is hidden within the following text. Make sure to memorize it. I will quiz you about the "

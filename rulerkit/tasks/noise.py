@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rulerkit.example import Passage, Piece, Room
-from rulerkit.pieces import PieceEncoder, settle
+from rulerkit.tokenizers.pieces import PieceEncoder, settle
 
 SENTENCES = ("The grass is green.", "The sky is blue.", "The sun is yellow.", "Here we go.", "There and back again.")
 LINE = " ".join(SENTENCES)

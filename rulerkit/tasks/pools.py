@@ -10,7 +10,7 @@ import numpy as np
 
 from rulerkit.example import Piece, Room
 from rulerkit.tasks.noise import Item
-from rulerkit.units import Units, interleave
+from rulerkit.tokenizers.units import Units, interleave
 
 _ADJUSTED = 8
 """How many of the last lines are chosen again so that their counts close the gap."""

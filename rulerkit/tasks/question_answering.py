@@ -9,10 +9,10 @@ import numpy as np
 
 from rulerkit.corpora import Source, answer_fictional, load_qa
 from rulerkit.example import Draft, Draw, Piece, Room, passage
-from rulerkit.pieces import PieceEncoder
 from rulerkit.prompt_format import DIRECT
 from rulerkit.tasks.base import Task, kept_units, too_short
-from rulerkit.units import Units
+from rulerkit.tokenizers.pieces import PieceEncoder
+from rulerkit.tokenizers.units import Units
 
 _INSTRUCTION = (
     "Answer the question based on the given documents. Only give me the answer and do not output any other words.\n\n"

@@ -1,0 +1,300 @@
+"""What is wrong with somebody's data or predictions: the preflight's eye on files.
+
+Each audit looks at all rows of one task at one length and says what it saw, in how many of how many rows, where first,
+and what that does to scores. What a file does not tell is not judged.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import mean, pstdev
+
+from rulerkit.checks import FAIL, LEAST_FILL, NOTE, OK, Finding
+from rulerkit.checks.audit_rows import Audited, Row, read_rows
+from rulerkit.scoring import clean, string_match_all, string_match_part
+from rulerkit.tokenizers import Tokenizer
+
+MIN_ROWS = 8
+"""Rows from which on places and layouts are compared with one another."""
+_POOR_FILL = 0.9
+_SAME = 0.5  # share of rows with the needle at one place from which on that place is fixed
+_ENDINGS = {
+    "niah": r"mentioned in the provided text (?:is|are)",
+    "vt": r"are ass(?:ig|gi)ned the value \S+ they are:",
+    "cwe": r"appear most often in the list are:",
+    "fwe": r"frequently appeared words are:",
+    "qa": r"Answer:",
+}
+_CLOSING = {"qa": 200}  # characters at the end in which the answer prefix is looked for, where 600 hold too much
+_OPENINGS = {"vt": "Memorize and track the chain(s)", "cwe": "Below is a numbered list of words"}
+_BOS = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "<BOS_TOKEN>", "<｜begin▁of▁sentence｜>")
+_NO_WORDS = ("yes", "no", "noanswer")  # answers that stand in no document
+
+
+def audit_file(path: Path, tokenizer: Tokenizer, task: str | None = None, length: int | None = None) -> list[Finding]:
+    """The findings on a file of data or predictions; `task` and `length` where its name does not tell them."""
+    return [finding for cell in read_rows(path, tokenizer, task, length) for finding in audit(cell)]
+
+
+def audit(cell: Audited) -> list[Finding]:
+    """All findings on the rows of one task at one length."""
+    found = [look(cell) for look in AUDITS]
+    return [finding for finding in found if finding]
+
+
+def _finding(name: str, what: str, bad: Sequence[Row], of: int, effect: str, level: str = FAIL) -> Finding:
+    """A finding on rows: how many of how many, and the first of them."""
+    return Finding(level, name, f"{what} in {len(bad)} of {of} rows (first: {bad[0].name})", effect)
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def indices(cell: Audited) -> Finding | None:
+    """Every example once."""
+    told = [row for row in cell.rows if row.index is not None]
+    if not told:
+        return None
+    count = Counter(row.index for row in told)
+    wanted = range(cell.wanted or max(i for i in count if i is not None) + 1)
+    twice = [row for row in told if count[row.index] > 1]
+    missing = [i for i in wanted if i not in count]
+    if twice:
+        effect = "who keys rows by index drops or mixes examples (upstream's 2025 niah files do this): key by line"
+        return _finding("indices", f"{len(count)} distinct indices", twice, len(cell.rows), effect)
+    if missing:
+        seen = f"{len(missing)} of {len(wanted)} missing (first: {missing[0]})"
+        return Finding(FAIL, "indices", seen, "the mean is over other examples than it says: answer them")
+    return Finding(OK, "indices", f"{len(told)}, each once")
+
+
+def repeats(cell: Audited) -> Finding | None:
+    """No prompt twice."""
+    first: dict[str, Row] = {}
+    twice = [row for row, text in cell.texts if first.setdefault(text, row) is not row]
+    if not twice:
+        return Finding(OK, "prompts", f"{len(first)}, all different") if first else None
+    return _finding(
+        "prompts", "the same prompt again", twice, len(cell.rows), "fewer examples than rows: intervals lie"
+    )
+
+
+def predictions(cell: Audited) -> Finding | None:
+    """Answers are there, and are no copies of the prompt."""
+    if not (told := [row for row in cell.rows if row.prediction is not None]):
+        return None
+    echoed = [r for r in told if r.input and r.prediction and r.input[:200] in r.prediction]
+    if echoed:
+        return _finding(
+            "predictions", "the prompt itself", echoed, len(told), "echoes score 100: take the new text alone"
+        )
+    if silent := [row for row in told if not (row.prediction or "").strip()]:
+        effect = "they score 0: were these refusals, time-outs or prompts that did not fit?"
+        return _finding("predictions", "nothing", silent, len(told), effect, NOTE)
+    return Finding(OK, "predictions", f"{len(told)}")
+
+
+def own_scores(cell: Audited) -> Finding | None:
+    """Question answering is scored by any reference, not by the mean over them; scores in the file agree with ours."""
+    told = [(r, r.score, clean(r.prediction)) for r in cell.rows if r.score is not None and r.prediction is not None]
+    if not told:
+        return None
+    right = string_match_part if cell.family == "qa" else string_match_all
+    off = [(row, s, said) for row, s, said in told if row.references and abs(s - right(said, row.references)) > 1e-6]
+    if not off:
+        return Finding(OK, "own scores", f"{len(told)} as we score")
+    rows = [row for row, _, _ in off]
+    averaged = all(abs(s - string_match_all(said, row.references)) < 1e-6 for row, s, said in off)
+    if cell.family == "qa" and averaged:
+        lost = sum(right(said, row.references) - s for row, s, said in off) / len(told)
+        effect = f"the file's score is {100 * lost:.1f} points too low: score it anew (`rulerkit score`)"
+        return _finding("own scores", "the mean over references", rows, len(told), effect)
+    return _finding("own scores", "another score than ours", rows, len(told), "do not compare them with others'")
+
+
+# --- room -------------------------------------------------------------------------------------------------------------
+
+
+def budget(cell: Audited) -> Finding | None:
+    """Prompt and answer stay within the length."""
+    if not cell.counted:
+        return None
+    largest, most = max(cell.counted, key=lambda counted: counted[1])
+    over = [row for row, tokens in cell.counted if tokens > cell.length]
+    if over:
+        effect = f"up to {most - cell.length} tokens are cut, or the engine refuses them: generate with this tokenizer"
+        return _finding("budget", f"more than {cell.length} tokens", over, len(cell.counted), effect)
+    return Finding(OK, "budget", f"at most {most} of {cell.length} tokens ({largest.name})")
+
+
+def fill(cell: Audited) -> Finding | None:
+    """The length is filled."""
+    if not cell.counted:
+        return None
+    shares = [tokens / cell.length for _, tokens in cell.counted]
+    low = [row for (row, _), share in zip(cell.counted, shares, strict=True) if share < LEAST_FILL]
+    if not low:
+        return Finding(OK, "fill", f"{100 * mean(shares):.1f} % on average")
+    level = FAIL if mean(shares) < _POOR_FILL else NOTE
+    what = f"{100 * mean(shares):.1f} % filled on average, less than {100 * LEAST_FILL:.0f} %"
+    return _finding("fill", what, low, len(shares), "a score says less about this length than its name", level)
+
+
+def capped_list(cell: Audited) -> Finding | None:
+    """The list of common words goes on to the end of the length."""
+    if cell.family != "cwe" or not cell.counted:
+        return None
+    short = [row for row, tokens in cell.counted if tokens < _POOR_FILL * cell.length and row.text]
+    if not short:
+        return None
+    entries = max(len(re.findall(r"\d+\. ", row.text or "")) for row in short)
+    effect = "longer lengths are no harder: this list stopped growing"
+    return _finding("capped list", f"a list that ends early ({entries} entries)", short, len(cell.counted), effect)
+
+
+def file_count(cell: Audited) -> Finding | None:
+    """The file's own token counts are those of this tokenizer."""
+    told = [(row, tokens, row.length) for row, tokens in cell.counted if row.length and row.text is not None]
+    off = [row for row, tokens, length in told if abs(tokens - length) > max(3, 0.01 * tokens)]
+    if not told:
+        return None
+    if not off:
+        return Finding(OK, "token counts", "the file's are this tokenizer's")
+    effect = "it was made for another tokenizer or template: lengths are not what they are called"
+    return _finding("token counts", f"not those of {cell.tokenizer.name}", off, len(told), effect, NOTE)
+
+
+# --- what is asked ----------------------------------------------------------------------------------------------------
+
+
+def references(cell: Audited) -> Finding | None:
+    """What is asked for stands in the context."""
+    part = cell.family == "qa"
+    bad = []
+    for row, text in cell.texts:
+        low = text.lower()
+        there = [ref.lower() in low for ref in row.references]
+        plain = part and any(ref.lower() in _NO_WORDS for ref in row.references)
+        if not plain and not (any(there) if part else all(there) and there):
+            bad.append(row)
+    if not cell.texts:
+        return None
+    if bad:
+        effect = "nobody can find them: these rows score 0, or reward what a model knew before"
+        return _finding("references", "not in the context", bad, len(cell.texts), effect, NOTE if part else FAIL)
+    return Finding(OK, "references", "all in the context")
+
+
+def demonstration(cell: Audited) -> Finding | None:
+    """Variable tracking and common words come with a solved example."""
+    opening = _OPENINGS.get(cell.family)
+    if not opening or not cell.texts:
+        return None
+    if bare := [row for row, text in cell.texts if text.count(opening) < 2]:
+        effect = "base models score far lower without one: compare with nobody's numbers"
+        return _finding("demonstration", "none", bare, len(cell.texts), effect)
+    return Finding(OK, "demonstration", "in every row")
+
+
+def prefix(cell: Audited) -> Finding | None:
+    """The answer prefix ends the prompt, once, with its blanks."""
+    lost, twice, stripped = [], [], []
+    for row, text in cell.texts:
+        closing = text[-_CLOSING.get(cell.family, 600) :].rpartition("?")[2]
+        count = len(re.findall(_ENDINGS[cell.family], closing))
+        if not count:
+            lost.append(row)
+        elif count > 1:
+            twice.append(row)
+        elif (row.prefix and row.prefix[0] != " ") or (cell.family == "vt" and text.endswith("they are:")):
+            stripped.append(row)
+    for rows, what, effect, level in (
+        (lost, "no answer prefix at the end", "chat models then explain and are cut: scores fall", FAIL),
+        (twice, "the answer prefix twice", "whoever adds `answer_prefix` to `input` repeats it: drop one", FAIL),
+        (stripped, "the answer prefix without its blank", "the first token of the answer is another one", NOTE),
+    ):
+        if rows:
+            return _finding("answer prefix", what, rows, len(cell.texts), effect, level)
+    return Finding(OK, "answer prefix", "at the end, once") if cell.texts else None
+
+
+def bos_text(cell: Audited) -> Finding | None:
+    """No beginning-of-sequence token stands in the text, where an engine adds one."""
+    marks = {*_BOS, cell.tokenizer.bos_token} - {None}
+    bad = [row for row, text in cell.texts if any(str(mark) in text[:300] for mark in marks)]
+    if not bad:
+        return Finding(OK, "BOS text", "none") if cell.texts else None
+    effect = "an engine that adds its own sends two (VT at 128K moved by 17 points): switch add_special_tokens off"
+    return _finding("BOS text", "a BOS written out", bad, len(cell.texts), effect)
+
+
+# --- how it is laid out -----------------------------------------------------------------------------------------------
+
+
+def positions(cell: Audited) -> Finding | None:
+    """The answer stands somewhere else in every example."""
+    places = [(row, place) for row in cell.rows if (place := _place(cell, row)) is not None]
+    if len(places) < MIN_ROWS:
+        return None
+    values = [p for _, p in places]
+    place, count = Counter(values).most_common(1)[0]
+    name = f"document {place:.0f}" if cell.family == "qa" else f"{place:.0f} % of the prompt"
+    same = [row for row, p in places if p == place]
+    if count > _SAME * len(places) or pstdev(values) < 1:
+        effect = "a model that only reads there scores as well: shuffle per example"
+        return _finding("positions", f"the answer at {name}", same, len(places), effect)
+    return Finding(OK, "positions", f"{len(set(values))} places in {len(places)} rows")
+
+
+def _place(cell: Audited, row: Row) -> float | None:
+    """Where the first reference stands: the number of its document, else percent of the prompt."""
+    if row.text is None:
+        return None if row.depth is None or cell.family in ("cwe", "fwe", "qa") else float(round(row.depth))
+    if cell.family == "qa":
+        documents = re.split(r"Document (\d+):\n", row.text)
+        held = zip(documents[1::2], documents[2::2], strict=True)
+        return next((float(n) for n, d in held if any(r.lower() in d.lower() for r in row.references)), None)
+    found = [at for ref in row.references if (at := row.text.find(ref)) >= 0]
+    return float(round(100 * min(found) / len(row.text))) if found and cell.family in ("niah", "vt") else None
+
+
+def layouts(cell: Audited) -> Finding | None:
+    """Lists are shuffled anew in every example."""
+    patterns = [(row, _layout(cell, text)) for row, text in cell.texts] if cell.family in ("cwe", "fwe") else []
+    if len(patterns) < MIN_ROWS:
+        return None
+    count = Counter(pattern for _, pattern in patterns)
+    if len(count) > len(patterns) / 2:
+        return Finding(OK, "layouts", f"{len(count)} in {len(patterns)} rows")
+    again = [row for row, pattern in patterns if count[pattern] > 1]
+    effect = "the same order again and again: so many rows are one example, and intervals are too narrow"
+    return _finding("layouts", f"only {len(count)} orders of words", again, len(patterns), effect)
+
+
+def _layout(cell: Audited, text: str) -> tuple[int, ...]:
+    """The order of a list whatever its words are: for each entry when its word first came."""
+    if cell.family == "cwe":
+        words = re.findall(r"\d+\. (\S+)", text[text.rfind(_OPENINGS["cwe"]) :].rpartition("\nQuestion:")[0])
+    else:
+        words = text.partition("coded words. ")[2].rpartition("\nQuestion:")[0].split()
+    first: dict[str, int] = {}
+    return tuple(first.setdefault(word, len(first)) for word in words[:400])
+
+
+AUDITS: tuple[Callable[[Audited], Finding | None], ...] = (
+    indices,
+    repeats,
+    budget,
+    fill,
+    capped_list,
+    file_count,
+    references,
+    demonstration,
+    prefix,
+    bos_text,
+    positions,
+    layouts,
+    predictions,
+    own_scores,
+)

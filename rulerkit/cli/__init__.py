@@ -1,0 +1,263 @@
+"""The command line. Heavy modules are imported inside the commands, so that --help answers at once."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rulerkit.cli.checks import check, plan
+from rulerkit.cli.compare import compare
+from rulerkit.cli.options import Corpora, Length, Seed, Set, Task, Template, Tokenizer, settings_of, task_of
+from rulerkit.errors import UserError
+
+app = typer.Typer(
+    name="rulerkit",
+    help="How much of its context does a language model really use? RULER (arXiv 2404.06654) with error bars.\n\n"
+    "A first look, without GPU or download: [bold]rulerkit show niah_multikey_1 --length 1024[/bold], then "
+    "[bold]rulerkit batch params/batches/demo.yaml[/bold].",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+
+@app.command()
+def tasks() -> None:
+    """List the tasks: the thirteen of the benchmark and the five that Figure 5 of the paper adds."""
+    from dataclasses import fields
+
+    from rulerkit.tasks import FAMILIES, TASKS, THIRTEEN
+
+    for each in TASKS.values():
+        default = {knob.name: knob.default for knob in fields(each)}
+        differs = [f"{k}={v}" for k, v in vars(each).items() if k != "name" and v != default[k]]
+        mark = " " if each.name in THIRTEEN else "+"
+        typer.echo(f"{mark} {each.name:18} {each.category:12} {', '.join(differs) or f'the default {each.family}'}")
+    typer.echo("\n+ beyond the thirteen (Figure 5). Knobs of a family, for '{base: TASK, KNOB: VALUE}':")
+    for family in FAMILIES:
+        knobs = [f"{knob.name}={knob.default}" for knob in fields(family) if knob.name != "name"]
+        typer.echo(f"  {family.family:18} {', '.join(knobs)}")
+
+
+@app.command()
+def show(
+    task: Task,
+    length: Length = "4096",
+    index: Annotated[int, typer.Option(help="Which example.", min=0)] = 0,
+    seed: Seed = 42,
+    tokenizer: Tokenizer = "builtin",
+    corpora: Corpora = "builtin",
+    template: Template = "auto",
+) -> None:
+    """Show one example with the roles of its pieces marked."""
+    from rulerkit.export import Order
+    from rulerkit.lengths import parse_length
+    from rulerkit.view import to_terminal
+
+    asked = task_of(task).with_corpora(corpora)
+    example = Order(asked, parse_length(length), index + 1, seed, tokenizer, template).examples()[index]
+    typer.echo(to_terminal(example, color=sys.stdout.isatty()))
+
+
+@app.command()
+def generate(
+    tasks: Annotated[list[str], typer.Argument(metavar="TASK...", help="Names or mappings; `all` for the thirteen.")],
+    output: Annotated[
+        Path, typer.Option(help="The JSONL file; for several cells a folder, laid out as upstream does.")
+    ],
+    length: Annotated[
+        list[str] | None, typer.Option(help="Token budget, 4096 or 4K; may be given several times.")
+    ] = None,
+    num_examples: Annotated[int, typer.Option(help="How many examples of each.", min=1)] = 500,
+    seed: Seed = 42,
+    tokenizer: Tokenizer = "builtin",
+    corpora: Corpora = "builtin",
+    template: Template = "auto",
+    workers: Annotated[int, typer.Option(help="Processes; the files are the same whatever their number.", min=1)] = 1,
+) -> None:
+    """Write examples as upstream's JSONL: index, input, outputs, length, answer_prefix, and a few fields more."""
+    from rulerkit.export import Order, write_grid
+    from rulerkit.lengths import parse_length
+    from rulerkit.tasks import THIRTEEN
+
+    asked = [task_of(name) for given in tasks for name in (THIRTEEN if given == "all" else (given,))]
+    lengths = [parse_length(each) for each in length or ["4096"]]
+    orders = [
+        Order(each.with_corpora(corpora), tokens, num_examples, seed, tokenizer, template)
+        for tokens in lengths
+        for each in asked
+    ]
+    if len(orders) == 1 and output.is_dir():
+        raise UserError(f"--output {output} is a folder: give the name of a file, such as {output / 'vt.jsonl'}")
+    inside = [output / str(o.length) / "data" / o.task.name / "validation.jsonl" for o in orders]
+    write_grid(orders, inside if len(orders) > 1 else [output], workers)
+    typer.echo(f"{len(orders)} x {num_examples} examples: {output}")
+
+
+@app.command()
+def evaluate(
+    files: Annotated[
+        list[Path] | None,
+        typer.Option("--file", "-f", help="Parameter files, later ones win: -f model.yaml -f size.yaml"),
+    ] = None,
+    settings: Set = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start anew; old predictions are moved aside, not deleted.")
+    ] = False,
+) -> None:
+    """Let models answer all tasks at all lengths, keep the predictions, and print the scores.
+
+    Takes the same parameter files as papermill. What was answered before is not asked again, so a killed run is gone on
+    with by the same command.
+    """
+    from rulerkit.inference import evaluate as run
+    from rulerkit.params import load_files, study
+
+    parameters = load_files(files or []) | settings_of(settings)
+    asked = study(parameters)
+    if not asked.models:
+        raise UserError("model is None: nobody answers; name one, such as -y 'model: reader-8192'")
+    cells = run(asked, fresh=fresh)
+    _print_scores(cells, [task.name for task in asked.tasks], asked.lengths, asked.num_examples)
+    typer.echo(f"\npredictions: {asked.predictions}")
+
+
+@app.command()
+def score(
+    paths: Annotated[
+        list[Path], typer.Argument(help="Prediction files or folders: ours, upstream's, lm-eval's samples.")
+    ],
+    task: Annotated[str | None, typer.Option(help="The task, where file names do not tell.")] = None,
+    length: Annotated[str | None, typer.Option(help="The nominal length, where folders do not tell.")] = None,
+) -> None:
+    """Score predictions, whoever made them: rulerkit's, upstream's pred/ tree, or lm-evaluation-harness' samples."""
+    from rulerkit.foreign import read_predictions
+    from rulerkit.lengths import parse_length
+
+    nominal = parse_length(length) if length else None
+    _print_scores([cell for path in paths for cell in read_predictions(path, task, nominal)])
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="A folder of predictions: outputs/predictions/main, or one model's.")],
+    format: Annotated[
+        str, typer.Option(help="table, csv (one row per model, task, length), markdown or latex.")
+    ] = "table",
+    category: Annotated[str, typer.Option(help="all, niah, vt, aggregation or qa.")] = "all",
+) -> None:
+    """The leaderboard over a folder of predictions, with intervals; needs no model, tokenizer or corpus."""
+    from rulerkit.inference.cells import read_cells
+    from rulerkit.summary.tables import table_text
+
+    cells = read_cells(folder)
+    if not cells:
+        raise UserError(f"no predictions in {folder}: it should hold <model>/<task>/<length>.jsonl")
+    typer.echo(table_text(_summary(cells), format, category), nl=False)
+
+
+@app.command()
+def batch(
+    file: Annotated[Path, typer.Argument(help="A batch file, such as params/batches/demo.yaml.")],
+    settings: Set = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Models side by side; default: one, or all cores for readers.", min=1)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would run.")] = False,
+) -> None:
+    """Execute notebooks through papermill for every model of a batch file, then print the leaderboard."""
+    from rulerkit.batch import execute, read_batch
+    from rulerkit.params import resolve_file
+
+    planned = read_batch(resolve_file(file), settings_of(settings))
+    if dry_run:
+        for run in planned.runs:
+            typer.echo(f"{run.title:44} {run.tokens:>16,} tokens  {run.output}")
+        typer.echo(f"{len(planned.runs)} notebooks; tokens at most, where no two runs share what they ask")
+        return
+    failed = _with_bar(execute(planned, jobs), len(planned.runs))
+    _print_leaderboard(planned.study)
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def fetch() -> None:
+    """Download the original essays, SQuAD and HotpotQA from their owners' addresses into the cache."""
+    from rulerkit import corpora
+
+    found = corpora.fetch()
+    typer.echo(f"{len(found)} files in {corpora.cache_dir()}; `corpora: original` uses them")
+
+
+app.command()(check)
+app.command()(plan)
+app.command()(compare)
+
+
+# --- helpers ----------------------------------------------------------------------------------------------------------
+
+
+def _summary(cells: list[Any], *grid: Any) -> Any:
+    from rulerkit.scoring import score as judge
+    from rulerkit.summary import summarize
+
+    return summarize(judge(cells), *grid)
+
+
+def _print_scores(cells: list[Any], *grid: Any) -> None:
+    from rulerkit.summary.tables import task_table_text
+
+    summary = _summary(cells, *grid)
+    for run, model in summary.cells[["run", "model"]].drop_duplicates().itertuples(index=False):
+        typer.echo(f"\n{model} ({run})")
+        typer.echo(task_table_text(summary, model, run), nl=False)
+
+
+def _with_bar(results: Any, total: int) -> int:
+    """Follow runs on a bar, name each that ends; returns how many failed."""
+    from tqdm import tqdm
+
+    failed = 0
+    with tqdm(total=total, unit=" notebooks", disable=None) as bar:
+        for run, error in results:
+            bar.update()
+            if error is None:
+                bar.write(f"done    {run.title}")
+                continue
+            failed += 1
+            bar.write(f"FAILED  {run.title}: {error}\n        log: {run.log}\n        again: {shlex.join(run.command)}")
+    return failed
+
+
+def _print_leaderboard(study: Any) -> None:
+    from rulerkit.inference.cells import read_cells
+    from rulerkit.summary.tables import table_text
+
+    names = {model["name"] for model in study.models}
+    tasks = [task.name for task in study.tasks]
+    found = read_cells(study.predictions) if study.predictions.is_dir() else []
+    cells = [c for c in found if c.model in names and c.task in tasks and c.length in study.lengths and c.rows]
+    if cells:
+        typer.echo("\n" + table_text(_summary(cells, tasks, study.lengths)))
+    for kind in ("figures", "tables", "notebooks"):
+        typer.echo(f"{kind + ':':10} {study.outputs / kind / study.run}")
+
+
+_INTERRUPTED = 130  # what typer makes of Ctrl-C
+
+
+def main() -> None:
+    """Run the command line; what the user can mend is one line and exit status 2."""
+    try:
+        app()
+    except UserError as error:
+        typer.echo(f"rulerkit: {error}", err=True)
+        sys.exit(2)
+    except SystemExit as ended:
+        if ended.code == _INTERRUPTED:
+            typer.echo("\nrulerkit: stopped; the same command goes on from here", err=True)
+        raise

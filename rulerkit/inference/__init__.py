@@ -1,0 +1,296 @@
+"""Predictions: what a model said, kept row by row as it says it, so that nothing is asked or paid for twice.
+
+A cell is one model on one task at one length: `predictions/<run>/<model>/<task>/<length>.jsonl`, a row per example,
+and `<length>.json` beside it, the record of how they were made. The two files alone say whether a cell is complete.
+"""
+
+import atexit
+import json
+import os
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from rulerkit.errors import UserError
+from rulerkit.inference.cells import FORMAT, WAYS_OUT, Cell, load_cell
+from rulerkit.inference.locks import Lock
+from rulerkit.inference.progress import Bar, Progress
+from rulerkit.inference.store import Log, disk, machine, write_whole
+
+if TYPE_CHECKING:
+    from rulerkit.models import Answer, Model
+    from rulerkit.studies import Study
+
+
+class Examples(Protocol):
+    """What `generate` returns, as far as it matters here: examples made when they are asked for."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
+    def record(self) -> dict[str, Any]: ...
+
+
+def predict(
+    model: "Model",
+    examples: Examples,
+    folder: Path,
+    fresh: bool = False,
+    progress: Bar | Literal[False] | None = None,
+) -> Cell:
+    """Let a model answer the examples that have no answer yet, and return the cell with all its rows.
+
+    `folder` is `predictions/<run>`. Rows are appended as the model answers; what an earlier session answered stays,
+    if its record names the same task, length, seed, prompts, tokenizer, corpora and model. `fresh` moves the old
+    files aside first. `progress`: None for a bar of its own, False for none, or a bar over many cells.
+
+    Errors: `UserError` where the record or a prompt's digest differs, another process writes, the disk refuses, or
+    the engine returns prompts; what the model raises passes on. Every answer until then is on disk.
+    """
+    result = _plain({**examples.record(), "model": {"name": model.name, **model.identity()}})
+    about = {
+        "label": model.label,
+        "claimed_length": model.claimed_length,
+        "aligned": model.aligned,
+        "run": folder.name,
+    }
+    place = folder / _folder_name(model.name) / _folder_name(result["task"]["name"])
+    path = place / f"{result['length']}.jsonl"
+    if not fresh and (cell := load_cell(path)):
+        _check_result(cell, result)
+        if not _missing(cell, examples) and about.items() <= cell.record.items() and cell.wanted >= len(examples):
+            if progress is not None:
+                _start(progress, cell, examples)
+            return cell
+    with disk(path):
+        place.mkdir(parents=True, exist_ok=True)
+    with Lock(path.with_suffix(".lock")) as lock:
+        if fresh:
+            _move_aside(path)
+        cell = load_cell(path, repair=True) or Cell(path, {}, [])
+        _check_result(cell, result)
+        missing = _missing(cell, examples)
+        if missing:
+            _check_digests(cell, examples)
+            examples[missing[0]]  # what cannot be generated fails here, before anything is written
+        record = {
+            "format": FORMAT,
+            "result": result,
+            **_environments(cell, model if missing else None),
+            **about,
+        }
+        record["num_examples"] = max(cell.record.get("num_examples", 0) if cell.rows else 0, len(examples))
+        if record != cell.record:
+            write_whole(path.with_suffix(".json"), json.dumps(record, indent=2) + "\n")
+        cell = Cell(path, record, cell.rows)
+        bar = _start(progress, cell, examples) if missing or progress is not None else None
+        try:
+            _answer(model, examples, missing, path, lock, bar)
+        finally:
+            if progress is None and isinstance(bar, Progress):
+                bar.close()
+    return load_cell(path) or cell
+
+
+def evaluate(study: "Study", fresh: bool = False, progress: bool = True) -> list[Cell]:
+    """Let every model of a study answer all its tasks at all its lengths, shortest first; only what is missing.
+
+    A length that a model cannot be given is named, with what would make it fit, and left out. Models come one after the
+    other, each loaded when it has something to answer and closed before the next; the last one stays loaded for the next
+    call, until another model is asked for or `close` is called.
+    """
+    from rulerkit.generation import generate
+
+    models = _ready(study.models)
+    for model in models:
+        for task in study.tasks:  # what does not fit, or which corpus is missing, is said before hours are spent
+            _ = generate(task, study.lengths[0], 1, study.seed, model.prompt_format)[0].num_tokens
+    tokens = study.repeat * len(models) * len(study.tasks) * sum(study.lengths) * study.num_examples
+    cells = []
+    with Progress(tokens, disable=not progress) as bar:
+        for spec, model in zip(study.models, models, strict=True):
+            if not _kept or _kept[0][1] is not model:
+                close()
+                _kept.append((spec, model))
+            try:
+                for length in study.lengths:
+                    if reason := model.too_long(length):
+                        bar.bar.write(f"not run: {model.name} at {length}: {reason}", file=sys.stderr)
+                        continue
+                    for folder, task in product(study.folders, study.tasks):
+                        examples = generate(task, length, study.num_examples, study.seed, model.prompt_format)
+                        cells.append(predict(model, examples, folder, fresh, bar))
+            except BaseException:
+                close()
+                raise
+    return cells
+
+
+_kept: list[tuple[Any, "Model"]] = []
+"""The model that is loaded now, if any, with what it was described by."""
+
+
+@atexit.register
+def close() -> None:
+    """Give back what the last `evaluate` left loaded: memory, a GPU, the engine's process."""
+    while _kept:
+        _kept.pop()[1].close()
+
+
+def _ready(specs: Iterable[Any]) -> list["Model"]:
+    """The models that specs describe, no weights read yet; the one that is loaded is used again if it is the first."""
+    from rulerkit.models import load_model
+
+    first, *others = specs or [None]
+    if not _kept or _kept[0][0] != first:
+        close()
+    kept = [_kept[0][1]] if _kept else [load_model(first)] if first is not None else []
+    return kept + [load_model(spec) for spec in others]
+
+
+def _answer(model: "Model", examples: Examples, missing: list[int], path: Path, lock: Lock, bar: Bar | None) -> None:
+    """Append a row for each missing example, as the model answers."""
+    if not missing:
+        return
+    left = set(missing)
+    answers = model.answer(examples[index] for index in missing)
+    try:
+        with Log(path) as log:
+            for example, answer in answers:
+                row = _row(example, answer, model.name)
+                if example.index not in left:
+                    raise ValueError(f"{model.name} answered example {example.index}, which is not asked for (again)")
+                lock.check()
+                log.append(row)
+                left.remove(example.index)
+                if bar is not None:
+                    bar.update(example.num_tokens + answer.num_tokens)
+    finally:
+        getattr(answers, "close", lambda: None)()  # an engine may have requests under way
+    if left:
+        raise UserError(
+            f"{model.name} left {len(left)} of {len(missing)} examples of {path} unanswered, the first is example "
+            f"{min(left)}: the others are kept; the same command asks for these again"
+        )
+
+
+def _row(example: Any, answer: "Answer", name: str) -> dict[str, Any]:
+    if not isinstance(answer.text, str):
+        raise TypeError(f"{name} answered example {example.index} with {answer.text!r}, which is no text")
+    if _echoes(answer.text, example.prompt):
+        raise UserError(
+            f"{name} returned the prompt of example {example.index} of {example.task}: the engine returns the prompt "
+            "with its answer, which would score 100 everywhere; let it return only the new text"
+        )
+    usage = {"usage": dict(answer.usage)} if answer.usage else {}
+    return usage | {
+        "index": example.index,
+        "pred": answer.text,
+        "outputs": list(example.references),
+        "length": int(example.num_tokens) + int(example.max_new_tokens),
+        "task": example.task,
+        "digest": example.digest,
+        "num_prompt_tokens": int(example.num_tokens),
+        "finish_reason": answer.finish_reason,
+        "depths": [float(depth) for depth in example.depths],
+    }
+
+
+def _echoes(text: str, prompt: str) -> bool:
+    """Whether a text holds the prompt: stretches from three places of it, in a text at least half as long.
+
+    Not only its end, where engines drop the template's special tokens; and not any stretch in a short text, since a
+    base model may babble the question again and a thinking one quotes what it reads.
+    """
+    if not prompt or 2 * len(text) < len(prompt):
+        return False
+    said, asked = " ".join(text.split()), " ".join(prompt.split())
+    places = [len(asked) * quarter // 4 for quarter in (1, 2, 3)]
+    return all(asked[place : place + 100] in said for place in places)
+
+
+def _missing(cell: Cell, examples: Examples) -> list[int]:
+    present = {row["index"] for row in cell.rows}
+    return [index for index in range(len(examples)) if index not in present]
+
+
+def _start(progress: Bar | Literal[False] | None, cell: Cell, examples: Examples) -> Bar | None:
+    if progress is False:
+        return None
+    wanted = len(examples)
+    bar = Progress(cell.length * wanted) if progress is None else progress
+    if isinstance(bar, Progress):
+        done = wanted - len(_missing(cell, examples))
+        bar.start(f"{cell.model} {cell.task} {cell.length}", cell.length, done, wanted)
+    return bar
+
+
+def _check_result(cell: Cell, result: dict[str, Any]) -> None:
+    """Rows made under another record are never mixed with new ones; a record without rows binds nobody."""
+    found = _differences(cell.record["result"], result) if cell.rows else []
+    if found:
+        (field, old, new), more = found[0], f" (and {len(found) - 1} more differences)" if found[1:] else ""
+        raise UserError(f"{cell.path} was made with {field} {_short(old)}, now it is {_short(new)}{more}: {WAYS_OUT}")
+
+
+def _differences(old: Any, new: Any, field: str = "") -> list[tuple[str, Any, Any]]:
+    """Field, old and new value wherever two records differ in what decides. A tokenizer's name and the words about a
+    corpus do not: their fingerprints do."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = [(key, f"{field}.{key}" if field else key) for key in {**old, **new}]
+        return [d for key, name in keys for d in _differences(old.get(key, _ABSENT), new.get(key, _ABSENT), name)]
+    information = field == "tokenizer.name" or (field.startswith("sources.") and field.endswith(".note"))
+    return [] if information or old == new else [(field, old, new)]
+
+
+_ABSENT = object()
+
+
+def _short(value: Any) -> str:
+    text = "absent" if value is _ABSENT else json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _check_digests(cell: Cell, examples: Examples) -> None:
+    """The prompts of the first and the last answer must still be those that were answered."""
+    rows = [row for row in cell.rows if row["index"] < len(examples)]
+    for row in rows[:1] + rows[1:][-1:]:
+        digest = examples[row["index"]].digest
+        if digest != row["digest"]:
+            raise UserError(
+                f"{cell.path}: the prompt of example {row['index']} is no longer the one that was answered (digest "
+                f"{row['digest']}, now {digest}): {WAYS_OUT}"
+            )
+
+
+def _move_aside(path: Path) -> None:
+    """Give old files a name with the time, rows first: a record without rows binds nobody."""
+    now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    for file in (path, path.with_suffix(".json")):
+        with disk(file):
+            if file.exists():
+                os.rename(file, file.with_name(f"{path.stem}.{now}.bak{file.suffix}"))
+
+
+def _environments(cell: Cell, model: "Model | None") -> dict[str, Any]:
+    """Where the rows come from: the last writer's surroundings and, where they changed, all of them."""
+    if model is None:
+        return {key: cell.record[key] for key in ("environment", "environments") if key in cell.record}
+    now = _plain(machine(model.environment()))
+    known = cell.record.get("environments") or [cell.record["environment"]] if cell.rows else []
+    known = known if now in known else [*known, now]
+    return {"environment": now, "environments": known} if len(known) > 1 else {"environment": now}
+
+
+def _plain(value: dict[str, Any]) -> dict[str, Any]:
+    """As it will be read again from JSON: tuples as lists."""
+    plain: dict[str, Any] = json.loads(json.dumps(value))
+    return plain
+
+
+def _folder_name(name: str) -> str:
+    if name.startswith(".") or "/" in name or "\\" in name or not name:
+        raise UserError(f"{name!r} cannot name a folder of predictions: give the model or task a name without slashes")
+    return name

@@ -1,0 +1,243 @@
+"""What a study costs before it is run: tokens, FLOPs, key-value cache, how many requests fit, hours a cell.
+
+The formulas are those of a roofline: prefill at a stated share of the card's peak, decoding at its memory's speed. Every
+assumption is printed under the table; `--calibrate` replaces the first by a measurement.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from rulerkit.errors import UserError, unknown
+from rulerkit.generation import generate
+from rulerkit.lengths import length_name
+from rulerkit.models import Model, load_model
+from rulerkit.models.checkpoints import Checkpoint
+from rulerkit.params import Study
+from rulerkit.plan.shapes import Shape, read_parameters, shape_of, with_types
+from rulerkit.tasks import Task
+
+GIB = 2**30
+USABLE = 0.92
+"""Share of a card's memory that an engine takes for weights and cache."""
+RESERVED = 5 * GIB
+"""Activations, graphs and the engine itself, on every card."""
+_GUESSED, _MOST_AT_ONCE = 16.0, 256.0  # requests that decode together
+_TIMED = 4  # examples of a calibration, after one to warm up
+
+
+class Card(NamedTuple):
+    """A GPU: memory in GiB as drivers report it, dense 16-bit peak in TFLOP/s, memory bandwidth in TB/s."""
+
+    name: str
+    memory: float
+    tflops: float
+    bandwidth: float
+
+
+CARDS = {
+    "h100": Card("H100 SXM (80 GB)", 79.2, 989, 3.35),
+    "h200": Card("H200 (141 GB)", 139.8, 989, 4.8),
+    "a100": Card("A100 (80 GB)", 79.2, 312, 2.04),
+    "a100-40": Card("A100 (40 GB)", 39.4, 312, 1.56),
+    "l40s": Card("L40S (48 GB)", 44.4, 362, 0.86),
+    "4090": Card("RTX 4090 (24 GB)", 23.6, 165, 1.01),
+}
+
+
+def card(name: str, memory: float | None = None) -> Card:
+    """A card by its short name; `memory` in GiB overrules what it has."""
+    if name.lower() not in CARDS:
+        raise unknown("GPU", name, CARDS, "--memory GIB overrules its memory")
+    found = CARDS[name.lower()]
+    return found._replace(memory=memory, name=f"{found.name}, {memory:g} GiB") if memory else found
+
+
+class Line(NamedTuple):
+    """The cost of one length: of all its cells, but `hours`, which is of one cell."""
+
+    length: int
+    tokens: int
+    flops: float | None
+    kv_bytes: float | None
+    """Of one request, on one card."""
+    fits: float | None
+    """How many requests of this length a replica holds at once."""
+    hours: float | None
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A study's cost for one model, by length, and what was assumed."""
+
+    model: str
+    num_tasks: int
+    num_examples: int
+    lines: tuple[Line, ...]
+    assumptions: tuple[str, ...] = field(default=())
+
+    @property
+    def hours(self) -> float:
+        """Of all lengths that can be run."""
+        return sum(line.hours * self.num_tasks for line in self.lines if line.hours is not None and not line.why_not)
+
+    def text(self) -> str:
+        """The table, and the assumptions under it."""
+        head = ("length", "tokens", "PFLOP", "KV GiB", "fit", "h/cell", "h/length")
+        rows = [head] + [_cells(line, self.num_tasks) for line in self.lines]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+        table = ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
+        notes = [f"  {length_name(line.length)}: {line.why_not}" for line in self.lines if line.why_not]
+        run = [line for line in self.lines if not line.why_not]
+        total = f"together: {sum(line.tokens for line in run):,} tokens"
+        total += f", {_hours(self.hours)} hours" if all(line.hours is not None for line in run) else ""
+        title = f"{self.model}: {self.num_tasks} tasks x {self.num_examples} examples"
+        return "\n".join([title, *table, total, *notes, "assumed:", *[f"  {text}" for text in self.assumptions]])
+
+
+def _cells(line: Line, num_tasks: int) -> tuple[str, ...]:
+    return (
+        length_name(line.length),
+        f"{line.tokens:,}",
+        "-" if line.flops is None else f"{line.flops / 1e15:,.0f}",
+        "-" if line.kv_bytes is None else f"{line.kv_bytes / GIB:.2f}",
+        "-" if line.fits is None else f"{line.fits:.1f}",
+        _hours(line.hours),
+        _hours(None if line.hours is None else line.hours * num_tasks),
+    )
+
+
+def _hours(hours: float | None) -> str:
+    if hours is None:
+        return "-"
+    return f"{hours:.0f}" if hours >= 100 else f"{hours:.1f}" if hours >= 1 else f"{hours:.3f}"
+
+
+def plan_study(
+    study: Study, gpu: Card, parameters: str | None = None, mfu: float = 0.4, calibrate: bool = False
+) -> list[Plan]:
+    """The cost of a study for each of its models; `parameters` (8B) overrule those of spec and configuration.
+
+    Raises UserError where neither configuration nor parameters are known and nothing is to be measured.
+    """
+    plans = []
+    for spec in study.models:
+        model = load_model(spec)
+        try:
+            plans.append(_plan(study, model, gpu, parameters, mfu, calibrate))
+        finally:
+            model.close()
+    return plans
+
+
+def _plan(study: Study, model: Model, gpu: Card, parameters: str | None, mfu: float, calibrate: bool) -> Plan:
+    spec: Mapping[str, Any] = getattr(model, "spec", {})
+    shape, told, found = find_shape(model.name, spec, parameters, needed=not calibrate)
+    tensor = spec.get("tensor_parallel_size", 1)
+    cards = tensor * spec.get("pipeline_parallel_size", 1)
+    answers = [task.answer_tokens + spec.get("thinking_tokens", 0) for task in study.tasks]
+    answer = sum(answers) / len(answers)
+    if calibrate:
+        speed, said = calibrated(model, study.tasks[0], study.lengths[0], study.seed, shape)
+    else:
+        speed = gpu.tflops * 1e12 * cards * mfu
+        said = f"prefill at {100 * mfu:.0f} % of {gpu.tflops:g} TFLOP/s a card (--mfu; measure with --calibrate)"
+    lines = []
+    for length in study.lengths:
+        fits = _fits(shape, gpu, length, tensor, cards) if shape and shape.layers else None
+        seconds = (shape.prefill_flops(length) if shape else length) / speed
+        if shape and not calibrate:
+            seconds += answer * _decode_seconds(shape, gpu, length, cards, _at_once(fits))
+        lines.append(
+            Line(
+                length,
+                tokens=study.num_examples * len(study.tasks) * length,
+                flops=study.num_examples * len(study.tasks) * shape.prefill_flops(length) if shape else None,
+                kv_bytes=shape.kv_bytes(length, tensor) * tensor / cards if shape and shape.layers else None,
+                fits=fits,
+                hours=study.num_examples * seconds / 3600,
+                why_not=(found and model.too_long(length)) or _does_not_fit(fits, gpu, cards),
+            )
+        )
+    assumed = (told, said, *_notes(shape, gpu, cards, answer, calibrate))
+    return Plan(model.name, len(study.tasks), study.num_examples, tuple(lines), assumed)
+
+
+def _notes(shape: Shape | None, gpu: Card, cards: int, answer: float, calibrate: bool) -> list[str]:
+    notes = [f"{cards} x {gpu.name}" if cards > 1 else gpu.name] if not calibrate or shape else []
+    if shape and not calibrate:
+        notes.append(f"{answer:.0f} answer tokens a prompt, read from {gpu.bandwidth:g} TB/s; no prefix cached")
+    if shape and shape.layers:
+        kept = f"{100 * USABLE:.0f} % of memory, {RESERVED / GIB:.0f} GiB a card set aside"
+        notes.append(f"KV GiB is of one request on one card; fit: requests at once in {kept}")
+    if shape and not shape.layers:
+        notes.append("no configuration, or no layer that attends: attention and KV cache are not counted")
+    return notes
+
+
+def _fits(shape: Shape, gpu: Card, length: int, tensor: int, cards: int) -> float:
+    """Requests of a length that one replica of `cards` cards holds at once; below 0 where the weights alone do not fit."""
+    left = USABLE * gpu.memory * GIB - RESERVED - shape.weight_bytes / cards
+    return left / (shape.kv_bytes(length, tensor) * tensor / cards)
+
+
+def _does_not_fit(fits: float | None, gpu: Card, cards: int) -> str:
+    if fits is None or fits >= 1:
+        return ""
+    what = "the weights alone do not fit" if fits < 0 else "not one request fits"
+    return f"{what} on {cards} x {gpu.name}: raise tensor_parallel_size, or take kv_cache_dtype: fp8 or a larger card"
+
+
+def _at_once(fits: float | None) -> float:
+    """How many requests decode together: what fits, within reason; a guess where the cache is not known."""
+    return _GUESSED if fits is None else min(max(1.0, fits), _MOST_AT_ONCE)
+
+
+def _decode_seconds(shape: Shape, gpu: Card, length: int, cards: int, at_once: float) -> float:
+    """Seconds of one request for one token: weights are read once for all requests, the cache of each for itself."""
+    read = shape.active * shape.bytes_per_parameter / at_once + shape.kv_bytes(length)
+    return read / (gpu.bandwidth * 1e12 * cards)
+
+
+def find_shape(
+    name: str, spec: Mapping[str, Any], parameters: str | None = None, needed: bool = True
+) -> tuple[Shape | None, str, bool]:
+    """The shape of a model, where it is from, and whether its checkpoint was found; no shape where nothing is known and
+    nothing is needed."""
+    counted, reason = parameters or spec.get("parameters"), "it has no path to a checkpoint"
+    found = "path" not in spec  # a model that is no checkpoint can be asked what it takes
+    if "path" in spec and spec.get("engine") != "openai":
+        try:
+            config = Checkpoint(name, spec["path"], spec.get("revision")).config
+            found = True
+            shape = shape_of(config, spec, parameters)
+            kind = f", {shape.active / 1e9:.2f} B active" if shape.active < 0.9 * shape.parameters else ""
+            return shape, f"{shape.parameters / 1e9:.2f} B parameters{kind}; layers and heads of config.json", found
+        except UserError as error:
+            reason = str(error)
+    if counted:
+        total, active = read_parameters(str(counted))
+        return with_types(Shape(total, active), spec, {}), f"{counted} parameters as given; no config.json", found
+    if not needed:
+        return None, "time grows with the tokens, as measured at the shortest length", found
+    raise UserError(
+        f"model {name}: nothing tells its size ({reason}); give --params 8B (or `parameters: 8B` in its file), a path "
+        "with a config.json, or --calibrate"
+    )
+
+
+def calibrated(model: Model, task: Task, length: int, seed: int, shape: Shape | None) -> tuple[float, str]:
+    """FLOPs (or tokens, without a shape) a second over a few short examples, after one to warm up; and in words."""
+    if reason := model.too_long(length):
+        raise UserError(f"model {model.name}: --calibrate needs a length that it can run: {reason}")
+    examples = generate(task, length, _TIMED + 1, seed, model.prompt_format)
+    asked = list(examples)
+    list(model.answer(asked[:1]))
+    start = perf_counter()
+    list(model.answer(asked[1:]))
+    seconds = max(1e-6, (perf_counter() - start) / _TIMED)
+    work = shape.prefill_flops(length) if shape else length
+    rate = f"{length / seconds:,.0f} tokens/s" + (f", {work / seconds / 1e12:.2f} TFLOP/s" if shape else "")
+    return work / seconds, f"{_TIMED} examples of {task.name} at {length} tokens took {seconds:.3f} s each: {rate}"
