@@ -24,3 +24,7 @@ def unknown(what: str, seen: object, allowed: Iterable[object], hint: str = "") 
     return UserError(
         f"unknown {what} {str(seen)!r}: {guess}allowed: {', '.join(names)}" + (f". {hint}" if hint else "")
     )
+
+
+class TooLong(UserError):  # noqa: N818  (no fault of anybody's)
+    """A length that a model cannot be given here: `evaluate` names it and goes on with what fits."""

@@ -70,15 +70,21 @@ class Examples:
     def record(self) -> dict[str, Any]:
         """What defines these examples, ready for JSON."""
         token = self.prompt_format.tokenizer
-        return {
-            "task": self.task.settings(),
-            "length": self.length,
-            "seed": self.seed,
-            "prompt_version": PROMPT_VERSION,
+        return asked_record(self.task, self.length, self.seed) | {
             "prompt_format": self.prompt_format.settings(),
             "tokenizer": {"name": token.name, "fingerprint": token.fingerprint},
-            "sources": {knob: vars(source) for knob, source in self.task.sources().items()},
         }
+
+
+def asked_record(task: Task, length: int, seed: int) -> dict[str, Any]:
+    """What defines the questions, whoever is asked; ready for JSON."""
+    return {
+        "task": task.settings(),
+        "length": length,
+        "seed": seed,
+        "prompt_version": PROMPT_VERSION,
+        "sources": {knob: vars(source) for knob, source in task.sources().items()},
+    }
 
 
 # --- composing --------------------------------------------------------------------------------------------------------

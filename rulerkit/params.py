@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from glob import glob
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -19,9 +19,6 @@ from rulerkit.paths import home, resolve
 from rulerkit.studies import Study as Study
 from rulerkit.studies import name_of
 from rulerkit.tasks import THIRTEEN, Task, task
-
-if TYPE_CHECKING:
-    pass
 
 
 class Parameter(NamedTuple):
@@ -103,14 +100,22 @@ def known_names() -> list[str]:
     return list(names)
 
 
-def notebook_parameters(path: Path) -> list[str]:
-    """The names that the cell tagged `parameters` of a notebook sets."""
+def read_notebook(path: Path) -> list[dict[str, Any]]:
+    """The cells of a notebook."""
     try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        tagged = [cell for cell in cells if "parameters" in cell.get("metadata", {}).get("tags", [])]
-        return [name for cell in tagged for name in _assigned("".join(cell["source"]))]
+        cells: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        for cell in cells:
+            _ = cell["cell_type"], "".join(cell["source"]), cell.get("metadata", {}).get("tags", [])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is no notebook: {error}; repair it, or move it out of {path.parent}") from error
+    return cells
+
+
+def notebook_parameters(path: Path) -> list[str]:
+    """The names that the cell tagged `parameters` of a notebook sets."""
+    tagged = [cell for cell in read_notebook(path) if "parameters" in cell.get("metadata", {}).get("tags", [])]
+    try:
+        return [name for cell in tagged for name in _assigned("".join(cell["source"]))]
     except SyntaxError as error:
         raise UserError(
             f"{path}: the cell tagged `parameters` must hold `name = value` lines: line {error.lineno}: {error.msg}"

@@ -1,7 +1,9 @@
 """The checked parameters of one question, and where its results lie."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +45,11 @@ class Study:
     def predictions(self) -> Path:
         """Where the predictions of this run lie: one folder per model below it."""
         return self.outputs / "predictions" / self.run
+
+    def cells(self) -> Iterator[tuple[str, Path, Task, int]]:
+        """Every cell that the study asks for: the model's name, the file of its answers, its task and length."""
+        for length, folder, model, each in product(self.lengths, self.folders, self.models, self.tasks):
+            yield name_of(model), folder / name_of(model) / each.name / f"{length}.jsonl", each, length
 
     @cached_property
     def title(self) -> str:

@@ -1,27 +1,22 @@
-"""Batches: notebooks executed by papermill, one model after the other or side by side, from one YAML file.
+"""Batches: models x notebooks from one YAML file, planned and checked as a whole, then run as jobs.
 
 A batch file names `models`, the notebooks that run once per model (`notebooks`), those that run once over all models
 (`together`), a `size` (a file of params/sizes/) and further `parameters`. An entry of `notebooks` or `together` is a
 name, or a mapping with models and parameters of its own: `{notebook: 03_distractors, models: [...], parameters: {...}}`.
 """
 
-import json
-import os
-import shlex
-import subprocess
-import sys
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from rulerkit.batch.jobs import Ask, Job, Run
 from rulerkit.errors import UserError, unknown
 from rulerkit.models.spec import read_spec
-from rulerkit.params import PARAMETERS, Study, expand, load_files, notebook_parameters, read_yaml, study
+from rulerkit.params import expand, load_files, notebook_parameters, read_yaml, study
 from rulerkit.paths import home, resolve
+from rulerkit.studies import Study
 
 _KEYS = {
     "models": "names, paths or mappings of models",
@@ -38,53 +33,64 @@ _ENTRY_KEYS = {
 
 
 @dataclass(frozen=True)
-class Run:
-    """One execution of one notebook."""
-
-    notebook: Path
-    subject: str
-    """The model it is about, or `all`."""
-    parameters: dict[str, Any]
-    output: Path
-    last: bool = False
-    """Whether it waits until the runs of single models have ended."""
-
-    @property
-    def title(self) -> str:
-        return f"{self.subject} {self.notebook.stem}"
-
-    @property
-    def tokens(self) -> int:
-        """At most how many tokens of prompts and answers this run asks for, if nothing was answered before."""
-        from rulerkit.sweeps import SWEEPS
-
-        known = notebook_parameters(self.notebook)
-        if "num_examples" not in known:
-            return 0
-        asked = study({name: value for name, value in self.parameters.items() if name in PARAMETERS})
-        swept = [name for name in SWEEPS if name in known]
-        tasks = sum(len(self.parameters.get(name) or SWEEPS[name].values) for name in swept) or len(asked.tasks)
-        models = sum(name in known for name in ("model_a", "model_b")) or len(asked.models)
-        return models * tasks * asked.num_examples * sum(asked.lengths)
-
-    @property
-    def log(self) -> Path:
-        return self.output.with_suffix(".log")
-
-    @property
-    def command(self) -> list[str]:
-        """What repeats this run by hand."""
-        given = yaml.safe_dump(self.parameters, default_flow_style=True, width=10**6, sort_keys=False).strip()
-        return [sys.executable, "-m", "papermill", str(self.notebook), str(self.output), "-y", given]
-
-
-@dataclass(frozen=True)
 class Batch:
     """A batch file, read and checked."""
 
+    path: Path
     runs: tuple[Run, ...]
+    last: frozenset[Path]
+    """The outputs of `together`: one that asks nobody shows whom it finds, so it waits for all."""
     study: Study
     """The parameters of the whole batch, over all its models."""
+
+    @cached_property
+    def jobs(self) -> list[Job]:
+        """A job for each model that any notebook asks, then one for each notebook over several models or none."""
+        models = self._models
+        own = {name: [run for run in self.runs if "model" in run.parameters and run.subject == name] for name in models}
+        jobs = [self._job(name, spec, self._askers(name), own[name]) for name, spec in models.items()]
+        for run in self.runs:
+            if "model" not in run.parameters:
+                asked = {m["name"] for each in run.studies for m in each.models if isinstance(m, dict)}
+                everything = run.output in self.last and not asked
+                asks = [r for r in self.runs if r.studies] if everything else [run]
+                after = list(models) if everything else [name for name in models if name in asked]
+                jobs.append(self._job(run.output.stem, None, asks, [run], after))
+        return jobs
+
+    @property
+    def models(self) -> list[dict[str, Any]]:
+        """Every model that any notebook of the batch asks."""
+        return list(self._models.values())
+
+    @cached_property
+    def _models(self) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        for run in self.runs:
+            for spec in (spec for each in run.studies for spec in each.models):
+                assert isinstance(spec, dict), "a batch file holds no model made in Python"
+                if found.setdefault(spec["name"], spec) != spec:
+                    differs = [k for k in {**spec, **found[spec["name"]]} if spec.get(k) != found[spec["name"]].get(k)]
+                    raise UserError(
+                        f"{self.path} has two models named {spec['name']}, which differ in {', '.join(differs)}: give one "
+                        "of them a `name:` of its own"
+                    )
+        return found
+
+    def _askers(self, name: str) -> list[Run]:
+        return [run for run in self.runs if any(m["name"] == name for s in run.studies for m in s.models)]  # type: ignore[index]
+
+    def _job(
+        self,
+        name: str,
+        spec: dict[str, Any] | None,
+        asks: Iterable[Ask],
+        runs: Iterable[Run],
+        after: Iterable[str] = (),
+    ) -> Job:
+        folder = self.study.outputs / "notebooks" / self.study.run / (name if spec else "all")
+        stem = self.path.stem if spec else f"{self.path.stem}-{name}"
+        return Job(name, folder / f"{stem}.job.yaml", spec, tuple(asks), tuple(runs), tuple(after))
 
 
 def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
@@ -105,15 +111,16 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     if "model" in parameters:
         raise UserError(f"model is no parameter of the batch {path}: it takes a list, `models: [...]`")
     whole = study(parameters | {"models": named})
-    models = expand(named)
-    settled = _Settled(path, models, parameters, frozenset(settings or {}))
+    settled = _Settled(path, expand(named), parameters, frozenset(settings or {}))
     runs = [run for entry in content.get("notebooks") or [] for run in _runs(_entry(entry, settled), whole)]
-    for each in (_entry(entry, settled) for entry in content.get("together") or []):
-        runs.append(_over_all(each, whole))
+    together = [_over_all(_entry(entry, settled), whole) for entry in content.get("together") or []]
+    runs += together
     outputs = [run.output for run in runs]
     if twice := next((run for run in runs if outputs.count(run.output) > 1), None):
         raise UserError(f"{path} runs {twice.title} twice: two runs cannot write one notebook; remove one of them")
-    return Batch(tuple(runs), whole)
+    batch = Batch(path, tuple(runs), frozenset(run.output for run in together), whole)
+    _ = [job.needs for job in batch.jobs]  # a wrong parameter of any notebook is found here
+    return batch
 
 
 @dataclass(frozen=True)
@@ -174,40 +181,7 @@ def _over_all(entry: _Entry, whole: Study) -> Run:
     known, given = notebook_parameters(entry.notebook), entry.parameters | {"models": entry.models}
     if "models" not in known:
         given = {name: value for name, value in given.items() if name in known}
-    return replace(_run(entry.notebook, "all", given, whole), last=True)
-
-
-def execute(batch: Batch, jobs: int | None = None) -> Iterator[tuple[Run, str | None]]:
-    """Execute the runs; yields each as it ends, with None or the error that ended it.
-
-    Runs over all models come last, when what they compare is there. A failed run never stops the others; its notebook
-    keeps the cell with the error. `jobs` models go side by side, each with one notebook at a time, since two would
-    write the same predictions: by default as many as there are processors where only reference readers answer, else
-    one.
-    """
-    for lines in _lines(batch.runs):
-        with ThreadPoolExecutor(jobs or _side_by_side(batch.study)) as pool:
-            waiting = {pool.submit(_execute, run): (run, rest) for run, *rest in lines}
-            try:
-                while waiting:
-                    for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                        run, rest = waiting.pop(future)
-                        if rest:
-                            waiting[pool.submit(_execute, rest[0])] = (rest[0], rest[1:])
-                        yield run, future.result()
-            except (KeyboardInterrupt, GeneratorExit):
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-
-
-def _lines(runs: Iterable[Run]) -> Iterator[list[list[Run]]]:
-    """Twice a list of lines of runs that may go side by side: one line for each model, then one for all of them."""
-    lines: dict[str, list[Run]] = {}
-    for run in runs:
-        if not run.last and "models" not in run.parameters:
-            lines.setdefault(run.subject if "model" in run.parameters else run.title, []).append(run)
-    yield list(lines.values())
-    yield [over_all] if (over_all := [run for run in runs if run.last or "models" in run.parameters]) else []
+    return _run(entry.notebook, "all", given, whole)
 
 
 def _parameters(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -233,36 +207,5 @@ def _notebook(name: Any) -> Path:
 
 
 def _run(notebook: Path, subject: str, parameters: dict[str, Any], whole: Study) -> Run:
-    return Run(notebook, subject, parameters, whole.outputs / "notebooks" / whole.run / subject / notebook.name)
-
-
-def _side_by_side(whole: Study) -> int:
-    readers = all(isinstance(model, dict) and model["engine"] == "reader" for model in whole.models)
-    return (os.cpu_count() or 1) if readers else 1
-
-
-def _execute(run: Run) -> str | None:
-    """One notebook through papermill, in a process of its own; its messages go to a log beside the notebook."""
-    try:
-        run.output.parent.mkdir(parents=True, exist_ok=True)
-        run.output.unlink(missing_ok=True)
-        with run.log.open("w", encoding="utf-8") as log:
-            log.write(f"$ {shlex.join(run.command)}\n")
-            log.flush()
-            ended = subprocess.run(run.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
-    except OSError as error:
-        return f"cannot write {run.output}: {error.strerror}; choose another folder with `outputs:`"
-    return None if ended.returncode == 0 else _reason(run, ended.returncode)
-
-
-def _reason(run: Run, status: int) -> str:
-    """The error that the executed notebook kept, else the last line of the log."""
-    try:
-        cells = json.loads(run.output.read_text(encoding="utf-8"))["cells"]
-        errors = [out for cell in cells for out in cell.get("outputs", []) if out.get("output_type") == "error"]
-        if errors:
-            return f"{errors[-1]['ename'].rpartition('.')[2]}: {' '.join(errors[-1]['evalue'].split())}"
-    except (OSError, ValueError, KeyError):
-        pass  # the notebook was not written: the log knows why
-    lines = run.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return f"exit status {status}: {lines[-1] if lines else 'no message'}"
+    output = whole.outputs / "notebooks" / whole.run / subject / notebook.name
+    return Run(notebook, parameters, subject, output)

@@ -1,14 +1,15 @@
 """The command line. Heavy modules are imported inside the commands, so that --help answers at once."""
 
-import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from rulerkit.cli.batches import batch, run_jobs, status
 from rulerkit.cli.checks import check, plan
 from rulerkit.cli.compare import compare
+from rulerkit.cli.fetch import fetch
 from rulerkit.cli.options import Corpora, Length, Seed, Set, Task, Template, Tokenizer, settings_of, task_of
 from rulerkit.errors import UserError
 
@@ -113,7 +114,7 @@ def evaluate(
     Takes the same parameter files as papermill. What was answered before is not asked again, so a killed run is gone on
     with by the same command.
     """
-    from rulerkit.inference import evaluate as run
+    from rulerkit.inference.evaluation import evaluate as run
     from rulerkit.params import load_files, study
 
     parameters = load_files(files or []) | settings_of(settings)
@@ -149,50 +150,28 @@ def report(
     ] = "table",
     category: Annotated[str, typer.Option(help="all, niah, vt, aggregation or qa.")] = "all",
 ) -> None:
-    """The leaderboard over a folder of predictions, with intervals; needs no model, tokenizer or corpus."""
+    """The leaderboard over a folder of predictions, with intervals; needs no model, tokenizer or corpus.
+
+    Cells that were made otherwise (another seed, other prompts, another checkpoint of that name) are not mixed: it is
+    said which and why. Where only the environment differs (GPU, versions, commit), a line below the table says so.
+    """
     from rulerkit.inference.cells import read_cells
+    from rulerkit.inference.sameness import check_same, footnotes
+    from rulerkit.scoring import describe
     from rulerkit.summary.tables import table_text
 
     cells = read_cells(folder)
     if not cells:
         raise UserError(f"no predictions in {folder}: it should hold <model>/<task>/<length>.jsonl")
-    typer.echo(table_text(_summary(cells), format, category), nl=False)
+    shown = [each for each in cells if format == "csv" or category in ("all", describe(each)["category"])]
+    check_same(shown)
+    typer.echo(table_text(_summary(cells), format, category, footnotes(shown)), nl=False)
 
 
-@app.command()
-def batch(
-    file: Annotated[Path, typer.Argument(help="A batch file, such as params/batches/demo.yaml.")],
-    settings: Set = None,
-    jobs: Annotated[
-        int | None, typer.Option(help="Models side by side; default: one, or all cores for readers.", min=1)
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would run.")] = False,
-) -> None:
-    """Execute notebooks through papermill for every model of a batch file, then print the leaderboard."""
-    from rulerkit.batch import execute, read_batch
-    from rulerkit.params import resolve_file
-
-    planned = read_batch(resolve_file(file), settings_of(settings))
-    if dry_run:
-        for run in planned.runs:
-            typer.echo(f"{run.title:44} {run.tokens:>16,} tokens  {run.output}")
-        typer.echo(f"{len(planned.runs)} notebooks; tokens at most, where no two runs share what they ask")
-        return
-    failed = _with_bar(execute(planned, jobs), len(planned.runs))
-    _print_leaderboard(planned.study)
-    if failed:
-        raise typer.Exit(1)
-
-
-@app.command()
-def fetch() -> None:
-    """Download the original essays, SQuAD and HotpotQA from their owners' addresses into the cache."""
-    from rulerkit import corpora
-
-    found = corpora.fetch()
-    typer.echo(f"{len(found)} files in {corpora.cache_dir()}; `corpora: original` uses them")
-
-
+app.command()(batch)
+app.command("run")(run_jobs)
+app.command()(status)
+app.command()(fetch)
 app.command()(check)
 app.command()(plan)
 app.command()(compare)
@@ -209,32 +188,25 @@ def _summary(cells: list[Any], *grid: Any) -> Any:
 
 
 def _print_scores(cells: list[Any], *grid: Any) -> None:
+    from collections import defaultdict
+
+    from rulerkit.inference.sameness import check_same, footnotes
     from rulerkit.summary.tables import task_table_text
 
+    own = defaultdict(list)
+    for cell in cells:
+        own[cell.run, cell.model].append(cell)
+    for each in own.values():  # tables of one model: two of them may have been asked differently
+        check_same(each)
     summary = _summary(cells, *grid)
     for run, model in summary.cells[["run", "model"]].drop_duplicates().itertuples(index=False):
         typer.echo(f"\n{model} ({run})")
-        typer.echo(task_table_text(summary, model, run), nl=False)
-
-
-def _with_bar(results: Any, total: int) -> int:
-    """Follow runs on a bar, name each that ends; returns how many failed."""
-    from tqdm import tqdm
-
-    failed = 0
-    with tqdm(total=total, unit=" notebooks", disable=None) as bar:
-        for run, error in results:
-            bar.update()
-            if error is None:
-                bar.write(f"done    {run.title}")
-                continue
-            failed += 1
-            bar.write(f"FAILED  {run.title}: {error}\n        log: {run.log}\n        again: {shlex.join(run.command)}")
-    return failed
+        typer.echo(task_table_text(summary, model, run, notes=footnotes(own[run, model])), nl=False)
 
 
 def _print_leaderboard(study: Any) -> None:
     from rulerkit.inference.cells import read_cells
+    from rulerkit.inference.sameness import check_same, footnotes
     from rulerkit.summary.tables import table_text
 
     names = {model["name"] for model in study.models}
@@ -242,7 +214,11 @@ def _print_leaderboard(study: Any) -> None:
     found = read_cells(study.predictions) if study.predictions.is_dir() else []
     cells = [c for c in found if c.model in names and c.task in tasks and c.length in study.lengths and c.rows]
     if cells:
-        typer.echo("\n" + table_text(_summary(cells, tasks, study.lengths)))
+        try:
+            check_same(cells)
+            typer.echo("\n" + table_text(_summary(cells, tasks, study.lengths), notes=footnotes(cells)))
+        except UserError as error:  # the batch itself is done: its places are still told
+            typer.echo(f"\nno leaderboard: {error}", err=True)
     for kind in ("figures", "tables", "notebooks"):
         typer.echo(f"{kind + ':':10} {study.outputs / kind / study.run}")
 

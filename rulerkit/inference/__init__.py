@@ -4,13 +4,9 @@ A cell is one model on one task at one length: `predictions/<run>/<model>/<task>
 and `<length>.json` beside it, the record of how they were made. The two files alone say whether a cell is complete.
 """
 
-import atexit
 import json
 import os
-import sys
-from collections.abc import Iterable
 from datetime import UTC, datetime
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -18,11 +14,11 @@ from rulerkit.errors import UserError
 from rulerkit.inference.cells import FORMAT, WAYS_OUT, Cell, load_cell
 from rulerkit.inference.locks import Lock
 from rulerkit.inference.progress import Bar, Progress
+from rulerkit.inference.sameness import differences, first_of
 from rulerkit.inference.store import Log, disk, machine, write_whole
 
 if TYPE_CHECKING:
     from rulerkit.models import Answer, Model
-    from rulerkit.studies import Study
 
 
 class Examples(Protocol):
@@ -49,15 +45,13 @@ def predict(
     Errors: `UserError` where the record or a prompt's digest differs, another process writes, the disk refuses, or
     the engine returns prompts; what the model raises passes on. Every answer until then is on disk.
     """
-    result = _plain({**examples.record(), "model": {"name": model.name, **model.identity()}})
+    path, result = _place(model, examples, folder)
     about = {
         "label": model.label,
         "claimed_length": model.claimed_length,
         "aligned": model.aligned,
         "run": folder.name,
     }
-    place = folder / _folder_name(model.name) / _folder_name(result["task"]["name"])
-    path = place / f"{result['length']}.jsonl"
     if not fresh and (cell := load_cell(path)):
         _check_result(cell, result)
         if not _missing(cell, examples) and about.items() <= cell.record.items() and cell.wanted >= len(examples):
@@ -65,7 +59,7 @@ def predict(
                 _start(progress, cell, examples)
             return cell
     with disk(path):
-        place.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
     with Lock(path.with_suffix(".lock")) as lock:
         if fresh:
             _move_aside(path)
@@ -94,60 +88,23 @@ def predict(
     return load_cell(path) or cell
 
 
-def evaluate(study: "Study", fresh: bool = False, progress: bool = True) -> list[Cell]:
-    """Let every model of a study answer all its tasks at all its lengths, shortest first; only what is missing.
+def kept(path: Path, asked: dict[str, Any]) -> Cell | None:
+    """A cell as it is kept, complete or not; None where nothing is. Nobody is asked, and no model is needed.
 
-    A length that a model cannot be given is named, with what would make it fit, and left out. Models come one after the
-    other, each loaded when it has something to answer and closed before the next; the last one stays loaded for the next
-    call, until another model is asked for or `close` is called.
+    `asked` is the `asked_record` of its questions. Errors: `UserError` where it holds the answers to others.
     """
-    from rulerkit.generation import generate
-
-    models = _ready(study.models)
-    for model in models:
-        for task in study.tasks:  # what does not fit, or which corpus is missing, is said before hours are spent
-            _ = generate(task, study.lengths[0], 1, study.seed, model.prompt_format)[0].num_tokens
-    tokens = study.repeat * len(models) * len(study.tasks) * sum(study.lengths) * study.num_examples
-    cells = []
-    with Progress(tokens, disable=not progress) as bar:
-        for spec, model in zip(study.models, models, strict=True):
-            if not _kept or _kept[0][1] is not model:
-                close()
-                _kept.append((spec, model))
-            try:
-                for length in study.lengths:
-                    if reason := model.too_long(length):
-                        bar.bar.write(f"not run: {model.name} at {length}: {reason}", file=sys.stderr)
-                        continue
-                    for folder, task in product(study.folders, study.tasks):
-                        examples = generate(task, length, study.num_examples, study.seed, model.prompt_format)
-                        cells.append(predict(model, examples, folder, fresh, bar))
-            except BaseException:
-                close()
-                raise
-    return cells
+    cell = load_cell(path)
+    if cell:
+        found = {field: value for field, value in cell.record["result"].items() if field in asked}
+        _check_result(Cell(path, {"result": found}, cell.rows), _plain(asked))
+    return cell
 
 
-_kept: list[tuple[Any, "Model"]] = []
-"""The model that is loaded now, if any, with what it was described by."""
-
-
-@atexit.register
-def close() -> None:
-    """Give back what the last `evaluate` left loaded: memory, a GPU, the engine's process."""
-    while _kept:
-        _kept.pop()[1].close()
-
-
-def _ready(specs: Iterable[Any]) -> list["Model"]:
-    """The models that specs describe, no weights read yet; the one that is loaded is used again if it is the first."""
-    from rulerkit.models import load_model
-
-    first, *others = specs or [None]
-    if not _kept or _kept[0][0] != first:
-        close()
-    kept = [_kept[0][1]] if _kept else [load_model(first)] if first is not None else []
-    return kept + [load_model(spec) for spec in others]
+def _place(model: "Model", examples: Examples, folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Where a cell lies, and what defines its rows."""
+    result = _plain({**examples.record(), "model": {"name": model.name, **model.identity()}})
+    place = folder / _folder_name(model.name) / _folder_name(result["task"]["name"])
+    return place / f"{result['length']}.jsonl", result
 
 
 def _answer(model: "Model", examples: Examples, missing: list[int], path: Path, lock: Lock, bar: Bar | None) -> None:
@@ -229,28 +186,10 @@ def _start(progress: Bar | Literal[False] | None, cell: Cell, examples: Examples
 
 def _check_result(cell: Cell, result: dict[str, Any]) -> None:
     """Rows made under another record are never mixed with new ones; a record without rows binds nobody."""
-    found = _differences(cell.record["result"], result) if cell.rows else []
+    found = differences(cell.record["result"], result) if cell.rows else []
     if found:
-        (field, old, new), more = found[0], f" (and {len(found) - 1} more differences)" if found[1:] else ""
-        raise UserError(f"{cell.path} was made with {field} {_short(old)}, now it is {_short(new)}{more}: {WAYS_OUT}")
-
-
-def _differences(old: Any, new: Any, field: str = "") -> list[tuple[str, Any, Any]]:
-    """Field, old and new value wherever two records differ in what decides. A tokenizer's name and the words about a
-    corpus do not: their fingerprints do."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        keys = [(key, f"{field}.{key}" if field else key) for key in {**old, **new}]
-        return [d for key, name in keys for d in _differences(old.get(key, _ABSENT), new.get(key, _ABSENT), name)]
-    information = field == "tokenizer.name" or (field.startswith("sources.") and field.endswith(".note"))
-    return [] if information or old == new else [(field, old, new)]
-
-
-_ABSENT = object()
-
-
-def _short(value: Any) -> str:
-    text = "absent" if value is _ABSENT else json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+        field, old, new, more = first_of(found)
+        raise UserError(f"{cell.path} was made with {field} {old}, now it is {new}{more}: {WAYS_OUT}")
 
 
 def _check_digests(cell: Cell, examples: Examples) -> None:

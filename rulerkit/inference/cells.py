@@ -114,5 +114,18 @@ def load_cell(path: Path, repair: bool = False, stray: bool = False) -> Cell | N
     return Cell(path, record, [row for row in rows if row["index"] < wanted])
 
 
+def answered(path: Path, wanted: int) -> int:
+    """How many of the first `wanted` examples have an answer: counted in lines, read one by one only where rows of
+    further examples may stand among them."""
+    try:
+        lines = path.read_bytes().count(b"\n")
+        asked = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["num_examples"] if lines else wanted
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0  # what is there can only be told by `load_cell`, which says what is wrong with it
+    if asked <= wanted or lines >= asked:
+        return min(lines, wanted)
+    return sum(row["index"] < wanted for row in read_rows(path, _valid))
+
+
 def _valid(row: Any) -> bool:
     return isinstance(row, dict) and all(isinstance(row.get(key), kind) for key, kind in _ROW.items())

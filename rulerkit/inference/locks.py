@@ -122,6 +122,36 @@ class Lock:
         )
 
 
+def holder(path: Path) -> dict[str, Any] | None:
+    """Who holds a lock now: its owner's host, pid, job; None where nobody does, or who did is dead. Writes nothing."""
+    found = _look(path)
+    return found and found[0]
+
+
+def wait_for(path: Path) -> dict[str, Any] | None:
+    """As `holder`, but an owner on another machine must give a sign of life: nobody is taken for living who died in the
+    last two minutes. Waits for that sign, or until all locks of that owner are free."""
+    first = found = _look(path)
+    while found and not found[0]["here"] and found[1] >= (first or found)[1]:
+        time.sleep(1.0)
+        found = _look(path, STALE + 2 * BEAT)
+    return found and found[0]
+
+
+def _look(path: Path, stale: float = STALE) -> tuple[dict[str, Any], float] | None:
+    """A lock's owner, if alive, and the seconds since its last touch, by this machine's clock."""
+    try:
+        with open(path) as file:
+            owner, touched = parse_line(file.read().encode()) or {}, os.fstat(file.fileno()).st_mtime
+    except OSError:
+        return None
+    age = max(0.0, time.time() - touched)
+    if _dead(owner, age, stale):
+        return None
+    here = (owner.get("host"), owner.get("machine")) == (socket.gethostname(), _machine())
+    return {"host": "?", "pid": "?", "job": None, **owner, "here": here}, age
+
+
 def _create(path: Path, text: str) -> bool:
     """Make a file that is not there yet (O_EXCL); False where it is."""
     try:

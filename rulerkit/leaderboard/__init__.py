@@ -58,7 +58,8 @@ def boards(
     lengths: Sequence[int] = PAPER_LENGTHS,
     order: str = "wavg_dec",
 ) -> list[Board]:
-    """All tables. `scores` are rows of `score` over everything that was run, None or empty for the paper alone.
+    """All tables. `scores` are rows of `score` over everything that was run, None or empty for the paper alone;
+    `scores.attrs["notes"]`, as `everything` sets it, are further lines to stand below ours.
 
     `lengths` are the columns; ours are averaged over those of them that any of our models has. `order` is one of ORDERS.
     """
@@ -66,21 +67,31 @@ def boards(
         raise unknown("order", order, ORDERS)
     columns = tuple(sorted(lengths))
     kinds = {SINGLE_TASKS.get(category) for category, _, _ in TABLES.values()}
+    notes = () if scores is None else tuple(scores.attrs.get("notes", ()))
     summaries = {single: _summary(scores, single, columns) for single in kinds}
     return [
-        _board(number, summaries[SINGLE_TASKS.get(category)], version, columns, order)
+        _board(number, summaries[SINGLE_TASKS.get(category)], version, columns, order, notes)
         for number, (category, _, _) in TABLES.items()
     ]
 
 
 def everything(study: "Study") -> "pd.DataFrame | None":
-    """All that was ever answered in a study's run, scored; None where nothing was."""
+    """All that was ever answered in a study's run, scored; None where nothing was.
+
+    Raises UserError where cells were made so differently that no table can hold both.
+    """
     from rulerkit.inference.cells import read_cells
+    from rulerkit.inference.sameness import check_same, footnotes
     from rulerkit.scoring import score
 
     cells = read_cells(study.predictions) if study.predictions.is_dir() else []
     asked = [cell for cell in cells if cell.rows and cell.task in THIRTEEN]
-    return score(asked) if asked else None
+    if not asked:
+        return None
+    check_same(asked)
+    scores = score(asked)
+    scores.attrs["notes"] = footnotes(asked)
+    return scores
 
 
 def board(found: Iterable[Board], number: str | int) -> Board:
@@ -91,7 +102,9 @@ def board(found: Iterable[Board], number: str | int) -> Board:
     return by_number[str(number)]
 
 
-def _board(number: str, summary: Summary | None, version: str, lengths: tuple[int, ...], order: str) -> Board:
+def _board(
+    number: str, summary: Summary | None, version: str, lengths: tuple[int, ...], order: str, more: tuple[str, ...]
+) -> Board:
     import pandas as pd
 
     category, aligned, title = TABLES[number]
@@ -104,9 +117,8 @@ def _board(number: str, summary: Summary | None, version: str, lengths: tuple[in
     rows = rows.assign(threshold=rows["aligned"].map(limits)).reindex(columns=_columns(lengths))
     rows["baseline"] = rows["baseline"].fillna(False).astype(bool)
     shown = bool(summary) and (rows["source"] == OURS).any()
-    return Board(
-        number, category, title, lengths, _sorted(rows, order), tuple(_notes(rows, summary if shown else None))
-    )
+    notes = (*_notes(rows, summary), *more) if shown else _notes(rows, None)
+    return Board(number, category, title, lengths, _sorted(rows, order), tuple(notes))
 
 
 def _columns(lengths: Iterable[int]) -> list[str | int]:

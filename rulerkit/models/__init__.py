@@ -5,10 +5,10 @@ checkpoint. Nothing heavy is read before the first answer is asked for. An engin
 class and the keys that it alone understands) and one line in `ENGINES`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from rulerkit.errors import UserError
 from rulerkit.example import Example
@@ -77,6 +77,9 @@ FORMAT_KEYS = ("template", "system_prompt", "prefix_in", "thinking_tokens", "ena
 class Engine:
     """What all engines share: the names in a spec, and the prompt format, made when it is first asked for."""
 
+    on_gpu: ClassVar[bool] = True
+    """Whether it computes here, so that a batch hands it a GPU; a service or a rule needs none."""
+
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self.spec = dict(spec)
         self.name: str = spec["name"]
@@ -132,6 +135,16 @@ def engine_module(engine: str) -> Any:
     return import_module(ENGINES[engine].partition(":")[0])
 
 
+def gpus_and_nodes(spec: Mapping[str, Any]) -> tuple[int, int]:
+    """How many GPUs a checked spec takes on each node, and how many nodes."""
+    nodes = int(spec.get("nodes", 1))
+    if "gpus" in spec:
+        return int(spec["gpus"]), nodes
+    on_gpu = _engine_class(spec["engine"]).on_gpu and spec.get("device") != "cpu"
+    shares = int(spec.get("tensor_parallel_size", 1)) * int(spec.get("pipeline_parallel_size", 1))
+    return -(-shares // nodes) if on_gpu else 0, nodes
+
+
 def load_model(spec: "str | Mapping[str, Any] | Model") -> Model:
     """The model that a name, a path, a hub id or a mapping describes (see `spec.read_spec`); a model passes through.
 
@@ -148,7 +161,8 @@ def load_model(spec: "str | Mapping[str, Any] | Model") -> Model:
             "checkpoint becomes one by rulerkit.model(it, name=...)"
         )
     full = read_spec(spec)
-    return _engine_class(full["engine"])(full)
+    loaded: Model = _engine_class(full["engine"])(full)
+    return loaded
 
 
 def model(target: Any, *, name: str, tokenizer: str | None = None, takes: str | None = None, **spec: Any) -> Model:
@@ -172,9 +186,9 @@ def model(target: Any, *, name: str, tokenizer: str | None = None, takes: str | 
             "pair (model, tokenizer) as transformers loads them"
         )
     full = check_spec({key: value for key, value in given.items() if value is not None} | {"engine": engine}, name)
-    return _engine_class(engine)(full, target)
+    made: Model = _engine_class(engine)(full, target)
+    return made
 
 
-def _engine_class(engine: str) -> Callable[..., Model]:
-    loader: Callable[..., Model] = getattr(engine_module(engine), ENGINES[engine].partition(":")[2])
-    return loader
+def _engine_class(engine: str) -> Any:
+    return getattr(engine_module(engine), ENGINES[engine].partition(":")[2])

@@ -29,6 +29,8 @@ KEYS = {
 class Function(Engine):
     """Asks a function, `batch_size` prompts at a time."""
 
+    on_gpu = False
+
     def __init__(self, spec: Mapping[str, Any], target: Any = None) -> None:
         super().__init__(spec)
         self._target = target

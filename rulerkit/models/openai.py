@@ -61,6 +61,8 @@ class Ask:
 class OpenAI(Engine):
     """Asks a server, `concurrency` requests at a time; greedy."""
 
+    on_gpu = False
+
     def __init__(self, spec: Mapping[str, Any]) -> None:
         super().__init__(spec)
         if "path" not in spec:

@@ -30,6 +30,8 @@ class Reader(Engine):
     Effects of the spec change what it then says.
     """
 
+    on_gpu = False
+
     def __init__(self, spec: Mapping[str, Any]) -> None:
         super().__init__(spec)
         self.window: int | None = spec.get("window")

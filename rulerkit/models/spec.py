@@ -57,6 +57,13 @@ def tokens(value: Any) -> int:
     raise ValueError
 
 
+def hours(value: Any) -> float:
+    """Hours, above 0 and at most a month: YAML reads 12:00:00 as 43200, which is refused here."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 744:
+        return float(value)
+    raise ValueError
+
+
 def one_of(*allowed: str) -> Key:
     """A key with a fixed choice of values."""
 
@@ -82,6 +89,9 @@ COMMON = {
     "aligned": one_of("chat", "base"),
     "parameters": Key("a text, such as 8B", text),
     "slug": Key("the paper's key of the model, such as llama3-1-8b", text),
+    "gpus": Key("the number of GPUs it takes on each node, 0 or more (default: what its engine needs)", tokens),
+    "nodes": Key("the number of nodes that it is spread over (default 1)", whole),
+    "hours": Key("the hours that a job of a batch may take, such as 8 or 0.5, at most 744", hours),
 }
 """The keys that every engine understands; `base`, the model to start from, stands beside them."""
 
@@ -92,6 +102,9 @@ _DESCRIPTIVE = {
     "aligned",
     "parameters",
     "slug",
+    "gpus",
+    "nodes",
+    "hours",
     "device",
     "batch_size",
     "max_memory",

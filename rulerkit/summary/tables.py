@@ -30,10 +30,11 @@ class Text(NamedTuple):
     marked: bool = False
 
 
-def table_text(summary: Summary, format: str = "table", category: str = "all") -> str:
+def table_text(summary: Summary, format: str = "table", category: str = "all", notes: Sequence[str] = ()) -> str:
     """The leaderboard of a category: claimed and effective length, score by length, averages and ranks, a row a model.
 
-    `format` is 'table', 'markdown', 'latex', or 'csv': then it is `tidy` instead, whatever the category.
+    `format` is 'table', 'markdown', 'latex', or 'csv': then it is `tidy` instead, whatever the category. `notes` are
+    further lines to stand below; a CSV has no place for any.
     """
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
@@ -52,11 +53,14 @@ def table_text(summary: Summary, format: str = "table", category: str = "all") -
     rows = [
         _model_row(summary, row, names) for (_, row), names in zip(models.iterrows(), names_of(models), strict=True)
     ]
-    return render(header, rows, format, _notes(summary, category))
+    return render(header, rows, format, [*_notes(summary, category), *notes])
 
 
-def task_table_text(summary: Summary, model: str, run: str | None = None, format: str = "table") -> str:
-    """One model's tasks by length: score to two decimals and interval; what is unusual in a cell stands beside it."""
+def task_table_text(
+    summary: Summary, model: str, run: str | None = None, format: str = "table", notes: Sequence[str] = ()
+) -> str:
+    """One model's tasks by length: score to two decimals and interval; what is unusual in a cell stands beside it.
+    `notes` are further lines to stand below."""
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
     cells = summary.cells[(summary.cells["model"] == model) | (summary.cells["label"] == model)]
@@ -76,7 +80,7 @@ def task_table_text(summary: Summary, model: str, run: str | None = None, format
     for task in cells["task"].unique():
         by_length = cells[cells["task"] == task].set_index("length")
         rows.append([Text(task), *(Text(_cell_text(by_length.loc[length])) for length in grid)])
-    return render([str(model), *map(length_name, grid)], rows, format, _cell_notes(own))
+    return render([str(model), *map(length_name, grid)], rows, format, [*_cell_notes(own), *notes])
 
 
 def tidy(summary: Summary) -> "pd.DataFrame":

@@ -1,0 +1,177 @@
+"""One machine's queue: jobs handed to GPUs, never two to one, several models side by side where they fit."""
+
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import cache
+from pathlib import Path
+from queue import SimpleQueue
+
+from rulerkit.batch.execution import Outcome, allow, perform, stop
+from rulerkit.batch.jobs import Job
+from rulerkit.errors import UserError
+from rulerkit.inference.locks import Lock
+
+_LOOK = 2.0  # seconds between two looks at GPUs that other processes hold
+
+
+def gpus_here(named: str | None = None) -> list[str]:
+    """The GPUs to hand out: those named (`0,1` or `0-3`), else CUDA_VISIBLE_DEVICES, else what nvidia-smi lists."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES") if named is None else named
+    if named is None:
+        return [line.strip() for line in _nvidia_smi("index")]
+    return [gpu for part in named.split(",") for gpu in _range(part.strip()) if gpu not in ("", "-1")]
+
+
+def _range(part: str) -> list[str]:
+    first, dash, last = part.partition("-")
+    if dash and first.isdigit() and last.isdigit():
+        return [str(number) for number in range(int(first), int(last) + 1)]
+    return [part]
+
+
+def check(jobs: Sequence[Job], gpus: Sequence[str]) -> None:
+    """`UserError` where a job can never run here; on a machine without GPUs everything runs on its processors."""
+    for job in jobs:
+        needed, nodes = job.resources
+        if nodes > 1:
+            raise UserError(f"{job.name} is spread over {nodes} nodes: submit it to Slurm, with --slurm")
+        if gpus and needed > len(gpus):
+            raise UserError(
+                f"{job.name} needs {needed} GPUs, here are {len(gpus)} ({', '.join(gpus)}): lower "
+                "tensor_parallel_size or `gpus` in its parameter file, or leave it out with -y 'models: [...]'"
+            )
+
+
+def execute(jobs: Sequence[Job], gpus: Sequence[str] = (), side_by_side: int | None = None) -> Iterator[Outcome]:
+    """Do jobs on this machine, those that need most GPUs first; yields each step's outcome as it ends.
+
+    A job that reads the answers of others waits for those that are among `jobs`. What needs no GPU runs beside, one
+    processor each; where there are no GPUs at all, a model that wants one takes all processors. `side_by_side` sets how
+    many jobs run at most instead.
+    """
+    allow()
+    waiting = sorted(jobs, key=lambda job: (bool(job.after), -job.resources[0]))
+    places = _Places(gpus, side_by_side)
+    outcomes: SimpleQueue[Outcome] = SimpleQueue()
+    with ThreadPoolExecutor(max(1, len(waiting))) as pool:
+        running: dict[Future[None], Job] = {}
+        try:
+            while waiting or running:
+                unfinished = {job.name for job in [*waiting, *running.values()] if job.model}
+                for job in [each for each in waiting if not unfinished & set(each.after)]:
+                    if (environment := places.take(job)) is not None:
+                        waiting.remove(job)
+                        running[pool.submit(_perform, job, environment, outcomes)] = job
+                if not running:  # other processes hold the GPUs
+                    time.sleep(_LOOK)
+                for future in wait(running, timeout=_LOOK, return_when=FIRST_COMPLETED).done:
+                    job = running.pop(future)
+                    places.give_back(job)
+                    future.result()
+                while not outcomes.empty():
+                    yield outcomes.get()
+        finally:
+            if waiting or running:  # interrupted
+                stop()
+            places.close()
+
+
+def _perform(job: Job, environment: Mapping[str, str], outcomes: "SimpleQueue[Outcome]") -> None:
+    for outcome in perform(job, environment):
+        outcomes.put(outcome)
+
+
+class _Places:
+    """The GPUs and processors of this machine, and who has them."""
+
+    def __init__(self, gpus: Sequence[str], side_by_side: int | None) -> None:
+        self.free = list(gpus)
+        self.none_here = not gpus
+        self.limited = side_by_side is not None
+        self.slots = side_by_side or os.cpu_count() or 1
+        self.taken: dict[str, tuple[list[str], int]] = {}
+        self.locks: dict[str, Lock] = {}
+
+    def take(self, job: Job) -> dict[str, str] | None:
+        """The environment that gives a job its GPUs; None where it has to wait."""
+        needed = job.resources[0]
+        slots = self.slots if needed and self.none_here and not self.limited else 1
+        used = sum(each for _, each in self.taken.values())
+        if used and used + slots > self.slots:
+            return None
+        gpus = [] if self.none_here else self._lock(needed)
+        if gpus is None:
+            return None
+        self.taken[job.title] = gpus, slots
+        return {} if self.none_here else {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
+
+    def _lock(self, needed: int) -> list[str] | None:
+        """So many free GPUs, held against other processes of this machine; None where there are too few."""
+        got: list[str] = []
+        for gpu in [gpu for gpu in self.free if len(self.free) >= needed]:
+            if len(got) < needed and self._hold(gpu):
+                got.append(gpu)
+        if len(got) < needed:
+            for gpu in got:
+                self._release(gpu)
+            return None
+        self.free = [gpu for gpu in self.free if gpu not in got]
+        return got
+
+    def _hold(self, gpu: str) -> bool:
+        """Another batch on this machine may use the same GPU. A scheduler's GPUs are ours, whatever their numbers."""
+        if "SLURM_JOB_ID" in os.environ:
+            return True
+        lock = Lock(_gpu_file(gpu))
+        try:
+            lock.__enter__()
+        except UserError:
+            return False
+        self.locks[gpu] = lock
+        return True
+
+    def _release(self, gpu: str) -> None:
+        if lock := self.locks.pop(gpu, None):
+            lock.__exit__()
+
+    def give_back(self, job: Job) -> None:
+        """A job has ended."""
+        gpus, _ = self.taken.pop(job.title)
+        for gpu in gpus:
+            self._release(gpu)
+        self.free += gpus
+
+    def close(self) -> None:
+        """Nothing is held any longer."""
+        for gpu in list(self.locks):
+            self._release(gpu)
+
+
+def _gpu_file(gpu: str) -> Path:
+    """The lock of a GPU, in a folder of this machine that all users may write to; by its UUID, where the driver tells,
+    since containers number theirs anew."""
+    folder = Path(tempfile.gettempdir()) / "rulerkit-gpus"
+    folder.mkdir(exist_ok=True)
+    if folder.stat().st_uid == os.getuid():
+        folder.chmod(0o1777)
+    return folder / f"{_uuids().get(gpu, gpu)}.lock"
+
+
+@cache
+def _uuids() -> dict[str, str]:
+    """UUIDs by number, of the GPUs that nvidia-smi lists."""
+    lines = [line.split(", ") for line in _nvidia_smi("index,uuid")]
+    return {line[0]: line[1] for line in lines if len(line) == 2}
+
+
+def _nvidia_smi(fields: str) -> list[str]:
+    """A line per GPU; none where there is no driver."""
+    call = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
+    try:
+        return subprocess.run(call, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return []
