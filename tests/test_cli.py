@@ -23,7 +23,10 @@ from rulerkit.params import study
 from rulerkit.tasks import TASKS, Task
 
 REPOSITORY = Path(__file__).parents[1]
-COMMANDS = ("tasks", "show", "generate", "evaluate", "score", "report", "batch", "fetch", "check", "plan", "compare")
+COMMANDS = (
+    *("tasks", "show", "generate", "evaluate", "score", "report", "batch", "run", "status", "fetch"),
+    *("check", "plan", "compare"),
+)
 HEAVY = ("numpy", "pandas", "scipy", "torch", "vllm", "transformers", "tokenizers", "matplotlib", "papermill", "yaml")
 ASKED: dict[str, Any] = {
     "models": ["reader-1024", "perfect"],

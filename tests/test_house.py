@@ -30,6 +30,7 @@ ORDER = (
     {"checks", "plan"},
     {"batch"},
     {"cli"},
+    {"__main__"},
 )
 """The rooms from the lowest on: each may import from those before it, or beside it where no circle comes of it."""
 

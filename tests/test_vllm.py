@@ -29,7 +29,7 @@ from rulerkit.inference.cells import Cell
 from rulerkit.models import load_model
 from rulerkit.models.prefix_order import PrefixOrder
 from rulerkit.models.vllm import Vllm
-from rulerkit.models.vllm_process import _reason
+from rulerkit.models.vllm_process import reason
 from rulerkit.tasks import task
 
 TASKS = ("niah_single_2", "vt", "cwe", "qa_1")
@@ -163,10 +163,10 @@ def test_a_log_is_told_by_its_root_cause() -> None:
         "Traceback (most recent call last):\n"
         "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n"
     )
-    assert _reason(log) == "ValueError: 16.0 GiB KV cache is needed."
-    assert _reason("[rank0]: OSError: no weights\n") == "OSError: no weights"
-    assert _reason("one\n\ntwo\nthree\nfour\n") == "two | three | four"
-    assert _reason("") == "it left no word"
+    assert reason(log) == "ValueError: 16.0 GiB KV cache is needed."
+    assert reason("[rank0]: OSError: no weights\n") == "OSError: no weights"
+    assert reason("one\n\ntwo\nthree\nfour\n") == "two | three | four"
+    assert reason("") == "it left no word"
 
 
 # --- a real engine ----------------------------------------------------------------------------------------------------

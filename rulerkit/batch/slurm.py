@@ -76,11 +76,15 @@ def read_site(path: Path | None = None) -> Site:
     for key, value in content.items():
         if key not in _READ:
             raise unknown(f"key in {named}", key, [field.name for field in fields(Site)])
+        if value is None:
+            continue
         kind, says = _READ[key]
         texts = all(isinstance(each, str) for each in value) if isinstance(value, list) else True
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool) or not texts:
             raise UserError(f"{key} in {named} is {value!r}: it must be {says}")
-    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
+    given: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in content.items() if value is not None
+    }
     return Site(**given)
 
 
@@ -187,10 +191,10 @@ def script(each: Submission, site: Site) -> str:
 
 
 def _environment(site: Site) -> Iterator[str]:
-    from rulerkit.models.offline import OFFLINE
+    from rulerkit.models.offline import offline
 
     if site.offline:
-        yield from (f"export {name}={shlex.quote(value)}" for name, value in OFFLINE.items())
+        yield from (f"export {name}={shlex.quote(value)}" for name, value in offline().items())
 
 
 def submit(planned: Sequence[Submission], site: Site) -> Iterator[tuple[Submission, str, bool]]:

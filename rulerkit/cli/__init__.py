@@ -204,25 +204,6 @@ def _print_scores(cells: list[Any], *grid: Any) -> None:
         typer.echo(task_table_text(summary, model, run, notes=footnotes(own[run, model])), nl=False)
 
 
-def _print_leaderboard(study: Any) -> None:
-    from rulerkit.inference.cells import read_cells
-    from rulerkit.inference.sameness import check_same, footnotes
-    from rulerkit.summary.tables import table_text
-
-    names = {model["name"] for model in study.models}
-    tasks = [task.name for task in study.tasks]
-    found = read_cells(study.predictions) if study.predictions.is_dir() else []
-    cells = [c for c in found if c.model in names and c.task in tasks and c.length in study.lengths and c.rows]
-    if cells:
-        try:
-            check_same(cells)
-            typer.echo("\n" + table_text(_summary(cells, tasks, study.lengths), notes=footnotes(cells)))
-        except UserError as error:  # the batch itself is done: its places are still told
-            typer.echo(f"\nno leaderboard: {error}", err=True)
-    for kind in ("figures", "tables", "notebooks"):
-        typer.echo(f"{kind + ':':10} {study.outputs / kind / study.run}")
-
-
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
 
 

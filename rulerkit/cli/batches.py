@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from rulerkit.cli.options import Set, settings_of
+from rulerkit.errors import UserError
 
 Jobs = Annotated[
     int | None, typer.Option("--jobs", help="Jobs side by side; default: as GPUs and processors allow.", min=1)
@@ -105,7 +106,7 @@ def _execute(jobs: Any, gpus: str | None, side_by_side: int | None) -> int:
             )
             if outcome.state in ("failed", "incomplete"):
                 bar.write(f"           log: {outcome.log}\n           again: {outcome.again}")
-            failed += outcome.state != "done"
+            failed += outcome.state not in ("done", "elsewhere")
     if kept:
         typer.echo(f"{kept} steps were done before; nothing was asked again")
     return failed
@@ -127,25 +128,32 @@ def _list(jobs: Any) -> None:
 
 def _submit(planned: Any, site: Path | None, dry_run: bool) -> None:
     from rulerkit.batch import slurm
+    from rulerkit.models.offline import missing_of
 
     lab = slurm.read_site(site)
     todo = slurm.submissions(planned.jobs, lab)
     if not todo:
         typer.echo("everything is done; nothing to submit")
+        return
     if dry_run:
         for each in todo:
-            typer.echo(
-                f"# {each.script}{'  after ' + ', '.join(each.after) if each.after else ''}\n{slurm.script(each, lab)}"
-            )
+            after = f"  after {', '.join(each.after)}" if each.after else ""
+            typer.echo(f"# {each.script}{after}\n{slurm.script(each, lab)}")
+    if lab.offline and (missing := missing_of(planned.models, planned.study.corpora)):
+        raise UserError(
+            f"the nodes could not find {len(missing)} things: {'; '.join(missing)}: get them with `rulerkit fetch -f "
+            f"{planned.path}`, or say `offline: false` in params/site.yaml where nodes have a network"
+        )
+    if dry_run:
         return
     for each, number, before in slurm.submit(todo, lab):
         typer.echo(f"{'in queue' if before else 'submitted'} {number}  {each.name}  log: {each.log}")
-    if todo:
-        typer.echo(f"follow it with: rulerkit status {planned.path}")
+    typer.echo(f"follow it with: rulerkit status {planned.path}")
 
 
 def _print_leaderboard(study: Any) -> None:
     from rulerkit.inference.cells import read_cells
+    from rulerkit.inference.sameness import check_same, footnotes
     from rulerkit.scoring import score
     from rulerkit.summary import summarize
     from rulerkit.summary.tables import table_text
@@ -155,6 +163,10 @@ def _print_leaderboard(study: Any) -> None:
     found = read_cells(study.predictions) if study.predictions.is_dir() else []
     cells = [c for c in found if c.model in names and c.task in tasks and c.length in study.lengths and c.rows]
     if cells:
-        typer.echo("\n" + table_text(summarize(score(cells), tasks, study.lengths)))
+        try:
+            check_same(cells)
+            typer.echo("\n" + table_text(summarize(score(cells), tasks, study.lengths), notes=footnotes(cells)))
+        except UserError as error:  # the batch itself is done: its places are still told
+            typer.echo(f"\nno leaderboard: {error}", err=True)
     for kind in ("figures", "tables", "notebooks"):
         typer.echo(f"{kind + ':':10} {study.outputs / kind / study.run}")

@@ -28,7 +28,7 @@ _WEIGHTS = (
     ("", "", "*.pth"),
 )
 """The formats of weights, of which the first that is there is read: the list of shards, the single file, any other."""
-_NO_WEIGHTS = r"(training_args|optimizer|scheduler|scaler|adapter)\b.*"
+_NO_WEIGHTS = r"(training_args|optimizer|scheduler|scaler|adapter).*"
 _SHARD = r"(.+-)(\d+)-of-(\d+)(\..+)"
 
 

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
-from rulerkit.errors import UserError
+from rulerkit.errors import TooLong, UserError
 from rulerkit.example import Example
 from rulerkit.models import Answer, Engine
 from rulerkit.models.checkpoints import Checkpoint, max_positions
@@ -18,6 +18,7 @@ from rulerkit.models.devices import torch_module
 from rulerkit.models.prefix_order import PrefixOrder
 from rulerkit.models.spec import Key, flag, mapping_of, one_of, text, tokens, whole
 from rulerkit.models.vllm_child import Said
+from rulerkit.models.vllm_nodes import master
 from rulerkit.models.vllm_process import MORE_MEMORY, Child
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
@@ -89,7 +90,7 @@ class Vllm(Engine):
         """Versions, the GPU, how many share the model, and where a folder lies."""
         cuda = torch_module().cuda
         packages = {name: _version(name) for name in ("vllm", "torch", "transformers")}
-        parallel = {key: self.spec.get(key, 1) for key in ("tensor_parallel_size", "pipeline_parallel_size")}
+        parallel = {key: self.spec.get(key, 1) for key in ("tensor_parallel_size", "pipeline_parallel_size", "nodes")}
         gpu = cuda.get_device_name(0) if cuda.is_available() else None
         return {"packages": packages, "gpu": gpu, **parallel, "path": self.spec["path"]}
 
@@ -166,15 +167,31 @@ class Vllm(Engine):
             "skip_tokenizer_init": True,
             "generation_config": "vllm",
             "disable_log_stats": False,
+            **self._nodes(),
             **{key: self.spec[key] for key in _HANDED_ON if key in self.spec},
             **self.spec.get("engine_args", {}),
         }
 
+    def _nodes(self) -> dict[str, int]:
+        """Rank 0's arguments for a model over several nodes, which `vllm_nodes` completes once the others are there."""
+        nodes, shares = self.spec.get("nodes", 1), self._shares()
+        if nodes == 1:
+            return {}
+        if shares % nodes:
+            raise UserError(
+                f"model {self.name}: `nodes: {nodes}` does not divide tensor_parallel_size x pipeline_parallel_size, "
+                f"which is {shares}: set these to all GPUs of all nodes together"
+            )
+        master()
+        return {"nnodes": nodes, "node_rank": 0}
+
+    def _shares(self) -> int:
+        return int(self.spec.get("tensor_parallel_size", 1) * self.spec.get("pipeline_parallel_size", 1))
+
     def _variables(self) -> dict[str, str]:
         """Environment variables of the engine's process; the user's own count more, save where the record says so."""
         spec, more, found = self.spec, self.spec.get("engine_args", {}), {"VLLM_NO_USAGE_STATS": "1"}
-        alone = spec.get("tensor_parallel_size", 1) * spec.get("pipeline_parallel_size", 1) == 1
-        if alone and "distributed_executor_backend" not in more:
+        if self._shares() == 1 and "distributed_executor_backend" not in more:
             found["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # starts faster, and leaves nothing behind
         bounded = "gpu_memory_utilization" in spec or "kv_cache_memory_bytes" in more
         if not bounded and not torch_module().cuda.is_available():
@@ -215,12 +232,10 @@ class Vllm(Engine):
         return None
 
     def _check_fits(self, example: Example) -> None:
+        """Raises `TooLong` for what `too_long` refuses: the whole length, so that no cell is begun and left half done."""
         need = example.num_tokens + self.most_tokens(example)
-        if reason := self.too_long(need):
-            raise UserError(
-                f"model {self.name}: example {example.index} of {example.task} at length {example.length} needs {need} "
-                f"tokens: {reason}"
-            )
+        if reason := self.too_long(max(need, example.length)):
+            raise TooLong(f"example {example.index} of {example.task} needs {need} tokens: {reason}")
 
     def _has_room(self, child: Child, asked: Collection[Example], behind: bool) -> bool:
         """Whether the engine should have another request: twice what its cache holds keeps it busy.

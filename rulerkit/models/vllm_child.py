@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rulerkit.models.vllm_nodes import gather
 from rulerkit.tokenizers import Ids
 
 GRACE = 8.0  # seconds in which an engine may end by itself before its process group is killed
@@ -58,12 +59,12 @@ class Ready(NamedTuple):
 
 def main(descriptor: int) -> None:
     """Start the engine that the first message describes, then answer until nobody asks any more."""
-    _watch(descriptor)
+    watch(descriptor)
     line = Connection(descriptor)
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(line, inbox), daemon=True).start()
     settings = inbox.get()
-    engine = _Engine(settings)
+    engine = _Engine(gather(settings))
     line.send(engine.ready())
     idle, live = 0.0, dict[str, Asked]()
     with suppress(BrokenPipeError):  # the parent is gone
@@ -94,8 +95,8 @@ def _receive(line: Connection, inbox: "queue.SimpleQueue[Any]") -> None:
         inbox.put(...)
 
 
-def _watch(descriptor: int) -> None:
-    """Leaves a small process behind that kills the whole group when the parent is gone, or the engine is.
+def watch(descriptor: int) -> None:
+    """Leave a small process behind that kills the whole group when the parent is gone, or the engine is.
 
     A thread could not: the engine's own processes outlive it, and a kernel or a download can hold it up.
     """

@@ -20,6 +20,27 @@ from rulerkit.models.vllm_child import GRACE, Asked, Ready, Said, main
 from rulerkit.tokenizers import Ids
 
 
+def engine_process(
+    module: str, function: str, line: int, log: int, environment: Mapping[str, str]
+) -> "subprocess.Popen[bytes]":
+    """A new Python that runs a function of this package on a socket's descriptor, in a session of its own.
+
+    `log`, another descriptor, takes all that it writes and is closed here.
+    """
+    root = str(Path(__file__).resolve().parents[2])  # this package, wherever the parent found it
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    with open(log, "wb") as out:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", f"from {module} import {function}; {function}({line})"],
+            pass_fds=[line],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
 class Child:
     """An engine in a process of its own, in a session of its own: a terminal's Ctrl-C is the parent's alone.
 
@@ -37,18 +58,8 @@ class Child:
         descriptor, log = tempfile.mkstemp(prefix=f"rulerkit-vllm-{name}-", suffix=".log")
         self.log = Path(log)
         self._socket, theirs = socket.socketpair()
-        root = str(Path(__file__).resolve().parents[2])  # this package, wherever the parent found it
-        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-        with theirs, open(descriptor, "wb") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", f"from {main.__module__} import main; main({theirs.fileno()})"],
-                pass_fds=[theirs.fileno()],
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        with theirs:
+            self.process = engine_process(main.__module__, "main", theirs.fileno(), descriptor, environment)
         self._line = Connection(os.dup(self._socket.fileno()))
         self._threads = [threading.Thread(target=target, daemon=True) for target in (self._read, self._write)]
         for thread in self._threads:
@@ -125,7 +136,7 @@ class Child:
         did = "ended" if self.ready else "did not start"
         advice = f". {MORE_MEMORY}" if re.search(_NO_MEMORY, log) else ""
         return (
-            f"model {self.name}: vLLM {did} (exit status {self.process.poll()}): {_reason(log).rstrip('.')}{advice}; its log is "
+            f"model {self.name}: vLLM {did} (exit status {self.process.poll()}): {reason(log).rstrip('.')}{advice}; its log is "
             f"{self.log}; answers so far are kept"
         )
 
@@ -139,7 +150,7 @@ _STAMP = re.compile(r"^(\([^)]*\) )?([A-Z]+ [\d-]+ [\d:]+ \[[^]]*\] )?(\[rank\d+
 _ERROR = re.compile(r"[\w.]*(Error|Exception|Exit)\b")
 
 
-def _reason(log: str) -> str:
+def reason(log: str) -> str:
     """The last error of a log that tells more than that there was one, with what it adds; else the last lines."""
     lines = [line for line in (_STAMP.sub("", line).strip() for line in log.splitlines()) if line]
     errors = [at for at, line in enumerate(lines) if _ERROR.match(line) and "root cause" not in line]

@@ -1,0 +1,587 @@
+"""Nodes without a network: what is missing is named, `rulerkit fetch` gets it, and then nothing reaches for the network.
+
+A small hub on this machine serves a tiny model to the real client, in processes of their own: the client reads its
+settings when it is imported.
+"""
+
+import hashlib
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rulerkit import corpora
+from rulerkit.errors import UserError
+from rulerkit.models import offline
+from rulerkit.models.offline import OFFLINE, fetch_all, fetch_model, missing, missing_of
+from rulerkit.models.repositories import _weights
+from rulerkit.models.spec import read_spec
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+DOUBLES = (
+    "pytorch_model.bin",
+    "consolidated.safetensors",
+    "tf_model.h5",
+    "model.gguf",
+    "onnx/model.onnx",
+    "original/consolidated.00.pth",
+    "adapter_model.safetensors",
+)
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="the transformers engine needs torch")
+
+
+# --- a hub, and a network that nobody can use -------------------------------------------------------------------------
+
+
+class Hub:
+    """Serves folders as repositories of the hub, each at one commit, and counts what was asked for."""
+
+    def __init__(self) -> None:
+        self.repositories: dict[str, Path] = {}
+        self.gated: set[str] = set()
+        self.cut: set[str] = set()
+        """Files of which only the first half comes before the connection is lost."""
+        self.asked: Counter[str] = Counter()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_HEAD(self) -> None:
+                outer.answer(self)
+
+            def do_GET(self) -> None:
+                outer.asked[self.path.partition("?")[0]] += 1
+                outer.answer(self)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self.http.server_address[1]}"
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        found = re.fullmatch(
+            r"(/api/models)?/([\w.-]+/[\w.-]+)(?:/(revision|tree|resolve)/([^/?]+)/?([^?]*))?(?:\?.*)?", request.path
+        )
+        api, name, kind, revision, file = found.groups() if found else ("", "", "", "", "")
+        folder = self.repositories.get(name)
+        if folder is None:
+            return self.refuse(request, 401, "RepoNotFound")
+        if revision not in (None, "main", COMMIT):
+            return self.refuse(request, 404, "RevisionNotFound")
+        if api:
+            paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+            names = [str(path.relative_to(folder)) for path in paths]
+            listing: Any = {"id": name, "sha": COMMIT, "siblings": [{"rfilename": each} for each in names]}
+            if kind == "tree":
+                listing = [
+                    {"type": "file", "path": each, "size": path.stat().st_size, "oid": digest(path)}
+                    for each, path in zip(names, paths, strict=True)
+                ]
+            return self.send(request, json.dumps(listing).encode(), {"Content-Type": "application/json"})
+        if name in self.gated:
+            return self.refuse(request, 403, "GatedRepo")
+        if not (folder / file).is_file():
+            return self.refuse(request, 404, "EntryNotFound")
+        return self.send(
+            request, (folder / file).read_bytes(), {"ETag": f'"{digest(folder / file)}"'}, file in self.cut
+        )
+
+    def refuse(self, request: BaseHTTPRequestHandler, status: int, code: str) -> None:
+        request.send_response(status)
+        request.send_header("X-Error-Code", code)
+        request.send_header("Content-Length", "0")
+        request.end_headers()
+
+    def send(self, request: Any, content: bytes, headers: dict[str, str], cut: bool = False) -> None:
+        start = int((re.fullmatch(r"bytes=(\d+)-", request.headers.get("Range", "")) or ["", "0"])[1])
+        request.send_response(206 if start else 200)
+        if start:
+            request.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        for key, value in {**headers, "X-Repo-Commit": COMMIT, "Content-Length": str(len(content) - start)}.items():
+            request.send_header(key, value)
+        request.end_headers()
+        if request.command == "GET":
+            request.wfile.write(content[start : len(content) // 2] if cut else content[start:])
+        if cut:
+            request.close_connection = True
+
+    def got(self, name: str) -> set[str]:
+        """The files of a repository that were fetched."""
+        found = (re.fullmatch(rf"/{name}/resolve/[^/]+/(.+)", path) for path in self.asked)
+        return {match[1] for match in found if match}
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha1(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    hub = Hub()
+    yield hub
+    hub.http.shutdown()
+    hub.http.server_close()
+
+
+class DeadEnd:
+    """An address that hangs up on everybody, and counts them."""
+
+    def __init__(self) -> None:
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
+        self.tried = 0
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self.socket.accept()
+            except OSError:
+                return
+            self.tried += 1
+            connection.close()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """All ways out lead here."""
+        names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+        return dict.fromkeys(names, self.address) | {"HF_ENDPOINT": self.address, "NO_PROXY": "", "no_proxy": ""}
+
+
+@pytest.fixture
+def dead_end() -> Iterator[DeadEnd]:
+    dead_end = DeadEnd()
+    yield dead_end
+    dead_end.socket.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty project root with empty caches, and none of this machine's settings."""
+    for name in list(os.environ):
+        if name.startswith(("HF_", "HUGGING", "TRANSFORMERS_", "TIKTOKEN", "DATA_GYM", "RULERKIT_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
+    monkeypatch.setenv("RULERKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (tmp_path / "params" / "models").mkdir(parents=True)
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf" / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    corpora.load_haystack.cache_clear()
+    corpora.load_qa.cache_clear()
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of random weights in two shards, with its tokenizer; beside them all that need not be fetched."""
+    torch: Any = pytest.importorskip("torch", reason="the transformers engine needs torch")
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    transformers: Any = pytest.importorskip("transformers")
+
+    folder = tmp_path_factory.mktemp("served") / "tiny"
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(special_tokens=["</s>"], initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator(["One of the special magic numbers is: 1"], trainer)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>").save_pretrained(folder)
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=backend.get_vocab_size(),
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        max_position_embeddings=8192,
+        eos_token_id=0,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(folder, max_shard_size="140KB")
+    assert all(
+        (folder / name).is_file() for name in (*SHARDS, "model.safetensors.index.json", "generation_config.json")
+    )
+    for name in (*DOUBLES, "README.md"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("not to be fetched")
+    return folder
+
+
+TINY = {"path": "org/tiny", "engine": "transformers", "template": "base", "dtype": "float32", "device": "cpu"}
+
+
+def program(*arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
+    """`rulerkit` in a process of its own."""
+    return python("from rulerkit.cli import main; main()", *arguments, **more)
+
+
+def python(code: str, *arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
+    call = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(
+        call, capture_output=True, text=True, timeout=600, cwd=ROOT, env=os.environ | more, check=False
+    )
+
+
+def model_file(place: Path, **spec: Any) -> str:
+    path = place / "params" / "models" / "mine.yaml"
+    path.write_text(json.dumps({"model": TINY | spec}))
+    return str(path)
+
+
+def failures(done: "subprocess.CompletedProcess[str]") -> list[str]:
+    """What a fetch says of what failed; it ended with status 1 and without a traceback."""
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    return [line for line in done.stdout.splitlines() if line.startswith("failed ")]
+
+
+def holds(line: str, *parts: str) -> None:
+    assert [part for part in parts if part not in line] == [], line
+
+
+# --- the hub ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_is_fetched_once_in_the_one_format_that_is_read(
+    place: Path, hub: Hub, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.repositories["org/tiny"] = tiny
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.address)
+    asked = model_file(place)
+    assert missing(read_spec(TINY)) == ["model org/tiny (hub id)"]
+    assert not hub.asked, "looking sends no request"
+    done = program("fetch", "-f", asked, HF_ENDPOINT=hub.address)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.startswith(f"fetched  model org/tiny (hub id): {place / 'hf'}")
+    got = hub.got("org/tiny")
+    assert got >= {*SHARDS, "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
+    assert got & {*DOUBLES, "README.md"} == set()
+
+    hub.asked.clear()
+    assert missing(read_spec(TINY)) == []
+    assert program("fetch", "-f", asked, HF_ENDPOINT=hub.address).stdout == "there    model org/tiny (hub id)\n"
+    assert not hub.asked, "what is there is not asked for again"
+
+
+def test_what_is_not_whole_counts_as_missing_and_is_completed(place: Path, hub: Hub, tiny: Path) -> None:
+    hub.repositories["org/tiny"] = tiny
+    asked = model_file(place)
+    assert program("fetch", "-f", asked, HF_ENDPOINT=hub.address).returncode == 0
+    snapshot = place / "hf" / "hub" / "models--org--tiny" / "snapshots" / COMMIT
+    said = {
+        SHARDS[1]: f"{SHARDS[1]} missing",
+        "config.json": "config.json missing",
+        "tokenizer.json": "a tokenizer missing",
+        "tokenizer_config.json": "parts of its configuration or tokenizer missing",
+        "generation_config.json": "parts of its configuration or tokenizer missing",
+    }
+    for name, words in said.items():
+        link = snapshot / name
+        target, blob, content = link.readlink(), link.resolve(), link.read_bytes()
+        blob.unlink()  # the link leads nowhere
+        assert missing(read_spec(TINY)) == [f"model org/tiny (hub id): {words}"]
+        link.unlink()
+        assert missing(read_spec(TINY)) == [f"model org/tiny (hub id): {words}"]
+        blob.write_bytes(content)
+        link.symlink_to(target)
+        assert missing(read_spec(TINY)) == []
+    for name in said:
+        (snapshot / name).resolve().unlink()
+    hub.asked.clear()
+    assert program("fetch", "-f", asked, HF_ENDPOINT=hub.address).stdout.startswith("fetched ")
+    assert hub.got("org/tiny") == said.keys(), "only these are fetched again"
+    (snapshot / "model.safetensors.index.json").unlink()
+    (snapshot / SHARDS[0]).unlink()
+    assert missing(read_spec(TINY)) == [f"model org/tiny (hub id): {SHARDS[0]} missing"], "the other shard tells"
+
+
+def test_a_download_that_is_cut_goes_on_where_it_was(place: Path, hub: Hub, tiny: Path) -> None:
+    hub.repositories["org/tiny"] = tiny
+    hub.cut = {SHARDS[1]}
+    asked = model_file(place)
+    (line,) = failures(program("fetch", "-f", asked, HF_ENDPOINT=hub.address))
+    holds(line, "model org/tiny (hub id)", "fetch it again")
+    assert missing(read_spec(TINY)) == [f"model org/tiny (hub id): {SHARDS[1]} missing"]
+    hub.cut.clear()
+    hub.asked.clear()
+    assert program("fetch", "-f", asked, HF_ENDPOINT=hub.address).returncode == 0
+    assert hub.got("org/tiny") == {SHARDS[1]}, "what came whole is not fetched again"
+    assert missing(read_spec(TINY)) == []
+
+
+def test_what_cannot_be_had_is_said_in_one_line_and_the_others_go_on(place: Path, hub: Hub, tiny: Path) -> None:
+    hub.repositories |= {"org/tiny": tiny, "org/gated": tiny}
+    hub.gated = {"org/gated"}
+    asked = "[org/gated, org/none, {path: org/tiny, revision: v9, name: v9}, org/x--y, {path: org/tiny, name: main}]"
+    gated, none, revision, odd = failures(program("fetch", "-y", f"models: {asked}", HF_ENDPOINT=hub.address))
+    holds(gated, "model org/gated (hub id)", "gated", f"terms at {hub.address}/org/gated", "hf auth login")
+    holds(none, "model org/none (hub id)", f"there is no {hub.address}/org/none", "hf auth login")
+    holds(revision, "model org/tiny at v9 (hub id)", "no such revision")
+    holds(odd, "model org/x--y (hub id)")
+    assert missing(read_spec(TINY)) == [], "the last one was fetched"
+
+    closed = DeadEnd()
+    closed.socket.close()
+    (away,) = failures(program("fetch", "-y", "model: org/other", HF_ENDPOINT=closed.address))
+    holds(away, f"model org/other (hub id): it cannot be had from {closed.address}", "fetch it again")
+    (unset,) = failures(program("fetch", "-y", "model: org/other", HF_ENDPOINT=hub.address, HF_HUB_OFFLINE="1"))
+    holds(unset, "model org/other (hub id): HF_HUB_OFFLINE is set: unset it")
+
+
+def test_a_tokenizer_of_its_own_and_code_elsewhere_are_fetched_too(place: Path, hub: Hub, tiny: Path) -> None:
+    tuned, code = place / "tuned", place / "code"
+    code.mkdir()
+    (code / "modeling_x.py").write_text("from .configuration_x import X")
+    (code / "configuration_x.py").write_text("X = 1")
+    (code / "model.safetensors").write_text("not to be fetched")
+    tuned.mkdir()
+    config = json.loads((tiny / "config.json").read_text())
+    (tuned / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoModel": "org/code--modeling_x.X"}}))
+    (tuned / "pytorch_model.bin").write_text("the only format there is")
+    (tuned / "training_args.bin").write_text("no weights")
+    hub.repositories |= {"org/tuned": tuned, "org/code": code, "org/words": tiny}
+    spec = {"path": "org/tuned", "tokenizer": "org/words", "trust_remote_code": True, "name": "x"}
+    assert missing(read_spec(spec)) == ["model org/tuned (hub id)", "tokenizer org/words (hub id)"]
+    asked = json.dumps({"model": spec})
+    done = program("fetch", "-y", asked, HF_ENDPOINT=hub.address)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert hub.got("org/tuned") == {"config.json", "pytorch_model.bin"}
+    assert hub.got("org/code") == {"modeling_x.py", "configuration_x.py"}
+    assert hub.got("org/words") & {*SHARDS, *DOUBLES} == set()
+    assert missing(read_spec(spec)) == []
+    for path in (place / "hf" / "hub" / "models--org--code").rglob("modeling_x.py"):
+        path.unlink()
+    assert missing(read_spec(spec)) == ["modeling_x.py of org/code (hub id)"]
+    assert missing(read_spec(spec | {"trust_remote_code": False})) == []
+
+
+def test_a_single_file_of_the_hub(place: Path, hub: Hub, dead_end: DeadEnd) -> None:
+    served = place / "served"
+    served.mkdir()
+    for name in ("small.pth", "large.pth"):
+        (served / name).write_text(name)
+    hub.repositories["org/rwkv"] = served
+    spec = {"path": "org/rwkv", "engine": "rwkv", "file": "small.pth", "strategy": "cpu fp32"}
+    assert missing(read_spec(spec)) == ["small.pth of org/rwkv (hub id)"]
+    assert program("fetch", "-y", json.dumps({"model": spec}), HF_ENDPOINT=hub.address).returncode == 0
+    assert hub.got("org/rwkv") == {"small.pth"}
+    assert missing(read_spec(spec)) == []
+    code = "import json, sys; from rulerkit.models import load_model; print(load_model(json.loads(sys.argv[1])).identity())"
+    done = python(code, json.dumps(spec), **dead_end.environment, **OFFLINE)
+    assert (COMMIT in done.stdout, dead_end.tried) == (True, 0), done.stderr[-2000:]
+
+
+# --- the job ----------------------------------------------------------------------------------------------------------
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("engine", "more"),
+    [
+        ("transformers", {}),
+        ("transformers", {"revision": "main"}),
+        ("vllm", {"device": None, "max_length": 4096}),
+    ],
+    ids=str,
+)
+def test_a_job_answers_offline_and_reaches_for_no_network(
+    place: Path, hub: Hub, dead_end: DeadEnd, tiny: Path, engine: str, more: dict[str, Any]
+) -> None:
+    if find_spec(engine) is None:
+        pytest.skip(f"{engine} is not installed")
+    hub.repositories["org/tiny"] = tiny
+    asked = model_file(place, engine=engine, **more)
+    assert program("fetch", "-f", asked, HF_ENDPOINT=hub.address).returncode == 0
+    code = "import json; from rulerkit.models.offline import offline; print(json.dumps(offline()))"
+    job = json.loads(python(code).stdout)
+    assert job.items() >= OFFLINE.items()
+    assert job["HF_HUB_CACHE"] == str(place / "hf" / "hub")
+
+    evaluate = ["evaluate", "-f", asked, "-y", "{tasks: [niah_single_1], lengths: [1024], num_examples: 1}"]
+    done = program(*evaluate, **dead_end.environment, **job, HF_HOME=str(place / "another"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert dead_end.tried == 0, "nothing may reach for the network"
+    rows = list((place / "outputs" / "predictions").rglob("1024.jsonl"))
+    assert len(rows) == 1
+    assert len(rows[0].read_text().splitlines()) == 1
+
+
+def test_without_the_variables_the_network_is_reached_for(place: Path, dead_end: DeadEnd) -> None:
+    code = "from rulerkit.tokenizers import load_tokenizer; load_tokenizer('org/tiny')"
+    assert "neither in the local cache" in python(code, **dead_end.environment, **OFFLINE).stderr
+    assert dead_end.tried == 0
+    python(code, **dead_end.environment)
+    assert dead_end.tried > 0
+
+
+# --- folders, tokenizers, corpora -------------------------------------------------------------------------------------
+
+
+def test_readers_and_builtin_tokenizers_need_nothing(place: Path) -> None:
+    everything = ["reader-8192", "perfect", {"entry": "m:load", "name": "f"}, {"entry": "m:load", "name": "g"}]
+    assert missing_of([read_spec(each) for each in everything]) == []
+    served = {"path": "some-model", "engine": "openai", "tokenizer": "builtin"}
+    assert missing_of([read_spec(served)], "builtin") == []
+    assert list(fetch_all([read_spec(served)])) == []
+
+
+def test_a_folder_that_is_not_there_is_named_and_cannot_be_fetched(place: Path) -> None:
+    spec = read_spec({"path": "checkpoints/1000", "engine": "vllm"})
+    (place / "checkpoints").mkdir()
+    (line,) = missing(spec)
+    assert f"no folder {place / 'checkpoints' / '1000'}" in line
+    with pytest.raises(UserError, match=r"no folder .*; this cannot be fetched$"):
+        fetch_model(spec)
+    assert missing(read_spec({"path": "/nowhere/x.pth", "engine": "rwkv"}))[0].startswith(
+        "model x.pth: no file or folder"
+    )
+    gone = read_spec({"path": "p", "engine": "openai", "tokenizer": "/nowhere/tokenizer.model"})
+    assert missing(gone) == ["tokenizer /nowhere/tokenizer.model: there is no such file or folder"]
+
+
+def test_a_folder_that_was_not_copied_whole_is_named(place: Path) -> None:
+    folder = place / "model"
+    folder.mkdir()
+    spec = read_spec({"path": "model", "engine": "transformers"})
+    (folder / "config.json").write_text("{}")
+    assert missing(spec) == [f"folder {folder}: weights, a tokenizer missing"]
+    (folder / "tokenizer_config.json").write_text("{}")
+    (folder / SHARDS[1]).write_text("")
+    assert missing(spec) == [f"folder {folder}: {SHARDS[0]}, a tokenizer missing"]
+    (folder / "tokenizer.model").write_text("")
+    (folder / SHARDS[0]).write_text("")
+    assert missing(spec) == []
+    index = {"weight_map": {f"layer{i}": f"model-{i}.safetensors" for i in range(5)}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    expected = "model-0.safetensors, model-1.safetensors, model-2.safetensors and 2 more missing"
+    assert missing(spec) == [f"folder {folder}: {expected}"]
+    assert [(o.state, o.line) for o in fetch_all([spec])] == [
+        ("failed", f"folder {folder}: {expected}: a folder cannot be fetched; copy it again, whole")
+    ]
+    (folder / "model.safetensors.index.json").write_text('{"weight_map":')
+    with pytest.raises(UserError, match=r"index\.json cannot be read as JSON"):
+        missing(spec)
+
+
+@pytest.mark.parametrize(
+    ("there", "read"),
+    [
+        (["model.safetensors", "pytorch_model.bin", "consolidated.safetensors"], ["model.safetensors"]),
+        (["weights.safetensors", "adapter_model.safetensors"], ["weights.safetensors"]),
+        (
+            ["pytorch_model-00002-of-00002.bin", "training_args.bin"],
+            [f"pytorch_model-0000{i}-of-00002.bin" for i in (1, 2)],
+        ),
+        (["pytorch_model.bin.index.json", "pytorch_model.bin"], ["from the index"]),
+        (["consolidated.safetensors", "params.json"], ["consolidated.safetensors"]),
+        (["rwkv.pth", "original/model.safetensors"], ["rwkv.pth"]),
+        (["model.gguf", "config.json"], []),
+    ],
+)
+def test_which_weights_are_read(there: list[str], read: list[str]) -> None:
+    assert _weights(there, lambda index: ["from the index"]) == read
+
+
+def test_tiktoken_files_are_looked_for_where_tiktoken_keeps_them(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tiktoken import load
+    from tiktoken_ext.openai_public import ENCODING_CONSTRUCTORS
+
+    def keep(address: str, expected_hash: str | None = None) -> bytes:
+        own = offline.tiktoken_dir() / hashlib.sha1(address.encode()).hexdigest()
+        own.parent.mkdir(parents=True, exist_ok=True)
+        own.touch()
+        return b"{}" if address.endswith(".json") else b""
+
+    monkeypatch.setattr(load, "read_file_cached", keep)
+    for name in ENCODING_CONSTRUCTORS:
+        monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(place / "kept" / name))
+        spec = read_spec({"path": "gpt", "engine": "openai", "tokenizer": name})
+        assert missing(spec) == [f"tokenizer {name} (tiktoken)"]
+        with suppress(AssertionError, IndexError):  # gpt2's two files are empty here
+            ENCODING_CONSTRUCTORS[name]()
+        assert missing(spec) == [], name
+    known = read_spec({"path": "gpt-4-1106-preview", "engine": "openai"})
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(place / "kept" / "cl100k_base"))
+    assert missing(known) == []
+    monkeypatch.delenv("TIKTOKEN_CACHE_DIR")
+    assert missing(known) == ["tokenizer cl100k_base (tiktoken)"]
+    assert offline.offline()["TIKTOKEN_CACHE_DIR"] == str(place / "cache" / "tiktoken")
+
+
+def test_a_tiktoken_encoding_that_cannot_be_had_is_said_in_one_line(place: Path, dead_end: DeadEnd) -> None:
+    asked = "model: {path: gpt-4, engine: openai}"
+    (line,) = failures(program("fetch", "-y", asked, **dead_end.environment))
+    holds(line, "tokenizer cl100k_base (tiktoken) cannot be had", "fetch it again")
+
+
+def test_a_tiktoken_encoding_is_read_from_where_it_was_put(place: Path, data: Path, dead_end: DeadEnd) -> None:
+    """The file that a fetch would have put there; the job's variables lead to it."""
+    address = "https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken"
+    kept = offline.tiktoken_dir() / hashlib.sha1(address.encode()).hexdigest()
+    kept.parent.mkdir(parents=True)
+    kept.symlink_to(data / "tokenizers" / "openai" / "o200k_base.tiktoken")
+    assert missing(read_spec({"path": "gpt-4o", "engine": "openai"})) == []
+    code = "from rulerkit.tokenizers import load_tokenizer; print(load_tokenizer('o200k_base').count('a b c'))"
+    done = python(code, **dead_end.environment, **offline.offline())
+    assert (done.stdout.strip(), dead_end.tried) == ("3", 0), done.stderr[-2000:]
+
+
+def test_original_corpora_that_are_missing_are_named_with_what_fetches_them(place: Path) -> None:
+    lines = missing_of([], "original")
+    assert [re.findall(r"corpus '(\w+)'", line) for line in lines] == [["paul_graham"], ["squad"], ["hotpotqa"]]
+    assert all("rulerkit fetch" in line and "\n" not in line for line in lines)
+    assert missing_of([], "builtin") == []
+
+
+def test_original_corpora_that_are_there_are_left_alone(
+    place: Path, data: Path, dead_end: DeadEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RULERKIT_DATA", str(data))
+    assert missing_of([], "original") == []
+    (place / "size.yaml").write_text("corpora: original")
+    done = program("fetch", "-f", str(place / "size.yaml"), **dead_end.environment)
+    assert (done.returncode, done.stdout) == (0, "there     corpora: original\n".replace("     ", "    ")), done.stderr
+    assert dead_end.tried == 0
+    assert offline.offline()["RULERKIT_DATA"] == str(data)
+
+
+def test_a_batch_names_every_model_and_corpus_that_any_of_its_notebooks_asks_for(
+    place: Path, dead_end: DeadEnd
+) -> None:
+    batch = place / "batch.yaml"
+    batch.write_text(
+        "models: [reader-4096, org/one]\n"
+        f"notebooks: ['{ROOT / 'notebooks' / '01_main_results.ipynb'}']\n"
+        "together:\n"
+        f"  - notebook: '{ROOT / 'notebooks' / '09_model_size.ipynb'}'\n"
+        "    models: [org/one, org/two]\n"
+        "    parameters: {corpora: original}\n"
+    )
+    (place / "notebooks").rmdir()
+    (place / "notebooks").symlink_to(ROOT / "notebooks")
+    lines = failures(program("fetch", "-f", str(batch), **dead_end.environment))
+    for line, title in zip(lines, ("model org/one (hub id)", "model org/two (hub id)", "fetch: "), strict=True):
+        holds(line, title)
