@@ -141,7 +141,7 @@ def _notebook(job: Job, run: Run, starts: list[dict[str, Any]], environment: dic
 
 def _started(job: Job, record: Path) -> list[dict[str, Any]]:
     """This start and the earlier ones of the same job of a scheduler, each with how far it was by then."""
-    me = os.environ.get("SLURM_JOB_ID")
+    me = os.environ.get("RULERKIT_JOB") or os.environ.get("SLURM_JOB_ID")  # the first of a chain, or this one
     known = [start for start in read_record(record).get("starts", []) if me and start.get("job") == me]
     counts = [(need.have, need.length) for need in job.needs] if job.model else []
     so_far = {

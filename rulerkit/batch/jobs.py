@@ -22,7 +22,7 @@ import yaml
 from rulerkit.batch.needs import studies_of
 from rulerkit.errors import UserError
 from rulerkit.inference.cells import answered
-from rulerkit.inference.store import write_whole
+from rulerkit.inference.store import disk, write_whole
 from rulerkit.models import gpus_and_nodes
 from rulerkit.params import read_notebook, read_yaml
 from rulerkit.studies import Study, name_of
@@ -174,7 +174,8 @@ class Job:
             "after": list(self.after),
         }
         head = f"# What `rulerkit run {self.file.name}` does; written by `rulerkit batch`.\n"
-        self.file.parent.mkdir(parents=True, exist_ok=True)
+        with disk(self.file):
+            self.file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(self.file, head + yaml.safe_dump(about, sort_keys=False, width=120, allow_unicode=True))
 
 

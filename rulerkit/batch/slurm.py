@@ -171,7 +171,8 @@ def script(each: Submission, site: Site) -> str:
         "--requeue",
         *each.options,
     ]
-    again = f"sbatch --dependency=singleton {shlex.quote(str(each.script))}"
+    chain = "--export=ALL,RULERKIT_JOB=${RULERKIT_JOB:-$SLURM_JOB_ID}"
+    again = f'sbatch --dependency=singleton "{chain}" {shlex.quote(str(each.script))}'
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH {option}" for option in options),

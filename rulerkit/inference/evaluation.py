@@ -84,8 +84,10 @@ def _all_kept(study: "Study") -> list[Cell]:
         cells += [cell] if cell and cell.rows else []
         if have < study.num_examples:
             missing.append(f"{name} {task.name} at {length}: {have} of {study.num_examples} examples")
-    for line in missing:
+    for line in missing[:_NAMED]:
         print(f"not answered: {line}", file=sys.stderr)
+    if more := missing[_NAMED:]:
+        print(f"not answered: {len(more)} cells more", file=sys.stderr)
     if not cells:
         raise UserError(
             f"nothing was answered yet ({missing[0]}, ...), and {ASK}=never forbids to ask: let the models answer first, "
@@ -93,6 +95,8 @@ def _all_kept(study: "Study") -> list[Cell]:
         )
     return cells
 
+
+_NAMED = 10  # cells that are named one by one
 
 _asked: "list[Study] | None" = None
 

@@ -147,16 +147,21 @@ MORE_MEMORY = (
 )
 _NO_MEMORY = r"KV cache is needed|No available memory for the cache|[Oo]ut ?[Oo]f ?[Mm]emory|less than desired"
 _STAMP = re.compile(r"^(\([^)]*\) )?([A-Z]+ [\d-]+ [\d:]+ \[[^]]*\] )?(\[rank\d+\]:)? *")
-_ERROR = re.compile(r"[\w.]*(Error|Exception|Exit)\b")
+_ASIDE = re.compile(r"^(\([^)]*\) )?(DEBUG|INFO|WARNING) ")
+_ERROR = re.compile(r"[\w.]*(Error|Exception|Exit)\b|Worker proc ")
+_ECHO = re.compile(r"root cause|^Worker proc |onnection (was likely )?(reset|closed)|remote process exit")
 
 
 def reason(log: str) -> str:
-    """The last error of a log that tells more than that there was one, with what it adds; else the last lines."""
-    lines = [line for line in (_STAMP.sub("", line).strip() for line in log.splitlines()) if line]
-    errors = [at for at, line in enumerate(lines) if _ERROR.match(line) and "root cause" not in line]
-    found = (
-        " ".join(lines[errors[-1] :][:2]).partition(" Try increasing")[0]
-        if errors
-        else " | ".join(lines[-3:]) or "it left no word"
-    )
+    """The last error of a log that is no mere consequence of another one, with what it adds; else the last lines."""
+    whole = [line for line in log.splitlines() if line.strip() and "[shutdown]" not in line]
+    lines = [_STAMP.sub("", line).strip() for line in whole if not _ASIDE.match(line)]
+    errors = [at for at, line in enumerate(lines) if _ERROR.match(line)]
+    causes = [at for at in errors if not _ECHO.search(lines[at])]
+    if errors:
+        at = (causes or errors)[-1]
+        alone = at + 1 in errors or lines[at].startswith("FollowerError")  # which is one line, whatever comes behind
+        found = " ".join(lines[at:][: 1 if alone else 2]).partition(" Try increasing")[0]
+    else:
+        found = " | ".join(_STAMP.sub("", line).strip() for line in whole[-3:]) or "it left no word"
     return found if len(found) <= 500 else f"{found[:497]}..."
