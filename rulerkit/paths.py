@@ -16,3 +16,12 @@ def home() -> Path:
 def resolve(path: str | Path) -> Path:
     """An absolute path; relative ones count from `home()`, so that a notebook may run from any folder."""
     return home() / Path(path).expanduser()
+
+
+def cache_dir() -> Path:
+    """The folder of downloads: $RULERKIT_CACHE, else the platform's cache folder."""
+    if folder := os.environ.get("RULERKIT_CACHE"):
+        return Path(folder).expanduser()
+    import pooch
+
+    return Path(pooch.os_cache("rulerkit"))

@@ -22,10 +22,11 @@ def fetch(
     is left alone. Without: the original essays, SQuAD and HotpotQA, from their owners' addresses.
     """
     from rulerkit import corpora
+    from rulerkit.paths import cache_dir
 
     if not files and not settings:
         found = corpora.fetch()
-        typer.echo(f"{len(found)} files in {corpora.cache_dir()}; `corpora: original` uses them")
+        typer.echo(f"{len(found)} files in {cache_dir()}; `corpora: original` uses them")
         return
     from rulerkit.models.offline import fetch_all
 

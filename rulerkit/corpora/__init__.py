@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 
 from rulerkit.corpora import downloads, fictional, stand_ins
-from rulerkit.corpora.downloads import cache_dir, fetch
+from rulerkit.corpora.downloads import fetch
 from rulerkit.corpora.fictional import answer_fictional
 from rulerkit.errors import UserError, unknown
+from rulerkit.paths import cache_dir
 
 __all__ = [
     "HAYSTACKS",
@@ -34,7 +35,6 @@ __all__ = [
     "Source",
     "Words",
     "answer_fictional",
-    "cache_dir",
     "fetch",
     "load_haystack",
     "load_qa",

@@ -16,6 +16,7 @@ from importlib import resources
 from pathlib import Path
 
 from rulerkit.errors import UserError
+from rulerkit.paths import cache_dir
 
 ESSAYS = "essays/PaulGrahamEssays.json"
 SQUAD = "squad/dev-v2.0.json"
@@ -43,15 +44,6 @@ class Download:
 
     path: str
     addresses: tuple[tuple[str, str | None], ...]
-
-
-def cache_dir() -> Path:
-    """The folder of downloads: $RULERKIT_CACHE, else the platform's cache folder."""
-    if folder := os.environ.get("RULERKIT_CACHE"):
-        return Path(folder).expanduser()
-    import pooch
-
-    return Path(pooch.os_cache("rulerkit"))
 
 
 def originals() -> list[Download]:

@@ -12,9 +12,9 @@ from typing import Any
 
 from rulerkit.errors import UserError
 from rulerkit.paths import home, resolve
+from rulerkit.tokenizers import ON_HUB
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
-_TOKENIZER_FILES = ["*token*", "tekken.json", "*.tiktoken", "chat_template*", "rwkv_vocab*"]
 _EDGE = 1 << 20  # bytes read at either end of a weight file for the fingerprint
 
 
@@ -35,7 +35,7 @@ class Checkpoint:
         if self.folder:
             return self.folder / name if (self.folder / name).is_file() else None
         from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
+        from huggingface_hub.errors import EntryNotFoundError, HFValidationError, HTTPError  # type: ignore[attr-defined]  # that of the httpx it uses
 
         try:
             # all files at the commit of the first, which the cache then answers without the network
@@ -45,7 +45,7 @@ class Checkpoint:
             if name != "config.json":
                 return None
             reason: Exception = error
-        except (HfHubHTTPError, HFValidationError, OSError) as failure:
+        except (HTTPError, HFValidationError, OSError) as failure:
             reason = failure
         raise UserError(
             f"model {self.who}: {self.path} is neither a folder under {home()} nor to be had from the hub or its local "
@@ -88,7 +88,7 @@ class Checkpoint:
         from huggingface_hub import snapshot_download
 
         self.file("config.json")  # says in one line what is wrong with the name or the network
-        return snapshot_download(self.path, revision=self.commit, allow_patterns=_TOKENIZER_FILES)
+        return snapshot_download(self.path, revision=self.commit, allow_patterns=ON_HUB)
 
     def identity(self) -> dict[str, Any]:
         """What tells this checkpoint from another: the hub id and its commit, or a folder's fingerprint."""

@@ -18,7 +18,8 @@ from rulerkit.errors import UserError
 from rulerkit.models import load_model
 from rulerkit.models.checkpoints import first_line
 from rulerkit.models.repositories import Folder, Repository
-from rulerkit.paths import resolve
+from rulerkit.paths import cache_dir, resolve
+from rulerkit.tokenizers.vocabularies import tiktoken_dir
 
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",  # heeded by huggingface_hub, transformers and vLLM
@@ -91,16 +92,10 @@ def offline() -> dict[str, str]:
     places: dict[str, str | Path | None] = {
         "HF_HUB_CACHE": HF_HUB_CACHE,
         "TIKTOKEN_CACHE_DIR": tiktoken_dir(),
-        "RULERKIT_CACHE": texts.cache_dir(),
+        "RULERKIT_CACHE": cache_dir(),
         "RULERKIT_DATA": os.environ.get("RULERKIT_DATA"),
     }
     return OFFLINE | {name: str(Path(place).absolute()) for name, place in places.items() if place}
-
-
-def tiktoken_dir() -> Path:
-    """Where tiktoken's files are: as its own variables say, else in our cache, since its default is each node's /tmp."""
-    own = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
-    return Path(own) if own else texts.cache_dir() / "tiktoken"
 
 
 # --- what is needed ---------------------------------------------------------------------------------------------------
@@ -129,7 +124,7 @@ def _things(specs: Iterable[Mapping[str, Any]], corpora: str) -> list[Thing]:
 def _needs(spec: Mapping[str, Any]) -> Iterator[Thing]:
     try:
         model: Any = load_model(spec)
-        tokenizer = model._tokenizer_name() if model.engine == "openai" else spec.get("tokenizer", "builtin")
+        tokenizer = model.tokenizer_name() if model.engine == "openai" else spec.get("tokenizer", "builtin")
     except UserError as error:  # such as a folder that is not there
         yield Absent(str(error))
         return
@@ -219,4 +214,4 @@ class Originals:
     def fetch(self) -> Path:
         """From their owners' addresses."""
         texts.fetch()
-        return texts.cache_dir()
+        return cache_dir()

@@ -182,9 +182,9 @@ class OpenAI(Engine):
     def _tokenizer(self) -> Any:
         from rulerkit.tokenizers import load_tokenizer
 
-        return load_tokenizer(self._tokenizer_name())
+        return load_tokenizer(self.tokenizer_name())
 
-    def _tokenizer_name(self) -> str:
+    def tokenizer_name(self) -> str:
         """Whose tokens a length is counted in."""
         if named := self.spec.get("tokenizer"):
             return str(named)

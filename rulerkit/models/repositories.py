@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from rulerkit.errors import UserError
-from rulerkit.models.checkpoints import _TOKENIZER_FILES, first_line
-from rulerkit.tokenizers import _IN_FOLDER
+from rulerkit.models.checkpoints import first_line
+from rulerkit.tokenizers import IN_FOLDER, ON_HUB
 
 _CONFIGURATION = ("config.json", "generation_config.json")
-_VOCABULARY = ("tokenizer*", "special_tokens_map.json", "chat_template*", "tekken.json", "*.tiktoken", "rwkv_vocab*")
-"""What is read beside the weights: a prompt or an answer differs where one of these is not on the disk."""
 _SMALL = ("*.json", "*token*", "*.model", "*.tiktoken", "*.jinja", "*.txt", "*.py")
 """What is fetched beside the weights."""
 _WEIGHTS = (
@@ -88,7 +86,7 @@ class Repository:
         if self.file:
             return [] if (folder / self.file).is_file() else [self.title]
         lacking = _lacking(folder, self.vocabulary, self.weights)
-        read = [*_VOCABULARY, *(_CONFIGURATION * self.weights), *(_TOKENIZER_FILES if self.revision else [])]
+        read = [*ON_HUB, *(_CONFIGURATION * self.weights)]
         try:  # the hub's client remembers which files there are
             self._snapshot(local_files_only=True, allow_patterns=[*read, *(["*.py"] * self.code)])
         except LocalEntryNotFoundError:
@@ -135,7 +133,7 @@ def _lacking(folder: Path, vocabulary: bool, weights: bool = True) -> list[str]:
     if weights and not needed:
         lacking.append("weights")
     vocabularies = [n for n in names if n not in ("tokenizer_config.json", "special_tokens_map.json")]
-    if vocabulary and not any(fnmatch(name, pattern) for name in vocabularies for pattern in _IN_FOLDER):
+    if vocabulary and not any(fnmatch(name, pattern) for name in vocabularies for pattern in IN_FOLDER):
         lacking.append("a tokenizer")
     return lacking
 

@@ -182,12 +182,12 @@ class RWKV(Engine):
     def _from_hub(self, dry_run: bool = False) -> Any:
         """The file's path in the hub's cache, downloaded where needed; or, in a dry run, what is known of it."""
         from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+        from huggingface_hub.errors import HFValidationError, HTTPError  # type: ignore[attr-defined]  # that of the httpx it uses
 
         path, file = self.spec["path"], self.spec["file"]
         try:
             return hf_hub_download(path, file, revision=self.spec.get("revision"), dry_run=dry_run)
-        except (HfHubHTTPError, HFValidationError, OSError) as error:
+        except (HTTPError, HFValidationError, OSError) as error:
             raise UserError(
                 f"model {self.name}: {file} of {path} is neither in the hub's local cache nor to be had from the hub "
                 f"({first_line(error)}); download it first (hf download {path} {file}) and name the file as `path`"

@@ -6,9 +6,10 @@ from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from typing import Any, ClassVar, Self
 
-from rulerkit.corpora import STAND_INS, Source, cache_dir
+from rulerkit.corpora import STAND_INS, Source
 from rulerkit.errors import UserError, unknown
 from rulerkit.example import Draft, Draw, Piece, Room
+from rulerkit.paths import cache_dir
 from rulerkit.tokenizers.pieces import RULES, PieceEncoder
 from rulerkit.tokenizers.units import Units
 

@@ -91,7 +91,10 @@ def load_tokenizer(spec: str) -> Tokenizer:
 
 # --- folders and files ------------------------------------------------------------------------------------------------
 
-_IN_FOLDER = (
+ON_HUB = ["*token*", "tekken.json", "*.tiktoken", "chat_template*", "rwkv_vocab*"]
+"""The files of a repository that a tokenizer may need."""
+
+IN_FOLDER = (
     "tokenizer.json",
     "tokenizer.model",
     "tekken*.json",
@@ -103,12 +106,12 @@ _IN_FOLDER = (
 
 
 def _from_folder(spec: str, folder: Path) -> Tokenizer:
-    """The first file of a folder that is a vocabulary, in the order of `_IN_FOLDER`, with the settings beside it."""
-    for pattern in _IN_FOLDER:
+    """The first file of a folder that is a vocabulary, in the order of `IN_FOLDER`, with the settings beside it."""
+    for pattern in IN_FOLDER:
         for path in sorted(folder.glob(pattern)):
             if path.name not in ("tokenizer_config.json", "special_tokens_map.json"):
                 return _from_file(spec, path, "")
-    raise UserError(f"no tokenizer in the folder {folder}: none of {', '.join(_IN_FOLDER)} is there")
+    raise UserError(f"no tokenizer in the folder {folder}: none of {', '.join(IN_FOLDER)} is there")
 
 
 def _from_file(spec: str, path: Path, pattern: str) -> Tokenizer:
@@ -159,12 +162,11 @@ def _settings(folder: Path) -> dict[str, Any]:
 def _from_hub(name: str) -> Tokenizer:
     """The tokenizer files of a Hugging Face repository, from the local cache or downloaded."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError  # type: ignore[attr-defined]  # that of the httpx it uses
 
     try:
-        wanted = ["tokenizer*", "tekken.json", "*.tiktoken", "chat_template*", "special_tokens_map.json", "rwkv_vocab*"]
-        folder = snapshot_download(name, allow_patterns=wanted)
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        folder = snapshot_download(name, allow_patterns=ON_HUB)
+    except (HTTPError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(
             f"the tokenizer of {name} is neither in the local cache nor to be had from the hub ({reason}): "

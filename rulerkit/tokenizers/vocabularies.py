@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import re
 from ast import literal_eval
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rulerkit.errors import UserError
+from rulerkit.paths import cache_dir
 
 
 class Vocabulary(NamedTuple):
@@ -162,10 +164,17 @@ def ranks_file(name: str, data: bytes, pattern: str) -> Vocabulary:
     return _byte_pair(pattern, ranks, special, bos)
 
 
+def tiktoken_dir() -> Path:
+    """Where tiktoken's files are: as its own variables say, else in our cache, since its default is each node's /tmp."""
+    own = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
+    return Path(own) if own else cache_dir() / "tiktoken"
+
+
 def encoding_by_name(name: str) -> tuple[Vocabulary, bytes]:
     """A tiktoken encoding by its name, downloaded or cached by tiktoken, and the bytes that identify it."""
     import tiktoken
 
+    os.environ["TIKTOKEN_CACHE_DIR"] = str(tiktoken_dir())
     try:
         encoding = tiktoken.get_encoding(name)
     except OSError as error:
