@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,23 +42,43 @@ def perform(job: Job, environment: Mapping[str, str] | None = None) -> Iterator[
 
     `environment` is added to that of the steps, such as CUDA_VISIBLE_DEVICES.
     """
-    if owner := wait_for(job.stem.with_suffix(".lock")):
-        yield _outcome(job, job.title, "elsewhere", f"process {owner['pid']} on host {owner['host']} is at it")
-        return
-    if not is_open(job):
-        yield from (_outcome(job, title, "kept") for title in titles(job))
-        return
     try:
-        with disk(job.stem):
-            job.stem.parent.mkdir(parents=True, exist_ok=True)
-        with Lock(job.stem.with_suffix(".lock")), tempfile.TemporaryDirectory(prefix="rulerkit-") as local:
-            # files of a node's own: kernels on a network home get in each other's way
-            own = {"IPYTHONDIR": f"{local}/ipython", "JUPYTER_RUNTIME_DIR": f"{local}/runtime"}
-            yield from _steps(job, {**os.environ, **own, **(environment or {})})
+        if reason := _elsewhere(job):
+            yield _outcome(job, job.title, "elsewhere", reason)
+        elif not is_open(job):
+            yield from (_outcome(job, title, "kept") for title in titles(job))
+        else:
+            yield from _alone(job, environment or {})
     except Stopped:
         return  # the records say "running", the lock is gone: a later call goes on
     except UserError as error:
         yield _outcome(job, job.title, "failed", str(error), job.stem.with_suffix(".log"))
+
+
+def _elsewhere(job: Job) -> str:
+    """Which other process is at it, or at the answers that it reads; "" where none is."""
+    for what, lock in (("it", job.stem.with_suffix(".lock")), *((f"{name}'s answers", job.lock_of(name)) for name in job.after)):
+        if owner := wait_for(lock):
+            return f"process {owner['pid']} on host {owner['host']} is at {what}"
+    return ""
+
+
+def _alone(job: Job, environment: Mapping[str, str]) -> Iterator[Outcome]:
+    """The steps, under the job's lock."""
+    with disk(job.stem):
+        job.stem.parent.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as held:
+        try:
+            held.enter_context(Lock(job.stem.with_suffix(".lock")))
+        except UserError:  # somebody was faster, or the disk refuses
+            if not (reason := _elsewhere(job)):
+                raise
+            yield _outcome(job, job.title, "elsewhere", reason)
+            return
+        local = held.enter_context(tempfile.TemporaryDirectory(prefix="rulerkit-"))
+        # files of a node's own: kernels on a network home get in each other's way
+        own = {"IPYTHONDIR": f"{local}/ipython", "JUPYTER_RUNTIME_DIR": f"{local}/runtime"}
+        yield from _steps(job, {**os.environ, **own, **environment})
 
 
 class Stopped(Exception):  # noqa: N818  (no fault of anybody's)
@@ -106,7 +126,7 @@ def _predictions(job: Job, record: Path, starts: list[dict[str, Any]], environme
         return _outcome(job, job.title, "kept")
     log, before = job.stem.with_suffix(".log"), read_record(record)
     kept = {"not_run": before["not_run"]} if "not_run" in before and before.get("model") == _plain(job.model) else {}
-    write_record(record, {"state": "running", "model": job.model, "starts": starts, **_here(), **kept})
+    write_record(record, {"state": "running", "model": job.model, "starts": starts, **_here(environment), **kept})
     status = _call(["predictions", str(job.file)], log, environment, [job.again])
     left = job.unanswered(job.needs)
     error = _last_line(log, status) if status else left and f"{left[0][0]} has {left[0][1]} of {left[0][0].wanted}"
@@ -124,7 +144,7 @@ def _notebook(job: Job, run: Run, starts: list[dict[str, Any]], environment: dic
     if missing and not any(need.have for need in needs):
         return _outcome(job, run.title, "missing", f"none of its {len(needs)} cells has an answer yet")
     about = {"source": run.source, "answers": fingerprint(needs)}
-    write_record(run.record, {"state": "running", "starts": starts, **_here(), **about})
+    write_record(run.record, {"state": "running", "starts": starts, **_here(environment), **about})
     with disk(run.output):
         run.output.unlink(missing_ok=True)
     papermill = [sys.executable, "-m", "papermill", *run.command]
@@ -221,8 +241,8 @@ def _outcome(job: Job, title: str, state: str, says: str = "", log: Path | None 
     return Outcome(title, state, says, log, job.again)
 
 
-def _here() -> dict[str, Any]:
-    return {"host": socket.gethostname(), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"), "started": time.time()}
+def _here(environment: Mapping[str, str]) -> dict[str, Any]:
+    return {"host": socket.gethostname(), "gpus": environment.get("CUDA_VISIBLE_DEVICES"), "started": time.time()}
 
 
 def _plain(value: Any) -> Any:

@@ -7,9 +7,10 @@ went), `.log` (what was said), `.lock` (while it runs).
 """
 
 import json
+import os
 import shlex
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,6 +26,7 @@ from rulerkit.inference.cells import answered
 from rulerkit.inference.store import disk, write_whole
 from rulerkit.models import gpus_and_nodes
 from rulerkit.params import read_notebook, read_yaml
+from rulerkit.paths import home
 from rulerkit.studies import Study, name_of
 
 
@@ -148,9 +150,13 @@ class Job:
         """The cells that one of its notebooks reads."""
         return needs_of(run.studies) if self.model else self.needs
 
+    def lock_of(self, model: str) -> Path:
+        """The lock of a model's job."""
+        return self.file.parents[1] / model / "predictions.lock"
+
     def not_run(self, model: str) -> dict[int, str]:
         """The lengths that a model cannot be given, with the reasons that its last try found."""
-        record = read_record(self.file.parents[1] / model / "predictions.json")
+        record = read_record(self.lock_of(model).with_suffix(".json"))
         if self.model and record.get("model") != json.loads(json.dumps(self.model)):
             return {}  # another spec may fit
         return {int(length): str(reason) for length, reason in record.get("not_run", {}).items()}
@@ -172,17 +178,46 @@ class Job:
                 for r in self.runs
             ],
             "after": list(self.after),
+            "home": str(home()),
         }
         head = f"# What `rulerkit run {self.file.name}` does; written by `rulerkit batch`.\n"
         with disk(self.file):
+            text = head + yaml.safe_dump(about, sort_keys=False, width=120, allow_unicode=True)
+        with disk(self.file):
             self.file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(self.file, head + yaml.safe_dump(about, sort_keys=False, width=120, allow_unicode=True))
+            if not self.file.exists() or self.file.read_text(encoding="utf-8") != text:
+                write_whole(self.file, text)
+
+
+class Tokens:
+    """How many tokens of prompts and answers some jobs have left, at most; a file is read again only when it has grown."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self._needs = [need for job in jobs for need in job.needs if need.length not in job.not_run(need.model)]
+        self._known: dict[Path, tuple[int, int]] = {}
+
+    def left(self) -> int:
+        """Now."""
+        return sum((need.wanted - self._have(need)) * need.length for need in self._needs)
+
+    def _have(self, need: Need) -> int:
+        try:
+            size = need.path.stat().st_size
+        except OSError:
+            return 0
+        if self._known.get(need.path, (-1, 0))[0] != size:
+            self._known[need.path] = size, need.have
+        return self._known[need.path][1]
 
 
 def read_job(path: Path) -> Job:
-    """The job that a file describes; `UserError` where it is none."""
+    """The job that a file describes; `UserError` where it is none.
+
+    Its paths count from the project that it was planned in, from whatever folder it is run.
+    """
     content = read_yaml(path)
     try:
+        os.environ.setdefault("RULERKIT_HOME", content["home"])
         asks = tuple(Ask(Path(a["notebook"]), a["parameters"]) for a in content["asks"])
         runs = tuple(
             Run(Path(r["notebook"]), r["parameters"], r["subject"], Path(r["output"])) for r in content["runs"]

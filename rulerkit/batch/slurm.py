@@ -245,9 +245,10 @@ def queued() -> dict[str, Queued]:
     return {line[1]: Queued(line[0], line[2], line[3]) for line in lines if len(line) == 4}
 
 
-def name_of(job: Job) -> str:
-    """What Slurm calls a job of ours."""
-    return _name(job.stem)
+def find(job: Job, among: Mapping[str, Queued]) -> Queued | None:
+    """Where in the queue a job of ours is: by itself, or within one that takes whole nodes."""
+    nodes = f"rulerkit-{job.file.parents[1].name}-node"
+    return among.get(_name(job.stem)) or next((q for n, q in among.items() if job.model and n.startswith(nodes)), None)
 
 
 def _slurm(*command: str) -> str:

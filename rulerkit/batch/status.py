@@ -50,7 +50,7 @@ def steps(jobs: Iterable[Job]) -> list[Step]:
 
 
 def _of_job(job: Job, in_queue: Mapping[str, slurm.Queued]) -> list[Step]:
-    owner, queued = holder(job.stem.with_suffix(".lock")), in_queue.get(slurm.name_of(job))
+    owner, queued = holder(job.stem.with_suffix(".lock")), slurm.find(job, in_queue)
     busy = ("", "")
     if owner:
         number = f", job {owner['job']}" if owner["job"] else ""

@@ -1,7 +1,11 @@
 """The commands about batches: batch, run, status."""
 
+import os
 import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +13,8 @@ import typer
 
 from rulerkit.cli.options import Set, settings_of
 from rulerkit.errors import UserError
+
+_LOOK = 2.0  # seconds between two looks at files that grow
 
 Jobs = Annotated[
     int | None, typer.Option("--jobs", help="Jobs side by side; default: as GPUs and processors allow.", min=1)
@@ -61,7 +67,7 @@ def run_jobs(
     """Do jobs that `rulerkit batch` has planned, on this machine: the one command that any scheduler can call."""
     from rulerkit.batch.jobs import read_job
 
-    if _execute([read_job(file) for file in files], gpus, jobs):
+    if _execute([read_job(file) for file in dict.fromkeys(file.absolute() for file in files)], gpus, jobs):
         raise typer.Exit(1)
 
 
@@ -92,11 +98,15 @@ def _execute(jobs: Any, gpus: str | None, side_by_side: int | None) -> int:
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that steps are ended in order
     here = queue.gpus_here(gpus)
+    if gpus is not None and not here:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # none is handed out, so none must be found
     queue.check(jobs, here)
-    kept = failed = 0
-    with tqdm(total=sum(len(titles(job)) for job in jobs), unit=" steps", disable=None) as bar:
+    kept, open_ = 0, []
+    steps, ended = sum(len(titles(job)) for job in jobs), 0
+    with tqdm(unit=" tokens", unit_scale=True, disable=None, smoothing=0.05) as bar, _following(jobs, bar):
         for outcome in queue.execute(jobs, here, side_by_side):
-            bar.update()
+            ended += 1
+            bar.set_postfix_str(f"{ended}/{steps} steps", refresh=True)
             if outcome.state == "kept":
                 kept += 1
                 continue
@@ -106,10 +116,39 @@ def _execute(jobs: Any, gpus: str | None, side_by_side: int | None) -> int:
             )
             if outcome.state in ("failed", "incomplete"):
                 bar.write(f"           log: {outcome.log}\n           again: {outcome.again}")
-            failed += outcome.state not in ("done", "elsewhere")
+            if outcome.state not in ("done", "elsewhere"):
+                open_.append(f"{outcome.title} ({outcome.state})")
     if kept:
         typer.echo(f"{kept} steps were done before; nothing was asked again")
-    return failed
+    if open_:
+        typer.echo(f"{len(open_)} steps are not done: {', '.join(open_)}", err=True)
+    return len(open_)
+
+
+@contextmanager
+def _following(jobs: Any, bar: Any) -> Iterator[None]:
+    """A bar over the tokens of all models, read from the files that grow; nothing is counted where nobody looks."""
+    from rulerkit.batch.jobs import Tokens
+
+    tokens, over = Tokens([job for job in jobs if job.model]), threading.Event()
+    bar.total = tokens.left()
+
+    def follow() -> None:
+        total = bar.total
+        while not over.wait(_LOOK):
+            bar.n = max(0, total - tokens.left())
+            bar.refresh()
+
+    watcher = threading.Thread(target=follow, daemon=True)
+    if not bar.disable:
+        watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if not bar.disable:
+            watcher.join()
+            bar.n = max(0, bar.total - tokens.left())
 
 
 def _list(jobs: Any) -> None:
