@@ -33,7 +33,7 @@ test: $(VENV)/.dev $(VENV)/.torch
 	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 test-vllm: .venv-vllm/.made
-	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/test_vllm.py
+	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/test_vllm.py tests/test_vllm_nodes.py
 
 test-slurm: $(VENV)/.dev
 	RULERKIT_TEST_SLURM=1 $(BIN)/python -m pytest tests/test_slurm.py

@@ -1,22 +1,30 @@
-"""Batches: planned and checked as a whole, then executed by real papermill, whatever single notebooks do."""
+"""Batches: planned and checked as a whole, then executed by real papermill, whatever single notebooks do; again, only
+what is missing."""
 
 import json
-import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from rulerkit.batch import Batch, execute, read_batch
+import rulerkit as rk
+from rulerkit.batch import Batch, read_batch
+from rulerkit.batch.execution import Outcome
+from rulerkit.batch.jobs import read_job
+from rulerkit.batch.queue import execute
 from rulerkit.errors import UserError
+from tests.batches import Project, printed, told
 from tests.projects import FREE, make_project, notebook
 
 REPOSITORY = Path(__file__).parents[1]
-Notebook = dict[str, Any]
+one_story = pytest.mark.xdist_group("batch")
 
 
 @pytest.fixture
@@ -35,27 +43,21 @@ def plan(project: Path, content: Any, **settings: Any) -> Batch:
     return read_batch(path, settings)
 
 
-def rulerkit(root: Path, *arguments: object) -> "subprocess.CompletedProcess[str]":
-    call = [sys.executable, "-c", "from rulerkit.cli import main; main()", *map(str, arguments)]
-    env = {**os.environ, "RULERKIT_HOME": str(root)}
-    return subprocess.run(call, capture_output=True, text=True, timeout=300, cwd=root.parent, env=env, check=False)
-
-
 # --- planning ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_demo_as_it_would_run(project: Path) -> None:
-    before = sorted(project.rglob("*"))
-    ended = rulerkit(project, "batch", "params/batches/demo.yaml", "--dry-run")
+def test_the_demo_as_it_would_run(tmp_path: Path) -> None:
+    project = Project(tmp_path / "project")
+    before = sorted(project.root.rglob("*"))
+    ended = project.call("batch", "params/batches/demo.yaml", "--dry-run")
     assert (ended.returncode, ended.stderr) == (0, "")
-    *runs, total = ended.stdout.splitlines()
-    titles = ["all 00_tasks", *(f"{name} 01_main_results" for name in DEMO), "all 01_main_results"]
-    assert [line.split("  ")[0].strip() for line in runs] == titles
-    assert runs[1].endswith(f"{project}/outputs/notebooks/demo/reader-4096/01_main_results.ipynb")
-    assert "15,974,400 tokens" in runs[1]  # 13 tasks x 20 examples x (4K + 8K + 16K + 32K)
-    assert "79,872,000 tokens" in runs[-1]  # of five models
-    assert total.startswith("7 notebooks")
-    assert sorted(project.rglob("*")) == before
+    *lines, total = ended.stdout.splitlines()
+    own = [f"{name} {what}" for name in DEMO for what in ("predictions", "01_main_results")]
+    assert [line.split("  ")[0].strip() for line in lines] == [*own, "all 00_tasks", "all 01_main_results"]
+    assert re.search(" 15,974,400 tokens, 0 GPUs$", lines[0])  # 13 tasks x 20 examples x (4K + 8K + 16K + 32K)
+    assert lines[1].endswith(f"{project.root}/outputs/notebooks/demo/reader-4096/01_main_results.ipynb")
+    assert total.startswith("7 notebooks; 79,872,000 tokens")  # of five models
+    assert sorted(project.root.rglob("*")) == before
 
 
 DEMO = ("reader-4096", "reader-8192", "reader-16384", "perfect", "mute")
@@ -148,125 +150,351 @@ def test_an_error_in_the_file_is_one_line_and_status_two(project: Path) -> None:
     content = {"models": ["mute"], "notebooks": ["10_small", "10_smal"]}
     with pytest.raises(UserError) as error:
         plan(project, content)
-    ended = rulerkit(project, "batch", "params/batches/mine.yaml")
-    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"rulerkit: {error.value}\n")
+    for command in ("batch", "status"):
+        call = [sys.executable, "-m", "rulerkit", command, "params/batches/mine.yaml"]
+        ended = subprocess.run(call, capture_output=True, text=True, timeout=300, check=False)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"rulerkit: {error.value}\n")
     assert not (project / "outputs").exists()
 
 
-# --- running ----------------------------------------------------------------------------------------------------------
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_for_each_model_and_one_for_each_notebook_over_several(project: Path) -> None:
+    notebook(project / "notebooks/40_found.ipynb", 'run = "main"\noutputs = "outputs"\n', FREE)
+    content = {
+        "models": ["mute", "perfect"],
+        "notebooks": ["10_small", {"notebook": "20_fails", "models": ["mute"], "parameters": {"num_examples": 4}}],
+        "together": [{"notebook": "10_small", "models": ["perfect", "reader-1024"]}, "40_found"],
+        "parameters": {"lengths": [1024], "num_examples": 2, "run": "r"},
+    }
+    jobs = plan(project, content).jobs
+    folder = project / "outputs/notebooks/r"
+    assert [(job.title, [run.title for run in job.runs], job.after) for job in jobs] == [
+        ("mute predictions", ["mute 10_small", "mute 20_fails"], ()),
+        ("perfect predictions", ["perfect 10_small"], ()),
+        ("reader-1024 predictions", [], ()),
+        ("all 10_small", ["all 10_small"], ("perfect", "reader-1024")),
+        ("all 40_found", ["all 40_found"], ("mute", "perfect", "reader-1024")),
+    ]
+    assert [job.file for job in jobs[2:4]] == [
+        folder / "reader-1024/mine.job.yaml",
+        folder / "all/mine-10_small.job.yaml",
+    ]
+    assert [(need.task, need.length, need.wanted) for need in jobs[0].needs] == [("vt", 1024, 4)]
+    assert [need.wanted for need in jobs[0].reads(jobs[0].runs[0])] == [2]
+    assert {need.model for need in jobs[4].needs} == {"mute", "perfect", "reader-1024"}
+
+
+def test_no_notebook_is_forgotten_whomever_it_asks(project: Path) -> None:
+    """One asks nobody, though it is about a model; one asks another model beside its own, so it waits for both."""
+    asks = 'import rulerkit as rk\nrk.evaluate(rk.study(globals(), models=[model, "perfect"]))\n'
+    parameters = 'model = "mute"\nmodels = None\ntasks = ["vt"]\nlengths = [1024]\nrun = "main"\noutputs = "outputs"\n'
+    notebook(project / "notebooks/40_asks_nobody.ipynb", parameters, "print(model)\n")
+    notebook(project / "notebooks/41_beside.ipynb", parameters, asks)
+    jobs = plan(project, {"models": ["mute", "reader-1024"], "notebooks": ["40_asks_nobody"]}).jobs
+    assert [(job.model, [run.title for run in job.runs]) for job in jobs] == [
+        (None, ["mute 40_asks_nobody"]),
+        (None, ["reader-1024 40_asks_nobody"]),
+    ]
+    assert len({job.file for job in jobs} | {job.stem for job in jobs}) == 4
+    jobs = plan(project, {"models": ["mute", "reader-1024"], "notebooks": ["40_asks_nobody", "41_beside"]}).jobs
+    assert [(job.name, [run.title for run in job.runs], job.after) for job in jobs] == [
+        ("mute", ["mute 40_asks_nobody"], ()),
+        ("perfect", [], ()),
+        ("reader-1024", ["reader-1024 40_asks_nobody"], ()),
+        ("mute-41_beside", ["mute 41_beside"], ("mute", "perfect")),
+        ("reader-1024-41_beside", ["reader-1024 41_beside"], ("perfect", "reader-1024")),
+    ]
+
+
+def test_a_job_file_holds_all_of_a_job(project: Path) -> None:
+    content = {
+        "models": [{"base": "reader-4096", "window": 512, "label": "ein Leser, ü"}, "mute"],
+        "notebooks": ["10_small"],
+        "together": ["20_fails"],
+        "parameters": {"lengths": ["1K"], "num_examples": 2, "tasks": [{"base": "vt", "num_hops": 2}]},
+    }
+    for job in plan(project, content).jobs:
+        job.save()
+        again = read_job(job.file)
+        assert replace(again, asks=()) == replace(job, asks=())
+        assert [(a.notebook, a.parameters) for a in again.asks] == [(a.notebook, a.parameters) for a in job.asks]
+        assert again.needs == job.needs
+        before = job.file.stat()
+        job.save()
+        assert job.file.stat() == before, "written again only where it differs"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "cannot read .*No such file"),
+        ("", "holds nothing"),
+        ("model: [", "is not YAML"),
+        ("name: a\nmodel: null\n", "is no job file .*KeyError"),
+        ("models: [mute]\nnotebooks: [10_small]\n", "is no job file .*`rulerkit batch` writes them"),
+        ("{home: /, name: a, model: null, asks: [3], runs: [], after: []}", "is no job file"),
+        ("{home: /, name: a, model: mute, asks: [], runs: [], after: []}", "is no job file"),
+        ("{home: /, name: a, model: {name: a}, asks: [], runs: [], after: []}", "is no job file"),
+        ("{home: /, name: a, model: null, asks: [], runs: 3, after: []}", "is no job file"),
+    ],
+)
+def test_a_broken_job_file_is_one_line(project: Path, content: str | None, says: str) -> None:
+    file = project / "a.job.yaml"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(UserError, match=says) as error:
+        read_job(file)
+    assert str(file) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+# --- running, and running again ---------------------------------------------------------------------------------------
 
 
 class Ran(NamedTuple):
-    """A batch that was executed: where, how the command ended, and the notebooks it left, by subject and name."""
+    """What a call left: how it ended, its executed notebooks and when each was written, and what was asked in it."""
 
-    root: Path
     ended: "subprocess.CompletedProcess[str]"
-    books: dict[str, Notebook]
+    books: dict[str, dict[str, Any]]
+    written: dict[str, float]
+    asked: list[tuple[str, str]]
+    logs: dict[str, str]
+
+
+class Story(NamedTuple):
+    """One batch, called again and again."""
+
+    project: Project
+    first: Ran
+    repeated: Ran
+    """The command that the failure names, from another folder."""
+    changed: Ran
+    """With the fault mended, another parameter of one notebook, and two cells deleted, one of which is answered otherwise."""
+    last: Ran
+    """Nothing was left to do."""
+
+    def written(self, before: Ran, after: Ran) -> set[str]:
+        """The notebooks that were executed between two calls."""
+        return {name for name, when in after.written.items() if before.written.get(name) != when}
+
+
+def call(project: Project, *arguments: object, cwd: Path | None = None) -> Ran:
+    before = len(project.journal())
+    ended = project.call(*arguments, cwd=cwd)
+    written = project.executed("r")
+    books = {name: project.book(name, "r") for name in written}
+    folder = project.root / "outputs/notebooks/r"
+    logs = {str(file.relative_to(folder).with_suffix("")): file.read_text() for file in folder.rglob("*.log")}
+    asked = [(row.model, row.prompt) for row in project.journal()[before:]]
+    return Ran(ended, books, written, asked, logs)
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """Two readers, two notebooks each, of which one fails for one reader, one without a model, one over both."""
-    root = make_project(tmp_path_factory.mktemp("batch") / "project")
-    content = {
-        "models": ["reader-1024", "perfect"],
-        "notebooks": ["20_fails", "10_small", "30_free"],
-        "together": ["10_small"],
-        "parameters": {"run": "r", "lengths": [1024], "num_examples": 1, "tasks": ["vt"], "seed": 5},
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    """Two models; a notebook each, one that fails for one of them, one over both: all over the same cells."""
+    project = Project(tmp_path_factory.mktemp("batch") / "project")
+    fails = 'from pathlib import Path\nassert not Path("{}").exists(), "the first line\\nthe last line"\n'
+    project.notebook("50_own")
+    project.notebook("51_fails", source=fails.format(project.root / "fails"))
+    project.notebook("52_both")
+    own = {"notebook": "50_own", "parameters": {"shade": "red", "tasks": ["vt"]}}
+    fwe = {"notebook": "51_fails", "models": [told("first")], "parameters": {"tasks": ["fwe"], "num_examples": 4}}
+    content: dict[str, Any] = {
+        "models": [told("first"), told("second")],
+        "notebooks": [fwe, own],
+        "together": ["52_both"],
+        "parameters": {"run": "r", "seed": 5, "lengths": [1024], "tasks": ["vt", "fwe"]},
     }
-    (root / "params/batches/mine.yaml").write_text(json.dumps(content))
-    ended = rulerkit(root, "batch", "params/batches/mine.yaml", "--jobs", 3)
-    paths = (root / "outputs/notebooks/r").rglob("*.ipynb")
-    return Ran(root, ended, {f"{path.parent.name} {path.stem}": json.loads(path.read_text()) for path in paths})
+    batch = project.batch(content)
+    (project.root / "fails").touch()
+    first = call(project, "batch", batch, "--jobs", 3)
+
+    (again,) = {line.partition("again: ")[2] for line in first.ended.stdout.splitlines() if "again: " in line}
+    (project.root / "elsewhere").mkdir()
+    repeated = call(project, *shlex.split(again)[1:], cwd=project.root / "elsewhere")
+
+    (project.root / "fails").unlink()
+    own["parameters"] = {"shade": "green", "tasks": ["vt"]}
+    project.batch(content)
+    for cell in ("first/fwe/1024", "second/vt/1024"):
+        (project.root / f"outputs/predictions/r/{cell}.jsonl").unlink()
+    project.set("first", "wrong", 1)
+    changed = call(project, "batch", batch)
+    return Story(project, first, repeated, changed, call(project, "batch", batch))
 
 
-def said(book: Notebook) -> str:
-    return "".join("".join(out.get("text", [])) for cell in book["cells"] for out in cell.get("outputs", []))
+@pytest.mark.slow
+@one_story
+def test_executed_notebooks_lie_by_run_and_model(story: Story) -> None:
+    books = story.first.books
+    assert sorted(books) == ["all/52_both", "first/50_own", "first/51_fails", "second/50_own"]
+    assert "second 2 rows" in printed(books["second/50_own"])
+    assert "first+second 10 rows" in printed(books["all/52_both"]), "4 of them were asked for by another notebook"
+    command, *_ = story.first.logs["second/50_own"].splitlines()
+    assert command.startswith("$ RULERKIT_ASK=never ")
+    assert " -m papermill " in command
 
 
-def test_executed_notebooks_lie_by_run_and_model(ran: Ran) -> None:
-    assert sorted(ran.books) == [
-        "all 10_small",
-        "all 30_free",
-        "perfect 10_small",
-        "perfect 20_fails",
-        "reader-1024 10_small",
-        "reader-1024 20_fails",
-    ]
-    assert "perfect [1]" in said(ran.books["perfect 20_fails"])
-    assert "reader-1024 [1]" in said(ran.books["reader-1024 10_small"])
-    assert "reader-1024+perfect [1, 1]" in said(ran.books["all 10_small"])
-    assert "seed 5" in said(ran.books["all 30_free"])
-    log = (ran.root / "outputs/notebooks/r/perfect/10_small.log").read_text()
-    assert log.startswith("$ ")
-    assert "papermill" in log.splitlines()[0]
+@pytest.mark.slow
+@one_story
+def test_inference_that_is_shared_is_done_once(story: Story) -> None:
+    """2 examples for one notebook and 4 for another are 4; no notebook asks by itself."""
+    assert set(Counter(story.first.asked).values()) == {1}
+    assert Counter(model for model, _ in story.first.asked) == {"first": 6, "second": 4}
+    assert story.project.rows("r") == {
+        "first/fwe/1024": [0, 1, 2, 3],
+        "first/vt/1024": [0, 1],
+        "second/fwe/1024": [0, 1],
+        "second/vt/1024": [0, 1],
+    }
 
 
-def test_a_failing_notebook_stops_nobody_and_keeps_its_error(ran: Ran) -> None:
-    assert ran.ended.returncode == 1
-    assert "Traceback" not in ran.ended.stderr
-    done = re.findall(r"^done +(.+)$", ran.ended.stdout, re.MULTILINE)
-    own = {"reader-1024 10_small", "perfect 20_fails", "perfect 10_small", "all 30_free"}
-    assert set(done) == {*own, "all 10_small"}
-    assert done[-1] == "all 10_small"
-    errors = [
-        output
-        for cell in ran.books["reader-1024 20_fails"]["cells"]
-        for output in cell.get("outputs", [])
-        if output["output_type"] == "error"
-    ]
+@pytest.mark.slow
+@one_story
+def test_a_failing_notebook_stops_nobody_and_keeps_its_error(story: Story) -> None:
+    assert story.first.ended.returncode == 1
+    done = re.findall(r"^done +(.+)$", story.first.ended.stdout, re.MULTILINE)
+    assert set(done) == {"first predictions", "second predictions", "first 50_own", "second 50_own", "all 52_both"}
+    assert done[-1] == "all 52_both"
+    cells = story.first.books["first/51_fails"]["cells"]
+    errors = [out for cell in cells for out in cell.get("outputs", []) if out["output_type"] == "error"]
     assert [error["evalue"] for error in errors] == ["the first line\nthe last line"]
 
 
-def test_what_failed_is_named_with_the_command_to_repeat_it(ran: Ran) -> None:
-    lines = ran.ended.stdout.splitlines()
+@pytest.mark.slow
+@one_story
+def test_what_failed_is_named_with_the_command_to_repeat_it(story: Story) -> None:
+    root, lines = story.project.root, story.first.ended.stdout.splitlines()
     (place,) = (number for number, line in enumerate(lines) if line.startswith("FAILED"))
-    assert lines[place] == "FAILED  reader-1024 20_fails: AssertionError: the first line the last line"
-    assert lines[place + 1].split() == ["log:", f"{ran.root}/outputs/notebooks/r/reader-1024/20_fails.log"]
-    label, _, command = lines[place + 2].strip().partition(" ")
-    assert label == "again:"
-    env = {**os.environ, "RULERKIT_HOME": str(ran.root)}
-    again = subprocess.run(shlex.split(command), capture_output=True, text=True, timeout=120, env=env, check=False)
-    assert again.returncode != 0
-    assert again.stderr.rstrip().endswith("the last line")
+    assert lines[place].split(maxsplit=1) == ["FAILED", "first 51_fails: AssertionError: the first line the last line"]
+    assert lines[place + 1].split() == ["log:", f"{root}/outputs/notebooks/r/first/51_fails.log"]
+    assert lines[place + 2].split() == ["again:", "rulerkit", "run", f"{root}/outputs/notebooks/r/first/mine.job.yaml"]
+    assert story.first.logs["first/51_fails"].rstrip().endswith("the last line")
+    assert "1 steps are not done: first 51_fails (failed)" in story.first.ended.stderr
 
 
-def test_the_leaderboard_and_the_places_end_the_report(ran: Ran) -> None:
-    leaderboard, figures, tables, notebooks = ran.ended.stdout.rstrip().rsplit("\n", 3)
-    assert re.search(r"^perfect reader .*100\.0", leaderboard, re.MULTILINE)
-    assert "reader (1K window)" in leaderboard
+@pytest.mark.slow
+@one_story
+def test_the_leaderboard_and_the_places_end_the_report(story: Story) -> None:
+    leaderboard, figures, tables, notebooks = story.last.ended.stdout.rstrip().rsplit("\n", 3)
+    assert re.search(r"^second .*100\.0", leaderboard, re.MULTILINE)
+    assert re.search(r"^first .*50\.0", leaderboard, re.MULTILINE)
     for line, kind in ((figures, "figures"), (tables, "tables"), (notebooks, "notebooks")):
-        assert line.split() == [f"{kind}:", f"{ran.root}/outputs/{kind}/r"]
+        assert line.split() == [f"{kind}:", f"{story.project.root}/outputs/{kind}/r"]
 
 
-def test_one_model_is_never_asked_by_two_notebooks_at_once(ran: Ran) -> None:
-    """They would write the same predictions, and the second would be refused."""
-
-    def span(subject: str, name: str) -> tuple[str, str]:
-        about = ran.books[f"{subject} {name}"]["metadata"]["papermill"]
+@pytest.mark.slow
+@one_story
+def test_one_notebook_of_a_model_after_the_other(story: Story) -> None:
+    def span(name: str) -> tuple[str, str]:
+        about = story.first.books[name]["metadata"]["papermill"]
         return about["start_time"], about["end_time"]
 
-    for subject in ("reader-1024", "perfect"):
-        assert span(subject, "20_fails")[1] <= span(subject, "10_small")[0]
-        assert span(subject, "10_small")[1] <= span("all", "10_small")[0]
+    assert span("first/51_fails")[1] <= span("first/50_own")[0]
+    assert max(span("first/50_own")[1], span("second/50_own")[1]) <= span("all/52_both")[0]
 
 
-def test_unwritable_outputs_fail_every_run_and_raise_nothing(project: Path) -> None:
+@pytest.mark.slow
+@one_story
+def test_the_command_to_repeat_it_does_that_alone(story: Story) -> None:
+    assert story.repeated.ended.returncode == 1
+    assert story.written(story.first, story.repeated) == {"first/51_fails"}
+    assert story.repeated.asked == []
+    assert "2 steps were done before" in story.repeated.ended.stdout
+
+
+@pytest.mark.slow
+@one_story
+def test_only_what_has_changed_is_done_again(story: Story) -> None:
+    """A cell that was deleted is answered again; where that changed nothing, nobody who reads it is executed again."""
+    assert story.changed.ended.returncode == 0
+    assert Counter(model for model, _ in story.changed.asked) == {"first": 4, "second": 2}
+    assert set(story.changed.asked) < set(story.first.asked)
+    expected = {"first/51_fails", "first/50_own", "second/50_own", "all/52_both"}
+    assert story.written(story.repeated, story.changed) == expected
+    assert '"shade": "green"' in json.dumps(story.changed.books["second/50_own"]["metadata"]["papermill"])
+
+
+@pytest.mark.slow
+@one_story
+def test_where_nothing_is_left_nothing_is_done(story: Story) -> None:
+    assert (story.last.ended.returncode, story.last.ended.stderr) == (0, "")
+    assert story.last.ended.stdout.startswith("6 steps were done before; nothing was asked again\n")
+    assert story.last.asked == []
+    assert story.written(story.changed, story.last) == set()
+    assert list(story.project.root.rglob("*.lock")) == []
+
+
+# --- what a notebook of a batch gets ----------------------------------------------------------------------------------
+
+
+def test_where_nobody_may_be_asked_what_is_kept_is_returned(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = rk.study({"model": "perfect", "tasks": ["vt", "fwe"], "lengths": [1024], "num_examples": 1})
+    rk.evaluate(replace(asked, tasks=asked.tasks[:1]), progress=False)
+    monkeypatch.setenv("RULERKIT_ASK", "never")
+    cells = rk.evaluate(replace(asked, num_examples=2))
+    assert [(cell.task, len(cell.rows)) for cell in cells] == [("vt", 1)]
+    assert capsys.readouterr().err.splitlines() == [
+        "not answered: perfect vt at 1024: 1 of 2 examples",
+        "not answered: perfect fwe at 1024: 0 of 2 examples",
+    ]
+    with pytest.raises(UserError, match="was made with seed 42, now it is 7"):
+        rk.evaluate(replace(asked, seed=7))
+    with pytest.raises(
+        UserError, match=r"^nothing was answered yet \(perfect vt at 1024: 0 of 1 .*`rulerkit batch`"
+    ) as error:
+        rk.evaluate(replace(asked, run="other"))
+    assert "\n" not in str(error.value)
+
+
+# --- what a disk or a kernel refuses ----------------------------------------------------------------------------------
+
+
+def test_unwritable_outputs_are_one_line(project: Path) -> None:
     (project / "outputs").write_text("a file where a folder should be")
     batch = plan(project, {"models": ["mute", "perfect"], "notebooks": ["10_small"], "together": ["10_small"]})
-    ended = list(execute(batch))
-    assert [run.title for run, _ in ended][-1] == "all 10_small"
-    assert len(ended) == 3
-    for _, error in ended:
-        assert error is not None
-        assert re.fullmatch(r"cannot write .*ipynb: Not a directory; choose another folder with `outputs:`", error)
+    with pytest.raises(UserError, match=r"cannot write .*job\.yaml: (Not a directory|File exists)") as error:
+        batch.jobs[0].save()
+    assert "\n" not in str(error.value)
+    ended = list(execute(batch.jobs))
+    assert [(each.title, each.state) for each in ended] == [
+        *((f"{name} predictions", "failed") for name in ("mute", "perfect")),
+        ("all 10_small", "failed"),
+    ]
+    assert all(re.match("cannot write .*make room or choose a folder that can be written", each.says) for each in ended)
     assert (project / "outputs").read_text() == "a file where a folder should be"
 
 
 def test_a_notebook_that_never_starts_shows_the_last_line_of_its_log(project: Path) -> None:
     path = project / "notebooks/10_small.ipynb"
     path.write_text(path.read_text().replace('"python3"', '"no-such-kernel"'))
-    ((run, error),) = execute(plan(project, {"models": ["mute"], "notebooks": ["10_small"]}))
-    assert error is not None
-    assert re.fullmatch(r"exit status \d+: .*no-such-kernel.*", error)
-    assert run.log.read_text().rstrip().endswith(error.partition(": ")[2])
+    (job,) = plan(project, {"models": ["mute"], "notebooks": ["10_small"]}).jobs
+    job.save()
+    predictions, failed = execute([job])
+    assert (predictions.state, failed.state) == ("done", "failed")
+    assert re.fullmatch(r"exit status \d+: .*no-such-kernel.*", failed.says)
+    assert failed.log == job.runs[0].log
+    assert job.runs[0].log.read_text().rstrip().endswith(failed.says.partition(": ")[2])
+
+
+def test_what_is_wrong_in_one_job_stops_no_other(project: Path) -> None:
+    """A notebook that was taken away since, a row that nobody can read: told, and the others go on."""
+    content = {"models": ["mute", "perfect"], "notebooks": ["10_small"], "parameters": {"lengths": [1024]}}
+    jobs = [replace(job, runs=()) for job in plan(project, content).jobs]
+    for job in jobs:
+        job.save()
+    assert [outcome.state for outcome in execute(jobs)] == ["done", "done"]
+    shutil.copy(project / "notebooks/10_small.ipynb", project / "notebooks/gone.ipynb")
+    gone = replace(jobs[0].asks[0], notebook=project / "notebooks/gone.ipynb")
+    broken, other = replace(jobs[0], asks=(gone,)), replace(jobs[1], asks=jobs[1].asks)
+    (project / "notebooks/gone.ipynb").unlink()
+    ended: list[Outcome] = list(execute([broken, other]))
+    assert sorted((each.title, each.state) for each in ended) == [
+        ("mute predictions", "failed"),
+        ("perfect predictions", "kept"),
+    ]
+    assert "gone.ipynb is no notebook" in next(each.says for each in ended if each.state == "failed")

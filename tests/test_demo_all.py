@@ -11,8 +11,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from rulerkit.batch import execute, read_batch
+from rulerkit.batch import read_batch
+from rulerkit.batch.queue import execute
 from rulerkit.errors import UserError
+from rulerkit.inference.cells import read_cells
 from rulerkit.tasks import TASKS, THIRTEEN
 
 REPOSITORY = Path(__file__).parents[1]
@@ -42,7 +44,8 @@ def test_entries_bring_their_own(tmp_path: Path) -> None:
         "together": [{"notebook": "09_model_size", "models": ["mute", "perfect"]}, "leaderboard"],
         "parameters": {"lengths": [4096], "run": "r", "seed": 1},
     }
-    runs = plan(tmp_path, content).runs
+    batch = plan(tmp_path, content)
+    runs = batch.runs
     names = ["reader-4096 01_main_results", "perfect 02_needle_types", "mute 02_needle_types"]
     assert [run.title for run in runs] == [*names, "all 09_model_size", "all leaderboard"]
     common = {"lengths": [4096], "run": "r"}
@@ -50,7 +53,7 @@ def test_entries_bring_their_own(tmp_path: Path) -> None:
     assert runs[1].parameters == {**common, "seed": 3, "needles": ["passkey"], "model": "perfect"}
     assert runs[3].parameters == {**common, "seed": 1, "models": ["mute", "perfect"]}
     assert runs[4].parameters == common, "a notebook that finds its models by itself takes what it knows"
-    assert [run.last for run in runs] == [False, False, False, True, True]
+    assert [run.output in batch.last for run in runs] == [False, False, False, True, True]
 
 
 def test_the_command_line_has_the_last_word(tmp_path: Path) -> None:
@@ -94,9 +97,12 @@ def test_the_demo_has_every_notebook() -> None:
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The outputs of the demo, run for real."""
     folder = tmp_path_factory.mktemp("demo") / "outputs"
-    batch = read_batch(DEMO, {"outputs": str(folder)})
-    errors = {run.title: error for run, error in execute(batch) if error is not None}
-    assert errors == {}
+    jobs = read_batch(DEMO, {"outputs": str(folder)}).jobs
+    for job in jobs:
+        job.save()
+    ended = list(execute(jobs))
+    assert {outcome.title: outcome.says for outcome in ended if outcome.state != "done"} == {}
+    assert len(ended) == len([job for job in jobs if job.model]) + len(read_batch(DEMO).runs)
     return folder
 
 
@@ -111,6 +117,22 @@ def verdicts(outputs: Path, notebook: str, name: str) -> list[str]:
 def share_within(frame: pd.DataFrame, planted: float) -> float:
     """How many of the intervals hold what was planted: about all of them must."""
     return float(((frame["low"] <= planted) & (planted <= frame["high"])).mean())
+
+
+@planted
+@together
+def test_what_was_planned_is_what_was_asked(outputs: Path) -> None:
+    """Every cell that a notebook asks for is planned, none besides, and each notebook found all that it asked for."""
+    needs = {need.path: need for job in read_batch(DEMO, {"outputs": str(outputs)}).jobs for need in job.needs}
+    cells = {cell.path: cell for cell in read_cells(outputs / "predictions")}
+    assert needs.keys() == cells.keys()
+    assert len(needs) > 500
+    for path, need in needs.items():
+        cell = cells[path]
+        assert (cell.model, cell.task, cell.length) == (need.model, need.task, need.length)
+        assert [row["index"] for row in cell.rows] == list(range(need.wanted)), need
+    for log in outputs.rglob("notebooks/demo-all/*/*.log"):
+        assert "not answered" not in log.read_text(), "as evaluate says of a cell that nobody planned"
 
 
 @planted

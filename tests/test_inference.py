@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from rulerkit.errors import UserError
+from rulerkit.errors import TooLong, UserError
 from rulerkit.inference import predict
 from rulerkit.inference.cells import Cell, read_cells
 from rulerkit.inference.locks import Lock
@@ -615,3 +615,23 @@ def test_any_bar_that_counts_tokens_will_do(folder: Path) -> None:
 
 if __name__ == "__main__":
     main()
+
+
+class Short(Parrot):
+    """A model that finds out only when it is asked that a length does not fit, as an engine does once it has loaded."""
+
+    fits = 0
+
+    def answer(self, examples: Iterable[Any]) -> Iterator[tuple[Any, Answer]]:
+        yield from super().answer(list(examples)[: self.fits])
+        raise TooLong("its keys and values have no room")
+
+
+@pytest.mark.parametrize("fits", [0, 3])
+def test_a_length_that_turns_out_too_long_leaves_no_empty_cell_and_loses_no_row(tmp_path: Path, fits: int) -> None:
+    model = Short()
+    model.fits = fits
+    with pytest.raises(TooLong):
+        go(model, Questions(), tmp_path)
+    assert [len(cell.rows) for cell in read_cells(tmp_path)] == ([fits] if fits else [])
+    assert sum(path.is_file() for path in tmp_path.rglob("*")) == (2 if fits else 0)

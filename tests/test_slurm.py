@@ -5,174 +5,276 @@ Needs the scripts that bring up a Slurm on one machine, in the folder that SLURM
 
 import json
 import os
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.projects import make_project, notebook
+from tests.slurm_cluster import BATCH, UP, Project, asked_in_vain, clashes, held, slurm
 
-REPOSITORY = Path(__file__).parents[1]
-TOOLS = Path(os.environ.get("SLURM_TOOLS") or REPOSITORY.parent / "shared/tools")
-UP, DOWN = TOOLS / "slurm-up.sh", TOOLS / "slurm-down.sh"
 if not UP.exists():
     pytest.skip(f"no {UP}: SLURM_TOOLS names the folder with slurm-up.sh", allow_module_level=True)
 if "RULERKIT_TEST_SLURM" not in os.environ:
-    pytest.skip("needs two minutes and a Slurm of its own: make test-slurm", allow_module_level=True)
+    pytest.skip("needs minutes and a Slurm of its own: make test-slurm", allow_module_level=True)
 
-SLOW = """\
-import json, os, time
-from pathlib import Path
-from rulerkit.tasks import read_answer
+THREE = {"50_first": ["vt"], "51_second": ["niah_single_1"], "52_third": ["fwe", "vt"]}
+ONE = {"50_first": ["vt"]}
+CPU = {"cpu_options": ["--partition=cpu"]}
 
-JOURNAL = Path(__file__).with_name("journal.jsonl")
-
-def load():
-    def answer(prompts):
-        for prompt in prompts:
-            with JOURNAL.open("a") as file:
-                row = [os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("SLURM_JOB_ID"), hash(prompt)]
-                file.write(json.dumps(row) + chr(10))
-        time.sleep(1.0)
-        return [read_answer(prompt) or "" for prompt in prompts]
-    return answer
-"""
-ASKS = """\
-import rulerkit as rk
-study = rk.study(globals(), notebook="{name}", tasks={tasks})
-cells = rk.evaluate(study, progress=False)
-print(study.title, [len(cell.rows) for cell in cells])
-"""
-PARAMETERS = """\
-model = "reader-8192"
-models = None
-lengths = [1024]
-num_examples = 10
-run = "main"
-outputs = "outputs"
-"""
-
-
-class Cluster:
-    """A Slurm of two nodes with four pretended GPUs each, and a project on it."""
-
-    def __init__(self, root: Path, environment: dict[str, str]) -> None:
-        self.root, self.environment = root, environment
-
-    def call(self, *command: object, check: bool = True) -> str:
-        done = subprocess.run(
-            list(map(str, command)), capture_output=True, text=True, timeout=300, env=self.environment, cwd=self.root
-        )
-        assert not check or done.returncode == 0, done.stderr[-2000:] + done.stdout[-2000:]
-        assert "Traceback" not in done.stderr
-        return done.stdout
-
-    def rulerkit(self, *arguments: object, check: bool = True) -> str:
-        return self.call(sys.executable, "-m", "rulerkit", *arguments, check=check)
-
-    def queue(self) -> dict[str, tuple[str, str, str, int]]:
-        """State, node, number and restarts of each model's job."""
-        found = {}
-        for line in self.call("squeue", "-h", "-a", "-o", "%j|%T|%N|%A").splitlines():
-            name, state, node, number = line.split("|")
-            about = self.call("scontrol", "show", "job", number)
-            restarts = int(about.partition("Restarts=")[2].split()[0])
-            found[name.rpartition("-")[0].rpartition("-")[2]] = (state, node, number, restarts)
-        return found
-
-    def rows(self, model: str) -> int:
-        files = (self.root / f"outputs/predictions/night/{model}").rglob("*.jsonl")
-        return sum(file.read_bytes().count(b"\n") for file in files)
-
-    def wait(self, what: str, until: Callable[[], object], seconds: float = 150) -> None:
-        deadline = time.monotonic() + seconds
-        while not until():
-            assert time.monotonic() < deadline, f"gave up waiting until {what}: {self.queue()}"
-            time.sleep(0.5)
+Make = Callable[[str], Project]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("slurm")
-    state = Path(f"/tmp/rulerkit-slurm.{os.getpid()}")  # a short path: sockets have short names
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SBATCH_"))}
-    up = subprocess.run([UP, "--state", state], capture_output=True, text=True, timeout=300, env=environment)
-    if up.returncode:
-        pytest.fail(f"no Slurm came up: {up.stderr[-2000:]}")
-    try:
-        conf = up.stdout.strip().rpartition("SLURM_CONF=")[2]
-        root = make_project(folder / "project")
-        yield Cluster(root, environment | {"SLURM_CONF": conf, "RULERKIT_HOME": str(root)})
-    finally:
-        subprocess.run([DOWN, "--state", state], capture_output=True, timeout=120, env=environment)
+def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
+    """Makes projects on one cluster, in folders whose names hold what shells and Slurm read otherwise."""
+    with slurm() as environment:
+        folder = tmp_path_factory.mktemp("it's 100%j")
+        yield lambda name: Project(folder / f"{name} of %u", environment)
 
 
-def model(name: str, gpus: int, **more: Any) -> dict[str, Any]:
-    return {"name": name, "entry": "slow:load", "batch_size": 1, "gpus": gpus, "hours": 0.2, **more}
-
-
-def test_a_night_with_every_accident(cluster: Cluster) -> None:
-    root = cluster.root
-    (root / "slow.py").write_text(SLOW)
-    for name, tasks in (("50_first", '["vt"]'), ("51_second", '["niah_single_1"]'), ("52_third", '["fwe", "vt"]')):
-        notebook(root / f"notebooks/{name}.ipynb", PARAMETERS, ASKS.format(name=name, tasks=tasks))
-    models = [
-        model("preempted", 4),
-        model("cancelled", 1),
-        model("downed", 2),
-        model("timed", 1, hours=1 / 60),
-    ]
-    wrong = {"notebook": "52_third", "models": ["wrong"], "parameters": {"lengths": [64]}}
-    content = {
-        "models": models,
-        "notebooks": ["50_first", "51_second", "52_third"],
-        "together": ["50_first"],
-        "parameters": {"run": "night", "num_examples": 25},
-    }
-    content["notebooks"].append({**wrong, "models": [{"base": "perfect", "name": "wrong"}]})  # type: ignore[attr-defined]
-    batch = root / "params/batches/night.yaml"
-    batch.write_text(json.dumps(content))
-    (root / "params/site.yaml").write_text(json.dumps({"signal_before": 25, "python": sys.executable}))
-
-    said = cluster.rulerkit("batch", batch, "--slurm")
-    print(said)
-    assert said.count("submitted") == 6  # five models, one notebook over all of them
-    for name in ("preempted", "cancelled", "downed", "timed"):
-        cluster.wait(f"{name} has begun", lambda name=name: cluster.rows(name) > 2)
-    again = cluster.rulerkit("batch", batch, "--slurm")
-    assert again.count("in queue") == 5  # the wrong one has failed by now, and is tried again
-    print(cluster.rulerkit("status", batch))
-
-    queue = cluster.queue()
-    cluster.call("scancel", queue["cancelled"][2])
-    urgent = ["sbatch", "-p", "urgent", "-w", queue["preempted"][1], "--gres=gpu:4", "--parsable", "--output=/dev/null"]
-    cluster.call(*urgent, "--wrap", "sleep 3")
-    cluster.wait("preempted is restarted", lambda: cluster.queue()["preempted"][3] >= 1)
-    node = cluster.queue()["downed"][1]
-    cluster.call("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
-    cluster.wait("downed is back in the queue", lambda: cluster.queue()["downed"][3] >= 1)
-    cluster.call(
-        "scontrol", "update", f"nodename={node}", "state=resume", check=False
-    )  # it may have come back by itself
-    cluster.wait("timed is restarted", lambda: cluster.queue().get("timed", ("", "", "", 9))[3] >= 1)
-    print(cluster.rulerkit("status", batch, "--cells"))
-    cluster.wait(
-        "all have ended",
-        lambda: all(state[0] not in ("PENDING", "RUNNING", "COMPLETING") for state in cluster.queue().values()),
-        300,
+def test_a_night_with_every_accident(make: Make) -> None:
+    night = make("night")
+    models = [held("preempted", 4), held("cancelled", 1), held("downed", 3), held("timed", 0, hours=1 / 60)]
+    wrong = {"notebook": "52_third", "models": [{"base": "perfect", "name": "wrong"}], "parameters": {"lengths": [64]}}
+    night.plan(
+        models, THREE, CPU | {"launcher": "env LAUNCHED=$WORD", "setup": ["WORD='by us'", "export WORD=${WORD% us}"]}
     )
-    print(cluster.rulerkit("status", batch))
-    print(cluster.rulerkit("batch", batch, "--slurm"))
-    cluster.wait("all have ended", lambda: not cluster.queue(), 300)
-    print(cluster.rulerkit("status", batch))
-    for log in root.rglob("*.out"):
-        print("==", log, "\n", log.read_text()[-1500:])
-    for name in ("preempted", "cancelled", "downed", "timed"):
-        assert cluster.rows(name) == 75
-    rows = [tuple(json.loads(line)) for line in (root / "journal.jsonl").read_text().splitlines()]
-    print(Counter(Counter(row[2] for row in rows).values()))
+    content = json.loads(night.file.read_text())
+    night.file.write_text(json.dumps(content | {"notebooks": [*THREE, wrong], "together": ["50_first"]}))
+    # notebooks and models without GPUs run on a node of their own choice, which no urgent job takes
+    night.call("scontrol", "create", "partitionname=cpu", "nodes=node1", "prioritytier=10", "preemptmode=off")
+
+    assert night.status()["timed predictions"] == "missing"
+    assert night.submit()["submitted"] == 6  # five models, one notebook over all of them
+    names = [model["name"] for model in models]
+    night.wait("all hold", lambda: all(night.holds(name) for name in names))
+    night.wait("the wrong one has failed", lambda: "wrong" not in night.queue())
+    again = night.submit()
+    assert (again["in queue"], again["submitted"], again["submitted wrong"]) == (5, 1, 1)
+
+    queue = night.queue()
+    assert {name: len(queue[name].gpus) for name in names} == {"preempted": 4, "cancelled": 1, "downed": 3, "timed": 0}
+    for row in night.journal():
+        assert set((row.gpus or "").split(",")) - {""} == queue[row.model].gpus
+        assert (row.job, row.node, row.launched) == (queue[row.model].number, queue[row.model].node, "by")
+    assert (queue["preempted"].node, queue["timed"].node, queue["downed"].node) == ("node1", "node1", "node2")
+    for seen in (night.status(), night.status(PATH="/nowhere")):  # with Slurm's word, and from the files alone
+        assert [seen[f"{name} predictions"] for name in names] == ["running"] * 4
+        assert seen["preempted 51_second"] == "waiting"
+
+    night.call("scancel", queue["cancelled"].number)
+    urgent = ["sbatch", "--partition=urgent", "--nodelist=node1", "--gres=gpu:4", "--output=/dev/null"]
+    night.call(*urgent, "--wrap", "sleep 2")
+    night.call("scontrol", "update", "nodename=node2", "state=down", "reason=test")
+    night.wait("downed is back in the queue", lambda: night.queue()["downed"].restarts == 1)
+    assert night.status()["downed predictions"] == "queued"
+    night.call("scontrol", "update", "nodename=node2", "state=resume", check=False)  # it may be back by itself
+    night.wait("all run again", lambda: all(night.holds(name, life=2) for name in ("preempted", "downed", "timed")))
+    night.go()
+    night.wait("all have ended", lambda: not night.queue())
+    assert "NODE FAILURE" in night.out("downed")
+
+    seen = night.status()
+    done = [f"{name} {step}" for name in ("preempted", "downed", "timed") for step in ("predictions", *THREE)]
+    assert {title for title, state in seen.items() if state == "done"} == set(done)
+    assert (seen["cancelled predictions"], seen["wrong predictions"]) == ("interrupted", "failed")
+    assert seen["all 50_first"] == "incomplete"
+    assert "incomplete all 50_first: 1 of 4 cells are incomplete, the first is cancelled vt" in night.out(
+        "all", "night-50_first.job"
+    )
+
+    last = night.submit()
+    assert [last[f"submitted {name}"] for name in ("cancelled", "wrong", "50_first", "downed")] == [1, 1, 1, 0]
+    night.wait("all have ended", lambda: not night.queue())
+    seen = night.status()
+    assert {title for title, state in seen.items() if state != "done"} == {"wrong predictions", "wrong 52_third"}
+    assert Counter(seen.values()) == {"done": 17, "failed": 1, "waiting": 1}
+    said = [line for line in night.out("wrong").splitlines() if "FAILED" in line]
+    assert len(said) == 3  # one of each job
+    assert "fwe does not fit into 64 tokens" in said[0]
+    last = night.submit()
+    assert (last["submitted"], last["submitted wrong"], last["in queue"]) == (1, 1, 0)
+
+    for name in names:
+        assert night.indices(name) == {task: [*range(8)] for task in ("vt", "niah_single_1", "fwe")}
+        lives = night.lives(name)
+        assert len(lives) == 2
+        assert asked_in_vain(lives) == []  # nor anything of a cell that was complete
+        asked = Counter(prompt for rows in lives for row in rows for prompt in row.asked)
+        assert len(asked) == 3 * 8
+        assert asked.total() == 3 * 8 + BATCH  # one kill, with one call under way
+        assert all((night.folder / f"{name}/{notebook}.ipynb").exists() for notebook in THREE)
+    assert clashes(night.journal()) == []
+
+
+def test_jobs_that_get_nowhere_stop_and_those_that_may_not_go_back_come_again(make: Make) -> None:
+    place = make("restarts")
+    models = [held("never-requeued", 1), held("never-resubmitted", 1), held("resubmitted", 1)]
+    wrapper = place.root / "bin/scontrol"
+    wrapper.parent.mkdir()
+    wrapper.write_text('#!/bin/bash\n[[ $SLURM_JOB_NAME != *resubmitted* ]] || exit 1\nexec /usr/bin/scontrol "$@"\n')
+    wrapper.chmod(0o755)
+    place.plan(models, ONE, {"setup": ['export PATH="$RULERKIT_HOME/bin:$PATH"']}, examples=12)
+    assert place.submit()["submitted"] == 3
+    for life in (1, 2):
+        place.wait("all are at it", lambda life=life: all(place.holds(each["name"], life) for each in models))  # type: ignore[misc]
+        jobs = place.queue()
+        assert {job.state for job in jobs.values()} == {"RUNNING"}
+        for name in ("never-requeued", "never-resubmitted", *(["resubmitted"] if life == 1 else [])):
+            place.call("scancel", "--batch", "--signal=USR1", jobs[name].number)  # as before the time limit
+        new = ["never-resubmitted again", *(["resubmitted again"] if life == 1 else [])]
+        place.wait("new jobs wait for the old ones", lambda new=new: set(new) <= place.queue().keys())  # type: ignore[misc]
+        before = len(place.lives("resubmitted")[-1])
+        place.wait("the old one goes on", lambda before=before: len(place.lives("resubmitted")[-1]) > before + 3)  # type: ignore[misc]
+        place.call("scancel", *(jobs[each.removesuffix(" again")].number for each in new))  # the time limit itself
+    place.go()
+    place.wait("all have ended", lambda: not place.queue())
+
+    seen = place.status()
+    assert [seen[f"{each['name']} predictions"] for each in models] == ["failed", "failed", "done"]
+    for name in ("never-requeued", "never-resubmitted"):
+        said = [line for line in place.out(name).splitlines() if "FAILED" in line]
+        assert len(said) == 1
+        assert "no new answer in 2 restarts (0 answers, as before): stopped" in said[0]
+        assert len(place.lives(name)) == 2
+    assert place.indices("resubmitted") == {"vt": [*range(12)]}
+    assert asked_in_vain(place.lives("resubmitted")) == []
+
+
+def test_jobs_that_take_whole_nodes_share_the_models_out(make: Make) -> None:
+    place = make("whole")
+    models = [held("a", 3), held("b", 3), held("c", 1), held("d", 1), held("e", 0)]
+    site = {"whole_nodes": 4, "hours": 0.2}
+    place.plan(models, ONE, site, together=["50_first"])
+    assert place.submit() == Counter(
+        {"submitted": 4, **dict.fromkeys(("submitted whole-node1", "submitted whole-node2", "submitted e"), 1)}
+        | {"submitted 50_first": 1}
+    )
+    names = [model["name"] for model in models]
+    place.wait("all hold", lambda: all(place.holds(name) for name in names))
+    nodes = {row.model: (row.job, row.node) for row in place.journal()}
+    assert len({nodes[name] for name in "abcd"}) == 2
+    assert [len(place.lives(name)) for name in names] == [1] * 5
+    assert [len((place.lives(name)[0][0].gpus or "").split(",")) for name in "abcd"] == [3, 3, 1, 1]
+    assert {place.status()[f"{name} predictions"] for name in names} == {"running"}
+    assert place.submit()["submitted"] == 0
+
+    job, _ = nodes["a"]
+    place.call("scancel", job)
+    place.wait("one node is given back", lambda: len(place.queue()) == 3)
+    lost = [name for name in names if nodes[name][0] == job]
+    again = place.submit()  # while the other one runs
+    assert (again["submitted"], again["in queue"]) == (1, 2)
+    place.go()
+    place.wait("all have ended", lambda: not place.queue())
+    assert set(place.status().values()) == {"done"}
+    for name in names:
+        assert place.indices(name) == {"vt": [*range(8)]}
+        assert len(place.lives(name)) == 1 + (name in lost)
+        assert asked_in_vain(place.lives(name)) == []
+    assert clashes(place.journal()) == []
+
+
+def test_a_model_over_two_nodes_finds_its_follower_on_the_other_one(make: Make) -> None:
+    place = make("nodes")
+    starts = place.root / "starts"
+    launcher = place.root / "launcher"
+    launcher.write_text(
+        f'#!/bin/bash\necho "$SLURMD_NODENAME $CUDA_VISIBLE_DEVICES $*" >> {str(starts)!r}\nexec "$@"\n'
+    )
+    launcher.chmod(0o755)
+    place.plan([held("wide", 2, nodes=2)], ONE, {"launcher": '"$RULERKIT_HOME/launcher"'})
+    place.go()
+    assert place.submit()["submitted"] == 1
+    place.wait("it has ended", lambda: not place.queue())
+    assert set(place.status().values()) == {"done"}
+    assert [row.follower for row in place.lives("wide")[0] if row.follower] == [os.uname().nodename]
+    lines = [line.split() for line in starts.read_text().splitlines()]
+    assert sorted((line[0], line[1], line[4]) for line in lines) == [
+        ("node1", "0,1", "rulerkit"),
+        ("node2", "0,1", "rulerkit.models.vllm_follower"),
+    ]
+
+
+def test_what_the_site_file_says_and_what_sbatch_refuses(make: Make) -> None:
+    place = make("site")
+    models = [held("small", 1), held("large", 8, nodes=2, hours=0.05)]
+    site = {
+        "partition": "main",
+        "account": "lab",
+        "options": ["--comment=short"],
+        "gpu_options": ["--gpus-per-node=h100:{gpus}", "--mem=1G"],
+        "cpu_options": ["--partition=urgent"],
+        "setup": ["module load cuda"],
+        "launcher": "apptainer exec --nv $HOME/kit.sif",
+        "python": "python3.12",
+        "offline": False,
+    }
+    place.plan(models, ONE, site, together=["50_first"])
+    said = place.rulerkit("batch", place.file, "--slurm", "--dry-run")
+    assert place.queue() == {}
+    assert not (place.root / "outputs").exists()
+    small, large, over_all = said.split("#!/bin/bash\n")[1:]
+    for line in (
+        "#SBATCH --partition=main",
+        "#SBATCH --account=lab",
+        "#SBATCH --comment=short",
+        "#SBATCH --gpus-per-node=h100:1",
+        "#SBATCH --time=1-00:00:00",
+        "#SBATCH --signal=B:USR1@300",
+        "module load cuda",
+    ):
+        assert line in small.splitlines()
+    assert "\napptainer exec --nv $HOME/kit.sif python3.12 -m rulerkit run " in small
+    assert "HF_HUB_OFFLINE" not in small
+    assert "srun" not in small
+    assert "#SBATCH --time=0-00:03:00\n#SBATCH --signal=B:USR1@90\n" in large  # not before half of its time
+    assert "#SBATCH --nodes=2\n" in large
+    assert "--nodes=1 --ntasks=1 --relative=1 apptainer exec --nv $HOME/kit.sif python3.12 -m rulerkit.models" in large
+    assert "#SBATCH --partition=urgent\n" in over_all
+    assert "gpus-per-node" not in over_all
+
+    def refused(**wrong: object) -> str:
+        path = place.root / "wrong.yaml"
+        path.write_text(json.dumps(wrong))
+        said = place.rulerkit("batch", place.file, "--slurm", "--site", path, check=False).strip()
+        assert "\n" not in said
+        return said
+
+    assert "unknown key" in refused(partitions="main")
+    assert "did you mean 'partition'" in refused(partitions="main")
+    for key, value in {
+        "partition": 3,
+        "options": "--qos=long",
+        "setup": ["a\nb"],
+        "gpu_options": ["--gres=gpu:{n}"],
+        "hours": 0,
+        "signal_before": 1.5,
+        "whole_nodes": True,
+        "launcher": "env 'a",
+        "offline": "no",
+    }.items():
+        assert f"{key} in {place.root}/wrong.yaml is {value!r}: it must be " in refused(**{key: value})
+    assert "large needs 8 GPUs" not in refused(partition="nowhere")
+    assert "invalid partition specified: nowhere" in refused(partition="nowhere")
+    place.plan([held("large", 5)], ONE, {})
+    assert "large needs 5 GPUs, a node has 4" in refused(whole_nodes=4)
+    assert place.queue() == {}
+    assert "sbatch is not here" in place.rulerkit("batch", place.file, "--slurm", check=False, PATH="/nowhere")
+
+
+def test_logs_lie_beside_what_they_are_about(make: Make, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Whatever stands in the path; and nothing lies anywhere else."""
+    place = make("paths")
+    place.plan([held("one", 1)], ONE, {}, together=["50_first"])
+    place.go()
+    before = {*place.root.parent.rglob("*.out")}
+    place.submit()
+    place.wait("all have ended", lambda: not place.queue())
+    assert {*place.root.parent.rglob("*.out")} - before == {
+        place.folder / "one/paths.job.out",
+        place.folder / "all/paths-50_first.job.out",
+    }
+    assert "done       all 50_first" in place.out("all", "paths-50_first.job")
+    assert not [*Path("/tmp").glob("*.out")] or "rulerkit" not in "".join(map(str, Path("/tmp").glob("*.out")))

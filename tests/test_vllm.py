@@ -21,15 +21,17 @@ import numpy as np
 import pytest
 
 import rulerkit.models.vllm as room
-from rulerkit.errors import UserError
+from rulerkit.errors import TooLong, UserError
 from rulerkit.example import Example, Piece
 from rulerkit.generation import Examples, generate
 from rulerkit.inference import predict
 from rulerkit.inference.cells import Cell
+from rulerkit.inference.evaluation import close, evaluate
 from rulerkit.models import load_model
 from rulerkit.models.prefix_order import PrefixOrder
 from rulerkit.models.vllm import Vllm
 from rulerkit.models.vllm_process import reason
+from rulerkit.studies import Study
 from rulerkit.tasks import task
 
 TASKS = ("niah_single_2", "vt", "cwe", "qa_1")
@@ -425,7 +427,7 @@ def test_the_order_reuses_more_of_a_scarce_cache_and_what_it_cannot_hold_is_not_
     assert reason
     assert "kv_cache_dtype" in reason
     with pytest.raises(
-        UserError, match=r"example 0 of vt at length 8192 .*room for 45\d\d tokens.*tensor_parallel_size"
+        TooLong, match=r"example 0 of vt needs \d+ tokens: .*room for 45\d\d tokens.*tensor_parallel_size"
     ):
         list(scarce.answer(cell(scarce, "vt", 8192, 1)))
     assert scarce._child
@@ -434,6 +436,34 @@ def test_the_order_reuses_more_of_a_scarce_cache_and_what_it_cannot_hold_is_not_
     scarce.close()
     print(f"closed in {time.monotonic() - start:.1f} s")
     assert not alive(pid)
+
+
+@needs_vllm
+def test_a_length_that_has_no_room_is_not_run_though_it_is_the_first_and_shorter_ones_are(
+    tiny: Path, tmp_path: Path, environment: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """That it has no room is known once the engine is loaded, which then stays so."""
+    one = load_model(spec(tiny, engine_args={"kv_cache_memory_bytes": BYTES * 2560}))
+    assert isinstance(one, Vllm)
+    tasks = tuple(task(name).with_corpora("builtin") for name in ("vt", "cwe"))
+    told = []
+
+    def asked(*lengths: int) -> list[tuple[str, int, int]]:
+        study = Study("any", (one,), tasks, lengths, 2, 42, "room", "builtin", tmp_path)
+        done = evaluate(study, progress=False, not_run=lambda *words: told.append(words))
+        return [(cell.task, cell.length, len(cell.rows)) for cell in done]
+
+    try:
+        assert asked(4096) == []
+        assert one._child
+        engine = one._child.process.pid
+        assert asked(1024, 8192) == [("vt", 1024, 2), ("cwe", 1024, 2)]
+        assert one._child.process.pid == engine
+    finally:
+        close()
+    assert [words[:2] for words in told] == [("tiny", 4096), ("tiny", 8192)]
+    assert all("room for 2432 tokens" in words[2] for words in told)
+    assert capfd.readouterr().err.count("not run: tiny at ") == 2
 
 
 @needs_vllm

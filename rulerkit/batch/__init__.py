@@ -16,7 +16,7 @@ from rulerkit.errors import UserError, unknown
 from rulerkit.models.spec import read_spec
 from rulerkit.params import expand, load_files, notebook_parameters, read_yaml, study
 from rulerkit.paths import home, resolve
-from rulerkit.studies import Study
+from rulerkit.studies import Study, name_of
 
 _KEYS = {
     "models": "names, paths or mappings of models",
@@ -47,15 +47,16 @@ class Batch:
     def jobs(self) -> list[Job]:
         """A job for each model that any notebook asks, then one for each notebook over several models or none."""
         models = self._models
-        own = {name: [run for run in self.runs if "model" in run.parameters and run.subject == name] for name in models}
+        own = {name: [run for run in self.runs if run.subject == name and _asked(run) <= {name}] for name in models}
         jobs = [self._job(name, spec, self._askers(name), own[name]) for name, spec in models.items()]
         for run in self.runs:
-            if "model" not in run.parameters:
-                asked = {m["name"] for each in run.studies for m in each.models if isinstance(m, dict)}
+            if run not in own.get(run.subject, []):
+                asked = _asked(run)
                 everything = run.output in self.last and not asked
                 asks = [r for r in self.runs if r.studies] if everything else [run]
                 after = list(models) if everything else [name for name in models if name in asked]
-                jobs.append(self._job(run.output.stem, None, asks, [run], after))
+                name = run.output.stem if run.subject == "all" else f"{run.subject}-{run.output.stem}"
+                jobs.append(self._job(name, None, asks, [run], after))
         return jobs
 
     @property
@@ -78,7 +79,7 @@ class Batch:
         return found
 
     def _askers(self, name: str) -> list[Run]:
-        return [run for run in self.runs if any(m["name"] == name for s in run.studies for m in s.models)]  # type: ignore[index]
+        return [run for run in self.runs if name in _asked(run)]
 
     def _job(
         self,
@@ -91,6 +92,11 @@ class Batch:
         folder = self.study.outputs / "notebooks" / self.study.run / (name if spec else "all")
         stem = self.path.stem if spec else f"{self.path.stem}-{name}"
         return Job(name, folder / f"{stem}.job.yaml", spec, tuple(asks), tuple(runs), tuple(after))
+
+
+def _asked(run: Ask) -> set[str]:
+    """The names of the models that a notebook asks."""
+    return {name_of(model) for each in run.studies for model in each.models}
 
 
 def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:

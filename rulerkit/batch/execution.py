@@ -21,9 +21,12 @@ from rulerkit.inference.evaluation import ASK
 from rulerkit.inference.locks import Lock, wait_for
 from rulerkit.inference.store import disk
 
+CHAIN = "RULERKIT_JOB"
+"""Environment variable: the number of a scheduler's job, the same when the job starts again, or as another one."""
 PATIENCE = 2
 """After so many restarts by the scheduler without a new answer a job gives up, instead of coming back for ever."""
 _GRACE = 20.0  # seconds that a step has to end by itself
+_TOGETHER = 2.0  # seconds between the end of a step and that of this process, by which both were ended from outside
 
 
 class Outcome(NamedTuple):
@@ -57,7 +60,8 @@ def perform(job: Job, environment: Mapping[str, str] | None = None) -> Iterator[
 
 def _elsewhere(job: Job) -> str:
     """Which other process is at it, or at the answers that it reads; "" where none is."""
-    for what, lock in (("it", job.stem.with_suffix(".lock")), *((f"{name}'s answers", job.lock_of(name)) for name in job.after)):
+    locks = {"it": job.stem.with_suffix(".lock")} | {f"{name}'s answers": job.lock_of(name) for name in job.after}
+    for what, lock in locks.items():
         if owner := wait_for(lock):
             return f"process {owner['pid']} on host {owner['host']} is at {what}"
     return ""
@@ -161,7 +165,7 @@ def _notebook(job: Job, run: Run, starts: list[dict[str, Any]], environment: dic
 
 def _started(job: Job, record: Path) -> list[dict[str, Any]]:
     """This start and the earlier ones of the same job of a scheduler, each with how far it was by then."""
-    me = os.environ.get("RULERKIT_JOB") or os.environ.get("SLURM_JOB_ID")  # the first of a chain, or this one
+    me = os.environ.get(CHAIN)
     known = [start for start in read_record(record).get("starts", []) if me and start.get("job") == me]
     counts = [(need.have, need.length) for need in job.needs] if job.model else []
     so_far = {
@@ -209,7 +213,7 @@ def _call(arguments: list[str], log: Path, environment: dict[str, str], said: li
         _running.discard(step)
         if step.stdin:
             step.stdin.close()
-    if _stopping.is_set():
+    if _stopping.wait(_TOGETHER if status else 0):  # a scheduler signals step and parent, one a moment before the other
         raise Stopped
     return status
 

@@ -181,8 +181,7 @@ class Job:
             "home": str(home()),
         }
         head = f"# What `rulerkit run {self.file.name}` does; written by `rulerkit batch`.\n"
-        with disk(self.file):
-            text = head + yaml.safe_dump(about, sort_keys=False, width=120, allow_unicode=True)
+        text = head + yaml.safe_dump(about, sort_keys=False, width=120, allow_unicode=True)
         with disk(self.file):
             self.file.parent.mkdir(parents=True, exist_ok=True)
             if not self.file.exists() or self.file.read_text(encoding="utf-8") != text:
@@ -217,12 +216,14 @@ def read_job(path: Path) -> Job:
     """
     content = read_yaml(path)
     try:
-        os.environ.setdefault("RULERKIT_HOME", content["home"])
+        os.environ["RULERKIT_HOME"] = os.environ.get("RULERKIT_HOME") or content["home"]
         asks = tuple(Ask(Path(a["notebook"]), a["parameters"]) for a in content["asks"])
         runs = tuple(
             Run(Path(r["notebook"]), r["parameters"], r["subject"], Path(r["output"])) for r in content["runs"]
         )
-        return Job(content["name"], path.absolute(), content["model"], asks, runs, tuple(content["after"]))
+        job = Job(content["name"], path.absolute(), content["model"], asks, runs, tuple(content["after"]))
+        _ = job.resources
+        return job
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path} is no job file ({type(error).__name__}: {error}): `rulerkit batch` writes them beside its notebooks, "

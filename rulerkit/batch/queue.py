@@ -2,10 +2,12 @@
 
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
@@ -14,6 +16,7 @@ from rulerkit.batch.execution import Outcome, allow, perform, stop
 from rulerkit.batch.jobs import Job
 from rulerkit.errors import UserError
 from rulerkit.inference.locks import Lock
+from rulerkit.models.vllm_nodes import MASTER
 
 _LOOK = 2.0  # seconds between two looks at GPUs that other processes hold
 
@@ -23,27 +26,37 @@ def gpus_here(named: str | None = None) -> list[str]:
     named = os.environ.get("CUDA_VISIBLE_DEVICES") if named is None else named
     if named is None:
         return [line.strip() for line in _nvidia_smi("index")]
-    return [gpu for part in named.split(",") for gpu in _range(part.strip()) if gpu not in ("", "-1")]
+    found = [gpu for part in named.split(",") for gpu in _range(part.strip()) if gpu not in ("", "-1")]
+    return list(dict.fromkeys(found))
 
 
 def _range(part: str) -> list[str]:
     first, dash, last = part.partition("-")
     if dash and first.isdigit() and last.isdigit():
-        return [str(number) for number in range(int(first), int(last) + 1)]
+        low, high = sorted((int(first), int(last)))
+        return [str(number) for number in range(low, high + 1)]
     return [part]
 
 
 def check(jobs: Sequence[Job], gpus: Sequence[str]) -> None:
     """`UserError` where a job can never run here; on a machine without GPUs everything runs on its processors."""
     for job in jobs:
-        needed, nodes = job.resources
-        if nodes > 1:
+        needed, nodes = _needed(job)
+        if nodes > 1 and MASTER not in os.environ:
             raise UserError(f"{job.name} is spread over {nodes} nodes: submit it to Slurm, with --slurm")
         if gpus and needed > len(gpus):
             raise UserError(
                 f"{job.name} needs {needed} GPUs, here are {len(gpus)} ({', '.join(gpus)}): lower "
                 "tensor_parallel_size or `gpus` in its parameter file, or leave it out with -y 'models: [...]'"
             )
+
+
+def _needed(job: Job) -> tuple[int, int]:
+    """The GPUs on each node, and the nodes, that a job takes now: none where only notebooks are left."""
+    with suppress(UserError):  # whatever is wrong with its answers, doing it will tell
+        if not job.unanswered(job.needs):
+            return 0, 1
+    return job.resources
 
 
 def execute(jobs: Sequence[Job], gpus: Sequence[str] = (), side_by_side: int | None = None) -> Iterator[Outcome]:
@@ -54,7 +67,9 @@ def execute(jobs: Sequence[Job], gpus: Sequence[str] = (), side_by_side: int | N
     many jobs run at most instead.
     """
     allow()
-    waiting = sorted(jobs, key=lambda job: (bool(job.after), -job.resources[0]))
+    told = False
+    needed = {job.file: _needed(job)[0] for job in jobs}
+    waiting = sorted(jobs, key=lambda job: (bool(job.after), -needed[job.file]))
     places = _Places(gpus, side_by_side)
     outcomes: SimpleQueue[Outcome] = SimpleQueue()
     with ThreadPoolExecutor(max(1, len(waiting))) as pool:
@@ -63,10 +78,13 @@ def execute(jobs: Sequence[Job], gpus: Sequence[str] = (), side_by_side: int | N
             while waiting or running:
                 unfinished = {job.name for job in [*waiting, *running.values()] if job.model}
                 for job in [each for each in waiting if not unfinished & set(each.after)]:
-                    if (environment := places.take(job)) is not None:
+                    if (environment := places.take(job, needed[job.file])) is not None:
                         waiting.remove(job)
                         running[pool.submit(_perform, job, environment, outcomes)] = job
-                if not running:  # other processes hold the GPUs
+                if not running:
+                    if not told:
+                        print(f"waiting: other processes hold the GPUs {', '.join(gpus)}", file=sys.stderr)
+                    told = True
                     time.sleep(_LOOK)
                 for future in wait(running, timeout=_LOOK, return_when=FIRST_COMPLETED).done:
                     job = running.pop(future)
@@ -92,22 +110,27 @@ class _Places:
         self.free = list(gpus)
         self.none_here = not gpus
         self.limited = side_by_side is not None
-        self.slots = side_by_side or os.cpu_count() or 1
-        self.taken: dict[str, tuple[list[str], int]] = {}
+        self.slots = side_by_side or _processors()
+        self.taken: dict[Path, tuple[list[str], int]] = {}
         self.locks: dict[str, Lock] = {}
 
-    def take(self, job: Job) -> dict[str, str] | None:
+    def take(self, job: Job, needed: int) -> dict[str, str] | None:
         """The environment that gives a job its GPUs; None where it has to wait."""
-        needed = job.resources[0]
-        slots = self.slots if needed and self.none_here and not self.limited else 1
+        slots = self._slots(needed)
         used = sum(each for _, each in self.taken.values())
         if used and used + slots > self.slots:
             return None
         gpus = [] if self.none_here else self._lock(needed)
         if gpus is None:
             return None
-        self.taken[job.title] = gpus, slots
+        self.taken[job.file] = gpus, slots
         return {} if self.none_here else {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
+
+    def _slots(self, needed: int) -> int:
+        """How many places a job takes: none where GPUs limit it, all where it wants GPUs that are not here."""
+        if self.limited or not needed:
+            return 1
+        return self.slots if self.none_here else 0
 
     def _lock(self, needed: int) -> list[str] | None:
         """So many free GPUs, held against other processes of this machine; None where there are too few."""
@@ -140,7 +163,7 @@ class _Places:
 
     def give_back(self, job: Job) -> None:
         """A job has ended."""
-        gpus, _ = self.taken.pop(job.title)
+        gpus, _ = self.taken.pop(job.file)
         for gpu in gpus:
             self._release(gpu)
         self.free += gpus
@@ -157,8 +180,13 @@ def _gpu_file(gpu: str) -> Path:
     folder = Path(tempfile.gettempdir()) / "rulerkit-gpus"
     folder.mkdir(exist_ok=True)
     if folder.stat().st_uid == os.getuid():
-        folder.chmod(0o1777)
+        folder.chmod(0o777)  # not sticky: anybody may take over the lock of somebody's dead process
     return folder / f"{_uuids().get(gpu, gpu)}.lock"
+
+
+def _processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @cache

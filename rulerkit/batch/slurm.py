@@ -5,87 +5,27 @@ step that is signalled makes the whole job fail); success is a file that is writ
 are appended one by one to files that no scheduler owns.
 """
 
-import getpass
 import os
+import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import count, islice
 from pathlib import Path
-from typing import Any
 
-from rulerkit.batch.execution import is_open
-from rulerkit.batch.jobs import Job
-from rulerkit.errors import UserError, unknown
+from rulerkit.batch.execution import CHAIN, is_open
+from rulerkit.batch.jobs import Job, read_record
+from rulerkit.batch.site import Site
+from rulerkit.errors import UserError
+from rulerkit.inference.locks import holder
 from rulerkit.inference.store import disk, write_whole
-from rulerkit.params import read_yaml
+from rulerkit.models.vllm_nodes import FOLLOWER, MASTER
 from rulerkit.paths import home
 
-
-@dataclass(frozen=True)
-class Site:
-    """What a lab says once of its cluster, in params/site.yaml; every key may be left out."""
-
-    partition: str | None = None
-    """Where jobs with GPUs go."""
-    account: str | None = None
-    options: tuple[str, ...] = ()
-    """Further options of sbatch for every job, such as --qos=long or --constraint=a100."""
-    gpu_options: tuple[str, ...] = ("--gres=gpu:{gpus}",)
-    """How GPUs are asked for; {gpus} is their number on each node, such as in --gpus-per-node=h100:{gpus}."""
-    cpu_options: tuple[str, ...] = ()
-    """Options for jobs without GPUs, such as --partition=cpu; they win over partition."""
-    whole_nodes: int | None = None
-    """The number of GPUs of a node, where jobs must take whole nodes: each job then shares its node out among models."""
-    hours: float = 24.0
-    """The time limit of models that do not name their own."""
-    signal_before: int = 300
-    """Seconds before the time limit at which a job goes back into the queue."""
-    setup: tuple[str, ...] = ()
-    """Lines of shell before anything else, such as `module load cuda` or `export NCCL_SOCKET_IFNAME=ib0`."""
-    launcher: str = ""
-    """A command that goes before python, such as `apptainer exec --nv rulerkit.sif`."""
-    python: str = sys.executable
-    """The interpreter, as the nodes see it."""
-    offline: bool = True
-    """Whether jobs must do without a network; `rulerkit fetch -f BATCH.yaml` gets what they need."""
-
-
-_READ: dict[str, tuple[Any, str]] = {
-    "partition": (str, "a name"),
-    "account": (str, "a name"),
-    "launcher": (str, "a command"),
-    "python": (str, "a command"),
-    "hours": ((int, float), "a number of hours"),
-    "signal_before": (int, "a whole number of seconds"),
-    "whole_nodes": (int, "the number of GPUs of a node"),
-    "offline": (bool, "true or false"),
-    **dict.fromkeys(("options", "gpu_options", "cpu_options", "setup"), (list, "a list of texts")),
-}
-
-
-def read_site(path: Path | None = None) -> Site:
-    """The site file; without one, plain sbatch with the cluster's defaults."""
-    named = path or home() / "params" / "site.yaml"
-    if path is None and not named.exists():
-        return Site()
-    content = read_yaml(named)
-    for key, value in content.items():
-        if key not in _READ:
-            raise unknown(f"key in {named}", key, [field.name for field in fields(Site)])
-        if value is None:
-            continue
-        kind, says = _READ[key]
-        texts = all(isinstance(each, str) for each in value) if isinstance(value, list) else True
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool) or not texts:
-            raise UserError(f"{key} in {named} is {value!r}: it must be {says}")
-    given: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in content.items() if value is not None
-    }
-    return Site(**given)
+_MOST_NODES = 100  # whole nodes of one batch that are looked for in the queue
 
 
 @dataclass(frozen=True)
@@ -104,91 +44,141 @@ class Submission:
         """Where Slurm writes what the script says."""
         return self.script.with_suffix(".out")
 
+    @property
+    def nodes(self) -> int:
+        """How many nodes it takes."""
+        return max(job.resources[1] for job in self.jobs)
+
 
 def submissions(jobs: Sequence[Job], site: Site) -> list[Submission]:
     """What to submit for the jobs that are not done: one for each, or, where nodes are taken whole, as many as nodes are
-    needed at once, each of which does whatever job is free."""
+    needed at once, each of which does whatever job is free.
+
+    Errors: `UserError` where a model needs more GPUs than a whole node has.
+    """
     todo = [job for job in jobs if is_open(job)]
     models = [job for job in todo if job.model]
-    if site.whole_nodes and any(job.resources[0] for job in models):
-        first = _whole_nodes([job for job in models if job.resources[1] == 1], site)
-        first += [_submission(job, site, {}) for job in models if job.resources[1] > 1]
-    else:
-        first = [_submission(job, site, {}) for job in models]
-    by_model = {job.name: [each.name for each in first if job in each.jobs] for job in models}
-    return first + [_submission(job, site, by_model) for job in todo if not job.model]
+    sharing = [job for job in models if site.whole_nodes and job.resources[0] and job.resources[1] == 1]
+    nodes, running = _whole_nodes(sharing, site)
+    alone = [_submission(job, site, {}) for job in models if job not in sharing]
+    names = {job.name: [*(each.name for each in nodes if job in each.jobs), *running] for job in sharing}
+    names |= {each.jobs[0].name: [each.name] for each in alone}
+    return nodes + alone + [_submission(job, site, names) for job in todo if not job.model]
 
 
-def _submission(job: Job, site: Site, by_model: Mapping[str, Sequence[str]]) -> Submission:
-    gpus, nodes = job.resources
-    hours = float((job.model or {}).get("hours", site.hours))
-    options = (*_common(site, hours), *_places(site, gpus, nodes))
-    after = tuple(dict.fromkeys(name for model in job.after for name in by_model.get(model, ())))
+def _submission(job: Job, site: Site, names: Mapping[str, Sequence[str]]) -> Submission:
+    after = tuple(dict.fromkeys(name for model in job.after for name in names.get(model, ())))
+    options = (*_common(site, _hours(job, site)), *_places(site, *job.resources))
     return Submission(_name(job.stem), job.file.with_suffix(".sh"), (job,), after, options)
 
 
-def _whole_nodes(jobs: Sequence[Job], site: Site) -> list[Submission]:
-    """As many as are needed to run all at once; each hands its GPUs to the jobs that no other has begun."""
-    per_node = site.whole_nodes or 1
-    needed = -(-sum(max(1, job.resources[0]) for job in jobs) // per_node)
-    folder = jobs[0].file.parents[1] / "all"
-    options = (*_common(site, site.hours), *_places(site, per_node, 1), "--exclusive")
-    return [
-        Submission(_name(folder / f"node{n}"), folder / f"node{n}.sh", tuple(jobs), (), options)
-        for n in range(1, needed + 1)
-    ]
+def _whole_nodes(jobs: Sequence[Job], site: Site) -> tuple[list[Submission], list[str]]:
+    """As many as are needed for all jobs at once that no running one is at, each of which hands its GPUs to those that no
+    other has begun; and the names of those that run."""
+    if not jobs:
+        return [], []
+    per_node, queue = site.whole_nodes or 1, queued()
+    if large := next((job for job in jobs if job.resources[0] > per_node), None):
+        raise UserError(
+            f"{large.name} needs {large.resources[0]} GPUs, a node has {per_node} (whole_nodes of params/site.yaml): "
+            "lower tensor_parallel_size or `gpus` in its parameter file, or spread it over `nodes`"
+        )
+    known = {n: queue[name] for n in range(1, _MOST_NODES) if (name := _name(_node(jobs[0], n))) in queue}
+    running = {n: each.number for n, each in known.items() if each.state == "RUNNING"}
+    holders = {job.name: holder(job.stem.with_suffix(".lock")) or {} for job in jobs}
+    free = tuple(job for job in jobs if holders[job.name].get("job") not in running.values())
+    options = (*_common(site, max(_hours(job, site) for job in jobs)), *_places(site, per_node, 1))
+    stems = [_node(jobs[0], n) for n in islice((n for n in count(1) if n not in running), _nodes_for(free, per_node))]
+    planned = [Submission(_name(stem), stem.with_suffix(".sh"), free, (), options) for stem in stems]
+    return planned, [_name(_node(jobs[0], n)) for n in running]
+
+
+def _nodes_for(jobs: Sequence[Job], per_node: int) -> int:
+    """How many nodes run all at once: each model, largest first, on the first node with room."""
+    free: list[int] = []
+    for gpus in sorted((job.resources[0] for job in jobs), reverse=True):
+        place = next((place for place, left in enumerate(free) if left >= gpus), len(free))
+        free[place : place + 1] = [(free[place] if place < len(free) else per_node) - gpus]
+    return len(free)
+
+
+def _node(job: Job, number: int) -> Path:
+    """What a whole node's script and log are called, but for the suffix."""
+    return job.file.parents[1] / "all" / f"{job.file.name.removesuffix('.job.yaml')}-node{number}"
+
+
+def _hours(job: Job, site: Site) -> float:
+    return float((job.model or {}).get("hours", site.hours))
 
 
 def _common(site: Site, hours: float) -> list[str]:
     minutes = max(1, round(60 * hours))
     limit = f"{minutes // 1440}-{minutes // 60 % 24:02}:{minutes % 60:02}:00"
-    named = [f"--{name}={value}" for name in ("account",) if (value := getattr(site, name))]
-    return [f"--time={limit}", f"--signal=B:USR1@{site.signal_before}", *named, *site.options]
+    before = min(site.signal_before, 30 * minutes)  # a job that goes back at once gets nowhere
+    named = [f"--account={site.account}"] if site.account else []
+    return [f"--time={limit}", f"--signal=B:USR1@{before}", *named, *site.options]
 
 
 def _places(site: Site, gpus: int, nodes: int) -> list[str]:
     partition = [f"--partition={site.partition}"] if site.partition else []
     many = [f"--nodes={nodes}", "--ntasks-per-node=1"]
-    if gpus:
-        return [*partition, *many, *(option.format(gpus=gpus) for option in site.gpu_options)]
-    return [*([] if site.cpu_options else partition), *many, *site.cpu_options]
+    if not gpus:
+        return [*([] if site.cpu_options else partition), *many, *site.cpu_options]
+    whole = ["--exclusive"] if site.whole_nodes else []
+    return [*partition, *many, *(option.replace("{gpus}", str(gpus)) for option in site.gpu_options), *whole]
 
 
 def _name(stem: Path) -> str:
     """What Slurm calls a job: the same for the same files, so that `singleton` keeps two of them apart."""
     place = sha256(str(stem).encode()).hexdigest()[:6]
     subject = stem.parent.name if stem.name == "predictions" else stem.name
-    return f"rulerkit-{stem.parents[1].name}-{subject}-{place}"
+    return re.sub(r"[^\w.-]", "_", f"rulerkit-{stem.parents[1].name}-{subject}-{place}", flags=re.ASCII)
+
+
+# --- the batch script -------------------------------------------------------------------------------------------------
 
 
 def script(each: Submission, site: Site) -> str:
     """The batch script."""
-    command = [*shlex.split(site.launcher), site.python, "-m", "rulerkit", "run", *(str(job.file) for job in each.jobs)]
-    options = [
-        f"--job-name={each.name}",
-        f"--output={each.log}",
-        "--open-mode=append",
-        "--requeue",
-        *each.options,
-    ]
-    chain = "--export=ALL,RULERKIT_JOB=${RULERKIT_JOB:-$SLURM_JOB_ID}"
-    again = f'sbatch --dependency=singleton "{chain}" {shlex.quote(str(each.script))}'
+    python = f"{site.launcher} {site.python}".strip()
+    log = str(each.log).replace("%", "%%")  # of which Slurm would make job numbers and names
+    options = [f"--job-name={each.name}", f"--output={shlex.quote(log)}", "--open-mode=append", "--requeue"]
+    again = f"sbatch --dependency=singleton {shlex.quote(str(each.script))}"
     lines = [
         "#!/bin/bash",
-        *(f"#SBATCH {option}" for option in options),
+        *(f"#SBATCH {option}" for option in (*options, *each.options)),
+        "# The time is nearly up, or an urgent job wants the place: back into the queue, to go on from there. Where that",
+        "# is not allowed, as a new job, which is told whose work it goes on with.",
+        f'export {CHAIN}="${{1:-$SLURM_JOB_ID}}"',
+        "go_back() {",
+        "  trap : USR1",
+        '  scontrol requeue "$SLURM_JOB_ID" ||',
+        f'    env -u SLURM_RESTART_COUNT -u CUDA_VISIBLE_DEVICES {again} "${CHAIN}"',
+        "}",
+        "trap go_back USR1",
         f"cd {shlex.quote(str(home()))} || exit 1",
         f"export RULERKIT_HOME={shlex.quote(str(home()))}",
         *_environment(site),
         *site.setup,
-        "# The time is nearly up, or an urgent job wants the place: back into the queue, to go on from there.",
-        f"trap 'scontrol requeue \"$SLURM_JOB_ID\" || {again}' USR1",
-        f"{shlex.join(command)} &",
+        *_followers(each.nodes, python),
+        f"{python} -m rulerkit run {shlex.join(str(job.file) for job in each.jobs)} &",
         "wait $!; status=$?",
         "# A trap ends the wait, not the work.",
         "while [ $status -gt 128 ] && kill -0 $! 2>/dev/null; do wait $!; status=$?; done",
         "exit $status",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _followers(nodes: int, python: str) -> Iterator[str]:
+    """The other nodes of a model that is spread over several: each has a process that its engine talks to."""
+    if nodes > 1:
+        yield "# The other nodes wait for the engine on this one."
+        yield f'export {MASTER}="${{{MASTER}:-$(hostname):$((20000 + SLURM_JOB_ID % 10000))}}"'
+        yield (
+            f"srun --overlap --cpu-bind=none --nodes={nodes - 1} --ntasks={nodes - 1} --relative=1 "
+            f"{python} -m {FOLLOWER} &"
+        )
 
 
 def _environment(site: Site) -> Iterator[str]:
@@ -198,6 +188,9 @@ def _environment(site: Site) -> Iterator[str]:
         yield from (f"export {name}={shlex.quote(value)}" for name, value in offline().items())
 
 
+# --- Slurm's queue ----------------------------------------------------------------------------------------------------
+
+
 def submit(planned: Sequence[Submission], site: Site) -> Iterator[tuple[Submission, str, bool]]:
     """Submit each; yields it with the number of its job, and whether that was in the queue already.
 
@@ -205,22 +198,22 @@ def submit(planned: Sequence[Submission], site: Site) -> Iterator[tuple[Submissi
     """
     if not shutil.which("sbatch"):
         raise UserError("sbatch is not here: run this on a login node of the cluster, or leave out --slurm")
-    there, ids = queued(), dict[str, str]()
+    there = queued()
+    ids = {name: each.number for name, each in there.items()}
     for each in planned:
-        if each.name in there:
-            ids[each.name] = there[each.name].number
-            yield each, ids[each.name], True
-            continue
-        for job in each.jobs:
-            job.save()
-        with disk(each.script):
-            each.script.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(each.script, script(each, site))
-        after = [ids[name] for name in each.after if name in ids]
-        depends = ",".join(["singleton", *([f"afterany:{':'.join(after)}"] if after else [])])
-        said = _slurm("sbatch", "--parsable", f"--dependency={depends}", str(each.script))
-        ids[each.name] = said.strip().partition(";")[0]
-        yield each, ids[each.name], False
+        before = each.name in there
+        if not before or there[each.name].state == "PENDING":  # it has not begun: the batch file may say better now
+            for job in each.jobs:
+                job.save()
+        if not before:
+            with disk(each.script):
+                each.script.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(each.script, script(each, site))
+            after = [ids[name] for name in each.after if name in ids]
+            depends = ",".join(["singleton", *([f"afterany:{':'.join(after)}"] if after else [])])
+            said = _slurm("sbatch", "--parsable", f"--dependency={depends}", str(each.script))
+            ids[each.name] = said.strip().partition(";")[0]
+        yield each, ids[each.name], before
 
 
 @dataclass(frozen=True)
@@ -231,6 +224,8 @@ class Queued:
     state: str
     """Slurm's word, such as PENDING or RUNNING."""
     reason: str
+    shared: bool = False
+    """Whether it takes a whole node, for whatever model is free."""
 
 
 def queued() -> dict[str, Queued]:
@@ -238,22 +233,27 @@ def queued() -> dict[str, Queued]:
     if not shutil.which("squeue"):
         return {}
     try:
-        said = _slurm("squeue", "--noheader", f"--user={getpass.getuser()}", "--format=%A|%j|%T|%r")
+        said = _slurm("squeue", "--noheader", "--all", "--me", "--format=%A|%T|%r|%j")
     except UserError:
         return {}
-    lines = [line.split("|") for line in said.splitlines()]
-    return {line[1]: Queued(line[0], line[2], line[3]) for line in lines if len(line) == 4}
+    lines = [line.split("|", 3) for line in said.splitlines()]
+    lines.sort(key=lambda line: line[1] == "RUNNING")  # of two with one name the one that runs is told
+    return {line[3]: Queued(line[0], line[1], line[2]) for line in lines if len(line) == 4}
 
 
 def find(job: Job, among: Mapping[str, Queued]) -> Queued | None:
-    """Where in the queue a job of ours is: by itself, or within one that takes whole nodes."""
-    nodes = f"rulerkit-{job.file.parents[1].name}-node"
-    return among.get(_name(job.stem)) or next((q for n, q in among.items() if job.model and n.startswith(nodes)), None)
+    """Where in the queue a job of ours is: by itself, or to be done by one that takes a whole node."""
+    if (own := among.get(_name(job.stem))) or not job.model:
+        return own
+    nodes = [among[name] for n in range(1, _MOST_NODES) if (name := _name(_node(job, n))) in among]
+    failed = read_record(job.stem.with_suffix(".json")).get("state") == "failed"  # those that run have tried it
+    return next((replace(each, shared=True) for each in nodes if not (failed and each.state == "RUNNING")), None)
 
 
 def _slurm(*command: str) -> str:
     """What a command of Slurm says. A job's own settings must not leak into the jobs that it submits."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("SBATCH_", "SLURM_")) or k == "SLURM_CONF"}
+    own = ("SBATCH_", "SLURM_", "SQUEUE_")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(own) or k == "SLURM_CONF"}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

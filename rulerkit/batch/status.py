@@ -45,25 +45,28 @@ def jobs_in(folder: Path) -> list[Job]:
 
 def steps(jobs: Iterable[Job]) -> list[Step]:
     """Every step of some jobs, as the files tell it now."""
-    in_queue = slurm.queued()
-    return [step for job in jobs for step in _of_job(job, in_queue)]
+    planned, in_queue = list(jobs), slurm.queued()
+    busy = {job.file: _busy(job, in_queue) for job in planned}
+    at_it = {job.name for job in planned if job.model and busy[job.file][0]}
+    found: list[Step] = []
+    for job in planned:
+        found += [_answers(job, busy[job.file])] if job.model else []
+        ahead = [name for name in job.after if name in at_it]
+        found += [_notebook(job, run, busy[job.file], ahead) for run in job.runs]
+    return found
 
 
-def _of_job(job: Job, in_queue: Mapping[str, slurm.Queued]) -> list[Step]:
+def _busy(job: Job, in_queue: Mapping[str, slurm.Queued]) -> tuple[str, str]:
+    """Whether somebody is at a job, or will be: `running` or `queued`, else "", and where."""
     owner, queued = holder(job.stem.with_suffix(".lock")), slurm.find(job, in_queue)
-    busy = ("", "")
     if owner:
         number = f", job {owner['job']}" if owner["job"] else ""
-        busy = ("running", f"on {owner['host']}{number}")
-    elif queued:
-        busy = ("queued", f"job {queued.number}, {queued.state.lower()}, {queued.reason}")
-    first = [_answers(job, busy)] if job.model else []
-    open_before = bool(first) and first[0].state != "done"
-    found = list(first)
-    for run in job.runs:
-        found.append(_notebook(job, run, busy, open_before))
-        open_before = open_before or found[-1].state == "running"
-    return found
+        return "running", f"on {owner['host']}{number}"
+    if queued:
+        begins = queued.state == "RUNNING" and not queued.shared
+        why = "" if queued.state == "RUNNING" else f", {queued.state.lower()}, {queued.reason}"
+        return ("running", f"job {queued.number} begins") if begins else ("queued", f"job {queued.number}{why}")
+    return "", ""
 
 
 def _answers(job: Job, busy: tuple[str, str]) -> Step:
@@ -108,23 +111,23 @@ def _seconds_left(record: Mapping[str, object], counts: list[tuple[Need, int]], 
     return left * passed / done if done > 0 and passed > 0 else None
 
 
-def _notebook(job: Job, run: Run, busy: tuple[str, str], open_before: bool) -> Step:
-    """What became of a notebook."""
+def _notebook(job: Job, run: Run, busy: tuple[str, str], ahead: list[str]) -> Step:
+    """What became of a notebook; `ahead` are the models at work whose answers it reads."""
     if is_done(job, run):
         return Step(run.title, "done", str(run.output))
     record = read_record(run.record)
     state = str(record.get("state"))
     if busy[0] == "running" and state == "running":
         return Step(run.title, "running", busy[1])
-    if busy[0] or (open_before and state not in ("failed", "incomplete")):
-        return Step(run.title, "waiting", "" if job.model else f"for {_names(job.after)}" if job.after else busy[1])
+    if busy[0] or ahead:
+        return Step(run.title, "waiting", f"for {_names(ahead)}" if ahead else busy[1])
     if state in ("failed", "incomplete"):
         return Step(run.title, state, str(record.get("error")), log=run.log, again=job.again)
     says = "its answers have changed since" if state == "done" else ""
     return Step(run.title, "interrupted" if state == "running" else "missing", says, again=job.again)
 
 
-def _names(names: tuple[str, ...]) -> str:
+def _names(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 

@@ -167,9 +167,10 @@ def _list(jobs: Any) -> None:
 
 def _submit(planned: Any, site: Path | None, dry_run: bool) -> None:
     from rulerkit.batch import slurm
+    from rulerkit.batch.site import read_site
     from rulerkit.models.offline import missing_of
 
-    lab = slurm.read_site(site)
+    lab = read_site(site)
     todo = slurm.submissions(planned.jobs, lab)
     if not todo:
         typer.echo("everything is done; nothing to submit")

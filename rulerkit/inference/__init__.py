@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from rulerkit.errors import UserError
+from rulerkit.errors import TooLong, UserError
 from rulerkit.inference.cells import FORMAT, WAYS_OUT, Cell, load_cell
 from rulerkit.inference.locks import Lock
 from rulerkit.inference.progress import Bar, Progress
@@ -82,6 +82,11 @@ def predict(
         bar = _start(progress, cell, examples) if missing or progress is not None else None
         try:
             _answer(model, examples, missing, path, lock, bar)
+        except TooLong:
+            if not path.exists() or not path.stat().st_size:  # nothing was begun: no cell is to be seen there
+                for file in (path, path.with_suffix(".json")):
+                    file.unlink(missing_ok=True)
+            raise
         finally:
             if progress is None and isinstance(bar, Progress):
                 bar.close()

@@ -132,14 +132,14 @@ def wait_for(path: Path) -> dict[str, Any] | None:
     """As `holder`, but an owner on another machine must give a sign of life: nobody is taken for living who died in the
     last two minutes. Waits for that sign, or until all locks of that owner are free."""
     first = found = _look(path)
-    while found and not found[0]["here"] and found[1] >= (first or found)[1]:
+    while found and not found[0]["here"] and found[1] == (first or found)[1]:
         time.sleep(1.0)
         found = _look(path, STALE + 2 * BEAT)
     return found and found[0]
 
 
 def _look(path: Path, stale: float = STALE) -> tuple[dict[str, Any], float] | None:
-    """A lock's owner, if alive, and the seconds since its last touch, by this machine's clock."""
+    """A lock's owner, if alive, and when it was touched last."""
     try:
         with open(path) as file:
             owner, touched = parse_line(file.read().encode()) or {}, os.fstat(file.fileno()).st_mtime
@@ -149,7 +149,7 @@ def _look(path: Path, stale: float = STALE) -> tuple[dict[str, Any], float] | No
     if _dead(owner, age, stale):
         return None
     here = (owner.get("host"), owner.get("machine")) == (socket.gethostname(), _machine())
-    return {"host": "?", "pid": "?", "job": None, **owner, "here": here}, age
+    return {"host": "?", "pid": "?", "job": None, **owner, "here": here}, touched
 
 
 def _create(path: Path, text: str) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rulerkit.models.vllm_nodes import gather
+from rulerkit.models.vllm_nodes import led
 from rulerkit.tokenizers import Ids
 
 GRACE = 8.0  # seconds in which an engine may end by itself before its process group is killed
@@ -63,25 +63,29 @@ def main(descriptor: int) -> None:
     line = Connection(descriptor)
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(line, inbox), daemon=True).start()
-    settings = inbox.get()
-    engine = _Engine(gather(settings))
-    line.send(engine.ready())
+    with led(inbox.get()) as settings:
+        engine = _Engine(settings)
+        line.send(engine.ready())
+        with suppress(BrokenPipeError):  # the parent is gone
+            _answer(engine, line, inbox)
+
+
+def _answer(engine: "_Engine", line: Connection, inbox: "queue.SimpleQueue[Any]") -> None:
     idle, live = 0.0, dict[str, Asked]()
-    with suppress(BrokenPipeError):  # the parent is gone
-        while True:
-            while not live or not inbox.empty():
-                since = time.monotonic()
-                message = inbox.get()
-                idle += time.monotonic() - since if engine.began and not live else 0.0
-                if message is ...:
-                    return engine.close()
-                if message is None:
-                    engine.abort(live)
-                    live.clear()
-                else:
-                    live[engine.add(message)] = message
-            if said := engine.step(live):
-                line.send((idle, said))
+    while True:
+        while not live or not inbox.empty():
+            since = time.monotonic()
+            message = inbox.get()
+            idle += time.monotonic() - since if engine.began and not live else 0.0
+            if message is ...:
+                return engine.close()
+            if message is None:
+                engine.abort(live)
+                live.clear()
+            else:
+                live[engine.add(message)] = message
+        if said := engine.step(live):
+            line.send((idle, said))
 
 
 def _receive(line: Connection, inbox: "queue.SimpleQueue[Any]") -> None:

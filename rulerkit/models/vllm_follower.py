@@ -15,6 +15,7 @@ import threading
 import time
 from contextlib import suppress
 from importlib import import_module
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 from rulerkit.errors import UserError
@@ -41,6 +42,8 @@ def main() -> int:
 def part(descriptor: int) -> None:
     """This node's workers, as rank 0 describes them at the other end of a socket; returns when one has ended."""
     watch(descriptor)
+    resource_tracker.ensure_running()  # which lets SIGTERM through again, once
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     line = socket.socket(fileno=descriptor)
     told = hear(line)
     threading.Thread(target=_end_with, args=(line,), daemon=True).start()
@@ -83,7 +86,10 @@ def _serve(line: socket.socket) -> None:
     process = engine_process(FOLLOWER, "part", line.fileno(), descriptor, {})
     status, log = process.wait(), Path(name)
     if status:
-        words = f"exit status {status}: {reason(log.read_text(encoding='utf-8', errors='replace'))}; its log is {log}"
+        ended = (
+            signal.Signals(-status).name if status < 0 else reason(log.read_text(encoding="utf-8", errors="replace"))
+        )
+        words = f"{ended}; its log there is {log}"
         say(line, {"ended": words})
         print(f"rulerkit: this node's part of the engine ended: {words}", flush=True)
     else:

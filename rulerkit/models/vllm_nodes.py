@@ -17,8 +17,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 from typing import Any, NamedTuple
 
@@ -51,14 +51,16 @@ def master() -> tuple[str, int]:
     return host, int(port)
 
 
-def gather(settings: dict[str, Any]) -> dict[str, Any]:
-    """Wait for the followers and tell them their part of the engine; returns rank 0's own settings.
+@contextmanager
+def led(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Wait for the followers and tell them their part of the engine; gives rank 0's own settings.
 
-    From then on this process ends where a follower does. Errors: `TimeoutError` where too few come.
+    Within, this process ends where a follower does. Errors: `TimeoutError` where too few come.
     """
     if settings.get("nnodes", 1) == 1:
-        return settings
-    followers = meet(settings["nnodes"] - 1)
+        yield settings
+        return
+    followers, told = meet(settings["nnodes"] - 1), threading.Event()
     address = followers[0].line.getsockname()[0]  # by which a follower has reached this node
     with socket.create_server(("", 0)) as free:
         port = free.getsockname()[1]
@@ -67,8 +69,12 @@ def gather(settings: dict[str, Any]) -> dict[str, Any]:
     environment = {name: value for name, value in os.environ.items() if name.startswith("VLLM_")}
     for rank, follower in enumerate(followers, start=1):
         say(follower.line, {"settings": common | {"node_rank": rank}, "environment": environment})
-    threading.Thread(target=_end_with, args=(followers,), daemon=True).start()
-    return common
+    threading.Thread(target=_end_with, args=(followers, told), daemon=True).start()
+    try:
+        yield common
+    except Exception:
+        told.wait(_ENDING)  # often it is a follower that knows why
+        raise
 
 
 def meet(count: int, seconds: float = WAIT) -> list[Follower]:
@@ -120,11 +126,12 @@ def keep_alive(line: socket.socket) -> None:
             line.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-def _end_with(followers: list[Follower]) -> None:
+def _end_with(followers: list[Follower], told: threading.Event) -> None:
     """Ends this process once a follower has, which it names: vLLM itself would wait for minutes, or for ever."""
     ready = wait([each.line for each in followers])
     gone = next(each for each in followers if each.line in ready)
     words = hear(gone.line, _TALK).get("ended", "it is gone without a word")
     print(f"FollowerError: the follower on {gone.host} ended: {words}", flush=True)
+    told.set()
     time.sleep(_ENDING)
     os._exit(1)

@@ -1,0 +1,268 @@
+"""A Slurm of this machine for tests, projects on it, and models that write down who asked them what, where and when."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.projects import REPOSITORY, make_project, notebook
+
+TOOLS = Path(os.environ.get("SLURM_TOOLS") or REPOSITORY.parent / "shared/tools")
+UP, DOWN = TOOLS / "slurm-up.sh", TOOLS / "slurm-down.sh"
+PATIENCE = 240.0  # seconds for whatever a test waits for, on a busy machine
+BATCH = 2
+"""The prompts of one call of a model: what it may be asked again when it was killed."""
+
+HELD = '''\
+"""Models by any name, `held:NAME`. Each process answers two calls, then holds on until the file `go` is there; one whose
+name begins with `never` does so for ever. One that begins with `wide` first meets a process of another node."""
+
+import json, os, time
+from itertools import count
+from pathlib import Path
+from zlib import crc32
+
+from rulerkit.tasks import read_answer
+
+ROOT = Path(__file__).parent
+NAMES = {"job": "SLURM_JOB_ID", "node": "SLURMD_NODENAME", "gpus": "CUDA_VISIBLE_DEVICES", "launched": "LAUNCHED"}
+
+
+def __getattr__(name):
+    if name.startswith("_"):
+        raise AttributeError(name)
+
+    def note(**more):
+        row = {"model": name, "time": time.time(), "pid": os.getpid(), "asked": []}
+        row |= {key: os.environ.get(variable) for key, variable in NAMES.items()} | more
+        with (ROOT / "journal.jsonl").open("a") as journal:
+            journal.write(json.dumps(row) + chr(10))
+
+    def load():
+        if name.startswith("wide"):
+            from rulerkit.models.vllm_nodes import meet
+
+            (follower,) = meet(1)
+            note(follower=follower.host)
+        calls = count(1)
+
+        def answer(prompts):
+            note(asked=[crc32(prompt.encode()) for prompt in prompts])
+            held = next(calls) > 2
+            while name.startswith("never") or (held and not (ROOT / "go").exists()):
+                time.sleep(0.3)
+                note()
+            return [read_answer(prompt) or "" for prompt in prompts]
+
+        return answer
+
+    return load
+'''
+ASKS = """\
+import rulerkit as rk
+study = rk.study(globals(), notebook="{name}", tasks={tasks})
+cells = rk.evaluate(study, progress=False)
+print(study.title, [len(cell.rows) for cell in cells])
+"""
+PARAMETERS = """\
+model = "reader-8192"
+models = None
+lengths = [1024]
+num_examples = 8
+run = "main"
+outputs = "outputs"
+"""
+
+
+def held(name: str, gpus: int, **more: Any) -> dict[str, Any]:
+    """The spec of a model that holds on."""
+    return {"name": name, "entry": f"held:{name}", "batch_size": BATCH, "gpus": gpus, **more}
+
+
+class Job(NamedTuple):
+    """A job in the queue."""
+
+    number: str
+    state: str
+    node: str
+    restarts: int
+    gpus: set[str]
+    """Those of Slurm's own bookkeeping."""
+
+
+class Row(NamedTuple):
+    """A line of the journal."""
+
+    model: str
+    time: float
+    pid: int
+    asked: list[int]
+    job: str
+    node: str
+    gpus: str | None
+    launched: str | None
+    follower: str = ""
+
+
+class Project:
+    """A project root on the cluster, with notebooks that ask, and one batch."""
+
+    def __init__(self, root: Path, environment: dict[str, str]) -> None:
+        self.root, self.run = make_project(root), root.name.split()[0]
+        self.environment = environment | {"RULERKIT_HOME": str(root)}
+        self.file = root / f"params/batches/{self.run}.yaml"
+        self.folder = root / "outputs/notebooks" / self.run
+        (root / "held.py").write_text(HELD)
+
+    def plan(
+        self, models: list[Any], notebooks: dict[str, list[str]], site: dict[str, Any], examples: int = 8, **more: Any
+    ) -> None:
+        """Write the batch file, the notebooks with the tasks that each asks, and the site file."""
+        for name, tasks in notebooks.items():
+            source = ASKS.format(name=name, tasks=json.dumps(tasks))
+            notebook(self.root / f"notebooks/{name}.ipynb", PARAMETERS, source)
+        parameters = {"run": self.run, "num_examples": examples}
+        content = {"models": models, "notebooks": [*notebooks], "parameters": parameters, **more}
+        self.file.write_text(json.dumps(content))
+        (self.root / "params/site.yaml").write_text(json.dumps(site))
+
+    def call(self, *command: object, check: bool = True, **more: str) -> str:
+        """What a command says; it has to end well, and never with a traceback."""
+        done = subprocess.run(
+            [*map(str, command)],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env=self.environment | more,
+            cwd=self.root,
+        )
+        assert not check or done.returncode == 0, done.stderr[-2000:] + done.stdout[-2000:]
+        assert "Traceback" not in done.stderr
+        return done.stdout if check else done.stdout + done.stderr
+
+    def rulerkit(self, *arguments: object, check: bool = True, **more: str) -> str:
+        return self.call(sys.executable, "-m", "rulerkit", *arguments, check=check, **more)
+
+    def submit(self) -> Counter[str]:
+        """`rulerkit batch --slurm`: how often it says `submitted` and `in queue`, by these words and by job."""
+        said = self.rulerkit("batch", self.file, "--slurm")
+        lines = re.findall(rf"^(submitted|in queue) \d+  rulerkit-{self.run}-(\S+)-\w{{6}} ", said, re.MULTILINE)
+        return Counter([word for word, _ in lines] + [f"{word} {name}" for word, name in lines])
+
+    def status(self, **more: str) -> dict[str, str]:
+        """The state of each step, by its title."""
+        lines = self.rulerkit("status", self.file, **more).splitlines()
+        found = [re.match(r"(\w+) +(\S+ \S+)(?:  |$)", line) for line in lines]
+        return {match[2]: match[1] for match in found if match}
+
+    def queue(self) -> dict[str, Job]:
+        """The jobs of this project's run."""
+        found = {}
+        for line in self.call("squeue", "-h", "-a", "-o", "%A|%T|%N|%j").splitlines():
+            number, state, node, name = line.split("|")
+            if name.startswith(f"rulerkit-{self.run}-"):
+                about = self.call("scontrol", "--details", "show", "job", number)
+                restarts = int(about.partition("Restarts=")[2].split()[0])
+                indices = re.findall(r"\(IDX:([\d,-]+)\)", about)
+                gpus = {str(gpu) for part in indices for gpu in _numbers(part)} if state == "RUNNING" else set()
+                subject = name.removeprefix(f"rulerkit-{self.run}-").rpartition("-")[0]
+                found[f"{subject} again" if subject in found else subject] = Job(number, state, node, restarts, gpus)
+        return found
+
+    def journal(self) -> list[Row]:
+        """What the models wrote down."""
+        file = self.root / "journal.jsonl"
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        return [Row(**json.loads(line)) for line in lines if line.endswith("\n")]
+
+    def lives(self, model: str) -> list[list[Row]]:
+        """The rows of each process of a model, in time."""
+        found: dict[int, list[Row]] = defaultdict(list)
+        for row in self.journal():
+            if row.model == model:
+                found[row.pid].append(row)
+        return list(found.values())
+
+    def holds(self, model: str, life: int = 1) -> bool:
+        """Whether a model's process of this number has answered two calls and is at its third (or first, for ever)."""
+        lives = self.lives(model)
+        calls = sum(bool(row.asked) for row in lives[life - 1]) if len(lives) >= life else 0
+        return calls >= (1 if model.startswith("never") else 3)
+
+    def go(self) -> None:
+        """Let all models answer."""
+        (self.root / "go").touch()
+
+    def indices(self, model: str) -> dict[str, list[int]]:
+        """The examples that a model's files hold, by task, as they stand there."""
+        files = (self.root / f"outputs/predictions/{self.run}/{model}").rglob("*.jsonl")
+        return {file.parent.name: [json.loads(line)["index"] for line in file.open()] for file in files}
+
+    def out(self, subject: str, name: str = "") -> str:
+        """What the jobs of a model have said, or others in this folder."""
+        return (self.folder / subject / f"{name or f'{self.run}.job'}.out").read_text()
+
+    def wait(self, what: str, until: Callable[[], object]) -> None:
+        """Wait until something holds."""
+        deadline = time.monotonic() + PATIENCE
+        while not until():
+            assert time.monotonic() < deadline, f"gave up waiting until {what}: {self.queue()} {self.status()}"
+            time.sleep(0.3)
+
+
+def _numbers(part: str) -> Iterator[int]:
+    for each in part.split(","):
+        first, _, last = each.partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
+def asked_in_vain(lives: Iterable[list[Row]]) -> list[int]:
+    """The prompts that a process was asked though an earlier one had answered them: not in flight when that was killed."""
+    answered: set[int] = set()
+    again: list[int] = []
+    for rows in lives:
+        calls = [row.asked for row in rows if row.asked]
+        again += [prompt for call in calls for prompt in call if prompt in answered]
+        answered |= {prompt for call in calls[:-1] for prompt in call}
+    return again
+
+
+def clashes(rows: Iterable[Row]) -> list[tuple[Row, Row]]:
+    """Two processes that shared a GPU of a node at one time."""
+    lives: dict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        lives[row.pid].append(row)
+    ends = [(each[0], each[-1], set((each[0].gpus or "").split(",")) - {""}) for each in lives.values()]
+    return [
+        (first, other)
+        for (first, last, gpus), (other, other_last, others) in combinations(ends, 2)
+        if first.node == other.node and gpus & others and first.time < other_last.time and other.time < last.time
+    ]
+
+
+@contextmanager
+def slurm() -> Iterator[dict[str, str]]:
+    """A Slurm of two nodes with four pretended GPUs each: the environment of its users. Always torn down."""
+    state = Path(f"/tmp/rulerkit-slurm.{os.getpid()}")  # a short path: sockets have short names
+    own = ("SLURM_", "SBATCH_", "SQUEUE_", "RULERKIT_", "CUDA_")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(own)}
+    end = ["bash", "-c", 'read -r; "$@"', "bash", DOWN, "--state", state]  # once this process closes the line, or is killed
+    watcher = subprocess.Popen(end, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        up = subprocess.run(
+            [UP, "--state", state], capture_output=True, text=True, timeout=300, env=environment, check=False
+        )
+        assert up.returncode == 0, f"no Slurm came up: {up.stderr[-2000:]}"
+        yield environment | {"SLURM_CONF": up.stdout.strip().rpartition("SLURM_CONF=")[2]}
+    finally:
+        assert watcher.stdin
+        watcher.stdin.close()
+        watcher.wait(120)

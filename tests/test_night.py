@@ -1,0 +1,301 @@
+"""What happens in a night: power cuts, signals, full and read-only disks, dead hosts. The same command goes on, nothing that
+was written is lost, nothing is counted twice."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rulerkit.batch import read_batch
+from rulerkit.batch.jobs import Job
+from rulerkit.batch.queue import execute
+from rulerkit.batch.status import steps
+from rulerkit.inference import locks
+from rulerkit.inference.locks import wait_for
+from tests.batches import Project, Started, printed, told, wait_until
+
+EXAMPLES = 20
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    project = Project(tmp_path / "project")
+    monkeypatch.setenv("RULERKIT_HOME", str(project.root))
+    project.notebook("50_asks")
+    return project
+
+
+def job_of(project: Project, **parameters: Any) -> Job:
+    """The job of a model, without notebooks."""
+    content = {"models": [told("a")], "together": ["50_asks"], "parameters": parameters}
+    job = read_batch(project.batch(content)).jobs[0]
+    job.save()
+    return job
+
+
+# --- signals and power cuts -------------------------------------------------------------------------------------------
+
+
+def power_cut(batch: Started) -> None:
+    batch.kill_everything()
+
+
+def killed_alone(batch: Started) -> None:
+    """As by the kernel that is short of memory; nobody is left to end its steps."""
+    batch.process.kill()
+
+
+def terminated(batch: Started) -> None:
+    batch.process.terminate()
+
+
+def interrupted(batch: Started) -> None:
+    """Ctrl-C reaches what stands in the foreground of the terminal."""
+    os.killpg(batch.process.pid, signal.SIGINT)
+
+
+def hung_up(batch: Started) -> None:
+    """The connection to the machine broke."""
+    os.killpg(batch.process.pid, signal.SIGHUP)
+
+
+ACCIDENTS: tuple[tuple[Callable[[Started], None], int], ...] = (
+    (power_cut, -signal.SIGKILL),
+    (killed_alone, -signal.SIGKILL),
+    (terminated, 128 + signal.SIGTERM),
+    (interrupted, 128 + signal.SIGINT),
+    (hung_up, -signal.SIGHUP),
+)
+
+
+@pytest.mark.slow
+def test_whatever_ends_a_batch_the_same_command_goes_on(project: Project) -> None:
+    """While its model answers, then while its notebook runs."""
+    waits = "from pathlib import Path\nimport time\nPath('{0}/kernel').touch()\nwhile Path('{0}/hold').exists(): time.sleep(0.05)\n"
+    project.notebook("50_asks", source=waits.format(project.root))
+    (project.root / "hold").touch()
+    content = {"models": [told("a")], "together": ["50_asks"], "parameters": {"num_examples": EXAMPLES}}
+    batch = project.batch(content)
+    rows = project.root / "outputs/predictions/main/a/vt/1024.jsonl"
+    project.set("a", "pace", 0.2)
+    lines: list[bytes] = []
+    for accident, status in ACCIDENTS:
+        before, known = project.journal(), len(lines)
+        with project.started("batch", batch) as running:
+            wait_until("it goes on", lambda n=known: rows.exists() and rows.read_bytes().count(b"\n") > n)
+            strike(running, accident, status)
+        now = rows.read_bytes().splitlines(keepends=True)
+        assert now[: len(lines)] == lines, accident.__name__
+        lines = [line for line in now if line.endswith(b"\n")]
+        asked = [row.prompt for row in project.journal()]
+        again = set(asked[: len(before)]) & set(asked[len(before) :])
+        assert again <= set(asked[len(before) - 1 : len(before)]), "only what was not written yet is asked again"
+        assert state(batch, "a predictions") == "interrupted"
+    assert len(lines) < EXAMPLES, "the last accident came after the last answer: a slower pace is needed"
+
+    project.set("a", "pace", 0)
+    for accident, status in (ACCIDENTS[1], ACCIDENTS[2]):
+        (project.root / "kernel").unlink(missing_ok=True)
+        with project.started("batch", batch) as running:
+            wait_until("its notebook runs", (project.root / "kernel").exists)
+            strike(running, accident, status)
+        assert state(batch, "all 50_asks") == "interrupted"
+    answers = rows.read_bytes()
+    assert answers.splitlines(keepends=True)[: len(lines)] == lines
+
+    (project.root / "hold").unlink()
+    ended = project.call("batch", batch)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert rows.read_bytes() == answers
+    assert project.rows() == {"a/vt/1024": [*range(EXAMPLES)]}
+    assert f"a {EXAMPLES} rows" in project.said("all/50_asks")
+    assert len(project.journal()) <= EXAMPLES + len(ACCIDENTS)
+    assert [file.name for file in project.root.rglob("*.lock")] == []
+    assert [file.name for file in (project.root / "outputs").rglob("*.tmp")] == []
+
+
+def strike(running: Started, accident: Callable[[Started], None], status: int) -> None:
+    """An accident, behind which no process may be left."""
+    accident(running)
+    assert running.end()[0] == status, accident.__name__
+    wait_until(f"all is over after it was {accident.__name__}", lambda: not running.alive(), seconds=15)
+    said = running.out.read_text()
+    assert "Traceback" not in said
+    if accident is interrupted:
+        assert said.endswith("rulerkit: stopped; the same command goes on from here\n")
+
+
+def state(batch: Path, title: str) -> str:
+    return next(step.state for step in steps(read_batch(batch).jobs) if step.title == title)
+
+
+def test_a_step_that_is_killed_is_told_and_tried_again(project: Project) -> None:
+    job = job_of(project)
+    project.set("a", "meets", "go")
+    with project.started("run", job.file) as running:
+        project.wait_for("a")
+        (step,) = set(running.alive()) - {running.process.pid}
+        os.kill(step, signal.SIGKILL)
+        status, said = running.end()
+    assert status == 1
+    assert "FAILED     a predictions: killed by SIGKILL (out of memory?): " in said
+    project.go()
+    assert project.call("run", job.file).stdout.startswith("done       a predictions\n")
+
+
+# --- disks ------------------------------------------------------------------------------------------------------------
+
+
+def remount(place: Path, options: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{options}", place], check=True, capture_output=True)
+
+
+def test_a_full_disk_costs_nothing_that_was_written(project: Project, small_disk: Path) -> None:
+    """Full before anything is written, then at one file after the other: each call says so, and the next one goes on."""
+    examples = 60
+    parameters = {"num_examples": examples, "outputs": str(small_disk)}
+    batch = project.batch({"models": [told("a")], "together": ["50_asks"], "parameters": parameters})
+    rows = small_disk / "predictions/main/a/vt/1024.jsonl"
+    lines: list[bytes] = []
+    counts, refused = [], set()
+    for kilobytes in (4, 16, 28, 36, 44):
+        remount(small_disk, f"size={kilobytes}k")
+        ended = project.call("batch", batch)
+        assert ended.returncode in (1, 2)
+        said = ended.stdout + ended.stderr
+        refused |= set(
+            re.findall(r"cannot write (\S+): No space left on device; everything written so far is kept", said)
+        )
+        now = rows.read_bytes().splitlines(keepends=True) if rows.exists() else []
+        assert now[: len(lines)] == lines
+        assert all(line.endswith(b"}\n") for line in now), "what did not fit was cut off again"
+        lines = now
+        counts.append(len(lines))
+    assert counts[0] == 0
+    assert any(0 < count < examples for count in counts), counts
+    assert {Path(file).suffix for file in refused} >= {".yaml", ".json", ".jsonl"}, "refused at several moments"
+    remount(small_disk, "size=1m")
+    ended = project.call("batch", batch)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert rows.read_bytes().splitlines(keepends=True)[: len(lines)] == lines
+    assert [json.loads(line)["index"] for line in rows.read_text().splitlines()] == [*range(examples)]
+    asked = project.asked("a")
+    assert len(asked) == examples
+    assert asked.total() - examples <= len(counts), "only what could not be written was asked again"
+    assert f"a {examples} rows" in printed(json.loads((small_disk / "notebooks/main/all/50_asks.ipynb").read_text()))
+
+
+def test_a_disk_that_can_only_be_read(project: Project, small_disk: Path) -> None:
+    """What is done is found done; what is not says why, in one line; nothing is lost."""
+    parameters = {"outputs": str(small_disk)}
+    batch = project.batch({"models": [told("a")], "together": ["50_asks"], "parameters": parameters})
+    remount(small_disk, "ro")
+    ended = project.call("batch", batch)
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    assert re.match(r"rulerkit: cannot write \S+job\.yaml: Read-only file system; everything", ended.stderr)
+    assert state(batch, "a predictions") == "missing"
+
+    remount(small_disk, "rw,size=1m")
+    model, over_all = read_batch(batch).jobs
+    model.save()
+    over_all.save()
+    assert [outcome.state for outcome in execute([model])] == ["done"]
+    remount(small_disk, "ro")
+    ended = project.call("run", model.file, over_all.file)
+    assert ended.returncode == 1
+    assert re.match(
+        r"FAILED +all 50_asks: cannot write \S+: Read-only file system; everything written so far", ended.stdout
+    )
+    assert "1 steps were done before" in ended.stdout
+
+    remount(small_disk, "rw")
+    assert project.call("batch", batch).returncode == 0
+    remount(small_disk, "ro")
+    ended = project.call("batch", batch)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("2 steps were done before; nothing was asked again\n")
+    assert set(project.asked("a").values()) == {1}
+
+
+# --- a host that died -------------------------------------------------------------------------------------------------
+
+ELSEWHERE = {"host": "node7", "machine": "another", "pid": 1, "started": "1", "job": "12", "restart": 0, "token": "t"}
+
+
+@pytest.fixture
+def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The lock of a process on another host, which gave a sign of life just now; signs count as quick ones here."""
+    monkeypatch.setattr(locks, "BEAT", 0.4)
+    monkeypatch.setattr(locks, "STALE", 1.2)
+    lock = tmp_path / "a.lock"
+    lock.write_text(json.dumps(ELSEWHERE))
+    return lock
+
+
+def test_a_host_that_gives_no_sign_of_life_counts_as_dead(lock: Path) -> None:
+    begin = time.monotonic()
+    assert wait_for(lock) is None
+    assert time.monotonic() - begin >= locks.STALE
+    assert lock.exists(), "it is the next owner's to take over"
+
+
+def test_a_host_that_gives_a_sign_of_life_is_left_alone(lock: Path) -> None:
+    threading.Timer(0.5, os.utime, [lock]).start()
+    found = wait_for(lock)
+    assert found is not None
+    assert (found["host"], found["job"]) == ("node7", "12")
+
+
+def test_a_lock_that_is_given_back_is_not_waited_for(lock: Path) -> None:
+    threading.Timer(0.3, lock.unlink).start()
+    assert wait_for(lock) is None
+    assert wait_for(lock) is None
+
+
+def test_a_job_of_a_dead_host_is_taken_over(project: Project) -> None:
+    job = job_of(project)
+    lock = job.stem.with_suffix(".lock")
+    lock.write_text(json.dumps(ELSEWHERE))
+    long_ago = time.time() - locks.STALE - 60
+    os.utime(lock, (long_ago, long_ago))
+    assert [step.state for step in steps([job])] == ["missing"]
+    assert [outcome.state for outcome in execute([job])] == ["done"]
+    assert not lock.exists()
+
+
+def test_a_job_of_a_living_host_is_left_to_it_with_all_that_reads_its_answers(project: Project) -> None:
+    content = {"models": [told("a"), told("b")], "together": ["50_asks"]}
+    jobs = read_batch(project.batch(content)).jobs
+    for job in jobs:
+        job.save()
+    lock = jobs[0].stem.with_suffix(".lock")
+    lock.write_text(json.dumps(ELSEWHERE))
+    over = threading.Event()
+
+    def live() -> None:
+        while not over.wait(0.2):
+            os.utime(lock)
+
+    owner = threading.Thread(target=live)
+    owner.start()
+    try:
+        (running, *_) = steps(jobs)
+        assert (running.state, running.says) == ("running", "on node7, job 12")
+        ended = {outcome.title: (outcome.state, outcome.says) for outcome in execute(jobs)}
+    finally:
+        over.set()
+        owner.join()
+    assert ended == {
+        "a predictions": ("elsewhere", "process 1 on host node7 is at it"),
+        "b predictions": ("done", ""),
+        "all 50_asks": ("elsewhere", "process 1 on host node7 is at a's answers"),
+    }
+    assert not (jobs[2].runs[0].output).exists(), "it would have been incomplete"
