@@ -160,6 +160,7 @@ class Project:
                 cwd=self.root.parent,
                 env={**self.environment, **environment, "RULERKIT_TEST_MARK": mark},
                 start_new_session=True,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell has it ignored
             )
         started = Started(process, mark, out)
         try:

@@ -254,7 +254,15 @@ def slurm() -> Iterator[dict[str, str]]:
     state = Path(f"/tmp/rulerkit-slurm.{os.getpid()}")  # a short path: sockets have short names
     own = ("SLURM_", "SBATCH_", "SQUEUE_", "RULERKIT_", "CUDA_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(own)}
-    end = ["bash", "-c", 'read -r; "$@"', "bash", DOWN, "--state", state]  # once this process closes the line, or is killed
+    end = [
+        "bash",
+        "-c",
+        'read -r; "$@"',
+        "bash",
+        DOWN,
+        "--state",
+        state,
+    ]  # once this process closes the line, or is killed
     watcher = subprocess.Popen(end, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
         up = subprocess.run(

@@ -89,7 +89,7 @@ def test_what_is_asked_is_found_wherever_it_stands(cells: tuple[str, ...], capsy
 
 def test_two_questions_are_joined_and_the_larger_number_counts() -> None:
     more = 'rk.evaluate(rk.study(globals(), num_examples=5, tasks=["fwe", "vt"]))\n'
-    found = asked(START, "cells = rk.evaluate(study)\n", more, 'rk.evaluate(rk.study(globals(), lengths=["2K"]))\n')
+    found = asked(START, more, "cells = rk.evaluate(study)\n", 'rk.evaluate(rk.study(globals(), lengths=["2K"]))\n')
     assert sorted(found) == [("perfect", "fwe", 1024, 5), ("perfect", "vt", 1024, 5), ("perfect", "vt", 2048, 2)]
 
 

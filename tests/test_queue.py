@@ -169,6 +169,20 @@ def test_never_two_runs_on_one_gpu_and_all_of_them_used(project: Project) -> Non
     assert [sizes[name] for name in order] == [4, 2, 2, 1, 1, 1], "the largest first"
 
 
+def test_the_gpus_of_a_scheduler_are_shared_out_without_locks(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another job on this machine may have other GPUs by the same numbers."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with Lock(queue._gpu_file("0")):
+        for name in "abc":
+            project.set(name, "pace", 0.3)
+        run(jobs_of(project, [told(name, gpus=1) for name in "abc"]), ["0", "1"])
+    rows = project.journal()
+    assert {row.gpus for row in rows} == {"0", "1"}
+    assert all(a.gpus != b.gpus for a, b in overlapping(rows))
+
+
 def test_without_gpus_models_run_on_the_processors(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that wants a GPU takes all of them; those that need none run side by side."""
     monkeypatch.setattr(queue, "_processors", lambda: 2)

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import count, islice
@@ -209,11 +210,17 @@ def submit(planned: Sequence[Submission], site: Site) -> Iterator[tuple[Submissi
             with disk(each.script):
                 each.script.parent.mkdir(parents=True, exist_ok=True)
             write_whole(each.script, script(each, site))
-            after = [ids[name] for name in each.after if name in ids]
-            depends = ",".join(["singleton", *([f"afterany:{':'.join(after)}"] if after else [])])
-            said = _slurm("sbatch", "--parsable", f"--dependency={depends}", str(each.script))
+            said = _slurm("sbatch", "--parsable", _dependency(each, ids), str(each.script))
             ids[each.name] = said.strip().partition(";")[0]
+        elif each.after and there[each.name].state == "PENDING":  # those that it waits for may be new ones
+            with suppress(UserError):  # where this is not allowed, it will tell what is incomplete
+                _slurm("scontrol", "update", f"JobId={ids[each.name]}", _dependency(each, ids).removeprefix("--"))
         yield each, ids[each.name], before
+
+
+def _dependency(each: Submission, ids: Mapping[str, str]) -> str:
+    after = [ids[name] for name in each.after if name in ids]
+    return ",".join(["--dependency=singleton", *([f"afterany:{':'.join(after)}"] if after else [])])
 
 
 @dataclass(frozen=True)
