@@ -48,7 +48,7 @@ def __getattr__(name):
 
     def load():
         if name.startswith("wide"):
-            from rulerkit.models.vllm_nodes import meet
+            from rulerkit.models.vllm.nodes import meet
 
             (follower,) = meet(1)
             note(follower=follower.host)
@@ -215,7 +215,8 @@ class Project:
         deadline = time.monotonic() + PATIENCE
         while not until():
             assert time.monotonic() < deadline, f"gave up waiting until {what}: {self.queue()} {self.status()}"
-            time.sleep(0.3)
+            self.call("scontrol", "update", "partitionname=urgent", "state=up")  # else Slurm looks once a minute
+            time.sleep(0.5)
 
 
 def _numbers(part: str) -> Iterator[int]:

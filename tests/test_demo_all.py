@@ -17,6 +17,7 @@ from rulerkit.batch.jobs import Run, needs_of
 from rulerkit.batch.needs import studies_of
 from rulerkit.batch.queue import execute
 from rulerkit.errors import UserError
+from rulerkit.inference import evaluation
 from rulerkit.inference.cells import read_cells
 from rulerkit.tasks import TASKS, THIRTEEN
 
@@ -107,6 +108,7 @@ def test_a_plan_is_what_a_notebook_asks(
     from traitlets.config import Config
 
     monkeypatch.setenv("RULERKIT_ASK", "never")
+    monkeypatch.setattr(evaluation, "_NAMED", 10**6)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     parameters = run.parameters | {"outputs": str(tmp_path / "outputs")}
     book = parameterize_notebook(load_notebook_node(str(run.notebook)), parameters)

@@ -19,13 +19,13 @@ from typing import Any
 
 import pytest
 
-import rulerkit.models.sending as sending
+import rulerkit.models.openai.sending as sending
 from rulerkit.errors import UserError
 from rulerkit.example import Example
 from rulerkit.generation import Examples, generate
 from rulerkit.inference import predict
 from rulerkit.models import Answer, load_model
-from rulerkit.models.sending import retry_after
+from rulerkit.models.openai.sending import retry_after
 from rulerkit.prompt_format import DIRECT
 from rulerkit.scoring import string_match_all
 from rulerkit.tasks import THIRTEEN, read_answer, task

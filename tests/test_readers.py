@@ -10,7 +10,7 @@ from rulerkit.errors import UserError
 from rulerkit.generation import Examples, generate
 from rulerkit.inference import predict
 from rulerkit.models import Model, load_model
-from rulerkit.models.reading import Distance, read_items
+from rulerkit.models.readers.reading import Distance, read_items
 from rulerkit.models.spec import read_spec
 from rulerkit.scoring import score
 from rulerkit.summary.intervals import wilson

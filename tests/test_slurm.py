@@ -203,7 +203,7 @@ def test_a_model_over_two_nodes_finds_its_follower_on_the_other_one(make: Make) 
     lines = [line.split() for line in starts.read_text().splitlines()]
     assert sorted((line[0], line[1], line[4]) for line in lines) == [
         ("node1", "0,1", "rulerkit"),
-        ("node2", "0,1", "rulerkit.models.vllm_follower"),
+        ("node2", "0,1", "rulerkit.models.vllm.follower"),
     ]
 
 

@@ -28,9 +28,9 @@ from rulerkit.inference import predict
 from rulerkit.inference.cells import Cell
 from rulerkit.inference.evaluation import close, evaluate
 from rulerkit.models import load_model
-from rulerkit.models.prefix_order import PrefixOrder
 from rulerkit.models.vllm import Vllm
-from rulerkit.models.vllm_process import reason
+from rulerkit.models.vllm.prefix_order import PrefixOrder
+from rulerkit.models.vllm.process import reason
 from rulerkit.studies import Study
 from rulerkit.tasks import task
 

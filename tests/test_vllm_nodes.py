@@ -18,8 +18,8 @@ from test_vllm import BYTES, alive, cell, config, environment, gone_within, need
 from rulerkit.errors import UserError
 from rulerkit.models import load_model
 from rulerkit.models.vllm import Vllm
-from rulerkit.models.vllm_nodes import MASTER, keep_alive, meet, say
-from rulerkit.models.vllm_process import reason
+from rulerkit.models.vllm.nodes import MASTER, keep_alive, meet, say
+from rulerkit.models.vllm.process import reason
 
 __all__ = ["environment", "tiny"]  # fixtures
 pytestmark = pytest.mark.xdist_group("vllm")
@@ -57,7 +57,7 @@ def test_an_environment_that_does_not_say_where_the_nodes_meet(
     tmp_path: Path, wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(MASTER, wrong)
-    with pytest.raises(UserError, match=r"RULERKIT_MASTER=HOST:PORT.*vllm_follower"):
+    with pytest.raises(UserError, match=r"RULERKIT_MASTER=HOST:PORT.*vllm.follower"):
         over(tmp_path / "m", 2, 2)._settings()
     done = subprocess.run([sys.executable, "-m", FOLLOWER], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
@@ -98,7 +98,7 @@ def test_the_door_is_for_followers(port: int) -> None:
 
 
 def test_followers_that_do_not_come(port: int) -> None:
-    with pytest.raises(TimeoutError, match=f"0 of 1 followers came to localhost:{port} within 0 s.*vllm_follower"):
+    with pytest.raises(TimeoutError, match=f"0 of 1 followers came to localhost:{port} within 0 s.*vllm.follower"):
         meet(1, 0.2)
 
 
@@ -115,7 +115,7 @@ def test_a_lost_connection_is_told_by_what_broke_it() -> None:
 
 # --- a real engine ----------------------------------------------------------------------------------------------------
 
-FOLLOWER = "rulerkit.models.vllm_follower"
+FOLLOWER = "rulerkit.models.vllm.follower"
 ENOUGH = 600.0  # seconds in which an engine has started on a busy machine; four processes import vllm for it
 
 

@@ -16,7 +16,7 @@ from rulerkit.batch.execution import Outcome, allow, perform, stop
 from rulerkit.batch.jobs import Job
 from rulerkit.errors import UserError
 from rulerkit.inference.locks import Lock
-from rulerkit.models.vllm_nodes import MASTER
+from rulerkit.models.vllm.nodes import MASTER
 
 _LOOK = 2.0  # seconds between two looks at GPUs that other processes hold
 

@@ -23,7 +23,7 @@ from rulerkit.batch.site import Site
 from rulerkit.errors import UserError
 from rulerkit.inference.locks import holder
 from rulerkit.inference.store import disk, write_whole
-from rulerkit.models.vllm_nodes import FOLLOWER, MASTER
+from rulerkit.models.vllm.nodes import FOLLOWER, MASTER
 from rulerkit.paths import home
 
 _MOST_NODES = 100  # whole nodes of one batch that are looked for in the queue

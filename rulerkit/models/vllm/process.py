@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rulerkit.errors import UserError
-from rulerkit.models.vllm_child import GRACE, Asked, Ready, Said, main
+from rulerkit.models.vllm.child import GRACE, Asked, Ready, Said, main
 from rulerkit.tokenizers import Ids
 
 
@@ -27,7 +27,7 @@ def engine_process(
 
     `log`, another descriptor, takes all that it writes and is closed here.
     """
-    root = str(Path(__file__).resolve().parents[2])  # this package, wherever the parent found it
+    root = str(Path(__file__).resolve().parents[3])  # this package, wherever the parent found it
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     with open(log, "wb") as out:
         return subprocess.Popen(

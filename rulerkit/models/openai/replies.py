@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rulerkit.models import Answer
-from rulerkit.models.sending import NoAnswerError, Reply
+from rulerkit.models.openai.sending import NoAnswerError, Reply
 from rulerkit.prompt_format import PromptFormat
 
 REFUSED = {"content_filter", "content_policy_violation", "safety", "recitation", "refusal", "prohibited_content"}

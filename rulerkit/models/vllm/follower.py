@@ -1,6 +1,6 @@
-"""`python -m rulerkit.models.vllm_follower`: another node's share of a vLLM engine whose rank 0 is elsewhere.
+"""`python -m rulerkit.models.vllm.follower`: another node's share of a vLLM engine whose rank 0 is elsewhere.
 
-It needs no arguments and no model file: RULERKIT_MASTER=HOST:PORT says where to ask (see `vllm_nodes`). It serves one
+It needs no arguments and no model file: RULERKIT_MASTER=HOST:PORT says where to ask (see `vllm.nodes`). It serves one
 engine after the other, each in processes of their own that are gone, and their GPUs free, seconds after rank 0 is, and
 waits for the next one until it is ended: by Slurm with its job, by hand with Ctrl-C. While it serves, SIGTERM waits, since
 a scheduler sends it to all nodes at once and what becomes of the engine is rank 0's to say.
@@ -19,9 +19,9 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 
 from rulerkit.errors import UserError
-from rulerkit.models.vllm_child import watch
-from rulerkit.models.vllm_nodes import FOLLOWER, hear, keep_alive, master, say
-from rulerkit.models.vllm_process import engine_process, reason
+from rulerkit.models.vllm.child import watch
+from rulerkit.models.vllm.nodes import FOLLOWER, hear, keep_alive, master, say
+from rulerkit.models.vllm.process import engine_process, reason
 
 
 def main() -> int:

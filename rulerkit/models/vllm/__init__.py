@@ -1,6 +1,6 @@
 """Checkpoints run by vLLM: token ids in, answers as they finish, in an order in which prompts share what is cached.
 
-The engine is a process of its own (`vllm_child`), so examples are made while it computes. It stays loaded until the
+The engine is a process of its own (`vllm.child`), so examples are made while it computes. It stays loaded until the
 model is closed or another one is asked.
 """
 
@@ -15,11 +15,11 @@ from rulerkit.example import Example
 from rulerkit.models import Answer, Engine
 from rulerkit.models.checkpoints import Checkpoint, max_positions
 from rulerkit.models.devices import torch_module
-from rulerkit.models.prefix_order import PrefixOrder
 from rulerkit.models.spec import Key, flag, mapping_of, one_of, text, tokens, whole
-from rulerkit.models.vllm_child import Said
-from rulerkit.models.vllm_nodes import master
-from rulerkit.models.vllm_process import MORE_MEMORY, Child
+from rulerkit.models.vllm.child import Said
+from rulerkit.models.vllm.nodes import master
+from rulerkit.models.vllm.prefix_order import PrefixOrder
+from rulerkit.models.vllm.process import MORE_MEMORY, Child
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
 
@@ -173,7 +173,7 @@ class Vllm(Engine):
         }
 
     def _nodes(self) -> dict[str, int]:
-        """Rank 0's arguments for a model over several nodes, which `vllm_nodes` completes once the others are there."""
+        """Rank 0's arguments for a model over several nodes, which `vllm.nodes` completes once the others are there."""
         nodes, shares = self.spec.get("nodes", 1), self._shares()
         if nodes == 1:
             return {}

@@ -17,9 +17,9 @@ from typing import Any
 from rulerkit.errors import UserError
 from rulerkit.example import Example
 from rulerkit.models import FORMAT_KEYS, Answer, Engine
-from rulerkit.models.replies import REFUSED, read_reply
-from rulerkit.models.sending import Line, NoAnswerError, Reply, client_version
-from rulerkit.models.servers import CHATS, PATHS, Probe, Server, refusal, request, written
+from rulerkit.models.openai.replies import REFUSED, read_reply
+from rulerkit.models.openai.sending import Line, NoAnswerError, Reply, client_version
+from rulerkit.models.openai.servers import CHATS, PATHS, Probe, Server, refusal, request, written
 from rulerkit.models.spec import Key, mapping_of, one_of, text, tokens, whole
 from rulerkit.paths import resolve
 from rulerkit.prompt_format import PromptFormat, prompt_format

@@ -11,7 +11,7 @@ from functools import cache
 from random import Random
 from typing import Any, ClassVar, Protocol
 
-from rulerkit.models.reading import Distance, Item, Reading, read_items
+from rulerkit.models.readers.reading import Distance, Item, Reading, read_items
 from rulerkit.models.spec import Key, tokens
 
 NEAREST = 2

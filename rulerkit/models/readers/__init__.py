@@ -11,9 +11,9 @@ from typing import Any
 
 from rulerkit.example import Example
 from rulerkit.models import Answer, Engine, cut
-from rulerkit.models.effects import KEYS as EFFECT_KEYS
-from rulerkit.models.effects import Effect, answer_with, effects_of
-from rulerkit.models.reading import Distance
+from rulerkit.models.readers.effects import KEYS as EFFECT_KEYS
+from rulerkit.models.readers.effects import Effect, answer_with, effects_of
+from rulerkit.models.readers.reading import Distance
 from rulerkit.models.spec import Key, tokens
 from rulerkit.tokenizers import Ids
 

@@ -1,4 +1,4 @@
-"""The process in which vLLM runs, so that its GPU is free once the process is gone: `vllm_process` starts it.
+"""The process in which vLLM runs, so that its GPU is free once the process is gone: `vllm.process` starts it.
 
 `main` is all that process does. It talks to its parent over one socket, whose end tells it that nobody asks any more,
 whatever became of the parent.
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rulerkit.models.vllm_nodes import led
+from rulerkit.models.vllm.nodes import led
 from rulerkit.tokenizers import Ids
 
 GRACE = 8.0  # seconds in which an engine may end by itself before its process group is killed

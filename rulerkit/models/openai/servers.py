@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from rulerkit.errors import UserError
 from rulerkit.example import Example
-from rulerkit.models.sending import Line, NoAnswerError, Reply
+from rulerkit.models.openai.sending import Line, NoAnswerError, Reply
 from rulerkit.prompt_format import PromptFormat
 from rulerkit.tokenizers import Tokenizer
 

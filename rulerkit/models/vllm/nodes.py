@@ -2,7 +2,7 @@
 
 The model file says `nodes: 2`. All nodes see one environment variable, RULERKIT_MASTER=HOST:PORT: a name of the first
 node, by which the others reach it, and a port that is free there. The others run `python -m
-rulerkit.models.vllm_follower`, once each, whenever they like; all else comes from rank 0. The line between the two is
+rulerkit.models.vllm.follower`, once each, whenever they like; all else comes from rank 0. The line between the two is
 what holds them together: when one end is gone, killed or without power, the other ends its part of the engine.
 
 HOST also chooses the network for vLLM's own messages. Two networks are chosen by others, where the default is not right:
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from rulerkit.errors import UserError
 
 MASTER = "RULERKIT_MASTER"
-FOLLOWER = "rulerkit.models.vllm_follower"
+FOLLOWER = "rulerkit.models.vllm.follower"
 WAIT = 600.0  # seconds in which all followers must have come
 _TALK = 30.0  # seconds for a word that the other side should have said at once
 _ENDING = 8.0  # seconds in which an engine that has lost a follower may say itself what happened
