@@ -134,6 +134,11 @@ class Project:
         self.file.write_text(json.dumps(content))
         (self.root / "params/site.yaml").write_text(json.dumps(site))
 
+    def add(self, entry: dict[str, Any]) -> None:
+        """A further line of the batch's notebooks."""
+        content = json.loads(self.file.read_text())
+        self.file.write_text(json.dumps(content | {"notebooks": [*content["notebooks"], entry]}))
+
     def call(self, *command: object, check: bool = True, **more: str) -> str:
         """What a command says; it has to end well, and never with a traceback."""
         done = subprocess.run(

@@ -131,7 +131,9 @@ def test_help_names_every_command(rulerkit: Caller) -> None:
     ended = rulerkit("--help")
     assert ended.status == 0
     assert all(command in ended.out for command in COMMANDS)
-    assert {command.callback.__name__ for command in app.registered_commands if command.callback} == set(COMMANDS)
+    assert {
+        command.name or command.callback.__name__ for command in app.registered_commands if command.callback
+    } == set(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -139,7 +141,9 @@ def test_help_of_each_command_teaches(command: str) -> None:
     ended = program(command, "--help", TERMINAL_WIDTH="200")
     assert ended.status == 0
     (about,) = (
-        c.callback.__doc__ or "" for c in app.registered_commands if c.callback and c.callback.__name__ == command
+        c.callback.__doc__ or ""
+        for c in app.registered_commands
+        if c.callback and (c.name or c.callback.__name__) == command
     )
     assert about.split("\n")[0] in " ".join(ended.out.split())
     for line in ended.out.splitlines():  # no option without a word on it

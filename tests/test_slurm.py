@@ -3,16 +3,17 @@
 Needs the scripts that bring up a Slurm on one machine, in the folder that SLURM_TOOLS names or in ../shared/tools.
 """
 
-import json
 import os
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.slurm_cluster import BATCH, UP, Project, asked_in_vain, clashes, held, slurm
+from tests.projects import notebook
+from tests.slurm_cluster import ASKS, BATCH, PARAMETERS, UP, Project, asked_in_vain, clashes, held, slurm
 
 if not UP.exists():
     pytest.skip(f"no {UP}: SLURM_TOOLS names the folder with slurm-up.sh", allow_module_level=True)
@@ -43,11 +44,9 @@ def test_a_night_with_every_accident(make: Make) -> None:
     night = make("night")
     models = [held("preempted", 4), held("cancelled", 1), held("downed", 3), held("timed", 0, hours=1 / 60)]
     wrong = {"notebook": "52_third", "models": [{"base": "perfect", "name": "wrong"}], "parameters": {"lengths": [64]}}
-    night.plan(
-        models, THREE, CPU | {"launcher": "env LAUNCHED=$WORD", "setup": ["WORD='by us'", "export WORD=${WORD% us}"]}
-    )
-    content = json.loads(night.file.read_text())
-    night.file.write_text(json.dumps(content | {"notebooks": [*THREE, wrong], "together": ["50_first"]}))
+    site = CPU | {"launcher": "env LAUNCHED=$WORD", "setup": ["WORD='by us'", "export WORD=${WORD% us}"]}
+    night.plan(models, THREE, site, together=["50_first"])
+    night.add(wrong)
     # notebooks and models without GPUs run on a node of their own choice, which no urgent job takes
     night.call("scontrol", "create", "partitionname=cpu", "nodes=node1", "prioritytier=10", "preemptmode=off")
 
@@ -95,7 +94,7 @@ def test_a_night_with_every_accident(make: Make) -> None:
     night.wait("all have ended", lambda: not night.queue())
     seen = night.status()
     assert {title for title, state in seen.items() if state != "done"} == {"wrong predictions", "wrong 52_third"}
-    assert Counter(seen.values()) == {"done": 17, "failed": 1, "waiting": 1}
+    assert Counter(seen.values()) == {"done": 17, "failed": 1, "missing": 1}
     said = [line for line in night.out("wrong").splitlines() if "FAILED" in line]
     assert len(said) == 3  # one of each job
     assert "fwe does not fit into 64 tokens" in said[0]
@@ -116,34 +115,48 @@ def test_a_night_with_every_accident(make: Make) -> None:
 
 def test_jobs_that_get_nowhere_stop_and_those_that_may_not_go_back_come_again(make: Make) -> None:
     place = make("restarts")
-    models = [held("never-requeued", 1), held("never-resubmitted", 1), held("resubmitted", 1)]
+    names = ["never-requeued", "never-resubmitted", "resubmitted", "hanging"]
     wrapper = place.root / "bin/scontrol"
     wrapper.parent.mkdir()
     wrapper.write_text('#!/bin/bash\n[[ $SLURM_JOB_NAME != *resubmitted* ]] || exit 1\nexec /usr/bin/scontrol "$@"\n')
     wrapper.chmod(0o755)
-    place.plan(models, ONE, {"setup": ['export PATH="$RULERKIT_HOME/bin:$PATH"']}, examples=12)
-    assert place.submit()["submitted"] == 3
+    place.plan([held(name, 1) for name in names[:3]], ONE, {"setup": ['PATH="$RULERKIT_HOME/bin:$PATH"']}, examples=12)
+    hanging = place.root / "hanging"  # a line for each time that its notebook was executed
+    hangs = f"import time\nprint(file=open({str(hanging)!r}, 'a'))\nwhile True: time.sleep(1)\n"
+    notebook(place.root / "notebooks/60_hangs.ipynb", PARAMETERS, ASKS.format(name="60_hangs", tasks='["vt"]') + hangs)
+    place.add({"notebook": "60_hangs", "models": [{"base": "perfect", "name": "hanging", "gpus": 1}]})
+    assert place.submit()["submitted"] == 4
+
+    def at_it(life: int) -> bool:
+        executed = hanging.read_text().count("\n") if hanging.exists() else 0
+        return executed == life and all(place.holds(name, life) for name in names[:3])
+
+    def goes_on(model: str) -> bool:
+        last = place.lives(model)[-1]
+        return last[-1].time > jobs_told + 2
+
     for life in (1, 2):
-        place.wait("all are at it", lambda life=life: all(place.holds(each["name"], life) for each in models))  # type: ignore[misc]
+        place.wait("all are at it", lambda life=life: at_it(life))  # type: ignore[misc]
         jobs = place.queue()
-        assert {job.state for job in jobs.values()} == {"RUNNING"}
-        for name in ("never-requeued", "never-resubmitted", *(["resubmitted"] if life == 1 else [])):
-            place.call("scancel", "--batch", "--signal=USR1", jobs[name].number)  # as before the time limit
-        new = ["never-resubmitted again", *(["resubmitted again"] if life == 1 else [])]
-        place.wait("new jobs wait for the old ones", lambda new=new: set(new) <= place.queue().keys())  # type: ignore[misc]
-        before = len(place.lives("resubmitted")[-1])
-        place.wait("the old one goes on", lambda before=before: len(place.lives("resubmitted")[-1]) > before + 3)  # type: ignore[misc]
-        place.call("scancel", *(jobs[each.removesuffix(" again")].number for each in new))  # the time limit itself
+        assert [jobs[name].state for name in names] == ["RUNNING"] * 4
+        stopped = [name for name in names if life == 1 or name != "resubmitted"]
+        place.call("scancel", "--batch", "--signal=USR1", *(jobs[name].number for name in stopped))  # time is nearly up
+        jobs_told = time.time()
+        new = [name for name in stopped if "resubmitted" in name]
+        place.wait("new jobs wait", lambda new=new: {f"{name} again" for name in new} <= place.queue().keys())  # type: ignore[misc]
+        place.wait("the old ones go on", lambda new=new: all(goes_on(name) for name in new))  # type: ignore[misc]
+        place.call("scancel", *(jobs[name].number for name in new))  # time is up
     place.go()
     place.wait("all have ended", lambda: not place.queue())
 
     seen = place.status()
-    assert [seen[f"{each['name']} predictions"] for each in models] == ["failed", "failed", "done"]
-    for name in ("never-requeued", "never-resubmitted"):
-        said = [line for line in place.out(name).splitlines() if "FAILED" in line]
-        assert len(said) == 1
-        assert "no new answer in 2 restarts (0 answers, as before): stopped" in said[0]
-        assert len(place.lives(name)) == 2
+    assert [seen[f"{name} predictions"] for name in names] == ["failed", "failed", "done", "done"]
+    assert seen["hanging 60_hangs"] == "failed"
+    for name in ("never-requeued", "never-resubmitted", "hanging"):
+        (said,) = [line for line in place.out(name).splitlines() if "FAILED" in line]
+        assert f"no new answer in 2 restarts ({12 * (name == 'hanging')} answers, as before): stopped" in said
+    assert [len(place.lives(name)) for name in names[:3]] == [2, 2, 2]
+    assert hanging.read_text().count("\n") == 2
     assert place.indices("resubmitted") == {"vt": [*range(12)]}
     assert asked_in_vain(place.lives("resubmitted")) == []
 
@@ -207,84 +220,31 @@ def test_a_model_over_two_nodes_finds_its_follower_on_the_other_one(make: Make) 
     ]
 
 
-def test_what_the_site_file_says_and_what_sbatch_refuses(make: Make) -> None:
-    place = make("site")
-    models = [held("small", 1), held("large", 8, nodes=2, hours=0.05)]
-    site = {
-        "partition": "main",
-        "account": "lab",
-        "options": ["--comment=short"],
-        "gpu_options": ["--gpus-per-node=h100:{gpus}", "--mem=1G"],
-        "cpu_options": ["--partition=urgent"],
-        "setup": ["module load cuda"],
-        "launcher": "apptainer exec --nv $HOME/kit.sif",
-        "python": "python3.12",
-        "offline": False,
-    }
-    place.plan(models, ONE, site, together=["50_first"])
-    said = place.rulerkit("batch", place.file, "--slurm", "--dry-run")
+def test_what_sbatch_refuses_is_one_line_and_what_a_node_refuses_is_told(make: Make) -> None:
+    place = make("refused")
+    place.plan([held("one", 1)], ONE, {"partition": "nowhere"})
+    said = place.rulerkit("batch", place.file, "--slurm", check=False)
+    assert said.count("\n") == 1
+    assert "invalid partition specified: nowhere" in said
+    assert "mend params/site.yaml" in said
+    place.plan([held("one", 1)], ONE, {"launcher": "no-such-launcher --nv"})
+    assert place.rulerkit("batch", place.file, "--slurm", "--dry-run").count("#!/bin/bash") == 1
     assert place.queue() == {}
-    assert not (place.root / "outputs").exists()
-    small, large, over_all = said.split("#!/bin/bash\n")[1:]
-    for line in (
-        "#SBATCH --partition=main",
-        "#SBATCH --account=lab",
-        "#SBATCH --comment=short",
-        "#SBATCH --gpus-per-node=h100:1",
-        "#SBATCH --time=1-00:00:00",
-        "#SBATCH --signal=B:USR1@300",
-        "module load cuda",
-    ):
-        assert line in small.splitlines()
-    assert "\napptainer exec --nv $HOME/kit.sif python3.12 -m rulerkit run " in small
-    assert "HF_HUB_OFFLINE" not in small
-    assert "srun" not in small
-    assert "#SBATCH --time=0-00:03:00\n#SBATCH --signal=B:USR1@90\n" in large  # not before half of its time
-    assert "#SBATCH --nodes=2\n" in large
-    assert "--nodes=1 --ntasks=1 --relative=1 apptainer exec --nv $HOME/kit.sif python3.12 -m rulerkit.models" in large
-    assert "#SBATCH --partition=urgent\n" in over_all
-    assert "gpus-per-node" not in over_all
-
-    def refused(**wrong: object) -> str:
-        path = place.root / "wrong.yaml"
-        path.write_text(json.dumps(wrong))
-        said = place.rulerkit("batch", place.file, "--slurm", "--site", path, check=False).strip()
-        assert "\n" not in said
-        return said
-
-    assert "unknown key" in refused(partitions="main")
-    assert "did you mean 'partition'" in refused(partitions="main")
-    for key, value in {
-        "partition": 3,
-        "options": "--qos=long",
-        "setup": ["a\nb"],
-        "gpu_options": ["--gres=gpu:{n}"],
-        "hours": 0,
-        "signal_before": 1.5,
-        "whole_nodes": True,
-        "launcher": "env 'a",
-        "offline": "no",
-    }.items():
-        assert f"{key} in {place.root}/wrong.yaml is {value!r}: it must be " in refused(**{key: value})
-    assert "large needs 8 GPUs" not in refused(partition="nowhere")
-    assert "invalid partition specified: nowhere" in refused(partition="nowhere")
-    place.plan([held("large", 5)], ONE, {})
-    assert "large needs 5 GPUs, a node has 4" in refused(whole_nodes=4)
-    assert place.queue() == {}
-    assert "sbatch is not here" in place.rulerkit("batch", place.file, "--slurm", check=False, PATH="/nowhere")
+    assert place.submit()["submitted"] == 1
+    place.wait("it has ended", lambda: not place.queue())
+    told = place.rulerkit("status", place.file)
+    assert place.status()["one predictions"] == "missing"
+    assert "no-such-launcher: command not found" in told
 
 
-def test_logs_lie_beside_what_they_are_about(make: Make, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_logs_lie_beside_what_they_are_about(make: Make) -> None:
     """Whatever stands in the path; and nothing lies anywhere else."""
     place = make("paths")
     place.plan([held("one", 1)], ONE, {}, together=["50_first"])
     place.go()
-    before = {*place.root.parent.rglob("*.out")}
     place.submit()
     place.wait("all have ended", lambda: not place.queue())
-    assert {*place.root.parent.rglob("*.out")} - before == {
-        place.folder / "one/paths.job.out",
-        place.folder / "all/paths-50_first.job.out",
-    }
+    logs = {place.folder / "one/paths.job.out", place.folder / "all/paths-50_first.job.out"}
+    assert {*place.root.parent.rglob("*.out")} == logs
     assert "done       all 50_first" in place.out("all", "paths-50_first.job")
-    assert not [*Path("/tmp").glob("*.out")] or "rulerkit" not in "".join(map(str, Path("/tmp").glob("*.out")))
+    assert not [file for file in place.root.rglob("*") if file.name.startswith("slurm-")]

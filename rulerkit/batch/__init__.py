@@ -70,6 +70,10 @@ class Batch:
         for run in self.runs:
             for spec in (spec for each in run.studies for spec in each.models):
                 assert isinstance(spec, dict), "a batch file holds no model made in Python"
+                if spec["name"] == "all":
+                    raise UserError(
+                        f"{self.path}: no model can be called all, as what concerns several is: give it a `name:`"
+                    )
                 if found.setdefault(spec["name"], spec) != spec:
                     differs = [k for k in {**spec, **found[spec["name"]]} if spec.get(k) != found[spec["name"]].get(k)]
                     raise UserError(

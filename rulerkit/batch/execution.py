@@ -114,14 +114,23 @@ def is_done(job: Job, run: Run) -> bool:
 def _steps(job: Job, environment: dict[str, str]) -> Iterator[Outcome]:
     record = job.stem.with_suffix(".json")
     starts = _started(job, record)
+    write_record(record, read_record(record) | {"starts": starts})
     if reason := _stuck(starts):
-        write_record(record, read_record(record) | {"state": "failed", "error": reason})
-        yield _outcome(job, job.title, "failed", reason, job.stem.with_suffix(".log"))
+        yield _give_up(job, record, reason)
         return
     if job.model:
         yield _predictions(job, record, starts, environment)
     for run in job.runs:
         yield _notebook(job, run, starts, environment)
+
+
+def _give_up(job: Job, record: Path, reason: str) -> Outcome:
+    """Say of the step at which a job got nowhere that it failed."""
+    asking = bool(job.model and job.unanswered(job.needs))
+    run = next((run for run in job.runs if not asking and not is_done(job, run)), None)
+    title, record, log = (run.title, run.record, run.log) if run else (job.title, record, job.stem.with_suffix(".log"))
+    write_record(record, read_record(record) | {"state": "failed", "error": reason})
+    return _outcome(job, title, "failed", reason, log)
 
 
 def _predictions(job: Job, record: Path, starts: list[dict[str, Any]], environment: dict[str, str]) -> Outcome:

@@ -205,8 +205,9 @@ class Tokens:
         except OSError:
             return 0
         if self._known.get(need.path, (-1, 0))[0] != size:
-            self._known[need.path] = size, need.have
-        return self._known[need.path][1]
+            with suppress(UserError):  # what is wrong with a file, doing its job will tell
+                self._known[need.path] = size, need.have
+        return self._known.get(need.path, (0, 0))[1]
 
 
 def read_job(path: Path) -> Job:

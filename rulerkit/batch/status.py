@@ -31,6 +31,7 @@ class Step:
     seconds_left: float | None = None
     """At the pace since its process began; None where there is none."""
     log: Path | None = None
+    """Whose last lines say more: where nothing else was written, what a scheduler's job has said."""
     again: str = ""
 
 
@@ -88,7 +89,7 @@ def _answers(job: Job, busy: tuple[str, str]) -> Step:
         (sum(have for _, have in counts), sum(need.wanted for need, _ in counts)),
         left,
         _seconds_left(record, counts, left) if state == "running" else None,
-        job.stem.with_suffix(".log"),
+        job.file.with_suffix(".out") if state in ("missing", "interrupted") else job.stem.with_suffix(".log"),
         job.again,
     )
 
@@ -145,8 +146,9 @@ def told(found: list[Step]) -> list[str]:
         more += [f"about {duration(step.seconds_left)}"] * (step.seconds_left is not None)
         more += [step.says] * bool(step.says)
         lines.append(f"{step.state:12} {step.title:40} {'; '.join(more)}".rstrip())
-        if step.state in ("failed", "incomplete", "interrupted") and step.again:
-            lines += [f"    | {line}" for line in _last_lines(step.log)] if step.state == "failed" else []
+        words = _last_lines(step.log) if step.state in ("failed", "interrupted", "missing") else []
+        lines += [f"    | {line}" for line in words]
+        if step.again and (words or step.state in ("failed", "incomplete", "interrupted")):
             lines.append(f"    again: {step.again}")
     states = [step.state for step in found]
     counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))

@@ -34,7 +34,7 @@ def disk(path: Path) -> Iterator[None]:
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file under a temporary name, then rename it, so that no reader ever meets half of it."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
     with disk(path):
         try:
             with open(temporary, "w", encoding="utf-8") as file:
