@@ -160,7 +160,7 @@ class Project:
                 cwd=self.root.parent,
                 env={**self.environment, **environment, "RULERKIT_TEST_MARK": mark},
                 start_new_session=True,
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell has it ignored
+                preexec_fn=hear_signals,
             )
         started = Started(process, mark, out)
         try:
@@ -210,6 +210,12 @@ def whole_lines(file: Path) -> list[str]:
 def printed(book: dict[str, Any]) -> str:
     """What an executed notebook printed."""
     return "".join("".join(out.get("text", [])) for cell in book["cells"] for out in cell.get("outputs", []))
+
+
+def hear_signals() -> None:
+    """A shell in the background, and nohup, have their children ignore these."""
+    for each in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(each, signal.SIG_DFL)
 
 
 class Started(NamedTuple):
