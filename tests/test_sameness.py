@@ -11,7 +11,7 @@ from test_cli import Caller
 from test_cli import rulerkit as rulerkit
 
 import rulerkit as rk
-from rulerkit.cli import _print_leaderboard
+from rulerkit.cli.batches import _print_leaderboard
 from rulerkit.errors import UserError
 from rulerkit.foreign import read_predictions
 from rulerkit.inference import predict
