@@ -6,13 +6,14 @@ BIN    := $(VENV)/bin
 TORCH  ?= torch==2.13.0
 DEMO   ?=
 
-.PHONY: help demo demo-all lab test test-quick test-vllm test-slurm test-lab check format clean
+.PHONY: help demo demo-all lab test test-quick test-vllm test-gpu test-slurm test-lab check format clean
 
 help:
 	@echo "make demo    the whole kit in a few minutes, without a GPU or downloads: reference readers, leaderboard, figures"
 	@echo "make demo-all  every notebook, on readers in which one effect each was planted: about five minutes"
 	@echo "make test    all tests that need no GPU, server or cluster; real data too where RULERKIT_DATA names a folder"
 	@echo "make test-vllm  the vLLM engine's tests with vLLM's CPU build, in an environment of its own (.venv-vllm, 2.3 GB)"
+	@echo "make test-gpu  a small model of yours on a GPU: RULERKIT_GPU_MODEL=org/name make test-gpu PYTHON=python; prints what bug reports need"
 	@echo "make test-slurm  batches on a real Slurm of this machine, brought up by the scripts in SLURM_TOOLS (or ../shared/tools)"
 	@echo "make test-lab  every notebook by hand: JupyterLab in a headless browser (needs chromium)"
 	@echo "make lab     JupyterLab in notebooks/"
@@ -33,7 +34,11 @@ test: $(VENV)/.dev $(VENV)/.torch
 	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 test-vllm: .venv-vllm/.made
-	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/test_vllm.py tests/test_vllm_nodes.py
+	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -m "not slow" tests/test_vllm.py tests/test_vllm_config.py
+
+# On a GPU node, in the environment that has vLLM; nothing is installed.
+test-gpu:
+	$(PYTHON) -m pytest -s tests/test_gpu.py
 
 test-slurm: $(VENV)/.dev
 	RULERKIT_TEST_SLURM=1 $(BIN)/python -m pytest tests/test_slurm.py

@@ -26,7 +26,7 @@ _HOME = {
     "generate": "generation",
     "load_model": "models",
     "model": "models",
-    "study": "params",
+    "study": "studies",
     "predict": "inference",
     "evaluate": "inference.evaluation",
     "close": "inference.evaluation",

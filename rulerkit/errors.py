@@ -19,11 +19,22 @@ def unknown(what: str, seen: object, allowed: Iterable[object], hint: str = "") 
     "unknown task 'vtt': did you mean 'vt'? allowed: vt, cwe"
     """
     names = [str(name) for name in allowed]
-    near = get_close_matches(str(seen), names, n=1)
-    guess = f"did you mean {near[0]!r}? " if near else ""
     return UserError(
-        f"unknown {what} {str(seen)!r}: {guess}allowed: {', '.join(names)}" + (f". {hint}" if hint else "")
+        f"unknown {what} {str(seen)!r}: {suggestion(seen, names)}allowed: {', '.join(names)}"
+        + (f". {hint}" if hint else "")
     )
+
+
+def suggestion(seen: object, allowed: Iterable[object]) -> str:
+    """`did you mean 'x'? `, or nothing where no allowed name is like the one that was seen."""
+    near = get_close_matches(str(seen), [str(name) for name in allowed], n=1)
+    return f"did you mean {near[0]!r}? " if near else ""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a library's message, without its full stop."""
+    lines = str(error).strip().splitlines()
+    return lines[0].strip().rstrip(".") if lines else type(error).__name__
 
 
 class TooLong(UserError):  # noqa: N818  (no fault of anybody's)

@@ -9,6 +9,7 @@
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from rulerkit.scoring import category, task_name
 
 _SAMPLES = re.compile(r"samples_(.+?)(?:_\d{4}-\d\d-\d\dT.*)?$")
 _PART = re.compile(r"-\d+$")
-_LENGTH = re.compile(r"(\d+)([kKmM]?)")
 _SHORTEST = 256  # a folder named 0 or 42 is a part or a seed, not a length
 
 
@@ -100,11 +100,17 @@ def _told_task(file: Path, name: str) -> str:
 
 def told_length(file: Path) -> int:
     """The nearest folder above the file whose name is a length."""
-    for folder in file.resolve().parents:
-        found = _LENGTH.fullmatch(folder.name)
-        if found and parse_length(folder.name) >= _SHORTEST:
-            return parse_length(folder.name)
+    lengths = (_length(folder.name) for folder in file.resolve().parents)
+    if length := next((length for length in lengths if length >= _SHORTEST), 0):
+        return length
     raise UserError(f"{file}: no folder above it is named by a length (as in 4096/pred/vt.jsonl); give --length")
+
+
+def _length(folder: str) -> int:
+    """The length that a folder's name gives, 0 where it gives none."""
+    with suppress(UserError):
+        return parse_length(folder)
+    return 0
 
 
 def _told_model(file: Path) -> str:
@@ -112,7 +118,7 @@ def _told_model(file: Path) -> str:
     folders = list(file.resolve().parents)
     if folders[0].name == "pred" and len(folders) > 4:
         return folders[3].name
-    return next((f.name for f in folders if f.name not in ("", "pred") and not _LENGTH.fullmatch(f.name)), "unnamed")
+    return next((f.name for f in folders if f.name not in ("", "pred") and not _length(f.name)), "unnamed")
 
 
 def json_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -13,7 +13,8 @@ THRESHOLDS = {
 """Llama2-7B at 4K, percent, as printed. The paper contradicts itself here (its chat categories average to 87.2, its
 base ones to 79.2), so whoever shows an effective length shows the threshold that it was judged by."""
 
-_LENGTH = re.compile(r"(\d+)([kKmM]?)")
+LONGEST = 16 * 1024**2
+"""The largest number of tokens that a parameter may give."""
 
 
 def length_name(length: int) -> str:
@@ -23,12 +24,16 @@ def length_name(length: int) -> str:
     return f"{length // 1024**2}M" if length % 1024**2 == 0 else f"{length // 1024}K"
 
 
-def parse_length(text: str | int) -> int:
-    """Tokens: 4096, '4096' and '4K' are 4096, '1M' is 1048576; raises UserError for what is no length."""
-    found = _LENGTH.fullmatch(str(text).strip())
-    if not found or int(found[1]) == 0:
-        raise UserError(f"{text!r} is no length: give tokens, e.g. 4096, 4K or 1M")
-    return int(found[1]) * {"": 1, "K": 1024, "M": 1024**2}[found[2].upper()]
+def parse_length(text: str | int, least: int = 1) -> int:
+    """Tokens: 4096, '4096' and '4K' are 4096, '1M' is 1048576.
+
+    Raises UserError for what is no number of tokens from `least` to `LONGEST`.
+    """
+    match = re.fullmatch(r"(\d{1,9})([kKmM]?)", str(text).strip())
+    length = int(match[1]) * {"": 1, "K": 1024, "M": 1024**2}[match[2].upper()] if match else -1
+    if not least <= length <= LONGEST:
+        raise UserError(f"{text!r} is no length: give tokens, e.g. 4096, 4K or 1M, at most {length_name(LONGEST)}")
+    return length
 
 
 def effective_length(

@@ -15,7 +15,18 @@ def home() -> Path:
 
 def resolve(path: str | Path) -> Path:
     """An absolute path; relative ones count from `home()`, so that a notebook may run from any folder."""
-    return home() / Path(path).expanduser()
+    return home() / os.path.expanduser(path)
+
+
+def resolve_file(name: str | Path) -> Path:
+    """A file that a user names on the command line: from the working directory, else from the project root."""
+    path = Path(os.path.expanduser(name))
+    return path.absolute() if path.exists() else resolve(path)
+
+
+def cell_file(predictions: Path, model: str, task: str, length: int) -> Path:
+    """Where the answers of one model to one task at one length lie; `predictions` is the folder of a run."""
+    return predictions / model / task / f"{length}.jsonl"
 
 
 def cache_dir() -> Path:

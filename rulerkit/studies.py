@@ -1,20 +1,29 @@
-"""The checked parameters of one question, and where its results lie."""
+"""Studies: what is asked of which models, read from YAML files, papermill or a notebook's first cells and checked once.
 
-from collections.abc import Iterator
+Top-level keys are notebook parameters, as papermill takes them with `-f`; several files compose, later ones win. A model
+file holds one key, `model:`. Unknown keys, and strings where lists belong, are errors.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from glob import glob
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rulerkit.errors import UserError
-from rulerkit.tasks import Task
+from rulerkit.errors import UserError, unknown
+from rulerkit.models import Model
+from rulerkit.paths import cell_file, home, resolve, resolve_file
+from rulerkit.settings import Parameters, check, read_spec, read_yaml
+from rulerkit.tasks import THIRTEEN, Task, task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from rulerkit.models import Model
 
 _LONGEST_TITLE = 80
 
@@ -24,7 +33,7 @@ class Study:
     """The checked parameters of one notebook or one call of `rulerkit evaluate`."""
 
     notebook: str
-    models: tuple["dict[str, Any] | Model", ...]
+    models: tuple[dict[str, Any] | Model, ...]
     tasks: tuple[Task, ...]
     lengths: tuple[int, ...]
     num_examples: int
@@ -48,8 +57,8 @@ class Study:
 
     def cells(self) -> Iterator[tuple[str, Path, Task, int]]:
         """Every cell that the study asks for: the model's name, the file of its answers, its task and length."""
-        for length, folder, model, each in product(self.lengths, self.folders, self.models, self.tasks):
-            yield name_of(model), folder / name_of(model) / each.name / f"{length}.jsonl", each, length
+        for length, folder, model, asked in product(self.lengths, self.folders, self.models, self.tasks):
+            yield name_of(model), cell_file(folder, name_of(model), asked.name, length), asked, length
 
     @cached_property
     def title(self) -> str:
@@ -82,6 +91,108 @@ class Study:
     def _place(self, kind: str, name: str, suffix: str) -> Path:
         file = "-".join(part for part in (self.title, name) if part) + suffix
         return self.outputs / kind / self.run / (self.notebook or "evaluate") / file
+
+
+def study(source: Mapping[str, Any] | None = None, notebook: str = "", **parameters: Any) -> Study:
+    """The study that parameters describe.
+
+    `source` is a notebook's `globals()` or a dict of parameters; `parameters` win over it. In a notebook only known
+    names are read, and what papermill injected beside them is an error that lists the known ones.
+    """
+    source = source or {}
+    in_notebook = "In" in source and "get_ipython" in source  # its globals hold much that is no parameter
+    _check_names([*(_injected(source["In"]) if in_notebook else source), *parameters])
+    given = {name: value for name, value in {**source, **parameters}.items() if name in Parameters.model_fields}
+    values = check(Parameters, given)
+    models = expand(values.models) if values.models else [] if values.model is None else [values.model]
+    tasks = [task(spec).with_corpora(values.corpora) for spec in values.tasks or THIRTEEN]
+    return Study(
+        notebook=notebook,
+        models=_checked_models(models),
+        tasks=tuple({task.name: task for task in tasks}.values()),
+        lengths=tuple(sorted(set(values.lengths))),
+        outputs=resolve(values.outputs),
+        **values.model_dump(include={"num_examples", "seed", "run", "corpora", "repeat"}),
+    )
+
+
+def _checked_models(specs: list[Any]) -> tuple[dict[str, Any] | Model, ...]:
+    """Checked specs, and models that were made in Python; each has another name."""
+    models = [read_spec(s) if isinstance(s, str | Mapping) or not isinstance(s, Model) else s for s in specs]
+    names = [name_of(model) for model in models]
+    if repeated := {name for name in names if names.count(name) > 1}:
+        raise UserError(f"models: {', '.join(sorted(repeated))} stands there twice: give each another `name:`")
+    return tuple(models)
+
+
+def load_files(files: Iterable[str | Path]) -> dict[str, Any]:
+    """The parameters of several YAML files, later ones over earlier ones."""
+    merged: dict[str, Any] = {}
+    for name in files:
+        content = read_yaml(resolve_file(name))
+        _check_names(content, str(name))
+        merged |= content
+    return merged
+
+
+def expand(models: Iterable[Any]) -> list[Any]:
+    """Names, paths and mappings of models, with each glob (`checkpoints/*`) replaced by the paths that it matches."""
+    specs: list[Any] = []
+    for spec in models:
+        found = sorted(glob(str(resolve(spec)))) if isinstance(spec, str) and re.search(r"[*?\[]", spec) else [spec]
+        if not found:
+            raise UserError(f"models: nothing matches {spec!r} below {home()}; give a name, a path or another pattern")
+        specs += found
+    return specs
+
+
+def known_names() -> list[str]:
+    """The parameters that some notebook or `evaluate` knows: those of `settings` and of all notebooks here."""
+    names = dict.fromkeys(Parameters.model_fields)
+    for path in sorted((home() / "notebooks").glob("*.ipynb")):
+        names |= dict.fromkeys(notebook_parameters(path))
+    return list(names)
+
+
+def read_notebook(path: Path) -> list[dict[str, Any]]:
+    """The cells of a notebook."""
+    try:
+        cells: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        for cell in cells:
+            _ = cell["cell_type"], "".join(cell["source"]), cell.get("metadata", {}).get("tags", [])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is no notebook: {error}; repair it, or move it out of {path.parent}") from error
+    return cells
+
+
+def notebook_parameters(path: Path) -> list[str]:
+    """The names that the cell tagged `parameters` of a notebook sets."""
+    tagged = [cell for cell in read_notebook(path) if "parameters" in cell.get("metadata", {}).get("tags", [])]
+    try:
+        return [name for cell in tagged for name in _assigned("".join(cell["source"]))]
+    except SyntaxError as error:
+        raise UserError(
+            f"{path}: the cell tagged `parameters` must hold `name = value` lines: line {error.lineno}: {error.msg}"
+        ) from error
+
+
+def _check_names(names: Iterable[str], where: str = "") -> None:
+    allowed = known_names()
+    for name in names:
+        if name not in allowed:
+            raise unknown(f"parameter{' in ' + where if where else ''}", name, allowed)
+
+
+def _injected(cells: list[str]) -> list[str]:
+    """The names that papermill set: those of the executed cells that it marks with `# Parameters`."""
+    return [name for cell in cells if cell.startswith("# Parameters\n") for name in _assigned(cell)]
+
+
+def _assigned(source: str) -> list[str]:
+    """The names that lines such as `a = 1` and `a: int = 1` set."""
+    lines = [node for node in ast.parse(source).body if isinstance(node, ast.Assign | ast.AnnAssign)]
+    targets = [t for node in lines for t in (node.targets if isinstance(node, ast.Assign) else [node.target])]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 def name_of(model: Any) -> str:

@@ -60,12 +60,22 @@ def vocabulary(request: pytest.FixtureRequest) -> Tokenizer:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 kB."""
-    place = tmp_path / "small"
+    yield from mounted(tmp_path / "small", "size=64k")
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """A file system that cannot be written, also not by root."""
+    yield from mounted(tmp_path / "read-only", "ro,size=64k")
+
+
+def mounted(place: Path, options: str) -> Iterator[Path]:
+    """A file system of its own at a place, which is gone afterwards."""
     place.mkdir()
     try:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], check=True, capture_output=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
-        pytest.skip("a small file system can be mounted by root only")
+        pytest.skip(f"a file system ({options}) can be mounted by root only")
     try:
         yield place
     finally:

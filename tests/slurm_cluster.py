@@ -47,11 +47,6 @@ def __getattr__(name):
             journal.write(json.dumps(row) + chr(10))
 
     def load():
-        if name.startswith("wide"):
-            from rulerkit.models.vllm.nodes import meet
-
-            (follower,) = meet(1)
-            note(follower=follower.host)
         calls = count(1)
 
         def answer(prompts):
@@ -109,7 +104,6 @@ class Row(NamedTuple):
     node: str
     gpus: str | None
     launched: str | None
-    follower: str = ""
 
 
 class Project:

@@ -122,10 +122,15 @@ def test_a_notebook_over_several_models_runs_once(project: Path) -> None:
         ({"models": ["mute"], "notebooks": ["10_smal"]}, "unknown notebook '10_smal': did you mean '10_small'"),
         ({"models": ["mute"], "together": ["nothere.ipynb"]}, "unknown notebook .* allowed: 00_tasks, 01_main_results"),
         ({"models": ["mute"], "notebooks": ["10_small"], "size": "smok"}, "unknown size .*: did you mean 'smoke'"),
-        ({"models": ["mute"], "notebooks": ["10_small"], "size": ["smoke"]}, "unknown size"),
-        ({"models": "mute", "notebooks": ["10_small"]}, "models in .* is 'mute': it must be a list"),
-        ({"models": ["mute"], "notebooks": "10_small"}, "notebooks in .* it must be a list"),
-        ({"models": ["mute"], "notebooks": None}, "notebooks in .* it must be a list"),
+        ({"models": ["mute"], "notebooks": ["10_small"], "size": ["smoke"]}, "size: .* a name in params/sizes/"),
+        ({"models": "mute", "notebooks": ["10_small"]}, ": models: 'mute' is not allowed; it takes a list"),
+        ({"models": ["mute"], "notebooks": "10_small"}, ": notebooks: .* it takes a list"),
+        ({"models": ["mute"], "notebooks": None}, "needs `models:` and `notebooks:`"),
+        ({"models": ["mute"], "notebooks": [{"models": ["mute"]}]}, "is no notebook: give a name"),
+        ({"models": ["mute"], "notebooks": [{"notebok": "10_small"}]}, "unknown key of a notebook .* 'notebook'"),
+        ({"models": ["mute"], "notebooks": [{"notebook": "10_small", "models": "mute"}]}, "models: 'mute' .* a list"),
+        ({"models": ["mute"], "notebooks": [{"notebook": "10_small", "parameters": [1]}]}, "parameters: .* lines"),
+        ({"models": ["mute"], "notebooks": ["x" * 400]}, "unknown notebook"),
         ({"models": ["mute"]}, "needs `models:` and `notebooks:` or `together:`"),
         ({"notebooks": ["10_small"]}, "needs `models:` and `notebooks:` or `together:`"),
         ({"models": [], "notebooks": ["10_small"]}, "needs `models:`"),
@@ -133,9 +138,12 @@ def test_a_notebook_over_several_models_runs_once(project: Path) -> None:
         ({"models": ["mute", "mute"], "notebooks": ["10_small"]}, "mute stands there twice"),
         ({"models": ["checkpoints/*"], "notebooks": ["10_small"]}, "nothing matches 'checkpoints/\\*'"),
         ({"models": ["mute"], "notebooks": ["10_small", "10_small"]}, "runs mute 10_small twice"),
-        ({"models": ["mute"], "notebooks": ["10_small"], "parameters": [1]}, "parameters in .* `name: value` lines"),
+        ({"models": ["mute"], "notebooks": ["10_small"], "parameters": [1]}, ": parameters: .* `name: value` lines"),
         ({"models": ["mute"], "notebooks": ["10_small"], "parameters": {"lenths": [1]}}, "did you mean 'lengths'"),
-        ({"models": ["mute"], "notebooks": ["10_small"], "parameters": {"lengths": 4096}}, "lengths is 4096: .* list"),
+        (
+            {"models": ["mute"], "notebooks": ["10_small"], "parameters": {"lengths": 4096}},
+            "lengths: 4096 .* it takes a list",
+        ),
         ({"models": ["mute"], "notebooks": ["10_small"], "parameters": {"model": "mute"}}, "it takes a list, `models:"),
     ],
 )
@@ -186,6 +194,12 @@ def test_a_job_for_each_model_and_one_for_each_notebook_over_several(project: Pa
     assert {need.model for need in jobs[4].needs} == {"mute", "perfect", "reader-1024"}
 
 
+def test_a_batch_knows_that_one_of_its_notebooks_asks_for_the_original_texts(project: Path) -> None:
+    original = {"notebook": "20_fails", "parameters": {"corpora": "original"}}
+    assert plan(project, {"models": ["mute"], "notebooks": ["10_small"]}).corpora == "builtin"
+    assert plan(project, {"models": ["mute"], "notebooks": ["10_small", original]}).corpora == "original"
+
+
 def test_no_notebook_is_forgotten_whomever_it_asks(project: Path) -> None:
     """One asks nobody, though it is about a model; one asks another model beside its own, so it waits for both."""
     asks = 'import rulerkit as rk\nrk.evaluate(rk.study(globals(), models=[model, "perfect"]))\n'
@@ -198,6 +212,10 @@ def test_no_notebook_is_forgotten_whomever_it_asks(project: Path) -> None:
         (None, ["reader-1024 40_asks_nobody"]),
     ]
     assert len({job.file for job in jobs} | {job.stem for job in jobs}) == 4
+    dotted = [{"base": "mute", "name": name} for name in ("llama-3.1-8b", "llama-3.3-70b")]
+    first, second = plan(project, {"models": dotted, "notebooks": ["40_asks_nobody"]}).jobs
+    assert first.lock.name == "llama-3.1-8b-40_asks_nobody.lock"
+    assert {first.lock, first.record, first.log}.isdisjoint({second.lock, second.record, second.log})
     jobs = plan(project, {"models": ["mute", "reader-1024"], "notebooks": ["40_asks_nobody", "41_beside"]}).jobs
     assert [(job.name, [run.title for run in job.runs], job.after) for job in jobs] == [
         ("mute", ["mute 40_asks_nobody"], ()),

@@ -71,8 +71,8 @@ def test_the_command_line_has_the_last_word(tmp_path: Path) -> None:
     [
         ({"notebook": "02_needle_types", "model": "mute"}, "unknown key of a notebook in .*: did you mean 'models'"),
         ({"models": ["mute"]}, "is no notebook"),
-        ({"notebook": "02_needle_types", "models": "mute"}, "is no notebook"),
-        ({"notebook": "02_needle_types", "parameters": ["x"]}, "is no notebook"),
+        ({"notebook": "02_needle_types", "models": "mute"}, "a notebook's models: 'mute' is not allowed"),
+        ({"notebook": "02_needle_types", "parameters": ["x"]}, "a notebook's parameters: .* is not allowed"),
         ({"notebook": "02_needle"}, "unknown notebook '02_needle'"),
         ({"notebook": "02_needle_types", "models": ["mut"]}, "unknown model 'mut'"),
         ({"notebook": "02_needle_types", "parameters": {"needle": ["passkey"]}}, "unknown parameter 'needle'"),

@@ -16,6 +16,7 @@ import pytest
 
 from rulerkit.tasks import THIRTEEN
 from rulerkit.tokenizers import load_tokenizer
+from tests.tiny_llama import save_llama
 
 LENGTH = 4096
 PROGRAM = [sys.executable, "-c", "from rulerkit.cli import main; main()"]
@@ -44,26 +45,11 @@ class Place(NamedTuple):
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Place:
     """Two random layers under the real vocabulary of Llama-3; outputs differ from token to token."""
-    torch: Any = pytest.importorskip("torch", reason="the transformers engine needs torch")
-    transformers: Any = pytest.importorskip("transformers")
-
     root = tmp_path_factory.mktemp("project")
     for folder in ("params", "notebooks", "checkpoints"):
         (root / folder).mkdir()
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=128256,
-        hidden_size=64,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=2 * LENGTH,
-        initializer_range=0.2,  # so that logits are not flat and greedy answers differ
-        bos_token_id=128000,
-        eos_token_id=128001,
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(root / "checkpoints/tiny")
+    shape = {"intermediate_size": 64, "max_position_embeddings": 2 * LENGTH}
+    save_llama(root / "checkpoints/tiny", 128256, **shape, bos_token_id=128000, eos_token_id=128001)
     shutil.copy(data / "tokenizers/llama-3/tokenizer.json", root / "checkpoints/tiny/tokenizer.json")
     model = "{path: checkpoints/tiny, name: tiny-llama, label: Tiny, batch_size: 1, device: cpu}"
     (root / "model.yaml").write_text(f"model: {model}\n")

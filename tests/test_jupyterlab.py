@@ -17,8 +17,8 @@ import pytest
 from papermill.iorw import load_notebook_node
 from papermill.parameterize import parameterize_notebook
 
-from rulerkit.params import notebook_parameters
 from rulerkit.paths import home
+from rulerkit.studies import notebook_parameters
 
 NOTEBOOKS = sorted((home() / "notebooks").glob("*.ipynb"))
 SMALL = {"num_examples": 2, "lengths": [2048, 4096]}

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rulerkit.models.spec import read_spec, tokens
+from rulerkit.checks.vllm_config import gpus_beyond_node
+from rulerkit.lengths import parse_length
 from rulerkit.prompt_format import FORMS
+from rulerkit.settings import read_spec
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted((ROOT / "params" / "models").glob("*.yaml"))
@@ -64,7 +66,7 @@ def test_a_file_of_the_paper_says_what_the_paper_says(file: Path) -> None:
     else:
         assert row["checkpoint"] in spec.values()
     claimed = row["claimed_in_score_tables"].partition(";")[0] or row["context_length"]
-    assert spec["claimed_length"] == tokens(claimed)
+    assert spec["claimed_length"] == parse_length(claimed)
     assert spec["aligned"] == ("chat" if row["aligned"] == "true" else "base")
     assert spec.get("parameters", "-") == row["parameters"]
     form = FORM_OF.get(row["template"]) or next(f for f in SHARED[row["template"]] if row["slug"].startswith(f))
@@ -78,6 +80,26 @@ def test_a_model_is_shared_by_gpus_that_divide_its_heads(file: Path) -> None:
     if "tensor_parallel_size" in spec:
         assert spec["tensor_parallel_size"] in (1, 2, 4, 8)
         assert HEADS.get(spec.get("slug", ""), 8) % spec["tensor_parallel_size"] == 0
+
+
+@specs
+def test_a_models_gpus_fit_its_nodes(file: Path) -> None:
+    spec = read_spec(str(file))
+    nodes = spec.get("nodes", 1)
+    assert gpus_beyond_node(spec, nodes) == ""
+    assert spec.get("tensor_parallel_size", 1) * spec.get("pipeline_parallel_size", 1) % nodes == 0
+
+
+@specs
+def test_a_model_may_be_given_what_it_claims(file: Path) -> None:
+    spec = read_spec(str(file))
+    if spec["engine"] != "vllm":
+        return
+    assert spec["claimed_length"] <= spec.get("max_length", spec["claimed_length"])
+    overrides = spec.get("hf_overrides", {})
+    if rope := overrides.get("rope_parameters"):  # vLLM does not multiply the factor into the positions
+        assert rope["factor"] * rope["original_max_position_embeddings"] == overrides["max_position_embeddings"]
+        assert overrides["max_position_embeddings"] >= spec["claimed_length"]
 
 
 @specs

@@ -6,11 +6,11 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import replace
+from datetime import date
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,21 @@ from rulerkit.errors import UserError
 from rulerkit.example import Example, Piece
 from rulerkit.generation import generate
 from rulerkit.models import Answer, Model, load_model, model
-from rulerkit.models.checkpoints import Checkpoint, max_positions
-from rulerkit.models.devices import bytes_per_token
+from rulerkit.models.checkpoints import Checkpoint, CheckpointEngine, max_positions
 from rulerkit.models.readers import Reader
-from rulerkit.models.spec import known_models, read_spec
 from rulerkit.prompt_format import PromptFormat
+from rulerkit.settings import (
+    ENGINE_KEYS,
+    READER_EFFECTS,
+    UNNAMED_KEYS,
+    ReaderKeys,
+    keys_of,
+    known_models,
+    read_spec,
+    takes,
+)
 from rulerkit.tasks import THIRTEEN, task
+from tests.tiny_llama import save_llama, save_tokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="the transformers engine needs torch")
@@ -125,17 +134,33 @@ def test_a_variant_is_named_after_what_differs(project: Path) -> None:
         ({"label": "x"}, ["nothing says who answers", "path"]),
         ({"path": "a/b", "name": "../up"}, ["'../up' cannot name a folder"]),
         ({"path": "a/b", "name": ""}, ["name: ''"]),
+        ({"path": "a/b", "name": False}, ["name: False", "need quotes"]),
+        ({"path": "a/b", "hours": 43200}, ["hours: 43200", "at most 744"]),
+        ({"path": "a/b", "hours": float("nan")}, ["hours: nan"]),
+        ({"path": "a/b", "gpus": True}, ["gpus: True", "number of GPUs"]),
+        ({"path": "a/b", "gpus": "1"}, ["gpus: '1'"]),
+        ({"path": "a/b", "batch_size": 2.0}, ["batch_size: 2.0"]),
+        ({"path": "a/b", "max_length": 2**24 + 1}, ["max_length: 16777217", "such as 32K"]),
+        ({"path": "a/b", "max_memory": {0: True}}, ["max_memory: {0: True}", "{0: 70GiB, cpu: 100GiB}"]),
+        ({"path": "a/b", "dtype": "bfloat"}, ["dtype: 'bfloat'", "did you mean 'bfloat16'?"]),
+        ({"path": "a/b", "hf_overrides": {"since": {"on": date(2024, 1, 2)}}}, ["hf_overrides: ", "over config.json"]),
+        ({"path": "a/b", "base_url": "http://x/v1", "replicas": "al"}, ["replicas: 'al'", "`auto` or a whole number"]),
+        ({"path": "a/b", "engine": ["vllm"]}, ["unknown engine"]),
+        ("x" * 5000, ["unknown model"]),
+        ("~nobody-of-this-name/x", ["unknown model"]),
         ({"entry": "mine:load"}, ["needs a name"]),
         ("selves", ["its own base", "selves.yaml"]),
+        ("itself", ["its own base"]),
         ("torn", ["torn.yaml", "is not YAML"]),
         ("two", ["two.yaml", "one key, `model:`"]),
         ("nowhere.yaml", ["nowhere.yaml", "No such file"]),
-        (7, ["int is no model"]),
+        (7, ["seen: 7", "rulerkit.model(it, name=...)"]),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(project: Path, spec: Any, words: list[str]) -> None:
     write(project, "llama-x", "model: org/llama-x")
     write(project, "selves", "model: {base: selves.yaml, label: x}")
+    write(project, "itself", "model: &it {base: *it}")
     write(project, "torn", "model: {a: [")
     write(project, "two", "model: perfect\nlengths: [4096]\n")
     if spec == "selves":
@@ -146,6 +171,32 @@ def test_what_is_wrong_is_said_in_one_line(project: Path, spec: Any, words: list
     message = str(caught.value)
     assert "\n" not in message
     assert [word for word in words if word not in message] == [], message
+
+
+def test_an_engine_is_named_or_follows_from_the_keys(project: Path) -> None:
+    for keys, engine in [
+        ({"path": "a/b"}, "transformers"),
+        ({"path": "a/b", "base_url": "http://localhost/v1"}, "openai"),
+        ({"path": "a/b", "serve": "serve {path} --port {port}"}, "openai"),
+        ({"entry": "mine:load", "name": "x"}, "function"),
+        ({"window": "8K"}, "reader"),
+        ({"path": "a/b", "engine": "vllm"}, "vllm"),
+    ]:
+        assert read_spec(keys)["engine"] == engine
+
+
+def test_how_a_model_is_served_does_not_enter_the_name_of_a_variant(project: Path) -> None:
+    write(project, "seven", "model: {path: org/seven, name: seven, engine: vllm, in_flight: 3}")
+    served = {"replicas": 2, "concurrency": 64, "start_timeout": 60, "timeout": 5, "max_retries": 0, "in_flight": None}
+    assert read_spec({"base": "seven", **served})["name"] == "seven"
+    assert read_spec({"base": "seven", "replicas": "auto"})["replicas"] == "auto"
+
+
+def test_every_engine_has_its_keys_and_every_key_its_words() -> None:
+    assert ENGINE_KEYS.keys() == models.ENGINES.keys()
+    assert {key for kind in ENGINE_KEYS.values() for key in keys_of(kind)} >= UNNAMED_KEYS
+    assert [*keys_of(ReaderKeys)][-len(READER_EFFECTS) :] == list(READER_EFFECTS)
+    assert all(takes(engine, key) for engine, kind in ENGINE_KEYS.items() for key in keys_of(kind))
 
 
 def test_known_models_are_the_files_and_the_readers(project: Path) -> None:
@@ -242,9 +293,9 @@ def test_a_function_may_take_ids_and_be_told_how_much_it_may_say() -> None:
 @pytest.mark.parametrize(
     ("answers", "words"),
     [
-        (lambda prompts: "yes", "returned a str"),
-        (lambda prompts: ["yes"] * 3, "returned 3 answers"),
-        (lambda prompts: [None] * len(prompts), "NoneType"),
+        (lambda prompts: "yes", "returned 'yes'; it must return a list of 1 texts"),
+        (lambda prompts: ["yes"] * 3, r"returned \['yes', 'yes', 'yes'\]"),
+        (lambda prompts: [None] * len(prompts), r"returned \[None\]"),
         (lambda prompts: [prompt + " yes" for prompt in prompts], "returned the prompt"),
     ],
 )
@@ -271,7 +322,7 @@ def test_an_entry_is_called_when_it_is_first_asked(project: Path, monkeypatch: p
     assert "my_entry_models" not in sys.modules
     assert said(one, [example("a", models.load_model("perfect").prompt_format)])[0].text == "yes"
     for entry, words in [
-        ("my_entry_models:lod", "no function 'lod'; it has load"),
+        ("my_entry_models:lod", "entry my_entry_models:lod: .* has no attribute 'lod'"),
         ("my_entry_modelz:load", "No module named"),
         ("my_entry_models", "is not allowed"),
     ]:
@@ -293,39 +344,11 @@ def words() -> str:
 def folder(tmp_path_factory: pytest.TempPathFactory, words: str) -> Path:
     """A two-layer Llama of 0.3 M random weights, saved with a byte-pair tokenizer that puts a BOS before a text."""
     torch: Any = pytest.importorskip("torch", reason="the transformers engine needs torch")
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-
-    transformers: Any = pytest.importorskip("transformers")
 
     made = tmp_path_factory.mktemp("models") / "tiny"
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    special = ["<s>", "</s>", "<|mark|>"]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=600, special_tokens=special, initial_alphabet=alphabet, show_progress=False
-    )
-    backend.train_from_iterator([words], trainer)
-    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
-    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>").save_pretrained(
-        made
-    )
+    size = save_tokenizer(made, [words], 600, "<|mark|>")
     torch.set_num_threads(1)  # idle threads that spin make tiny models slow on a busy machine
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=backend.get_vocab_size(),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=4096,
-        initializer_range=0.2,  # so that logits are not flat and greedy answers differ
-        bos_token_id=0,
-        eos_token_id=1,
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(made)
+    save_llama(made, size)
     return made
 
 
@@ -419,7 +442,7 @@ def test_a_folder_is_known_by_its_files_wherever_it_lies(folder: Path, tmp_path:
 def test_a_prompt_beyond_the_models_limit_is_refused_before_anything_is_answered(folder: Path, words: str) -> None:
     one = load_model({"path": str(folder), "device": "cpu"})
     asked = prompts(one, words, [50, 3000])
-    with pytest.raises(UserError, match=r"example 1 of any .* the model's limit is 4096 .* `max_length: 4096`"):
+    with pytest.raises(UserError, match=r"example 1 of any needs \d+ tokens: its limit is 4096 .* `max_length: \d+`"):
         next(one.answer(asked))
     longer = load_model({"path": str(folder), "device": "cpu", "max_length": "16K"})
     assert len(said(longer, asked)) == 2
@@ -448,7 +471,7 @@ def test_folders_that_are_no_models(tmp_path: Path, folder: Path, words: str) ->
         assert "\n" not in str(caught.value)
         assert name in str(caught.value)
     for device, words in [("gpu", "is not allowed"), ("cuda:x", "is not allowed"), ("cuda:99", "this machine has")]:
-        with pytest.raises(UserError, match=f"device .*{device}.*{words}"):
+        with pytest.raises(UserError, match=f"device.*{device}.*{words}"):
             load_model({"path": str(folder), "device": device}).identity()
 
 
@@ -484,17 +507,19 @@ def test_a_loaded_pair_is_a_model(folder: Path, words: str, project: Path, monke
 
 
 @needs_torch
-def test_a_batch_that_does_not_fit_is_halved_and_then_read_in_chunks(folder: Path, words: str) -> None:
+def test_a_batch_that_does_not_fit_is_halved_and_later_batches_stay_small(folder: Path, words: str) -> None:
     torch: Any = pytest.importorskip("torch")
     transformers: Any = pytest.importorskip("transformers")
 
     network = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    forward, room = network.forward, 0
+    forward, capacity, sizes = network.forward, 0, []
 
     @wraps(forward)
     def on_a_small_device(input_ids: Any = None, **kwargs: Any) -> Any:
-        """The real model with memory for `room` tokens at a time."""
-        if input_ids.numel() > room:
+        """The real model with memory for `capacity` tokens at a time; notes the size of each batch of prompts."""
+        if input_ids.shape[1] > 1:
+            sizes.append(len(input_ids))
+        if input_ids.numel() > capacity:
             raise torch.OutOfMemoryError("out of memory. Tried to allocate 9 GiB")
         return forward(input_ids=input_ids, **kwargs)
 
@@ -504,16 +529,33 @@ def test_a_batch_that_does_not_fit_is_halved_and_then_read_in_chunks(folder: Pat
     expected = said(plain, asked)
     pair = network, transformers.PreTrainedTokenizerFast.from_pretrained(folder)
     widest = max(e.num_tokens for e in asked)
-    room = 3 * widest
+    capacity = 3 * widest
     assert said(model(pair, name="small"), asked) == expected
-    long = prompts(load_model({"path": str(folder), "max_length": 9999}), words, [1800])
-    room = long[0].num_tokens - 1
-    assert long[0].num_tokens > 2048
-    whole = said(load_model({"path": str(folder), "device": "cpu", "max_length": 9999}), long)
-    assert said(model(pair, name="small", max_length=9999), long) == whole
-    room = 10
-    with pytest.raises(UserError, match="out of memory at a single prompt of"):
+    assert sizes == [8, 4, 2, 2, 4, 2, 2, 1]
+    capacity = widest - 1
+    assert said(model(pair, name="small", prefill_chunk_size=64, batch_size=1), asked) == expected
+    with pytest.raises(UserError, match=r"out of memory at a single prompt of .*set `prefill_chunk_size`"):
         said(model(pair, name="small"), asked)
+
+
+@needs_torch
+def test_long_examples_are_answered_one_by_one_unless_the_spec_gives_a_batch_size(folder: Path, words: str) -> None:
+    transformers: Any = pytest.importorskip("transformers")
+    network = transformers.LlamaForCausalLM.from_pretrained(folder)
+    forward, sizes = network.forward, []
+
+    @wraps(forward)
+    def counting(input_ids: Any = None, **kwargs: Any) -> Any:
+        sizes.append(len(input_ids))
+        return forward(input_ids=input_ids, **kwargs)
+
+    network.forward = counting
+    pair = network, transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+    for spec, length, size in [({}, 8192, 3), ({}, 16384, 1), ({"batch_size": 2}, 16384, 2)]:
+        one = model(pair, name="tiny", max_length=16384, **spec)
+        said(one, [replace(example, length=length) for example in prompts(one, words, [40] * 3)])
+        assert max(sizes) == size
+        sizes.clear()
 
 
 @needs_torch
@@ -553,37 +595,88 @@ def test_a_cached_hub_model_is_known_by_its_commit_and_needs_no_network(folder: 
 
 
 @needs_torch
-@pytest.mark.parametrize("kind", ["Mamba2", "Jamba", "Mamba"])
-def test_recurrent_models_answer_in_batches_as_they_do_alone(folder: Path, words: str, kind: str) -> None:
-    torch: Any = pytest.importorskip("torch")
-    transformers: Any = pytest.importorskip("transformers")
-
-    small: dict[str, Any] = {"vocab_size": 600, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 16}
-    if kind == "Mamba2":
-        small |= {"num_heads": 8, "head_dim": 16, "n_groups": 1, "chunk_size": 32}
-    if kind == "Jamba":
-        small |= {"intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "num_experts": 2}
-        small |= {"attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False, "mamba_d_state": 8}
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{kind}Config")(**small, initializer_range=0.2, pad_token_id=0)
-    network = getattr(transformers, f"{kind}ForCausalLM")(config).float().eval()
-    pair = network, transformers.PreTrainedTokenizerFast.from_pretrained(folder)
-    alone = model(pair, name="one", batch_size=1)
-    asked = prompts(alone, words, [30, 30, 31, 30, 7], most=6)
-    assert said(model(pair, name="many", batch_size=4), asked) == said(alone, asked)
-
-
-# --- what a checkpoint's files say ------------------------------------------------------------------------------------
+def test_identity_has_the_keys_of_stored_predictions_and_what_changes_the_answers(folder: Path) -> None:
+    plain = load_model({"path": str(folder), "device": "cpu"})
+    same = {"engine": "transformers", "fingerprint": Checkpoint("x", str(folder)).fingerprint, "dtype": "float32"}
+    assert plain.identity() == same
+    assert list(plain.identity()) == list(same)
+    changes: dict[str, Any] = {
+        "hf_overrides": {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}},
+        "attn_implementation": "eager",
+        "quantization": "bitsandbytes",
+    }
+    for key, value in changes.items():
+        assert load_model({"path": str(folder), "device": "cpu", key: value}).identity() == same | {key: value}
 
 
 @needs_torch
-def test_a_token_takes_keys_and_values_in_every_layer_and_activations_in_one() -> None:
+def test_overrides_are_merged_into_the_configuration(folder: Path, words: str, tmp_path: Path) -> None:
+    spec = {"path": str(folder), "device": "cpu"}
+    plain = load_model(spec)
+    asked = prompts(plain, words, [600, 40])
+    longer = load_model(spec | {"hf_overrides": {"max_position_embeddings": 9000}})
+    assert (plain.too_long(5000), longer.too_long(9000)) == (plain.too_long(5000), None)
+    assert plain.too_long(5000)
+    assert longer.too_long(9001)
+    assert said(longer, asked) == said(plain, asked)
+    for name, kind in (("rope_parameters", "rope_type"), ("rope_scaling", "type")):  # the newer and the older names
+        scaled = load_model(spec | {"hf_overrides": {name: {kind: "yarn", "factor": 4.0}}})
+        assert scaled.too_long(16384) is None
+        assert scaled.too_long(16385)
+        assert said(scaled, asked) != said(plain, asked)
+    older = copied(folder, tmp_path / "older")
+    config = json.loads((older / "config.json").read_text())
+    theta = config.pop("rope_parameters")["rope_theta"]
+    (older / "config.json").write_text(json.dumps(config | {"rope_theta": 8 * theta}))
+    given = load_model({"path": str(older), "device": "cpu", "hf_overrides": {"rope_theta": theta}})
+    assert said(given, asked) == said(plain, asked) != said(load_model({"path": str(older), "device": "cpu"}), asked)
+    assert said(load_model(spec | {"attn_implementation": "eager"}), asked) == said(plain, asked)
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hf_overrides": {"max_position_embeddings": "many"}}, "state no usable limit"),
+        ({"hf_overrides": {"rope_parameters": "yarn"}}, "state no usable limit"),
+        ({"hf_overrides": {"rope_parameters": {"rope_type": "yran"}}}, "cannot be loaded: .*yran"),
+        ({"hf_overrides": {"num_hidden_layers": 3}}, r"lacks 9 weights of the model, such as model\.layers\.2"),
+        ({"hf_overrides": {"hidden_size": 32}}, "do not have the shapes"),
+        ({"hf_overrides": []}, "is not allowed; it takes a mapping"),
+        ({"attn_implementation": "nothere"}, "nothere.* is not supported"),
+        ({"attn_implementation": 7.5}, "it takes a text, such as sdpa"),
+        ({"quantization": "nothere"}, "Unknown quantization type, got nothere"),
+        ({"quantization": {"bits": 4}}, "no `quant_method`"),
+        ({"quantization": True}, "is not allowed; it takes the name of a method"),
+    ],
+)
+def test_a_change_that_cannot_be_is_said_in_one_line(folder: Path, change: dict[str, Any], message: str) -> None:
+    asked = prompts(load_model(str(folder)), "a b c d e", [4])
+    with pytest.raises(UserError, match=message) as caught:
+        said(load_model({"path": str(folder), "device": "cpu"} | change), asked)
+    assert "\n" not in str(caught.value)
+
+
+@needs_torch
+@pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="bitsandbytes is installed")
+def test_a_quantization_names_the_package_that_it_needs(folder: Path) -> None:
+    asked = prompts(load_model(str(folder)), "a b c d e", [4])
+    with pytest.raises(UserError, match="requires bitsandbytes: `pip install"):
+        said(load_model({"path": str(folder), "device": "cpu", "quantization": "bitsandbytes"}), asked)
+
+
+@needs_torch
+def test_a_loaded_pair_takes_no_change_of_its_configuration(folder: Path) -> None:
     transformers: Any = pytest.importorskip("transformers")
-    eight_b = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32}
-    config = transformers.LlamaConfig(**eight_b, num_key_value_heads=8)
-    bfloat16 = SimpleNamespace(itemsize=2)
-    assert bytes_per_token(SimpleNamespace(config=config, dtype=bfloat16)) == 128 * 1024 + 2 * (3 * 14336 + 8 * 4096)
-    assert bytes_per_token(SimpleNamespace(config=transformers.MambaConfig(), dtype=bfloat16)) > 0
+    pair = (
+        transformers.AutoModelForCausalLM.from_pretrained(folder),
+        transformers.PreTrainedTokenizerFast.from_pretrained(folder),
+    )
+    with pytest.raises(UserError, match="attn_implementation does not apply to a model that is loaded"):
+        model(pair, name="mine", attn_implementation="eager")
+
+
+# --- what a checkpoint's files say ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -607,6 +700,42 @@ def test_a_token_takes_keys_and_values_in_every_layer_and_activations_in_one() -
 )
 def test_the_limit_that_a_configuration_states(config: dict[str, Any], limit: int | None) -> None:
     assert max_positions(config) == limit
+
+
+@pytest.mark.parametrize(
+    ("config", "spec", "overrides"),
+    [
+        ({}, {}, {}),
+        ({}, {"max_length": "16K"}, {"max_position_embeddings": 16384}),
+        ({"text_config": {"max_position_embeddings": 4096}}, {"max_length": 4096}, {}),
+        (
+            {"text_config": {"max_position_embeddings": 4096}},
+            {"max_length": 5000},
+            {"text_config": {"max_position_embeddings": 5000}},
+        ),
+        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, {"max_length": "16K"}, {}),
+        (
+            {"rope_theta": 5e5, "rope_scaling": {"type": "yarn", "factor": 4.0}},
+            {},
+            {
+                "max_position_embeddings": 16384,
+                "rope_parameters": {
+                    "rope_type": "yarn",
+                    "factor": 4.0,
+                    "rope_theta": 5e5,
+                    "original_max_position_embeddings": 4096,
+                },
+            },
+        ),
+    ],
+)
+def test_vllm_is_given_the_positions_that_it_does_not_derive(
+    tmp_path: Path, config: dict[str, Any], spec: dict[str, Any], overrides: dict[str, Any]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "max_position_embeddings": 4096} | config))
+    one = load_model({"path": str(tmp_path), **spec})
+    assert isinstance(one, CheckpointEngine)
+    assert one.vllm_overrides() == overrides
 
 
 def test_stop_tokens_come_from_all_that_name_one(tmp_path: Path) -> None:

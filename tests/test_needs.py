@@ -108,7 +108,11 @@ def test_a_notebook_that_asks_nobody_is_not_run(source: str) -> None:
     ("cells", "parameters", "says"),
     [
         ((START + "rk.evaluate(study)\n",), {"lenghts": [1024]}, "unknown parameter 'lenghts': did you mean 'lengths'"),
-        ((START + "rk.evaluate(study)\n",), {"num_examples": 0}, "num_examples is 0: it must be a whole number"),
+        (
+            (START + "rk.evaluate(study)\n",),
+            {"num_examples": 0},
+            "num_examples: 0 is not allowed; it takes a whole number",
+        ),
         ((START + "rk.evaluate(study)\n",), {"tasks": ["vtt"]}, "unknown task 'vtt': did you mean 'vt'"),
         (("import no_such_module\n" + START, "rk.evaluate(study)\n"), {}, "ModuleNotFoundError: No module named"),
         ((START + "1 / 0\n", "rk.evaluate(study)\n"), {}, "ZeroDivisionError: division by zero"),
@@ -119,7 +123,7 @@ def test_a_notebook_that_asks_nobody_is_not_run(source: str) -> None:
             "(SyntaxError|IndentationError): expected an indented",
         ),
         ((START, "a = rk.evaluate(study)[0], rk.evaluate(study)\n"), {}, "IndexError"),
-        ((START, "rk.evaluate(study)\n", "rk.evaluate(rk.study(globals(), lengths=[]))\n"), {}, "lengths is .*list"),
+        ((START, "rk.evaluate(study)\n", "rk.evaluate(rk.study(globals(), lengths=[]))\n"), {}, "lengths: .*list"),
         ((START, "for n in (2, 4):\n    rk.evaluate(rk.study(globals(), num_examples=n))[0]\n"), {}, "IndexError"),
     ],
 )

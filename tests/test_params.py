@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import yaml
 
 import rulerkit as rk
 from rulerkit.errors import UserError
-from rulerkit.params import PARAMETERS, Study, expand, known_names, load_files, notebook_parameters, read_yaml, study
+from rulerkit.settings import Parameters, read_yaml
+from rulerkit.studies import Study, expand, known_names, load_files, notebook_parameters, study
 from rulerkit.tasks import THIRTEEN
 
 REPOSITORY = Path(__file__).parents[1]
@@ -67,9 +69,8 @@ def test_the_notebook_has_the_same_defaults(project: Path) -> None:
     cells = json.loads(path.read_text())["cells"]
     given: dict[str, Any] = {}
     exec("".join(next(c for c in cells if "parameters" in c["metadata"].get("tags", []))["source"]), given)
-    own = given.keys() & PARAMETERS.keys()
-    assert PARAMETERS.keys() - own == {"repeat"}
-    assert {name: given[name] for name in own} == {name: PARAMETERS[name].default for name in own}
+    defaults = {name: field.default for name, field in Parameters.model_fields.items() if name != "repeat"}
+    assert {name: given[name] for name in defaults} == defaults
 
 
 def test_files_compose_and_later_ones_win(project: Path, tmp_path: Path) -> None:
@@ -151,13 +152,13 @@ def test_models_made_in_python(project: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"model": 5}, "model is 5: a model is a name"),
+        ({"model": 5}, "a model is a name, a path, a hub id or a mapping (several stand in `models`); seen: 5"),
         ({"model": ["mute"]}, "several stand in `models`"),
-        ({"models": [5]}, "models is 5: a model is a name"),
-        ({"models": [None]}, "one is empty"),
+        ({"models": [5]}, "a model is a name, a path, a hub id or a mapping"),
+        ({"models": [None]}, "seen: None"),
         ({"models": "mute"}, "-y 'models: [reader-4096, reader-8192]'"),
-        ({"models": []}, "must be a list"),
-        ({"models": {"a": 1}}, "must be a list"),
+        ({"models": []}, "models: [] is not allowed; it takes a list"),
+        ({"models": {"a": 1}}, "it takes a list"),
         ({"models": ["mute", {"base": "mute"}]}, "mute stands there twice"),
         ({"models": ["nothing/*"]}, "nothing matches 'nothing/*'"),
         ({"model": "raeder-8192"}, "did you mean 'reader-8192'"),
@@ -198,23 +199,33 @@ def test_lengths_are_read_sorted_and_counted_once(project: Path) -> None:
     assert study(lengths=["8K", 4096, "4096", 8192]).lengths == (4096, 8192)
 
 
+def test_python_may_give_tuples(project: Path) -> None:
+    asked = study(models=("mute", "perfect"), tasks=THIRTEEN[:2], lengths=(4096,))
+    assert (names(asked), len(asked.tasks), asked.lengths) == (["mute", "perfect"], 2, (4096,))
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
         ({"num_exampels": 3}, "did you mean 'num_examples'"),
         ({"tasks": "vt"}, "with papermill: -y 'tasks: [niah_single_1, vt]'"),
-        ({"tasks": []}, "must be a list"),
+        ({"tasks": []}, "tasks: [] is not allowed; it takes a list"),
         ({"tasks": [5]}, "a task is a name or a mapping"),
         ({"tasks": ["vtt"]}, "did you mean 'vt'"),
         ({"tasks": [{"base": "vt", "num_hopz": 3}]}, "did you mean 'num_hops'"),
         ({"lengths": 4096}, "with papermill: -y 'lengths: [4096, 8192]'"),
         ({"lengths": "4096"}, "with papermill: -y 'lengths: [4096, 8192]'"),
-        ({"lengths": ["4X"]}, "'4X' is no length"),
-        ({"lengths": [[4096]]}, "is no length"),
-        ({"lengths": [True]}, "is no length"),
-        ({"lengths": [0]}, "is no length"),
-        ({"lengths": [-4096]}, "is no length"),
+        ({"lengths": ["4X"]}, "lengths: ['4X'] is not allowed; it takes a list of tokens from 1 to 16M"),
+        ({"lengths": [[4096]]}, "lengths: [[4096]] is not allowed"),
+        ({"lengths": [True]}, "lengths: [True] is not allowed"),
+        ({"lengths": [4096.0]}, "lengths: [4096.0] is not allowed"),
+        ({"lengths": [0]}, "lengths: [0] is not allowed"),
+        ({"lengths": [-4096]}, "lengths: [-4096] is not allowed"),
+        ({"lengths": [2**24 + 1]}, "it takes a list of tokens from 1 to 16M"),
+        ({"lengths": [10**12]}, "it takes a list of tokens from 1 to 16M"),
+        ({"lengths": ["9" * 5000]}, "it takes a list of tokens from 1 to 16M"),
         ({"num_examples": 0}, "a whole number from 1 on"),
+        ({"num_examples": 20.0}, "a whole number from 1 on"),
         ({"num_examples": "20"}, "a whole number from 1 on"),
         ({"num_examples": None}, "a whole number from 1 on"),
         ({"num_examples": True}, "a whole number from 1 on"),
@@ -224,10 +235,17 @@ def test_lengths_are_read_sorted_and_counted_once(project: Path) -> None:
         ({"run": ".."}, "names a folder"),
         ({"run": ""}, "names a folder"),
         ({"run": ["a"]}, "names a folder"),
+        ({"run": "a\n"}, "names a folder"),
+        (
+            {"run": False},
+            "run: False is not allowed; it takes what names a folder: letters, digits, . _ and -; texts that",
+        ),
+        ({"run": date(2024, 1, 2)}, "texts that YAML reads otherwise (no, 1.10, dates) need quotes"),
+        ({"run": 1.1}, "texts that YAML reads otherwise (no, 1.10, dates) need quotes"),
         ({"corpora": "orginal"}, "did you mean 'original'"),
-        ({"corpora": ["original"]}, "allowed: builtin, original"),
-        ({"outputs": 5}, "must be a folder"),
-        ({"outputs": ""}, "must be a folder"),
+        ({"corpora": ["original"]}, "one of builtin, original"),
+        ({"outputs": 5}, "the path of a folder"),
+        ({"outputs": ""}, "the path of a folder"),
     ],
 )
 def test_values_that_are_not_allowed(project: Path, given: dict[str, Any], says: str) -> None:
@@ -266,6 +284,11 @@ def test_relative_paths_count_from_the_project_root(project: Path, tmp_path: Pat
         ("a: b: c", "is not YAML"),
         ("\x00", "is not YAML"),
         ("num_exampels: 3", "unknown parameter in"),
+        ("run: a\nseed: 1\nrun: b\n", "the key 'run' stands twice"),
+        ("model: {base: mute, label: a, label: b}", "the key 'label' stands twice"),
+        ("seed: 2024-13-45", "is not YAML"),
+        ("seed: " + 5000 * "[", "is not YAML"),
+        ("? [a]\n: 1", "is not YAML"),
         ("models: [mute]\nnotebooks: [01_main_results]\n", "unknown parameter in"),
     ],
 )
@@ -276,6 +299,12 @@ def test_files_that_hold_no_parameters(project: Path, text: str, says: str) -> N
     assert says in str(error.value)
     assert "broken.yaml" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_merged_keys_of_yaml_may_be_overridden(project: Path) -> None:
+    text = "a: &a {x: 1, y: 1}\nb: &b {<<: *a, x: 2}\nc: {<<: *b, x: 3}\n"
+    content = read_yaml(write(project / "params/merged.yaml", text))
+    assert content == {"a": {"x": 1, "y": 1}, "b": {"x": 2, "y": 1}, "c": {"x": 3, "y": 1}}
 
 
 def test_files_that_cannot_be_read(project: Path) -> None:
@@ -308,7 +337,7 @@ def test_parameters_of_another_notebook_may_pass(project: Path) -> None:
         study(source)
     notebook(project / "notebooks/90_training.ipynb", "steps: int = 10  # of training\nlengths = [4096]\n")
     assert notebook_parameters(project / "notebooks/90_training.ipynb") == ["steps", "lengths"]
-    assert set(known_names()) >= {*PARAMETERS, "steps"}
+    assert set(known_names()) >= {*Parameters.model_fields, "steps"}
     assert study(source).num_examples == 20
     write(project / "params/steps.yaml", "steps: 4\nseed: 5\n")
     assert study(load_files(["params/steps.yaml"])).seed == 5

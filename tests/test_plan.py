@@ -12,9 +12,9 @@ import pytest
 import rulerkit as rk
 from rulerkit.cli import main
 from rulerkit.errors import UserError
-from rulerkit.params import study
 from rulerkit.plan import CARDS, GIB, Plan, card, plan_study
 from rulerkit.plan.shapes import Shape, attention_layers, count_parameters, read_parameters, shape_of
+from rulerkit.studies import study
 
 LLAMA = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096, "num_hidden_layers": 32}
 LLAMA |= {"intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 131072, "model_type": "llama"}  # type: ignore[dict-item]
@@ -194,6 +194,43 @@ def test_a_calibration_is_extrapolated() -> None:
     assert short * 3600 == pytest.approx(10 * characters * 1e-6, rel=0.3)
     assert long == pytest.approx(2 * short)
     assert "4 examples of niah_single_1 at 4096 tokens took" in plan.text()
+
+
+def test_replicas_divide_the_hours(folder: Path) -> None:
+    def plan(replicas: int | None = None, **more: Any) -> Plan:
+        model = {"path": str(folder), "engine": "vllm", "dtype": "bfloat16", "name": "m", **more}
+        asked = study(model=model, tasks=["vt"], lengths=[4096], num_examples=100)
+        (found,) = plan_study(asked, card("h100"), replicas=replicas)
+        return found
+
+    one = plan()
+    assert "one replica; more GPUs are used too, 1 for each further one" in one.text()
+    assert plan(8).hours == pytest.approx(one.hours / 8)
+    assert plan(4, tensor_parallel_size=2).hours == pytest.approx(plan(tensor_parallel_size=2).hours / 4)
+    assert "4 replicas, 8 cards in all" in plan(4, tensor_parallel_size=2).text()
+    (four,) = plan_study(
+        study(
+            model={"path": str(folder), "engine": "vllm", "dtype": "bfloat16", "name": "m", "replicas": 4},
+            tasks=["vt"], lengths=[4096], num_examples=100,
+        ),
+        card("h100"),
+    )  # fmt: skip
+    assert four.hours == pytest.approx(one.hours / 4)
+
+
+def test_gpus_are_counted_by_node() -> None:
+    shares = {"tensor_parallel_size": 8, "pipeline_parallel_size": 2}
+    asked = study({"model": {"engine": "vllm", "path": "org/none", "name": "m", "parameters": "37B/671B", **shares}})
+    (plan,) = plan_study(asked, card("h200"))
+    assert all("16 GPUs do not fit one node of 8: set nodes: 2" in line.why_not for line in plan.lines)
+    asked = study(
+        {"model": {"engine": "vllm", "path": "org/none", "name": "m", "parameters": "8B", "nodes": 2, **shares}}
+    )
+    (plan,) = plan_study(asked, card("h200"))
+    assert "16 x H200 (141 GB), 2 nodes of 8" in plan.text()
+    assert all(not line.why_not for line in plan.lines)
+    (plan,) = plan_study(asked, card("h200"), gpus_per_node=4)
+    assert all("set nodes: 4" in line.why_not for line in plan.lines)
 
 
 # --- the commands -----------------------------------------------------------------------------------------------------

@@ -17,9 +17,10 @@ from rulerkit.example import Example, Piece
 from rulerkit.generation import generate
 from rulerkit.models import Answer, Engine, Model
 from rulerkit.models.functions import Function
-from rulerkit.params import study
 from rulerkit.prompt_format import prompt_format
+from rulerkit.studies import study
 from rulerkit.tasks import THIRTEEN, Task, read_answer, task
+from rulerkit.tokenizers import load_tokenizer
 
 LENGTH = 2048
 LOOP = "{% for message in messages %}"
@@ -448,6 +449,22 @@ def test_a_template_that_cannot_be_rendered_is_a_finding(folder: Callable[..., P
     found = check(study({"models": [spec], "lengths": [LENGTH]}), ask=False)
     assert [finding.name for finding in found["m"] if finding.level == FAIL] == ["model"]
     assert "System role not supported" in found["m"][0].seen
+
+
+def test_a_chat_model_without_a_template_is_a_finding(folder: Callable[..., Path]) -> None:
+    place = folder("qwen2.5")
+    (place / "tokenizer_config.json").write_text("{}")
+    spec = {"path": str(place), "name": "m", "aligned": "chat"}
+    found = check(study({"models": [spec], "lengths": [LENGTH]}), ask=False)["m"]
+    assert [(finding.level, finding.name) for finding in found] == [(FAIL, "model")]
+    for part in ("model m", "no chat template", "`template: NAME`", "qwen", "`template: base`"):
+        assert part in found[0].seen
+    for template, form in ({"template": "base"}, "base"), ({"template": "qwen"}, "qwen"), ({"aligned": "base"}, "base"):
+        assert rk.load_model(spec | template).prompt_format.form == form
+    (place / "chat_template.json").write_text(json.dumps({"chat_template": CHATML}))
+    load_tokenizer.cache_clear()
+    assert rk.load_model(spec).prompt_format.form == CHATML
+    assert rk.load_model({"window": 4096, "aligned": "chat"}).prompt_format.form == "base"  # a reader has no template
 
 
 # --- faults of servers ------------------------------------------------------------------------------------------------

@@ -10,11 +10,12 @@ from rulerkit.errors import UserError
 from rulerkit.generation import Examples, generate
 from rulerkit.inference import predict
 from rulerkit.models import Model, load_model
-from rulerkit.models.readers.reading import Distance, read_items
-from rulerkit.models.spec import read_spec
+from rulerkit.models.readers import tokens_to_end
+from rulerkit.prompt_format import DIRECT
 from rulerkit.scoring import score
+from rulerkit.settings import read_spec
 from rulerkit.summary.intervals import wilson
-from rulerkit.tasks import TASKS, read_answer, task
+from rulerkit.tasks import task
 from rulerkit.tokenizers import load_tokenizer
 
 FILES = sorted((Path(__file__).parents[1] / "params/models").glob("reader-*.yaml"))
@@ -43,25 +44,16 @@ def within(seen: float, planted: float, num_trials: int) -> bool:
     return low <= planted <= high
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_without_effects_it_reads_as_the_family_does(name: str) -> None:
-    for example in asked(name, 4096, 2):
-        for text in (example.prompt, example.prompt[len(example.prompt) // 2 :], example.prompt[-150:]):
-            reading = read_items(text)
-            assert (reading and reading.text) == read_answer(text)
-    assert read_items("What is this?") is None
+# --- distances --------------------------------------------------------------------------------------------------------
 
 
 def test_distances_are_those_of_the_tokens() -> None:
     tokenizer = load_tokenizer("builtin")
     example = asked("niah_multikey_1", 8192, 1)[0]
-    text, distance = tokenizer.decode(example.ids), Distance(example.ids, tokenizer)
-    for place in range(0, len(text), len(text) // 40):
-        assert abs(distance(place) - tokenizer.count(text[place:])) <= 32
-    assert distance.total == example.num_tokens
+    text = tokenizer.decode(example.ids)
+    places = range(0, len(text), len(text) // 40)
+    for place, distance in zip(places, tokens_to_end(example.ids, tokenizer, places), strict=True):
+        assert abs(distance - tokenizer.count(text[place:])) <= 32
 
 
 # --- rates ------------------------------------------------------------------------------------------------------------
@@ -132,6 +124,13 @@ def test_what_fades_is_found_less_often_the_farther_it_stands(name: str, half: i
     planted = sum(expected) / len(expected)
     assert within(sum(near + far) / len(expected), planted, len(expected))
     assert sum(near) / len(near) > sum(far) / len(far) + 0.1
+
+
+def test_effects_read_the_question_in_prompts_that_ask_for_a_direct_answer(tmp_path: Path) -> None:
+    model = reader(drop=0.0, template="gpt-4")
+    examples = generate(task("qa_1").with_corpora("builtin"), 2048, 5, prompt_format=model.prompt_format)
+    assert DIRECT in examples[0].prompt
+    assert mean_score(model, examples, tmp_path) == 1
 
 
 def test_short_prompts_are_not_copied() -> None:

@@ -6,19 +6,31 @@ Their weights mean nothing, but all else is real: files, tokenizers, engines, pr
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_recurrent import NETWORKS, VOCABULARY, torch, transformers, write_original, write_pth
+from tiny_recurrent import (
+    NETWORKS,
+    SHAPES,
+    VOCABULARY,
+    build,
+    torch,
+    transformers,
+    write_original,
+    write_pth,
+    write_pth_7,
+)
 
 from rulerkit.corpora import load_haystack, load_words
 from rulerkit.errors import UserError
 from rulerkit.generation import generate
 from rulerkit.inference import predict
-from rulerkit.models import Answer, Model, load_model
-from rulerkit.models.spec import read_spec
+from rulerkit.models import Answer, Model, load_model, model
+from rulerkit.settings import read_spec
 from rulerkit.tasks import THIRTEEN, task
 from rulerkit.tokenizers import Tokenizer
 
@@ -54,18 +66,18 @@ def specs(words: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, di
     """A spec of each kind, as a parameter file would write it."""
     root = tmp_path_factory.mktemp("models")
     made = {}
-    for name, build in NETWORKS.items():
-        torch.manual_seed(3)
-        network = build()
+    for name, kind in NETWORKS.items():
+        network = build(kind)
         network.save_pretrained(root / name)
         shutil.copytree(words, root / name, dirs_exist_ok=True)
         made[name] = {"path": str(root / name)}
         if name == "mamba":
             write_original(network, root / "mamba-ssm")
             made["mamba-ssm"] = {"path": str(root / "mamba-ssm"), "tokenizer": str(words)}
-    write_pth(root / "rwkv-5.pth")
-    made["rwkv-5"] = {"engine": "rwkv", "path": str(root / "rwkv-5.pth"), "strategy": "cpu fp32"}
-    here = {name: {"device": "cpu"} for name in made if name != "rwkv-5"}
+    here = {name: {"device": "cpu"} for name in made}
+    for name, write in (("rwkv-5", write_pth), ("rwkv-7", write_pth_7)):
+        write(root / f"{name}.pth")
+        made[name] = {"engine": "rwkv", "path": str(root / f"{name}.pth"), "strategy": "cpu fp32"}
     return {name: {"name": name} | spec | here.get(name, {}) for name, spec in made.items()}
 
 
@@ -77,7 +89,9 @@ def said(one: Model, name: str = "niah_single_2", length: int = 1024, count: int
     return {example.index: answer for example, answer in one.answer(asked(one, name, length, count))}
 
 
-@pytest.mark.parametrize("kind", [*NETWORKS, "mamba-ssm", pytest.param("rwkv-5", marks=needs_rwkv)])
+@pytest.mark.parametrize(
+    "kind", [*NETWORKS, "mamba-ssm", *(pytest.param(f"rwkv-{v}", marks=needs_rwkv) for v in (5, 7))]
+)
 def test_all_tasks_are_answered(kind: str, specs: dict[str, dict[str, Any]], tmp_path: Path) -> None:
     one = load_model(specs[kind])
     cells = [(name, 1024, 2 if name in ("niah_single_2", "vt") else 1) for name in THIRTEEN]
@@ -95,10 +109,26 @@ def test_all_tasks_are_answered(kind: str, specs: dict[str, dict[str, Any]], tmp
     assert said(one, count=1)[0].text in texts
 
 
-@pytest.mark.parametrize("kind", list(NETWORKS))
-def test_an_answer_does_not_depend_on_its_batch(kind: str, specs: dict[str, dict[str, Any]]) -> None:
-    alone = said(load_model(specs[kind] | {"batch_size": 1}), count=6)
-    assert said(load_model(specs[kind] | {"batch_size": 6}), count=6) == alone
+@pytest.mark.parametrize("kind", SHAPES)
+def test_an_answer_does_not_depend_on_its_batch(kind: str, words: Path) -> None:
+    pair = build(kind).float().eval(), transformers.PreTrainedTokenizerFast.from_pretrained(words)
+    alone, batched = (model(pair, name="tiny", batch_size=size) for size in (1, 8))
+    prompts = [
+        replace(example, index=10 * i + example.index, max_new_tokens=16)
+        for i, length in enumerate((400, 512, 600))
+        for example in asked(alone, "niah_single_2", length, 2)
+    ]
+    assert len({example.num_tokens for example in prompts}) > 2
+    expected = {example.index: answer for example, answer in alone.answer(prompts)}
+    assert {example.index: answer for example, answer in batched.answer(prompts)} == expected
+    assert len({answer.text for answer in expected.values()}) > 1, "the answers hardly depend on the prompts"
+
+
+@pytest.mark.parametrize("kind", ["Jamba", "Mamba2"])
+def test_recurrent_models_refuse_chunks_that_would_change_their_answers(kind: str, words: Path) -> None:
+    pair = build(kind), transformers.PreTrainedTokenizerFast.from_pretrained(words)
+    with pytest.raises(UserError, match=r"prefill_chunk_size.* leave it out"):
+        said(model(pair, name="tiny", prefill_chunk_size=256))
 
 
 # --- mamba_ssm's own layout -------------------------------------------------------------------------------------------
@@ -106,18 +136,19 @@ def test_an_answer_does_not_depend_on_its_batch(kind: str, specs: dict[str, dict
 
 def test_a_converted_mamba_has_the_logits_of_the_model_that_was_written(specs: dict[str, dict[str, Any]]) -> None:
     from rulerkit.models.checkpoints import Checkpoint
-    from rulerkit.models.mamba_ssm import convert, is_original
+    from rulerkit.models.recurrent import is_mamba_ssm, mamba_ssm_options
 
     plain = transformers.MambaForCausalLM.from_pretrained(specs["mamba"]["path"])
     checkpoint = Checkpoint("x", specs["mamba-ssm"]["path"])
-    assert is_original(checkpoint.config)
-    assert not is_original(Checkpoint("x", specs["mamba"]["path"]).config)
-    converted = convert(checkpoint, torch.float32)
+    assert is_mamba_ssm(checkpoint.config)
+    assert not is_mamba_ssm(Checkpoint("x", specs["mamba"]["path"]).config)
+    read = partial(transformers.AutoModelForCausalLM.from_pretrained, checkpoint.path, **mamba_ssm_options(checkpoint))
+    converted = read(dtype=torch.float32)
     ids = torch.randint(1, VOCABULARY, (2, 300), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         assert torch.equal(converted(ids).logits, plain(ids).logits)
     assert converted.lm_head.weight.data_ptr() == converted.backbone.embeddings.weight.data_ptr()
-    assert convert(checkpoint, torch.bfloat16).dtype == torch.bfloat16
+    assert read(dtype=torch.bfloat16).dtype == torch.bfloat16
     assert said(load_model(specs["mamba-ssm"])) == said(load_model(specs["mamba"]))
 
 
@@ -145,11 +176,11 @@ def test_what_is_no_plain_mamba_is_named(specs: dict[str, dict[str, Any]], tmp_p
         (lambda f: change(f, attn_layer_idx=[1]), "no plain Mamba-1"),
         (
             lambda f: change(f, n_layer=3),
-            r"does not hold the weights .* differ in name or shape, such as backbone\.layers\.2",
+            r"lacks 10 weights of the model, such as backbone\.layers\.2",
         ),
-        (lambda f: change(f, d_model=16), "does not hold the weights"),
-        (lambda f: (f / "pytorch_model.bin").unlink(), r"no pytorch_model\.bin"),
-        (lambda f: (f / "pytorch_model.bin").write_bytes(b"torn"), "cannot be read as weights"),
+        (lambda f: change(f, d_model=16), "do not have the shapes"),
+        (lambda f: (f / "pytorch_model.bin").unlink(), r"no file named .*pytorch_model\.bin"),
+        (lambda f: (f / "pytorch_model.bin").write_bytes(b"torn"), "cannot be loaded"),
     ]
     for number, (spoil, message) in enumerate(spoilt):
         copy = tmp_path / str(number)
@@ -158,6 +189,11 @@ def test_what_is_no_plain_mamba_is_named(specs: dict[str, dict[str, Any]], tmp_p
         with pytest.raises(UserError, match=message) as caught:
             said(load_model(specs["mamba-ssm"] | {"path": str(copy)}))
         assert "\n" not in str(caught.value)
+
+
+def test_a_checkpoint_of_mamba_ssm_takes_no_overrides(specs: dict[str, dict[str, Any]]) -> None:
+    with pytest.raises(UserError, match="hf_overrides does not apply to a checkpoint in mamba_ssm's layout"):
+        said(load_model(specs["mamba-ssm"] | {"hf_overrides": {"n_layer": 1}}))
 
 
 def change(folder: Path, **keys: Any) -> None:
@@ -169,11 +205,39 @@ def change(folder: Path, **keys: Any) -> None:
 
 
 @needs_rwkv
-def test_a_prompt_read_in_chunks_has_the_answer_of_one_read_whole(specs: dict[str, dict[str, Any]]) -> None:
-    whole = said(load_model(specs["rwkv-5"] | {"prefill_chunk_size": 4096}), length=2048)
+@pytest.mark.parametrize("kind", ["rwkv-5", "rwkv-7"])
+def test_a_prompt_in_chunks_gets_the_answer_of_a_prompt_in_one_piece(
+    kind: str, specs: dict[str, dict[str, Any]]
+) -> None:
+    whole = said(load_model(specs[kind] | {"prefill_chunk_size": 4096}), length=2048)
     for size in (256, 1000):
-        assert said(load_model(specs["rwkv-5"] | {"prefill_chunk_size": size}), length=2048) == whole
+        assert said(load_model(specs[kind] | {"prefill_chunk_size": size}), length=2048) == whole
     assert len({answer.text for answer in whole.values()}) == len(whole)
+
+
+@needs_rwkv
+def test_versions_and_formats_take_turns_in_one_process(
+    specs: dict[str, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoken = {kind: load_model(specs[kind]) for kind in ("rwkv-5", "rwkv-7")}
+    spoken["half"] = load_model(specs["rwkv-7"] | {"name": "half", "strategy": "cpu bf16"})
+    first = {kind: said(one, count=2) for kind, one in spoken.items()}
+    assert {kind: said(one, count=2) for kind, one in spoken.items()} == first
+    assert first["rwkv-5"] != first["rwkv-7"] != first["half"]
+    assert capsys.readouterr().out == ""
+
+
+@needs_rwkv
+def test_what_rwkv_7_does_not_run_is_named(specs: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    weights = torch.load(specs["rwkv-7"]["path"])
+    torch.save(weights | {"blocks.0.ffn.s_emb.weight": torch.zeros(1)}, tmp_path / "deep.pth")
+    for spec, message in [
+        ({"strategy": "cpu fp32 *1 -> cpu bf16"}, "is not for RWKV-7, which runs on one device"),
+        ({"strategy": "cpu fp16i8"}, "is not for RWKV-7"),
+        ({"path": str(tmp_path / "deep.pth")}, r"deep\.pth is an RWKV-7 with deep embeddings"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            said(load_model(specs["rwkv-7"] | spec))
 
 
 @needs_rwkv
@@ -224,23 +288,21 @@ def test_a_file_of_the_hub_is_known_by_its_commit(
     where = {"path": "org/eagle", "file": "eagle.pth", "revision": commit}
     assert one.identity() == {"engine": "rwkv", **where, "dtype": "fp32"}
     assert said(one, count=1) == said(load_model(specs["rwkv-5"]), count=1)
-    with pytest.raises(UserError, match=r"hf download org/eagle other\.pth"):
-        load_model(specs["rwkv-5"] | {"path": "org/eagle", "file": "other.pth"}).identity()
+    with pytest.raises(UserError, match=r"other\.pth cannot be loaded: FileNotFoundError"):
+        said(load_model(specs["rwkv-5"] | {"path": "org/eagle", "file": "other.pth"}), count=1)
 
 
 @needs_rwkv
 def test_what_is_no_rwkv_file_is_named(specs: dict[str, dict[str, Any]], tmp_path: Path) -> None:
     (tmp_path / "a.pth").write_bytes(b"torn")
-    torch.save({"blocks.0.att.r_k": torch.zeros(1)}, tmp_path / "b.pth")
-    torch.save({"emb.weight": torch.zeros(1)}, tmp_path / "c.pth")
+    torch.save({"emb.weight": torch.zeros(1)}, tmp_path / "b.pth")
     for spec, message in [
-        ({"path": str(tmp_path / "a.pth")}, "cannot be loaded as RWKV weights"),
-        ({"path": str(tmp_path / "b.pth")}, "is an RWKV-7"),
-        ({"path": str(tmp_path / "c.pth")}, "holds no RWKV weights"),
-        ({"path": str(tmp_path)}, r"name the `file` .* a\.pth, b\.pth, c\.pth"),
+        ({"path": str(tmp_path / "a.pth")}, "cannot be loaded"),
+        ({"path": str(tmp_path / "b.pth")}, "cannot be loaded"),
+        ({"path": str(tmp_path)}, r"name the `file` .* a\.pth, b\.pth"),
         ({"path": str(tmp_path), "file": "d.pth"}, "name the `file`"),
         ({"path": str(tmp_path / "d.pth")}, "no file or folder"),
-        ({"path": "BlinkDL/rwkv-5-world"}, "is a hub id: name the .pth file"),
+        ({"path": "BlinkDL/rwkv-5-world"}, r"a hub id \(org/name\) with the `file`"),
         ({"strategy": "gpu fp16"}, "strategy: 'gpu fp16' is not allowed"),
     ]:
         with pytest.raises(UserError, match=message) as caught:

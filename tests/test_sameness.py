@@ -16,10 +16,10 @@ from rulerkit.errors import UserError
 from rulerkit.foreign import read_predictions
 from rulerkit.inference import predict
 from rulerkit.inference.cells import Cell, read_cells
-from rulerkit.inference.sameness import check_same, first_of, footnotes
+from rulerkit.inference.sameness import check_same, differences, first_of, footnotes
 from rulerkit.leaderboard import boards, everything
 from rulerkit.models import load_model
-from rulerkit.params import study
+from rulerkit.studies import study
 
 MODELS = ("perfect", "reader-1024")
 TASKS = ("vt", "niah_single_2")
@@ -236,6 +236,19 @@ def test_of_long_values_the_difference_is_shown() -> None:
 def test_one_environment_needs_no_footnote(outputs: Path) -> None:
     change(outputs, "main/perfect/*/*", environment({"host": "elsewhere", "platform": "another", "path": "/moved"}))
     assert footnotes(cells(outputs)) == []
+
+
+def test_arguments_of_vllm_that_leave_answers_alone_are_no_difference() -> None:
+    """Early records hold all of them."""
+
+    def model(**arguments: Any) -> dict[str, Any]:
+        return {"model": {"engine": "vllm", **({"engine_args": arguments} if arguments else {})}}
+
+    assert differences(model(kv_cache_memory_bytes=1, max_num_seqs=3), model()) == []
+    assert differences(model(), model(limit_mm_per_prompt={"image": 0})) == []
+    assert differences(model(block_size=32, max_num_seqs=3), model(block_size=32)) == []
+    assert differences(model(block_size=32), model()) != []
+    assert differences(model(block_size=32), model(block_size=64)) == [("model.engine_args.block_size", 32, 64)]
 
 
 def test_differences_of_environment_are_named_with_who_had_them(outputs: Path) -> None:

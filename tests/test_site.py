@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Any
 import pytest
 
 from rulerkit.batch import read_batch
-from rulerkit.batch.site import Site, read_site
 from rulerkit.batch.slurm import script, submissions
 from rulerkit.errors import UserError
+from rulerkit.settings import Site, read_site
 from tests.projects import REPOSITORY, make_project
 
 
@@ -76,8 +77,9 @@ def test_what_a_site_says_stands_in_the_scripts(root: Path) -> None:
     assert "srun" not in small + over_all
     assert "#SBATCH --time=0-00:03:00\n#SBATCH --signal=B:USR1@90\n" in large  # not before half of its time
     assert "#SBATCH --nodes=2\n" in large
-    follower = "apptainer exec --nv $HOME/kit.sif ~/bin/python3 -m rulerkit.models.vllm.follower &"
-    assert f"--nodes=1 --ntasks=1 --relative=1 {follower}\n" in large
+    python = "apptainer exec --nv $HOME/kit.sif ~/bin/python3"
+    assert f"--nodes=1 --ntasks=1 --relative=1 bash -c 'exec {python} -m rulerkit serve " in large
+    assert re.search(r"/large/some batch\.job\.yaml\S+ --node \$\(\(SLURM_PROCID \+ 1\)\)' &\n", large)
     assert "#SBATCH --partition=cheap\n" in over_all
     assert "gpus-per-node" not in over_all
 
@@ -135,6 +137,7 @@ def test_whole_nodes_are_as_many_as_all_models_need(root: Path, gpus: tuple[int,
         ("hours", 0),
         ("hours", 1000),
         ("signal_before", 1.5),
+        ("partition", False),
         ("whole_nodes", True),
         ("whole_nodes", -1),
         ("launcher", "env 'a"),
@@ -147,7 +150,7 @@ def test_wrong_values_are_named_with_what_is_allowed(root: Path, key: str, value
     path.write_text(json.dumps({key: value}))
     with pytest.raises(UserError) as error:
         read_site(path)
-    assert f"{key} in {path} is {value!r}: it must be " in str(error.value)
+    assert f"{path}: {key}: {value!r} is not allowed; it takes " in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -156,6 +159,13 @@ def test_a_wrong_key_is_named(root: Path) -> None:
     path.write_text("partitions: main\n")
     with pytest.raises(UserError, match=r"unknown key in .*: did you mean 'partition'"):
         read_site(path)
+
+
+def test_whole_nodes_of_a_batch_whose_name_holds_a_dot_have_a_script_and_a_log_each(root: Path) -> None:
+    path = batch(root, model("a", 4), model("b", 4)).rename(root / "params/batches/qwen2.5.yaml")
+    nodes = submissions(read_batch(path).jobs, Site(whole_nodes=4))[:2]
+    assert [each.script.name for each in nodes] == ["qwen2.5-node1.sh", "qwen2.5-node2.sh"]
+    assert [each.log.name for each in nodes] == ["qwen2.5-node1.out", "qwen2.5-node2.out"]
 
 
 def test_a_model_larger_than_a_node_is_refused(root: Path) -> None:

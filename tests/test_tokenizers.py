@@ -5,6 +5,7 @@ import subprocess
 import sys
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -215,7 +216,30 @@ def test_broken_files(tmp_path: Path, name: str, content: bytes) -> None:
     assert path.name in str(error.value)
 
 
-@pytest.mark.parametrize("settings", ["{", "[]", '{"chat_template": [{"a": 1}]}'])
+@pytest.mark.parametrize(
+    ("files", "template"),
+    [
+        ({"tokenizer_config.json": {"chat_template": "config"}}, "config"),
+        ({"chat_template.json": {"chat_template": "json"}}, "json"),
+        ({"chat_template.jinja": "jinja", "tokenizer_config.json": {"chat_template": "config"}}, "jinja"),
+        ({"chat_template.json": {"chat_template": "json"}, "tokenizer_config.json": {"chat_template": "config"}}, "config"),
+        ({"tokenizer_config.json": {"chat_template": [
+            {"name": "rag", "template": "rag"}, {"name": "default", "template": "plain"}]}}, "plain"),
+        ({"tokenizer_config.json": {"chat_template": [{"name": "rag", "template": "rag"}]}}, None),
+        ({}, None),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("vocabulary", ["gpt-neox/20B_tokenizer.json", "mistral/tekken_240718.json"])
+def test_the_chat_template_of_a_folder(
+    data: Path, tmp_path: Path, vocabulary: str, files: dict[str, Any], template: str | None
+) -> None:
+    (tmp_path / Path(vocabulary).name).symlink_to(data / "tokenizers" / vocabulary)
+    for name, content in files.items():
+        (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    assert load_tokenizer(str(tmp_path)).chat_template == template
+
+
+@pytest.mark.parametrize("settings", ["{", "[]", '{"chat_template": [{"a": 1}]}', '{"chat_template": 1}'])
 def test_broken_settings_beside_a_vocabulary(data: Path, tmp_path: Path, settings: str) -> None:
     (tmp_path / "tokenizer.json").symlink_to(data / "tokenizers" / "gpt-neox" / "20B_tokenizer.json")
     (tmp_path / "tokenizer_config.json").write_text(settings)
@@ -224,7 +248,11 @@ def test_broken_settings_beside_a_vocabulary(data: Path, tmp_path: Path, setting
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("spec", ["no-such-thing", "no/such/thing", "/no/such/folder", ""])
+@pytest.mark.parametrize(
+    "spec",
+    ["nothing", "no/such/thing", "/no/such/folder", "./nothere", "~nobody/x", "org/x--y", "nothing#gpt2"]
+    + ["", " ", "a b/c", "a\n/b", "\0", "x" * 5000],
+)
 def test_a_name_of_nothing(spec: str) -> None:
     with pytest.raises(UserError) as error:
         load_tokenizer(spec)

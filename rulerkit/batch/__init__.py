@@ -5,6 +5,7 @@ A batch file names `models`, the notebooks that run once per model (`notebooks`)
 name, or a mapping with models and parameters of its own: `{notebook: 03_distractors, models: [...], parameters: {...}}`.
 """
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,23 +14,9 @@ from typing import Any
 
 from rulerkit.batch.jobs import Ask, Job, Run
 from rulerkit.errors import UserError, unknown
-from rulerkit.models.spec import read_spec
-from rulerkit.params import expand, load_files, notebook_parameters, read_yaml, study
 from rulerkit.paths import home, resolve
-from rulerkit.studies import Study, name_of
-
-_KEYS = {
-    "models": "names, paths or mappings of models",
-    "notebooks": "run once for each model, or once if they take no model",
-    "together": "run once over all models",
-    "size": "a name in params/sizes/ or a path",
-    "parameters": "further parameters of the notebooks",
-}
-_ENTRY_KEYS = {
-    "notebook": "a name in notebooks/ or a path",
-    "models": "in place of the batch's",
-    "parameters": "over the batch's",
-}
+from rulerkit.settings import BatchKeys, NotebookKeys, check, read_keys, read_spec
+from rulerkit.studies import Study, expand, load_files, name_of, notebook_parameters, study
 
 
 @dataclass(frozen=True)
@@ -63,6 +50,12 @@ class Batch:
     def models(self) -> list[dict[str, Any]]:
         """Every model that any notebook of the batch asks."""
         return list(self._models.values())
+
+    @property
+    def corpora(self) -> str:
+        """`original` if the batch or any of its notebooks asks for the original texts, else `builtin`."""
+        asked = {self.study.corpora, *(each.corpora for run in self.runs for each in run.studies)}
+        return "original" if "original" in asked else "builtin"
 
     @cached_property
     def _models(self) -> dict[str, dict[str, Any]]:
@@ -105,25 +98,19 @@ def _asked(run: Ask) -> set[str]:
 
 def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     """The runs of a batch file, in order, with parameters over its own; all is checked before anything starts."""
-    content = read_yaml(path)
-    for key in content:
-        if key not in _KEYS:
-            raise unknown(f"key in {path}", key, _KEYS)
-    for key in ("models", "notebooks", "together"):
-        if not isinstance(content.get(key, []), list):
-            raise UserError(f"{key} in {path} is {content[key]!r}: it must be a list, such as `{key}: [...]`")
-    parameters = _parameters(content, path) | dict(settings or {})
-    named = parameters.pop("models", None) or content.get("models")
-    if not named or not (content.get("notebooks") or content.get("together")):
+    content = read_keys(BatchKeys, path)
+    parameters = _size(content.size, path) | content.parameters | dict(settings or {})
+    named = parameters.pop("models", None) or content.models
+    if not named or not (content.notebooks or content.together):
         raise UserError(
             f"{path} names no models, or no notebooks: a batch needs `models:` and `notebooks:` or `together:`"
         )
     if "model" in parameters:
         raise UserError(f"model is no parameter of the batch {path}: it takes a list, `models: [...]`")
     whole = study(parameters | {"models": named})
-    settled = _Settled(path, expand(named), parameters, frozenset(settings or {}))
-    runs = [run for entry in content.get("notebooks") or [] for run in _runs(_entry(entry, settled), whole)]
-    together = [_over_all(_entry(entry, settled), whole) for entry in content.get("together") or []]
+    defaults = _Defaults(path, expand(named), parameters, frozenset(settings or {}))
+    runs = [run for entry in content.notebooks for run in _runs(_entry(entry, defaults), whole)]
+    together = [_over_all(_entry(entry, defaults), whole) for entry in content.together]
     runs += together
     outputs = [run.output for run in runs]
     if twice := next((run for run in runs if outputs.count(run.output) > 1), None):
@@ -134,8 +121,8 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
 
 
 @dataclass(frozen=True)
-class _Settled:
-    """What holds for every entry of a batch file; what the command line set, no entry sets otherwise."""
+class _Defaults:
+    """What holds for every entry of a batch file; an entry cannot change what the command line has set (`fixed`)."""
 
     path: Path
     models: list[Any]
@@ -145,45 +132,43 @@ class _Settled:
 
 @dataclass(frozen=True)
 class _Entry:
-    """One line of `notebooks` or `together`: what runs, with whom and how."""
+    """An entry of `notebooks` or `together`: what runs, for which models and with which parameters."""
 
     notebook: Path
     models: list[Any]
     parameters: dict[str, Any]
 
 
-def _entry(entry: Any, settled: _Settled) -> _Entry:
-    """A name stands for a notebook with the batch's models and parameters; a mapping may bring its own."""
-    path, models, parameters = settled.path, settled.models, settled.parameters
+def _entry(entry: Any, defaults: _Defaults) -> _Entry:
+    """A name stands for a notebook with the batch's models and parameters; a mapping may have others."""
+    path = defaults.path
     if not isinstance(entry, Mapping):
-        return _Entry(_notebook(entry), models, parameters)
-    for key in entry:
-        if key not in _ENTRY_KEYS:
-            raise unknown(f"key of a notebook in {path}", str(key), _ENTRY_KEYS)
-    own, named = entry.get("parameters") or {}, entry.get("models", models)
-    if "notebook" not in entry or not isinstance(own, Mapping) or not isinstance(named, list) or not named:
+        return _Entry(_notebook(entry), defaults.models, defaults.parameters)
+    given = {key: value for key, value in entry.items() if value is not None}
+    keys = check(NotebookKeys, given, f"{path}: a notebook's ", f"key of a notebook in {path}")
+    if keys.notebook is None:
         raise UserError(
-            f"{dict(entry)} in {path} is no notebook: it must be a name or {{notebook: NAME, models: [...], "
-            "parameters: {name: value}}, where models and parameters may be left out"
+            f"{path}: {dict(entry)} is no notebook: give a name, or {{notebook: NAME, parameters: {{...}}}}"
         )
-    if {"run", "outputs", "model", "models"} & own.keys():
+    if {"run", "outputs", "model", "models"} & keys.parameters.keys():
         raise UserError(
-            f"{entry['notebook']} in {path} sets run, outputs or models among its parameters: a batch writes into one "
+            f"{keys.notebook} in {path} sets run, outputs or models among its parameters: a batch writes into one "
             "place, and models stand beside `parameters`"
         )
-    merged = parameters | {name: value for name, value in own.items() if name not in settled.fixed}
-    study(merged | {"models": named})  # checked before anything starts
-    return _Entry(_notebook(entry["notebook"]), expand(named), merged)
+    models = keys.models or defaults.models
+    changed = {name: value for name, value in keys.parameters.items() if name not in defaults.fixed}
+    study(defaults.parameters | changed | {"models": models})  # checked before anything starts
+    return _Entry(_notebook(keys.notebook), expand(models), defaults.parameters | changed)
 
 
 def _runs(entry: _Entry, whole: Study) -> list[Run]:
     """A run for each model where the notebook takes one, else one run."""
-    known, own = notebook_parameters(entry.notebook), entry.parameters
+    known, given = notebook_parameters(entry.notebook), entry.parameters
     if "model" in known:
-        return [_run(entry.notebook, read_spec(m)["name"], own | {"model": m}, whole) for m in entry.models]
+        return [_run(entry.notebook, read_spec(m)["name"], given | {"model": m}, whole) for m in entry.models]
     if "models" in known:
-        return [_run(entry.notebook, "all", own | {"models": entry.models}, whole)]
-    return [_run(entry.notebook, "all", {k: v for k, v in own.items() if k in known}, whole)]
+        return [_run(entry.notebook, "all", given | {"models": entry.models}, whole)]
+    return [_run(entry.notebook, "all", {k: v for k, v in given.items() if k in known}, whole)]
 
 
 def _over_all(entry: _Entry, whole: Study) -> Run:
@@ -194,24 +179,21 @@ def _over_all(entry: _Entry, whole: Study) -> Run:
     return _run(entry.notebook, "all", given, whole)
 
 
-def _parameters(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    size = content.get("size")
-    given = content.get("parameters") or {}
-    if not isinstance(given, Mapping):
-        raise UserError(f"parameters in {path} is {given!r}: it must hold `name: value` lines")
-    parameters: dict[str, Any] = {}
-    if size is not None:
-        named = home() / "params" / "sizes" / f"{size}.yaml"
-        if not named.is_file() and not resolve(str(size)).is_file():
-            raise unknown(f"size in {path}", size, sorted(p.stem for p in named.parent.glob("*.yaml")))
-        parameters = load_files([named if named.is_file() else resolve(str(size))])
-    return parameters | dict(given)
+def _size(size: str | None, path: Path) -> dict[str, Any]:
+    """The parameters of a size, which is a file of params/sizes/ or another one."""
+    if size is None:
+        return {}
+    folder = home() / "params" / "sizes"
+    for file in (folder / f"{size}.yaml", resolve(size)):
+        if os.path.isfile(file):
+            return load_files([file])
+    raise unknown(f"size in {path}", size, sorted(file.stem for file in folder.glob("*.yaml")))
 
 
 def _notebook(name: Any) -> Path:
     folder = home() / "notebooks"
     for path in (folder / f"{name}.ipynb", resolve(str(name))):
-        if path.is_file():
+        if os.path.isfile(path):
             return path
     raise unknown("notebook", name, sorted(path.stem for path in folder.glob("*.ipynb")))
 

@@ -55,12 +55,12 @@ def perform(job: Job, environment: Mapping[str, str] | None = None) -> Iterator[
     except Stopped:
         return  # the records say "running", the lock is gone: a later call goes on
     except UserError as error:
-        yield _outcome(job, job.title, "failed", str(error), job.stem.with_suffix(".log"))
+        yield _outcome(job, job.title, "failed", str(error), job.log)
 
 
 def _elsewhere(job: Job) -> str:
     """Which other process is at it, or at the answers that it reads; "" where none is."""
-    locks = {"it": job.stem.with_suffix(".lock")} | {f"{name}'s answers": job.lock_of(name) for name in job.after}
+    locks = {"it": job.lock} | {f"{name}'s answers": job.lock_of(name) for name in job.after}
     for what, lock in locks.items():
         if owner := wait_for(lock):
             return f"process {owner['pid']} on host {owner['host']} is at {what}"
@@ -73,7 +73,7 @@ def _alone(job: Job, environment: Mapping[str, str]) -> Iterator[Outcome]:
         job.stem.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
         try:
-            held.enter_context(Lock(job.stem.with_suffix(".lock")))
+            held.enter_context(Lock(job.lock))
         except UserError:  # somebody was faster, or the disk refuses
             if not (reason := _elsewhere(job)):
                 raise
@@ -112,40 +112,38 @@ def is_done(job: Job, run: Run) -> bool:
 
 
 def _steps(job: Job, environment: dict[str, str]) -> Iterator[Outcome]:
-    record = job.stem.with_suffix(".json")
-    starts = _started(job, record)
-    write_record(record, read_record(record) | {"starts": starts})
+    starts = _started(job)
+    _note(job.record, starts=starts)
     if reason := _stuck(starts):
-        yield _give_up(job, record, reason)
+        yield _give_up(job, reason)
         return
     if job.model:
-        yield _predictions(job, record, starts, environment)
+        yield _predictions(job, starts, environment)
     for run in job.runs:
         yield _notebook(job, run, starts, environment)
 
 
-def _give_up(job: Job, record: Path, reason: str) -> Outcome:
+def _give_up(job: Job, reason: str) -> Outcome:
     """Say of the step at which a job got nowhere that it failed."""
     asking = bool(job.model and job.unanswered(job.needs))
     run = next((run for run in job.runs if not asking and not is_done(job, run)), None)
-    title, record, log = (run.title, run.record, run.log) if run else (job.title, record, job.stem.with_suffix(".log"))
-    write_record(record, read_record(record) | {"state": "failed", "error": reason})
+    title, record, log = (run.title, run.record, run.log) if run else (job.title, job.record, job.log)
+    _note(record, state="failed", error=reason)
     return _outcome(job, title, "failed", reason, log)
 
 
-def _predictions(job: Job, record: Path, starts: list[dict[str, Any]], environment: dict[str, str]) -> Outcome:
+def _predictions(job: Job, starts: list[dict[str, Any]], environment: dict[str, str]) -> Outcome:
     """All that the model is asked, if anything is left."""
     if not job.unanswered(job.needs):
         return _outcome(job, job.title, "kept")
-    log, before = job.stem.with_suffix(".log"), read_record(record)
-    kept = {"not_run": before["not_run"]} if "not_run" in before and before.get("model") == _plain(job.model) else {}
-    write_record(record, {"state": "running", "model": job.model, "starts": starts, **_here(environment), **kept})
-    status = _call(["predictions", str(job.file)], log, environment, [job.again])
+    about = {"model": job.model, "starts": starts, "not_run": job.not_run(job.name)}
+    write_record(job.record, {"state": "running", **_here(environment), **about})
+    status = _call(["predictions", str(job.file)], job.log, environment, [job.again])
     left = job.unanswered(job.needs)
-    error = _last_line(log, status) if status else left and f"{left[0][0]} has {left[0][1]} of {left[0][0].wanted}"
+    error = _last_line(job.log, status) if status else left and f"{left[0][0]} has {left[0][1]} of {left[0][0].wanted}"
     state = "failed" if error else "done"
-    write_record(record, read_record(record) | {"state": state, "error": error or None, "ended": time.time()})
-    return _outcome(job, job.title, state, error or "", log)
+    _note(job.record, state=state, error=error or None, ended=time.time())
+    return _outcome(job, job.title, state, error or "", job.log)
 
 
 def _notebook(job: Job, run: Run, starts: list[dict[str, Any]], environment: dict[str, str]) -> Outcome:
@@ -165,17 +163,22 @@ def _notebook(job: Job, run: Run, starts: list[dict[str, Any]], environment: dic
     status = _call(["notebook", *run.command], run.log, environment | {ASK: "never"}, said)
     state = "failed" if status else "incomplete" if missing else "done"
     says = _reason(run, status) if status else _missing(missing, len(needs)) if missing else ""
-    write_record(run.record, read_record(run.record) | {"state": state, "error": says or None, "ended": time.time()})
+    _note(run.record, state=state, error=says or None, ended=time.time())
     return _outcome(job, run.title, state, says, run.log)
 
 
 # --- restarts ---------------------------------------------------------------------------------------------------------
 
 
-def _started(job: Job, record: Path) -> list[dict[str, Any]]:
+def _note(record: Path, **fields: Any) -> None:
+    """Write fields over those of a record."""
+    write_record(record, read_record(record) | fields)
+
+
+def _started(job: Job) -> list[dict[str, Any]]:
     """This start and the earlier ones of the same job of a scheduler, each with how far it was by then."""
     me = os.environ.get(CHAIN)
-    known = [start for start in read_record(record).get("starts", []) if me and start.get("job") == me]
+    known = [start for start in read_record(job.record).get("starts", []) if me and start.get("job") == me]
     counts = [(need.have, need.length) for need in job.needs] if job.model else []
     so_far = {
         "answers": sum(have for have, _ in counts),
@@ -256,10 +259,6 @@ def _outcome(job: Job, title: str, state: str, says: str = "", log: Path | None 
 
 def _here(environment: Mapping[str, str]) -> dict[str, Any]:
     return {"host": socket.gethostname(), "gpus": environment.get("CUDA_VISIBLE_DEVICES"), "started": time.time()}
-
-
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value))
 
 
 def _missing(missing: list[tuple[Need, int]], total: int) -> str:

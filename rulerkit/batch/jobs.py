@@ -23,11 +23,11 @@ import yaml
 from rulerkit.batch.needs import studies_of
 from rulerkit.errors import UserError
 from rulerkit.inference.cells import answered
-from rulerkit.inference.store import disk, write_whole
+from rulerkit.inference.store import disk, plain, write_whole
 from rulerkit.models import gpus_and_nodes
-from rulerkit.params import read_notebook, read_yaml
 from rulerkit.paths import home
-from rulerkit.studies import Study, name_of
+from rulerkit.settings import read_yaml
+from rulerkit.studies import Study, name_of, read_notebook
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,23 @@ class Job:
 
     @property
     def stem(self) -> Path:
-        """What its record, log and lock are called, but for the suffix; the same whichever batch it is part of."""
+        """What its record, log and lock are called, but for their endings; the same whichever batch it is part of."""
         return self.file.with_name("predictions" if self.model else self.name)
+
+    @property
+    def record(self) -> Path:
+        """How it went."""
+        return ending(self.stem, ".json")
+
+    @property
+    def log(self) -> Path:
+        """What its model's engine said."""
+        return ending(self.stem, ".log")
+
+    @property
+    def lock(self) -> Path:
+        """There while it runs."""
+        return ending(self.stem, ".lock")
 
     @property
     def title(self) -> str:
@@ -157,7 +172,7 @@ class Job:
     def not_run(self, model: str) -> dict[int, str]:
         """The lengths that a model cannot be given, with the reasons that its last try found."""
         record = read_record(self.lock_of(model).with_suffix(".json"))
-        if self.model and record.get("model") != json.loads(json.dumps(self.model)):
+        if self.model and record.get("model") != plain(self.model):
             return {}  # another spec may fit
         return {int(length): str(reason) for length, reason in record.get("not_run", {}).items()}
 
@@ -186,6 +201,11 @@ class Job:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             if not self.file.exists() or self.file.read_text(encoding="utf-8") != text:
                 write_whole(self.file, text)
+
+
+def ending(stem: Path, suffix: str) -> Path:
+    """A file beside a stem. Names of models and notebooks hold dots, of which `with_suffix` would make an ending."""
+    return stem.with_name(stem.name + suffix)
 
 
 class Tokens:

@@ -10,8 +10,7 @@ from typing import Any
 
 from rulerkit.errors import UserError
 from rulerkit.inference.evaluation import asked_studies
-from rulerkit.params import read_notebook
-from rulerkit.studies import Study
+from rulerkit.studies import Study, read_notebook
 
 
 def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:

@@ -1,7 +1,6 @@
 """One machine's queue: jobs handed to GPUs, never two to one, several models side by side where they fit."""
 
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,19 +14,19 @@ from queue import SimpleQueue
 from rulerkit.batch.execution import Outcome, allow, perform, stop
 from rulerkit.batch.jobs import Job
 from rulerkit.errors import UserError
+from rulerkit.gpus import nvidia_smi, visible_gpus
 from rulerkit.inference.locks import Lock
-from rulerkit.models.vllm.nodes import MASTER
+from rulerkit.models import takes_more_gpus
+from rulerkit.models.server import MASTER, is_served
 
 _LOOK = 2.0  # seconds between two looks at GPUs that other processes hold
 
 
 def gpus_here(named: str | None = None) -> list[str]:
-    """The GPUs to hand out: those named (`0,1` or `0-3`), else CUDA_VISIBLE_DEVICES, else what nvidia-smi lists."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES") if named is None else named
-    if named is None:
-        return [line.strip() for line in _nvidia_smi("index")]
-    found = [gpu for part in named.split(",") for gpu in _range(part.strip()) if gpu not in ("", "-1")]
-    return list(dict.fromkeys(found))
+    """The GPUs to hand out: those named (`0,1` or `0-3`), else all that are visible."""
+    parts = visible_gpus() if named is None else named.split(",")
+    gpus = [gpu for part in parts for gpu in _range(part.strip()) if gpu not in ("", "-1")]
+    return list(dict.fromkeys(gpus))
 
 
 def _range(part: str) -> list[str]:
@@ -52,9 +51,10 @@ def check(jobs: Sequence[Job], gpus: Sequence[str]) -> None:
 
 
 def _needed(job: Job) -> tuple[int, int]:
-    """The GPUs on each node, and the nodes, that a job takes now: none where only notebooks are left."""
+    """The GPUs on each node, and the nodes, that a job takes now: none where only notebooks are left, or where
+    `rulerkit serve` runs the model here."""
     with suppress(UserError):  # whatever is wrong with its answers, doing it will tell
-        if not job.unanswered(job.needs):
+        if not job.unanswered(job.needs) or (job.model and is_served(job.model)):
             return 0, 1
     return job.resources
 
@@ -62,15 +62,15 @@ def _needed(job: Job) -> tuple[int, int]:
 def execute(jobs: Sequence[Job], gpus: Sequence[str] = (), side_by_side: int | None = None) -> Iterator[Outcome]:
     """Do jobs on this machine, those that need most GPUs first; yields each step's outcome as it ends.
 
-    A job that reads the answers of others waits for those that are among `jobs`. What needs no GPU runs beside, one
-    processor each; where there are no GPUs at all, a model that wants one takes all processors. `side_by_side` sets how
-    many jobs run at most instead.
+    A job that reads the answers of others waits for those that are among `jobs`. A model that can be served several times
+    gets as many of the free GPUs as the waiting jobs leave. What needs no GPU runs beside, one processor each; where there
+    are no GPUs at all, a model that wants one takes all processors. `side_by_side` sets how many jobs run at most instead.
     """
     allow()
     told = False
     needed = {job.file: _needed(job)[0] for job in jobs}
     waiting = sorted(jobs, key=lambda job: (bool(job.after), -needed[job.file]))
-    places = _Places(gpus, side_by_side)
+    places = Places(gpus, side_by_side)
     outcomes: SimpleQueue[Outcome] = SimpleQueue()
     with ThreadPoolExecutor(max(1, len(waiting))) as pool:
         running: dict[Future[None], Job] = {}
@@ -78,7 +78,8 @@ def execute(jobs: Sequence[Job], gpus: Sequence[str] = (), side_by_side: int | N
             while waiting or running:
                 unfinished = {job.name for job in [*waiting, *running.values()] if job.model}
                 for job in [each for each in waiting if not unfinished & set(each.after)]:
-                    if (environment := places.take(job, needed[job.file])) is not None:
+                    wanted = sum(needed[each.file] for each in waiting)
+                    if (environment := places.take(job, needed[job.file], wanted)) is not None:
                         waiting.remove(job)
                         running[pool.submit(_perform, job, environment, outcomes)] = job
                 if not running:
@@ -103,7 +104,7 @@ def _perform(job: Job, environment: Mapping[str, str], outcomes: "SimpleQueue[Ou
         outcomes.put(outcome)
 
 
-class _Places:
+class Places:
     """The GPUs and processors of this machine, and who has them."""
 
     def __init__(self, gpus: Sequence[str], side_by_side: int | None) -> None:
@@ -114,13 +115,15 @@ class _Places:
         self.taken: dict[Path, tuple[list[str], int]] = {}
         self.locks: dict[str, Lock] = {}
 
-    def take(self, job: Job, needed: int) -> dict[str, str] | None:
-        """The environment that gives a job its GPUs; None where it has to wait."""
+    def take(self, job: Job, needed: int, wanted: int) -> dict[str, str] | None:
+        """The environment that gives a job its GPUs; None where it has to wait. `wanted` are the GPUs that all waiting jobs
+        need together."""
         slots = self._slots(needed)
         used = sum(each for _, each in self.taken.values())
         if used and used + slots > self.slots:
             return None
-        gpus = [] if self.none_here else self._lock(needed)
+        replicas = len(self.free) // wanted if needed and job.model and takes_more_gpus(job.model) else 1
+        gpus = [] if self.none_here else self.hold(needed, max(1, replicas))
         if gpus is None:
             return None
         self.taken[job.file] = gpus, slots
@@ -132,18 +135,18 @@ class _Places:
             return 1
         return self.slots if self.none_here else 0
 
-    def _lock(self, needed: int) -> list[str] | None:
-        """So many free GPUs, held against other processes of this machine; None where there are too few."""
+    def hold(self, needed: int, replicas: int = 1) -> list[str] | None:
+        """So many free GPUs, as many times as are wanted and to be had, held against other processes of this machine; None
+        where there are too few."""
         got: list[str] = []
         for gpu in [gpu for gpu in self.free if len(self.free) >= needed]:
-            if len(got) < needed and self._hold(gpu):
+            if len(got) < needed * replicas and self._hold(gpu):
                 got.append(gpu)
-        if len(got) < needed:
-            for gpu in got:
-                self._release(gpu)
-            return None
-        self.free = [gpu for gpu in self.free if gpu not in got]
-        return got
+        enough = len(got) - len(got) % needed if needed else 0
+        for gpu in got[enough:]:
+            self._release(gpu)
+        self.free = [gpu for gpu in self.free if gpu not in got[:enough]]
+        return got[:enough] if enough >= needed else None
 
     def _hold(self, gpu: str) -> bool:
         """Another batch on this machine may use the same GPU. A scheduler's GPUs are ours, whatever their numbers."""
@@ -192,14 +195,5 @@ def _processors() -> int:
 @cache
 def _uuids() -> dict[str, str]:
     """UUIDs by number, of the GPUs that nvidia-smi lists."""
-    lines = [line.split(", ") for line in _nvidia_smi("index,uuid")]
+    lines = [line.split(", ") for line in nvidia_smi("index,uuid")]
     return {line[0]: line[1] for line in lines if len(line) == 2}
-
-
-def _nvidia_smi(fields: str) -> list[str]:
-    """A line per GPU; none where there is no driver."""
-    call = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
-    try:
-        return subprocess.run(call, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
-    except (OSError, subprocess.SubprocessError):
-        return []

@@ -18,13 +18,13 @@ from itertools import count, islice
 from pathlib import Path
 
 from rulerkit.batch.execution import CHAIN, is_open
-from rulerkit.batch.jobs import Job, read_record
-from rulerkit.batch.site import Site
+from rulerkit.batch.jobs import Job, ending, read_record
 from rulerkit.errors import UserError
 from rulerkit.inference.locks import holder
 from rulerkit.inference.store import disk, write_whole
-from rulerkit.models.vllm.nodes import FOLLOWER, MASTER
+from rulerkit.models.server import MASTER
 from rulerkit.paths import home
+from rulerkit.settings import Site
 
 _MOST_NODES = 100  # whole nodes of one batch that are looked for in the queue
 
@@ -84,13 +84,12 @@ def _whole_nodes(jobs: Sequence[Job], site: Site) -> tuple[list[Submission], lis
             f"{large.name} needs {large.resources[0]} GPUs, a node has {per_node} (whole_nodes of params/site.yaml): "
             "lower tensor_parallel_size or `gpus` in its parameter file, or spread it over `nodes`"
         )
-    known = {n: queue[name] for n in range(1, _MOST_NODES) if (name := _name(_node(jobs[0], n))) in queue}
-    running = {n: each.number for n, each in known.items() if each.state == "RUNNING"}
-    holders = {job.name: holder(job.stem.with_suffix(".lock")) or {} for job in jobs}
+    running = {n: each.number for n, each in _nodes_in(queue, jobs[0]).items() if each.state == "RUNNING"}
+    holders = {job.name: holder(job.lock) or {} for job in jobs}
     free = tuple(job for job in jobs if holders[job.name].get("job") not in running.values())
     options = (*_common(site, max(_hours(job, site) for job in jobs)), *_places(site, per_node, 1))
     stems = [_node(jobs[0], n) for n in islice((n for n in count(1) if n not in running), _nodes_for(free, per_node))]
-    planned = [Submission(_name(stem), stem.with_suffix(".sh"), free, (), options) for stem in stems]
+    planned = [Submission(_name(stem), ending(stem, ".sh"), free, (), options) for stem in stems]
     return planned, [_name(_node(jobs[0], n)) for n in running]
 
 
@@ -161,7 +160,7 @@ def script(each: Submission, site: Site) -> str:
         f"export RULERKIT_HOME={shlex.quote(str(home()))}",
         *_environment(site),
         *site.setup,
-        *_followers(each.nodes, python),
+        *_followers(each, python),
         f"{python} -m rulerkit run {shlex.join(str(job.file) for job in each.jobs)} &",
         "wait $!; status=$?",
         "# A trap ends the wait, not the work.",
@@ -171,19 +170,18 @@ def script(each: Submission, site: Site) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _followers(nodes: int, python: str) -> Iterator[str]:
-    """The other nodes of a model that is spread over several: each has a process that its engine talks to."""
-    if nodes > 1:
-        yield "# The other nodes wait for the engine on this one."
+def _followers(each: Submission, python: str) -> Iterator[str]:
+    """The other nodes of a model that is spread over several: each runs its share of vLLM's server until the job ends."""
+    if (others := each.nodes - 1) > 0:
+        yield "# The other nodes run their shares of the server on this one."
         yield f'export {MASTER}="${{{MASTER}:-$(hostname):$((20000 + SLURM_JOB_ID % 10000))}}"'
-        yield (
-            f"srun --overlap --cpu-bind=none --nodes={nodes - 1} --ntasks={nodes - 1} --relative=1 "
-            f"{python} -m {FOLLOWER} &"
-        )
+        serve = f"{python} -m rulerkit serve {shlex.quote(str(each.jobs[0].file))} --node $((SLURM_PROCID + 1))"
+        srun = f"srun --overlap --cpu-bind=none --nodes={others} --ntasks={others} --relative=1"
+        yield f"{srun} bash -c {shlex.quote(f'exec {serve}')} &"
 
 
 def _environment(site: Site) -> Iterator[str]:
-    from rulerkit.models.offline import offline
+    from rulerkit.offline import offline
 
     if site.offline:
         yield from (f"export {name}={shlex.quote(value)}" for name, value in offline().items())
@@ -252,9 +250,14 @@ def find(job: Job, among: Mapping[str, Queued]) -> Queued | None:
     """Where in the queue a job of ours is: by itself, or to be done by one that takes a whole node."""
     if (own := among.get(_name(job.stem))) or not job.model:
         return own
-    nodes = [among[name] for n in range(1, _MOST_NODES) if (name := _name(_node(job, n))) in among]
-    failed = read_record(job.stem.with_suffix(".json")).get("state") == "failed"  # those that run have tried it
+    nodes = _nodes_in(among, job).values()
+    failed = read_record(job.record).get("state") == "failed"  # those that run have tried it
     return next((replace(each, shared=True) for each in nodes if not (failed and each.state == "RUNNING")), None)
+
+
+def _nodes_in(among: Mapping[str, Queued], job: Job) -> dict[int, Queued]:
+    """The whole nodes of a job's batch that are in the queue, by their number."""
+    return {n: among[name] for n in range(1, _MOST_NODES) if (name := _name(_node(job, n))) in among}
 
 
 def _slurm(*command: str) -> str:

@@ -59,7 +59,7 @@ def steps(jobs: Iterable[Job]) -> list[Step]:
 
 def _busy(job: Job, in_queue: Mapping[str, slurm.Queued]) -> tuple[str, str]:
     """Whether somebody is at a job, or will be: `running` or `queued`, else "", and where."""
-    owner, queued = holder(job.stem.with_suffix(".lock")), slurm.find(job, in_queue)
+    owner, queued = holder(job.lock), slurm.find(job, in_queue)
     if owner:
         number = f", job {owner['job']}" if owner["job"] else ""
         return "running", f"on {owner['host']}{number}"
@@ -72,7 +72,7 @@ def _busy(job: Job, in_queue: Mapping[str, slurm.Queued]) -> tuple[str, str]:
 
 def _answers(job: Job, busy: tuple[str, str]) -> Step:
     """How far a model is."""
-    record = read_record(job.stem.with_suffix(".json"))
+    record = read_record(job.record)
     cannot = job.not_run(job.name)
     counts = [(need, need.have) for need in job.needs if need.length not in cannot]
     left = sum((need.wanted - have) * need.length for need, have in counts)
@@ -89,7 +89,7 @@ def _answers(job: Job, busy: tuple[str, str]) -> Step:
         (sum(have for _, have in counts), sum(need.wanted for need, _ in counts)),
         left,
         _seconds_left(record, counts, left) if state == "running" else None,
-        job.file.with_suffix(".out") if state in ("missing", "interrupted") else job.stem.with_suffix(".log"),
+        job.file.with_suffix(".out") if state in ("missing", "interrupted") else job.log,
         job.again,
     )
 

@@ -24,11 +24,11 @@ def predictions(job: Job) -> list[str]:
     """Let the model answer all that is asked of it, one study after the other; returns what went wrong in which."""
     from rulerkit.inference.evaluation import evaluate
 
-    record, wrong = job.stem.with_suffix(".json"), []
+    wrong = []
 
     def not_run(_: str, length: int, reason: str) -> None:
-        known = read_record(record)
-        write_record(record, known | {"not_run": known.get("not_run", {}) | {str(length): reason}})
+        known = read_record(job.record)
+        write_record(job.record, known | {"not_run": known.get("not_run", {}) | {str(length): reason}})
 
     for ask in job.asks:
         for study in job.part(ask):

@@ -5,10 +5,12 @@ from typing import Any
 
 from rulerkit import checks
 from rulerkit.checks import FAIL, NOTE, OK, Case, Check, Finding, case, frame_checks, short
+from rulerkit.checks.vllm_config import GPUS_PER_NODE, check_vllm_config
 from rulerkit.errors import UserError
 from rulerkit.generation import generate
 from rulerkit.models import Answer, Model, load_model
-from rulerkit.params import Study
+from rulerkit.models.server import Vllm
+from rulerkit.studies import Study
 from rulerkit.tasks import Task, task
 
 CHECKS: tuple[Check, ...] = (
@@ -40,23 +42,33 @@ _ASKED = 8  # examples among which the earliest and the latest needle are looked
 _FRAME_OF_SERVICE = 32  # tokens that a chat service adds around a message
 
 
-def check(study: Study, ask: bool | None = None) -> dict[str, list[Finding]]:
+def check(study: Study, ask: bool | None = None, gpus_per_node: int = GPUS_PER_NODE) -> dict[str, list[Finding]]:
     """Findings by model: every check of every task at the shortest and the longest length of a study.
 
     With `ask` two short examples are put to each model, by default only where the engine is cheap to ask.
+    For vLLM its own configuration of the model is built too.
     """
     found = {}
     for spec in study.models:
         model = load_model(spec)
         try:
             found[model.name] = list(check_model(model, study.tasks, study.lengths, study.seed))
-            if ask or (ask is None and model.engine in CHEAP):
+            if isinstance(model, Vllm):
+                lengths = [length for length in study.lengths if not model.too_long(length)]
+                found[model.name] += check_vllm_config(model.name, vllm_arguments(model), lengths, gpus_per_node)
+            if ask or (ask is None and model.engine in CHEAP and not getattr(model, "startable", False)):
                 found[model.name] += check_answers(model, study.lengths[0], study.seed)
         except UserError as error:
             found.setdefault(model.name, []).append(Finding(FAIL, "model", str(error)))
         finally:
             model.close()
     return found
+
+
+def vllm_arguments(model: Vllm) -> dict[str, Any]:
+    """What vLLM is started with; a model over several nodes is described without their addresses."""
+    one_node = Vllm({**model.spec, "nodes": 1})
+    return one_node.arguments() | {"nnodes": model.spec.get("nodes", 1)}
 
 
 def check_model(model: Model, tasks: Iterable[Task], lengths: Sequence[int], seed: int = 42) -> Iterator[Finding]:

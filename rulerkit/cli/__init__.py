@@ -11,6 +11,7 @@ from rulerkit.cli.checks import check, plan
 from rulerkit.cli.compare import compare
 from rulerkit.cli.fetch import fetch
 from rulerkit.cli.options import Corpora, Length, Seed, Set, Task, Template, Tokenizer, settings_of, task_of
+from rulerkit.cli.serve import serve
 from rulerkit.errors import UserError
 
 app = typer.Typer(
@@ -115,7 +116,7 @@ def evaluate(
     with by the same command.
     """
     from rulerkit.inference.evaluation import evaluate as run
-    from rulerkit.params import load_files, study
+    from rulerkit.studies import load_files, study
 
     parameters = load_files(files or []) | settings_of(settings)
     asked = study(parameters)
@@ -171,6 +172,7 @@ def report(
 app.command()(batch)
 app.command("run")(run_jobs)
 app.command()(status)
+app.command()(serve)
 app.command()(fetch)
 app.command()(check)
 app.command()(plan)

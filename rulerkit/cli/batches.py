@@ -42,7 +42,7 @@ def batch(
     both.
     """
     from rulerkit.batch import read_batch
-    from rulerkit.params import resolve_file
+    from rulerkit.paths import resolve_file
 
     planned = read_batch(resolve_file(file), settings_of(settings))
     if slurm:
@@ -79,7 +79,7 @@ def status(
     """How far a batch is: what is done, running, queued, failed, missing; from its files, also while it runs elsewhere."""
     from rulerkit.batch import read_batch
     from rulerkit.batch.status import grid, jobs_in, steps, told
-    from rulerkit.params import resolve_file
+    from rulerkit.paths import resolve_file
 
     place = resolve_file(what)
     jobs = jobs_in(place) if place.is_dir() else read_batch(place, settings_of(settings)).jobs
@@ -130,25 +130,25 @@ def _following(jobs: Any, bar: Any) -> Iterator[None]:
     """A bar over the tokens of all models, read from the files that grow; nothing is counted where nobody looks."""
     from rulerkit.batch.jobs import Tokens
 
+    if bar.disable:
+        yield
+        return
     tokens, over = Tokens([job for job in jobs if job.model]), threading.Event()
     bar.total = tokens.left()
 
     def follow() -> None:
-        total = bar.total
         while not over.wait(_LOOK):
-            bar.n = max(0, total - tokens.left())
+            bar.n = max(0, bar.total - tokens.left())
             bar.refresh()
 
     watcher = threading.Thread(target=follow, daemon=True)
-    if not bar.disable:
-        watcher.start()
+    watcher.start()
     try:
         yield
     finally:
         over.set()
-        if not bar.disable:
-            watcher.join()
-            bar.n = max(0, bar.total - tokens.left())
+        watcher.join()
+        bar.n = max(0, bar.total - tokens.left())
 
 
 def _list(jobs: Any) -> None:
@@ -167,8 +167,8 @@ def _list(jobs: Any) -> None:
 
 def _submit(planned: Any, site: Path | None, dry_run: bool) -> None:
     from rulerkit.batch import slurm
-    from rulerkit.batch.site import read_site
-    from rulerkit.models.offline import missing_of
+    from rulerkit.offline import missing_of
+    from rulerkit.settings import read_site
 
     lab = read_site(site)
     todo = slurm.submissions(planned.jobs, lab)
@@ -179,7 +179,7 @@ def _submit(planned: Any, site: Path | None, dry_run: bool) -> None:
         for each in todo:
             after = f"  after {', '.join(each.after)}" if each.after else ""
             typer.echo(f"# {each.script}{after}\n{slurm.script(each, lab)}")
-    if lab.offline and (missing := missing_of(planned.models, planned.study.corpora)):
+    if lab.offline and (missing := missing_of(planned.models, planned.corpora)):
         raise UserError(
             f"the nodes could not find {len(missing)} things: {'; '.join(missing)}: get them with `rulerkit fetch -f "
             f"{planned.path}`, or say `offline: false` in params/site.yaml where nodes have a network"

@@ -49,7 +49,7 @@ def _check_models(files: list[Path], settings: list[str] | None, ask: bool | Non
     from rulerkit.checks.preflight import told
 
     asked, bad = _study(files, settings), 0
-    for name, findings in look(asked, ask).items():
+    for name, findings in look(asked, ask, _gpus_per_node()).items():
         lengths = " and ".join(str(n) for n in sorted({min(asked.lengths), max(asked.lengths)}))
         typer.echo(f"{name}: {len(asked.tasks)} tasks at {lengths} tokens")
         lines = told(findings)
@@ -84,6 +84,9 @@ def plan(
         str | None, typer.Option(help="Parameters, such as 8B; where not all are active: 47B/13B.")
     ] = None,
     mfu: Annotated[float, typer.Option(help="Assumed share of the card's peak in prefill.", min=0.01, max=1)] = 0.4,
+    replicas: Annotated[
+        int | None, typer.Option(help="Servers that answer side by side; default: as the model's file says.", min=1)
+    ] = None,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Time a few short examples with the model, here, and extrapolate.")
     ] = False,
@@ -95,12 +98,20 @@ def plan(
     from rulerkit.plan import card, plan_study
 
     asked = _study(files or [], settings)
-    plans = plan_study(asked, card(gpu, memory), params, mfu, calibrate)
+    plans = plan_study(asked, card(gpu, memory), params, mfu, calibrate, _gpus_per_node(), replicas)
     typer.echo("\n\n".join(each.text() for each in plans))
 
 
+def _gpus_per_node() -> int:
+    """What params/site.yaml says, else the size of the largest common node."""
+    from rulerkit.checks.vllm_config import GPUS_PER_NODE
+    from rulerkit.settings import read_site
+
+    return read_site().whole_nodes or GPUS_PER_NODE
+
+
 def _study(files: list[Path], settings: list[str] | None) -> Any:
-    from rulerkit.params import load_files, study
+    from rulerkit.studies import load_files, study
 
     asked = study(load_files(files) | settings_of(settings))
     if not asked.models:

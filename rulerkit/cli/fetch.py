@@ -28,7 +28,7 @@ def fetch(
         found = corpora.fetch()
         typer.echo(f"{len(found)} files in {cache_dir()}; `corpora: original` uses them")
         return
-    from rulerkit.models.offline import fetch_all
+    from rulerkit.offline import fetch_all
 
     failed = False
     for state, line in fetch_all(*_asked(files or [], settings_of(settings))):
@@ -41,7 +41,9 @@ def fetch(
 def _asked(files: Iterable[Path], settings: dict[str, Any]) -> tuple[list[Any], str]:
     """All models of batch files and of parameter files, and the corpora, `original` if any file says so."""
     from rulerkit.batch import read_batch
-    from rulerkit.params import load_files, read_yaml, resolve_file, study
+    from rulerkit.paths import resolve_file
+    from rulerkit.settings import read_yaml
+    from rulerkit.studies import load_files, study
 
     paths = [resolve_file(file) for file in files]
     batches = [path for path in paths if {"notebooks", "together"} & read_yaml(path).keys()]
@@ -49,7 +51,7 @@ def _asked(files: Iterable[Path], settings: dict[str, Any]) -> tuple[list[Any], 
     corpora = set()
     for batch in (read_batch(path, settings) for path in batches):
         models += batch.models
-        corpora |= {batch.study.corpora, *(each.corpora for run in batch.runs for each in run.studies)}
+        corpora.add(batch.corpora)
     others = [path for path in paths if path not in batches]
     if others or not batches:
         asked = study(load_files(others) | settings)

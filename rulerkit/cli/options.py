@@ -24,9 +24,11 @@ Set = Annotated[
 
 def settings_of(settings: list[str] | None) -> dict[str, Any]:
     """The parameters given as YAML on the command line."""
+    from rulerkit.settings import parse_yaml
+
     merged: dict[str, Any] = {}
     for text in settings or []:
-        content = _read(text, "-y")
+        content = parse_yaml(text, f"-y {text!r}")
         if not isinstance(content, dict):
             raise UserError(f"-y {text!r} says no `name: value`; write it like -y 'num_examples: 5'")
         merged |= content
@@ -35,15 +37,7 @@ def settings_of(settings: list[str] | None) -> dict[str, Any]:
 
 def task_of(text: str) -> Any:
     """A task given on the command line: a name, or a mapping in YAML."""
+    from rulerkit.settings import parse_yaml
     from rulerkit.tasks import task
 
-    return task(_read(text, "the task") if text.lstrip().startswith("{") else text)
-
-
-def _read(text: str, what: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"{what} {text!r} is not YAML ({' '.join(str(error).split())}); see --help") from error
+    return task(parse_yaml(text, f"the task {text!r}") if text.lstrip().startswith("{") else text)

@@ -6,6 +6,8 @@ and `<length>.json` beside it, the record of how they were made. The two files a
 
 import json
 import os
+from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -15,7 +17,8 @@ from rulerkit.inference.cells import FORMAT, WAYS_OUT, Cell, load_cell
 from rulerkit.inference.locks import Lock
 from rulerkit.inference.progress import Bar, Progress
 from rulerkit.inference.sameness import differences, first_of
-from rulerkit.inference.store import Log, disk, machine, write_whole
+from rulerkit.inference.store import Log, disk, machine, plain, write_whole
+from rulerkit.paths import cell_file
 
 if TYPE_CHECKING:
     from rulerkit.models import Answer, Model
@@ -38,59 +41,90 @@ def predict(
 ) -> Cell:
     """Let a model answer the examples that have no answer yet, and return the cell with all its rows.
 
-    `folder` is `predictions/<run>`. Rows are appended as the model answers; what an earlier session answered stays,
-    if its record names the same task, length, seed, prompts, tokenizer, corpora and model. `fresh` moves the old
-    files aside first. `progress`: None for a bar of its own, False for none, or a bar over many cells.
-
-    Errors: `UserError` where the record or a prompt's digest differs, another process writes, the disk refuses, or
-    the engine returns prompts; what the model raises passes on. Every answer until then is on disk.
+    See `predict_cells`, which does the same for several cells at once.
     """
-    path, result = _place(model, examples, folder)
-    about = {
-        "label": model.label,
-        "claimed_length": model.claimed_length,
-        "aligned": model.aligned,
-        "run": folder.name,
-    }
-    if not fresh and (cell := load_cell(path)):
-        _check_result(cell, result)
-        if not _missing(cell, examples) and about.items() <= cell.record.items() and cell.wanted >= len(examples):
-            if progress is not None:
-                _start(progress, cell, examples)
-            return cell
-    with disk(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with Lock(path.with_suffix(".lock")) as lock:
+    return predict_cells(model, [examples], folder, fresh, progress)[0]
+
+
+def predict_cells(
+    model: "Model",
+    cells: Sequence[Examples],
+    folder: Path,
+    fresh: bool = False,
+    progress: Bar | Literal[False] | None = None,
+) -> list[Cell]:
+    """Let a model answer the examples of several tasks that have no answer yet, in one stream; returns the whole cells.
+
+    `folder` is `predictions/<run>`. Rows are appended as the model answers, each to the file of its cell; what an earlier
+    session answered stays, if its record names the same task, length, seed, prompts, tokenizer, corpora and model. `fresh`
+    moves the old files aside first. `progress`: None for a bar of its own, False for none, or a bar over many cells.
+
+    Errors: `UserError` where a record or a prompt's digest differs, another process writes, the disk refuses, or the engine
+    returns prompts; what the model raises passes on. Every answer until then is on disk.
+    """
+    with ExitStack() as locks:
+        todo = [_Todo(model, examples, folder, fresh, locks) for examples in cells]
+        missing = [each for each in todo if each.missing]
+        bar = _start(progress, model, todo) if missing or progress is not None else None
+        try:
+            if missing:
+                _answer(model, missing, bar)
+        except TooLong:
+            for each in missing:
+                each.discard_empty()
+            raise
+        finally:
+            if progress is None and isinstance(bar, Progress):
+                bar.close()
+    return [(load_cell(each.cell.path) or each.cell) if each.missing else each.cell for each in todo]
+
+
+class _Todo:
+    """A cell, and which of its examples have no answer yet; where there are any, it is locked until `held` is closed."""
+
+    def __init__(self, model: "Model", examples: Examples, folder: Path, fresh: bool, locks: ExitStack) -> None:
+        self.examples, self.missing = examples, list[int]()
+        self.held = locks.enter_context(ExitStack())
+        path, result = _place(model, examples, folder)
+        about = {
+            "label": model.label,
+            "claimed_length": model.claimed_length,
+            "aligned": model.aligned,
+            "run": folder.name,
+        }
+        if not fresh and (cell := load_cell(path)):
+            _check_result(cell, result)
+            if not _missing(cell, examples) and about.items() <= cell.record.items() and cell.wanted >= len(examples):
+                self.cell = cell
+                return
+        with disk(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        self.lock = self.held.enter_context(Lock(path.with_suffix(".lock")))
         if fresh:
             _move_aside(path)
         cell = load_cell(path, repair=True) or Cell(path, {}, [])
         _check_result(cell, result)
-        missing = _missing(cell, examples)
-        if missing:
+        self.missing = _missing(cell, examples)
+        if self.missing:
             _check_digests(cell, examples)
-            examples[missing[0]]  # what cannot be generated fails here, before anything is written
+            examples[self.missing[0]]  # what cannot be generated fails here, before anything is written
         record = {
             "format": FORMAT,
             "result": result,
-            **_environments(cell, model if missing else None),
+            **_environments(cell, model if self.missing else None),
             **about,
         }
         record["num_examples"] = max(cell.record.get("num_examples", 0) if cell.rows else 0, len(examples))
         if record != cell.record:
             write_whole(path.with_suffix(".json"), json.dumps(record, indent=2) + "\n")
-        cell = Cell(path, record, cell.rows)
-        bar = _start(progress, cell, examples) if missing or progress is not None else None
-        try:
-            _answer(model, examples, missing, path, lock, bar)
-        except TooLong:
-            if not path.exists() or not path.stat().st_size:  # nothing was begun: no cell is to be seen there
-                for file in (path, path.with_suffix(".json")):
-                    file.unlink(missing_ok=True)
-            raise
-        finally:
-            if progress is None and isinstance(bar, Progress):
-                bar.close()
-    return load_cell(path) or cell
+        self.cell = Cell(path, record, cell.rows)
+
+    def discard_empty(self) -> None:
+        """Remove the files of a cell that has no row: nothing was begun."""
+        path = self.cell.path
+        if not path.exists() or not path.stat().st_size:
+            for file in (path, path.with_suffix(".json")):
+                file.unlink(missing_ok=True)
 
 
 def kept(path: Path, asked: dict[str, Any]) -> Cell | None:
@@ -101,40 +135,44 @@ def kept(path: Path, asked: dict[str, Any]) -> Cell | None:
     cell = load_cell(path)
     if cell:
         found = {field: value for field, value in cell.record["result"].items() if field in asked}
-        _check_result(Cell(path, {"result": found}, cell.rows), _plain(asked))
+        _check_result(Cell(path, {"result": found}, cell.rows), plain(asked))
     return cell
 
 
 def _place(model: "Model", examples: Examples, folder: Path) -> tuple[Path, dict[str, Any]]:
     """Where a cell lies, and what defines its rows."""
-    result = _plain({**examples.record(), "model": {"name": model.name, **model.identity()}})
-    place = folder / _folder_name(model.name) / _folder_name(result["task"]["name"])
-    return place / f"{result['length']}.jsonl", result
+    result = plain({**examples.record(), "model": {"name": model.name, **model.identity()}})
+    names = _folder_name(model.name), _folder_name(result["task"]["name"])
+    return cell_file(folder, *names, result["length"]), result
 
 
-def _answer(model: "Model", examples: Examples, missing: list[int], path: Path, lock: Lock, bar: Bar | None) -> None:
-    """Append a row for each missing example, as the model answers."""
-    if not missing:
-        return
-    left = set(missing)
-    answers = model.answer(examples[index] for index in missing)
+def _answer(model: "Model", cells: list[_Todo], bar: Bar | None) -> None:
+    """Append a row for each missing example to the file of its cell, as the model answers."""
+    left = {each.cell.task: set(each.missing) for each in cells}
+    total = sum(map(len, left.values()))
+    by_task = {each.cell.task: (each, each.held.enter_context(Log(each.cell.path))) for each in cells}
+    answers = model.answer(each.examples[index] for each in cells for index in each.missing)
     try:
-        with Log(path) as log:
-            for example, answer in answers:
-                row = _row(example, answer, model.name)
-                if example.index not in left:
-                    raise ValueError(f"{model.name} answered example {example.index}, which is not asked for (again)")
-                lock.check()
-                log.append(row)
-                left.remove(example.index)
-                if bar is not None:
-                    bar.update(example.num_tokens + answer.num_tokens)
+        for example, answer in answers:
+            row = _row(example, answer, model.name)
+            if example.index not in left.get(example.task, ()):
+                raise ValueError(f"{model.name} answered example {example.index}, which is not asked for (again)")
+            cell, log = by_task[example.task]
+            cell.lock.check()
+            log.append(row)
+            left[example.task].remove(example.index)
+            if not left[example.task]:
+                cell.held.close()  # complete: its lock is not left behind if this process is killed later
+            if bar is not None:
+                bar.update(example.num_tokens + answer.num_tokens)
     finally:
         getattr(answers, "close", lambda: None)()  # an engine may have requests under way
-    if left:
+    if lacking := {task: indices for task, indices in left.items() if indices}:
+        task = next(iter(lacking))
         raise UserError(
-            f"{model.name} left {len(left)} of {len(missing)} examples of {path} unanswered, the first is example "
-            f"{min(left)}: the others are kept; the same command asks for these again"
+            f"{model.name} left {sum(map(len, lacking.values()))} of {total} examples of {by_task[task][0].cell.path} "
+            f"unanswered, the first is example {min(lacking[task])}: the others are kept; the same command asks for these "
+            "again"
         )
 
 
@@ -178,14 +216,16 @@ def _missing(cell: Cell, examples: Examples) -> list[int]:
     return [index for index in range(len(examples)) if index not in present]
 
 
-def _start(progress: Bar | Literal[False] | None, cell: Cell, examples: Examples) -> Bar | None:
+def _start(progress: Bar | Literal[False] | None, model: "Model", cells: list[_Todo]) -> Bar | None:
     if progress is False:
         return None
-    wanted = len(examples)
-    bar = Progress(cell.length * wanted) if progress is None else progress
+    length = cells[0].cell.length
+    wanted = sum(len(each.examples) for each in cells)
+    bar = Progress(length * wanted) if progress is None else progress
     if isinstance(bar, Progress):
-        done = wanted - len(_missing(cell, examples))
-        bar.start(f"{cell.model} {cell.task} {cell.length}", cell.length, done, wanted)
+        done = wanted - sum(len(_missing(each.cell, each.examples)) for each in cells)
+        task = f" {cells[0].cell.task}" if len(cells) == 1 else ""
+        bar.start(f"{model.name}{task} {length}", length, done, wanted)
     return bar
 
 
@@ -222,16 +262,10 @@ def _environments(cell: Cell, model: "Model | None") -> dict[str, Any]:
     """Where the rows come from: the last writer's surroundings and, where they changed, all of them."""
     if model is None:
         return {key: cell.record[key] for key in ("environment", "environments") if key in cell.record}
-    now = _plain(machine(model.environment()))
+    now = plain(machine(model.environment()))
     known = cell.record.get("environments") or [cell.record["environment"]] if cell.rows else []
     known = known if now in known else [*known, now]
     return {"environment": now, "environments": known} if len(known) > 1 else {"environment": now}
-
-
-def _plain(value: dict[str, Any]) -> dict[str, Any]:
-    """As it will be read again from JSON: tuples as lists."""
-    plain: dict[str, Any] = json.loads(json.dumps(value))
-    return plain
 
 
 def _folder_name(name: str) -> str:

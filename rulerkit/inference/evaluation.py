@@ -5,12 +5,11 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from rulerkit.errors import TooLong, UserError
 from rulerkit.generation import asked_record, generate
-from rulerkit.inference import kept, predict
+from rulerkit.inference import kept, predict_cells
 from rulerkit.inference.cells import Cell
 from rulerkit.inference.progress import Progress
 
@@ -70,9 +69,9 @@ def _one_length(study: "Study", model: "Model", length: int, fresh: bool, bar: P
     """All tasks at one length; raises `TooLong`, before or after loading, where the model cannot be given it."""
     if reason := model.too_long(length):
         raise TooLong(reason)
-    for folder, task in product(study.folders, study.tasks):
-        examples = generate(task, length, study.num_examples, study.seed, model.prompt_format)
-        yield predict(model, examples, folder, fresh, bar)
+    for folder in study.folders:
+        cells = [generate(task, length, study.num_examples, study.seed, model.prompt_format) for task in study.tasks]
+        yield from predict_cells(model, cells, folder, fresh, bar)
 
 
 def _all_kept(study: "Study") -> list[Cell]:

@@ -26,14 +26,14 @@ class Progress:
         self._length = self._done = self._wanted = 0
 
     def start(self, title: str, length: int, done: int, wanted: int) -> None:
-        """A cell begins, `done` of its `wanted` examples answered by an earlier session."""
+        """Cells of one length begin, `done` of their `wanted` examples answered by an earlier session."""
         self._length, self._done, self._wanted = length, done, wanted
         self.bar.total = self._total = max(0, self._total - length * done)
         self.bar.set_description_str(title, refresh=False)
         self.bar.set_postfix_str(f"{done}/{wanted} examples", refresh=False)
 
     def update(self, tokens: int) -> None:
-        """One more example of the cell was answered, `tokens` long with its answer."""
+        """One more example was answered, `tokens` long with its answer."""
         self._done += 1
         self.bar.total = self._total = max(0, self._total + tokens - self._length)
         self.bar.set_postfix_str(f"{self._done}/{self._wanted} examples", refresh=False)

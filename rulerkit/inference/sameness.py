@@ -39,12 +39,23 @@ _NAMED = 3  # models of a value that are named
 
 def differences(old: Any, new: Any, field: str = "") -> list[tuple[str, Any, Any]]:
     """Field, old and new value wherever two records differ in what decides. A tokenizer's name and the words about a
-    corpus do not: their fingerprints do."""
+    corpus do not: their fingerprints do. Nor do arguments of vLLM that leave answers alone."""
+    if field == "model.engine_args":
+        old, new = _deciding(old), _deciding(new)
     if isinstance(old, dict) and isinstance(new, dict):
         keys = [(key, f"{field}.{key}" if field else key) for key in {**old, **new}]
         return [d for key, name in keys for d in differences(old.get(key, _ABSENT), new.get(key, _ABSENT), name)]
     information = field == "tokenizer.name" or (field.startswith("sources.") and field.endswith(".note"))
     return [] if information or old == new else [(field, old, new)]
+
+
+def _deciding(arguments: Any) -> Any:
+    """Of the arguments of vLLM those that change answers; early records hold the others too."""
+    from rulerkit.models.server import NEUTRAL_ARGUMENTS
+
+    if not isinstance(arguments, dict):
+        return arguments
+    return {name: value for name, value in arguments.items() if not NEUTRAL_ARGUMENTS.fullmatch(name)} or _ABSENT
 
 
 def first_of(found: list[tuple[str, Any, Any]]) -> tuple[str, str, str, str]:

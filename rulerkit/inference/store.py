@@ -86,6 +86,12 @@ def read_rows(path: Path, valid: Callable[[Any], bool], repair: bool = False) ->
     return [rows[index] for index in sorted(rows)]
 
 
+def plain(value: dict[str, Any]) -> dict[str, Any]:
+    """A mapping as it will be read again from JSON: tuples as lists."""
+    read: dict[str, Any] = json.loads(json.dumps(value))
+    return read
+
+
 def parse_line(line: bytes) -> Any:
     """What a line of JSON holds; None where it is not JSON."""
     try:

@@ -1,18 +1,20 @@
-"""Who answers: rules, a checkpoint or any Python function, each behind the same small door.
+"""Models: rules, checkpoints, servers and Python functions, all with the same interface, `Model`.
 
 `load_model` turns what stands in a parameter file into a `Model`; `model` does so with a function or a loaded
-checkpoint. Nothing heavy is read before the first answer is asked for. An engine is one module of this folder (its
-class and the keys that it alone understands) and one line in `ENGINES`.
+checkpoint. No weights are read before the first answer. An engine is one module of this folder (its
+class), one line in `ENGINES`, and its keys in `settings`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from importlib import import_module
+from math import ceil
+from pkgutil import resolve_name
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from rulerkit.errors import UserError
 from rulerkit.example import Example
 from rulerkit.prompt_format import PromptFormat
+from rulerkit.settings import check_spec, read_spec
 from rulerkit.tokenizers import Tokenizer
 
 
@@ -29,7 +31,7 @@ class Answer(NamedTuple):
 
 @runtime_checkable
 class Model(Protocol):
-    """What the rest of the house asks of a model."""
+    """What the rest of the package asks of a model. Every engine is one; so is any object with these members."""
 
     name: str
     engine: str
@@ -48,9 +50,11 @@ class Model(Protocol):
 
     def environment(self) -> dict[str, Any]:
         """What is worth recording and never blocks: `gpu`, `packages` (versions), where a folder lies."""
+        return {}
 
     def too_long(self, length: int) -> str | None:
         """Why a length cannot be run here and what would make it fit; None where it can."""
+        return None
 
     def answer(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Answer]]:
         """Each example with its answer, as they finish, in any order; reads only a bounded window ahead."""
@@ -62,31 +66,29 @@ class Model(Protocol):
 ENGINES = {
     "reader": "rulerkit.models.readers:Reader",
     "transformers": "rulerkit.models.transformers:Transformers",
-    "rwkv": "rulerkit.models.rwkv:RWKV",
+    "rwkv": "rulerkit.models.recurrent:RWKV",
     "function": "rulerkit.models.functions:Function",
-    "vllm": "rulerkit.models.vllm:Vllm",
-    "openai": "rulerkit.models.openai:OpenAI",
+    "vllm": "rulerkit.models.server:Vllm",
+    "openai": "rulerkit.models.server:OpenAI",
 }
-"""Engine name -> `module:class`, imported at first use; the class is called with a spec. The module's `KEYS` are the
-keys of a spec that only this engine understands."""
+"""Engine name -> `module:class`, imported at first use; the class is called with a spec. Its keys stand in `settings`."""
 
 FORMAT_KEYS = ("template", "system_prompt", "prefix_in", "thinking_tokens", "enable_thinking")
 """The keys of a spec that are handed on to `prompt_format`."""
 
 
-class Engine:
-    """What all engines share: the names in a spec, and the prompt format, made when it is first asked for."""
+class Engine(Model):
+    """What all engines share: the names in a spec, and the prompt format, made when it is first needed."""
 
     on_gpu: ClassVar[bool] = True
     """Whether it computes here, so that a batch hands it a GPU; a service or a rule needs none."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self.spec = dict(spec)
-        self.name: str = spec["name"]
-        self.engine: str = spec["engine"]
-        self.label: str = spec.get("label", self.name)
-        self.claimed_length: int | None = spec.get("claimed_length")
-        self.slug: str | None = spec.get("slug")
+        self.name = spec["name"]
+        self.engine = spec["engine"]
+        self.label = spec.get("label", self.name)
+        self.claimed_length = spec.get("claimed_length")
 
     @property
     def aligned(self) -> str:
@@ -96,9 +98,21 @@ class Engine:
     @cached_property
     def prompt_format(self) -> PromptFormat:
         """The frame around each example, with this model's tokenizer."""
-        from rulerkit.prompt_format import prompt_format
+        return self.make_format(self.tokenizer())
 
-        return prompt_format(self.tokenizer(), **{key: self.spec[key] for key in FORMAT_KEYS if key in self.spec})
+    def make_format(self, tokenizer: Tokenizer, **settings: Any) -> PromptFormat:
+        """The prompt format of the spec, over defaults. A chat model without any template is a `UserError`."""
+        from rulerkit.prompt_format import FORMS, prompt_format
+
+        form = prompt_format(tokenizer, **settings | {key: self.spec[key] for key in FORMAT_KEYS if key in self.spec})
+        chat = self.spec.get("aligned") == "chat" and self.engine != "reader"  # readers read plain text
+        if chat and form.template == "auto" and form.form == "base":
+            raise UserError(
+                f"model {self.name}: it is a chat model (aligned: chat), but no chat template was found beside its "
+                f"tokenizer {tokenizer.name}; give `template: NAME`, a form of the paper ({', '.join(FORMS)}), or "
+                "`template: base` to send plain text"
+            )
+        return form
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that counts and encodes this model's prompts."""
@@ -110,17 +124,6 @@ class Engine:
         """How many tokens may be written: those of the answer, and before them those of a thought."""
         return example.max_new_tokens + self.prompt_format.thinking_tokens
 
-    def too_long(self, length: int) -> str | None:
-        """Any length can be run."""
-        return None
-
-    def environment(self) -> dict[str, Any]:
-        """Nothing worth recording beyond the machine itself."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing to give back."""
-
 
 def cut(text: str, tokenizer: Tokenizer, most: int) -> Answer:
     """An answer of at most `most` tokens, as a real model would have been cut."""
@@ -130,52 +133,39 @@ def cut(text: str, tokenizer: Tokenizer, most: int) -> Answer:
     return Answer(tokenizer.decode(ids[:most]), "length", most)
 
 
-def engine_module(engine: str) -> Any:
-    """The module of an engine: its class and its `KEYS`."""
-    return import_module(ENGINES[engine].partition(":")[0])
-
-
 def gpus_and_nodes(spec: Mapping[str, Any]) -> tuple[int, int]:
-    """How many GPUs a checked spec takes on each node, and how many nodes."""
-    nodes = int(spec.get("nodes", 1))
-    if "gpus" in spec:
-        return int(spec["gpus"]), nodes
-    on_gpu = _engine_class(spec["engine"]).on_gpu and spec.get("device") != "cpu"
-    shares = int(spec.get("tensor_parallel_size", 1)) * int(spec.get("pipeline_parallel_size", 1))
-    return -(-shares // nodes) if on_gpu else 0, nodes
+    """How many GPUs a checked spec takes on each node, all its replicas together (one for `auto`), and how many nodes."""
+    nodes: int = spec.get("nodes", 1)
+    on_gpu = (resolve_name(ENGINES[spec["engine"]]).on_gpu or "serve" in spec) and spec.get("device") != "cpu"
+    shares = spec.get("tensor_parallel_size", 1) * spec.get("pipeline_parallel_size", 1)
+    gpus = spec.get("gpus", ceil(shares / nodes) if on_gpu else 0)
+    replicas = spec.get("replicas", "auto")
+    return gpus if replicas == "auto" else gpus * replicas, nodes
+
+
+def takes_more_gpus(spec: Mapping[str, Any]) -> bool:
+    """Whether a model answers faster with several times the GPUs that it needs: it starts as many servers as they allow."""
+    started = spec.get("engine") == "vllm" or "serve" in spec
+    return started and spec.get("replicas", "auto") == "auto" and spec.get("nodes", 1) == 1
 
 
 def load_model(spec: "str | Mapping[str, Any] | Model") -> Model:
-    """The model that a name, a path, a hub id or a mapping describes (see `spec.read_spec`); a model passes through.
+    """The model that a name, a path, a hub id or a mapping describes (see `settings.read_spec`); a model passes through.
 
     No weights are read before the first answer. Raises `UserError` for unknown names and keys, and for a folder that is
     no model.
     """
-    from rulerkit.models.spec import read_spec
-
-    if not isinstance(spec, str | Mapping):
-        if isinstance(spec, Model):
-            return spec
-        raise UserError(
-            f"a {type(spec).__name__} is no model: give a name, a path, a hub id or a mapping; a function or a loaded "
-            "checkpoint becomes one by rulerkit.model(it, name=...)"
-        )
-    full = read_spec(spec)
-    loaded: Model = _engine_class(full["engine"])(full)
-    return loaded
+    return spec if isinstance(spec, Model) else _engine(read_spec(spec))
 
 
-def model(target: Any, *, name: str, tokenizer: str | None = None, takes: str | None = None, **spec: Any) -> Model:
+def model(target: Any, *, name: str, **spec: Any) -> Model:
     """A function, or a loaded checkpoint with its tokenizer, as a model.
 
     `target` is a function from a list of prompts (`takes="prompts"`, str) or of token ids (`takes="ids"`, int32 arrays
     of shape (tokens,)) to a list of as many texts: the new text alone, without the prompt; where it has a parameter
     `max_new_tokens`, it is told how many tokens may come. Or `target` is `(model, tokenizer)` as transformers loads
-    them. `spec` are further keys of a model's mapping.
+    them. `spec` are further keys of a model's mapping, such as `tokenizer="builtin"`.
     """
-    from rulerkit.models.spec import check_spec
-
-    given: dict[str, Any] = {"name": name, "tokenizer": tokenizer, "takes": takes, **spec}
     if isinstance(target, tuple) and len(target) == 2 and hasattr(target[0], "generate"):
         engine = "transformers"
     elif callable(target) and not hasattr(target, "generate"):
@@ -185,10 +175,9 @@ def model(target: Any, *, name: str, tokenizer: str | None = None, takes: str | 
             f"model {name}: a {type(target).__name__} cannot answer: give a function from prompts to texts, or the "
             "pair (model, tokenizer) as transformers loads them"
         )
-    full = check_spec({key: value for key, value in given.items() if value is not None} | {"engine": engine}, name)
-    made: Model = _engine_class(engine)(full, target)
-    return made
+    return _engine(check_spec(spec | {"name": name, "engine": engine}, name), target)
 
 
-def _engine_class(engine: str) -> Any:
-    return getattr(engine_module(engine), ENGINES[engine].partition(":")[2])
+def _engine(spec: Mapping[str, Any], *target: Any) -> Model:
+    engine: Model = resolve_name(ENGINES[spec["engine"]])(spec, *target)
+    return engine

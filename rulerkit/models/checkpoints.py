@@ -1,18 +1,22 @@
-"""The files of a checkpoint, in a folder or on the hub: what it is, how long a prompt it takes, where it stops.
+"""Checkpoints in a folder or on the hub: their small files, and what the engines share that run them.
 
-Reads the small JSON files only; weights are fingerprinted, never loaded. For every engine that runs checkpoints.
+A checkpoint's configuration is its config.json with the spec's `hf_overrides` merged in. It gives the limit of prompt and
+answer together, unless the spec gives `max_length`.
 """
 
 import hashlib
 import json
-import re
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rulerkit.errors import UserError
-from rulerkit.paths import home, resolve
-from rulerkit.tokenizers import ON_HUB
+from rulerkit.errors import TooLong, UserError, first_line
+from rulerkit.example import Example
+from rulerkit.hub import download, is_hub_id
+from rulerkit.models import Answer, Engine
+from rulerkit.paths import resolve
+from rulerkit.tokenizers import ON_HUB, Tokenizer, load_tokenizer
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 _EDGE = 1 << 20  # bytes read at either end of a weight file for the fingerprint
@@ -25,130 +29,206 @@ class Checkpoint:
         self.who, self.path, self.revision = who, path, revision
         place = resolve(path)
         self.folder: Path | None = place if place.is_dir() else None
-        if self.folder and not (self.folder / "config.json").is_file():
-            raise UserError(f"model {who}: the folder {self.folder} is no model: there is no config.json in it")
-        if not self.folder and (not re.fullmatch(r"[\w.-]+/[\w.-]+", path) or (home() / path.split("/")[0]).is_dir()):
+        if self.folder and not (place / "config.json").is_file():
+            raise UserError(f"model {who}: the folder {place} is no model: there is no config.json in it")
+        if not self.folder and not is_hub_id(path):
             raise UserError(f"model {who}: no folder {place}; give a folder with a config.json, or a hub id (org/name)")
 
     def file(self, name: str) -> Path | None:
-        """One small file, downloaded into the hub's cache where needed; None if the checkpoint has none such."""
-        if self.folder:
-            return self.folder / name if (self.folder / name).is_file() else None
-        from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import EntryNotFoundError, HFValidationError, HTTPError  # type: ignore[attr-defined]  # that of the httpx it uses
-
-        try:
-            # all files at the commit of the first, which the cache then answers without the network
-            revision = self.revision if name == "config.json" else self.commit
-            return Path(hf_hub_download(self.path, name, revision=revision))
-        except EntryNotFoundError as error:
-            if name != "config.json":
-                return None
-            reason: Exception = error
-        except (HTTPError, HFValidationError, OSError) as failure:
-            reason = failure
-        raise UserError(
-            f"model {self.who}: {self.path} is neither a folder under {home()} nor to be had from the hub or its local "
-            f"cache ({first_line(reason)}); name a folder, download it first (hf download {self.path}), or log in "
-            "(hf auth login) if it is gated"
-        ) from reason
+        """One file, downloaded into the hub's cache where needed; None if the checkpoint has no such file."""
+        path = (self.folder or self._download(self.commit, "config.json", name)) / name
+        return path if path.is_file() else None
 
     @cached_property
     def config(self) -> dict[str, Any]:
         """`config.json`."""
+        if not self.file("config.json"):
+            raise UserError(f"model {self.who}: {self.path} has no config.json: name a checkpoint that has one")
         return self._json("config.json")
 
-    @property
+    @cached_property
     def commit(self) -> str | None:
         """The commit of the hub that a revision stands for; None for a folder."""
-        return None if self.folder else self._config_file.parent.name
+        return None if self.folder else self._download(self.revision, "config.json").name
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hex digits over config.json, generation_config.json and the name, size, first and last MiB of every
-        weight file: another checkpoint has another one, a moved folder has not."""
+        """16 hex digits over config.json, generation_config.json and the name, size, first and last MiB of every weight
+        file: they differ between checkpoints and stay the same when the folder moves."""
         assert self.folder
         digest = hashlib.sha256()
         for name in ("config.json", "generation_config.json"):
             if path := self.file(name):
                 digest.update(f"{name}\n".encode() + path.read_bytes())
         for path in sorted(path for pattern in _WEIGHTS for path in self.folder.glob(pattern)):
-            size = path.stat().st_size
-            digest.update(f"{path.name} {size}\n".encode())
-            with path.open("rb") as file:
-                digest.update(file.read(_EDGE))
-                file.seek(max(0, size - _EDGE))
-                digest.update(file.read(_EDGE))
+            digest.update(f"{path.name} ".encode() + edges(path))
         return digest.hexdigest()[:16]
 
     def tokenizer_spec(self) -> str:
         """What `load_tokenizer` takes to read this checkpoint's own tokenizer, at the same commit."""
-        if self.folder or self.revision is None:
-            return self.path
-        from huggingface_hub import snapshot_download
-
-        self.file("config.json")  # says in one line what is wrong with the name or the network
-        return snapshot_download(self.path, revision=self.commit, allow_patterns=ON_HUB)
+        return self.path if self.folder or self.revision is None else str(self._download(self.commit, *ON_HUB))
 
     def identity(self) -> dict[str, Any]:
-        """What tells this checkpoint from another: the hub id and its commit, or a folder's fingerprint."""
-        if self.folder:
-            return {"fingerprint": self.fingerprint}
-        return {"path": self.path, "revision": self.commit}
+        """What identifies this checkpoint: the hub id and its commit, or a folder's fingerprint."""
+        return {"fingerprint": self.fingerprint} if self.folder else {"path": self.path, "revision": self.commit}
 
     def stop_ids(self, eos_token: str | None) -> list[int]:
         """The ids that end an answer: those of generation_config.json and config.json, and the tokenizer's own."""
-        found: set[int] = set()
-        for settings in (self._generation, self.config):
-            ids = settings.get("eos_token_id")
-            found.update(ids if isinstance(ids, list) else [] if ids is None else [ids])
-        found.update(entry["id"] for entry in self._added if entry["content"] == eos_token)
-        return sorted(found)
+        ids = {entry["id"] for entry in self._added if entry["content"] == eos_token}
+        for settings in (self._json("generation_config.json"), self.config):
+            value = settings.get("eos_token_id")
+            ids.update(value if isinstance(value, list) else [value])
+        return sorted(ids - {None})
 
     def special_ids(self) -> set[int]:
-        """The ids that are no part of a text. The marks of a thought are: scoring cuts it off by them."""
+        """The ids that are no part of a text. The marks of a thought are: scoring removes the thought by them."""
         return {entry["id"] for entry in self._added if entry.get("special") and "think" not in entry["content"]}
-
-    @cached_property
-    def _generation(self) -> dict[str, Any]:
-        return self._json("generation_config.json")
 
     @cached_property
     def _added(self) -> list[dict[str, Any]]:
         return list(self._json("tokenizer.json").get("added_tokens") or [])
 
-    @cached_property
-    def _config_file(self) -> Path:
-        path = self.file("config.json")
-        assert path
-        return path
+    def _download(self, revision: str | None, *patterns: str) -> Path:
+        return download(f"model {self.who}", self.path, revision, patterns)
 
     def _json(self, name: str) -> dict[str, Any]:
-        path = self._config_file if name == "config.json" else self.file(name)
+        path = self.file(name)
         try:
-            return dict(json.loads(path.read_text(encoding="utf-8"))) if path else {}
-        except ValueError as error:
+            return dict(json.loads(path.read_bytes())) if path else {}
+        except (ValueError, TypeError) as error:
             raise UserError(f"model {self.who}: {path} cannot be read as JSON: {first_line(error)}") from error
 
 
-def max_positions(config: dict[str, Any]) -> int | None:
+class CheckpointEngine(Engine):
+    """What the engines share that run a checkpoint; a subclass sets `checkpoint`."""
+
+    checkpoint: Checkpoint
+
+    def tokenizer(self) -> Tokenizer:
+        """The spec's tokenizer, else the checkpoint's at the same revision."""
+        return super().tokenizer() if "tokenizer" in self.spec else load_tokenizer(self.checkpoint.tokenizer_spec())
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """config.json with `hf_overrides` merged in."""
+        return merge_config(self.checkpoint.config, self.spec.get("hf_overrides", {}))
+
+    def limit(self) -> int | None:
+        """The tokens allowed for prompt and answer together: `max_length`, else the positions of the configuration."""
+        if "max_length" in self.spec:
+            return int(self.spec["max_length"])
+        try:
+            return max_positions(self.config)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise UserError(
+                f"model {self.name}: its config.json or hf_overrides state no usable limit: max_position_embeddings is "
+                "a number, rope_parameters a mapping"
+            ) from error
+
+    def too_long(self, length: int) -> str | None:
+        """Whether a length exceeds `limit`."""
+        limit = self.limit()
+        if limit is None or length <= limit:
+            return None
+        return (
+            f"its limit is {limit} tokens (max_position_embeddings); `hf_overrides` with RoPE scaling, or "
+            f"`max_length: {length}`, goes beyond"
+        )
+
+    def check_fits(self, example: Example) -> None:
+        """Raises `TooLong` for an example whose length, or prompt and answer, exceed the limit."""
+        need = example.num_tokens + self.most_tokens(example)
+        if reason := self.too_long(max(need, example.length)):
+            raise TooLong(f"model {self.name}: example {example.index} of {example.task} needs {need} tokens: {reason}")
+
+    def vllm_overrides(self) -> dict[str, Any]:
+        """`hf_overrides` for vLLM, with max_position_embeddings raised to `limit` where vLLM would refuse it.
+
+        The factor of YaRN counts for both engines, as the cards of many models give it without the positions.
+        transformers computes beyond max_position_embeddings; vLLM refuses, and multiplies only other factors into them.
+        YaRN must still scale from the original positions.
+        """
+        given: dict[str, Any] = self.spec.get("hf_overrides", {})
+        limit, allowed = self.limit(), max_positions(self.config, yarn=False)
+        if limit is None or allowed is None or limit <= allowed:
+            return given
+        added: dict[str, Any] = {"max_position_embeddings": limit}
+        config = self.config.get("text_config") or self.config
+        rope = _rope(config)
+        if rope.get("rope_type") == "yarn":  # vLLM replaces the whole mapping, so it must be complete
+            older = {key: config[key] for key in ("rope_theta", "partial_rotary_factor") if key in config}
+            added["rope_parameters"] = {"original_max_position_embeddings": allowed, **older, **rope}
+        return merge_config(given, {"text_config": added} if "text_config" in self.config else added)
+
+    @cached_property
+    def stop_ids(self) -> list[int]:
+        """The ids that end an answer: those of the checkpoint's files, else the end token of the tokenizer."""
+        tokenizer = self.prompt_format.tokenizer
+        if ids := self.checkpoint.stop_ids(tokenizer.eos_token):
+            return ids
+        ids = tokenizer.encode(tokenizer.eos_token).tolist() if tokenizer.eos_token else []
+        return ids if len(ids) == 1 else []
+
+    def read_ids(self, ids: list[int], finish: str = "length", usage: Mapping[str, Any] | None = None) -> Answer:
+        """The answer in the ids that were generated: the text before the first stop token, without special tokens.
+
+        `finish` is the reason for its end where no stop token is among them.
+        """
+        end = next((i for i, token in enumerate(ids) if token in self.stop_ids), None)
+        special = self.checkpoint.special_ids()
+        text = self.prompt_format.tokenizer.decode([token for token in ids[:end] if token not in special])
+        return Answer(text, finish if end is None else "stop", len(ids[:end]), usage)
+
+
+def merge_config(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with the values of `overrides`; mappings are merged key by key.
+
+    `rope_scaling` with `type` is the older name of `rope_parameters` with `rope_type`; the result holds the newer ones.
+    """
+    merged = _rename_rope(config)
+    for key, value in _rename_rope(overrides).items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = merge_config(merged[key], value) if both else value
+    return merged
+
+
+def _rename_rope(config: Mapping[str, Any]) -> dict[str, Any]:
+    renamed = {key: value for key, value in config.items() if key != "rope_scaling"}
+    if "rope_scaling" in config or "rope_parameters" in config:
+        renamed["rope_parameters"] = _rope(config) or None
+    return renamed
+
+
+def _rope(config: Mapping[str, Any]) -> Any:
+    """The RoPE parameters of a configuration under their newer name; empty where it has none."""
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if not isinstance(rope, Mapping):
+        return rope
+    return {"rope_type" if key == "type" else key: value for key, value in rope.items()}
+
+
+def max_positions(config: Mapping[str, Any], yarn: bool = True) -> int | None:
     """The tokens that a configuration allows for prompt and answer together; None where nothing limits them.
 
-    Position scaling by a plain factor (linear, dynamic, YaRN) counts; other kinds state the scaled number themselves.
+    Position scaling by a plain factor (linear, dynamic, and `yarn`) counts; other kinds state the scaled number themselves.
     """
     config = config.get("text_config") or config
-    limit = config.get("max_position_embeddings") or config.get("n_positions")
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if limit and (rope.get("rope_type") or rope.get("type")) in ("linear", "dynamic", "yarn"):
+    limit, rope = config.get("max_position_embeddings") or config.get("n_positions"), _rope(config)
+    if not limit:
+        return None
+    if rope.get("rope_type") in ("linear", "dynamic", "yarn" if yarn else None):
         original = rope.get("original_max_position_embeddings") or limit
-        limit = max(limit, int(original * (rope.get("factor") or 1)))
-    return int(limit) if limit else None
+        limit = max(limit, original * (rope.get("factor") or 1))
+    return int(limit)
 
 
-def first_line(error: BaseException) -> str:
-    """What a library says, in one line."""
-    lines = str(error).strip().splitlines()
-    return lines[0].strip().rstrip(".") if lines else type(error).__name__
+def edges(path: Path) -> bytes:
+    """The size of a file, and its first and last MiB, which differ between weight files."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        first = file.read(_EDGE)
+        file.seek(max(0, size - _EDGE))
+        return f"{size}\n".encode() + first + file.read(_EDGE)
 
 
 def fingerprint_loaded(network: Any) -> str:

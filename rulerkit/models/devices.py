@@ -1,9 +1,12 @@
-"""Devices and their memory, through torch: where a checkpoint runs and how much fits."""
+"""torch and its memory, for the engines that compute in this process."""
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
 from typing import Any
 
-from rulerkit.errors import UserError
+from rulerkit.errors import UserError, first_line
 
 
 def torch_module() -> Any:
@@ -15,37 +18,34 @@ def torch_module() -> Any:
     return torch
 
 
-def is_cuda(device: str) -> bool:
-    """Whether a device is one GPU or all of them."""
-    return device.startswith("cuda") or device == "spread"
+def environment(package: str, device: str) -> dict[str, Any]:
+    """The versions of torch and of a package that uses it, and the name of the GPU, if the device is one."""
+    cuda = torch_module().cuda
+    gpu = cuda.get_device_name(device) if device.startswith("cuda") and cuda.is_available() else None
+    return {"packages": {name: version(name) for name in ("torch", package)}, "gpu": gpu}
 
 
-def out_of_memory(error: RuntimeError) -> bool:
-    """Whether memory ran out: a GPU's, or (a plain RuntimeError) the machine's."""
-    return isinstance(error, torch_module().OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+@contextmanager
+def loading(who: str, path: object) -> Iterator[None]:
+    """Turns what may go wrong when weights are loaded into a `UserError`."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # a checkpoint's own code, torch and optional packages raise anything
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        if isinstance(error, torch_module().OutOfMemoryError):
+            reason += (
+                "; use a larger GPU, `device: spread`, or for rwkv a `strategy` such as `cuda fp16 *20 -> cpu fp32`"
+            )
+        if "ignore_mismatched_sizes" in reason:
+            reason = "its weights do not have the shapes that its config.json describes"
+        raise UserError(f"model {who}: {path} cannot be loaded: {reason}") from error
 
 
-def free() -> None:
-    """Give back the memory that nothing uses any more."""
+def free_memory() -> None:
+    """Returns unused memory to the GPU."""
     torch = torch_module()
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def free_bytes() -> int:
-    """Free memory of all GPUs, that which torch holds without using it included."""
-    cuda = torch_module().cuda
-    devices = range(cuda.device_count())
-    return sum(cuda.mem_get_info(i)[0] + cuda.memory_reserved(i) - cuda.memory_allocated(i) for i in devices)
-
-
-def bytes_per_token(network: Any) -> int:
-    """Bytes that a token of a sequence takes: keys and values of every layer, and one layer's activations."""
-    config = network.config.get_text_config()
-    hidden = config.hidden_size
-    heads = getattr(config, "num_attention_heads", 0)  # none in a recurrent model, whose state does not grow
-    head_dim = getattr(config, "head_dim", None) or hidden // max(1, heads)
-    key_value = 2 * config.num_hidden_layers * (getattr(config, "num_key_value_heads", None) or heads) * head_dim
-    activations = 3 * (getattr(config, "intermediate_size", None) or 4 * hidden) + 8 * hidden
-    return int((key_value + activations) * network.dtype.itemsize)

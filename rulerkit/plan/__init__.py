@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from rulerkit.checks.vllm_config import GPUS_PER_NODE, gpus_beyond_node
 from rulerkit.errors import UserError, unknown
 from rulerkit.generation import generate
 from rulerkit.lengths import length_name
-from rulerkit.models import Model, load_model
+from rulerkit.models import Model, load_model, takes_more_gpus
 from rulerkit.models.checkpoints import Checkpoint
-from rulerkit.params import Study
 from rulerkit.plan.shapes import Shape, read_parameters, shape_of, with_types
+from rulerkit.studies import Study
 from rulerkit.tasks import Task
 
 GIB = 2**30
@@ -116,9 +117,15 @@ def _hours(hours: float | None) -> str:
 
 
 def plan_study(
-    study: Study, gpu: Card, parameters: str | None = None, mfu: float = 0.4, calibrate: bool = False
+    study: Study,
+    gpu: Card,
+    parameters: str | None = None,
+    mfu: float = 0.4,
+    calibrate: bool = False,
+    gpus_per_node: int = GPUS_PER_NODE,
+    replicas: int | None = None,
 ) -> list[Plan]:
-    """The cost of a study for each of its models; `parameters` (8B) overrule those of spec and configuration.
+    """The cost of a study for each of its models; `parameters` (8B) and `replicas` overrule spec and configuration.
 
     Raises UserError where neither configuration nor parameters are known and nothing is to be measured.
     """
@@ -126,17 +133,30 @@ def plan_study(
     for spec in study.models:
         model = load_model(spec)
         try:
-            plans.append(_plan(study, model, gpu, parameters, mfu, calibrate))
+            plans.append(_plan(study, model, gpu, parameters, mfu, calibrate, gpus_per_node, replicas))
         finally:
             model.close()
     return plans
 
 
-def _plan(study: Study, model: Model, gpu: Card, parameters: str | None, mfu: float, calibrate: bool) -> Plan:
+def _plan(
+    study: Study,
+    model: Model,
+    gpu: Card,
+    parameters: str | None,
+    mfu: float,
+    calibrate: bool,
+    gpus_per_node: int,
+    replicas: int | None,
+) -> Plan:
     spec: Mapping[str, Any] = getattr(model, "spec", {})
     shape, told, found = find_shape(model.name, spec, parameters, needed=not calibrate)
     tensor = spec.get("tensor_parallel_size", 1)
     cards = tensor * spec.get("pipeline_parallel_size", 1)
+    nodes = spec.get("nodes", 1)
+    known = spec.get("replicas", "auto")
+    count = replicas or (1 if calibrate or known == "auto" else known)  # a calibration asks all that there are
+    too_many = gpus_beyond_node(spec, nodes, gpus_per_node)
     answers = [task.answer_tokens + spec.get("thinking_tokens", 0) for task in study.tasks]
     answer = sum(answers) / len(answers)
     if calibrate:
@@ -157,16 +177,22 @@ def _plan(study: Study, model: Model, gpu: Card, parameters: str | None, mfu: fl
                 flops=study.num_examples * len(study.tasks) * shape.prefill_flops(length) if shape else None,
                 kv_bytes=shape.kv_bytes(length, tensor) * tensor / cards if shape and shape.layers else None,
                 fits=fits,
-                hours=study.num_examples * seconds / 3600,
-                why_not=(found and model.too_long(length)) or _does_not_fit(fits, gpu, cards),
+                hours=study.num_examples * seconds / 3600 / count,
+                why_not=(found and model.too_long(length)) or too_many or _does_not_fit(fits, gpu, cards),
             )
         )
-    assumed = (told, said, *_notes(shape, gpu, cards, answer, calibrate))
+    several = [f"{count} replicas, {count * cards} cards in all"] if count > 1 else []
+    if count == 1 and takes_more_gpus(spec):
+        several = [
+            f"one replica; more GPUs are used too, {cards} for each further one (--replicas N divides the hours)"
+        ]
+    assumed = (told, said, *_notes(shape, gpu, cards, nodes, answer, calibrate), *several)
     return Plan(model.name, len(study.tasks), study.num_examples, tuple(lines), assumed)
 
 
-def _notes(shape: Shape | None, gpu: Card, cards: int, answer: float, calibrate: bool) -> list[str]:
-    notes = [f"{cards} x {gpu.name}" if cards > 1 else gpu.name] if not calibrate or shape else []
+def _notes(shape: Shape | None, gpu: Card, cards: int, nodes: int, answer: float, calibrate: bool) -> list[str]:
+    place = f", {nodes} nodes of {cards // nodes}" if nodes > 1 else ""
+    notes = [f"{cards} x {gpu.name}{place}" if cards > 1 else gpu.name] if not calibrate or shape else []
     if shape and not calibrate:
         notes.append(f"{answer:.0f} answer tokens a prompt, read from {gpu.bandwidth:g} TB/s; no prefix cached")
     if shape and shape.layers:

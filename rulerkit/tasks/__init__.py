@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from rulerkit.errors import UserError, unknown
-from rulerkit.tasks.base import Task
+from rulerkit.tasks.base import Reading, Task
 from rulerkit.tasks.common_words import CommonWords
 from rulerkit.tasks.frequent_words import FrequentWords
 from rulerkit.tasks.niah import Needles
@@ -44,7 +44,7 @@ TASKS: dict[str, Task] = {task.name: task for task in _ALL}
 THIRTEEN: tuple[str, ...] = tuple(TASKS)[:13]
 CATEGORIES: tuple[str, ...] = ("niah", "vt", "aggregation", "qa")
 
-__all__ = ["CATEGORIES", "FAMILIES", "TASKS", "THIRTEEN", "Task", "read_answer", "task"]
+__all__ = ["CATEGORIES", "FAMILIES", "TASKS", "THIRTEEN", "Task", "read_answer", "read_prompt", "task"]
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -76,6 +76,12 @@ def task(spec: str | Mapping[str, Any] | Task) -> Task:
     return replace(variant, name=name)
 
 
+def read_prompt(text: str) -> Reading | None:
+    """What the text of a prompt asks and answers, by its family's rule; None if it is not a prompt of any family."""
+    return next((reading for family in FAMILIES if (reading := family.read(text)) is not None), None)
+
+
 def read_answer(text: str) -> str | None:
-    """The answer that a careful reader finds in the text of a prompt alone; None where it is no prompt of ours."""
-    return next((answer for family in FAMILIES if (answer := family.read(text)) is not None), None)
+    """The answer that the text of a prompt alone gives; None if it is not a prompt of any family."""
+    reading = read_prompt(text)
+    return None if reading is None else reading.text

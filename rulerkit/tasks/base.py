@@ -1,7 +1,8 @@
 """What every family of tasks has in common."""
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from typing import Any, ClassVar, Self
@@ -16,12 +17,40 @@ from rulerkit.tokenizers.units import Units
 EDITIONS = ("2025", "2024")
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What the text of a prompt asks and which items of the answer it holds, as a reference reader sees it."""
+
+    family: str
+    items: Sequence[str]
+    occurrences: Callable[[], Iterable[re.Match[str]]]
+    """Finds all items and others in the text; the group `item` of each match is the value."""
+    others: Sequence[str] = ()
+    """What could be confused with an item: values of other keys, variables of other chains, less frequent words."""
+    demonstration: str = ""
+    """The answer of the solved example, if the text holds one."""
+    opening: str = ""
+    """The context from its beginning on, if the beginning is visible."""
+    question: str | None = None
+    fixed_answer: str | None = None
+    """An answer that replaces the items."""
+    join: Callable[[Sequence[str]], str] = ", ".join
+    """How the family writes several items."""
+    empty: str = ""
+    """The answer without items."""
+
+    @property
+    def text(self) -> str:
+        """The answer."""
+        return (self.join(self.items) or self.empty) if self.fixed_answer is None else self.fixed_answer
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task(ABC):
     """One named setting of a family: a value.
 
     A family is a subclass with typed knobs. It says what is asked (`draft`), fills the context up to a token budget
-    (`fill`), knows how an answer is judged (`match`) and how it is found by reading (`read`).
+    (`fill`), knows how an answer is judged (`match`) and how a reference reader finds it (`read`).
     """
 
     family: ClassVar[str]
@@ -62,8 +91,8 @@ class Task(ABC):
 
     @staticmethod
     @abstractmethod
-    def read(text: str) -> str | None:
-        """The answer that the text of a prompt gives by itself; None where the text is not of this family."""
+    def read(text: str) -> Reading | None:
+        """What the text of a prompt asks and answers, without the references; None if it is not of this family."""
 
     @property
     @abstractmethod

@@ -2,9 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from random import Random
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ import numpy as np
 from rulerkit.corpora import load_words
 from rulerkit.errors import UserError
 from rulerkit.example import Draft, Draw, Passage, Piece, Room, passage, run_of_words
-from rulerkit.tasks.base import Task, in_proportion, kept_units, too_short
+from rulerkit.tasks.base import Reading, Task, in_proportion, kept_units, too_short
 from rulerkit.tokenizers.pieces import PieceEncoder
 from rulerkit.tokenizers.units import Units, interleave
 
@@ -122,14 +122,25 @@ class CommonWords(Task):
         return run_of_words("".join(texts), ids, entries)
 
     @staticmethod
-    def read(text: str) -> str | None:
-        asked = re.findall(r"Question: What are the (\w+) most common words in the above list\?", text)
-        if not asked:
+    def read(text: str) -> Reading | None:
+        questions = re.findall(r"Question: What are the (\w+) most common words in the above list\?", text)
+        if not questions:
             return None
-        words = text[max(0, text.rfind(_OPENING)) : text.rfind("\nQuestion: What are the")]
-        counted = Counter(re.findall(r"\d+\. (.+?)(?= \d+\. |$)", words.rpartition("\n")[2]))
-        best = [word for word, _ in counted.most_common(int(asked[-1]))]
-        return " ".join(f"{i}. {word}" for i, word in enumerate(best, 1))
+        before = text[: text.rfind("\nQuestion: What are the")]
+        start = before.rfind("\n") + 1  # the list is one line
+        entry = re.compile(r"\d+\. (?P<item>.+?)(?= \d+\. |$)")
+        number, opening = int(questions[-1]), text.rfind(_OPENING)
+        ranked = [word for word, _ in Counter(entry.findall(before, start)).most_common(2 * number)]
+        answers = re.findall(r"appear most often in the list are:\s*(1\. .+)", text[: max(0, opening)])
+        return Reading(
+            "common_words",
+            items=ranked[:number],
+            others=ranked[number:],
+            occurrences=partial(entry.finditer, before, start),
+            demonstration="".join(answers[-1:]).strip(),
+            opening=before[start:] if opening >= 0 else "",
+            join=_numbered,
+        )
 
     def _demonstration(self, draw: Draw, taken: set[str], length: int) -> tuple[Passage, ...]:
         """A solved list of 40 words (20 below 4096 tokens) before the question, without chat template."""
@@ -142,11 +153,14 @@ class CommonWords(Task):
         listed = [text for i, word in enumerate(entries) for text in (f" {i + 1}.", f" {word}")]
         listed[0] = listed[0].strip()
         n = self.num_cw
-        answer = " ".join(f"{i}. {word}" for i, word in enumerate(words[: self.num_cw], 1))
         gap = " " if self.edition == "2025" else ""  # the 2024 edition writes `are:1. word`
         listed[-1] += "\n"
-        close = _QUESTION.format(n=n) + _PREFIX.format(n=n) + gap + answer + "\n"
+        close = _QUESTION.format(n=n) + _PREFIX.format(n=n) + gap + _numbered(words[:n]) + "\n"
         return (passage("demonstration", _OPENING, *listed, close),)
+
+
+def _numbered(words: Sequence[str]) -> str:
+    return " ".join(f"{i}. {word}" for i, word in enumerate(words, 1))
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

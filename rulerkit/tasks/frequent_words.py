@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from random import Random
 from string import ascii_lowercase
 from typing import ClassVar
@@ -13,7 +13,7 @@ import numpy as np
 
 from rulerkit.errors import UserError
 from rulerkit.example import Draft, Draw, Piece, Room, passage, run_of_words
-from rulerkit.tasks.base import Task, from_words, in_proportion, in_words, too_short
+from rulerkit.tasks.base import Reading, Task, from_words, in_proportion, in_words, too_short
 from rulerkit.tasks.pools import pool_size
 from rulerkit.tokenizers.pieces import PieceEncoder
 from rulerkit.tokenizers.units import Units
@@ -101,13 +101,22 @@ class FrequentWords(Task):
         raise too_short(self, room, 2 * int(per_word[: self.k + 1].sum()))
 
     @staticmethod
-    def read(text: str) -> str | None:
-        asked = re.findall(r"What are the (\w+) most frequently appeared words in the above coded text\?", text)
-        if not asked:
+    def read(text: str) -> Reading | None:
+        questions = re.findall(r"What are the (\w+) most frequently appeared words in the above coded text\?", text)
+        if not questions:
             return None
-        coded = text[: text.rfind("\nQuestion: ")].rpartition("coded words.")[2]
-        counted = Counter(word for word in coded.split() if word != _DOTS)
-        return ", ".join(word for word, _ in counted.most_common(from_words(asked[-1])))
+        before = text[: text.rfind("\nQuestion: ")]
+        coded = before.rpartition("coded words.")[2]
+        number = from_words(questions[-1])
+        counted = Counter(coded.split())
+        del counted[_DOTS]
+        ranked = [word for word, _ in counted.most_common(2 * number)]
+        return Reading(
+            "frequent_words",
+            items=ranked[:number],
+            others=ranked[number:],
+            occurrences=partial(re.compile(r"(?P<item>\S+)").finditer, before, len(before) - len(coded)),
+        )
 
     def _vocabulary(self, first: list[str], room: Room) -> Units:
         """The words by rank: dots, the answers, then others from the pool."""

@@ -3,7 +3,7 @@
 import re
 import uuid
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from random import Random
 from typing import ClassVar, Self
 
@@ -12,7 +12,7 @@ import numpy as np
 from rulerkit.corpora import Source, load_haystack, load_words
 from rulerkit.errors import UserError
 from rulerkit.example import Draft, Draw, Passage, Piece, Room, passage
-from rulerkit.tasks.base import Task, in_proportion, kept_units, too_short
+from rulerkit.tasks.base import Reading, Task, in_proportion, kept_units, too_short
 from rulerkit.tasks.noise import Item, fill_with_noise
 from rulerkit.tasks.pools import fill_with_lines, pool_size
 from rulerkit.tokenizers.pieces import PieceEncoder
@@ -117,17 +117,22 @@ class Needles(Task):
         return pieces
 
     @staticmethod
-    def read(text: str) -> str | None:
+    def read(text: str) -> Reading | None:
         form = r"What (?:is|are all) the special magic (\w+?)s? for (.+?) mentioned in the provided text\?"
-        asked = re.findall(form, text)
-        if not asked:
+        questions = re.findall(form, text)
+        if not questions:
             return None
-        kind, query = asked[-1]
-        found = []
-        for key in re.split(r", and |, ", query):
-            pattern = rf"special magic {kind}s for {re.escape(key)} is: (.+?)\."
-            found += re.findall(pattern, text)
-        return ", ".join(found) if found else "not found"
+        kind, query = questions[-1]
+        asked = re.split(r", and |, ", query)
+        needle = re.compile(rf"special magic {kind}s for (.+?) is: (?P<item>[^.\n]+)\.")
+        needles = needle.findall(text)
+        return Reading(
+            "niah",
+            items=[value for wanted in asked for key, value in needles if key == wanted],
+            others=[value for key, value in needles if key not in asked],
+            occurrences=partial(needle.finditer, text),
+            empty="not found",
+        )
 
     def _depths(self, random: Random, count: int) -> list[float]:
         if self.depths == "free":

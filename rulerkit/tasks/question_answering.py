@@ -1,7 +1,8 @@
 """Question answering among distractors (paper, section 3.4): SQuAD and HotpotQA, or their invented stand-ins."""
 
+import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from random import Random
 from typing import ClassVar, NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 from rulerkit.corpora import Source, answer_fictional, load_qa
 from rulerkit.example import Draft, Draw, Piece, Room, passage
 from rulerkit.prompt_format import DIRECT
-from rulerkit.tasks.base import Task, kept_units, too_short
+from rulerkit.tasks.base import Reading, Task, kept_units, too_short
 from rulerkit.tokenizers.pieces import PieceEncoder
 from rulerkit.tokenizers.units import Units
 
@@ -92,12 +93,19 @@ class QuestionAnswering(Task):
         ]
 
     @staticmethod
-    def read(text: str) -> str | None:
-        before, found, question = text.rpartition("\n\nQuestion: ")
-        if not found or "do not output any other words." not in text:
+    def read(text: str) -> Reading | None:
+        before, separator, question = text.rpartition("\n\nQuestion: ")
+        if not separator or "do not output any other words." not in text:
             return None
-        question = question.partition("\n")[0].partition(DIRECT)[0].partition(" Answer:")[0].partition("<|")[0].strip()
-        return answer_fictional(before, question) or "not found"
+        question = re.split(rf"\n|{re.escape(DIRECT)}| Answer:|<\|", question)[0].strip()
+        answer = answer_fictional(before, question) or ""
+        return Reading(
+            "question_answering",
+            items=[answer] if answer else [],
+            occurrences=partial(re.compile(f"(?P<item>{re.escape(answer)})").finditer, before),
+            question=question,
+            empty="not found",
+        )
 
     def _others(self, related: tuple[int, ...], gold: list[int], bodies: Units, room: Room) -> list[int] | None:
         """Documents beside the gold ones: the question's own first, then any, as many as fit; the last is chosen for its

@@ -2,12 +2,13 @@
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from string import ascii_uppercase
 from typing import ClassVar
 
 from rulerkit.example import Draft, Draw, Passage, Piece, Room, passage
-from rulerkit.tasks.base import Task, in_proportion, too_short
+from rulerkit.tasks.base import Reading, Task, in_proportion, too_short
 from rulerkit.tasks.noise import LINE, Item, fill_with_noise
 
 _OPENING = "Memorize and track the chain(s) of variable assignment hidden in the following text."
@@ -67,15 +68,25 @@ class VariableTracking(Task):
         return pieces
 
     @staticmethod
-    def read(text: str) -> str | None:
+    def read(text: str) -> Reading | None:
         questions = re.findall(r"Find all variables that are assigned the value (\d+) in the text", text)
         if not questions:
             return None
-        text = text[max(0, text.rfind(_OPENING)) :]
-        held: dict[str, str] = {}
-        for name, source, value in re.findall(r"VAR ([A-Z]+) = (?:VAR ([A-Z]+)|(\d+))", text):
-            held[name] = value or held.get(source, "")
-        return " ".join(name for name, value in held.items() if value == questions[-1])
+        asked, opening = questions[-1], text.rfind(_OPENING)
+        start = max(0, opening)
+        assignment = re.compile(r"VAR (?P<item>[A-Z]+) = (?:VAR ([A-Z]+)|(\d+))")
+        values: dict[str, str] = {}
+        for name, source, value in assignment.findall(text, start):
+            values[name] = value or values.get(source, "")
+        return Reading(
+            "variable_tracking",
+            items=[name for name, value in values.items() if value == asked],
+            others=[name for name, value in values.items() if value not in (asked, "")],
+            occurrences=partial(assignment.finditer, text, start),
+            demonstration="".join(re.findall(r"they are:\s+([A-Z]+(?: [A-Z]+)+)", text[:start])[-1:]),
+            opening=text[start:] if opening >= 0 else "",
+            join=" ".join,
+        )
 
     def _prefix(self, value: str) -> str:
         assigned = "assgined" if self.edition == "2024" else "assigned"  # the 2024 edition spells it so

@@ -5,10 +5,12 @@ tiktoken ranks file or encoding name, the RWKV vocabulary, or `builtin`. The fil
 are cut into pieces whose ids can be joined is the matter of `pieces.py`.
 """
 
+import fnmatch
 import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -16,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from rulerkit.errors import UserError
+from rulerkit.errors import UserError, first_line
+from rulerkit.hub import download, is_hub_id
 from rulerkit.paths import resolve
 from rulerkit.tokenizers import vocabularies
 
@@ -66,32 +69,44 @@ def load_tokenizer(spec: str) -> Tokenizer:
     `cl100k_base`; or a Hugging Face name such as `Qwen/Qwen2.5-7B`. A ranks file that is not known by its checksum needs
     its split pattern behind a `#`: `my.tiktoken#cl100k_base`, or the pattern itself.
     """
+    kind = tokenizer_kind(spec)
+    if kind == "builtin":
+        return Tokenizer(spec, _fingerprint(vocabularies.BUILTIN.pattern.encode()), *vocabularies.builtin())
+    if kind == "tiktoken":
+        encoding, identity = vocabularies.encoding_by_name(spec)
+        return Tokenizer(spec, _fingerprint(identity), *encoding)
+    if kind == "hub":
+        return _from_folder(spec, download(f"tokenizer {spec}", spec, None, ON_HUB))
+    name, _, pattern = spec.partition("#")
+    path = resolve(name)
+    return _from_folder(spec, path) if path.is_dir() else _from_file(spec, path, pattern)
+
+
+def tokenizer_kind(spec: str) -> str:
+    """What `load_tokenizer` reads for a name: `builtin`, `path`, `tiktoken` or `hub`. Raises `UserError` for other names."""
     if not isinstance(spec, str) or not spec.strip():
         raise UserError(f"tokenizer is {spec!r}: it must be `builtin`, a file, a folder or a name")
     if spec == "builtin":
-        return Tokenizer(spec, _fingerprint(vocabularies.BUILTIN.pattern.encode()), *vocabularies.builtin())
-    path_text, _, pattern = spec.partition("#")
-    path = resolve(path_text)
-    if path.is_dir():
-        return _from_folder(spec, path)
-    if path.is_file():
-        return _from_file(spec, path, pattern)
+        return spec
+    path = resolve(spec.partition("#")[0])
+    with suppress(OSError):  # such as a name too long for a file
+        if path.is_dir() or path.is_file():
+            return "path"
     import tiktoken
 
     if spec in tiktoken.list_encoding_names():
-        encoding, identity = vocabularies.encoding_by_name(spec)
-        return Tokenizer(spec, _fingerprint(identity), *encoding)
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", spec):
-        return _from_hub(spec)
+        return "tiktoken"
+    if is_hub_id(spec):
+        return "hub"
     raise UserError(
-        f"no tokenizer {spec!r}: neither a file or folder here, nor a tiktoken encoding, nor a hub name (org/name); "
-        "`builtin` needs no download"
+        f"tokenizer {spec!r}: there is no such file or folder, and it is neither a tiktoken encoding nor a hub name "
+        "(org/name); `builtin` needs no download"
     )
 
 
 # --- folders and files ------------------------------------------------------------------------------------------------
 
-ON_HUB = ["*token*", "tekken.json", "*.tiktoken", "chat_template*", "rwkv_vocab*"]
+ON_HUB = ("*token*", "tekken*.json", "*.tiktoken", "chat_template*", "rwkv_vocab*")
 """The files of a repository that a tokenizer may need."""
 
 IN_FOLDER = (
@@ -105,33 +120,41 @@ IN_FOLDER = (
 )
 
 
+def vocabulary_file(names: Iterable[str]) -> str | None:
+    """Which of the files of a folder is read as its vocabulary, by the order of `IN_FOLDER`; None where none is."""
+    names = sorted({name for name in names if "/" not in name} - {"tokenizer_config.json", "special_tokens_map.json"})
+    return next((name for pattern in IN_FOLDER for name in fnmatch.filter(names, pattern)), None)
+
+
 def _from_folder(spec: str, folder: Path) -> Tokenizer:
-    """The first file of a folder that is a vocabulary, in the order of `IN_FOLDER`, with the settings beside it."""
-    for pattern in IN_FOLDER:
-        for path in sorted(folder.glob(pattern)):
-            if path.name not in ("tokenizer_config.json", "special_tokens_map.json"):
-                return _from_file(spec, path, "")
-    raise UserError(f"no tokenizer in the folder {folder}: none of {', '.join(IN_FOLDER)} is there")
+    """The vocabulary of a folder, with the settings beside it."""
+    try:
+        name = vocabulary_file(path.name for path in folder.iterdir() if path.is_file())
+    except OSError as error:
+        raise UserError(f"tokenizer {spec}: the folder {folder} cannot be read: {first_line(error)}") from error
+    if name is None:
+        raise UserError(f"no tokenizer in the folder {folder}: none of {', '.join(IN_FOLDER)} is there")
+    return _from_file(spec, folder / name, "")
 
 
 def _from_file(spec: str, path: Path, pattern: str) -> Tokenizer:
-    data = path.read_bytes()
-    digest = _fingerprint(data + pattern.encode())  # another pattern is another tokenizer
-    settings = {} if path.suffix == ".txt" else _settings(path.parent)
     try:
+        data = path.read_bytes()
+        settings = _settings(path.parent)
         if path.suffix == ".txt":
-            found = vocabularies.rwkv(data)
+            vocabulary = vocabularies.rwkv(data)
         elif path.suffix == ".json" and b'"token_bytes"' in data[:4096]:
-            found = vocabularies.tekken(data)
+            vocabulary = vocabularies.tekken(data)
         elif path.suffix == ".json":
-            found = vocabularies.hugging_face(path, settings)
+            vocabulary = vocabularies.hugging_face(path, settings)
         elif re.match(rb"[A-Za-z0-9+/=]+ \d+\n", data):
-            found = vocabularies.ranks_file(spec, data, pattern)
+            vocabulary = vocabularies.ranks_file(spec, data, pattern)
         else:
-            found = vocabularies.sentencepiece(path)
-    except (ValueError, KeyError, RuntimeError, SyntaxError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is not a tokenizer that can be read: {error}") from error
-    return Tokenizer(spec, digest, *found, chat_template=settings.get("chat_template"))
+            vocabulary = vocabularies.sentencepiece(path)
+    except (OSError, ValueError, LookupError, RuntimeError, SyntaxError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is not a tokenizer that can be read: {first_line(error)}") from error
+    digest = _fingerprint(data + pattern.encode())  # another pattern is another tokenizer
+    return Tokenizer(spec, digest, *vocabulary, chat_template=settings.get("chat_template"))
 
 
 def _fingerprint(data: bytes) -> str:
@@ -139,37 +162,31 @@ def _fingerprint(data: bytes) -> str:
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """`tokenizer_config.json` of a folder, with the chat template of `chat_template.jinja` where that is a file."""
-    path = folder / "tokenizer_config.json"
+    """`tokenizer_config.json` of a folder, with its chat template.
+
+    The template of `chat_template.jinja` comes first, then that of `tokenizer_config.json`, then that of
+    `chat_template.json`; of several named templates the one called `default` is taken.
+    """
+    settings = _json(folder / "tokenizer_config.json")
+    template = settings.get("chat_template") or _json(folder / "chat_template.json").get("chat_template")
+    if isinstance(template, list):
+        try:
+            template = {entry["name"]: entry["template"] for entry in template}.get("default")
+        except (KeyError, TypeError) as error:
+            raise UserError(f"{folder}: each of several chat templates needs `name` and `template`") from error
+    if (file := folder / "chat_template.jinja").is_file():
+        template = file.read_text(encoding="utf-8")
+    if not isinstance(template, str | None):
+        raise UserError(f"{folder}: its chat template is a {type(template).__name__}: it must be a text")
+    return settings | {"chat_template": template}
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """A file that holds a JSON object; empty where there is no file."""
     try:
-        settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except ValueError as error:
         raise UserError(f"{path} is not JSON: {error}") from error
-    if not isinstance(settings, dict):
-        raise UserError(f"{path} holds a {type(settings).__name__}: it must hold a JSON object")
-    template = settings.get("chat_template")
-    if isinstance(template, list):  # several named templates
-        try:
-            named = {entry["name"]: entry["template"] for entry in template}
-        except (KeyError, TypeError) as error:
-            raise UserError(f"{path}: each of several chat templates needs `name` and `template`") from error
-        settings["chat_template"] = named.get("default", next(iter(named.values()), None))
-    if (file := folder / "chat_template.jinja").is_file():
-        settings["chat_template"] = file.read_text(encoding="utf-8")
-    return settings
-
-
-def _from_hub(name: str) -> Tokenizer:
-    """The tokenizer files of a Hugging Face repository, from the local cache or downloaded."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError  # type: ignore[attr-defined]  # that of the httpx it uses
-
-    try:
-        folder = snapshot_download(name, allow_patterns=ON_HUB)
-    except (HTTPError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(
-            f"the tokenizer of {name} is neither in the local cache nor to be had from the hub ({reason}): "
-            "log in with `hf auth login` if the repository is gated, or name a folder"
-        ) from error
-    return _from_folder(name, Path(folder))
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds a {type(content).__name__}: it must hold a JSON object")
+    return content

@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rulerkit.errors import UserError
+from rulerkit.errors import UserError, first_line
 from rulerkit.paths import cache_dir
 
 
@@ -177,10 +177,10 @@ def encoding_by_name(name: str) -> tuple[Vocabulary, bytes]:
     os.environ["TIKTOKEN_CACHE_DIR"] = str(tiktoken_dir())
     try:
         encoding = tiktoken.get_encoding(name)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise UserError(
-            f"the tiktoken encoding {name} is not on this machine and cannot be downloaded: name a ranks file instead, "
-            f"such as {name}.tiktoken"
+            f"tokenizer {name} (tiktoken) is not on this machine and cannot be downloaded ({first_line(error)}): fetch it "
+            f"again, or name a ranks file instead, such as {name}.tiktoken"
         ) from error
 
     def encode_many(texts: Sequence[str]) -> Sequence[Sequence[int]]:

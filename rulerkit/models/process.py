@@ -1,0 +1,240 @@
+"""Servers on this machine: started, waited for, watched and stopped, or found where one runs already.
+
+A started server runs under `guard.py`, so that nothing is left behind when this process ends, however it ends. It listens on
+the loopback address and takes requests with a random key only. `rulerkit serve` writes down where its servers listen, in a
+folder that only its user can read; every other process of that user finds them there.
+"""
+
+import atexit
+import json
+import os
+import re
+import secrets
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx2
+
+from rulerkit.errors import UserError
+from rulerkit.models import guard
+
+START_TIMEOUT = 1800.0  # seconds in which a server must answer
+
+
+class Address(NamedTuple):
+    """Where a server listens, such as http://127.0.0.1:8000/v1, and the key that it asks for."""
+
+    url: str
+    key: str
+
+    @property
+    def port(self) -> str:
+        """The port of a server on this machine."""
+        return self.url.removesuffix("/v1").rpartition(":")[2]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """How it is asked: with its key, and without a proxy where it is on this machine."""
+        local = self.url.startswith(("http://127.", "http://localhost", "http://[::1]"))
+        return {"headers": {"Authorization": f"Bearer {self.key}"}, "trust_env": not local}
+
+    def get(self, page: str, timeout: float = 2.0) -> tuple[int, str]:
+        """The status and the text of a page beside `/v1`; status 0 where nothing answers."""
+        try:
+            reply = httpx2.get(self.url.removesuffix("/v1") + page, timeout=timeout, **self.options)
+        except (httpx2.HTTPError, httpx2.InvalidURL):
+            return 0, ""
+        return reply.status_code, reply.text
+
+    def models(self) -> list[dict[str, Any]]:
+        """What the server says it serves, each with its `id`; nothing where it has no such list."""
+        try:
+            entries = json.loads(self.get("/v1/models", 30)[1])["data"]
+            return [entry for entry in entries if isinstance(entry["id"], str)]
+        except (ValueError, KeyError, TypeError):
+            return []
+
+    def healthy(self) -> bool:
+        """Whether `/health` answers 200, or, where there is no such page, `/v1/models`."""
+        status = self.get("/health")[0]
+        return status == 200 or (400 <= status < 500 and self.get("/v1/models")[0] == 200)
+
+
+Command = Callable[[Address], Sequence[str]]
+"""The command line of a server that is to listen at an address."""
+
+
+class ServerProcess:
+    """A server that this process started; `ready` is done once it is healthy, with an error where it never gets so."""
+
+    def __init__(
+        self, name: str, command: Command, environment: Mapping[str, str], timeout: float | None = None
+    ) -> None:
+        self.name, self.timeout = name, timeout or START_TIMEOUT
+        self.address = Address(f"http://127.0.0.1:{_free_port()}/v1", secrets.token_hex(16))
+        self.ready: Future[None] = Future()
+        descriptor, log = tempfile.mkstemp(prefix=f"rulerkit-{name}-", suffix=".log")
+        self.log = Path(log)
+        call = [sys.executable, "-P", str(guard.__file__), str(os.getpid()), *command(self.address)]
+        with open(descriptor, "wb") as out:
+            self._process = subprocess.Popen(
+                call,
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment, "VLLM_API_KEY": self.address.key},  # never on the command line
+                start_new_session=True,  # a terminal's Ctrl-C is for this process alone
+            )
+        self._watcher = threading.Thread(target=self._watch, name=f"start of {name}", daemon=True)
+        self._watcher.start()
+        atexit.register(self.close)
+
+    @property
+    def pid(self) -> int:
+        """The guard's process id, which is that of the server's session."""
+        return self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        """Whether the server is gone."""
+        return self._process.poll() is not None
+
+    def close(self) -> None:
+        """End the server and all its processes; returns once they are gone. The log goes too, but for that of a failure."""
+        atexit.unregister(self.close)
+        failed = self.ended or (self.ready.done() and self.ready.exception() is not None)
+        self._stop()
+        self._watcher.join()
+        if not failed:
+            self.log.unlink(missing_ok=True)
+
+    def error(self) -> BaseException:
+        """Why the server ended, in one line; its log is kept."""
+        self._watcher.join()
+        return self.ready.exception() or self._end("ended")
+
+    def _end(self, did: str) -> UserError:
+        return UserError(
+            f"model {self.name}: its server {did} (exit status {self._process.poll()}): {last_error(self._text())}; its log "
+            f"is {self.log}; answers so far are kept"
+        )
+
+    def progress(self) -> str:
+        """The last line of the log, which tells what is being loaded."""
+        lines = [_STAMP.sub("", line).strip() for line in re.split(r"[\r\n]", self._text(last=4000))]
+        return next((line for line in reversed(lines) if line and not _WARNING.search(line)), "")
+
+    def _watch(self) -> None:
+        until = time.monotonic() + self.timeout
+        while not self.ended and time.monotonic() < until:
+            if self.address.healthy():
+                self.ready.set_result(None)
+                return
+            time.sleep(0.5)
+        if self.ended:
+            self.ready.set_exception(self._end("did not start"))
+            return
+        last = self.progress()
+        self._stop()
+        self.ready.set_exception(
+            UserError(
+                f"model {self.name}: its server did not get healthy within {self.timeout:g} s (`/health` and `/v1/models` do "
+                f"not answer 200); it said last: {last or 'nothing'}; its log is {self.log}; `start_timeout: SECONDS` waits "
+                "longer"
+            )
+        )
+
+    def _stop(self) -> None:
+        if self._process.stdin:
+            with suppress(OSError):
+                self._process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(guard.GRACE + 5)
+        self._process.kill()
+        self._process.wait()
+
+    def _text(self, last: int = 200_000) -> str:
+        with self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - last))
+            return file.read().decode(errors="replace")
+
+
+_WARNING = re.compile(r"warn|^@|^[\w.]+ = |\($")
+_STAMP = re.compile(r"^(\([^)]*\) )?([A-Z]+:? +([\d-]+ [\d:]+ )?(\[[^]]*\] )?)?(\[rank\d+\]:)? *")
+_ERROR = re.compile(
+    r"^(?:\([^)]*\) )?(?:ERROR:? +(?:[\d-]+ [\d:]+ )?(?:\[[^]]*\] )?)?(?:\[rank\d+\]:)? *"
+    r"((?!.*(?:root cause|onnection (?:was likely )?(?:reset|closed)|remote process exit))"
+    r"[\w.]*(?:Error|Exception|Exit)\b.*)",
+    re.MULTILINE,
+)
+"""An error at the start of a line, behind what vLLM puts before it, that is not the mere consequence of another one."""
+
+
+def last_error(log: str) -> str:
+    """The last error in a log, else its last lines."""
+    if errors := _ERROR.findall(log):
+        text = errors[-1].partition(" Try increasing")[0]
+    else:
+        lines = [_STAMP.sub("", line).strip() for line in log.splitlines() if line.strip()]
+        text = " | ".join(lines[-3:]) or "it wrote nothing"
+    return (text if len(text) <= 500 else f"{text[:497]}...").rstrip(".")
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+# --- servers that other processes run ---------------------------------------------------------------------------------
+
+
+def _entry(about: Any, folder: Path) -> Path:
+    """The file in which the servers of a model are written down, named by a digest of all that decides their answers."""
+    return folder / f"{sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:16]}.json"
+
+
+def _registry() -> Path:
+    """The folder of these files, which only this user can read; `UserError` where others can."""
+    folder = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"rulerkit-servers-{os.getuid()}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    about = folder.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
+        raise UserError(
+            f"{folder} is not a folder of this user alone: remove it, or set XDG_RUNTIME_DIR to another place"
+        )
+    return folder
+
+
+@contextmanager
+def registered(about: Any, addresses: Sequence[Address]) -> Iterator[None]:
+    """Within, other processes of this user find these servers."""
+    file = _entry(about, _registry())
+    file.touch(mode=0o600)
+    file.write_text(json.dumps([os.getpid(), *addresses]))
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def find_servers(about: Callable[[], Any]) -> list[Address]:
+    """The healthy servers that `rulerkit serve` runs for a model; `about`, what decides their answers, is asked for only
+    where any server is written down."""
+    with suppress(UserError, OSError, ValueError, TypeError):
+        if any((folder := _registry()).iterdir()):
+            process, *addresses = json.loads(_entry(about(), folder).read_text())
+            os.kill(process, 0)  # a `ProcessLookupError` where it was killed
+            return [address for each in addresses if (address := Address(*each)).healthy()]
+    return []

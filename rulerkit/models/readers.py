@@ -1,0 +1,193 @@
+"""Reference readers: models that answer by rule from the prompt text alone.
+
+A reader with a window sees only the last tokens of its prompt, so its effective length is known by construction and the
+whole evaluation can be calibrated on a laptop. `perfect` sees everything, `mute` nothing. The families' files hold the
+rules (`Task.read`). Effects are faults of known size that make a reader err as real models do (paper, section 5); the
+figures must then show them.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from itertools import accumulate
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from rulerkit.example import Example
+from rulerkit.models import Answer, Engine, cut
+from rulerkit.settings import READER_EFFECTS
+from rulerkit.tasks import read_prompt
+from rulerkit.tasks.base import Reading
+from rulerkit.tokenizers import Ids, Tokenizer
+
+READER_VERSION = 1
+"""Raised whenever a reader would answer the same prompt differently."""
+
+_CHUNK = 64
+_COPIED_WORDS = 40
+_NEIGHBOURS = 2
+"""How many values on either side of an item `_confuse` chooses from."""
+
+Distances = Callable[[Sequence[int]], Sequence[float]]
+"""Positions of characters -> how many tokens before the end of the prompt they stand."""
+
+
+class Reader(Engine):
+    """Answers from the last `window` tokens of a prompt by the families' rules, with the effects of its spec.
+
+    It never uses the references.
+    """
+
+    on_gpu = False
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        super().__init__({"aligned": "chat", **spec})  # the thresholds of the paper's chat models apply
+        self.window: int | None = spec.get("window")
+        self.effects = [key for key in _EFFECTS if key in spec]
+        self.label = spec.get("label", self._label())
+        self.claimed_length = spec.get("claimed_length", self.window or None)
+
+    def identity(self) -> dict[str, Any]:
+        """The window, the effects and the version of the rules."""
+        planted = {key: self.spec[key] for key in READER_EFFECTS if key in self.spec}
+        return {"engine": "reader", "window": self.window, "reader_version": READER_VERSION, **planted}
+
+    def answer(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Answer]]:
+        """One example after the other."""
+        for example in examples:
+            # A prompt of length L leaves room for its answer, so a window of L tokens sees all of it.
+            start = 0 if self.window is None else max(0, len(example.ids) - self.window)
+            text = self._answer_text(example.ids[start:])
+            yield example, cut(text, self.prompt_format.tokenizer, example.max_new_tokens)
+
+    def _answer_text(self, ids: Ids) -> str:
+        """The answer to the visible tokens; empty where they are no prompt of this package.
+
+        Each effect has a random stream of its own, keyed by the model's name, the effect and the text, so answers
+        repeat exactly and effects are independent of each other.
+        """
+        tokenizer = self.prompt_format.tokenizer
+        text = tokenizer.decode(ids) if len(ids) else ""
+        reading = read_prompt(text)
+        if reading is None:
+            return ""
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        for key in self.effects:
+            too_short = key == "copy" and len(ids) < self.spec.get("copy_from", 0)
+            if reading.fixed_answer is None and not too_short:
+                apply, random = _EFFECTS[key][0], Random(f"{self.name}/{key}/{digest}")
+                reading = apply(reading, self.spec[key], random, partial(tokens_to_end, ids, tokenizer))
+        return reading.text
+
+    def _label(self) -> str:
+        """The name of a reader in tables and figures."""
+        if not self.effects and not self.window:
+            return "perfect reader" if self.window is None else "mute reader"
+        parts = [_EFFECTS[key][1].format(tokens=self.spec[key], percent=100 * self.spec[key]) for key in self.effects]
+        if self.window is not None:
+            size = f"{self.window} tokens" if self.window % 1024 else f"{self.window // 1024}K"
+            parts.insert(0, f"{size} window")
+        return f"reader ({', '.join(parts)})"
+
+
+def tokens_to_end(ids: Ids, tokenizer: Tokenizer, positions: Sequence[int]) -> Sequence[float]:
+    """How many tokens before the end of a prompt the characters at these positions stand, to a few tokens."""
+    starts = range(0, len(ids), _CHUNK)
+    characters = [len(tokenizer.decode(ids[start : start + _CHUNK])) for start in starts]
+    before: Sequence[float] = np.interp(positions, [0, *accumulate(characters)], [*starts, len(ids)])
+    return [len(ids) - tokens for tokens in before]
+
+
+# --- effects ----------------------------------------------------------------------------------------------------------
+
+
+def _copy(reading: Reading, share: float, random: Random, distances: Distances) -> Reading:
+    """Answers with the demonstration's answer; without a demonstration, with the beginning of the context."""
+    copied = reading.demonstration or " ".join(reading.opening.split()[:_COPIED_WORDS])
+    return replace(reading, fixed_answer=copied) if copied and random.random() < share else reading
+
+
+def _fade(reading: Reading, half: float, random: Random, distances: Distances) -> Reading:
+    """Finds an item that stands d tokens before the end with probability 2 ** (-d / half)."""
+    positions = _positions(reading)
+    away = distances([positions[item] for item in reading.items])
+    items = [item for item, tokens in zip(reading.items, away, strict=True) if random.random() < 2 ** (-tokens / half)]
+    return replace(reading, items=items)
+
+
+def _drop(reading: Reading, share: float, random: Random, distances: Distances) -> Reading:
+    """Leaves out each item with the same probability."""
+    return replace(reading, items=[item for item in reading.items if random.random() >= share])
+
+
+def _confuse(reading: Reading, share: float, random: Random, distances: Distances) -> Reading:
+    """Replaces an item by one of its nearest neighbours: another key's value (for several values, also one already
+    given), another chain's variable, a less frequent word. An item without such neighbours stays."""
+    given: list[str] = []
+    positions = _positions(reading)
+    for item in reading.items:
+        confused = random.random() < share
+        repeatable = given if reading.family == "niah" else []
+        near = _nearest(item, [*repeatable, *(o for o in reading.others if o not in given)], positions)
+        given.append(random.choice(near) if confused and near else item)
+    return replace(reading, items=given)
+
+
+def _remember(reading: Reading, share: float, random: Random, distances: Distances) -> Reading:
+    """Answers a share of the invented questions from memory; where it reads no answer, it guesses, always the same."""
+    if reading.question not in _answers():
+        return reading
+    answer, guess = _remembered(reading.question)
+    if Random(f"known/{reading.question}").random() < share:
+        return replace(reading, fixed_answer=answer)
+    return reading if reading.items else replace(reading, fixed_answer=guess)
+
+
+_EFFECTS: dict[str, tuple[Callable[[Reading, float, Random, Distances], Reading], str]] = {
+    "copy": (_copy, "copies {percent:g}%"),
+    "fade": (_fade, "fades by half every {tokens} tokens"),
+    "drop": (_drop, "drops {percent:g}%"),
+    "confuse": (_confuse, "confuses {percent:g}%"),
+    "memory": (_remember, "remembers {percent:g}%"),
+}
+"""Key of a spec -> its effect and the words of a label, in the order in which effects apply."""
+
+
+def _positions(reading: Reading) -> dict[str, int]:
+    """The character at which each value stands; the mean for a word that occurs often."""
+    starts: dict[str, list[int]] = {value: [] for value in (*reading.items, *reading.others)}
+    for match in reading.occurrences():
+        value = match["item"]
+        if value in starts:
+            starts[value].append(match.start())
+    return {value: sum(places) // len(places) for value, places in starts.items()}
+
+
+def _nearest(item: str, others: Sequence[str], positions: Mapping[str, int]) -> list[str]:
+    """The others that stand nearest to an item, at most `_NEIGHBOURS` on either side."""
+    before = sorted((o for o in others if positions[o] < positions[item]), key=lambda o: -positions[o])
+    after = sorted((o for o in others if positions[o] >= positions[item]), key=lambda o: positions[o])
+    return before[:_NEIGHBOURS] + after[:_NEIGHBOURS]
+
+
+@cache
+def _answers() -> dict[str, tuple[str, ...]]:
+    """All questions of the invented worlds with their answers."""
+    from rulerkit.corpora import load_qa
+
+    names = ("fictional", "fictional_two_hop")
+    return {question.text: question.answers for name in names for question in load_qa(name).questions}
+
+
+@cache
+def _remembered(question: str) -> tuple[str, str]:
+    """The answer to a question, and the wrong guess of a reader that does not know it: another question's answer."""
+    answers, random = _answers()[question], Random(f"guess/{question}")
+    others = list(_answers().values())
+    while True:
+        guess = random.choice(others)[0]
+        if not any(answer.lower() in guess.lower() for answer in answers):
+            return answers[0], guess

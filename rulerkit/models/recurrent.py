@@ -1,0 +1,220 @@
+"""Recurrent models in their authors' own layouts: RWKV 4 to 7 as a .pth file, and Mamba as mamba_ssm saves it.
+
+The `rwkv` engine runs a .pth file with the `rwkv` package, one prompt at a time, because the package has no batches. A
+prompt is processed in chunks that hand on only the state, so memory does not grow with the length.
+
+A checkpoint of mamba_ssm, such as state-spaces/mamba-2.8b-slimpj, is loaded into transformers' own Mamba and runs on the
+`transformers` engine.
+"""
+
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import redirect_stdout
+from dataclasses import replace
+from functools import cached_property
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from rulerkit.errors import UserError
+from rulerkit.example import Example
+from rulerkit.hub import download, is_hub_id
+from rulerkit.models import Answer, Engine
+from rulerkit.models.checkpoints import Checkpoint, edges
+from rulerkit.models.devices import environment, free_memory, loading, torch_module
+from rulerkit.paths import resolve
+from rulerkit.settings import takes
+from rulerkit.tokenizers import Tokenizer, load_tokenizer
+
+VOCABULARY = "rwkv_vocab_v20230424"  # of all World models; the package includes it
+CHUNK = 512
+END = 0  # the token that ends a text in the World vocabulary and in the older one of the Pile models
+
+
+class RWKV(Engine):
+    """The weights in one .pth file, local or on the hub, loaded at the first answer."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        super().__init__(spec)
+        self._network: Any = None
+        self._local = self._local_file()
+
+    def identity(self) -> dict[str, Any]:
+        """Hub id, file and commit, or the fingerprint of a file; and the number formats of its layers."""
+        formats = "+".join(sorted(set(re.findall(r"[fb][pf]\d+(?:i8)?", self._strategy))))
+        if self._local:
+            fingerprint = hashlib.sha256(edges(self._local)).hexdigest()[:16]
+            return {"engine": "rwkv", "fingerprint": fingerprint, "dtype": formats}
+        commit = self._download("config.json").name  # downloads no weights
+        hub = {"path": self.spec["path"], "file": self.spec["file"], "revision": commit}
+        return {"engine": "rwkv", **hub, "dtype": formats}
+
+    def environment(self) -> dict[str, Any]:
+        """Package versions, the GPU's name, the strategy, and the path as given."""
+        self._package()
+        versions = environment("rwkv", "cuda" if "cuda" in self._strategy else "cpu")
+        return versions | {"strategy": self._strategy, "path": self.spec["path"]}
+
+    def tokenizer(self) -> Tokenizer:
+        """The spec's tokenizer, else the World vocabulary of the package."""
+        if "tokenizer" in self.spec:
+            return super().tokenizer()
+        return replace(load_tokenizer(str(self._package() / f"{VOCABULARY}.txt")), name=VOCABULARY)
+
+    def answer(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Answer]]:
+        """One example after the other; greedy."""
+        for example in examples:
+            yield example, self._answer(self._load(), example)
+
+    def close(self) -> None:
+        """Frees the weights."""
+        if self._network is not None:
+            self._network = None
+            free_memory()
+
+    def _answer(self, network: Any, example: Example) -> Answer:
+        prompt, size = example.ids.tolist(), self.spec.get("prefill_chunk_size", CHUNK)
+        logits: Any = None
+        state, ids, finish = None, list[int](), "length"
+        for start in range(0, len(prompt), size):
+            logits, state = network.forward(prompt[start : start + size], state)
+        while len(ids) < self.most_tokens(example):
+            token = int(logits.argmax())
+            if token == END:
+                finish = "stop"
+                break
+            ids.append(token)
+            logits, state = network.forward([token], state)
+        return Answer(self.prompt_format.tokenizer.decode(ids), finish, len(ids))
+
+    # --- loading ------------------------------------------------------------------------------------------------------
+
+    def _load(self) -> Any:
+        """The network, loaded at first use."""
+        if self._network is None:
+            path = self._local or self._download(self.spec["file"]) / self.spec["file"]
+            self._package()
+            # the package prints what it loads
+            with loading(self.name, path), redirect_stdout(StringIO()):
+                network_class = _network_class(self._is_version_7(path))
+                # The class appends .pth to the name: version 7 always, the older versions where it is missing.
+                self._network = network_class(str(path.with_suffix("")), self._strategy)
+        return self._network
+
+    def _is_version_7(self, path: Path) -> bool:
+        """Whether the weights are of version 7; raises `UserError` where the package would ignore a part of the
+        strategy."""
+        names = torch_module().load(path, map_location="cpu", weights_only=True, mmap=True).keys()
+        if "blocks.0.att.r_k" not in names:
+            return False
+        if any(".ffn.s" in name for name in names):  # which the package leaves out without a word
+            raise UserError(
+                f"model {self.name}: {path.name} is an RWKV-7 with deep embeddings, which are not supported"
+            )
+        if re.search(r"i8|\*|->", self._strategy):
+            raise UserError(
+                f"model {self.name}: strategy {self._strategy!r} is not for RWKV-7, which runs on one device in one of "
+                "fp32, fp16 and bf16: such as `cuda bf16`"
+            )
+        return True
+
+    @cached_property
+    def _strategy(self) -> str:
+        """The spec's, else half precision on the GPU if there is one."""
+        return str(self.spec.get("strategy") or ("cuda fp16" if torch_module().cuda.is_available() else "cpu fp32"))
+
+    def _package(self) -> Path:
+        """The folder of the rwkv package."""
+        try:
+            return Path(import_module("rwkv").__path__[0])
+        except ImportError as error:
+            raise UserError(
+                f"model {self.name}: the rwkv engine needs the rwkv package: pip install 'rulerkit[rwkv]'"
+            ) from error
+
+    def _local_file(self) -> Path | None:
+        """The file on this machine; None for a file of the hub."""
+        path, file = self.spec["path"], self.spec.get("file")
+        place = resolve(path)
+        if place.is_file():
+            return place
+        if place.is_dir():
+            files = list(place.glob(file or "*.pth"))
+            if len(files) == 1:
+                return files[0]
+            names = ", ".join(sorted(path.name for path in place.glob("*.pth"))) or "none"
+            raise UserError(f"model {self.name}: name the `file` in the folder {place}; .pth files there: {names}")
+        if file and is_hub_id(path):
+            return None
+        raise UserError(f"model {self.name}: no file or folder {place}; `path` takes {takes('rwkv', 'path')}")
+
+    def _download(self, file: str) -> Path:
+        """The folder in the hub's cache, named after the commit, with a file of the repository."""
+        return download(f"model {self.name}", self.spec["path"], self.spec.get("revision"), [file])
+
+
+def _network_class(version_7: bool) -> Any:
+    """The package's model class.
+
+    An environment variable decides, when the package's module is executed, whether it defines version 7 or the older
+    ones, and version 7 keeps its device and dtype in globals of the module. So each model gets a fresh copy of the
+    module. It also changes backend settings of torch, which are restored for the engines that run later.
+    """
+    # RWKV_CUDA_ON=1 would call a CUDA compiler
+    os.environ |= {"RWKV_JIT_ON": "1", "RWKV_CUDA_ON": "0", "RWKV_V7_ON": str(int(version_7)), "RWKV_DE_VERSION": "0"}
+    sys.modules.pop("rwkv.model", None)
+    matmul, cudnn = torch_module().backends.cuda.matmul, torch_module().backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+    try:
+        return import_module("rwkv.model").RWKV
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
+
+
+# --- mamba_ssm --------------------------------------------------------------------------------------------------------
+
+
+SSM_KEYS = {
+    "d_state": "state_size",
+    "expand": "expand",
+    "d_conv": "conv_kernel",
+    "conv_bias": "use_conv_bias",
+    "bias": "use_bias",
+    "dt_rank": "time_step_rank",
+}
+"""Keys of mamba_ssm's `ssm_cfg` and their names in transformers, whose defaults are the same."""
+
+
+def is_mamba_ssm(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json has mamba_ssm's layout, which names no `model_type`."""
+    return "model_type" not in config and "d_model" in config and ("ssm_cfg" in config or "n_layer" in config)
+
+
+def mamba_ssm_options(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The options with which `from_pretrained` of transformers reads a checkpoint in mamba_ssm's layout.
+
+    Raises `UserError` for what transformers' Mamba cannot hold: Mamba-2, attention layers, layer norms. Keys that
+    config.json leaves out have mamba_ssm's defaults.
+    """
+    given = checkpoint.config
+    ssm = {"layer": "Mamba1", **(given.get("ssm_cfg") or {})}
+    mixed = given.get("attn_layer_idx") or given.get("d_intermediate")
+    if ssm["layer"] != "Mamba1" or mixed or not given.get("rms_norm", True):
+        raise UserError(
+            f"model {checkpoint.who}: {checkpoint.path} has the layout of mamba_ssm, but is no plain Mamba-1 with RMS norm: "
+            "name a checkpoint in transformers' layout (on the hub, its name often ends in -hf)"
+        )
+    multiple = given.get("pad_vocab_size_multiple", 8)
+    config = import_module("transformers").MambaConfig(
+        vocab_size=-(-given["vocab_size"] // multiple) * multiple,
+        hidden_size=given["d_model"],
+        num_hidden_layers=given["n_layer"],
+        residual_in_fp32=given.get("residual_in_fp32", True),
+        tie_word_embeddings=given.get("tie_embeddings", True),
+        **{name: ssm[key] for key, name in SSM_KEYS.items() if key in ssm},
+    )
+    return {"config": config, "key_mapping": {r"backbone\.embedding\.": "backbone.embeddings."}}

@@ -1,0 +1,256 @@
+"""Jobs without a network: what models and corpora need on this disk, fetching it, and the environment of such a job."""
+
+import fnmatch
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import constants, get_cached_repo_tree, snapshot_download
+from huggingface_hub.errors import CachedRepoTreeNotFoundError, HFValidationError, LocalEntryNotFoundError
+
+from rulerkit import corpora as texts
+from rulerkit.errors import UserError
+from rulerkit.hub import download
+from rulerkit.models import load_model
+from rulerkit.paths import cache_dir, resolve
+from rulerkit.tokenizers import ON_HUB, tokenizer_kind, vocabulary_file
+from rulerkit.tokenizers.vocabularies import encoding_by_name, tiktoken_dir
+
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",  # huggingface_hub, transformers and vLLM read it
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+}
+"""With these in its environment a process sends no request for a model."""
+
+_SMALL = ("config.json", *ON_HUB, "*.json")
+"""The files of a model beside its weights and its code."""
+_NAME = r"(?!training_args|optimizer|scheduler|scaler|adapter|consolidated)[^/]+"
+_WEIGHTS = (rf"{_NAME}\.safetensors", rf"{_NAME}\.bin", r"consolidated[^/]*\.safetensors", rf"{_NAME}\.(pt|pth)")
+"""The formats of weights, of which the first that is there is read."""
+
+_TIKTOKEN = "https://openaipublic.blob.core.windows.net/"
+_TIKTOKEN_FILES = {
+    "gpt2": ("gpt-2/encodings/main/vocab.bpe", "gpt-2/encodings/main/encoder.json"),
+    "p50k_edit": ("encodings/p50k_base.tiktoken",),
+    "o200k_harmony": ("encodings/o200k_base.tiktoken",),
+}
+"""The encodings whose files have other names than they."""
+
+
+def missing_of(specs: Iterable[Mapping[str, Any]], corpora: str = "builtin") -> list[str]:
+    """A line for each thing that models and corpora (`builtin` or `original`) need and that is not on this disk.
+
+    Sends no request. What the function of a `function` engine loads by itself is not known here.
+    """
+    return list(dict.fromkeys(line for need in _needs(specs, corpora) for line in need.missing()))
+
+
+def fetch_all(specs: Iterable[Mapping[str, Any]], corpora: str = "builtin") -> Iterator[tuple[str, str]]:
+    """Download what models and corpora need and what is not there, one thing after the other.
+
+    Yields for each `there`, `fetched` or `failed`, and a line that says what, and where or why.
+    One failure does not stop the others. Complete files of an interrupted download are kept.
+    """
+    for need in _needs(specs, corpora):
+        try:
+            if not need.missing():
+                yield "there", need.title
+                continue
+            place = need.fetch()
+            if left := need.missing():
+                yield "failed", f"{left[0]} after the download: its repository does not have it"
+            else:
+                yield "fetched", f"{need.title}: {place}"
+        except UserError as error:
+            yield "failed", str(error)
+
+
+def offline() -> dict[str, str]:
+    """The environment of a job: `OFFLINE`, and the caches that `missing_of` reads here."""
+    places: dict[str, str | Path] = {
+        "HF_HUB_CACHE": constants.HF_HUB_CACHE,
+        "TIKTOKEN_CACHE_DIR": tiktoken_dir(),
+        "RULERKIT_CACHE": cache_dir(),
+        "RULERKIT_DATA": os.environ.get("RULERKIT_DATA", ""),
+    }
+    return OFFLINE | {name: os.path.abspath(place) for name, place in places.items() if place}
+
+
+# --- what is needed ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something that has to be on this disk. An object of this class itself cannot be fetched; `title` says why."""
+
+    title: str
+
+    def missing(self) -> list[str]:
+        """A line for each part that is not there."""
+        return [self.title]
+
+    def fetch(self) -> Path:
+        """Download it; where it lies. Raises `UserError` where it cannot be had."""
+        raise UserError(f"{self.title}; this cannot be fetched")
+
+
+@dataclass(frozen=True)
+class Files(Need):
+    """The files of a repository of the hub that match `patterns`, or a folder of such files.
+
+    A pattern without `*` names a file that must be there. A model has `weights` besides; with `vocabulary` there must be
+    a tokenizer; with `code` it may run code of other repositories.
+    """
+
+    path: str
+    revision: str | None = None
+    patterns: tuple[str, ...] = ON_HUB
+    weights: bool = False
+    vocabulary: bool = False
+    code: bool = False
+
+    def missing(self) -> list[str]:
+        """A line for its files, and one for each repository whose code it needs."""
+        folder = resolve(self.path)
+        try:
+            if not folder.is_dir():
+                folder = Path(
+                    snapshot_download(self.path, local_files_only=True, revision=self.revision, ignore_patterns="*")
+                )
+        except (LocalEntryNotFoundError, HFValidationError):
+            return [self.title]
+        return self._lacking(folder) + [line for need in self._code(folder) for line in need.missing()]
+
+    def fetch(self) -> Path:
+        """Download the small files, then the weights in one format, then the code of other repositories."""
+        folder = resolve(self.path)
+        if not folder.is_dir():
+            folder = download(self.title, self.path, self.revision, self.patterns)
+            download(self.title, self.path, folder.name, [*self.patterns, *self._weights(folder)])
+        elif lacking := self._lacking(folder):
+            raise UserError(f"{lacking[0]}: a folder cannot be fetched; copy it again, whole")
+        for need in self._code(folder):
+            need.fetch()
+        return folder
+
+    def _names(self, folder: Path) -> list[str]:
+        """The files of the repository as the hub's client recorded them, else those that are in the folder."""
+        try:
+            return [file.path for file in get_cached_repo_tree(self.path, revision=folder.name)]
+        except (CachedRepoTreeNotFoundError, HFValidationError):  # a folder, or a cache that another program filled
+            return [path.name for path in folder.iterdir() if path.is_file()]
+
+    def _lacking(self, folder: Path) -> list[str]:
+        """A line about the files that should be in the folder and are not; none where it is complete."""
+        names, weights = self._names(folder), self._weights(folder)
+        required = [pattern for pattern in self.patterns if "*" not in pattern]
+        small = [name for pattern in self.patterns for name in fnmatch.filter(names, pattern)]
+        lacking = [name for name in dict.fromkeys([*required, *small, *weights]) if not (folder / name).is_file()]
+        if self.weights and not weights:
+            lacking.append("weights")
+        if self.vocabulary and not vocabulary_file(names):
+            lacking.append("a tokenizer")
+        more = f" and {len(lacking) - 3} more" if lacking[3:] else ""
+        return [f"{self.title}: {', '.join(lacking[:3])}{more} missing"] if lacking else []
+
+    def _weights(self, folder: Path) -> list[str]:
+        """The weight files in the one format that is read, with all shards of a numbered set."""
+        names = self._names(folder) if self.weights else []
+        for form in _WEIGHTS:
+            if files := [name for name in names if re.fullmatch(form, name)]:
+                return sorted({shard for name in files for shard in _shards(name)})
+        return []
+
+    def _code(self, folder: Path) -> Iterator["Files"]:
+        """The repositories whose code a config.json names (`org/name--module.Class`)."""
+        config = folder / "config.json"
+        named = re.findall(r'"([\w.-]+/[\w.-]+)--(\w+)', config.read_text()) if self.code and config.is_file() else ()
+        for path, module in dict.fromkeys(named):
+            yield _files("code", path, patterns=(f"{module}.py", "*.py"))
+
+
+def _files(kind: str, path: str, revision: str | None = None, **more: Any) -> Files:
+    """`Files` with a title: the folder, or the hub id."""
+    at = f" at {revision}" if revision else ""
+    title = f"folder {resolve(path)}" if resolve(path).is_dir() else f"{kind} {path}{at} (hub id)"
+    return Files(title, path, revision, **more)
+
+
+def _shards(name: str) -> list[str]:
+    """All files of the set that a numbered shard belongs to; another file alone."""
+    if not (match := re.fullmatch(r"(.+-)(\d+)(-of-(\d+)\..+)", name)):
+        return [name]
+    return [f"{match[1]}{number:0{len(match[2])}}{match[3]}" for number in range(1, int(match[4]) + 1)]
+
+
+@dataclass(frozen=True)
+class Encoding(Need):
+    """A tiktoken encoding, whose files OpenAI serves."""
+
+    name: str
+
+    def missing(self) -> list[str]:
+        """The title where a file is not in tiktoken's cache, which names files by a digest of their address."""
+        files = _TIKTOKEN_FILES.get(self.name, (f"encodings/{self.name}.tiktoken",))
+        paths = [tiktoken_dir() / hashlib.sha1(f"{_TIKTOKEN}{file}".encode()).hexdigest() for file in files]
+        return [] if all(path.is_file() for path in paths) else [self.title]
+
+    def fetch(self) -> Path:
+        """Through tiktoken, which compares checksums."""
+        encoding_by_name(self.name)
+        return tiktoken_dir()
+
+
+@dataclass(frozen=True)
+class OriginalCorpora(Need):
+    """The paper's essays and data sets."""
+
+    title: str = "corpora: original"
+
+    def missing(self) -> list[str]:
+        """A line for each that is not there or cannot be read."""
+        lines = []
+        for name in texts.STAND_INS:
+            try:
+                texts.load_haystack(name) if name in texts.HAYSTACKS else texts.load_qa(name)
+            except UserError as error:
+                lines.append(str(error))
+        return lines
+
+    def fetch(self) -> Path:
+        """From their owners' addresses."""
+        texts.fetch()
+        return cache_dir()
+
+
+def _needs(specs: Iterable[Mapping[str, Any]], corpora: str) -> list[Need]:
+    """What models and corpora need, each thing once, in the order of the models."""
+    needs = [need for spec in specs for need in _needs_of(spec)]
+    return list(dict.fromkeys([*needs, *([OriginalCorpora()] if corpora == "original" else [])]))
+
+
+def _needs_of(spec: Mapping[str, Any]) -> Iterator[Need]:
+    path, revision = spec.get("path", ""), spec.get("revision")
+    try:
+        model: Any = load_model(spec)
+        tokenizer = model.tokenizer_name() if model.engine == "openai" else spec.get("tokenizer", "builtin")
+        kind = tokenizer_kind(tokenizer)
+    except UserError as error:  # such as a folder that is not there
+        yield Need(str(error))
+        return
+    if model.engine == "rwkv" and not resolve(path).exists():
+        yield _files("model", path, revision, patterns=(spec["file"],))
+    elif model.engine in ("transformers", "vllm"):
+        code = bool(spec.get("trust_remote_code"))
+        patterns = (*_SMALL, "*.py") if code else _SMALL
+        own = "tokenizer" not in spec
+        yield _files("model", path, revision, patterns=patterns, weights=True, vocabulary=own, code=code)
+    if kind == "tiktoken":
+        yield Encoding(f"tokenizer {tokenizer} (tiktoken)", tokenizer)
+    elif kind == "hub":
+        yield _files("tokenizer", tokenizer, vocabulary=True)

@@ -1,0 +1,599 @@
+"""Every key of every parameter file: its name, its type and, in words, what it takes.
+
+There are four kinds of files: models (one class of keys for each engine), the parameters of a study, batches, and the site
+file of a cluster. `check` compares a mapping with such a class; what is wrong is a `UserError` of one line.
+"""
+
+import hashlib
+import os
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+)
+from pydantic.fields import FieldInfo
+
+from rulerkit.errors import UserError, suggestion, unknown
+from rulerkit.lengths import parse_length
+from rulerkit.paths import home, resolve
+
+# --- types of values --------------------------------------------------------------------------------------------------
+
+
+def _number_or_path(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) or type(value) is int else value
+
+
+def _tokens(value: Any) -> int:
+    try:
+        return parse_length(value, least=0)
+    except UserError:
+        raise ValueError from None
+
+
+def _closed(command: str) -> str:
+    shlex.split(command)  # a ValueError where a quote is not closed
+    return command
+
+
+Text = Annotated[str, BeforeValidator(_number_or_path), Field(pattern=r"\S")]
+Count = Annotated[int, Field(ge=1)]
+CountOrZero = Annotated[int, Field(ge=0)]
+Tokens = Annotated[int, BeforeValidator(_tokens)]
+Length = Annotated[Tokens, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Dollars = Annotated[float, Field(ge=0)]
+Seconds = Annotated[float, Field(gt=0)]
+Hours = Annotated[float, Field(gt=0, le=744)]
+Items = Annotated[list[Any], Field(strict=False, min_length=1)]  # a tuple may be given in Python
+Arguments = Annotated[dict[str, JsonValue], Field(min_length=1)]
+Line = Annotated[str, Field(pattern=r"^\s*[^\n]*\s*$")]
+GpuLine = Annotated[str, Field(pattern=r"^\s*([^{\n]|\{gpus\})*\s*$")]
+Command = Annotated[Line, AfterValidator(_closed)]
+
+_LAYERS = r"(cuda(:\d+)?|cpu|mps) (fp16|fp32|bf16)(i8)?( \*\d+\+?)?"
+
+
+LEFT_OUT: Any = None
+"""The default of a key of a model; `check_spec` keeps only the keys that are given."""
+
+
+class Keys(BaseModel):
+    """The keys of a mapping.
+
+    The docstring of a key is shown to users: it ends the sentence "it takes ...". A `Literal` needs none.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, strict=True, use_attribute_docstrings=True
+    )
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+class ModelKeys(Keys):
+    """What every engine understands. Beside these stands `base`, the model to start from."""
+
+    name: Text = LEFT_OUT
+    """letters, digits, '.', '_' and '-'"""
+    label: Text = LEFT_OUT
+    """a text"""
+    engine: Text = LEFT_OUT
+    """the name of an engine"""
+    tokenizer: Text = LEFT_OUT
+    """`builtin`, a folder, a file, a hub name or a tiktoken encoding"""
+    template: Text = LEFT_OUT
+    """`auto`, `base` or the name of a prompt format"""
+    system_prompt: str = LEFT_OUT
+    """a text"""
+    prefix_in: Literal["assistant", "user"] = LEFT_OUT
+    thinking_tokens: Tokens = LEFT_OUT
+    """a number of tokens"""
+    enable_thinking: bool = LEFT_OUT
+    """true or false"""
+    claimed_length: Tokens = LEFT_OUT
+    """a number of tokens, such as 131072 or 128K"""
+    aligned: Literal["chat", "base"] = LEFT_OUT
+    parameters: Text = LEFT_OUT
+    """a text, such as 8B"""
+    slug: Text = LEFT_OUT
+    """the paper's key of the model, such as llama3-1-8b"""
+    gpus: CountOrZero = LEFT_OUT
+    """the number of GPUs it takes on each node, 0 or more (default: what its engine needs)"""
+    nodes: Count = LEFT_OUT
+    """the number of nodes that it is spread over (default 1)"""
+    hours: Hours = LEFT_OUT
+    """the hours that a job of a batch may take, such as 8 or 0.5, at most 744"""
+
+
+class ReaderKeys(ModelKeys):
+    """Reference readers, with or without planted effects."""
+
+    window: Tokens = LEFT_OUT
+    """a number of tokens, such as 8192 or 8K (0 sees nothing; without a window it sees everything)"""
+    copy_: Share = Field(LEFT_OUT, alias="copy")
+    """a share from 0 to 1: how often it answers with the demonstration's answer"""
+    copy_from: Tokens = LEFT_OUT
+    """a number of tokens: it does not copy in shorter prompts"""
+    fade: Length = LEFT_OUT
+    """a number of tokens (at least 1): at this distance from the end it finds half of the items"""
+    drop: Share = LEFT_OUT
+    """a share from 0 to 1: how often it leaves out an item of an answer"""
+    confuse: Share = LEFT_OUT
+    """a share from 0 to 1: how often it takes a neighbouring item instead, where there is one"""
+    memory: Share = LEFT_OUT
+    """a share from 0 to 1: of the questions about documents, those answered without reading"""
+
+
+class FunctionKeys(ModelKeys):
+    """Python functions."""
+
+    entry: Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")] = LEFT_OUT
+    """package.module:function, a function that returns the model"""
+    takes: Literal["prompts", "ids"] = LEFT_OUT
+    batch_size: Count = LEFT_OUT
+    """a whole number of at least 1 (default 8)"""
+
+
+class RWKVKeys(ModelKeys):
+    """RWKV in the layout of its authors."""
+
+    path: Text = LEFT_OUT
+    """a .pth file, a folder that holds it, or a hub id (org/name) with the `file`"""
+    file: Text = LEFT_OUT
+    """the name of the .pth file in a folder or on the hub"""
+    revision: Text = LEFT_OUT
+    """a branch, tag or commit of the hub"""
+    strategy: Annotated[str, Field(pattern=f"^{_LAYERS}( *-> *{_LAYERS})*$")] = LEFT_OUT
+    """devices and number formats, such as `cpu fp32`, `cuda bf16` or `cuda fp16 *20 -> cpu fp32`"""
+    prefill_chunk_size: Count = LEFT_OUT
+    """a whole number of tokens (default: 512)"""
+
+
+class CheckpointKeys(ModelKeys):
+    """What the engines share that run a checkpoint in the layout of transformers."""
+
+    path: Text = LEFT_OUT
+    """a model folder or a hub id (org/name)"""
+    revision: Text = LEFT_OUT
+    """a branch, tag or commit of the hub"""
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = LEFT_OUT
+    max_length: Tokens = LEFT_OUT
+    """the tokens the model may be given, such as 32K, where config.json is not to decide"""
+    hf_overrides: Arguments = LEFT_OUT
+    """a mapping over config.json, such as {rope_parameters: {...}}"""
+    trust_remote_code: bool = LEFT_OUT
+    """true or false"""
+
+
+class TransformersKeys(CheckpointKeys):
+    """Checkpoints that transformers runs in this process."""
+
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|spread|cuda(:\d+)?)$")] = LEFT_OUT
+    """auto, cpu, cuda, cuda:1, mps, or spread (over all GPUs)"""
+    batch_size: Count = LEFT_OUT
+    """a whole number of at least 1 (default 8, from 16K tokens on 1)"""
+    max_memory: Annotated[dict[int | str, int | str], Field(min_length=1)] = LEFT_OUT
+    """a mapping of GPU number or cpu to memory, such as {0: 70GiB, cpu: 100GiB}"""
+    prefill_chunk_size: Count = LEFT_OUT
+    """a whole number of tokens (default: all at once)"""
+    attn_implementation: Text = LEFT_OUT
+    """a text, such as sdpa, eager or flash_attention_2"""
+    quantization: Text | Arguments = LEFT_OUT
+    """the name of a method, or a mapping for transformers' quantization_config, such as
+    {quant_method: bitsandbytes, load_in_8bit: true}"""
+
+
+class ServerKeys(Keys):
+    """What the engines share that ask a server over HTTP."""
+
+    replicas: Literal["auto"] | Count = LEFT_OUT
+    """`auto` or a whole number of at least 1: how many servers are started (default auto: what the
+    visible GPUs allow)"""
+    concurrency: Count = LEFT_OUT
+    """a whole number of at least 1: the requests under way at once with each server"""
+    start_timeout: Seconds = LEFT_OUT
+    """seconds above 0, within which a started server must answer (default 1800)"""
+    timeout: Seconds = LEFT_OUT
+    """seconds for one answer, above 0 (default: grows with the prompt)"""
+    max_retries: CountOrZero = LEFT_OUT
+    """how often a failed request is sent again, 0 or more (default 5)"""
+
+
+class VllmKeys(CheckpointKeys, ServerKeys):
+    """Checkpoints that vLLM serves."""
+
+    tensor_parallel_size: Count = LEFT_OUT
+    """the number of GPUs that share each layer"""
+    pipeline_parallel_size: Count = LEFT_OUT
+    """the number of groups of GPUs that share the layers out"""
+    quantization: Text = LEFT_OUT
+    """a kind of quantization that vLLM knows, such as fp8"""
+    kv_cache_dtype: Text = LEFT_OUT
+    """the type of keys and values, such as auto or fp8"""
+    gpu_memory_utilization: Annotated[Share, Field(gt=0)] = LEFT_OUT
+    """the share of each GPU's memory to use, above 0, at most 1"""
+    max_num_batched_tokens: Count = LEFT_OUT
+    """a whole number of tokens, read in one step"""
+    max_num_seqs: Count = LEFT_OUT
+    """a whole number of requests, run at once"""
+    enforce_eager: bool = LEFT_OUT
+    """true or false (default: true on a CPU)"""
+    batch_invariant: bool = LEFT_OUT
+    """true or false"""
+    engine_args: Arguments = LEFT_OUT
+    """a mapping of further arguments of `vllm serve`"""
+    in_flight: Count = LEFT_OUT
+    """a whole number of at least 1: the old name of concurrency"""
+
+
+class Prices(Keys):
+    """Dollars per million tokens."""
+
+    prompt: Dollars
+    completion: Dollars
+    cached: Dollars = LEFT_OUT
+
+
+class OpenAIKeys(ModelKeys, ServerKeys):
+    """Any server that speaks OpenAI's protocol."""
+
+    path: Text = LEFT_OUT
+    """the model's name, as the server knows it"""
+    base_url: Annotated[Text, Field(pattern=r"^https?://[^\s/]+")] = LEFT_OUT
+    """the server's address, such as http://localhost:8000/v1 (default https://api.openai.com/v1)"""
+    serve: Annotated[Text, Field(pattern=r"\{port\}")] = LEFT_OUT
+    """a command that starts the server and names its {port}, beside {path} and {key}, which are filled in"""
+    api_key_env: Text = LEFT_OUT
+    """the name of the environment variable that holds the key"""
+    prompt_path: Literal["auto", "ids", "text", "prefill", "chat"] = LEFT_OUT
+    extra_body: Arguments = LEFT_OUT
+    """a mapping of further fields of a request; null takes one away"""
+    prices: Prices = LEFT_OUT
+    """a mapping: dollars per million tokens, {prompt: 10, completion: 30, cached: 5}"""
+    max_length: Tokens = LEFT_OUT
+    """the tokens of prompt and answer together that the model takes, such as 128000"""
+    overhead_tokens: Tokens = LEFT_OUT
+    """a number of tokens that a chat service adds unseen, at most (default 16)"""
+
+
+ENGINE_KEYS: dict[str, type[ModelKeys]] = {
+    "reader": ReaderKeys,
+    "transformers": TransformersKeys,
+    "rwkv": RWKVKeys,
+    "function": FunctionKeys,
+    "vllm": VllmKeys,
+    "openai": OpenAIKeys,
+}
+"""Engine name -> what a mapping for this engine may hold."""
+
+_ENGINE_OF = {
+    "entry": "function",
+    "base_url": "openai",
+    "serve": "openai",
+    "path": "transformers",
+    "window": "reader",
+}
+"""The engine of a mapping that names none: that of the first of these keys that it holds."""
+
+READER_EFFECTS = ("copy", "copy_from", "fade", "drop", "confuse", "memory")
+"""The keys of a reader that plant effects, in the order in which these are applied."""
+
+UNNAMED_KEYS = {
+    *("name", "label", "claimed_length", "aligned", "parameters", "slug", "gpus", "nodes", "hours"),
+    *("device", "batch_size", "max_memory", "base_url", "serve", "api_key_env", "in_flight", "prices"),
+    *ServerKeys.model_fields,
+}
+"""The keys that do not enter a variant's name: they do not change what is answered."""
+
+
+# --- studies, batches, sites ------------------------------------------------------------------------------------------
+
+
+class Parameters(Keys):
+    """The parameters of `rulerkit evaluate` and of the notebooks that ask a model."""
+
+    model: Any = "reader-8192"
+    models: Items | None = None
+    """a list, such as `models: [reader-4096, reader-8192]`; with papermill: -y 'models: [reader-4096, reader-8192]'"""
+    tasks: Items | None = None
+    """a list, such as `tasks: [niah_single_1, vt]`; with papermill: -y 'tasks: [niah_single_1, vt]'"""
+    lengths: Annotated[list[Length], Field(strict=False, min_length=1)] = [4096, 8192, 16384, 32768]
+    """a list of tokens from 1 to 16M, such as `lengths: [4096, 8K]`; with papermill: -y 'lengths: [4096, 8192]'"""
+    num_examples: Count = 20
+    """a whole number from 1 on"""
+    seed: CountOrZero = 42
+    """a whole number from 0 on"""
+    run: Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "main"
+    """what names a folder: letters, digits, . _ and -"""
+    repeat: Count = 1
+    """a whole number from 1 on: how many times each model answers everything"""
+    corpora: Literal["builtin", "original"] = "builtin"
+    outputs: Annotated[str, Field(min_length=1)] | Path = "outputs"
+    """the path of a folder"""
+
+
+class BatchKeys(Keys):
+    """A batch file."""
+
+    models: list[Any] = []
+    """a list of names, paths or mappings of models, such as `models: [...]`"""
+    notebooks: list[Any] = []
+    """a list of notebooks that run once for each model, such as `notebooks: [...]`"""
+    together: list[Any] = []
+    """a list of notebooks that run once over all models, such as `together: [...]`"""
+    size: Text | None = None
+    """a name in params/sizes/ or a path"""
+    parameters: dict[str, Any] = {}
+    """`name: value` lines: further parameters of the notebooks"""
+
+
+class NotebookKeys(Keys):
+    """A notebook of a batch that has models or parameters of its own."""
+
+    notebook: Text = LEFT_OUT
+    """a name in notebooks/ or a path"""
+    models: Items | None = None
+    """a list, such as `models: [...]`"""
+    parameters: dict[str, Any] = {}
+    """`name: value` lines, over those of the batch"""
+
+
+class Site(Keys):
+    """A Slurm cluster: where jobs go, and what they need before they start. Every key may be left out."""
+
+    partition: str | None = None
+    """the name of the partition of jobs with GPUs"""
+    account: str | None = None
+    """a name"""
+    options: list[Line] = []
+    """a list of texts, each on one line: further options of sbatch for every job"""
+    gpu_options: list[GpuLine] = ["--gres=gpu:{gpus}"]
+    """a list of texts, each on one line, in which {gpus} stands for the number of GPUs on each node"""
+    cpu_options: list[Line] = []
+    """a list of texts, each on one line: options of jobs without GPUs"""
+    whole_nodes: Count | None = None
+    """the number of GPUs of a node, where jobs must take whole nodes"""
+    hours: Hours = 24.0
+    """the hours of jobs whose model names none, above 0, at most 744"""
+    signal_before: Annotated[Count, Field(le=65535)] = 300
+    """seconds from 1 to 65535 before the time limit, at most half of it, at which a job goes back into the queue"""
+    setup: list[Line] = []
+    """a list of texts, each on one line: shell before anything else"""
+    launcher: Command = ""
+    """a command before python, on one line, its quotes closed"""
+    python: Command = shlex.quote(sys.executable)
+    """a command, on one line, its quotes closed"""
+    offline: bool = True
+    """true (jobs do without a network) or false"""
+
+
+# --- checking ---------------------------------------------------------------------------------------------------------
+
+AnyKeys = TypeVar("AnyKeys", bound=Keys)
+
+
+def check(kind: type[AnyKeys], values: Mapping[str, Any], where: str = "", what: str = "key") -> AnyKeys:
+    """The values of a mapping, checked and converted.
+
+    `where` begins the message about a wrong value; `what` is what the message about an unknown key calls it.
+    """
+    fields = keys_of(kind)
+    for key in values:
+        if key not in fields:
+            raise unknown(what, key, fields)
+    try:
+        return kind.model_validate(dict(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        value, literal = values[key], first["type"] == "literal_error"
+        hint = suggestion(value, get_args(fields[key].annotation)) if literal else ""
+        quotes = (
+            "; texts that YAML reads otherwise (no, 1.10, dates) need quotes" if first["type"] == "string_type" else ""
+        )
+        raise UserError(
+            f"{where}{key}: {' '.join(repr(value).splitlines())} is not allowed; {hint}it takes {_words(fields[key])}{quotes}"
+        ) from None
+
+
+def keys_of(kind: type[Keys]) -> dict[str, FieldInfo]:
+    """The keys of a class, as files write them."""
+    return {field.alias or name: field for name, field in kind.model_fields.items()}
+
+
+def takes(engine: str, key: str) -> str:
+    """What a key of an engine takes, in words."""
+    return _words(keys_of(ENGINE_KEYS[engine])[key])
+
+
+def _words(field: FieldInfo) -> str:
+    return " ".join((field.description or f"one of {', '.join(get_args(field.annotation))}").split())
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a mapping that names a key twice."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        names = set()
+        for key, _ in node.value:
+            if key.value in names:
+                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark)
+            names.add(key.value)
+        return node
+
+
+def parse_yaml(text: str | bytes, where: object) -> Any:
+    """What a YAML text says; `where` begins the message about a text that is not YAML."""
+    try:
+        return yaml.load(text, _Loader)
+    except Exception as error:  # PyYAML passes on what malformed dates, numbers and nesting raise
+        raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file that holds a mapping."""
+    try:
+        content = parse_yaml(path.read_bytes(), path)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; parameter files lie in {home() / 'params'}") from error
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        seen = "nothing" if content is None else f"a {type(content).__name__}"
+        raise UserError(f"{path} holds {seen}: it must hold `name: value` lines, such as `num_examples: 20`")
+    return content
+
+
+def read_keys(kind: type[AnyKeys], path: Path) -> AnyKeys:
+    """A YAML file, checked; a key that is null counts as left out."""
+    given = {key: value for key, value in read_yaml(path).items() if value is not None}
+    return check(kind, given, f"{path}: ", f"key in {path}")
+
+
+def read_site(path: Path | None = None) -> Site:
+    """The site file, params/site.yaml; without one, plain sbatch with the cluster's defaults."""
+    default = home() / "params" / "site.yaml"
+    return Site() if path is None and not default.exists() else read_keys(Site, path or default)
+
+
+# --- the mapping of a model -------------------------------------------------------------------------------------------
+
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def read_spec(spec: str | Mapping[str, Any]) -> dict[str, Any]:
+    """The checked mapping of a model, with `name` and `engine` set and `base` merged in.
+
+    A string is a file `params/models/<name>.yaml`, a path to such a file or to a model folder, `perfect`, `mute`,
+    `reader-<tokens>` for any window, or a hub id `org/name`, in this order. A mapping may name a `base` and say what
+    differs; without a `name` such a variant is named after what differs.
+    """
+    try:
+        full = _expand(spec, ())
+    except RecursionError:
+        raise UserError(f"model {spec}: the mapping is its own base; name another model as its `base`") from None
+    checked = check_spec(full, str(full.get("name") or full.get("path", "of a mapping")))
+    engine, needed = checked["engine"], "entry" if checked["engine"] == "function" else "path"
+    if engine != "reader" and needed not in checked:
+        raise UserError(f"model {checked['name']}: `{needed}` is missing; it takes {takes(engine, needed)}")
+    return checked
+
+
+def check_spec(spec: Mapping[str, Any], who: str) -> dict[str, Any]:
+    """A mapping without a base, checked, with `engine` and `name` set."""
+    engine = spec.get("engine") or next((engine for key, engine in _ENGINE_OF.items() if key in spec), None)
+    if engine is None:
+        raise UserError(f"model {who}: nothing says who answers: give one of path, entry, window or engine")
+    if str(engine) not in ENGINE_KEYS:
+        raise unknown(f"engine of the model {who}", engine, ENGINE_KEYS)
+    checked = check(ENGINE_KEYS[engine], spec, f"model {who}: ", f"key of the model {who} (engine {engine})")
+    values = {"engine": engine} | checked.model_dump(by_alias=True, exclude_unset=True)
+    return values | {"name": _name(values)}
+
+
+def known_models() -> list[str]:
+    """The names that need no path: the files of params/models/, and the readers."""
+    files = sorted(path.stem for path in (home() / "params" / "models").glob("*.yaml"))
+    return list(dict.fromkeys([*files, "perfect", "mute", "reader-<tokens>"]))
+
+
+def _expand(spec: Any, files: tuple[Path, ...]) -> dict[str, Any]:
+    """The mapping behind a name or a mapping, bases merged; `files` are those that led to it."""
+    if isinstance(spec, Mapping):
+        return _merge(spec, files)
+    if not isinstance(spec, str):
+        seen = " ".join(repr(spec).split())[:80]
+        raise UserError(
+            f"a model is a name, a path, a hub id or a mapping (several stand in `models`); seen: {seen}; a function or "
+            "a loaded checkpoint becomes a model by rulerkit.model(it, name=...)"
+        )
+    listed = home() / "params" / "models" / f"{spec}.yaml"
+    if os.path.isfile(listed) and listed not in files:
+        return _from_file(listed, files)
+    if spec.endswith((".yaml", ".yml")):
+        return _from_file(resolve(spec), files)
+    if spec in ("perfect", "mute"):
+        return {"engine": "reader"} | ({"window": 0} if spec == "mute" else {})
+    if re.fullmatch(r"reader-\d+[kKmM]?", spec):
+        return {"engine": "reader", "window": parse_length(spec.removeprefix("reader-"), least=0)}
+    if os.path.isdir(resolve(spec)) or _HUB_ID.fullmatch(spec):
+        return {"path": spec}
+    hint = "A path to a model folder or to a YAML file, or a hub id (org/name), may stand here too"
+    raise unknown("model", spec, known_models(), hint)
+
+
+def _from_file(path: Path, files: tuple[Path, ...]) -> dict[str, Any]:
+    """What stands under the only key of a model file."""
+    if path in files:
+        raise UserError(f"model file {path}: it is its own base, through {' -> '.join(p.name for p in (*files, path))}")
+    content = read_yaml(path)
+    if list(content) != ["model"]:
+        raise UserError(f"model file {path}: it holds one key, `model:` (a name, or a mapping), and nothing else")
+    return _expand(content["model"], (*files, path))
+
+
+def _merge(spec: Mapping[str, Any], files: tuple[Path, ...]) -> dict[str, Any]:
+    """A mapping over its `base`; `null` takes a key of the base away."""
+    known = dict.fromkeys(["base", *(key for kind in ENGINE_KEYS.values() for key in keys_of(kind))])
+    for key in spec:
+        if key not in known:
+            raise unknown("key of a model", key, known)
+    given = dict(spec)
+    base = _expand(given.pop("base"), files) if "base" in given else {}
+    if base and "name" not in given:
+        if any(given.get(key) not in (None, base.get(key)) for key in ("path", "entry", "window")):
+            for key in ("name", "label", "slug"):  # this is another model, not a variant of its base
+                base.pop(key, None)
+        else:
+            differs = {key: value for key, value in given.items() if key not in UNNAMED_KEYS and value != base.get(key)}
+            base["name"] = check_spec(base, str(spec["base"]))["name"] + _suffix(differs)
+            if differs:
+                base.pop("label", None)
+    return {key: value for key, value in (base | given).items() if value is not None}
+
+
+def _suffix(differs: Mapping[str, Any]) -> str:
+    """`-template_base`: how a variant's name says what differs; long values by their digest."""
+    suffix = ""
+    for key, value in differs.items():
+        short = re.sub(r"[^A-Za-z0-9._]+", "-", str(value)).strip("-")
+        if not 0 < len(short) <= 24:
+            short = hashlib.sha256(str(value).encode()).hexdigest()[:8]
+        suffix += f"-{key}_{short}"
+    return suffix
+
+
+def _name(spec: Mapping[str, Any]) -> str:
+    """The name of a checked spec, which is also a folder's name in outputs/."""
+    window = spec.get("window")
+    if "name" in spec:
+        name: str = spec["name"]
+    elif spec["engine"] == "reader":
+        name = {None: "perfect", 0: "mute"}.get(window, f"reader-{window}")
+        name += _suffix({key: spec[key] for key in READER_EFFECTS if key in spec})
+    elif "path" in spec:
+        name = resolve(spec["path"]).name
+    else:
+        raise UserError(f"the model of {spec.get('entry', 'a function')} needs a name: add `name:`")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise UserError(
+            f"model name {name!r} cannot name a folder: give a `name:` of letters, digits, '.', '_' and '-' "
+            "that begins with a letter or digit"
+        )
+    return name

@@ -1,0 +1,50 @@
+"""A tiny Llama of random weights with a byte-pair tokenizer, as several tests save one to a folder."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def save_tokenizer(folder: Path, texts: Iterable[str], vocab_size: int, *more: str) -> int:
+    """Train a byte-pair tokenizer that puts a BOS before a text, with `more` special tokens; its size."""
+    transformers: Any = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=["<s>", "</s>", *more],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>")
+    fast.save_pretrained(folder)
+    size: int = backend.get_vocab_size()
+    return size
+
+
+def save_llama(folder: Path, vocab_size: int, **shape: Any) -> None:
+    """Two layers of random weights, the same ones for the same shape; `shape` goes over the configuration."""
+    torch: Any = pytest.importorskip("torch", reason="a tiny checkpoint is made with torch")
+    transformers: Any = pytest.importorskip("transformers")
+
+    torch.manual_seed(0)
+    config = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 4096,
+        "initializer_range": 0.2,  # so that logits are not flat and greedy answers differ
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+    }
+    made = transformers.LlamaConfig(vocab_size=vocab_size, **(config | shape))
+    transformers.LlamaForCausalLM(made).save_pretrained(folder)
