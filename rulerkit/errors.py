@@ -37,5 +37,9 @@ def first_line(error: BaseException) -> str:
     return lines[0].strip().rstrip(".") if lines else type(error).__name__
 
 
+class ModelError(UserError):
+    """A model that stops answering, such as a server that is gone: `evaluate` goes on with the other models."""
+
+
 class TooLong(UserError):  # noqa: N818  (no fault of anybody's)
     """A length that a model cannot be given here: `evaluate` names it and goes on with what fits."""

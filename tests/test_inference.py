@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from rulerkit.inference import predict
 from rulerkit.inference.cells import Cell, read_cells
 from rulerkit.inference.locks import Lock
 from rulerkit.inference.progress import Progress
-from rulerkit.models import Answer, Model
+from rulerkit.models import Answer, Failure, Model
 
 
 @dataclass
@@ -302,6 +303,41 @@ def test_a_model_that_fails_loses_nothing_and_its_error_passes_on(folder: Path) 
     again = Parrot()
     assert go(again, Questions(10), folder).complete
     assert again.answered == [6, 7, 8, 9]
+
+
+def test_failures_stand_in_a_ledger_and_only_they_are_asked_again(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Partly(Parrot):
+        def answer(self, examples: Iterable[Any]) -> Iterator[tuple[Any, Answer | Failure]]:
+            for example, answer in super().answer(examples):
+                yield (
+                    example,
+                    Failure(f"HTTP 400 for {example.index}", example.index == 3)
+                    if example.index
+                    in (
+                        3,
+                        7,
+                    )
+                    else answer,
+                )
+
+    cell = go(Partly(), Questions(10), folder)
+    assert cell.missing == [3, 7]
+    said = capsys.readouterr().err
+    assert f"parrot: 2 of 10 examples of vt at 1024 have no answer (HTTP 400 for 3): {cell.path.parent}" in said
+    assert said.count("\n") == 1
+    again = Partly()
+    assert go(again, Questions(10), folder).missing == [3, 7]
+    assert again.answered == [3, 7]
+    attempts = [json.loads(line) for line in cell.path.with_name("1024.failures.jsonl").read_text().splitlines()]
+    assert [(each["index"], each["reason"], each["refused"]) for each in attempts] == [
+        (3, "HTTP 400 for 3", True),
+        (7, "HTTP 400 for 7", False),
+    ] * 2
+    assert all(datetime.fromisoformat(each["time"]).utcoffset() == timedelta(0) for each in attempts)
+    assert len(read_cells(folder)) == 1
+    assert go(Parrot(), Questions(10), folder).complete
 
 
 def test_a_model_that_leaves_examples_out_is_told_on(folder: Path) -> None:

@@ -440,3 +440,24 @@ def test_the_last_model_stays_loaded_until_another_is_asked_for(project: Path) -
     assert closed == ["one"]
     rk.close()
     assert closed == ["one", "two"]
+
+
+def test_a_model_that_breaks_off_keeps_its_answers_and_the_next_one_runs(project: Path, capsys: Any) -> None:
+    def broken(prompts: list[str]) -> list[str]:
+        if len(calls) > 2:
+            raise rk.UserError("the key is refused")
+        calls.append(prompts)
+        return ["?"] * len(prompts)
+
+    calls: list[list[str]] = []
+    models = [rk.model(broken, name="broken", batch_size=1), "perfect"]
+    asked = study(models=models, tasks=["niah_single_1"], lengths=[512, 1024], num_examples=2)
+    cells = rk.evaluate(asked, progress=False)
+    assert {(cell.model, cell.length): len(cell.rows) for cell in cells} == {
+        ("broken", 512): 2,
+        ("broken", 1024): 1,
+        ("perfect", 512): 2,
+        ("perfect", 1024): 2,
+    }
+    assert capsys.readouterr().err == "the key is refused\n"
+    rk.close()

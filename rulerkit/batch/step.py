@@ -24,7 +24,7 @@ def predictions(job: Job) -> list[str]:
     """Let the model answer all that is asked of it, one study after the other; returns what went wrong in which."""
     from rulerkit.inference.evaluation import evaluate
 
-    wrong = []
+    wrong: list[str] = []
 
     def not_run(_: str, length: int, reason: str) -> None:
         known = read_record(job.record)
@@ -33,9 +33,11 @@ def predictions(job: Job) -> list[str]:
     for ask in job.asks:
         for study in job.part(ask):
             try:
-                evaluate(study, not_run=not_run)
+                errors: list[UserError] = []
+                evaluate(study, not_run=not_run, failed=errors.append)
             except UserError as error:  # the other notebooks can still have their answers
-                wrong.append(f"{ask.notebook.stem}: {error}")
+                errors.append(error)
+            wrong += [f"{ask.notebook.stem}: {error}" for error in errors]
     return list(dict.fromkeys(wrong))
 
 

@@ -8,7 +8,7 @@ from rulerkit.checks import FAIL, NOTE, OK, Case, Check, Finding, case, frame_ch
 from rulerkit.checks.vllm_config import GPUS_PER_NODE, check_vllm_config
 from rulerkit.errors import UserError
 from rulerkit.generation import generate
-from rulerkit.models import Answer, Model, load_model
+from rulerkit.models import Answer, Failure, Model, load_model
 from rulerkit.models.server import Vllm
 from rulerkit.studies import Study
 from rulerkit.tasks import Task, task
@@ -111,7 +111,12 @@ def check_answers(model: Model, length: int, seed: int = 42) -> list[Finding]:
         answers = {example.index: answer for example, answer in model.answer([each.example for each in cases])}
     except UserError as error:
         return [Finding(FAIL, "asked", str(error), where=cases[0].where)]
-    pairs = [(each, answers[each.example.index]) for each in cases]
+    pairs = list[tuple[Case, Answer]]()
+    for each in cases:
+        answer = answers[each.example.index]
+        if isinstance(answer, Failure):
+            return [Finding(FAIL, "asked", answer.reason, where=each.where)]
+        pairs.append((each, answer))
     found = [say(each, answer) for each, answer in pairs for say in ASKED]
     return [finding for finding in found if finding] + _both_ends(pairs)
 

@@ -122,9 +122,14 @@ def evaluate(
     asked = study(parameters)
     if not asked.models:
         raise UserError("model is None: nobody answers; name one, such as -y 'model: reader-8192'")
-    cells = run(asked, fresh=fresh)
+    errors: list[UserError] = []
+    cells = run(asked, fresh=fresh, failed=errors.append)
     _print_scores(cells, [task.name for task in asked.tasks], asked.lengths, asked.num_examples)
     typer.echo(f"\npredictions: {asked.predictions}")
+    for error in errors:
+        typer.echo(f"rulerkit: {error}", err=True)
+    if errors:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -2,18 +2,20 @@
 
 A cell is one model on one task at one length: `predictions/<run>/<model>/<task>/<length>.jsonl`, a row per example,
 and `<length>.json` beside it, the record of how they were made. The two files alone say whether a cell is complete.
+Requests that failed are listed in `<length>.failures.jsonl`, a line per attempt.
 """
 
 import json
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from rulerkit.errors import TooLong, UserError
-from rulerkit.inference.cells import FORMAT, WAYS_OUT, Cell, load_cell
+from rulerkit.errors import ModelError, TooLong, UserError
+from rulerkit.inference.cells import FORMAT, WAYS_OUT, Cell, failures_file, load_cell
 from rulerkit.inference.locks import Lock
 from rulerkit.inference.progress import Bar, Progress
 from rulerkit.inference.sameness import differences, first_of
@@ -21,7 +23,7 @@ from rulerkit.inference.store import Log, disk, machine, plain, write_whole
 from rulerkit.paths import cell_file
 
 if TYPE_CHECKING:
-    from rulerkit.models import Answer, Model
+    from rulerkit.models import Answer, Failure, Model
 
 
 class Examples(Protocol):
@@ -57,10 +59,12 @@ def predict_cells(
 
     `folder` is `predictions/<run>`. Rows are appended as the model answers, each to the file of its cell; what an earlier
     session answered stays, if its record names the same task, length, seed, prompts, tokenizer, corpora and model. `fresh`
-    moves the old files aside first. `progress`: None for a bar of its own, False for none, or a bar over many cells.
+    moves the old files aside first. An example that failed is listed in the ledger beside its cell, named on stderr, and
+    asked again by the next call. `progress`: None for a bar of its own, False for none, or a bar over many cells.
 
-    Errors: `UserError` where a record or a prompt's digest differs, another process writes, the disk refuses, or the engine
-    returns prompts; what the model raises passes on. Every answer until then is on disk.
+    Errors: `UserError` where a record or a prompt's digest differs, another process writes or the disk refuses;
+    `ModelError` where the model raises a `UserError`, returns prompts, or leaves examples out; what else the model raises
+    passes on. Every answer until then is on disk.
     """
     with ExitStack() as locks:
         todo = [_Todo(model, examples, folder, fresh, locks) for examples in cells]
@@ -119,6 +123,12 @@ class _Todo:
             write_whole(path.with_suffix(".json"), json.dumps(record, indent=2) + "\n")
         self.cell = Cell(path, record, cell.rows)
 
+    def add_failure(self, index: int, failure: "Failure") -> None:
+        """Append an attempt without an answer to the ledger beside the cell."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        with Log(failures_file(self.cell.path)) as ledger:
+            ledger.append({"index": index, "time": now, "reason": failure.reason, "refused": failure.refused})
+
     def discard_empty(self) -> None:
         """Remove the files of a cell that has no row: nothing was begun."""
         path = self.cell.path
@@ -148,39 +158,69 @@ def _place(model: "Model", examples: Examples, folder: Path) -> tuple[Path, dict
 
 def _answer(model: "Model", cells: list[_Todo], bar: Bar | None) -> None:
     """Append a row for each missing example to the file of its cell, as the model answers."""
+    from rulerkit.models import Failure
+
     left = {each.cell.task: set(each.missing) for each in cells}
+    failures: dict[str, list[Failure]] = {task: [] for task in left}
     total = sum(map(len, left.values()))
     by_task = {each.cell.task: (each, each.held.enter_context(Log(each.cell.path))) for each in cells}
     answers = model.answer(each.examples[index] for each in cells for index in each.missing)
     try:
-        for example, answer in answers:
-            row = _row(example, answer, model.name)
+        for example, answer in _errors_named(answers):
             if example.index not in left.get(example.task, ()):
                 raise ValueError(f"{model.name} answered example {example.index}, which is not asked for (again)")
             cell, log = by_task[example.task]
             cell.lock.check()
-            log.append(row)
+            if isinstance(answer, Failure):
+                cell.add_failure(example.index, answer)
+                failures[example.task].append(answer)
+            else:
+                log.append(_row(example, answer, model.name))
+                if bar is not None:
+                    bar.update(example.num_tokens + answer.num_tokens)
             left[example.task].remove(example.index)
             if not left[example.task]:
-                cell.held.close()  # complete: its lock is not left behind if this process is killed later
-            if bar is not None:
-                bar.update(example.num_tokens + answer.num_tokens)
+                cell.held.close()  # its lock is not left behind if this process is killed later
     finally:
         getattr(answers, "close", lambda: None)()  # an engine may have requests under way
+        for task, failed in failures.items():
+            if failed:
+                _report_failures(model.name, by_task[task][0].cell, failed)
     if lacking := {task: indices for task, indices in left.items() if indices}:
         task = next(iter(lacking))
-        raise UserError(
+        raise ModelError(
             f"{model.name} left {sum(map(len, lacking.values()))} of {total} examples of {by_task[task][0].cell.path} "
             f"unanswered, the first is example {min(lacking[task])}: the others are kept; the same command asks for these "
             "again"
         )
 
 
+def _errors_named(answers: "Iterator[tuple[Any, Answer | Failure]]") -> "Iterator[tuple[Any, Answer | Failure]]":
+    """The answers; a `UserError` of the model becomes a `ModelError`, after which other models can go on."""
+    try:
+        yield from answers
+    except TooLong:
+        raise
+    except UserError as error:
+        raise ModelError(str(error)) from error
+
+
+def _report_failures(name: str, cell: Cell, failures: "list[Failure]") -> None:
+    """One line on stderr, beside any progress bar."""
+    from tqdm import tqdm
+
+    line = (
+        f"{name}: {len(failures)} of {cell.wanted} examples of {cell.task} at {cell.length} have no answer "
+        f"({failures[0].reason}): {failures_file(cell.path)} lists them, and the same command asks for them again"
+    )
+    tqdm.write(line, file=sys.stderr)
+
+
 def _row(example: Any, answer: "Answer", name: str) -> dict[str, Any]:
     if not isinstance(answer.text, str):
         raise TypeError(f"{name} answered example {example.index} with {answer.text!r}, which is no text")
     if _echoes(answer.text, example.prompt):
-        raise UserError(
+        raise ModelError(
             f"{name} returned the prompt of example {example.index} of {example.task}: the engine returns the prompt "
             "with its answer, which would score 100 everywhere; let it return only the new text"
         )
@@ -252,10 +292,10 @@ def _check_digests(cell: Cell, examples: Examples) -> None:
 def _move_aside(path: Path) -> None:
     """Give old files a name with the time, rows first: a record without rows binds nobody."""
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    for file in (path, path.with_suffix(".json")):
+    for file in (path, path.with_suffix(".json"), failures_file(path)):
         with disk(file):
             if file.exists():
-                os.rename(file, file.with_name(f"{path.stem}.{now}.bak{file.suffix}"))
+                os.rename(file, file.with_name(f"{file.stem}.{now}.bak{file.suffix}"))
 
 
 def _environments(cell: Cell, model: "Model | None") -> dict[str, Any]:

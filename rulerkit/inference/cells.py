@@ -16,6 +16,7 @@ FORMAT = 1
 WAYS_OUT = (
     "give this run a place of its own with run: NAME, or start anew with --fresh, which moves the old files aside"
 )
+_FAILURES = ".failures.jsonl"
 _ROW = {
     **dict.fromkeys(("index", "length", "num_prompt_tokens"), int),
     **dict.fromkeys(("pred", "task", "digest", "finish_reason"), str),
@@ -83,7 +84,7 @@ def read_cells(path: Path, strict: bool = True) -> list[Cell]:
 
 def _cell_files(folder: Path) -> set[Path]:
     """The prediction files below a folder; a record alone stands for the cell that is still empty."""
-    found = {file for file in folder.rglob("*.jsonl") if not file.name.endswith(".bak.jsonl")}
+    found = {file for file in folder.rglob("*.jsonl") if not file.name.endswith((".bak.jsonl", _FAILURES))}
     found |= {file.with_suffix(".jsonl") for file in folder.rglob("*.json") if file.stem.isdigit()}
     return {file for file in found if not any(part.startswith(".") for part in file.relative_to(folder).parts)}
 
@@ -112,6 +113,11 @@ def load_cell(path: Path, repair: bool = False, stray: bool = False) -> Cell | N
     if other := {row["task"] for row in rows} - {task}:
         raise UserError(f"{path} holds rows of {', '.join(sorted(other))}, its record says {task}: {WAYS_OUT}")
     return Cell(path, record, [row for row in rows if row["index"] < wanted])
+
+
+def failures_file(path: Path) -> Path:
+    """The ledger beside a prediction file: the requests that failed, one line per attempt."""
+    return path.with_name(f"{path.stem}{_FAILURES}")
 
 
 def answered(path: Path, wanted: int) -> int:

@@ -5,13 +5,15 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rulerkit.errors import TooLong, UserError
+from rulerkit.errors import ModelError, TooLong, UserError
 from rulerkit.generation import asked_record, generate
 from rulerkit.inference import kept, predict_cells
 from rulerkit.inference.cells import Cell
 from rulerkit.inference.progress import Progress
+from rulerkit.tasks import Task
 
 if TYPE_CHECKING:
     from rulerkit.models import Model
@@ -22,14 +24,25 @@ ASK = "RULERKIT_ASK"
 
 NotRun = Callable[[str, int, str], None]
 """Told of a model's name, a length that it cannot be given, and why."""
+Failed = Callable[[ModelError], None]
+"""Told why a model stopped answering."""
 
 
-def evaluate(study: "Study", fresh: bool = False, progress: bool = True, not_run: NotRun | None = None) -> list[Cell]:
+def evaluate(
+    study: "Study",
+    fresh: bool = False,
+    progress: bool = True,
+    not_run: NotRun | None = None,
+    failed: Failed | None = None,
+) -> list[Cell]:
     """Let every model of a study answer all its tasks at all its lengths, shortest first; only what is missing.
 
     A length that a model cannot be given is named, with what would make it fit, and left out. Models come one after the
     other, each loaded when it has something to answer and closed before the next; the last one stays loaded for the next
     call, until another model is asked for or `close` is called.
+
+    Where a model stops with an error, the other models still run and the cells hold what it answered until then; the
+    error goes to `failed`, or to stderr at the end. It is raised where no model has an answer.
 
     Where the environment says RULERKIT_ASK=never (as `rulerkit batch` does for its notebooks, once their models have
     answered) nobody is asked: what is kept is returned, and what is missing is named.
@@ -46,6 +59,7 @@ def evaluate(study: "Study", fresh: bool = False, progress: bool = True, not_run
             _ = generate(task, study.lengths[0], 1, study.seed, model.prompt_format)[0].num_tokens
     tokens = study.repeat * len(models) * len(study.tasks) * sum(study.lengths) * study.num_examples
     cells: list[Cell] = []
+    errors: list[ModelError] = []
     with Progress(tokens, disable=not progress) as bar:
         for spec, model in zip(study.models, models, strict=True):
             if not _loaded or _loaded[0][1] is not model:
@@ -59,10 +73,30 @@ def evaluate(study: "Study", fresh: bool = False, progress: bool = True, not_run
                         bar.bar.write(f"not run: {model.name} at {length}: {reason}", file=sys.stderr)
                         if not_run:
                             not_run(model.name, length, str(reason))
+            except ModelError as error:
+                close()
+                errors.append(error)
+                known = {cell.path for cell in cells}
+                cells += [cell for cell, _ in _stored(study, model.name) if cell and cell.path not in known]
             except BaseException:
                 close()
                 raise
+    if errors and not any(cell.rows for cell in cells):
+        raise errors[0]
+    for problem in errors:
+        if failed:
+            failed(problem)
+        else:
+            print(f"{problem}", file=sys.stderr)
     return cells
+
+
+def _stored(study: "Study", model: str | None = None) -> Iterator[tuple[Cell | None, tuple[str, Path, Task, int]]]:
+    """Each cell of a study, or of one of its models, as it is stored, with what it is; None where there is none."""
+    for place in study.cells():
+        name, path, task, length = place
+        if model in (None, name):
+            yield kept(path, asked_record(task, length, study.seed)), place
 
 
 def _one_length(study: "Study", model: "Model", length: int, fresh: bool, bar: Progress) -> Iterator[Cell]:
@@ -77,8 +111,7 @@ def _one_length(study: "Study", model: "Model", length: int, fresh: bool, bar: P
 def _all_kept(study: "Study") -> list[Cell]:
     """The cells that are there, complete or not, from the files alone; what is missing is named."""
     cells, missing = [], []
-    for name, path, task, length in study.cells():
-        cell = kept(path, asked_record(task, length, study.seed))
+    for cell, (name, _, task, length) in _stored(study):
         have = sum(row["index"] < study.num_examples for row in cell.rows) if cell else 0
         cells += [cell] if cell and cell.rows else []
         if have < study.num_examples:

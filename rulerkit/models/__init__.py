@@ -29,6 +29,13 @@ class Answer(NamedTuple):
     """What an engine tells beside the text, JSON-able: cached tokens, cost, its own count of prompt tokens."""
 
 
+class Failure(NamedTuple):
+    """An example that has no answer: why, and whether the service declined it."""
+
+    reason: str
+    refused: bool = False
+
+
 @runtime_checkable
 class Model(Protocol):
     """What the rest of the package asks of a model. Every engine is one; so is any object with these members."""
@@ -56,8 +63,9 @@ class Model(Protocol):
         """Why a length cannot be run here and what would make it fit; None where it can."""
         return None
 
-    def answer(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Answer]]:
-        """Each example with its answer, as they finish, in any order; reads only a bounded window ahead."""
+    def answer(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Answer | Failure]]:
+        """Each example with its answer or why it has none, as they finish, in any order; reads only a bounded window
+        ahead. A `UserError` ends the model's work: the answers until then are kept, and other models still run."""
 
     def close(self) -> None:
         """Give the memory back; the next answer loads the model again."""

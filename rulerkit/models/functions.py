@@ -15,7 +15,7 @@ from typing import Any
 
 from rulerkit.errors import UserError, first_line
 from rulerkit.example import Example
-from rulerkit.models import Answer, Engine, Model, cut, model
+from rulerkit.models import Answer, Engine, Failure, Model, cut, model
 from rulerkit.paths import home
 from rulerkit.tokenizers import Tokenizer
 
@@ -50,7 +50,7 @@ class Function(Engine):
             return self._load().prompt_format.tokenizer
         return super().tokenizer()
 
-    def answer(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Answer]]:
+    def answer(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Answer | Failure]]:
         """In the order given, a batch at a time."""
         if "entry" in self.spec:
             yield from self._load().answer(examples)
