@@ -14,6 +14,8 @@ from rulerkit.errors import UserError, unknown
 from rulerkit.inference.cells import Cell
 from rulerkit.tasks import CATEGORIES as CATEGORIES
 from rulerkit.tasks import THIRTEEN as THIRTEEN
+from rulerkit.tasks.base import string_match_all as string_match_all
+from rulerkit.tasks.base import string_match_part as string_match_part
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,19 +68,6 @@ def clean(prediction: str, thinking: bool = False) -> str:
     if thinking:
         prediction = prediction.rpartition("</think>")[2]
     return _CONTROL.sub("\n", prediction.strip()).strip()
-
-
-def string_match_all(prediction: str, references: Iterable[str]) -> float:
-    """Share (0..1) of the references that occur in the prediction, whatever their case: niah, vt, cwe, fwe."""
-    said = prediction.lower()
-    found = [reference.lower() in said for reference in references]
-    return sum(found) / len(found)
-
-
-def string_match_part(prediction: str, references: Iterable[str]) -> float:
-    """1 if any of the references occurs in the prediction, whatever its case, else 0: question answering."""
-    said = prediction.lower()
-    return float(any(reference.lower() in said for reference in references))
 
 
 def named_items(prediction: str) -> list[str]:

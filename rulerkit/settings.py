@@ -136,6 +136,7 @@ class ReaderKeys(ModelKeys):
     """a share from 0 to 1: how often it takes a neighbouring item instead, where there is one"""
     memory: Share = LEFT_OUT
     """a share from 0 to 1: of the questions about documents, those answered without reading"""
+    floor: Literal["copy", "frequent"] = LEFT_OUT
 
 
 class FunctionKeys(ModelKeys):
@@ -286,8 +287,17 @@ _ENGINE_OF = {
     "serve": "openai",
     "path": "transformers",
     "window": "reader",
+    "floor": "reader",
 }
 """The engine of a mapping that names none: that of the first of these keys that it holds."""
+
+READERS: dict[str, dict[str, Any]] = {
+    "perfect": {},
+    "mute": {"window": 0},
+    "floor-copy": {"floor": "copy"},
+    "floor-frequent": {"floor": "frequent"},
+}
+"""The reference readers that have a name; `reader-<tokens>` has a window."""
 
 READER_EFFECTS = ("copy", "copy_from", "fade", "drop", "confuse", "memory")
 """The keys of a reader that plant effects, in the order in which these are applied."""
@@ -480,9 +490,9 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 def read_spec(spec: str | Mapping[str, Any]) -> dict[str, Any]:
     """The checked mapping of a model, with `name` and `engine` set and `base` merged in.
 
-    A string is a file `params/models/<name>.yaml`, a path to such a file or to a model folder, `perfect`, `mute`,
-    `reader-<tokens>` for any window, or a hub id `org/name`, in this order. A mapping may name a `base` and say what
-    differs; without a `name` such a variant is named after what differs.
+    A string is a file `params/models/<name>.yaml`, a path to such a file or to a model folder, a reader (`perfect`, `mute`,
+    `floor-copy`, `floor-frequent`, `reader-<tokens>` for any window), or a hub id `org/name`, in this order. A mapping may
+    name a `base` and say what differs; without a `name` such a variant is named after what differs.
     """
     try:
         full = _expand(spec, ())
@@ -510,7 +520,7 @@ def check_spec(spec: Mapping[str, Any], who: str) -> dict[str, Any]:
 def known_models() -> list[str]:
     """The names that need no path: the files of params/models/, and the readers."""
     files = sorted(path.stem for path in (home() / "params" / "models").glob("*.yaml"))
-    return list(dict.fromkeys([*files, "perfect", "mute", "reader-<tokens>"]))
+    return list(dict.fromkeys([*files, *READERS, "reader-<tokens>"]))
 
 
 def _expand(spec: Any, files: tuple[Path, ...]) -> dict[str, Any]:
@@ -528,8 +538,8 @@ def _expand(spec: Any, files: tuple[Path, ...]) -> dict[str, Any]:
         return _from_file(listed, files)
     if spec.endswith((".yaml", ".yml")):
         return _from_file(resolve(spec), files)
-    if spec in ("perfect", "mute"):
-        return {"engine": "reader"} | ({"window": 0} if spec == "mute" else {})
+    if spec in READERS:
+        return {"engine": "reader", **READERS[spec]}
     if re.fullmatch(r"reader-\d+[kKmM]?", spec):
         return {"engine": "reader", "window": parse_length(spec.removeprefix("reader-"), least=0)}
     if os.path.isdir(resolve(spec)) or _HUB_ID.fullmatch(spec):
@@ -586,6 +596,7 @@ def _name(spec: Mapping[str, Any]) -> str:
         name: str = spec["name"]
     elif spec["engine"] == "reader":
         name = {None: "perfect", 0: "mute"}.get(window, f"reader-{window}")
+        name = f"floor-{spec['floor']}" if "floor" in spec else name
         name += _suffix({key: spec[key] for key in READER_EFFECTS if key in spec})
     elif "path" in spec:
         name = resolve(spec["path"]).name

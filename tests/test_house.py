@@ -19,7 +19,7 @@ ORDER = (
     {"settings"},
     {"example", "prompt_format"},
     {"tasks"},
-    {"generation", "sweeps"},
+    {"generation", "floors", "sweeps"},
     {"models"},
     {"studies", "export"},
     {"inference"},

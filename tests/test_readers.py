@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from rulerkit.errors import UserError
+from rulerkit.floors import NUM_EXAMPLES, floors
 from rulerkit.generation import Examples, generate
 from rulerkit.inference import predict
 from rulerkit.models import Model, load_model
@@ -155,6 +156,23 @@ def test_a_memory_guesses_the_same_with_and_without_documents() -> None:
     among = said(model, asked("qa_1", num_examples=30))
     assert sum(a == b for a, b in zip(alone, among, strict=True)) >= 27  # else the answer stood in the window
     assert len(set(alone)) > 20
+
+
+@pytest.mark.parametrize(
+    ("name", "copied", "frequent"), [("niah_single_2", 0, 0), ("cwe", 0.2, 0.5), ("fwe", 0.8, 0.9)]
+)
+def test_floors_are_the_scores_of_readers_that_do_not_read(
+    name: str, copied: float, frequent: float, tmp_path: Path
+) -> None:
+    """BENCHMARK.md, section 7: aggregation tasks reward copying and counting a part of the context."""
+    examples = asked(name, 8192, NUM_EXAMPLES)
+    seen = floors(examples)
+    assert seen == pytest.approx(
+        {rule: mean_score(load_model(f"floor-{rule}"), examples, tmp_path) for rule in ("copy", "frequent")}
+    )
+    assert seen["copy"] >= copied
+    assert seen["frequent"] >= frequent
+    assert max(seen.values()) == 0 if name == "niah_single_2" else max(seen.values()) <= 1
 
 
 # --- the same again ---------------------------------------------------------------------------------------------------

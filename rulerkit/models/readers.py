@@ -1,9 +1,9 @@
 """Reference readers: models that answer by rule from the prompt text alone.
 
 A reader with a window sees only the last tokens of its prompt, so its effective length is known by construction and the
-whole evaluation can be calibrated on a laptop. `perfect` sees everything, `mute` nothing. The families' files hold the
-rules (`Task.read`). Effects are faults of known size that make a reader err as real models do (paper, section 5); the
-figures must then show them.
+whole evaluation can be calibrated on a laptop. `perfect` sees everything, `mute` nothing; `floor-copy` and
+`floor-frequent` do not read at all (`rulerkit.floors`). The families' files hold the rules (`Task.read`). Effects are
+faults of known size that make a reader err as real models do (paper, section 5); the figures must then show them.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from rulerkit.example import Example
+from rulerkit.floors import FLOORS
 from rulerkit.models import Answer, Engine, cut
 from rulerkit.settings import READER_EFFECTS
 from rulerkit.tasks import read_prompt
@@ -52,12 +53,16 @@ class Reader(Engine):
 
     def identity(self) -> dict[str, Any]:
         """The window, the effects and the version of the rules."""
-        planted = {key: self.spec[key] for key in READER_EFFECTS if key in self.spec}
+        planted = {key: self.spec[key] for key in (*READER_EFFECTS, "floor") if key in self.spec}
         return {"engine": "reader", "window": self.window, "reader_version": READER_VERSION, **planted}
 
     def answer(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Answer]]:
         """One example after the other."""
         for example in examples:
+            if "floor" in self.spec:
+                text = FLOORS[self.spec["floor"]](example, self.prompt_format.tokenizer)
+                yield example, cut(text, self.prompt_format.tokenizer, example.max_new_tokens)
+                continue
             # A prompt of length L leaves room for its answer, so a window of L tokens sees all of it.
             start = 0 if self.window is None else max(0, len(example.ids) - self.window)
             text = self._answer_text(example.ids[start:])
@@ -84,6 +89,8 @@ class Reader(Engine):
 
     def _label(self) -> str:
         """The name of a reader in tables and figures."""
+        if "floor" in self.spec:
+            return {"copy": "floor (beginning copied)", "frequent": "floor (most frequent words)"}[self.spec["floor"]]
         if not self.effects and not self.window:
             return "perfect reader" if self.window is None else "mute reader"
         parts = [_EFFECTS[key][1].format(tokens=self.spec[key], percent=100 * self.spec[key]) for key in self.effects]
@@ -157,13 +164,14 @@ _EFFECTS: dict[str, tuple[Callable[[Reading, float, Random, Distances], Reading]
 
 
 def _positions(reading: Reading) -> dict[str, int]:
-    """The character at which each value stands; the mean for a word that occurs often."""
+    """The character at which each value stands: the mean for a word that occurs often, 0 for one that occurs nowhere (yes
+    and no are answers of HotpotQA)."""
     starts: dict[str, list[int]] = {value: [] for value in (*reading.items, *reading.others)}
     for match in reading.occurrences():
         value = match["item"]
         if value in starts:
             starts[value].append(match.start())
-    return {value: sum(places) // len(places) for value, places in starts.items()}
+    return {value: sum(places) // max(1, len(places)) for value, places in starts.items()}
 
 
 def _nearest(item: str, others: Sequence[str], positions: Mapping[str, int]) -> list[str]:

@@ -104,6 +104,10 @@ class Task(ABC):
         """The number of tokens kept free for the answer."""
         return self.max_new_tokens or self.default_new_tokens
 
+    def score(self, prediction: str, references: Iterable[str]) -> float:
+        """The score of an answer, 0 to 1, by the family's matching rule."""
+        return (string_match_all if self.match == "all" else string_match_part)(prediction, references)
+
     def settings(self) -> dict[str, Any]:
         """All that defines this task, ready for JSON."""
         knobs = {knob.name: getattr(self, knob.name) for knob in fields(self)}
@@ -128,6 +132,19 @@ class Task(ABC):
         names = STAND_INS if kind == "builtin" else {stand_in: name for name, stand_in in STAND_INS.items()}
         corpus = getattr(self, self.corpus_knob)
         return replace(self, **{self.corpus_knob: names.get(corpus, corpus)})
+
+
+def string_match_all(prediction: str, references: Iterable[str]) -> float:
+    """Share (0..1) of the references that occur in the prediction, whatever their case: niah, vt, cwe, fwe."""
+    answer = prediction.lower()
+    present = [reference.lower() in answer for reference in references]
+    return sum(present) / len(present)
+
+
+def string_match_part(prediction: str, references: Iterable[str]) -> float:
+    """1 if any of the references occurs in the prediction, whatever its case, else 0: question answering."""
+    answer = prediction.lower()
+    return float(any(reference.lower() in answer for reference in references))
 
 
 def in_proportion(tokens: int, asked: int, usual: int) -> int:

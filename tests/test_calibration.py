@@ -1,0 +1,34 @@
+"""The reference readers on the original corpora: their scores are known, so the whole instrument is."""
+
+import os
+
+import pytest
+
+from rulerkit.generation import generate
+from rulerkit.lengths import THRESHOLDS
+from rulerkit.models import load_model
+from rulerkit.scoring import string_match_all, string_match_part
+from rulerkit.tasks import THIRTEEN, task
+
+pytestmark = pytest.mark.skipif("RULERKIT_DATA" not in os.environ, reason="RULERKIT_DATA names no original corpora")
+TOKENIZERS = ("llama-2", "llama-3", "qwen2.5")
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+def test_readers_answer_exactly_what_is_inside_their_window(tokenizer: str) -> None:
+    """`perfect` and a window as long as the prompt score 100 in every task; half the window is below the threshold."""
+    folder = f"{os.environ['RULERKIT_DATA']}/tokenizers/{tokenizer}"
+    specs = ({"engine": "reader"}, {"window": 4096}, {"window": 2048})
+    models = [load_model({**spec, "name": "reader", "tokenizer": folder}) for spec in specs]
+    halves = []
+    for name in THIRTEEN:
+        match = string_match_part if task(name).match == "part" else string_match_all
+        examples = generate(name, 4096, 6, prompt_format=models[0].prompt_format)
+        answers = [[answer.text for _, answer in model.answer(examples)] for model in models]
+        whole, window, half = (
+            sum(match(text, example.references) for text, example in zip(texts, examples, strict=True)) / len(examples)
+            for texts in answers
+        )
+        assert whole == window == 1, name
+        halves.append(half)
+    assert 100 * sum(halves) / len(halves) < THRESHOLDS["chat"]["all"]
