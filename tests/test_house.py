@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "rulerkit"
 
 ORDER = (
-    {"errors", "paths", "gpus", "hub"},
+    {"errors", "paths", "gpus", "hub", "statistics"},
     {"lengths", "tokenizers", "corpora"},
     {"settings"},
     {"example", "prompt_format"},

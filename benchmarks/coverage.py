@@ -1,0 +1,120 @@
+"""How often 95 % intervals hold the truth, and how wide they are: `python benchmarks/coverage.py [--runs 2000]`.
+
+Simulated scores with a known mean: single cells (right or wrong, and fractional), means over 13 tasks, averages over 13 tasks and
+6 lengths whose examples are correlated, and differences, paired and not. Prints a line for each case and a summary.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from statistics import NormalDist
+
+import numpy as np
+
+from rulerkit.statistics import WeightedCell, weighted_sum
+
+RANDOM = np.random.default_rng(20241121)
+Cells = list[WeightedCell]
+Case = tuple[str, float, Callable[[], Cells]]
+
+
+def right_or_wrong(n: int, p: float) -> np.ndarray:
+    return (RANDOM.random(n) < p) * 1.0
+
+
+def fractional(n: int, p: float, concentration: float) -> np.ndarray:
+    """Five parts of each answer; a small concentration makes them all right or all wrong."""
+    chances = RANDOM.beta(p * concentration, (1 - p) * concentration, n)
+    return RANDOM.binomial(5, chances) / 5
+
+
+def flipped(n: int, p: float, up: float, down: float) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of two models: a share `down` of all examples is right for the first alone, `up` for the second alone."""
+    first, chance = RANDOM.random(n) < p, RANDOM.random(n)
+    second = np.where(first, chance >= down / p, chance < up / (1 - p))
+    return first * 1.0, second * 1.0
+
+
+def correlated(n: int, means: list[float], correlation: float) -> list[np.ndarray]:
+    """Scores of one task at several lengths."""
+    shared = RANDOM.standard_normal(n)
+    limits = [NormalDist().inv_cdf(p) for p in means]
+    noise = [RANDOM.standard_normal(n) for _ in means]
+    mixed = [correlation**0.5 * shared + (1 - correlation) ** 0.5 * each for each in noise]
+    return [(value < limit) * 1.0 for value, limit in zip(mixed, limits, strict=True)]
+
+
+def difference(first: np.ndarray, second: np.ndarray, task: str = "a", share: float = 1.0) -> Cells:
+    return [WeightedCell(share, task, second), WeightedCell(-share, task, first)]
+
+
+def cases() -> Iterator[Case]:
+    for n in (20, 50, 200, 500):
+        for p in (0.03, 0.1, 0.5, 0.9, 0.97):
+            yield (
+                f"cell, right or wrong, n={n} p={p}",
+                p,
+                lambda n=n, p=p: [WeightedCell(1.0, "a", right_or_wrong(n, p))],
+            )
+            for c in (0.5, 20.0):
+                name = f"cell, fractional ({c:g}), n={n} p={p}"
+                yield name, p, lambda n=n, p=p, c=c: [WeightedCell(1.0, "a", fractional(n, p, c))]
+    for n in (20, 100):
+        for name, means in {"equal": [0.9] * 13, "apart": [1.0] * 6 + [0.9] * 4 + [0.3] * 3}.items():
+            yield (
+                f"mean of 13 tasks, {name}, n={n}",
+                float(np.mean(means)),
+                lambda n=n, means=means: [
+                    WeightedCell(1 / 13, str(t), right_or_wrong(n, p)) for t, p in enumerate(means)
+                ],
+            )
+        for r in (0.0, 0.5, 0.9):
+            table = [[1 - (0.02 + 0.06 * length * task / 12) for length in range(6)] for task in range(13)]
+            yield (
+                f"average of 13 tasks x 6 lengths, correlation {r}, n={n}",
+                float(np.mean(table)),
+                lambda n=n, r=r, table=table: [
+                    WeightedCell(1 / 78, str(t), scores)
+                    for t, row in enumerate(table)
+                    for scores in correlated(n, row, r)
+                ],
+            )
+    for n in (50, 200, 500):
+        for p, up, down in ((0.5, 0.1, 0.1), (0.9, 0.02, 0.08), (0.9, 0.0, 0.08), (0.5, 0.1, 0.3), (0.9, 0.02, 0.02)):
+            name = f"paired difference, n={n} p={p} up={up} down={down}"
+            yield name, up - down, lambda n=n, p=p, up=up, down=down: difference(*flipped(n, p, up, down))
+        for p, q in ((0.9, 0.5), (0.5, 0.5), (0.97, 0.9)):
+            yield (
+                f"difference of two tasks, n={n} p={p} q={q}",
+                p - q,
+                lambda n=n, p=p, q=q: [
+                    WeightedCell(1.0, "a", right_or_wrong(n, p)),
+                    WeightedCell(-1.0, "b", right_or_wrong(n, q)),
+                ],
+            )
+    for up, down in ((0.02, 0.02), (0.0, 0.05), (0.1, 0.1)):
+        yield (
+            f"paired difference, mean of 13 tasks, n=100 up={up} down={down}",
+            up - down,
+            lambda up=up, down=down: [
+                cell for t in range(13) for cell in difference(*flipped(100, 0.8, up, down), str(t), 1 / 13)
+            ],
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    parser.add_argument("--runs", type=int, default=2000, help="simulations of each case")
+    runs = parser.parse_args().runs
+    shares = []
+    for name, truth, make in cases():
+        intervals = [weighted_sum(make()) for _ in range(runs)]
+        share = 100 * np.mean([found.low <= truth <= found.high for found in intervals])
+        width = np.mean([found.high - found.low for found in intervals])
+        shares.append(share)
+        print(f"{share:5.1f} %  width {width:.4f}  {name}", flush=True)
+    inside = sum(93 <= share <= 98 for share in shares)
+    print(f"{inside} of {len(shares)} cases between 93 and 98 %; least {min(shares):.1f}, most {max(shares):.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""The one estimator: what it equals in known cases, and that it covers the truth."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rulerkit.statistics import WeightedCell, holm, no_difference_z, weighted_sum, wilson
+
+SCORES = st.lists(st.sampled_from([0.0, 0.2, 0.5, 1.0]), min_size=1, max_size=30)
+WEIGHTS = st.integers(-10, 10).map(lambda tenths: tenths / 10)
+
+
+def array(values: list[float]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    return np.asarray(values, dtype=float)
+
+
+@given(st.integers(0, 40), st.integers(1, 40))
+def test_a_right_or_wrong_cell_has_wilsons_interval(right: int, wrong: int) -> None:
+    n = right + wrong
+    found = weighted_sum([WeightedCell(1.0, "vt", array([1.0] * right + [0.0] * wrong))])
+    assert found == pytest.approx((right / n, *wilson(right / n, n)))
+
+
+def test_two_tasks_have_newcombes_interval() -> None:
+    """Newcombe (1998), Statistics in Medicine 17, 873-890, Table II, method 10, (a): 56/70 against 48/80."""
+    a, b = array([1.0] * 56 + [0.0] * 14), array([1.0] * 48 + [0.0] * 32)
+    found = weighted_sum([WeightedCell(1.0, "a", a), WeightedCell(-1.0, "b", b)])
+    # the pseudo-examples of one side do not move it: each side has one cell
+    assert found == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
+
+
+@given(SCORES, SCORES, WEIGHTS, WEIGHTS)
+def test_every_interval_holds_its_value_and_has_a_width(
+    one: list[float], other: list[float], w: float, v: float
+) -> None:
+    cells = [WeightedCell(w, "vt", array(one)), WeightedCell(v, "vt", array(other))]
+    found = weighted_sum(cells)
+    assert found.low <= found.value <= found.high
+    assert found.value == pytest.approx(w * np.mean(one) + v * np.mean(other), abs=1e-9)
+    assert found.high > found.low or w == v == 0
+
+
+def test_pairs_make_a_difference_narrower_and_groups_make_it_wider() -> None:
+    rng = np.random.default_rng(0)
+    a = (rng.random(200) < 0.5) * 1.0
+    b = np.where(rng.random(200) < 0.05, 1 - a, a)
+    paired = weighted_sum([WeightedCell(1.0, "vt", b), WeightedCell(-1.0, "vt", a)])
+    apart = weighted_sum([WeightedCell(1.0, "vt", b), WeightedCell(-1.0, "cwe", a)])
+    assert paired.high - paired.low < 0.6 * (apart.high - apart.low)
+    same = np.repeat((rng.random(40) < 0.5) * 1.0, 5)
+    alone = weighted_sum([WeightedCell(1.0, "qa_1", same)])
+    grouped = weighted_sum([WeightedCell(1.0, "qa_1", same, np.repeat(np.arange(40), 5))])
+    assert grouped.high - grouped.low == pytest.approx(math.sqrt(5) * (alone.high - alone.low), rel=0.1)
+
+
+def test_missing_examples_count_only_where_they_are() -> None:
+    whole = weighted_sum([WeightedCell(0.5, "vt", array([1, 0, 1, 1])), WeightedCell(0.5, "vt", array([1, 1, 0]))])
+    assert whole.value == pytest.approx((3 / 4 + 2 / 3) / 2)
+    gap = weighted_sum([WeightedCell(1.0, "vt", array([1, float("nan"), 1, 0]))])
+    assert gap == pytest.approx(tuple(weighted_sum([WeightedCell(1.0, "vt", array([1, 1, 0]))])))
+
+
+def test_fractional_scores_have_the_width_that_was_seen() -> None:
+    rng = np.random.default_rng(1)
+    parts = rng.binomial(5, 0.8, 200) / 5
+    found, as_binary = weighted_sum([WeightedCell(1.0, "vt", parts)]), wilson(float(parts.mean()), 200)
+    assert 0.4 < (found.high - found.low) / (as_binary[1] - as_binary[0]) < 0.5  # 1 / sqrt(5)
+
+
+@pytest.mark.parametrize(("share", "confidence"), [(0.5, 0.95), (0.9, 0.95), (0.5, 0.8)])
+def test_intervals_cover_the_truth(share: float, confidence: float) -> None:
+    rng = np.random.default_rng(2)
+    inside = 0
+    for _ in range(500):
+        a = rng.random(100) < share
+        b = np.where(rng.random(100) < 0.5, rng.random(100) < share, a)
+        found = weighted_sum([WeightedCell(1.0, "vt", b * 1.0), WeightedCell(-1.0, "vt", a * 1.0)], confidence)
+        inside += found.low <= 0 <= found.high
+    assert abs(inside / 500 - confidence) < 0.035
+
+
+def test_no_difference_is_mcnemars_statistic() -> None:
+    a, b = array([1] * 16 + [0] * 184), array([0] * 16 + [0] * 180 + [1] * 4)
+    z = no_difference_z([WeightedCell(1.0, "vt", b), WeightedCell(-1.0, "vt", a)])
+    assert z == pytest.approx((4 - 16) / math.sqrt(20))
+    assert no_difference_z([WeightedCell(1.0, "vt", a), WeightedCell(-1.0, "vt", a)]) == 0
+
+
+def test_holm_adjusts_in_order() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
