@@ -178,6 +178,8 @@ class CheckpointKeys(ModelKeys):
     """a mapping over config.json, such as {rope_parameters: {...}}"""
     trust_remote_code: bool = LEFT_OUT
     """true or false"""
+    fingerprint: Literal["full"] = LEFT_OUT
+    """`full`: read every weight file whole to tell checkpoints apart (default: both ends of every tensor)"""
 
 
 class TransformersKeys(CheckpointKeys):
@@ -304,7 +306,7 @@ READER_EFFECTS = ("copy", "copy_from", "fade", "drop", "confuse", "memory")
 
 UNNAMED_KEYS = {
     *("name", "label", "claimed_length", "aligned", "parameters", "slug", "gpus", "nodes", "hours"),
-    *("device", "batch_size", "max_memory", "base_url", "serve", "api_key_env", "in_flight", "prices"),
+    *("device", "batch_size", "max_memory", "base_url", "serve", "api_key_env", "in_flight", "prices", "fingerprint"),
     *ServerKeys.model_fields,
 }
 """The keys that do not enter a variant's name: they do not change what is answered."""

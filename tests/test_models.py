@@ -425,14 +425,19 @@ def test_a_thought_has_its_own_tokens_beside_those_of_the_answer(folder: Path, w
 def test_a_folder_is_known_by_its_files_wherever_it_lies(folder: Path, tmp_path: Path) -> None:
     copy = copied(folder, tmp_path / "copy")
     identity = load_model(str(folder)).identity()
-    assert set(identity) == {"engine", "fingerprint", "dtype"}
+    assert set(identity) == {"engine", "fingerprint", "weights", "dtype"}
     assert load_model(str(copy)).identity() == identity
+    full = load_model({"path": str(copy), "fingerprint": "full"})
+    assert full.name == load_model(str(copy)).name
+    assert full.identity()["weights"].items() > identity["weights"].items()
     assert load_model({"path": str(copy), "dtype": "bfloat16"}).identity() != identity
     weights = copy / "model.safetensors"
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(data)
-    assert load_model(str(copy)).identity()["fingerprint"] != identity["fingerprint"]
+    changed = load_model(str(copy)).identity()
+    assert changed["fingerprint"] != identity["fingerprint"]
+    assert changed["weights"] != identity["weights"]
     environment = load_model(str(folder)).environment()
     assert set(environment["packages"]) == {"torch", "transformers"}
     assert environment["path"] == str(folder)
@@ -597,7 +602,7 @@ def test_a_cached_hub_model_is_known_by_its_commit_and_needs_no_network(folder: 
 @needs_torch
 def test_identity_has_the_keys_of_stored_predictions_and_what_changes_the_answers(folder: Path) -> None:
     plain = load_model({"path": str(folder), "device": "cpu"})
-    same = {"engine": "transformers", "fingerprint": Checkpoint("x", str(folder)).fingerprint, "dtype": "float32"}
+    same = {"engine": "transformers", **Checkpoint("x", str(folder)).identity(), "dtype": "float32"}
     assert plain.identity() == same
     assert list(plain.identity()) == list(same)
     changes: dict[str, Any] = {

@@ -264,7 +264,7 @@ def test_weights_are_known_by_what_they_are_and_torch_keeps_its_settings(
     copy = tmp_path / "moved.pth"
     shutil.copy(specs["rwkv-5"]["path"], copy)
     assert load_model(specs["rwkv-5"] | {"path": str(copy)}).identity() == one.identity()
-    assert one.identity().keys() == {"engine", "fingerprint", "dtype"}
+    assert one.identity().keys() == {"engine", "fingerprint", "weights", "dtype"}
     half = load_model(specs["rwkv-5"] | {"strategy": "cuda:1 fp16i8 *3 -> cpu fp32"})
     assert (one.identity()["dtype"], half.identity()["dtype"]) == ("fp32", "fp16i8+fp32")
     assert one.environment()["packages"].keys() == {"torch", "rwkv"}

@@ -39,12 +39,15 @@ _NAMED = 3  # models of a value that are named
 
 def differences(old: Any, new: Any, field: str = "") -> list[tuple[str, Any, Any]]:
     """Field, old and new value wherever two records differ in what decides. A tokenizer's name and the words about a
-    corpus do not: their fingerprints do. Nor do arguments of vLLM that leave answers alone."""
+    corpus do not: their fingerprints do. Nor do arguments of vLLM that leave answers alone. Weights are compared by the
+    rules of digests that both records hold."""
     if field == "model.engine_args":
         old, new = _deciding(old), _deciding(new)
     if isinstance(old, dict) and isinstance(new, dict):
         keys = [(key, f"{field}.{key}" if field else key) for key in {**old, **new}]
         return [d for key, name in keys for d in differences(old.get(key, _ABSENT), new.get(key, _ABSENT), name)]
+    if field.startswith("model.weights") and _ABSENT in (old, new):
+        return []
     information = field == "tokenizer.name" or (field.startswith("sources.") and field.endswith(".note"))
     return [] if information or old == new else [(field, old, new)]
 

@@ -15,18 +15,17 @@ from rulerkit.errors import TooLong, UserError, first_line
 from rulerkit.example import Example
 from rulerkit.hub import download, is_hub_id
 from rulerkit.models import Answer, Engine
+from rulerkit.models.fingerprints import WEIGHTS, file_edges, weight_files, weights_digests
 from rulerkit.paths import resolve
 from rulerkit.tokenizers import ON_HUB, Tokenizer, load_tokenizer
-
-_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
-_EDGE = 1 << 20  # bytes read at either end of a weight file for the fingerprint
 
 
 class Checkpoint:
     """A folder with a `config.json`, or a repository of the Hugging Face hub at one revision."""
 
-    def __init__(self, who: str, path: str, revision: str | None = None) -> None:
-        self.who, self.path, self.revision = who, path, revision
+    def __init__(self, who: str, path: str, revision: str | None = None, full: bool = False) -> None:
+        """`full`: every weight file is read whole to tell checkpoints apart."""
+        self.who, self.path, self.revision, self.full = who, path, revision, full
         place = resolve(path)
         self.folder: Path | None = place if place.is_dir() else None
         if self.folder and not (place / "config.json").is_file():
@@ -54,23 +53,31 @@ class Checkpoint:
     @cached_property
     def fingerprint(self) -> str:
         """16 hex digits over config.json, generation_config.json and the name, size, first and last MiB of every weight
-        file: they differ between checkpoints and stay the same when the folder moves."""
+        file: the rule of 21 November. It stays the same when the folder moves."""
         assert self.folder
         digest = hashlib.sha256()
         for name in ("config.json", "generation_config.json"):
             if path := self.file(name):
                 digest.update(f"{name}\n".encode() + path.read_bytes())
-        for path in sorted(path for pattern in _WEIGHTS for path in self.folder.glob(pattern)):
-            digest.update(f"{path.name} ".encode() + edges(path))
+        for path in sorted(path for pattern in WEIGHTS for path in self.folder.glob(pattern)):
+            digest.update(f"{path.name} ".encode() + file_edges(path))
         return digest.hexdigest()[:16]
+
+    @cached_property
+    def weights(self) -> dict[str, str]:
+        """The digests of a folder's weight files by rule."""
+        assert self.folder
+        return weights_digests(weight_files(self.folder), self.full)
 
     def tokenizer_spec(self) -> str:
         """What `load_tokenizer` takes to read this checkpoint's own tokenizer, at the same commit."""
         return self.path if self.folder or self.revision is None else str(self._download(self.commit, *ON_HUB))
 
     def identity(self) -> dict[str, Any]:
-        """What identifies this checkpoint: the hub id and its commit, or a folder's fingerprint."""
-        return {"fingerprint": self.fingerprint} if self.folder else {"path": self.path, "revision": self.commit}
+        """What identifies this checkpoint: the hub id and its commit, or the fingerprints of a folder."""
+        if not self.folder:
+            return {"path": self.path, "revision": self.commit}
+        return {"fingerprint": self.fingerprint, "weights": self.weights}
 
     def stop_ids(self, eos_token: str | None) -> list[int]:
         """The ids that end an answer: those of generation_config.json and config.json, and the tokenizer's own."""
@@ -220,21 +227,3 @@ def max_positions(config: Mapping[str, Any], yarn: bool = True) -> int | None:
         original = rope.get("original_max_position_embeddings") or limit
         limit = max(limit, original * (rope.get("factor") or 1))
     return int(limit)
-
-
-def edges(path: Path) -> bytes:
-    """The size of a file, and its first and last MiB, which differ between weight files."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        first = file.read(_EDGE)
-        file.seek(max(0, size - _EDGE))
-        return f"{size}\n".encode() + first + file.read(_EDGE)
-
-
-def fingerprint_loaded(network: Any) -> str:
-    """16 hex digits over the configuration of a model in memory and the shape and first values of every weight."""
-    digest = hashlib.sha256(f"{type(network).__qualname__}\n{network.config.to_json_string(use_diff=False)}".encode())
-    for name, weight in network.named_parameters():
-        first = weight.detach().reshape(-1)[:16].float().cpu().tolist()
-        digest.update(f"{name} {tuple(weight.shape)} {first}\n".encode())
-    return digest.hexdigest()[:16]

@@ -24,8 +24,9 @@ from rulerkit.errors import UserError
 from rulerkit.example import Example
 from rulerkit.hub import download, is_hub_id
 from rulerkit.models import Answer, Engine
-from rulerkit.models.checkpoints import Checkpoint, edges
+from rulerkit.models.checkpoints import Checkpoint
 from rulerkit.models.devices import environment, free_memory, loading, torch_module
+from rulerkit.models.fingerprints import file_digest, file_edges
 from rulerkit.paths import resolve
 from rulerkit.settings import takes
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
@@ -47,8 +48,9 @@ class RWKV(Engine):
         """Hub id, file and commit, or the fingerprint of a file; and the number formats of its layers."""
         formats = "+".join(sorted(set(re.findall(r"[fb][pf]\d+(?:i8)?", self._strategy))))
         if self._local:
-            fingerprint = hashlib.sha256(edges(self._local)).hexdigest()[:16]
-            return {"engine": "rwkv", "fingerprint": fingerprint, "dtype": formats}
+            edges = hashlib.sha256(file_edges(self._local)).hexdigest()[:16]
+            weights = {"full": file_digest(self._local)[:16]}
+            return {"engine": "rwkv", "fingerprint": edges, "weights": weights, "dtype": formats}
         commit = self._download("config.json").name  # downloads no weights
         hub = {"path": self.spec["path"], "file": self.spec["file"], "revision": commit}
         return {"engine": "rwkv", **hub, "dtype": formats}

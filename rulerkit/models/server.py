@@ -443,7 +443,7 @@ class Vllm(CheckpointEngine, ServerEngine):
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         super().__init__(spec)
-        self.checkpoint = Checkpoint(self.name, self.path, spec.get("revision"))
+        self.checkpoint = Checkpoint(self.name, self.path, spec.get("revision"), "fingerprint" in spec)
         self._more: dict[str, Any] = spec.get("engine_args", {})
         self._room: int | None = None  # tokens of one request, once a server is there
 

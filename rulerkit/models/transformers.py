@@ -16,8 +16,9 @@ from typing import Any
 from rulerkit.errors import UserError, first_line
 from rulerkit.example import Example
 from rulerkit.models import Answer
-from rulerkit.models.checkpoints import Checkpoint, CheckpointEngine, fingerprint_loaded
+from rulerkit.models.checkpoints import Checkpoint, CheckpointEngine
 from rulerkit.models.devices import environment, free_memory, loading, torch_module
+from rulerkit.models.fingerprints import loaded_digests, loaded_fingerprint
 from rulerkit.models.recurrent import is_mamba_ssm, mamba_ssm_options
 
 MODIFIERS = ("hf_overrides", "attn_implementation", "quantization")
@@ -40,13 +41,14 @@ class Transformers(CheckpointEngine):
             self._refuse_modifiers("a model that is loaded already")
             self.checkpoint = self._write_files(*loaded)
         else:
-            self.checkpoint = Checkpoint(self.name, spec["path"], spec.get("revision"))
+            self.checkpoint = Checkpoint(self.name, spec["path"], spec.get("revision"), "fingerprint" in spec)
 
     def identity(self) -> dict[str, Any]:
         """Hub id and commit, or the fingerprint of a folder or a loaded model; the dtype; the modifiers given."""
         if self._loaded:
             dtype = str(self._network.dtype).removeprefix("torch.")
-            return {"engine": "transformers", "loaded": fingerprint_loaded(self._network), "dtype": dtype}
+            fingerprints = {"loaded": loaded_fingerprint(self._network), "weights": loaded_digests(self._network)}
+            return {"engine": "transformers", **fingerprints, "dtype": dtype}
         modifiers = {key: self.spec[key] for key in MODIFIERS if key in self.spec}
         return {"engine": "transformers", **self.checkpoint.identity(), "dtype": self._dtype(), **modifiers}
 

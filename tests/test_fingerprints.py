@@ -1,0 +1,79 @@
+"""Every changed tensor changes the fingerprint of the weights, and records of earlier rules stay comparable."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from rulerkit.errors import UserError
+from rulerkit.inference.sameness import differences
+from rulerkit.models import fingerprints
+from rulerkit.models.fingerprints import weights_digests
+
+SHAPES = {"embedding": (400, 16), "norm": (7,), "head": (50, 50), "scale": (1,)}
+
+
+def save(folder: Path, changed: str = "", place: int = 0) -> list[Path]:
+    tensors = {name: np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for name, shape in SHAPES.items()}
+    if changed:
+        tensors[changed].flat[place] += 1
+    save_file(tensors, folder / "model.safetensors", {"written": changed})
+    return [folder / "model.safetensors"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(list(SHAPES)), st.integers(0, 1023), st.booleans())
+def test_one_value_near_an_end_of_a_tensor_changes_the_digest(
+    tmp_path_factory: pytest.TempPathFactory, name: str, place: int, at_end: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("weights")
+    place %= int(np.prod(SHAPES[name]))
+    plain = weights_digests(save(folder))
+    assert weights_digests(save(folder)) == plain
+    assert weights_digests(save(folder, name, -1 - place if at_end else place)) != plain
+
+
+def test_a_change_in_the_middle_of_a_tensor_is_seen_by_full_alone(tmp_path: Path) -> None:
+    plain = weights_digests(save(tmp_path), full=True)
+    changed = weights_digests(save(tmp_path, "embedding", 3000), full=True)
+    assert changed["tensors"] == plain["tensors"]
+    assert changed["full"] != plain["full"]
+
+
+def test_a_file_of_another_format_is_read_once_and_again_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RULERKIT_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "model.bin"
+    file.write_bytes(bytes(10_000))
+    first = weights_digests([file])
+    with monkeypatch.context() as without_reading:
+        without_reading.setattr(fingerprints.hashlib, "file_digest", None)
+        assert weights_digests([file]) == first
+    times = file.stat()
+    file.write_bytes(bytes(5_000) + b"x" + bytes(4_999))
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))  # as tools do that copy the times
+    assert weights_digests([file]) != first
+
+
+@pytest.mark.parametrize("cut", [1, 7, 8, 100, -1])
+def test_weights_that_are_cut_short_are_one_line(tmp_path: Path, cut: int) -> None:
+    [file] = save(tmp_path)
+    file.write_bytes(file.read_bytes()[:cut])
+    with pytest.raises(UserError, match=r"model\.safetensors cannot be read .*: copy or download them again"):
+        weights_digests([file])
+
+
+def test_records_are_compared_by_the_rules_that_both_hold() -> None:
+    old = {"model": {"fingerprint": "e"}}
+    new = {"model": {"fingerprint": "e", "weights": {"tensors": "a"}}}
+    full = {"model": {"fingerprint": "e", "weights": {"tensors": "a", "full": "f"}}}
+    other = {"model": {"fingerprint": "e", "weights": {"tensors": "b", "full": "g"}}}
+    assert differences(old, new) == differences(new, old) == differences(new, full) == []
+    assert differences(new, other) == [("model.weights.tensors", "a", "b")]
+    assert [field for field, *_ in differences(full, other)] == ["model.weights.tensors", "model.weights.full"]
+    assert differences(old, {"model": {"fingerprint": "x", "weights": {"tensors": "a"}}}) != []
