@@ -39,6 +39,7 @@ NAMES = {"job": "SLURM_JOB_ID", "node": "SLURMD_NODENAME", "gpus": "CUDA_VISIBLE
 def __getattr__(name):
     if name.startswith("_"):
         raise AttributeError(name)
+    name = name.replace("_", "-")
 
     def note(**more):
         row = {"model": name, "time": time.time(), "pid": os.getpid(), "asked": []}
@@ -79,7 +80,8 @@ outputs = "outputs"
 
 def held(name: str, gpus: int, **more: Any) -> dict[str, Any]:
     """The spec of a model that holds on."""
-    return {"name": name, "entry": f"held:{name}", "batch_size": BATCH, "gpus": gpus, **more}
+    entry = f"held:{name.replace('-', '_')}"  # a Python name
+    return {"name": name, "entry": entry, "batch_size": BATCH, "gpus": gpus, **more}
 
 
 class Job(NamedTuple):
