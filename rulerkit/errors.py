@@ -1,7 +1,18 @@
 """The one error that a user is meant to see: a single line that says what to do next."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from typing import Any
+
+_SECRET = "key|token|secret|password|passwd|authorization|credentials?"
+_SECRET_NAME = re.compile(rf"({_SECRET})(_env)?$", re.IGNORECASE)
+_SECRET_TEXT = re.compile(
+    # the user of a URL; what follows api_key=, "token": or Authorization: Bearer; the value of --api-key
+    rf"(://)[^/@\s]+(?=@)|((?:{_SECRET})[\"']?\s*[=:]\s*[\"']?(?:bearer\s+)?|--[\w-]*(?:{_SECRET})\s+)[^\s\"'&,;{{}}]+",
+    re.IGNORECASE,
+)
+_QUERY = re.compile(r"(https?://[^\s?]*\?)[^\s\"'#]*")
 
 
 class UserError(Exception):
@@ -35,6 +46,26 @@ def first_line(error: BaseException) -> str:
     """The first line of a library's message, without its full stop."""
     lines = str(error).strip().splitlines()
     return lines[0].strip().rstrip(".") if lines else type(error).__name__
+
+
+def redact(value: Any) -> Any:
+    """A text, or a mapping, as records and messages may show it: keys, passwords and what follows `?` in a URL are ***.
+
+    A name such as api_key or Authorization makes its value a secret.
+
+    >>> redact({"url": "https://me:pw@host/v1?code=1", "body": {"api_key": "sk-1", "max_tokens": 5}})
+    {'url': 'https://***@host/v1?***', 'body': {'api_key': '***', 'max_tokens': 5}}
+    """
+    if isinstance(value, str):
+        return _QUERY.sub(r"\1***", _SECRET_TEXT.sub(r"\1\2***", value))
+    if isinstance(value, list):
+        return [redact(item) for item in value]
+    if isinstance(value, Mapping):
+        secret = {
+            key for key, item in value.items() if isinstance(item, str | Mapping) and _SECRET_NAME.search(str(key))
+        }
+        return {key: "***" if key in secret else redact(item) for key, item in value.items()}
+    return value
 
 
 class ModelError(UserError):

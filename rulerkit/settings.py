@@ -25,7 +25,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from rulerkit.errors import UserError, suggestion, unknown
+from rulerkit.errors import UserError, redact, suggestion, unknown
 from rulerkit.lengths import parse_length
 from rulerkit.paths import home, resolve
 
@@ -260,8 +260,8 @@ class OpenAIKeys(ModelKeys, ServerKeys):
     """the server's address, such as http://localhost:8000/v1 (default https://api.openai.com/v1)"""
     serve: Annotated[Text, Field(pattern=r"\{port\}")] = LEFT_OUT
     """a command that starts the server and names its {port}, beside {path} and {key}, which are filled in"""
-    api_key_env: Text = LEFT_OUT
-    """the name of the environment variable that holds the key"""
+    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w{0,63}$")] = LEFT_OUT
+    """the name of the environment variable that holds the key, never the key itself"""
     prompt_path: Literal["auto", "ids", "text", "prefill", "chat"] = LEFT_OUT
     extra_body: Arguments = LEFT_OUT
     """a mapping of further fields of a request; null takes one away"""
@@ -412,7 +412,7 @@ def check(kind: type[AnyKeys], values: Mapping[str, Any], where: str = "", what:
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0])
-        value, literal = values[key], first["type"] == "literal_error"
+        value, literal = redact(values)[key], first["type"] == "literal_error"
         hint = suggestion(value, get_args(fields[key].annotation)) if literal else ""
         quotes = (
             "; texts that YAML reads otherwise (no, 1.10, dates) need quotes" if first["type"] == "string_type" else ""
@@ -584,7 +584,7 @@ def _suffix(differs: Mapping[str, Any]) -> str:
     """`-template_base`: how a variant's name says what differs; long values by their digest."""
     suffix = ""
     for key, value in differs.items():
-        short = re.sub(r"[^A-Za-z0-9._]+", "-", str(value)).strip("-")
+        short = re.sub(r"[^A-Za-z0-9._]+", "-", str(redact(value))).strip("-")
         if not 0 < len(short) <= 24:
             short = hashlib.sha256(str(value).encode()).hexdigest()[:8]
         suffix += f"-{key}_{short}"

@@ -438,9 +438,7 @@ def test_a_folder_is_known_by_its_files_wherever_it_lies(folder: Path, tmp_path:
     changed = load_model(str(copy)).identity()
     assert changed["fingerprint"] != identity["fingerprint"]
     assert changed["weights"] != identity["weights"]
-    environment = load_model(str(folder)).environment()
-    assert set(environment["packages"]) == {"torch", "transformers"}
-    assert environment["path"] == str(folder)
+    assert load_model(str(folder)).environment()["path"] == str(folder)
 
 
 @needs_torch

@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
@@ -18,13 +18,14 @@ from typing import Any
 
 import pytest
 
+import rulerkit as rk
 import rulerkit.models.client as sending
 from rulerkit.errors import UserError
 from rulerkit.example import Example
 from rulerkit.generation import Examples, generate
 from rulerkit.inference import predict
-from rulerkit.models import Answer, load_model
-from rulerkit.models.client import retry_after
+from rulerkit.models import Answer, Failure, load_model
+from rulerkit.models.client import Reply, RequestError, read_reply, retry_after
 from rulerkit.prompt_format import DIRECT
 from rulerkit.scoring import string_match_all
 from rulerkit.tasks import THIRTEEN, read_answer, task
@@ -32,6 +33,7 @@ from rulerkit.tokenizers import Tokenizer, load_tokenizer
 from tests.tiny_llama import save_llama
 
 Reaction = tuple[int, dict[str, str], Any]  # status, headers, JSON
+RESET, HALF = 0, 1  # in place of a status: the connection is cut before, or within, the reply
 
 
 class Reader(ThreadingHTTPServer):
@@ -99,7 +101,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         server = self.server
-        assert "//" not in self.path
+        assert self.path.partition("?")[0] in ("/v1/completions", "/v1/chat/completions")
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with server.count:
             server.seen.append(body)
@@ -115,9 +117,15 @@ class Handler(BaseHTTPRequestHandler):
         finally:
             with server.count:
                 server.at_once -= 1
-        if server.dead.is_set():
-            self.connection.shutdown(socket.SHUT_RDWR)
+        if reaction[0] == HALF:
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b'{"choices": [{"text": "half of an')
+        if server.dead.is_set() or reaction[0] in (HALF, RESET):
             self.close_connection = True
+            with suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
         else:
             self.reply(*reaction)
 
@@ -160,9 +168,9 @@ def some(model: Any, number: int = 6, name: str = "niah_single_1", length: int =
     return generate(task(name).with_corpora("builtin"), length, number, prompt_format=model.prompt_format)
 
 
-def told(model: Any, examples: Examples) -> tuple[dict[int, Answer], str]:
-    """The answers by index, and the error in the end, which must be one line."""
-    answers: dict[int, Answer] = {}
+def told(model: Any, examples: Examples) -> tuple[dict[int, Any], str]:
+    """The answers or failures by index, and the error in the end, which must be one line."""
+    answers: dict[int, Answer | Failure] = {}
     failure = ""
     try:
         for example, answer in model.answer(examples):
@@ -235,8 +243,9 @@ def test_a_cell_is_stored_with_its_path_and_what_it_took(server: Reader, tmp_pat
     }
     about = cell.record["environment"]
     assert about["base_url"] == server.url
-    assert about["server"] == {"exact_tokenizer": True, "owned_by": "tests", "model": "m-0613"}
+    assert about["server"] == {"exact_tokenizer": True, "owned_by": "tests"}
     usage = cell.rows[0]["usage"]
+    assert (usage["server_model"], usage["server_finish_reason"]) == ("m-0613", "stop")
     spent = (usage["prompt_tokens"] - 128) * 10 + 128 * 5 + usage["completion_tokens"] * 30
     assert usage["cost"] == pytest.approx(spent / 1e6)
     assert all(body["seed"] == 7 for body in server.seen)
@@ -428,46 +437,145 @@ def test_newer_models_want_another_name_for_the_limit(server: Reader) -> None:
 # --- servers that misbehave -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("status", "headers"),
-    [(500, {}), (503, {"Retry-After": "0.1"}), (429, {"Retry-After": "1"}), (429, {"retry-after-ms": "80"})],
-)
-def test_every_third_request_fails_and_nothing_is_lost(
-    server: Reader, tmp_path: Path, status: int, headers: dict[str, str]
-) -> None:
-    server.behave = nth(3, lambda: (status, headers, {"error": {"message": "busy", "type": "server_error"}}))
-    model = client(server, concurrency=3)
-    start = time.perf_counter()
-    cell = predict(model, examples := some(model, 12), tmp_path / "run", progress=False)
-    assert cell.complete
-    assert len(server.real) > 12
-    assert all(string_match_all(row["pred"], row["outputs"]) == 1 for row in cell.rows)
-    assert len(examples) == len(cell.rows)
-    if headers.get("Retry-After") == "1":
-        assert time.perf_counter() - start > 1
+def error(message: str, **more: Any) -> dict[str, Any]:
+    return {"error": {"message": message, **more}}
 
 
-def test_what_fails_for_good_is_told_after_all_others_are_stored(server: Reader, tmp_path: Path) -> None:
-    model = client(server, concurrency=3, max_retries=2)
-    examples = some(model, 9)
-    bad = [examples[i].ids.tolist() for i in (1, 4)]
+def choice(**more: Any) -> dict[str, Any]:
+    """A reply with this choice, of a completion and of a chat alike."""
+    return {"choices": [more], "usage": {"completion_tokens": 3}}
+
+
+def said(finish: str | None, content: Any = "half", **more: Any) -> dict[str, Any]:
+    return choice(finish_reason=finish, text=content, message={"role": "assistant", "content": content, **more})
+
+
+ONCE: list[Reaction] = [
+    (500, {}, error("busy")),
+    (200, {}, choice()),
+    (503, {"Retry-After": "0.1"}, "<html>Service Unavailable</html>"),
+    (200, {}, said("tool_calls", None, tool_calls=[{"id": "1"}])),
+    (429, {"Retry-After": "0.1"}, error("slow down")),
+    (200, {}, said("network_error")),
+    (RESET, {}, None),
+    (200, {}, said("insufficient_system_resource", "")),
+    (HALF, {}, None),
+    (200, {}, said(None, "no reason for the end")),
+    (200, {}, "<html>It works!</html>"),
+    (200, {}, said("stop", [{"type": "text", "text": "a list"}])),
+    (200, {}, error("overloaded", code="server_error")),
+    (200, {}, said("stop", None)),
+    (200, {}, {"choices": []}),
+    (200, {}, {"choices": [{"message": "a text", "finish_reason": "stop"}], "usage": []}),
+    (429, {"retry-after": "soon"}, {"detail": ["too", "many"]}),
+    (200, {}, {"choices": [{"message": None, "text": "", "finish_reason": "stop"}], "usage": {"completion_tokens": 0}}),
+]
+"""What the hostile server does at the first request for a prompt, one after the other."""
+
+ALWAYS: list[tuple[Reaction, str, bool]] = [
+    ((400, {}, error("not\nthis one")), "HTTP 400: not this one", False),
+    ((400, {}, error("filtered", code="content_filter")), "HTTP 400: filtered", True),
+    ((200, {}, said("SAFETY")), "the service declined (safety)", True),
+    ((200, {}, said("stop", "", refusal="I cannot.")), "the service declined (I cannot.)", True),
+    ((200, {}, said("function_call")), "the server broke off (finish_reason function_call)", False),
+    ((200, {}, choice()), "the server broke off (finish_reason None)", False),
+    ((500, {}, error("the card fell off the bus")), "HTTP 500: the card fell off the bus", False),
+]
+"""What it does with a few prompts however often it is asked, the reason in the ledger, and whether that is a refusal."""
+
+
+def test_what_can_be_answered_is_whatever_a_server_does(server: Reader, tmp_path: Path) -> None:
+    """Two models behind it, all tasks; the first prompt of each is refused. The second run asks only for the rest."""
+    started: dict[str, int] = {}
+    doomed: dict[str, tuple[Reaction, str, bool]] = {}
+    lock = threading.Lock()
 
     def behave(body: dict[str, Any]) -> Reaction | None:
-        if body["prompt"] == bad[0]:
-            return 500, {}, {"error": {"message": "EngineDeadError"}}
-        return (400, {}, {"error": {"message": "not\nthis one"}}) if body["prompt"] == bad[1] else None
+        if body["max_tokens"] == 16:
+            return None
+        prompt = json.dumps(body.get("prompt") or body["messages"])
+        with lock:
+            first = prompt not in started
+            number = started.setdefault(prompt, len(started))
+            if number % 5 == 0 and number // 5 < 2 * len(ALWAYS):
+                doomed.setdefault(prompt, ALWAYS[number // 5 % len(ALWAYS)])
+        if prompt in doomed:
+            return doomed[prompt][0]
+        if number % 29 == 1 and first:
+            server.released.wait(4)  # longer than the client waits
+        return ONCE[number % len(ONCE)] if first else None
 
     server.behave = behave
-    words = "2 of 9 requests to .* failed .*(EngineDeadError|not this one).*(EngineDeadError|not this one)"
-    with pytest.raises(UserError, match=words):
-        predict(model, examples, tmp_path / "run", progress=False)
-    assert sum(body["prompt"] == bad[0] for body in server.real) == 3
-    assert sum(body["prompt"] == bad[1] for body in server.real) == 1
+    common = {"path": "m", "base_url": server.url, "tokenizer": "builtin", "timeout": 2.5, "max_retries": 2}
+    models = [{**common, "name": path, "prompt_path": path} for path in ("ids", "chat")]
+    study = rk.study(models=models, lengths=[2048], num_examples=3, outputs=str(tmp_path))
+    cells = rk.evaluate(study, progress=False)
+    assert len(cells) == 26
+    assert all(string_match_all(row["pred"], row["outputs"]) == 1 for cell in cells for row in cell.rows)
+    ledger = [json.loads(line) for file in tmp_path.rglob("*.failures.jsonl") for line in file.read_text().splitlines()]
+    expected = sorted((reason, refused) for _, reason, refused in doomed.values())
+    assert sorted((entry["reason"], entry["refused"]) for entry in ledger) == expected
+    assert len(doomed) == 2 * len(ALWAYS)
+    assert sum(len(cell.rows) for cell in cells) == 26 * 3 - len(doomed)
     server.behave = lambda body: None
     asked = len(server.real)
-    cell = predict(model, examples, tmp_path / "run", progress=False)
-    assert cell.complete
-    assert len(server.real) == asked + 2
+    cells = rk.evaluate(study, progress=False)
+    assert all(cell.complete for cell in cells)
+    assert len(server.real) == asked + len(doomed)
+
+
+@pytest.mark.parametrize("status", [500, 429, 400, RESET])
+def test_a_storm_of_failures_ends_the_sending(server: Reader, status: int) -> None:
+    model = client(server, concurrency=2, max_retries=1)
+    examples = some(model, 40)
+    server.behave = lambda body: (status, {}, error("no")) if body["max_tokens"] != 16 else None
+    failed, problem = told(model, examples)
+    assert "6 requests to http" in problem
+    assert "in a row had no answer" in problem
+    assert 6 <= len(failed) <= 10
+    assert all(isinstance(failure, Failure) for failure in failed.values())
+
+
+def test_a_wait_that_a_server_asks_for_holds_all_requests(server: Reader) -> None:
+    server.behave = nth(3, lambda: (429, {"Retry-After": "1"}, error("busy")))
+    model = client(server, concurrency=3)
+    start = time.perf_counter()
+    answers, problem = told(model, examples := some(model, 6))
+    assert (problem, right(examples, answers)) == ("", [True] * 6)
+    assert time.perf_counter() - start > 1
+
+
+@pytest.mark.parametrize(
+    ("finish", "text", "tokens", "expected"),
+    [
+        ("stop", "done", None, "stop"),
+        ("end_turn", "done", 1, "stop"),
+        ("MAX_TOKENS", "The", 1, "length"),
+        ("stop", "", 1, "stop"),
+        ("stop", "", None, "stop"),
+        ("stop", "", 0, None),
+        ("length", "", 5, None),
+        ("stop", None, 5, None),
+        (None, "done", 1, None),
+        ("tool_calls", "done", 1, None),
+        ("OTHER", "done", 1, None),
+        ("content_filter", "done", 1, None),
+    ],
+)
+def test_an_answer_has_a_text_and_a_known_end(finish: Any, text: Any, tokens: Any, expected: str | None) -> None:
+    form = load_model("perfect").prompt_format
+    choice = {"finish_reason": finish, "message": {"content": text}}
+    reply = Reply.model_validate(
+        {"choices": [choice], "usage": {"completion_tokens": tokens}, "model": "m-1", "system_fingerprint": "fp"}
+    )
+    if expected is None:
+        with pytest.raises(RequestError):
+            read_reply(reply, form)
+        return
+    answer = read_reply(reply, form)
+    assert (answer.text, answer.finish_reason) == (text, expected)
+    usage = dict(answer.usage or {})
+    assert (usage["server_finish_reason"], usage["server_model"], usage["system_fingerprint"]) == (finish, "m-1", "fp")
 
 
 def test_a_timed_out_request_waits_until_all_others_were_sent(server: Reader) -> None:
@@ -507,18 +615,6 @@ def test_a_server_that_hangs_is_told_of_and_not_waited_for_forever(server: Reade
         _ = fresh.server
 
 
-def test_a_single_request_that_always_hangs_is_given_up_after_its_retries(server: Reader) -> None:
-    model = client(server, concurrency=2, timeout=1, max_retries=1)
-    examples = some(model, 4)
-    slow = examples[2].ids.tolist()
-    server.behave = lambda body: server.released.wait(20) and None if body["prompt"] == slow else None
-    answers, error = told(model, examples)
-    assert sorted(answers) == [0, 1, 3]
-    assert "1 of 4 requests" in error
-    assert "no answer within 2 s" in error
-    assert sum(body["prompt"] == slow for body in server.real) == 2
-
-
 def test_a_server_that_cuts_the_prompt_is_found_out(server: Reader, tmp_path: Path) -> None:
     def amend(body: dict[str, Any], reply: dict[str, Any]) -> None:
         reply["usage"]["prompt_tokens"] = min(512, reply["usage"]["prompt_tokens"])
@@ -540,44 +636,6 @@ def test_a_server_that_gives_the_prompt_back_is_found_out(server: Reader, tmp_pa
     model = client(server)
     with pytest.raises(UserError, match="returned the prompt of example"):
         predict(model, some(model), tmp_path / "run", progress=False)
-
-
-def test_refusals_cuts_and_empty_answers_are_kept_as_what_they_are(server: Reader) -> None:
-    model = client(server, prompt_path="chat", concurrency=1)
-    endings: list[dict[str, Any]] = [
-        {"finish_reason": "content_filter", "message": {"role": "assistant", "content": None}},
-        {"finish_reason": "stop", "message": {"role": "assistant", "content": None, "refusal": "I cannot."}},
-        {"finish_reason": "length", "message": {"role": "assistant", "content": "The"}},
-        {"finish_reason": "stop", "message": {"role": "assistant", "content": ""}},
-        {"finish_reason": None, "message": {"role": "assistant", "content": "done"}},
-        {"finish_reason": "SAFETY", "message": {"role": "assistant", "content": "Half"}},
-    ]
-    examples = some(model, 7)
-    order = [model.prompt_format.around and examples[i].prompt for i in range(7)]
-
-    def behave(body: dict[str, Any]) -> Reaction | None:
-        words = "The response was filtered"
-        filtered = 400, {}, {"error": {"message": words, "code": "content_filter"}}
-        return filtered if body["messages"][0]["content"] == order[6] else None
-
-    def amend(body: dict[str, Any], reply: dict[str, Any]) -> None:
-        if (text := body["messages"][0]["content"]) in order:
-            reply["choices"][0] |= endings[order.index(text)]
-
-    server.behave, server.amend = behave, amend
-    answers, error = told(model, examples)
-    assert error == ""
-    got = [(answers[i].text, answers[i].finish_reason) for i in range(7)]
-    assert got == [
-        ("", "refused"),
-        ("I cannot.", "refused"),
-        ("The", "length"),
-        ("", "stop"),
-        ("done", "stop"),
-        ("Half", "refused"),
-        ("", "refused"),
-    ]
-    assert "filtered" in (answers[6].usage or {})["server_says"]
 
 
 def test_a_thought_that_the_server_takes_apart_is_put_back(server: Reader) -> None:
@@ -612,6 +670,25 @@ def test_a_key_is_sent_and_never_told(server: Reader, monkeypatch: pytest.Monkey
     with pytest.raises(UserError, match="never the key itself") as caught:
         client(server, api_key_env="sk-very-secret-0123456789")
     assert "secret" not in str(caught.value)
+
+
+def test_secrets_of_a_mapping_stand_in_no_record_and_no_message(server: Reader, tmp_path: Path) -> None:
+    hidden = {
+        "base_url": server.url.replace("//", "//me:hush-1@") + "?code=hush-2",
+        "extra_body": {"api_key": "hush-3", "headers": {"Authorization": "Bearer hush-4"}, "stop_token_ids": [1]},
+    }
+    model = client(server, **hidden)
+    predict(model, some(model, 1), tmp_path / "run", progress=False)
+    assert server.seen[-1]["api_key"] == "hush-3"
+    server.behave = lambda body: (403, {}, error(f"no access for {body}"))
+    problem = told(model, some(model, 1))[1]
+    assert "refuses: HTTP 403" in problem
+    with pytest.raises(UserError) as caught:
+        client(server, **hidden | {"extra_body": {}, "base_url": "ftp://me:hush-5@host?key=hush-6"})
+    record = (tmp_path / "run/m/niah_single_1/1024.json").read_text()
+    assert all("hush" not in text for text in (problem, str(caught.value), record))
+    assert json.loads(record)["environment"]["base_url"] == server.url.replace("//", "//***@") + "?***"
+    assert json.loads(record)["result"]["model"]["extra_body"]["stop_token_ids"] == [1]
 
 
 def test_an_address_may_end_in_a_slash(server: Reader) -> None:
@@ -654,9 +731,9 @@ def test_a_server_that_dies_half_way_loses_only_what_was_under_way(server: Reade
     examples = some(model, 12)
     _ = model.server
     server.behave = nth(5, lambda: (server.dead.set(), server.socket.close(), (200, {}, {}))[2])
-    with pytest.raises(UserError, match=r"in a row had no answer|requests to .* failed"):
+    with pytest.raises(UserError, match="in a row had no answer"):
         predict(model, examples, tmp_path / "run", progress=False)
-    rows = next(iter((tmp_path / "run").rglob("*.jsonl"))).read_text().splitlines()
+    rows = (tmp_path / "run/m/niah_single_1/1024.jsonl").read_text().splitlines()
     assert len(rows) >= 3
     assert all(json.loads(row)["finish_reason"] == "stop" for row in rows)
 

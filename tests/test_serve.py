@@ -22,7 +22,8 @@ from rulerkit.generation import generate
 from rulerkit.inference import predict
 from rulerkit.inference.evaluation import close
 from rulerkit.models import load_model
-from rulerkit.models.process import Address, ServerProcess, last_error
+from rulerkit.models.client import Address
+from rulerkit.models.process import ServerProcess, last_error
 from rulerkit.models.server import ServerEngine
 from rulerkit.scoring import string_match_all
 from rulerkit.tasks import THIRTEEN, task
@@ -440,8 +441,9 @@ def test_a_server_is_healthy_by_health_or_by_its_list_of_models() -> None:
 def test_a_server_that_ignores_the_end_is_killed(tmp_path: Path) -> None:
     stubborn = f"trap '' TERM; echo deaf; : {tmp_path}; while true; do sleep 0.2; done"
     process = ServerProcess("stubborn", lambda address: ["/bin/bash", "-c", stubborn], {}, timeout=2)
+    time.sleep(3)
     with pytest.raises(UserError, match="it said last: deaf"):
-        process.ready.result(40)
+        process.poll()
     process.close()
     process.log.unlink()
     assert gone_within(1, str(tmp_path))

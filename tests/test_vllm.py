@@ -29,8 +29,7 @@ from rulerkit.generation import Examples, generate
 from rulerkit.inference.cells import Cell
 from rulerkit.inference.evaluation import close, evaluate
 from rulerkit.models import load_model
-from rulerkit.models.client import Reply, RequestError
-from rulerkit.models.process import Address
+from rulerkit.models.client import Address, Reply, RequestError
 from rulerkit.models.server import PrefixOrder, Vllm
 from rulerkit.studies import Study
 from rulerkit.tasks import THIRTEEN, task
@@ -238,7 +237,7 @@ def test_what_the_server_read_must_be_what_it_was_sent(tmp_path: Path) -> None:
 
     def reply(**choice: Any) -> Reply:
         whole = {"prompt_token_ids": [5, 6, 7], "token_ids": [70, 71], "finish_reason": "length", **choice}
-        return Reply({"choices": [whole], "usage": {"prompt_tokens": 3}}, 0.1)
+        return Reply.model_validate({"choices": [whole], "usage": {"prompt_tokens": 3}})
 
     answer = one.read(asked, reply())
     assert (answer.finish_reason, answer.num_tokens, answer.usage["prompt_tokens"]) == ("length", 2, 3)

@@ -120,6 +120,11 @@ class CheckpointEngine(Engine):
         """config.json with `hf_overrides` merged in."""
         return merge_config(self.checkpoint.config, self.spec.get("hf_overrides", {}))
 
+    def dtype(self, device: str) -> str:
+        """The spec's number format; for `auto` float32 on a CPU, else bfloat16."""
+        wanted = str(self.spec.get("dtype", "auto"))
+        return wanted if wanted != "auto" else "float32" if device == "cpu" else "bfloat16"
+
     def limit(self) -> int | None:
         """The tokens allowed for prompt and answer together: `max_length`, else the positions of the configuration."""
         if "max_length" in self.spec:

@@ -3,7 +3,6 @@
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from typing import Any
 
 from rulerkit.errors import UserError, first_line
@@ -18,11 +17,10 @@ def torch_module() -> Any:
     return torch
 
 
-def environment(package: str, device: str) -> dict[str, Any]:
-    """The versions of torch and of a package that uses it, and the name of the GPU, if the device is one."""
+def gpu_name(device: str) -> str | None:
+    """The name of a GPU; None where the device is no GPU."""
     cuda = torch_module().cuda
-    gpu = cuda.get_device_name(device) if device.startswith("cuda") and cuda.is_available() else None
-    return {"packages": {name: version(name) for name in ("torch", package)}, "gpu": gpu}
+    return str(cuda.get_device_name(device)) if device.startswith("cuda") and cuda.is_available() else None
 
 
 @contextmanager

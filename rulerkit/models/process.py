@@ -15,60 +15,19 @@ import stat
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import httpx2
-
-from rulerkit.errors import UserError
+from rulerkit.errors import UserError, redact
 from rulerkit.models import guard
+from rulerkit.models.client import Address
 
 START_TIMEOUT = 1800.0  # seconds in which a server must answer
-
-
-class Address(NamedTuple):
-    """Where a server listens, such as http://127.0.0.1:8000/v1, and the key that it asks for."""
-
-    url: str
-    key: str
-
-    @property
-    def port(self) -> str:
-        """The port of a server on this machine."""
-        return self.url.removesuffix("/v1").rpartition(":")[2]
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """How it is asked: with its key, and without a proxy where it is on this machine."""
-        local = self.url.startswith(("http://127.", "http://localhost", "http://[::1]"))
-        return {"headers": {"Authorization": f"Bearer {self.key}"}, "trust_env": not local}
-
-    def get(self, page: str, timeout: float = 2.0) -> tuple[int, str]:
-        """The status and the text of a page beside `/v1`; status 0 where nothing answers."""
-        try:
-            reply = httpx2.get(self.url.removesuffix("/v1") + page, timeout=timeout, **self.options)
-        except (httpx2.HTTPError, httpx2.InvalidURL):
-            return 0, ""
-        return reply.status_code, reply.text
-
-    def models(self) -> list[dict[str, Any]]:
-        """What the server says it serves, each with its `id`; nothing where it has no such list."""
-        try:
-            entries = json.loads(self.get("/v1/models", 30)[1])["data"]
-            return [entry for entry in entries if isinstance(entry["id"], str)]
-        except (ValueError, KeyError, TypeError):
-            return []
-
-    def healthy(self) -> bool:
-        """Whether `/health` answers 200, or, where there is no such page, `/v1/models`."""
-        status = self.get("/health")[0]
-        return status == 200 or (400 <= status < 500 and self.get("/v1/models")[0] == 200)
+_LOOK = 0.5  # seconds between two looks at a server that loads
 
 
 Command = Callable[[Address], Sequence[str]]
@@ -76,14 +35,16 @@ Command = Callable[[Address], Sequence[str]]
 
 
 class ServerProcess:
-    """A server that this process started; `ready` is done once it is healthy, with an error where it never gets so."""
+    """A server that this process started; `poll` tells when it is ready, and that it has ended."""
 
     def __init__(
         self, name: str, command: Command, environment: Mapping[str, str], timeout: float | None = None
     ) -> None:
         self.name, self.timeout = name, timeout or START_TIMEOUT
         self.address = Address(f"http://127.0.0.1:{_free_port()}/v1", secrets.token_hex(16))
-        self.ready: Future[None] = Future()
+        self.ready = False
+        self._failed = False
+        self._start = self._last_look = time.monotonic()
         descriptor, log = tempfile.mkstemp(prefix=f"rulerkit-{name}-", suffix=".log")
         self.log = Path(log)
         call = [sys.executable, "-P", str(guard.__file__), str(os.getpid()), *command(self.address)]
@@ -96,66 +57,32 @@ class ServerProcess:
                 env={**os.environ, **environment, "VLLM_API_KEY": self.address.key},  # never on the command line
                 start_new_session=True,  # a terminal's Ctrl-C is for this process alone
             )
-        self._watcher = threading.Thread(target=self._watch, name=f"start of {name}", daemon=True)
-        self._watcher.start()
+        self.pid = self._process.pid  # the guard's, which is that of the server's session
         atexit.register(self.close)
 
-    @property
-    def pid(self) -> int:
-        """The guard's process id, which is that of the server's session."""
-        return self._process.pid
+    def poll(self) -> None:
+        """See whether the server is healthy by now; `UserError` where it has ended, or does not get healthy in time."""
+        status, now = self._process.poll(), time.monotonic()
+        if status is not None:
+            self._fail(
+                f"{'ended' if self.ready else 'did not start'} (exit status {status}): {last_error(self._text())}; its log is "
+                f"{self.log}; answers so far are kept"
+            )
+        elif not self.ready and now > self._last_look + _LOOK:
+            self.ready, self._last_look = self.address.healthy(), now
+            if not self.ready and now > self._start + self.timeout:
+                self._fail(
+                    f"did not get healthy within {self.timeout:g} s (`/health` and `/v1/models` do not answer 200); it said "
+                    f"last: {self.progress() or 'nothing'}; its log is {self.log}; `start_timeout: SECONDS` waits longer"
+                )
 
-    @property
-    def ended(self) -> bool:
-        """Whether the server is gone."""
-        return self._process.poll() is not None
+    def _fail(self, reason: str) -> None:
+        self._failed = True
+        raise UserError(f"model {self.name}: its server {reason}")
 
     def close(self) -> None:
         """End the server and all its processes; returns once they are gone. The log goes too, but for that of a failure."""
         atexit.unregister(self.close)
-        failed = self.ended or (self.ready.done() and self.ready.exception() is not None)
-        self._stop()
-        self._watcher.join()
-        if not failed:
-            self.log.unlink(missing_ok=True)
-
-    def error(self) -> BaseException:
-        """Why the server ended, in one line; its log is kept."""
-        self._watcher.join()
-        return self.ready.exception() or self._end("ended")
-
-    def _end(self, did: str) -> UserError:
-        return UserError(
-            f"model {self.name}: its server {did} (exit status {self._process.poll()}): {last_error(self._text())}; its log "
-            f"is {self.log}; answers so far are kept"
-        )
-
-    def progress(self) -> str:
-        """The last line of the log, which tells what is being loaded."""
-        lines = [_STAMP.sub("", line).strip() for line in re.split(r"[\r\n]", self._text(last=4000))]
-        return next((line for line in reversed(lines) if line and not _WARNING.search(line)), "")
-
-    def _watch(self) -> None:
-        until = time.monotonic() + self.timeout
-        while not self.ended and time.monotonic() < until:
-            if self.address.healthy():
-                self.ready.set_result(None)
-                return
-            time.sleep(0.5)
-        if self.ended:
-            self.ready.set_exception(self._end("did not start"))
-            return
-        last = self.progress()
-        self._stop()
-        self.ready.set_exception(
-            UserError(
-                f"model {self.name}: its server did not get healthy within {self.timeout:g} s (`/health` and `/v1/models` do "
-                f"not answer 200); it said last: {last or 'nothing'}; its log is {self.log}; `start_timeout: SECONDS` waits "
-                "longer"
-            )
-        )
-
-    def _stop(self) -> None:
         if self._process.stdin:
             with suppress(OSError):
                 self._process.stdin.close()
@@ -163,11 +90,18 @@ class ServerProcess:
             self._process.wait(guard.GRACE + 5)
         self._process.kill()
         self._process.wait()
+        if not self._failed:
+            self.log.unlink(missing_ok=True)
+
+    def progress(self) -> str:
+        """The last line of the log, which tells what is being loaded."""
+        lines = [_STAMP.sub("", line).strip() for line in re.split(r"[\r\n]", self._text(last=4000))]
+        return next((line for line in reversed(lines) if line and not _WARNING.search(line)), "")
 
     def _text(self, last: int = 200_000) -> str:
         with self.log.open("rb") as file:
             file.seek(max(0, self.log.stat().st_size - last))
-            return file.read().decode(errors="replace")
+            return str(redact(file.read().decode(errors="replace")))
 
 
 _WARNING = re.compile(r"warn|^@|^[\w.]+ = |\($")

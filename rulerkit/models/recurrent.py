@@ -16,6 +16,7 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
+from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from rulerkit.example import Example
 from rulerkit.hub import download, is_hub_id
 from rulerkit.models import Answer, Engine
 from rulerkit.models.checkpoints import Checkpoint
-from rulerkit.models.devices import environment, free_memory, loading, torch_module
+from rulerkit.models.devices import free_memory, gpu_name, loading, torch_module
 from rulerkit.models.fingerprints import file_digest, file_edges
 from rulerkit.paths import resolve
 from rulerkit.settings import takes
@@ -56,10 +57,11 @@ class RWKV(Engine):
         return {"engine": "rwkv", **hub, "dtype": formats}
 
     def environment(self) -> dict[str, Any]:
-        """Package versions, the GPU's name, the strategy, and the path as given."""
+        """The version of the rwkv package, the GPU's name, the strategy, and the path as given."""
         self._package()
-        versions = environment("rwkv", "cuda" if "cuda" in self._strategy else "cpu")
-        return versions | {"strategy": self._strategy, "path": self.spec["path"]}
+        gpu = gpu_name("cuda" if "cuda" in self._strategy else "cpu")
+        packages = {"rwkv": version("rwkv")}
+        return {"packages": packages, "gpu": gpu, "strategy": self._strategy, "path": self.spec["path"]}
 
     def tokenizer(self) -> Tokenizer:
         """The spec's tokenizer, else the World vocabulary of the package."""

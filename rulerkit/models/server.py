@@ -17,27 +17,26 @@ import shlex
 import sys
 import time
 from bisect import bisect_left, insort
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any, ClassVar, NamedTuple
 
-from rulerkit.errors import UserError
+from rulerkit.errors import UserError, redact
 from rulerkit.example import Example
 from rulerkit.gpus import visible_gpus
-from rulerkit.models import FORMAT_KEYS, Answer, Engine, load_model
+from rulerkit.models import FORMAT_KEYS, Answer, Engine, Failure, load_model
 from rulerkit.models.checkpoints import Checkpoint, CheckpointEngine
-from rulerkit.models.client import REFUSED, Client, Reply, RequestError, read_reply, read_usage
-from rulerkit.models.devices import torch_module
-from rulerkit.models.process import Address, ServerProcess, find_servers
+from rulerkit.models.client import Address, Client, Reply, RequestError, read_finish, read_reply, read_usage
+from rulerkit.models.devices import gpu_name, torch_module
+from rulerkit.models.process import ServerProcess, find_servers
 from rulerkit.paths import resolve
 from rulerkit.prompt_format import PromptFormat, prompt_format
-from rulerkit.settings import takes
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
 CHATS = ("prefill", "chat")
@@ -64,6 +63,11 @@ class PrefixOrder:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    @property
+    def first(self) -> Example:
+        """The first prompt."""
+        return self._waiting[0]
 
     def add(self, example: Example) -> None:
         insort(self._waiting, example, key=_sort_key)
@@ -108,7 +112,7 @@ class Replica:
     @property
     def loading(self) -> bool:
         """Whether it was started and is not healthy yet."""
-        return self.process is not None and not self.process.ready.done()
+        return self.process is not None and not self.process.ready
 
 
 class Request(NamedTuple):
@@ -178,7 +182,7 @@ class ServerEngine(Engine):
         ServerEngine._running = self
         groups = self._gpu_groups()
         for number, gpus in enumerate(groups):
-            variables = self.variables() | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else _processor(number))
+            variables = self.variables() | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})
             name = self.name if len(groups) == 1 else f"{self.name}-replica{number + 1}"
             process = ServerProcess(name, self.command, variables, self.spec.get("start_timeout"))
             self.replicas.append(Replica(number, process.address, process))
@@ -206,30 +210,36 @@ class ServerEngine(Engine):
 
     def wait_until_ready(self) -> None:
         """Wait until all servers that were started are healthy, saying what they load. Raises where none gets so."""
-        while any(each.loading for each in self.alive()):
+        while any(replica.loading for replica in self.alive()):
             self._wait([])
 
-    def _wait(self, requests: Iterable[Future[Reply]]) -> set[Future[Any]]:
-        """Wait a moment for the end of a request, or of the loading, of which every few seconds a line is said."""
-        loading = [each.process for each in self.replicas if each.process and each.loading]
-        if loading and time.monotonic() > self._next_word and (text := loading[0].progress()):
+    def _wait(self, requests: Collection[Future[Reply]]) -> set[Future[Reply]]:
+        """The requests that end within a moment. What is being loaded is said every few seconds."""
+        loading = next((replica.process for replica in self.replicas if replica.process and replica.loading), None)
+        if loading and time.monotonic() > self._next_word and (text := loading.progress()):
             from tqdm import tqdm
 
             tqdm.write(f"loading {self.name}: {text[:120]}", file=sys.stderr)
             self._next_word = time.monotonic() + _SAY
-        futures: list[Future[Any]] = [*requests, *(each.ready for each in loading)]
-        return wait(futures, timeout=_TICK, return_when=FIRST_COMPLETED).done
+        if not requests:
+            time.sleep(_TICK)
+        return wait(requests, timeout=_TICK, return_when=FIRST_COMPLETED).done
 
     def alive(self) -> list[Replica]:
         """The servers that have not ended; the end of one is said. Raises `UserError` where all have."""
         for replica in self.replicas:
-            if replica.process and replica.process.ended and not replica.gone:
-                self._lost(replica, str(replica.process.error()))
-        return [each for each in self.replicas if not each.gone]
+            try:
+                if replica.process and not replica.gone:
+                    replica.process.poll()
+            except UserError as error:
+                self._lost(replica, str(error))
+        return [replica for replica in self.replicas if not replica.gone]
 
     def _lost(self, replica: Replica, reason: str) -> None:
         """A server is gone: the others take over its work; raises where there are none."""
         replica.gone = True
+        if replica.process:
+            replica.process.close()
         if all(each.gone for each in self.replicas):
             self.close()
             raise UserError(reason)
@@ -246,16 +256,17 @@ class ServerEngine(Engine):
 
     # --- answering ----------------------------------------------------------------------------------------------------
 
-    def answer(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Answer]]:
-        """Examples with their answers, as they finish. Examples are made ahead while servers load and compute.
+    def answer(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Answer | Failure]]:
+        """Examples with their answers, or why they have none, as they finish. Examples are made ahead while servers load and
+        compute.
 
-        A request that timed out is sent again when all others have been, with more time. When as many as two rounds of
-        requests fail in a row no more are sent; an error in the end tells what failed.
+        A request that timed out is sent again when all others have been, with more time. Where every request would fail,
+        or as many as two rounds of requests fail in a row, no more are sent, and a `UserError` in the end says so.
         """
         queue = _Queue(self, examples)
         if not queue.make():
             return
-        self.check_fits(queue.first)
+        self.check_fits(queue.order.first)
         self.open()
         under_way: dict[Future[Reply], tuple[Replica, Request]] = {}
         with ExitStack() as clients:
@@ -263,46 +274,36 @@ class ServerEngine(Engine):
                 for replica in self.alive():
                     if not replica.client and not replica.loading:
                         self._connect(replica, clients)
+                for future in [future for future, (replica, _) in under_way.items() if replica.gone]:
+                    queue.order.add(under_way.pop(future)[1].example)
                 while (place := self._with_room(queue)) and (request := queue.next(place)):
                     under_way[self._send(place, request)] = place, request
-                if not under_way and not (queue and any(each.loading for each in self.replicas)):
+                if not under_way and not (queue and any(replica.loading for replica in self.replicas)):
                     break
                 if not any(future.done() for future in under_way) and queue.make():
                     continue
-                for future in self._wait(under_way) & under_way.keys():
+                for future in self._wait(under_way):
                     replica, request = under_way.pop(future)
                     replica.requests -= 1
                     replica.tokens -= request.example.num_tokens
-                    try:
-                        answer = self.read(request.example, future.result())
-                    except RequestError as failure:
-                        if failure.code not in REFUSED:
-                            self._failed(queue, request, replica, failure)
-                            continue
-                        answer = Answer("", "refused", 0, {"server_says": failure.reason})
-                    queue.in_a_row = 0
-                    several = {"replica": replica.number + 1} if len(self.replicas) > 1 else {}
-                    yield request.example, answer._replace(usage={**(answer.usage or {}), **several})
-        queue.finish()
+                    if outcome := self._outcome(future, replica, request, queue):
+                        yield request.example, outcome
+        if queue.stop:
+            raise UserError(f"{queue.stop}; all answers so far are kept")
 
     def _connect(self, replica: Replica, clients: ExitStack) -> None:
-        process = replica.process
-        client = Client(replica.address, self.concurrency, self.retries, lambda: bool(process and process.ended))
-        replica.client, replica.requests, replica.tokens = clients.enter_context(client), 0, 0
+        replica.client = clients.enter_context(closing(Client(replica.address, self.concurrency, self.retries)))
+        replica.requests = replica.tokens = 0
         clients.callback(setattr, replica, "client", None)
 
     def _with_room(self, queue: "_Queue") -> Replica | None:
         """The server with the least to do, where it should have another request: of several servers none takes more than
         its share of all that waits."""
-        alive = [each for each in self.replicas if not each.gone]
+        alive = [replica for replica in self.replicas if not replica.gone]
         replica = min((each for each in alive if each.client), key=lambda each: each.tokens, default=None)
         share = 1 + (len(queue.order) + sum(each.requests for each in alive)) // len(alive)
         most = max(2, min(share, self.concurrency + 2))  # two wait for a free place
-        if (
-            replica is None
-            or replica.requests >= most
-            or (replica.requests > 1 and replica.tokens > replica.most_tokens)
-        ):
+        if not replica or replica.requests >= most or (replica.requests > 1 and replica.tokens > replica.most_tokens):
             return None
         return replica
 
@@ -318,85 +319,75 @@ class ServerEngine(Engine):
         assert replica.client
         return replica.client.send(self.body(example), self.spec.get("timeout", usual) * (1 + request.late))
 
-    def _failed(self, queue: "_Queue", request: Request, replica: Replica, failure: RequestError) -> None:
-        """Where a server is gone, another one gets the request; else it waits for its turn, or is given up."""
-        if failure.kind == "ended" or replica.gone or (failure.kind == "unreachable" and self.startable):
+    def _outcome(
+        self, future: "Future[Reply]", replica: Replica, request: Request, queue: "_Queue"
+    ) -> Answer | Failure | None:
+        """The answer to a request, or why there is none; None where it is sent again, or nothing more is sent."""
+        try:
+            answer = self.read(request.example, future.result())
+        except RequestError as failure:
+            if failure.kind != "unreachable" or not self.startable:
+                return queue.failed(request, failure, replica.address)
+            self.alive()  # raises, or says it, where the server's process has ended
             if not replica.gone:
-                ended = replica.process.error() if replica.process and replica.process.ended else None
-                lost = f"model {self.name}: its server at {replica.address.url} does not answer ({failure.reason})"
-                self._lost(replica, str(ended or lost))
+                self._lost(
+                    replica, f"model {self.name}: its server at {replica.address} does not answer ({failure.reason})"
+                )
             queue.order.add(request.example)
-        else:
-            queue.failed(request, failure, replica.address.url)
+            return None
+        queue.in_a_row = 0
+        several = {"replica": replica.number + 1} if len(self.replicas) > 1 else {}
+        return answer._replace(usage={**(answer.usage or {}), **several})
 
 
 class _Queue:
-    """What is still to be asked, and what went wrong."""
+    """What is still to be asked, and why no more is asked (`stop`)."""
 
     def __init__(self, engine: ServerEngine, examples: Iterable[Example]) -> None:
-        self.engine, self.order = engine, PrefixOrder()
+        self.engine, self.order, self.stop = engine, PrefixOrder(), ""
         self.in_a_row = 0  # failures since the last answer
         self._source, self._late = iter(examples), deque[Request]()
-        self._asked, self._making = 0, True
-        self._failures, self._stop, self._url = Counter[str](), "", ""
+        self._making = True
 
     def __bool__(self) -> bool:
-        return not self._stop and bool(self.order or self._late or self._making)
+        return not self.stop and bool(self.order or self._late or self._making)
 
     def make(self) -> bool:
         """Make one more example; False where there is none, or enough are made."""
-        if not self._making or self._stop or len(self.order) >= AHEAD or self.order.tokens >= AHEAD_TOKENS:
+        if not self._making or self.stop or len(self.order) >= AHEAD or self.order.tokens >= AHEAD_TOKENS:
             return False
         if example := next(self._source, None):
-            if not self._asked:
-                self.first = example
-            self._asked += 1
             self.order.add(example)
         self._making = example is not None
         return self._making
 
     def next(self, replica: Replica) -> Request | None:
         """The next request for a server; of those that timed out only when all others were sent."""
-        if self._stop:
+        if self.stop:
             return None
         if self.order or self.make():
             return Request(self.order.take(replica.last, replica.number / len(self.engine.replicas)))
         return self._late.popleft() if self._late else None
 
-    def failed(self, request: Request, failure: RequestError, url: str) -> None:
-        """To the end of the queue if it was late and may be so again, else for good."""
-        engine, self._url = self.engine, url
+    def failed(self, request: Request, failure: RequestError, address: Address) -> Failure | None:
+        """The example's failure; None where the request is sent again in the end, or where all would fail like it."""
+        engine = self.engine
+        if failure.kind == "refused":  # the server works
+            self.in_a_row = 0
+            return Failure(failure.reason, refused=True)
+        if failure.kind == "for all":
+            self.stop = self.stop or str(refusal(engine.name, address, engine.path, failure))
+            return None
         again = failure.kind == "late" and request.late < engine.retries
+        self.in_a_row += not again or request.late == 0
+        if self.in_a_row >= 2 * engine.concurrency + 2:
+            self.stop = self.stop or (
+                f"model {engine.name}: {self.in_a_row} requests to {address} in a row had no answer ({failure.reason}), so "
+                "no more were sent"
+            )
         if again:
             self._late.append(Request(request.example, request.late + 1))
-        else:
-            self._failures[failure.reason.rstrip(".")] += 1
-        self.in_a_row += not again or request.late == 0
-        if failure.kind == "for all":
-            self._stop = self._stop or str(refusal(engine.name, url, engine.path, failure))
-        elif self.in_a_row >= 2 * engine.concurrency + 2:
-            self._stop = self._stop or (
-                f"model {engine.name}: {self.in_a_row} requests to {url} in a row had no answer ({failure.reason}), so no "
-                "more were sent"
-            )
-
-    def finish(self) -> None:
-        """Raises `UserError` where anything was left without an answer."""
-        if self._stop:
-            raise UserError(f"{self._stop}; all answers so far are kept")
-        if self._failures:
-            why = "; ".join(f"{count} times {reason}" for reason, count in self._failures.most_common(3))
-            raise UserError(
-                f"model {self.engine.name}: {self._failures.total()} of {self._asked} requests to {self._url} failed "
-                f"({why}): nothing is stored for these, all other answers are kept, and the same command asks for these "
-                "again"
-            )
-
-
-def _processor(number: int) -> dict[str, str]:
-    """Several vLLM servers without GPUs compute on a processor each; a single one on all but the last."""
-    cores = sorted(os.sched_getaffinity(0)) if number and hasattr(os, "sched_getaffinity") else [0]
-    return {"VLLM_CPU_OMP_THREADS_BIND": str(cores[number % len(cores)])} if number else {}
+        return None if again else Failure(failure.reason)
 
 
 def is_served(spec: Mapping[str, Any]) -> bool:
@@ -455,12 +446,10 @@ class Vllm(CheckpointEngine, ServerEngine):
         return {"engine": "vllm", **self.checkpoint.identity(), "dtype": self._dtype(), **decides, "prompt_path": "ids"}
 
     def environment(self) -> dict[str, Any]:
-        """Versions, the GPU, how many share the model, and where a folder lies."""
-        cuda = torch_module().cuda
-        packages = {name: _version(name) for name in ("vllm", "torch", "transformers")}
+        """vLLM's version, the GPU, how many share the model, and where a folder lies."""
         parallel = {key: self.spec.get(key, 1) for key in ("tensor_parallel_size", "pipeline_parallel_size", "nodes")}
-        gpu = cuda.get_device_name(0) if cuda.is_available() else None
-        return {"packages": packages, "gpu": gpu, **parallel, "path": self.path}
+        packages = {"vllm": _version("vllm") or _version("vllm-cpu")}
+        return {"packages": packages, "gpu": gpu_name("cuda"), **parallel, "path": self.path}
 
     def too_long(self, length: int) -> str | None:
         """Whether a length is beyond the positions that the model knows, or beyond what a server has room for."""
@@ -476,8 +465,7 @@ class Vllm(CheckpointEngine, ServerEngine):
         return int(self.spec.get("tensor_parallel_size", 1) * self.spec.get("pipeline_parallel_size", 1))
 
     def _dtype(self) -> str:
-        wanted = str(self.spec.get("dtype", "auto"))
-        return wanted if wanted != "auto" else "bfloat16" if torch_module().cuda.is_available() else "float32"
+        return self.dtype("cuda" if torch_module().cuda.is_available() else "cpu")
 
     # --- the server ---------------------------------------------------------------------------------------------------
 
@@ -523,7 +511,7 @@ class Vllm(CheckpointEngine, ServerEngine):
         }
         arguments = http | {"enable_prompt_tokens_details": True} | self.arguments() | self._nodes(0)
         model = str(arguments.pop("model"))
-        if _version("vllm", cpu=False):
+        if _version("vllm"):
             return [*_SERVE, model, *_flags(arguments)]
         return [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model, *_flags(arguments)]
 
@@ -584,17 +572,18 @@ class Vllm(CheckpointEngine, ServerEngine):
 
     def read(self, example: Example, reply: Reply) -> Answer:
         """The text up to the first stop token; the server's own counts beside it."""
-        choice = reply.body["choices"][0]
-        seen, ids, finish = (choice.get(key) for key in ("prompt_token_ids", "token_ids", "finish_reason"))
+        choice = reply.choices[0]
+        seen = choice.prompt_token_ids or []
         if seen != example.ids.tolist():
             raise UserError(
-                f"model {self.name}: vLLM read {len(seen or [])} prompt tokens of example {example.index} of {example.task}, "
+                f"model {self.name}: vLLM read {len(seen)} prompt tokens of example {example.index} of {example.task}, "
                 f"other than the {example.num_tokens} that it was sent, so its answers are to other questions: leave "
                 "`engine_args` that change prompts away, or use another version of vllm"
             )
-        if finish not in ("stop", "length") or not isinstance(ids, list):
-            raise RequestError(f"vLLM gave the request up (finish_reason {finish})", "late")
-        return self.read_ids(ids, finish, read_usage(reply))
+        finish = read_finish(choice)
+        if not choice.token_ids:
+            raise RequestError("an answer without tokens", "late")
+        return self.read_ids(choice.token_ids, finish, read_usage(reply))
 
 
 _SERVE = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve"]
@@ -613,11 +602,9 @@ def _flags(arguments: Mapping[str, Any]) -> list[str]:
     return flags
 
 
-def _version(package: str, cpu: bool = True) -> str | None:
-    """The version of a package; vLLM's build for CPUs has another name."""
-    for name in (package, f"{package}-cpu")[: 1 + cpu]:
-        with suppress(PackageNotFoundError):
-            return version(name)
+def _version(package: str) -> str | None:
+    with suppress(PackageNotFoundError):
+        return version(package)
     return None
 
 
@@ -670,14 +657,14 @@ class OpenAI(ServerEngine):
 
     def identity(self) -> dict[str, Any]:
         """The model's name, the path of its prompts, and what its requests say beside them; not where it is served."""
-        extra = {"extra_body": self._extra} if self._extra else {}
+        extra = {"extra_body": redact(self._extra)} if self._extra else {}
         return {"engine": "openai", "path": self.path, "prompt_path": self.prompt_path, **extra}
 
     def environment(self) -> dict[str, Any]:
         """The server's address or command, and what it says of itself."""
         about = {"exact_tokenizer": self.server.exact, **self.server.about}
         where = {"serve": self.spec["serve"]} if self.startable else {"base_url": self.base_url}
-        return {**where, "server": about}
+        return {**redact(where), "server": about}
 
     @property
     def aligned(self) -> str:
@@ -747,8 +734,6 @@ class OpenAI(ServerEngine):
         path, place, wrong = self.spec.get("prompt_path"), self.spec.get("prefix_in"), ""
         if self.startable and "base_url" in self.spec:
             wrong = "serve starts a server at an address of its own: leave `base_url` out, or `serve`"
-        elif not re.fullmatch(r"[A-Za-z_]\w{0,63}", self.spec.get("api_key_env", "x")):
-            wrong = f"api_key_env takes {takes('openai', 'api_key_env')}, never the key itself"
         elif path == "chat" and place == "assistant":
             wrong = "prompt_path: chat has no assistant's turn for the answer prefix: use prefix_in: user, or prefill"
         elif path == "prefill" and (place == "user" or self.spec.get("template") == "gpt-4"):
@@ -786,7 +771,7 @@ class OpenAI(ServerEngine):
         self.wait_until_ready()
         wanted = self.spec.get("prompt_path", "auto")
         paths = ("ids", "text", "chat") if wanted == "auto" else (wanted,)
-        with Client(self.alive()[0].address, self.concurrency, self.retries) as client:
+        with closing(Client(self.alive()[0].address, self.concurrency, self.retries)) as client:
             listed = client.address.models()
             entry = next((each for each in listed if each["id"] == self.path), listed[0] if len(listed) == 1 else {})
             about = {key: entry[key] for key in ("owned_by", "root", "max_model_len") if entry.get(key)}
@@ -798,7 +783,7 @@ class OpenAI(ServerEngine):
                 except RequestError as failure:
                     # a chat service may say 404 to a completion, so only the last word counts
                     if server.path == paths[-1] or _is_final(failure):
-                        raise refusal(self.name, client.address.url, self.path, failure) from None
+                        raise refusal(self.name, client.address, self.path, failure) from None
         return server
 
     def _find_out(self, client: Client, server: Server) -> None:
@@ -848,15 +833,14 @@ class OpenAI(ServerEngine):
         prompt = _messages(path, text, _PREFIX) if path in CHATS else prompt
         patience = self.spec.get("timeout", 300.0)  # some servers load the model at the first request
         try:
-            reply = client.send(self._request(server, prompt, 16), patience, patient=False).result().body
+            reply = client.send(self._request(server, prompt, 16), patience, patient=False).result()
         except RequestError as failure:
             if "max_completion_tokens" not in failure.reason or server.limit_name == "max_completion_tokens":
                 raise
             server.limit_name = "max_completion_tokens"  # the name that newer models of OpenAI insist on
             return self._count(client, server, path, text)
-        server.about |= {key: reply[key] for key in ("model", "system_fingerprint") if reply.get(key)}
-        count = (reply.get("usage") or {}).get("prompt_tokens")
-        return count if isinstance(count, int) and count > 0 else None
+        count = reply.usage.prompt_tokens if reply.usage else None
+        return count if count and count > 0 else None
 
     # --- answering ----------------------------------------------------------------------------------------------------
 
@@ -888,7 +872,7 @@ class OpenAI(ServerEngine):
     def read(self, example: Example, reply: Reply) -> Answer:
         """The answer; a `RequestError` where the server did not read the whole prompt. One whose tokenizer is not ours may
         count fewer tokens, but not half as many."""
-        answer = read_reply(reply, self.prompt_format, self.most_tokens(example), self.spec.get("prices"))
+        answer = read_reply(reply, self.prompt_format, self.spec.get("prices"))
         counted = (answer.usage or {}).get("prompt_tokens")
         least = example.num_tokens - self._overhead if self.server.exact else example.num_tokens // 2
         if counted is not None and counted < least:
@@ -905,19 +889,19 @@ def _messages(path: str, user: str, prefix: str, system: str | None = None) -> d
 
 
 def _is_final(failure: RequestError) -> bool:
-    return failure.kind in ("unreachable", "late", "ended") or failure.reason.startswith("HTTP 401")
+    return failure.kind in ("unreachable", "late") or failure.reason.startswith("HTTP 401")
 
 
-def refusal(who: str, url: str, model: str, failure: RequestError) -> UserError:
+def refusal(who: str, address: Address, model: str, failure: RequestError) -> UserError:
     """A failure that holds for all requests, in one line, with the way on."""
-    if failure.kind in ("unreachable", "ended"):
+    if failure.kind == "unreachable":
         return UserError(
-            f"model {who}: nothing answers at {url} ({failure.reason}): start the server, or correct `base_url`, which "
+            f"model {who}: nothing answers at {address} ({failure.reason}): start the server, or correct `base_url`, which "
             "mostly ends in /v1"
         )
     if failure.kind == "late":
         return UserError(
-            f"model {who}: {url} gives {failure.reason}: is it busy or still loading? `timeout: SECONDS` waits longer"
+            f"model {who}: {address} gives {failure.reason}: is it busy or still loading? `timeout: SECONDS` waits longer"
         )
     if failure.reason.startswith(("HTTP 401", "HTTP 403")):
         hint = "set the environment variable that `api_key_env` names to a key that the server knows"
@@ -925,4 +909,4 @@ def refusal(who: str, url: str, model: str, failure: RequestError) -> UserError:
         hint = f"does it know the model {model!r} (`path`), and does `base_url` end where it should (mostly in /v1)?"
     else:
         hint = "change the model's mapping or the server, and the same command goes on"
-    return UserError(f"model {who}: {url} refuses: {failure.reason.rstrip('.')}: {hint}")
+    return UserError(f"model {who}: {address} refuses: {failure.reason}: {hint}")

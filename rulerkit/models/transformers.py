@@ -17,7 +17,7 @@ from rulerkit.errors import UserError, first_line
 from rulerkit.example import Example
 from rulerkit.models import Answer
 from rulerkit.models.checkpoints import Checkpoint, CheckpointEngine
-from rulerkit.models.devices import environment, free_memory, loading, torch_module
+from rulerkit.models.devices import free_memory, gpu_name, loading, torch_module
 from rulerkit.models.fingerprints import loaded_digests, loaded_fingerprint
 from rulerkit.models.recurrent import is_mamba_ssm, mamba_ssm_options
 
@@ -50,13 +50,17 @@ class Transformers(CheckpointEngine):
             fingerprints = {"loaded": loaded_fingerprint(self._network), "weights": loaded_digests(self._network)}
             return {"engine": "transformers", **fingerprints, "dtype": dtype}
         modifiers = {key: self.spec[key] for key in MODIFIERS if key in self.spec}
-        return {"engine": "transformers", **self.checkpoint.identity(), "dtype": self._dtype(), **modifiers}
+        return {
+            "engine": "transformers",
+            **self.checkpoint.identity(),
+            "dtype": self.dtype(self._device()),
+            **modifiers,
+        }
 
     def environment(self) -> dict[str, Any]:
-        """Package versions, the device and its name, and the path as given."""
+        """The device and its name, and the path as given."""
         device = self._device()
-        versions = environment("transformers", device.replace("spread", "cuda"))
-        return versions | {"device": device, "path": self.spec.get("path")}
+        return {"gpu": gpu_name(device.replace("spread", "cuda")), "device": device, "path": self.spec.get("path")}
 
     def answer(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Answer]]:
         """Reads up to `READ_AHEAD` examples ahead and batches those of similar length; greedy."""
@@ -101,10 +105,6 @@ class Transformers(CheckpointEngine):
             raise UserError(f"model {self.name}: device {device}: this machine has {num_gpus} GPUs; use cpu or auto")
         return "spread" if device == "spread" else f"cuda:{number}"
 
-    def _dtype(self) -> str:
-        dtype = str(self.spec.get("dtype", "auto"))
-        return dtype if dtype != "auto" else "float32" if self._device() == "cpu" else "bfloat16"
-
     def _load(self) -> Any:
         """The network on its device, loaded at first use."""
         if self._network is None:
@@ -129,7 +129,7 @@ class Transformers(CheckpointEngine):
 
     def _from_pretrained(self, device: str) -> Any:
         """The network and transformers' report of weights that are missing from the files."""
-        options: dict[str, Any] = {"dtype": self._dtype(), "output_loading_info": True}
+        options: dict[str, Any] = {"dtype": self.dtype(self._device()), "output_loading_info": True}
         if device != "cpu":
             options["device_map"] = "auto" if device == "spread" else device
         options |= {key: self.spec[key] for key in ("max_memory", "attn_implementation") if key in self.spec}
