@@ -92,6 +92,8 @@ class Room:
     left: int
     encoder: PieceEncoder
     random: np.random.RandomState
+    seed: int
+    """The cell's seed: with it begin the shuffles of the protocol `paper`, which are the same in every example."""
 
     def piece(self, passage: Passage) -> Piece:
         """A passage with its ids, as they are after a clean cut."""

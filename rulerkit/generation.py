@@ -82,6 +82,7 @@ def asked_record(task: Task, length: int, seed: int) -> dict[str, Any]:
         "task": task.settings(),
         "length": length,
         "seed": seed,
+        "protocol": task.protocol,
         "prompt_version": PROMPT_VERSION,
         "sources": {knob: vars(source) for knob, source in task.sources().items()},
     }
@@ -100,7 +101,7 @@ def _compose(task: Task, length: int, index: int, seed: int, form: PromptFormat)
     budget = length - task.answer_tokens - form.thinking_tokens
 
     def filled(left: int) -> Example:
-        context = task.fill(draft, Room(length, left, encoder, np.random.RandomState(stream)))
+        context = task.fill(draft, Room(length, left, encoder, np.random.RandomState(stream), seed))
         blocks, inside = tuple(head + context + tail), (len(head), len(head) + len(context))
         return Example(index, task.name, length, draft.references, task.answer_tokens, blocks, inside)
 

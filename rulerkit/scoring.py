@@ -141,6 +141,9 @@ def describe(cell: Cell) -> dict[str, Any]:
     """What a cell's record says of all its rows: CELL_COLUMNS and PROTOCOL_COLUMNS."""
     record, result = cell.record, cell.record["result"]
     task, model, sources = result["task"], result["model"], result.get("sources", {})
+    notes = {source["note"] for source in sources.values() if source.get("note")}
+    if result.get("protocol") == "paper":
+        notes.add("Protocol paper: prompts and layouts of upstream at the time of the paper")
     return {
         "run": record.get("run", ""),
         "model": model["name"],
@@ -157,7 +160,7 @@ def describe(cell: Cell) -> dict[str, Any]:
         "prompt_version": result.get("prompt_version"),
         "tokenizer": result.get("tokenizer", {}).get("name", ""),
         "template": result.get("prompt_format", {}).get("template", ""),
-        "note": "; ".join(sorted({source["note"] for source in sources.values() if source.get("note")})),
+        "note": "; ".join(sorted(notes)),
     }
 
 

@@ -334,6 +334,9 @@ class Parameters(Keys):
     repeat: Count = 1
     """a whole number from 1 on: how many times each model answers everything"""
     corpora: Literal["builtin", "original"] = "builtin"
+    protocol: Literal["clean", "paper"] = "clean"
+    edition: Annotated[Text, Field(pattern=r"^(2024|2025)$")] | None = None
+    """2024 or 2025: the edition of upstream's prompts, where it is not that of the protocol"""
     outputs: Annotated[str, Field(min_length=1)] | Path = "outputs"
     """the path of a folder"""
 

@@ -8,7 +8,7 @@ import ast
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from glob import glob
 from itertools import product
@@ -20,6 +20,7 @@ from rulerkit.models import Model
 from rulerkit.paths import cell_file, home, resolve, resolve_file
 from rulerkit.settings import Parameters, check, read_spec, read_yaml
 from rulerkit.tasks import THIRTEEN, Task, task
+from rulerkit.tasks.base import PROTOCOLS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,6 +41,7 @@ class Study:
     seed: int
     run: str
     corpora: str
+    protocol: str
     outputs: Path
     repeat: int = 1
     """How many times each model answers everything; a greedy model that is batched need not say the same twice."""
@@ -105,15 +107,34 @@ def study(source: Mapping[str, Any] | None = None, notebook: str = "", **paramet
     given = {name: value for name, value in {**source, **parameters}.items() if name in Parameters.model_fields}
     values = check(Parameters, given)
     models = expand(values.models) if values.models else [] if values.model is None else [values.model]
-    tasks = [task(spec).with_corpora(values.corpora) for spec in values.tasks or THIRTEEN]
+    tasks = [_asked_task(spec, values).with_corpora(values.corpora) for spec in values.tasks or THIRTEEN]
     return Study(
         notebook=notebook,
         models=_checked_models(models),
         tasks=tuple({task.name: task for task in tasks}.values()),
         lengths=tuple(sorted(set(values.lengths))),
         outputs=resolve(values.outputs),
-        **values.model_dump(include={"num_examples", "seed", "run", "corpora", "repeat"}),
+        **values.model_dump(include={"num_examples", "seed", "run", "corpora", "protocol", "repeat"}),
     )
+
+
+def _asked_task(spec: Any, values: Parameters) -> Task:
+    """A task under the study's protocol. Its own edition must be that of the protocol, or the study's `edition`."""
+    edition = values.edition or PROTOCOLS[values.protocol]
+    if isinstance(spec, Task):
+        asked = replace(spec, protocol=values.protocol)
+        if spec.edition == PROTOCOLS[spec.protocol]:
+            asked = replace(asked, edition=edition)
+    else:
+        asked = task(spec, values.protocol, values.edition)
+    if asked.edition != edition:
+        other = next(protocol for protocol, its_edition in PROTOCOLS.items() if its_edition == asked.edition)
+        raise UserError(
+            f"the task {asked.name} has edition {asked.edition}, the study {edition} (protocol {values.protocol}): one study "
+            f"has one edition; set `edition: {asked.edition}` or `protocol: {other}` for all its tasks, or leave the "
+            "task's edition out"
+        )
+    return asked
 
 
 def _checked_models(specs: list[Any]) -> tuple[dict[str, Any] | Model, ...]:

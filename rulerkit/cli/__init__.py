@@ -10,7 +10,7 @@ from rulerkit.cli.batches import batch, run_jobs, status
 from rulerkit.cli.checks import check, plan
 from rulerkit.cli.compare import compare
 from rulerkit.cli.fetch import fetch
-from rulerkit.cli.options import Corpora, Length, Seed, Set, Task, Template, Tokenizer, settings_of, task_of
+from rulerkit.cli.options import Corpora, Length, Protocol, Seed, Set, Task, Template, Tokenizer, settings_of, task_of
 from rulerkit.cli.serve import serve
 from rulerkit.errors import UserError
 
@@ -35,12 +35,12 @@ def tasks() -> None:
 
     for each in TASKS.values():
         default = {knob.name: knob.default for knob in fields(each)}
-        differs = [f"{k}={v}" for k, v in vars(each).items() if k != "name" and v != default[k]]
+        differs = [f"{k}={getattr(each, k)}" for k in each.knobs() if getattr(each, k) != default[k]]
         mark = " " if each.name in THIRTEEN else "+"
         typer.echo(f"{mark} {each.name:18} {each.category:12} {', '.join(differs) or f'the default {each.family}'}")
     typer.echo("\n+ beyond the thirteen (Figure 5). Knobs of a family, for '{base: TASK, KNOB: VALUE}':")
     for family in FAMILIES:
-        knobs = [f"{knob.name}={knob.default}" for knob in fields(family) if knob.name != "name"]
+        knobs = [f"{knob.name}={knob.default}" for knob in fields(family) if knob.name in family.knobs()]
         typer.echo(f"  {family.family:18} {', '.join(knobs)}")
 
 
@@ -52,6 +52,7 @@ def show(
     seed: Seed = 42,
     tokenizer: Tokenizer = "builtin",
     corpora: Corpora = "builtin",
+    protocol: Protocol = "clean",
     template: Template = "auto",
 ) -> None:
     """Show one example with the roles of its pieces marked."""
@@ -59,7 +60,7 @@ def show(
     from rulerkit.lengths import parse_length
     from rulerkit.view import to_terminal
 
-    asked = task_of(task).with_corpora(corpora)
+    asked = task_of(task, protocol).with_corpora(corpora)
     example = Order(asked, parse_length(length), index + 1, seed, tokenizer, template).examples()[index]
     typer.echo(to_terminal(example, color=sys.stdout.isatty()))
 
@@ -77,6 +78,7 @@ def generate(
     seed: Seed = 42,
     tokenizer: Tokenizer = "builtin",
     corpora: Corpora = "builtin",
+    protocol: Protocol = "clean",
     template: Template = "auto",
     workers: Annotated[int, typer.Option(help="Processes; the files are the same whatever their number.", min=1)] = 1,
 ) -> None:
@@ -85,7 +87,7 @@ def generate(
     from rulerkit.lengths import parse_length
     from rulerkit.tasks import THIRTEEN
 
-    asked = [task_of(name) for given in tasks for name in (THIRTEEN if given == "all" else (given,))]
+    asked = [task_of(name, protocol) for given in tasks for name in (THIRTEEN if given == "all" else (given,))]
     lengths = [parse_length(each) for each in length or ["4096"]]
     orders = [
         Order(each.with_corpora(corpora), tokens, num_examples, seed, tokenizer, template)

@@ -13,6 +13,9 @@ Tokenizer = Annotated[
     str, typer.Option(help="builtin, a Hugging Face name or folder, a tokenizer file, or a tiktoken encoding.")
 ]
 Corpora = Annotated[str, typer.Option(help="builtin stand-ins, or the original texts (`rulerkit fetch`).")]
+Protocol = Annotated[
+    str, typer.Option(help="clean, or paper: prompts and layouts of upstream at the time of the paper.")
+]
 Template = Annotated[
     str, typer.Option(help="auto (the tokenizer's own), base, or a form of the paper: llama2, qwen ...")
 ]
@@ -35,9 +38,9 @@ def settings_of(settings: list[str] | None) -> dict[str, Any]:
     return merged
 
 
-def task_of(text: str) -> Any:
+def task_of(text: str, protocol: str = "clean") -> Any:
     """A task given on the command line: a name, or a mapping in YAML."""
     from rulerkit.settings import parse_yaml
     from rulerkit.tasks import task
 
-    return task(parse_yaml(text, f"the task {text!r}") if text.lstrip().startswith("{") else text)
+    return task(parse_yaml(text, f"the task {text!r}") if text.lstrip().startswith("{") else text, protocol)

@@ -21,10 +21,11 @@ _RULES: tuple[tuple[Callable[[Cell], tuple[str, ...]], tuple[str, ...]], ...] = 
     (lambda cell: (cell.run, cell.model), ("task", "length", "sources")),
     (lambda cell: (cell.run, cell.model, cell.task), ("length",)),
     (lambda cell: (cell.task,), ("length", "prompt_format", "tokenizer", "model")),
+    (lambda cell: (), ("task", "length", "sources", "seed", "prompt_version", "prompt_format", "tokenizer", "model")),
 )
 """Cells of one key agree in all that defines them but these fields: the cells of one model in one run, of one of its
-tasks, and of one task whoever answered it. Room for a thought is part of the prompt format, so it may differ between
-models; the room for an answer is part of the task, and may not."""
+tasks, of one task whoever answered it, and all cells (which leaves the protocol). Room for a thought is part of the prompt
+format, so it may differ between models; the room for an answer is part of the task, and may not."""
 
 _FACTS = {
     **{name: name for name in ("gpu", "tensor_parallel_size", "pipeline_parallel_size", "device", "strategy")},
@@ -43,6 +44,8 @@ def differences(old: Any, new: Any, field: str = "") -> list[tuple[str, Any, Any
     rules of digests that both records hold."""
     if field == "model.engine_args":
         old, new = _deciding(old), _deciding(new)
+    if field == "protocol":  # records made before there were two name none
+        old, new = ("clean" if value is _ABSENT else value for value in (old, new))
     if isinstance(old, dict) and isinstance(new, dict):
         keys = [(key, f"{field}.{key}" if field else key) for key in {**old, **new}]
         return [d for key, name in keys for d in differences(old.get(key, _ABSENT), new.get(key, _ABSENT), name)]

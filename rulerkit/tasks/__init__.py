@@ -6,7 +6,7 @@ FAMILIES.
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from rulerkit.errors import UserError, unknown
@@ -49,8 +49,8 @@ __all__ = ["CATEGORIES", "FAMILIES", "TASKS", "THIRTEEN", "Task", "read_answer",
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def task(spec: str | Mapping[str, Any] | Task) -> Task:
-    """The task that a name, or a mapping with `base` and knobs, describes.
+def task(spec: str | Mapping[str, Any] | Task, protocol: str = "clean", edition: str | None = None) -> Task:
+    """The task that a name, or a mapping with `base` and knobs, describes, under a protocol.
 
     A variant is named after what it changes, `niah_multikey_1-num_keys_8`, unless `name` says otherwise.
     """
@@ -59,15 +59,14 @@ def task(spec: str | Mapping[str, Any] | Task) -> Task:
     if isinstance(spec, str):
         if spec not in TASKS:
             raise unknown("task", spec, TASKS, "`rulerkit tasks` describes them")
-        return TASKS[spec]
+        return TASKS[spec].with_protocol(protocol, edition)
     if not isinstance(spec, Mapping) or not isinstance(spec.get("base"), str):
         raise UserError(f"a task is a name or a mapping with `base: NAME` and knobs; seen: {spec!r}")
-    base = task(spec["base"])
+    base = task(spec["base"], protocol, edition)
     knobs = {name: value for name, value in spec.items() if name not in ("base", "name")}
-    known = [knob.name for knob in fields(base) if knob.name != "name"]
     for knob in knobs:
-        if knob not in known:
-            raise unknown(f"knob of {base.name}", knob, known)
+        if knob not in base.knobs():
+            raise unknown(f"knob of {base.name}", knob, base.knobs())
     variant = replace(base, **knobs)
     changes = [f"{knob}_{value}" for knob, value in sorted(vars(variant).items()) if value != getattr(base, knob)]
     name = str(spec.get("name") or "-".join([base.name, *changes]))

@@ -5,7 +5,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
+from random import Random
 from typing import Any, ClassVar, Self
+
+import numpy as np
 
 from rulerkit.corpora import STAND_INS, Source
 from rulerkit.errors import UserError, unknown
@@ -15,6 +18,12 @@ from rulerkit.tokenizers.pieces import RULES, PieceEncoder
 from rulerkit.tokenizers.units import Units
 
 EDITIONS = ("2025", "2024")
+PROTOCOLS = {"clean": "2025", "paper": "2024"}
+"""Protocol -> the edition of upstream's prompts that belongs to it.
+
+`clean` draws everything freely for each example. `paper` has the layouts of upstream at the time of the paper, where
+shuffles begin with the same seed in every example.
+"""
 
 
 @dataclass(frozen=True)
@@ -65,12 +74,14 @@ class Task(ABC):
     name: str
     edition: str = "2025"
     """The edition of upstream's prompts: `2024` is the paper's, `2025` the present one."""
+    protocol: str = "clean"
+    """`clean` or `paper`; it belongs to the study, not to the task's settings: see `with_protocol`."""
     max_new_tokens: int | None = None
     """The most tokens of an answer; None takes the benchmark's number, raised in proportion to what is asked for."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "edition", str(self.edition))  # YAML reads 2024 as a number
-        for knob, allowed in {"edition": EDITIONS, **self.choices}.items():
+        for knob, allowed in {"edition": EDITIONS, "protocol": tuple(PROTOCOLS), **self.choices}.items():
             if getattr(self, knob) not in allowed:
                 raise unknown(f"{knob} of the task {self.name}", getattr(self, knob), allowed)
         for each in fields(self):
@@ -108,9 +119,15 @@ class Task(ABC):
         """The score of an answer, 0 to 1, by the family's matching rule."""
         return (string_match_all if self.match == "all" else string_match_part)(prediction, references)
 
+    def shuffle(self, entries: np.ndarray, room: Room) -> np.ndarray:
+        """The entries in a random order, which in the protocol `paper` is the same in all examples of a cell."""
+        if self.protocol == "paper":
+            return np.asarray(entries[shuffled_alike(len(entries), room.seed)])
+        return room.random.permutation(entries)
+
     def settings(self) -> dict[str, Any]:
         """All that defines this task, ready for JSON."""
-        knobs = {knob.name: getattr(self, knob.name) for knob in fields(self)}
+        knobs = {knob: getattr(self, knob) for knob in ("name", *self.knobs())}
         return {
             **knobs,
             "family": self.family,
@@ -119,9 +136,20 @@ class Task(ABC):
             "max_new_tokens": self.answer_tokens,
         }
 
+    @classmethod
+    def knobs(cls) -> list[str]:
+        """The names of the settings that a variant of this task may change."""
+        return [field.name for field in fields(cls) if field.name not in ("name", "protocol")]
+
     def sources(self) -> dict[str, Source]:
         """The corpora that this task reads, by knob."""
         return {}
+
+    def with_protocol(self, protocol: str, edition: str | None = None) -> Self:
+        """The same task under a protocol, with its edition of the prompts or the one given; its name stays."""
+        if protocol not in PROTOCOLS:
+            raise unknown("protocol", protocol, PROTOCOLS)
+        return replace(self, protocol=protocol, edition=edition or PROTOCOLS[protocol])
 
     def with_corpora(self, kind: str) -> Self:
         """The same task over the `original` corpora or their `builtin` stand-ins; its name stays."""
@@ -150,6 +178,13 @@ def string_match_part(prediction: str, references: Iterable[str]) -> float:
 def in_proportion(tokens: int, asked: int, usual: int) -> int:
     """Answer tokens for `asked` items where the benchmark gives `tokens` for `usual`; never fewer than those."""
     return max(tokens, -(-tokens * asked // usual))
+
+
+def shuffled_alike(size: int, seed: int) -> list[int]:
+    """The positions 0 to size - 1, shuffled as upstream does: the same order in every example with this seed and size."""
+    order = list(range(size))
+    Random(seed).shuffle(order)
+    return order
 
 
 def too_short(task: Task, room: Room, least: int) -> UserError:

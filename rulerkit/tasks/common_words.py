@@ -3,9 +3,10 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from random import Random
+from string import ascii_lowercase
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from rulerkit.corpora import load_words
 from rulerkit.errors import UserError
 from rulerkit.example import Draft, Draw, Passage, Piece, Room, passage, run_of_words
-from rulerkit.tasks.base import Reading, Task, in_proportion, kept_units, too_short
+from rulerkit.tasks.base import Reading, Task, in_proportion, kept_units, shuffled_alike, too_short
 from rulerkit.tokenizers.pieces import PieceEncoder
 from rulerkit.tokenizers.units import Units, interleave
 
@@ -25,6 +26,9 @@ _QUESTION = "Question: What are the {n} most common words in the above list?"
 _PREFIX = " Answer: The top {n} words that appear most often in the list are:"
 _REDUCED_BELOW = 4096
 _MOST_COMMON = 1000
+_MARGIN = 3
+"""Times the square root of the budget: the tokens that the protocol `paper` leaves free, so that longer words fit too."""
+_RANDOM_LETTERS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +64,8 @@ class CommonWords(Task):
         return (6, 1) if reduced else (self.freq_cw, self.freq_ucw)
 
     def draft(self, draw: Draw, length: int) -> Draft:
-        common = draw.random.sample(_uncontained(), self.num_cw)
+        words = load_words().everything if self.protocol == "paper" else _uncontained()
+        common = draw.random.sample(words, self.num_cw)
         shown = self._demonstration(draw, set(common), length) if self.demonstration else ()
         return Draft(
             head=(*shown, passage("instruction", _OPENING)),
@@ -72,6 +77,7 @@ class CommonWords(Task):
 
     def fill(self, draft: Draft, room: Room) -> list[Piece]:
         often, seldom = self.frequencies(room.length)
+        step = 10 if self.protocol == "paper" else 1  # upstream adds and removes ten words at a time
         singles = _singles(room.encoder)
         common = np.array([singles.position[" " + word] for word in draft.plan])
         order = room.random.permutation(len(singles))
@@ -82,16 +88,18 @@ class CommonWords(Task):
             if fitting < len(order) or fitting < 0:
                 break
             num_pairs = max(8192, 2 * num_pairs)
-            words = _singles_and_pairs(room.encoder, num_pairs)
-            made_of = _pairs_with(room.encoder, num_pairs)
+            words = _singles_and_more(room.encoder, num_pairs, random_letters=self.protocol == "paper")
+            made_of = {} if self.protocol == "paper" else _pairs_with(room.encoder, num_pairs)
             barred = [i for word in draft.plan for i in made_of.get(word.lower(), ())]
             pairs = len(singles) + room.random.permutation(num_pairs)
             order = np.concatenate([order[: len(singles) - len(common)], pairs[~np.isin(pairs, barred)]])
+        if self.protocol == "paper":
+            fitting = min(fitting, self._usual_size(words, draft, room)) // step * step
         while fitting >= 0:
             piece = self._list(words, common, order[:fitting], room, often, seldom)
             if piece.num_tokens <= room.left:
                 return [piece]
-            fitting -= 1
+            fitting -= step
         raise too_short(self, room, self._list(words, common, order[:0], room, often, seldom).num_tokens)
 
     def _fitting(self, words: Units, common: np.ndarray, order: np.ndarray, room: Room, often: int, seldom: int) -> int:
@@ -104,9 +112,20 @@ class CommonWords(Task):
         total = numbers.offsets[entries] + used + often * int(words.counts[common].sum())
         return int(np.searchsorted(total, room.left, side="right")) - 1
 
+    def _usual_size(self, words: Units, draft: Draft, room: Room) -> int:
+        """How many other words fit in usual examples of this cell: one number, and with it one layout, for nearly all."""
+        left = float(room.left)
+        if self.demonstration:
+            first = self._demonstration(Draw(room.seed, self.name, 0), set(), room.length)
+            left += sum(room.piece(draft.head[0]).num_tokens - room.piece(passage).num_tokens for passage in first)
+        usual = np.random.RandomState(room.seed).permutation(len(_singles(room.encoder)))
+        others = np.concatenate([usual[self.num_cw :], np.arange(len(usual), len(words))])
+        room = replace(room, left=int(left - _MARGIN * left**0.5))
+        return self._fitting(words, usual[: self.num_cw], others, room, *self.frequencies(room.length))
+
     def _list(self, words: Units, common: np.ndarray, others: np.ndarray, room: Room, often: int, seldom: int) -> Piece:
         """The numbered list, shuffled, with the newline before the question."""
-        order = room.random.permutation(np.concatenate([np.repeat(common, often), np.repeat(others, seldom)]))
+        order = self.shuffle(np.concatenate([np.repeat(common, often), np.repeat(others, seldom)]), room)
         numbers = _numbers(room.encoder, _at_least(len(order)))
         texts, counts, ids = interleave((numbers, np.arange(len(order))), (words, order))
         last = room.encoder(texts[-1] + "\n")
@@ -149,7 +168,10 @@ class CommonWords(Task):
         random = Random(f"{draw.seed}/{self.name}/{draw.index}/demonstration")
         words = random.sample([word for word in load_words().everything if word not in taken], size)
         entries = words[: self.num_cw] * often + words[self.num_cw :] * seldom
-        random.shuffle(entries)
+        if self.protocol == "paper":
+            entries = [entries[i] for i in shuffled_alike(len(entries), draw.seed)]
+        else:
+            random.shuffle(entries)
         listed = [text for i, word in enumerate(entries) for text in (f" {i + 1}.", f" {word}")]
         listed[0] = listed[0].strip()
         n = self.num_cw
@@ -186,20 +208,25 @@ def _singles(encoder: PieceEncoder) -> Units:
 
 
 @lru_cache(maxsize=8)
-def _singles_and_pairs(encoder: PieceEncoder, num_pairs: int) -> Units:
-    """All single words, then adjective-noun pairs: the first of an endless row, without repetition."""
+def _singles_and_more(encoder: PieceEncoder, number: int, random_letters: bool = False) -> Units:
+    """All single words, then adjective-noun pairs or words of random letters: the first of an endless row, without
+    repetition."""
     words = load_words()
     adjectives, nouns = sorted(set(words.adjectives)), sorted(set(words.nouns))
-    random, pairs = Random("pairs of words"), dict.fromkeys(words.everything)
-    while len(pairs) < len(words.everything) + num_pairs:
-        pairs[f"{adjectives[random.randrange(len(adjectives))]}-{nouns[random.randrange(len(nouns))]}"] = None
-    return kept_units([" " + text for text in pairs], encoder)
+    random, distinct = Random("pairs of words"), dict.fromkeys(words.everything)
+    while len(distinct) < len(words.everything) + number:
+        if random_letters:
+            word = "".join(random.choices(ascii_lowercase, k=_RANDOM_LETTERS))
+        else:
+            word = f"{adjectives[random.randrange(len(adjectives))]}-{nouns[random.randrange(len(nouns))]}"
+        distinct[word] = None
+    return kept_units([" " + text for text in distinct], encoder)
 
 
 @lru_cache(maxsize=8)
 def _pairs_with(encoder: PieceEncoder, num_pairs: int) -> dict[str, list[int]]:
-    """At which positions of `_singles_and_pairs` the pairs made of each word stand."""
-    words = _singles_and_pairs(encoder, num_pairs).texts
+    """At which positions of `_singles_and_more` the pairs made of each word stand."""
+    words = _singles_and_more(encoder, num_pairs).texts
     found: dict[str, list[int]] = {}
     for i in range(len(words) - num_pairs, len(words)):
         for part in words[i].strip().lower().split("-"):

@@ -28,6 +28,8 @@ _QUESTION = (
 )
 _PREFIX = " Answer: According to the coded text above, the {n} most frequently appeared words are:"
 _DOTS = "..."
+_MARGIN = 1.5
+"""By how many standard deviations of a word's tokens the protocol `paper` expects answers to be longer than the mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +89,22 @@ class FrequentWords(Task):
         def times(total: int) -> np.ndarray:
             return np.floor(total * expected).astype(np.int64)
 
-        fits, fails = 0, 2 * room.left + 2
-        while fails - fits > 1:
-            middle = (fits + fails) // 2
-            fits, fails = (middle, fails) if times(middle) @ per_word <= room.left else (fits, middle)
-        for total in range(fits, 0, -1):
-            often = times(total)
+        def most(costs: np.ndarray) -> int:
+            fits, fails = 0, 2 * room.left + 2
+            while fails - fits > 1:
+                middle = (fits + fails) // 2
+                fits, fails = (middle, fails) if times(middle) @ costs <= room.left else (fits, middle)
+            return fits
+
+        total, step = most(per_word), 1
+        if self.protocol == "paper":  # one number of words, and with it one layout, for nearly all examples
+            step = 10
+            pool = self._words(room).counts
+            usual = np.full(len(words), pool.mean())
+            usual[0], usual[1 : self.k + 1] = per_word[0], pool.mean() + _MARGIN * pool.std()
+            total = min(total, most(usual)) // step * step
+        for number in range(total, 0, -step):
+            often = times(number)
             if often[self.k] <= often[self.k + 1]:  # a tie: the text would not tell which words are asked for
                 continue
             piece = self._text(words, often, room)
@@ -125,15 +137,19 @@ class FrequentWords(Task):
             raise UserError(
                 f"{self.name} needs {size} distinct words: a word_length of {self.word_length} is too short"
             )
-        pool = _pool(room.encoder, self.word_length, pool_size(max(room.length, 50 * size), 16))
+        pool = self._words(room)
         others = room.random.permutation(len(pool))[:size]
         taken = [pool.position[" " + word] for word in first if " " + word in pool.position]
         others = others[~np.isin(others, taken)][: size - len(first)]
         return pool.behind(Units([" " + word for word in first], room.encoder), others)
 
+    def _words(self, room: Room) -> Units:
+        size = max(self.vocabulary or 0, self.k + 2, room.length // 50)
+        return _pool(room.encoder, self.word_length, pool_size(max(room.length, 50 * size), 16))
+
     def _text(self, words: Units, times: np.ndarray, room: Room) -> Piece:
         """The words, each as often as its rank says, shuffled, with the newline before the question."""
-        order = room.random.permutation(np.repeat(np.arange(len(words)), times))
+        order = self.shuffle(np.repeat(np.arange(len(words)), times), room)
         texts = [words.texts[i] for i in order.tolist()]
         ids, counts = words.pick(order), words.counts[order]
         last = room.encoder(texts[-1] + "\n")

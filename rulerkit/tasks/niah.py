@@ -60,14 +60,16 @@ class Needles(Task):
     essays: str = "paul_graham"
     """The corpus behind `haystack: essay`: `paul_graham` or `prose`, its stand-in."""
     depths: str = "free"
-    """`free` draws depths evenly from 0 to 100 %; `even` takes upstream's 40 fixed depths."""
+    """`free` draws depths evenly from 0 to 100 %; `even` takes upstream's 40 fixed depths, as the protocol `paper` does in
+    essays."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         needles = max(self.num_keys, self.num_queries) * self.num_values
-        if self.depths == "even" and needles > _EVEN_DEPTHS:
+        if self._even_depths and needles > _EVEN_DEPTHS:
             raise UserError(
-                f"{self.name} has {needles} needles: `depths: even` has places for {_EVEN_DEPTHS}; take `free`"
+                f"{self.name} has {needles} needles: `depths: even` and `protocol: paper` have places for {_EVEN_DEPTHS}; "
+                "ask for fewer"
             )
 
     @property
@@ -134,8 +136,12 @@ class Needles(Task):
             empty="not found",
         )
 
+    @property
+    def _even_depths(self) -> bool:
+        return self.depths == "even" or (self.protocol == "paper" and self.haystack == "essay")
+
     def _depths(self, random: Random, count: int) -> list[float]:
-        if self.depths == "free":
+        if not self._even_depths:
             return [random.random() for _ in range(count)]
         return [step / (_EVEN_DEPTHS - 1) for step in random.sample(range(_EVEN_DEPTHS), count)]
 

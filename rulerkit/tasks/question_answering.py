@@ -3,16 +3,17 @@
 import re
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import chain
 from random import Random
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from rulerkit.corpora import Source, answer_fictional, load_qa
+from rulerkit.corpora import Question, Source, answer_fictional, load_qa
 from rulerkit.errors import UserError
 from rulerkit.example import Draft, Draw, Piece, Room, passage
 from rulerkit.prompt_format import DIRECT
-from rulerkit.tasks.base import Reading, Task, kept_units, too_short
+from rulerkit.tasks.base import Reading, Task, kept_units, shuffled_alike, too_short
 from rulerkit.tokenizers.pieces import PieceEncoder
 from rulerkit.tokenizers.units import Units
 
@@ -24,6 +25,10 @@ _ALONE = "Answer the question. Only give me the answer and do not output any oth
 _LONGEST_GOLD = 3000
 """Questions whose gold documents have more characters than this are not asked (23 of SQuAD's 5,928), so that every
 question fits at every length from 1024 tokens on."""
+
+
+_FEWER = 10
+"""By how many documents the protocol `paper` shortens a prompt that does not fit."""
 
 
 class _Asked(NamedTuple):
@@ -56,7 +61,7 @@ class QuestionAnswering(Task):
         return {"dataset": load_qa(self.dataset).source}
 
     def draft(self, draw: Draw, length: int) -> Draft:
-        order = _question_order(self.dataset, draw.seed)
+        order = _question_order(self.dataset, None if self.protocol == "paper" else draw.seed)
         asked = order[draw.index % len(order)]
         question = load_qa(self.dataset).questions[asked]
         plan = _Asked(asked, tuple(draw.random.random() for _ in question.gold))
@@ -73,12 +78,12 @@ class QuestionAnswering(Task):
         question = data.questions[draft.plan.number]
         bodies = _bodies(self.dataset, room.encoder)
         gold = list(question.gold)
-        chosen = self._others(question.related, gold, bodies, room)
-        if chosen is None:
+        if self.protocol == "paper":
+            order = self._documents_of_the_paper(draft.plan.number, bodies, room)
+        else:
+            order = self._documents_at_depths(draft.plan.depths, question, bodies, room)
+        if order is None:
             raise too_short(self, room, _cost(gold, bodies, _headers(room.encoder, 64)))
-        order = list(room.random.permutation(chosen)) if chosen else []
-        for depth, document in sorted(zip(draft.plan.depths, gold, strict=True)):
-            order.insert(int(depth * (len(chosen) + 1)) + len(order) - len(chosen), document)
         headers = _headers(room.encoder, _enough(len(order)))
         groups = {data.groups[g] for g in gold}
         near = {*question.related, *(d for d in order if data.groups[d] in groups)}
@@ -107,6 +112,51 @@ class QuestionAnswering(Task):
             question=question,
             empty="not found",
         )
+
+    def _documents_at_depths(
+        self, depths: tuple[float, ...], question: Question, bodies: Units, room: Room
+    ) -> list[int] | None:
+        """The documents in order, the gold ones at their depths; None where the gold ones do not fit."""
+        chosen = self._others(question.related, list(question.gold), bodies, room)
+        if chosen is None:
+            return None
+        order = list(room.random.permutation(chosen)) if chosen else []
+        for depth, document in sorted(zip(depths, question.gold, strict=True)):
+            order.insert(int(depth * (len(chosen) + 1)) + len(order) - len(chosen), document)
+        return order
+
+    def _documents_of_the_paper(self, number: int, bodies: Units, room: Room) -> list[int] | None:
+        """The documents in upstream's order: gold and same article first, then others, all shuffled with one seed.
+
+        Their number is the most that usually fits the first question, and ten less as often as it must be.
+        """
+        data, first = load_qa(self.dataset), _question_order(self.dataset, None)[0]
+        questions = [data.questions[i].text for i in (number, first)]
+        mine, firsts = (len(room.encoder(text)) for text in questions)
+        near, others = self._article_first(first, room.random)
+        means = np.repeat([bodies.counts[near].mean(), bodies.counts[others].mean()], [len(near), len(others)])
+        headers = _headers(room.encoder, _enough(len(means)))
+        size = int(np.searchsorted(np.cumsum(means + headers.counts[: len(means)]), room.left + mine - firsts, "right"))
+        listed = [*chain(*self._article_first(number, room.random))]
+        while size > 0 and _cost(listed[:size], bodies, headers) > room.left:
+            size -= _FEWER if size > _FEWER else 1
+        if size < len(data.questions[number].gold):
+            return None
+        listed = listed[:size]
+        if related := data.questions[number].related:  # HotpotQA's file has the question's ten documents in any order
+            ten = slice(len(data.questions[number].gold) + len(related))
+            listed[ten] = room.random.permutation(listed[ten]).tolist()
+        return [listed[i] for i in shuffled_alike(size, room.seed)]
+
+    def _article_first(self, number: int, random: np.random.RandomState) -> tuple[list[int], list[int]]:
+        """The documents with the answer, then the question's own or those of the same article; and all others."""
+        data = load_qa(self.dataset)
+        question = data.questions[number]
+        near = list(question.related) or list(_articles(self.dataset)[data.groups[question.gold[0]]])
+        near = [document for document in random.permutation(near).tolist() if document not in question.gold]
+        others = random.permutation(len(data.documents))
+        near = [*question.gold, *near]
+        return near, others[~np.isin(others, near)].tolist()
 
     def _others(self, related: tuple[int, ...], gold: list[int], bodies: Units, room: Room) -> list[int] | None:
         """Documents beside the gold ones: the question's own first, then any, as many as fit; the last is chosen for its
@@ -201,10 +251,20 @@ def _enough(size: int) -> int:
     return 1 << max(6, size.bit_length())
 
 
+@lru_cache(maxsize=4)
+def _articles(dataset: str) -> dict[int, list[int]]:
+    """The documents of each article."""
+    articles: dict[int, list[int]] = {}
+    for document, group in enumerate(load_qa(dataset).groups):
+        articles.setdefault(group, []).append(document)
+    return articles
+
+
 @lru_cache(maxsize=8)
-def _question_order(dataset: str, seed: int) -> list[int]:
-    """The questions in the order of one permutation per seed."""
+def _question_order(dataset: str, seed: int | None) -> list[int]:
+    """The questions in the order of one permutation per seed; without a seed, in that of the file."""
     data = load_qa(dataset)
     short = [i for i, q in enumerate(data.questions) if sum(len(data.documents[g]) for g in q.gold) <= _LONGEST_GOLD]
-    Random(f"{seed}/{dataset}/questions").shuffle(short)
+    if seed is not None:
+        Random(f"{seed}/{dataset}/questions").shuffle(short)
     return short

@@ -119,7 +119,10 @@ class VariableTracking(Task):
         else:
             chains = self._fixed_chains()
             items = _items(Random("places in the demonstration"), chains)
-        num_lines = max(5, len(items), 16 - 2 * len(items) // 5)
+        if self.protocol == "paper":  # as many as upstream's editions take
+            num_lines = max(len(items), 10 if self.edition == "2024" else 16)
+        else:
+            num_lines = max(5, len(items), 16 - 2 * len(items) // 5)
         value, answer = chains[0].value, " " + " ".join(chains[0].names)
         lines = _demonstration_lines(items, num_lines)
         if self.edition == "2025":

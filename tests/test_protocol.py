@@ -1,0 +1,142 @@
+"""Two declared protocols: what `paper` does to the distributions that a score may depend on, and that they never mix."""
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rulerkit.errors import UserError
+from rulerkit.example import Example
+from rulerkit.generation import Examples, generate
+from rulerkit.inference import predict
+from rulerkit.inference.sameness import check_same
+from rulerkit.models import load_model
+from rulerkit.prompt_format import PromptFormat
+from rulerkit.studies import study
+from rulerkit.tasks import THIRTEEN, task
+from rulerkit.tasks.noise import LINE
+
+DATA = os.environ.get("RULERKIT_DATA")
+NEEDS_DATA = pytest.mark.skipif(DATA is None, reason="RULERKIT_DATA names no original corpora")
+
+
+def examples(spec: Any, protocol: str, length: int = 4096, num_examples: int = 40, **settings: Any) -> Examples:
+    return generate(task(spec, protocol).with_corpora("builtin"), length, num_examples, **settings)
+
+
+def layout(example: Example) -> tuple[int, ...]:
+    """The order of the first 400 words, whatever they are: for each when it first came."""
+    first: dict[str, int] = {}
+    words = [piece.text.split()[-1] for piece in example.pieces if piece.role in ("needle", "haystack", "distractor")]
+    return tuple(first.setdefault(word, len(first)) for word in words[:400])
+
+
+# --- distributions: the numbers of BENCHMARK.md, section 7 ------------------------------------------------------------
+
+
+@NEEDS_DATA
+def test_the_paper_asks_the_first_questions_among_their_own_article() -> None:
+    form = PromptFormat(f"{DATA}/tokenizers/gpt-neox")  # type: ignore[arg-type]
+    made = list(generate(task("qa_1", "paper"), 4096, 200, prompt_format=form))
+    documents = [example.blocks[slice(*example.context)] for example in made]
+    places = [[piece.role for piece in listed].index("needle") for listed in documents]
+    depths = [place / (len(listed) - 1) for place, listed in zip(places, documents, strict=True)]
+    assert sum(depth >= 0.9 for depth in depths) >= 190
+    numbers = Counter((place + 1, len(listed)) for place, listed in zip(places, documents, strict=True))
+    assert numbers.most_common(1)[0][0] == (24, 26)
+    assert 24 <= sum(map(len, documents)) / len(documents) <= 26
+    assert 0.80 <= sum(example.num_tokens + 32 for example in made) / 200 / 4096 <= 0.86
+    assert all(piece.role != "haystack" for listed in documents for piece in listed), "all are of the same article"
+    questions = [example.text_of("question").rpartition("Question: ")[2].strip() for example in made[:2]]
+    assert questions == ["In what country is Normandy located?", "When were the Normans in Normandy?"]
+    (long,) = generate(task("qa_1", "paper"), 131072, 1, prompt_format=form)
+    assert abs(len(long.blocks[slice(*long.context)]) - 760) <= 10
+
+
+@pytest.mark.parametrize("name", ["cwe", "fwe"])
+def test_the_paper_has_one_layout_and_clean_one_for_each_example(name: str) -> None:
+    paper, clean = (Counter(map(layout, examples(name, protocol))) for protocol in ("paper", "clean"))
+    assert len(paper) <= 3
+    assert paper.most_common(1)[0][1] >= 30
+    assert len(clean) == 40
+
+
+def test_the_paper_has_needles_at_forty_depths() -> None:
+    depths = {depth for example in examples("niah_single_2", "paper", 32768, 200) for depth in example.depths}
+    steps = {round(depth * 39 / 100) for depth in depths}
+    assert all(min(abs(depth - 100 * step / 39) for step in steps) < 0.7 for depth in depths)
+    assert len(steps) >= 36
+    free = [depth for example in examples("niah_single_2", "clean", 32768, 200) for depth in example.depths]
+    assert sum(abs(depth * 39 / 100 - round(depth * 39 / 100)) > 0.3 for depth in free) > 40
+
+
+@pytest.mark.parametrize(("edition", "lines"), [("2024", 10), ("2025", 16)])
+def test_the_paper_has_upstreams_lines_in_the_demonstration(edition: str, lines: int) -> None:
+    made = generate(task("vt", "paper", edition), 4096, 5)
+    assert {example.text_of("demonstration").count(LINE) for example in made} == {lines}
+
+
+@NEEDS_DATA
+def test_the_paper_fills_long_lists_with_random_letters() -> None:
+    form = PromptFormat(f"{DATA}/tokenizers/gpt-neox")  # type: ignore[arg-type]
+    words = {}
+    for protocol in ("paper", "clean"):
+        (example,) = generate(task("cwe", protocol), 262144, 1, prompt_format=form)
+        words[protocol] = {piece.text.split()[-1] for piece in example.pieces if piece.role == "haystack"}
+    assert sum("-" in word for word in words["clean"]) > 5 * sum("-" in word for word in words["paper"])
+    assert len(words["paper"]) > 9000
+
+
+@pytest.mark.parametrize("name", THIRTEEN)
+def test_the_paper_can_be_answered_and_differs_from_clean_only_where_it_says(name: str) -> None:
+    paper, clean = examples(name, "paper", num_examples=6), examples(name, "clean", num_examples=6)
+    for example, answer in load_model("perfect").answer(paper):
+        assert paper.task.score(answer.text, example.references) == 1
+        assert example.num_tokens + example.max_new_tokens <= 4096
+    same = [one.digest == other.digest for one, other in zip(paper, clean, strict=True)]
+    assert all(same) if name in ("niah_single_1", "niah_multikey_2", "niah_multikey_3") else not any(same)
+
+
+# --- the protocol belongs to the study and to the record --------------------------------------------------------------
+
+
+def test_the_protocol_sets_the_edition_and_edition_overrides_it() -> None:
+    for parameters, edition in (
+        ({}, "2025"),
+        ({"protocol": "paper"}, "2024"),
+        ({"protocol": "paper", "edition": 2025}, "2025"),
+        ({"edition": "2024"}, "2024"),
+        ({"protocol": "paper", "tasks": [{"base": "vt", "edition": 2024}, task("cwe")]}, "2024"),
+    ):
+        asked = study(parameters)
+        assert {one.edition for one in asked.tasks} == {edition}
+        assert {one.protocol for one in asked.tasks} == {asked.protocol} == {parameters.get("protocol", "clean")}
+        assert [one.name for one in asked.tasks] == [one.name.partition("-")[0] for one in asked.tasks]
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"tasks": [{"base": "vt", "edition": "2024"}]},
+        {"protocol": "paper", "tasks": [{"base": "vt", "edition": "2025"}]},
+        {"protocol": "paper", "edition": "2025", "tasks": [{"base": "vt", "edition": "2024"}]},
+        {"protocol": "latest"},
+        {"edition": "2023"},
+    ],
+)
+def test_what_contradicts_the_study_is_an_error(parameters: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"edition|protocol"):
+        study(parameters)
+
+
+def test_protocols_never_stand_in_one_table_and_are_never_resumed_by_the_other(tmp_path: Path) -> None:
+    model, other = load_model("perfect"), load_model("mute")
+    cells = [predict(model, examples("niah_single_1", "clean", 1024, 2), tmp_path / "main", progress=False)]
+    assert cells[0].record["result"]["protocol"] == "clean"
+    with pytest.raises(UserError, match="protocol"):
+        predict(model, examples("niah_single_1", "paper", 1024, 2), tmp_path / "main", progress=False)
+    cells.append(predict(other, examples("niah_multikey_2", "paper", 1024, 2), tmp_path / "main", progress=False))
+    with pytest.raises(UserError, match="protocol"):
+        check_same(cells)
