@@ -35,7 +35,7 @@ _HOME = {
     "summarize": "summary",
     "show": "view",
 }
-_MODULES = {"plots": "plots", "published": "published", "tables": "summary.tables", "view": "view"}
+_MODULES = {"plots": "plots", "published": "published", "tables": "tables", "view": "view"}
 
 __all__ = ["__version__", *_HOME, *_MODULES]
 

@@ -1,9 +1,12 @@
-"""The one error that a user is meant to see: a single line that says what to do next."""
+"""The one error that a user is meant to see: a single line that says what to do next; and remarks on stderr."""
 
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
+
+from rulerkit import escape
 
 _SECRET = "key|token|secret|password|passwd|authorization|credentials?"
 _SECRET_NAME = re.compile(rf"({_SECRET})(_env)?$", re.IGNORECASE)
@@ -66,6 +69,13 @@ def redact(value: Any) -> Any:
         }
         return {key: "***" if key in secret else redact(item) for key, item in value.items()}
     return value
+
+
+def remark(text: str) -> None:
+    """Print a line on stderr, above any progress bar; what a server or a file has said cannot steer the terminal."""
+    from tqdm import tqdm
+
+    tqdm.write(escape.terminal(text), file=sys.stderr)
 
 
 class ModelError(UserError):

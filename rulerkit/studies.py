@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rulerkit.errors import UserError, unknown
+from rulerkit.escape import csv_text
 from rulerkit.models import Model
 from rulerkit.paths import cell_file, home, resolve, resolve_file
 from rulerkit.settings import Parameters, check, read_spec, read_yaml
@@ -23,6 +24,7 @@ from rulerkit.tasks import THIRTEEN, Task, task
 from rulerkit.tasks.base import PROTOCOLS
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -68,12 +70,13 @@ class Study:
         joined = "+".join(name_of(model) for model in self.models)
         return joined if len(joined) <= _LONGEST_TITLE else f"{joined[: _LONGEST_TITLE - 4]}+etc"
 
-    def save_table(self, text: str, name: str = "", suffix: str = ".md") -> Path:
-        """Write a table; the file is named after the models it shows, and `name`."""
+    def save_table(self, table: "str | pd.DataFrame", name: str = "", suffix: str = ".md") -> Path:
+        """Write a table, a DataFrame as CSV without its index; the file is named after the models it shows, and `name`."""
+        text, suffix = (table, suffix) if isinstance(table, str) else (csv_text(table), ".csv")
         path = self._place("tables", name, suffix)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            path.write_text(text, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise _unwritable(path, error) from error
         return path

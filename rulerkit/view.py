@@ -3,7 +3,6 @@
 `show` makes HTML for a notebook, `to_terminal` text for a terminal; `show_beside` shows our numbers with the paper's.
 """
 
-import html
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,8 +10,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
+from rulerkit import escape
 from rulerkit.example import ROLES, Example, Piece
 from rulerkit.lengths import length_name
+from rulerkit.tables import STAND_IN_NOTE
+from rulerkit.tables import show as table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,8 +44,6 @@ _TITLES: dict[str | int, str] = {
     "wavg_dec": "wAvg(dec)",
     "note": "Note",
 }
-_CONTROL = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
-"""Control characters as their pictures: a corpus must not steer a terminal."""
 
 
 @dataclass(frozen=True)
@@ -87,34 +87,32 @@ def show(*examples: Example) -> Html:
     for example in examples:
         body = "".join(_html(part, example) for stretch in parts(example) for part in stretch)
         shown.append(
-            f'<div style="{frame}"><div style="margin-bottom:.5em"><b>{_escaped(example.task)}</b> '
-            f'<span style="opacity:.75">{_escaped(_about(example))}</span></div>'
+            f'<div style="{frame}"><div style="margin-bottom:.5em"><b>{escape.html(example.task)}</b> '
+            f'<span style="opacity:.75">{escape.html(_about(example))}</span></div>'
             f'<div style="white-space:pre-wrap;overflow-wrap:anywhere">{body}</div>'
             f'<div style="margin-top:.5em"><span style="opacity:.75">references:</span> '
-            f"<b>{_escaped(', '.join(example.references))}</b></div></div>"
+            f"<b>{escape.html(', '.join(example.references))}</b></div></div>"
         )
-    return Html(f'<div style="font-size:13px">{"".join(shown)}</div>')
+    return Html(f'<div class="mathjax_ignore" style="font-size:13px">{"".join(shown)}</div>')
 
 
 def to_terminal(example: Example, color: bool = True) -> str:
     """An example as text, a stretch a line: in ANSI colours, or with its roles in square brackets."""
-    head = _printable(f"{example.task}: {_about(example)}")
-    tail = _printable(f"references: {', '.join(example.references)}")
+    head = escape.terminal(f"{example.task}: {_about(example)}")
+    tail = escape.terminal(f"references: {', '.join(example.references)}")
     if color:
         legend = " ".join(_ansi(role.replace("_", " "), role) for role in ROLES)
         body = [legend, "".join(_ansi(part.text, part.role) for stretch in parts(example) for part in stretch)]
     else:
-        body = [_printable("".join(_marked(stretch))).rstrip("\n") for stretch in parts(example)]
+        body = [escape.terminal("".join(_marked(stretch))).rstrip("\n") for stretch in parts(example)]
     return "\n".join([head, *body, tail]) + "\n"
 
 
 def show_beside(rows: "pd.DataFrame") -> "Styler":
     """The table of `published.beside` for a notebook: the paper's rows shaded, and a loud warning over stand-ins."""
-    from rulerkit.summary.tables import STAND_IN_NOTE
-
     columns: list[str | int] = list(rows.columns)
     shown = rows.set_axis([_TITLES.get(name) or length_name(int(name)) for name in columns], axis="columns")
-    styler = shown.style.hide(axis="index").format(precision=1, na_rep="–", escape="html")
+    styler = table(shown, precision=1, na_rep="–")
     styler = styler.set_properties(["Model", "Source", "Note"], **{"text-align": "left"})
     styler = styler.apply(_shade_paper, axis=1)
     if rows["note"].fillna("").str.contains(STAND_IN_NOTE, regex=False).any():
@@ -191,14 +189,6 @@ def _about(example: Example) -> str:
 # --- HTML -------------------------------------------------------------------------------------------------------------
 
 
-def _escaped(text: str) -> str:
-    return html.escape(_printable(text))
-
-
-def _printable(text: str) -> str:
-    return text.translate(_CONTROL)
-
-
 def _span(inner: str, role: str, title: str = "") -> str:
     """Tinted so faintly that the theme's own text colour, light or dark, stays readable; a line below says it again."""
     if role == "haystack":
@@ -210,12 +200,12 @@ def _span(inner: str, role: str, title: str = "") -> str:
 
 def _html(part: Part, example: Example) -> str:
     if part.piece is None:
-        return f'<span style="opacity:.6;font-style:italic">{_escaped(part.text)}</span>'
+        return f'<span style="opacity:.6;font-style:italic">{escape.html(part.text)}</span>'
     piece = part.piece
-    inner = "".join(f"<b>{_escaped(t)}</b>" if bold else _escaped(t) for t, bold in _emphasised(part, example))
+    inner = "".join(f"<b>{escape.html(t)}</b>" if bold else escape.html(t) for t, bold in _emphasised(part, example))
     what = f"{part.role.replace('_', ' ')}, {piece.num_tokens:,} tokens"
     pair = f": {piece.key} = {piece.value}" if piece.key and piece.value else ""
-    return _span(inner, part.role, f' title="{html.escape(_printable(what + pair), quote=True)}"')
+    return _span(inner, part.role, f' title="{escape.html(what + pair)}"')
 
 
 def _emphasised(part: Part, example: Example) -> Iterator[tuple[str, bool]]:
@@ -235,7 +225,7 @@ def _emphasised(part: Part, example: Example) -> Iterator[tuple[str, bool]]:
 
 
 def _ansi(text: str, role: str) -> str:
-    text = _printable(text)
+    text = escape.terminal(text)
     if role in ("haystack", "gap"):
         return text if role == "haystack" else f"\x1b[2;3m{text}\x1b[0m"
     code = f"\x1b[1;38;5;{_TINTS[role][1]}m" if role == "needle" else f"\x1b[38;5;{_TINTS[role][1]}m"

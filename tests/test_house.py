@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "rulerkit"
 
 ORDER = (
-    {"errors", "paths", "gpus", "hub", "statistics"},
+    {"errors", "escape", "paths", "gpus", "hub", "statistics"},
     {"lengths", "tokenizers", "corpora"},
     {"settings"},
     {"example", "prompt_format"},
@@ -25,6 +25,7 @@ ORDER = (
     {"inference"},
     {"scoring", "foreign"},
     {"summary", "failures", "published"},
+    {"tables"},
     {"view"},
     {"claims", "compare", "leaderboard"},
     {"plots"},

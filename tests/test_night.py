@@ -251,7 +251,7 @@ def test_a_host_that_gives_a_sign_of_life_is_left_alone(lock: Path) -> None:
     threading.Timer(0.5, os.utime, [lock]).start()
     found = wait_for(lock)
     assert found is not None
-    assert (found["host"], found["job"]) == ("node7", "12")
+    assert (found.host, found.job) == ("node7", "12")
 
 
 def test_a_lock_that_is_given_back_is_not_waited_for(lock: Path) -> None:

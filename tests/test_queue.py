@@ -291,3 +291,18 @@ def test_a_job_runs_from_any_folder_as_it_was_planned(project: Project, tmp_path
     ended = project.call("status", os.path.relpath(job.file.parents[1], elsewhere), cwd=elsewhere, **installed)
     assert ended.stdout.splitlines()[-1] == "1 steps: 1 done"
     assert list(elsewhere.iterdir()) == []
+
+
+def test_a_link_in_the_place_of_the_gpus_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder there gets the mode that lets all users write; what a link names keeps its own."""
+    victim = tmp_path / "victim"
+    victim.mkdir(mode=0o700)
+    place = tmp_path / "rulerkit-gpus"
+    monkeypatch.setattr(queue.tempfile, "gettempdir", lambda: str(tmp_path))
+    place.symlink_to(victim)
+    with pytest.raises(UserError, match=r"rulerkit-gpus is a link or no folder.*remove it"):
+        queue._gpu_file("0")
+    assert victim.stat().st_mode & 0o777 == 0o700
+    place.unlink()
+    assert queue._gpu_file("0").parent == place
+    assert place.stat().st_mode & 0o777 == 0o777

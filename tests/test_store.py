@@ -2,18 +2,22 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from rulerkit.errors import UserError
-from rulerkit.inference import store
+from rulerkit.inference import locks, store
 from rulerkit.inference.locks import Lock, start_time
 from rulerkit.inference.store import Log, machine, read_rows, write_whole
 
@@ -251,13 +255,36 @@ def test_a_requeued_job_takes_over_from_its_former_self(foreign: Path, monkeypat
         pass
 
 
-def test_an_empty_lock_is_judged_by_its_age(lock_file: Path) -> None:
-    lock_file.write_text("")
-    with pytest.raises(UserError, match=r"process \?"):
-        Lock(lock_file).__enter__()
-    os.utime(lock_file, (0, 0))
-    with Lock(lock_file):
-        pass
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=3)
+FIELDS = st.sampled_from(["host", "pid", "started", "machine", "job", "restart", "token"])
+
+
+@given(
+    garbage=st.binary(max_size=40) | JSON.map(json.dumps) | st.dictionaries(FIELDS, JSON).map(json.dumps),
+    age=st.sampled_from([-7200, 0, 100, 500]),
+)
+@example(garbage="", age=0)
+@example(garbage=json.dumps({"host": "node7", "pid": 17, "started": "1"}), age=-7200)
+@settings(max_examples=60, deadline=None)
+def test_any_content_and_date_of_a_lock_is_one_line_or_taken_over(garbage: str | bytes, age: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "4096.lock"
+        file.write_bytes(garbage if isinstance(garbage, bytes) else garbage.encode())
+        os.utime(file, (time.time() - age, time.time() - age))
+        if age > locks.STALE:
+            assert locks.holder(file) is None
+            with Lock(file):
+                assert locks.holder(file)
+            return
+        with pytest.raises(UserError, match="4096 is being written by") as refused:
+            Lock(file).__enter__()
+        said = str(refused.value)
+        assert "\n" not in said
+        assert ("dated 7200 s in the future" in said or "dated 7199 s" in said) == (age < 0)
+        free = re.search(r"free in (\d+) s", said)
+        assert free
+        assert abs(int(free[1]) - (locks.STALE - age)) <= 5
+        assert [path.name for path in Path(folder).iterdir()] == ["4096.lock"]
 
 
 def test_a_living_lock_is_touched(lock_file: Path) -> None:
@@ -315,7 +342,7 @@ def test_of_many_that_find_a_dead_lock_one_goes_on(lock_file: Path) -> None:
 
 
 def test_who_comes_late_leaves_the_lock_that_replaced_the_dead_one(foreign: Path) -> None:
-    dead = foreign.read_text()
+    dead = foreign.read_bytes()
     rewrite(foreign, age=500, token="the next one's")
     probe = foreign.with_name("probe")
     probe.write_text("")

@@ -13,7 +13,7 @@ from rulerkit.lengths import effective_length, effective_set, length_name, parse
 from rulerkit.scoring import COLUMNS, THIRTEEN, category
 from rulerkit.summary import averages, length_weights, ranks, summarize
 from rulerkit.summary.intervals import length_correlations, mean_interval, score_interval, wilson
-from rulerkit.summary.tables import FORMATS, ordinal, table_text, task_table_text
+from rulerkit.tables import FORMATS, ordinal, table_text, task_table_text
 
 NAN = float("nan")
 

@@ -154,7 +154,7 @@ def beside_rows(note: str) -> pd.DataFrame:
 
 
 def test_stand_ins_beside_the_paper_are_loud() -> None:
-    from rulerkit.summary.tables import STAND_IN_NOTE
+    from rulerkit.tables import STAND_IN_NOTE
 
     assert "WARNING" in show_beside(beside_rows(STAND_IN_NOTE)).to_html()
     plain = show_beside(beside_rows("")).to_html()

@@ -63,7 +63,7 @@ def _elsewhere(job: Job) -> str:
     locks = {"it": job.lock} | {f"{name}'s answers": job.lock_of(name) for name in job.after}
     for what, lock in locks.items():
         if owner := wait_for(lock):
-            return f"process {owner['pid']} on host {owner['host']} is at {what}"
+            return f"process {owner.pid or '?'} on host {owner.host} is at {what}"
     return ""
 
 

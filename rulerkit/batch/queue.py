@@ -1,7 +1,6 @@
 """One machine's queue: jobs handed to GPUs, never two to one, several models side by side where they fit."""
 
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from queue import SimpleQueue
 
 from rulerkit.batch.execution import Outcome, allow, perform, stop
 from rulerkit.batch.jobs import Job
-from rulerkit.errors import UserError
+from rulerkit.errors import UserError, remark
 from rulerkit.gpus import nvidia_smi, visible_gpus
 from rulerkit.inference.locks import Lock
 from rulerkit.models import takes_more_gpus
@@ -84,7 +83,7 @@ def execute(jobs: Sequence[Job], gpus: Sequence[str] = (), side_by_side: int | N
                         running[pool.submit(_perform, job, environment, outcomes)] = job
                 if not running:
                     if not told:
-                        print(f"waiting: other processes hold the GPUs {', '.join(gpus)}", file=sys.stderr)
+                        remark(f"waiting: other processes hold the GPUs {', '.join(gpus)}")
                     told = True
                     time.sleep(_LOOK)
                 for future in wait(running, timeout=_LOOK, return_when=FIRST_COMPLETED).done:
@@ -181,9 +180,19 @@ def _gpu_file(gpu: str) -> Path:
     """The lock of a GPU, in a folder of this machine that all users may write to; by its UUID, where the driver tells,
     since containers number theirs anew."""
     folder = Path(tempfile.gettempdir()) / "rulerkit-gpus"
-    folder.mkdir(exist_ok=True)
-    if folder.stat().st_uid == os.getuid():
-        folder.chmod(0o777)  # not sticky: anybody may take over the lock of somebody's dead process
+    with suppress(FileExistsError):
+        folder.mkdir()
+    try:
+        handle = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise UserError(
+            f"{folder} is a link or no folder, and holds no locks of GPUs: remove it, or set TMPDIR to another folder"
+        ) from error
+    try:
+        if os.fstat(handle).st_uid == os.getuid():
+            os.fchmod(handle, 0o777)  # not sticky: anybody may take over the lock of somebody's dead process
+    finally:
+        os.close(handle)
     return folder / f"{_uuids().get(gpu, gpu)}.lock"
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from rulerkit.batch.execution import CHAIN, is_open
 from rulerkit.batch.jobs import Job, ending, read_record
 from rulerkit.errors import UserError
-from rulerkit.inference.locks import holder
+from rulerkit.inference.locks import Owner, holder
 from rulerkit.inference.store import disk, write_whole
 from rulerkit.models.server import MASTER
 from rulerkit.paths import home
@@ -85,8 +85,8 @@ def _whole_nodes(jobs: Sequence[Job], site: Site) -> tuple[list[Submission], lis
             "lower tensor_parallel_size or `gpus` in its parameter file, or spread it over `nodes`"
         )
     running = {n: each.number for n, each in _nodes_in(queue, jobs[0]).items() if each.state == "RUNNING"}
-    holders = {job.name: holder(job.lock) or {} for job in jobs}
-    free = tuple(job for job in jobs if holders[job.name].get("job") not in running.values())
+    holders = {job.name: holder(job.lock) or Owner() for job in jobs}
+    free = tuple(job for job in jobs if holders[job.name].job not in running.values())
     options = (*_common(site, max(_hours(job, site) for job in jobs)), *_places(site, per_node, 1))
     stems = [_node(jobs[0], n) for n in islice((n for n in count(1) if n not in running), _nodes_for(free, per_node))]
     planned = [Submission(_name(stem), ending(stem, ".sh"), free, (), options) for stem in stems]

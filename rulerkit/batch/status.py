@@ -11,6 +11,7 @@ from rulerkit.batch.jobs import Job, Need, Run, read_job, read_record
 from rulerkit.errors import UserError
 from rulerkit.inference.locks import holder
 from rulerkit.lengths import length_name
+from rulerkit.tables import Field, render
 
 _LAST_LINES = 5
 
@@ -61,8 +62,8 @@ def _busy(job: Job, in_queue: Mapping[str, slurm.Queued]) -> tuple[str, str]:
     """Whether somebody is at a job, or will be: `running` or `queued`, else "", and where."""
     owner, queued = holder(job.lock), slurm.find(job, in_queue)
     if owner:
-        number = f", job {owner['job']}" if owner["job"] else ""
-        return "running", f"on {owner['host']}{number}"
+        number = f", job {owner.job}" if owner.job else ""
+        return "running", f"on {owner.host}{number}"
     if queued:
         begins = queued.state == "RUNNING" and not queued.shared
         why = "" if queued.state == "RUNNING" else f", {queued.state.lower()}, {queued.reason}"
@@ -180,9 +181,5 @@ def grid(job: Job) -> list[str]:
         have = need.have
         said = "not run" if need.length in cannot else str(have) if have == need.wanted else f"{have}/{need.wanted}"
         tasks.setdefault(need.task, {})[need.length] = said
-    width = max([len(task) for task in tasks] + [len(job.name)])
-    head = f"{job.name:{width}} " + "".join(f"{length_name(length):>10}" for length in lengths)
-    return [
-        head,
-        *(f"{task:{width}} " + "".join(f"{row.get(n, ''):>10}" for n in lengths) for task, row in tasks.items()),
-    ]
+    rows = [[Field(task), *(Field(row.get(n, "")) for n in lengths)] for task, row in tasks.items()]
+    return render([job.name, *map(length_name, lengths)], rows).splitlines()

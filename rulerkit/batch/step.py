@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from rulerkit.batch.jobs import Job, read_job, read_record, write_record
-from rulerkit.errors import UserError
+from rulerkit.errors import UserError, remark
 
 
 def _end_with_parent() -> None:
@@ -48,7 +48,7 @@ def main() -> int:
     if kind == "predictions":
         wrong = predictions(read_job(Path(arguments[0])))
         if wrong:
-            print("rulerkit: " + "; ".join(wrong), file=sys.stderr)
+            remark("rulerkit: " + "; ".join(wrong))
         return 2 if wrong else 0
     sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # jsonschema's, optional: half of the start-up time
     from papermill.cli import papermill

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rulerkit.lengths import length_name
+from rulerkit.tables import show
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,12 +54,13 @@ def verdict_table(verdicts: Iterable[Verdict]) -> "pd.DataFrame":
 
 def show_verdicts(verdicts: Iterable[Verdict]) -> "Styler":
     """The verdicts as a small table for a notebook."""
-    table = verdict_table(verdicts)
-    shaded = table.style.apply(lambda row: [f"background-color: {_COLORS.get(row['verdict'], '')}"] * 3, axis=1)
+    shaded = show(verdict_table(verdicts)).apply(
+        lambda row: [f"background-color: {_COLORS.get(row['verdict'], '')}"] * 3, axis=1
+    )
     left: list[Any] = [
         {"selector": "td, th", "props": "text-align: left; vertical-align: top; color: black; max-width: 34em"}
     ]
-    return shaded.hide(axis="index").set_table_styles(left)
+    return shaded.set_table_styles(left)
 
 
 def select(scores: "pd.DataFrame", **wanted: object) -> "pd.DataFrame":

@@ -7,6 +7,7 @@ the numbers that it gives for that model only for it. `paper_verdicts` holds the
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit.errors import unknown
+from rulerkit.tables import show
 
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
@@ -175,4 +176,4 @@ def stated(notebook: str) -> "Styler":
     table = pd.DataFrame(list(CLAIMS[notebook].values()))
     table.columns = ["the paper says", "where", "judged by"]
     left: list[Any] = [{"selector": "td, th", "props": "text-align: left; vertical-align: top; max-width: 28em"}]
-    return table.style.hide(axis="index").set_table_styles(left)
+    return show(table).set_table_styles(left)

@@ -1,6 +1,7 @@
 """The command line. Heavy modules are imported inside the commands, so that --help answers at once."""
 
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,19 @@ from rulerkit.cli.batches import batch, run_jobs, status
 from rulerkit.cli.checks import check, plan
 from rulerkit.cli.compare import compare
 from rulerkit.cli.fetch import fetch
-from rulerkit.cli.options import Corpora, Length, Protocol, Seed, Set, Task, Template, Tokenizer, settings_of, task_of
+from rulerkit.cli.options import (
+    Corpora,
+    Length,
+    Protocol,
+    Seed,
+    Set,
+    Task,
+    Template,
+    Tokenizer,
+    echo,
+    settings_of,
+    task_of,
+)
 from rulerkit.cli.serve import serve
 from rulerkit.errors import UserError
 
@@ -37,11 +50,11 @@ def tasks() -> None:
         default = {knob.name: knob.default for knob in fields(each)}
         differs = [f"{k}={getattr(each, k)}" for k in each.knobs() if getattr(each, k) != default[k]]
         mark = " " if each.name in THIRTEEN else "+"
-        typer.echo(f"{mark} {each.name:18} {each.category:12} {', '.join(differs) or f'the default {each.family}'}")
-    typer.echo("\n+ beyond the thirteen (Figure 5). Knobs of a family, for '{base: TASK, KNOB: VALUE}':")
+        echo(f"{mark} {each.name:18} {each.category:12} {', '.join(differs) or f'the default {each.family}'}")
+    echo("\n+ beyond the thirteen (Figure 5). Knobs of a family, for '{base: TASK, KNOB: VALUE}':")
     for family in FAMILIES:
         knobs = [f"{knob.name}={knob.default}" for knob in fields(family) if knob.name in family.knobs()]
-        typer.echo(f"  {family.family:18} {', '.join(knobs)}")
+        echo(f"  {family.family:18} {', '.join(knobs)}")
 
 
 @app.command()
@@ -98,7 +111,7 @@ def generate(
         raise UserError(f"--output {output} is a folder: give the name of a file, such as {output / 'vt.jsonl'}")
     inside = [output / str(o.length) / "data" / o.task.name / "validation.jsonl" for o in orders]
     write_grid(orders, inside if len(orders) > 1 else [output], workers)
-    typer.echo(f"{len(orders)} x {num_examples} examples: {output}")
+    echo(f"{len(orders)} x {num_examples} examples: {output}")
 
 
 @app.command()
@@ -127,9 +140,9 @@ def evaluate(
     errors: list[UserError] = []
     cells = run(asked, fresh=fresh, failed=errors.append)
     _print_scores(cells, [task.name for task in asked.tasks], asked.lengths, asked.num_examples)
-    typer.echo(f"\npredictions: {asked.predictions}")
+    echo(f"\npredictions: {asked.predictions}")
     for error in errors:
-        typer.echo(f"rulerkit: {error}", err=True)
+        echo(f"rulerkit: {error}", err=True)
     if errors:
         raise typer.Exit(1)
 
@@ -166,14 +179,14 @@ def report(
     from rulerkit.inference.cells import read_cells
     from rulerkit.inference.sameness import check_same, footnotes
     from rulerkit.scoring import describe
-    from rulerkit.summary.tables import table_text
+    from rulerkit.tables import table_text
 
     cells = read_cells(folder)
     if not cells:
         raise UserError(f"no predictions in {folder}: it should hold <model>/<task>/<length>.jsonl")
     shown = [each for each in cells if format == "csv" or category in ("all", describe(each)["category"])]
     check_same(shown)
-    typer.echo(table_text(_summary(cells), format, category, footnotes(shown)), nl=False)
+    echo(table_text(_summary(cells), format, category, footnotes(shown)), nl=False)
 
 
 app.command()(batch)
@@ -200,7 +213,7 @@ def _print_scores(cells: list[Any], *grid: Any) -> None:
     from collections import defaultdict
 
     from rulerkit.inference.sameness import check_same, footnotes
-    from rulerkit.summary.tables import task_table_text
+    from rulerkit.tables import task_table_text
 
     own = defaultdict(list)
     for cell in cells:
@@ -209,8 +222,8 @@ def _print_scores(cells: list[Any], *grid: Any) -> None:
         check_same(each)
     summary = _summary(cells, *grid)
     for run, model in summary.cells[["run", "model"]].drop_duplicates().itertuples(index=False):
-        typer.echo(f"\n{model} ({run})")
-        typer.echo(task_table_text(summary, model, run, notes=footnotes(own[run, model])), nl=False)
+        echo(f"\n{model} ({run})")
+        echo(task_table_text(summary, model, run, notes=footnotes(own[run, model])), nl=False)
 
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
@@ -218,12 +231,15 @@ _INTERRUPTED = 130  # what typer makes of Ctrl-C
 
 def main() -> None:
     """Run the command line; what the user can mend is one line and exit status 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # letters that the terminal has not
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except UserError as error:
-        typer.echo(f"rulerkit: {error}", err=True)
+        echo(f"rulerkit: {error}", err=True)
         sys.exit(2)
     except SystemExit as ended:
         if ended.code == _INTERRUPTED:
-            typer.echo("\nrulerkit: stopped; the same command goes on from here", err=True)
+            echo("\nrulerkit: stopped; the same command goes on from here", err=True)
         raise

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from rulerkit.cli.options import Set, settings_of
+from rulerkit import escape
+from rulerkit.cli.options import Set, echo, settings_of
 from rulerkit.errors import UserError
 
 _LOOK = 2.0  # seconds between two looks at files that grow
@@ -41,6 +42,7 @@ def batch(
     share the GPUs out; with --slurm each gets a job, and notebooks over several models follow. `rulerkit status` follows
     both.
     """
+    _refuse_windows()
     from rulerkit.batch import read_batch
     from rulerkit.paths import resolve_file
 
@@ -65,6 +67,7 @@ def run_jobs(
     gpus: Gpus = None,
 ) -> None:
     """Do jobs that `rulerkit batch` has planned, on this machine: the one command that any scheduler can call."""
+    _refuse_windows()
     from rulerkit.batch.jobs import read_job
 
     if _execute([read_job(file) for file in dict.fromkeys(file.absolute() for file in files)], gpus, jobs):
@@ -84,9 +87,17 @@ def status(
     place = resolve_file(what)
     jobs = jobs_in(place) if place.is_dir() else read_batch(place, settings_of(settings)).jobs
     for line in told(steps(jobs)):
-        typer.echo(line)
+        echo(line)
     for job in [job for job in jobs if cells and job.model and job.unanswered(job.needs)]:
-        typer.echo("\n" + "\n".join(grid(job)))
+        echo("\n" + "\n".join(grid(job)))
+
+
+def _refuse_windows() -> None:
+    if os.name == "nt":
+        raise UserError(
+            "batches end their steps as POSIX process groups, which Windows has not: run this command in WSL; "
+            "`rulerkit evaluate`, `score`, `report` and the notebooks run on Windows too"
+        )
 
 
 def _execute(jobs: Any, gpus: str | None, side_by_side: int | None) -> int:
@@ -111,17 +122,16 @@ def _execute(jobs: Any, gpus: str | None, side_by_side: int | None) -> int:
                 kept += 1
                 continue
             says = f": {outcome.says}" if outcome.says else ""
-            bar.write(
-                f"{outcome.state.upper() if outcome.state == 'failed' else outcome.state:10} {outcome.title}{says}"
-            )
+            state = "FAILED" if outcome.state == "failed" else outcome.state
+            bar.write(escape.terminal(f"{state:10} {outcome.title}{says}"))
             if outcome.state in ("failed", "incomplete"):
-                bar.write(f"           log: {outcome.log}\n           again: {outcome.again}")
+                bar.write(escape.terminal(f"           log: {outcome.log}\n           again: {outcome.again}"))
             if outcome.state not in ("done", "elsewhere"):
                 open_.append(f"{outcome.title} ({outcome.state})")
     if kept:
-        typer.echo(f"{kept} steps were done before; nothing was asked again")
+        echo(f"{kept} steps were done before; nothing was asked again")
     if open_:
-        typer.echo(f"{len(open_)} steps are not done: {', '.join(open_)}", err=True)
+        echo(f"{len(open_)} steps are not done: {', '.join(open_)}", err=True)
     return len(open_)
 
 
@@ -159,10 +169,10 @@ def _list(jobs: Any) -> None:
         gpus, nodes = job.resources
         if job.model:
             where = f"{gpus} GPUs on each of {nodes} nodes" if nodes > 1 else f"{gpus} GPU{'s' * (gpus != 1)}"
-            typer.echo(f"{job.title:48} {tokens:>16,} tokens, {where}")
+            echo(f"{job.title:48} {tokens:>16,} tokens, {where}")
         for each in job.runs:
-            typer.echo(f"{each.title:48} {each.output}")
-    typer.echo(f"{sum(len(job.runs) for job in jobs)} notebooks; {total:,} tokens of prompts and answers left, at most")
+            echo(f"{each.title:48} {each.output}")
+    echo(f"{sum(len(job.runs) for job in jobs)} notebooks; {total:,} tokens of prompts and answers left, at most")
 
 
 def _submit(planned: Any, site: Path | None, dry_run: bool) -> None:
@@ -173,12 +183,12 @@ def _submit(planned: Any, site: Path | None, dry_run: bool) -> None:
     lab = read_site(site)
     todo = slurm.submissions(planned.jobs, lab)
     if not todo:
-        typer.echo("everything is done; nothing to submit")
+        echo("everything is done; nothing to submit")
         return
     if dry_run:
         for each in todo:
             after = f"  after {', '.join(each.after)}" if each.after else ""
-            typer.echo(f"# {each.script}{after}\n{slurm.script(each, lab)}")
+            echo(f"# {each.script}{after}\n{slurm.script(each, lab)}")
     if lab.offline and (missing := missing_of(planned.models, planned.corpora)):
         raise UserError(
             f"the nodes could not find {len(missing)} things: {'; '.join(missing)}: get them with `rulerkit fetch -f "
@@ -187,8 +197,8 @@ def _submit(planned: Any, site: Path | None, dry_run: bool) -> None:
     if dry_run:
         return
     for each, number, before in slurm.submit(todo, lab):
-        typer.echo(f"{'in queue' if before else 'submitted'} {number}  {each.name}  log: {each.log}")
-    typer.echo(f"follow it with: rulerkit status {planned.path}")
+        echo(f"{'in queue' if before else 'submitted'} {number}  {each.name}  log: {each.log}")
+    echo(f"follow it with: rulerkit status {planned.path}")
 
 
 def _print_leaderboard(study: Any) -> None:
@@ -196,7 +206,7 @@ def _print_leaderboard(study: Any) -> None:
     from rulerkit.inference.sameness import check_same, footnotes
     from rulerkit.scoring import score
     from rulerkit.summary import summarize
-    from rulerkit.summary.tables import table_text
+    from rulerkit.tables import table_text
 
     names = {model["name"] for model in study.models}
     tasks = [task.name for task in study.tasks]
@@ -205,8 +215,8 @@ def _print_leaderboard(study: Any) -> None:
     if cells:
         try:
             check_same(cells)
-            typer.echo("\n" + table_text(summarize(score(cells), tasks, study.lengths), notes=footnotes(cells)))
+            echo("\n" + table_text(summarize(score(cells), tasks, study.lengths), notes=footnotes(cells)))
         except UserError as error:  # the batch itself is done: its places are still told
-            typer.echo(f"\nno leaderboard: {error}", err=True)
+            echo(f"\nno leaderboard: {error}", err=True)
     for kind in ("figures", "tables", "notebooks"):
-        typer.echo(f"{kind + ':':10} {study.outputs / kind / study.run}")
+        echo(f"{kind + ':':10} {study.outputs / kind / study.run}")

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rulerkit.cli.options import Set, Tokenizer, settings_of
+from rulerkit.cli.options import Set, Tokenizer, echo, settings_of
 from rulerkit.errors import UserError
 
 Files = Annotated[
@@ -39,7 +39,7 @@ def check(
     if not data and not files and not settings:
         raise UserError("nothing to look at: name a model (-f params/models/x.yaml) or files of JSON lines")
     if bad := _check_files(data, task, length, tokenizer) if data else _check_models(files or [], settings, ask):
-        typer.echo(f"\n{bad} of these would spoil scores; mend them first", err=True)
+        echo(f"\n{bad} of these would spoil scores; mend them first", err=True)
         raise typer.Exit(1)
 
 
@@ -51,9 +51,9 @@ def _check_models(files: list[Path], settings: list[str] | None, ask: bool | Non
     asked, bad = _study(files, settings), 0
     for name, findings in look(asked, ask, _gpus_per_node()).items():
         lengths = " and ".join(str(n) for n in sorted({min(asked.lengths), max(asked.lengths)}))
-        typer.echo(f"{name}: {len(asked.tasks)} tasks at {lengths} tokens")
+        echo(f"{name}: {len(asked.tasks)} tasks at {lengths} tokens")
         lines = told(findings)
-        typer.echo("\n".join(f"  {line}" for line in lines))
+        echo("\n".join(f"  {line}" for line in lines))
         bad += sum(line.startswith(FAIL) for line in lines)
     return bad
 
@@ -68,9 +68,9 @@ def _check_files(data: list[Path], task: str | None, length: str | None, tokeniz
     bad, vocabulary = 0, load_tokenizer(tokenizer)
     for path in data:
         for cell in read_rows(path, vocabulary, task, parse_length(length) if length else None):
-            typer.echo(f"{path}: {cell.task} at {cell.length}, {len(cell.rows)} rows")
+            echo(f"{path}: {cell.task} at {cell.length}, {len(cell.rows)} rows")
             for finding in audit(cell):
-                typer.echo(f"  {finding.level:4}  {finding.name:15} {finding.seen}; {finding.mend}".rstrip("; "))
+                echo(f"  {finding.level:4}  {finding.name:15} {finding.seen}; {finding.mend}".rstrip("; "))
                 bad += finding.level == FAIL
     return bad
 
@@ -99,7 +99,7 @@ def plan(
 
     asked = _study(files or [], settings)
     plans = plan_study(asked, card(gpu, memory), params, mfu, calibrate, _gpus_per_node(), replicas)
-    typer.echo("\n\n".join(each.text() for each in plans))
+    echo("\n\n".join(each.text() for each in plans))
 
 
 def _gpus_per_node() -> int:

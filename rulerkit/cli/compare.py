@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from rulerkit.cli.options import echo
+
 Side = Annotated[
     str, typer.Argument(help="A folder of predictions, run/model, or a model's name in outputs/predictions.")
 ]
@@ -29,7 +31,7 @@ def compare(
 
     found = look(a, b, margin, by, outputs=outputs)
     if as_json:
-        typer.echo(json_text(found), nl=False)
+        echo(json_text(found), nl=False)
     else:
-        typer.echo(difference_table(found) + "\nexamples that flipped:\n" + flips_text(found))
+        echo(difference_table(found) + "\nexamples that flipped:\n" + flips_text(found))
     raise typer.Exit(found.verdict.status)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rulerkit.cli.options import Set, settings_of
+from rulerkit.cli.options import Set, echo, settings_of
 
 
 def fetch(
@@ -26,13 +26,13 @@ def fetch(
 
     if not files and not settings:
         found = corpora.fetch()
-        typer.echo(f"{len(found)} files in {cache_dir()}; `corpora: original` uses them")
+        echo(f"{len(found)} files in {cache_dir()}; `corpora: original` uses them")
         return
     from rulerkit.offline import fetch_all
 
     failed = False
     for state, line in fetch_all(*_asked(files or [], settings_of(settings))):
-        typer.echo(f"{state:8} {line}")
+        echo(f"{state:8} {line}")
         failed |= state == "failed"
     if failed:
         raise typer.Exit(1)

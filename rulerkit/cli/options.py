@@ -1,9 +1,10 @@
-"""What several commands of the command line take, and how it is read."""
+"""What several commands of the command line take, how it is read, and how they print."""
 
 from typing import Annotated, Any
 
 import typer
 
+from rulerkit import escape
 from rulerkit.errors import UserError
 
 Task = Annotated[str, typer.Argument(help="A task's name, or a mapping: '{base: vt, num_hops: 6}'.")]
@@ -23,6 +24,11 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", "-y", metavar="YAML", help="A parameter: -y 'lengths: [4K, 8K]'. Repeatable."),
 ]
+
+
+def echo(text: str, err: bool = False, nl: bool = True) -> None:
+    """Print a text, made safe for a terminal, to stdout or stderr."""
+    typer.echo(escape.terminal(text), err=err, nl=nl)
 
 
 def settings_of(settings: list[str] | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rulerkit.cli.options import settings_of
+from rulerkit.cli.options import echo, settings_of
 from rulerkit.errors import UserError
 
 
@@ -58,12 +58,12 @@ def serve(
         addresses = [replica.address for replica in engine.alive()]
         with registered(engine.about_server(), addresses):
             for address in addresses:
-                typer.echo(f"{engine.name} answers at {address.url}")
-            typer.echo("Ctrl-C ends it.")
+                echo(f"{engine.name} answers at {address.url}")
+            echo("Ctrl-C ends it.")
             while engine.alive():
                 time.sleep(1)
     except KeyboardInterrupt:
-        typer.echo(f"{engine.name}: ended")
+        echo(f"{engine.name}: ended")
     finally:
         engine.close()
         places.close()

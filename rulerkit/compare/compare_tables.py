@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from rulerkit.claims import FAILS, HOLDS, UNKNOWN, Verdict
 from rulerkit.compare import CANNOT_TELL, NOT_WORSE, WORSE, Comparison
 from rulerkit.errors import unknown
+from rulerkit.escape import csv_text
 from rulerkit.lengths import length_name
-from rulerkit.summary.tables import FORMATS, Text, render
+from rulerkit.tables import FORMATS, Field, render
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,12 +25,12 @@ def difference_table(found: Comparison, format: str = "table") -> str:
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
     if format == "csv":
-        return str(found.rows.to_csv(index=False, float_format="%.4f", lineterminator="\n"))
+        return csv_text(found.rows, "%.4f")
     lengths = sorted(int(n) for n in found.rows["length"].unique() if n)
     by_place = {(row["task"], row["length"]): row for _, row in found.rows.iterrows()}
     tasks = [str(task) for task in found.rows.loc[found.rows["level"] == "task", "task"]]
     header = ["B - A (points)", *map(length_name, lengths), "all lengths"]
-    body = [[Text(task or "mean"), *(_field(by_place.get((task, n))) for n in [*lengths, 0])] for task in [*tasks, ""]]
+    body = [[Field(task or "mean"), *(_field(by_place.get((task, n))) for n in [*lengths, 0])] for task in [*tasks, ""]]
     return render(header, body, format, [*about(found), found.verdict.text + "."])
 
 
@@ -84,11 +85,11 @@ def json_text(found: Comparison) -> str:
     return json.dumps(to_json(found), indent=2) + "\n"
 
 
-def _field(row: "pd.Series[Any] | None") -> Text:
+def _field(row: "pd.Series[Any] | None") -> Field:
     if row is None:
-        return Text("")
+        return Field("")
     low, high = row["low"], row["high"]
-    return Text(f"{row['difference']:+.1f} [{low:+.1f}, {high:+.1f}]", bool(low > 0 or high < 0))
+    return Field(f"{row['difference']:+.1f} [{low:+.1f}, {high:+.1f}]", bool(low > 0 or high < 0))
 
 
 def _indices(rows: "pd.DataFrame") -> str:

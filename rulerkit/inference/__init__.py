@@ -7,14 +7,13 @@ Requests that failed are listed in `<length>.failures.jsonl`, a line per attempt
 
 import json
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from rulerkit.errors import ModelError, TooLong, UserError
+from rulerkit.errors import ModelError, TooLong, UserError, remark
 from rulerkit.inference.cells import FORMAT, WAYS_OUT, Cell, failures_file, load_cell
 from rulerkit.inference.locks import Lock
 from rulerkit.inference.progress import Bar, Progress
@@ -207,13 +206,10 @@ def _errors_named(answers: "Iterator[tuple[Any, Answer | Failure]]") -> "Iterato
 
 def _report_failures(name: str, cell: Cell, failures: "list[Failure]") -> None:
     """One line on stderr, beside any progress bar."""
-    from tqdm import tqdm
-
-    line = (
+    remark(
         f"{name}: {len(failures)} of {cell.wanted} examples of {cell.task} at {cell.length} have no answer "
         f"({failures[0].reason}): {failures_file(cell.path)} lists them, and the same command asks for them again"
     )
-    tqdm.write(line, file=sys.stderr)
 
 
 def _row(example: Any, answer: "Answer", name: str) -> dict[str, Any]:

@@ -2,13 +2,12 @@
 
 import atexit
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rulerkit.errors import ModelError, TooLong, UserError
+from rulerkit.errors import ModelError, TooLong, UserError, remark
 from rulerkit.generation import asked_record, generate
 from rulerkit.inference import kept, predict_cells
 from rulerkit.inference.cells import Cell
@@ -70,7 +69,7 @@ def evaluate(
                     try:
                         cells += _one_length(study, model, length, fresh, bar)
                     except TooLong as reason:
-                        bar.bar.write(f"not run: {model.name} at {length}: {reason}", file=sys.stderr)
+                        remark(f"not run: {model.name} at {length}: {reason}")
                         if not_run:
                             not_run(model.name, length, str(reason))
             except ModelError as error:
@@ -87,7 +86,7 @@ def evaluate(
         if failed:
             failed(problem)
         else:
-            print(f"{problem}", file=sys.stderr)
+            remark(str(problem))
     return cells
 
 
@@ -117,9 +116,9 @@ def _all_kept(study: "Study") -> list[Cell]:
         if have < study.num_examples:
             missing.append(f"{name} {task.name} at {length}: {have} of {study.num_examples} examples")
     for line in missing[:_NAMED]:
-        print(f"not answered: {line}", file=sys.stderr)
+        remark(f"not answered: {line}")
     if more := missing[_NAMED:]:
-        print(f"not answered: {len(more)} cells more", file=sys.stderr)
+        remark(f"not answered: {len(more)} cells more")
     if not cells:
         raise UserError(
             f"nothing was answered yet ({missing[0]}, ...), and {ASK}=never forbids to ask: let the models answer first, "

@@ -1,6 +1,6 @@
 """One writer at a time, on any file system: locks made with O_EXCL, without flock."""
 
-import json
+import math
 import os
 import socket
 import threading
@@ -8,45 +8,77 @@ import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rulerkit.errors import UserError
-from rulerkit.inference.store import disk, parse_line
+from rulerkit.inference.store import disk
 
 BEAT = 20.0  # seconds between two signs of life of a lock's owner
 STALE = 120.0  # seconds without one after which an owner that cannot be asked counts as dead
 
 
+class Owner(BaseModel):
+    """The process that a lock file names; what a file does not name is left out."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    host: str = "?"
+    machine: str = ""
+    pid: Annotated[int, Field(gt=0, lt=2**31)] | None = None
+    started: str | None = None
+    job: str | None = None
+    restart: int = 0
+    token: str = ""
+
+    @property
+    def here(self) -> bool:
+        """Whether its process number means something to this process."""
+        return (self.host, self.machine) == (socket.gethostname(), _machine())
+
+    def seconds_left(self, age: float, stale: float) -> float:
+        """How long it still counts as living, `age` seconds after its last sign of life: infinite where it is seen to
+        live, negative where it is dead."""
+        me = this_process()
+        if self.job and self.job == me.job and self.restart < me.restart:
+            return -1.0
+        if self.pid and self.here and (started := start_time(self.pid)) != "":
+            return math.inf if started == self.started else -1.0
+        return stale - age
+
+
 class Lock:
     """One writer at a time: a file made with O_EXCL that names its owner, touched while the owner lives.
 
-    No flock, which network file systems break. An owner on this machine is looked up (process, start time);
-    one elsewhere counts as dead after `stale` seconds without a touch, by the file server's clock; the former
-    life of a requeued Slurm job is dead at once. Where the owner lives: `UserError` naming host and process.
+    No flock, which network file systems break. An owner on this machine is looked up (process, start time); one
+    elsewhere, and a file that names no owner, counts as dead after `stale` seconds without a touch, by the file
+    server's clock; the former life of a requeued Slurm job is dead at once. Where the owner lives: `UserError` naming
+    host and process.
     """
 
     def __init__(self, path: Path, beat: float = BEAT, stale: float = STALE) -> None:
         self.path, self.beat, self.stale = path, beat, stale
-        self.lost, self._mine, self._seen = False, "", 0.0
+        self.lost, self._mine, self._seen = False, b"", 0.0
         self._done = threading.Event()
 
     def __enter__(self) -> Self:
-        self._mine = json.dumps(_owner())
+        self._mine = this_process().model_dump_json().encode()
         with disk(self.path):
             self._acquire()
         self._seen = time.time()
-        threading.Thread(target=self._keep, name=f"lock {self.path.name}", daemon=True).start()
+        threading.Thread(target=self._touch_often, name=f"lock {self.path.name}", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
         with suppress(OSError):
-            if self.path.read_text() == self._mine:
+            if self.path.read_bytes() == self._mine:
                 self.path.unlink()
 
     def check(self) -> None:
         """Raise `UserError` where the lock is no longer ours: another process may be writing by now."""
-        if time.time() - self._seen > 3 * self.beat:  # the whole process slept, its heart too
+        if time.time() - self._seen > 3 * self.beat:  # the whole process was suspended, with the thread that touches
             self._touch()
         if self.lost:
             raise UserError(
@@ -54,13 +86,13 @@ class Lock:
                 "written so far is kept, and the same command goes on once nobody else writes there"
             )
 
-    def _keep(self) -> None:
+    def _touch_often(self) -> None:
         while not self.lost and not self._done.wait(self.beat):
             self._touch()
 
     def _touch(self) -> None:
         try:
-            if self.path.read_text() != self._mine:
+            if self.path.read_bytes() != self._mine:
                 self.lost = True
             else:
                 os.utime(self.path)  # no time given: the file server's own
@@ -76,8 +108,8 @@ class Lock:
             for _ in range(100):
                 if _create(self.path, self._mine):
                     return
-                probe.write_text(self._mine)  # its time is the file server's now
-                dead = self._dead_text(probe)
+                probe.write_bytes(self._mine)  # its time is the file server's now
+                dead = self._dead_content(probe)
                 if dead is not None and self._take_over(dead, probe):
                     return
                 time.sleep(0.05)
@@ -85,79 +117,102 @@ class Lock:
             probe.unlink(missing_ok=True)
         raise UserError(f"{self.path} changes hands too fast: start this process again in a minute")
 
-    def _take_over(self, dead: str, probe: Path) -> bool:
-        """Put our lock in a dead owner's place. Who makes the claim, a file named after the dead lock, may:
+    def _take_over(self, dead: bytes, probe: Path) -> bool:
+        """Put our lock in a dead owner's place. Only who makes the claim, a file named after the dead lock, may:
         renaming alone could move away the new lock of one who was faster."""
-        name = uuid.uuid5(uuid.NAMESPACE_OID, dead).hex
+        name = uuid.uuid5(uuid.NAMESPACE_OID, dead.decode(errors="replace")).hex
         claim = self.path.with_name(f".{self.path.name}.{name}.claim")
         if not _create(claim, self._mine):
-            with suppress(FileNotFoundError):  # its maker has just finished, or died in the midst
+            with suppress(FileNotFoundError):  # its maker has just finished, or died before it removed it
                 if probe.stat().st_mtime - claim.stat().st_mtime > self.stale:
                     claim.unlink()
             return False
         try:
-            if self._dead_text(probe) != dead:
+            if self._dead_content(probe) != dead:
                 return False
             os.replace(probe, self.path)
             return True
         finally:
             claim.unlink(missing_ok=True)
 
-    def _dead_text(self, probe: Path) -> str | None:
-        """The text of a dead owner's lock; None where it is gone; `UserError` where its owner lives."""
+    def _dead_content(self, probe: Path) -> bytes | None:
+        """The content of a dead owner's lock; None where it is gone; `UserError` where its owner may live."""
         try:
-            with open(self.path) as file:  # opening makes a network file system look again
-                text, touched = file.read(), os.fstat(file.fileno()).st_mtime
+            content, owner, touched = _read(self.path)
         except FileNotFoundError:
             return None
-        owner = parse_line(text.encode()) or {}
-        age = max(0.0, probe.stat().st_mtime - touched)
-        if _dead(owner, age, self.stale):
-            return text
-        job = f", job {owner['job']}" if owner.get("job") else ""
+        age = probe.stat().st_mtime - touched
+        left = owner.seconds_left(age, self.stale)
+        if left < 0:
+            return content
+        job = f", job {owner.job}" if owner.job else ""
+        sign = f"last sign of life {age:.0f} s ago" if age >= 0 else f"its lock is dated {-age:.0f} s in the future"
+        free = (
+            "its lock is free when it ends" if math.isinf(left) else f"if it is dead, its lock is free in {left:.0f} s"
+        )
         raise UserError(
-            f"{self.path.with_suffix('')} is being written by process {owner.get('pid', '?')} on host "
-            f"{owner.get('host', '?')}{job} (last sign of life {age:.0f} s ago): wait for it, end it, or "
-            f"take a place of your own with run: NAME; a dead owner's lock is free after {self.stale:.0f} s"
+            f"{self.path.with_suffix('')} is being written by process {owner.pid or '?'} on host {owner.host}{job} "
+            f"({sign}): wait for it, end it, or take a place of your own with run: NAME; {free}"
         )
 
 
-def holder(path: Path) -> dict[str, Any] | None:
-    """Who holds a lock now: its owner's host, pid, job; None where nobody does, or who did is dead. Writes nothing."""
-    found = _look(path)
-    return found and found[0]
+def holder(path: Path) -> Owner | None:
+    """Who holds a lock now; None where nobody does, or who did is dead. Writes nothing."""
+    return _look(path)[0]
 
 
-def wait_for(path: Path) -> dict[str, Any] | None:
+def wait_for(path: Path) -> Owner | None:
     """As `holder`, but an owner on another machine must give a sign of life: nobody is taken for living who died in the
     last two minutes. Waits for that sign, or until all locks of that owner are free."""
-    first = found = _look(path)
-    while found and not found[0]["here"] and found[1] == (first or found)[1]:
+    owner, first = _look(path)
+    touched, patience = first, STALE + 2 * BEAT
+    end = time.monotonic() + patience
+    while owner and not owner.here and touched == first:
+        if time.monotonic() > end:  # a lock that is dated in the future
+            return None
         time.sleep(1.0)
-        found = _look(path, STALE + 2 * BEAT)
-    return found and found[0]
+        owner, touched = _look(path, patience)
+    return owner
 
 
-def _look(path: Path, stale: float = STALE) -> tuple[dict[str, Any], float] | None:
+def this_process() -> Owner:
+    """This process as the owner of a lock; each call has its own token."""
+    return Owner(
+        host=socket.gethostname(),
+        machine=_machine(),
+        pid=os.getpid(),
+        started=start_time(os.getpid()),
+        job=os.environ.get("SLURM_JOB_ID"),
+        restart=int(os.environ.get("SLURM_RESTART_COUNT") or 0),
+        token=uuid.uuid4().hex,
+    )
+
+
+def _look(path: Path, stale: float = STALE) -> tuple[Owner | None, float]:
     """A lock's owner, if alive, and when it was touched last."""
     try:
-        with open(path) as file:
-            owner, touched = parse_line(file.read().encode()) or {}, os.fstat(file.fileno()).st_mtime
+        _, owner, touched = _read(path)
     except OSError:
-        return None
-    age = max(0.0, time.time() - touched)
-    if _dead(owner, age, stale):
-        return None
-    here = (owner.get("host"), owner.get("machine")) == (socket.gethostname(), _machine())
-    return {"host": "?", "pid": "?", "job": None, **owner, "here": here}, touched
+        return None, 0.0
+    return (owner if owner.seconds_left(time.time() - touched, stale) >= 0 else None), touched
 
 
-def _create(path: Path, text: str) -> bool:
+def _read(path: Path) -> tuple[bytes, Owner, float]:
+    """A lock's content, the owner that it names, and when it was touched last."""
+    with open(path, "rb") as file:  # opening makes a network file system look again
+        content, touched = file.read(), os.fstat(file.fileno()).st_mtime
+    try:
+        return content, Owner.model_validate_json(content), touched
+    except ValidationError:  # torn, or written by something else
+        return content, Owner(), touched
+
+
+def _create(path: Path, content: bytes) -> bool:
     """Make a file that is not there yet (O_EXCL); False where it is."""
     try:
-        with open(path, "x") as file:
+        with open(path, "xb") as file:
             try:
-                file.write(text)
+                file.write(content)
                 file.flush()
             except OSError:  # a full disk: an empty lock would only stand in the way
                 path.unlink(missing_ok=True)
@@ -165,30 +220,6 @@ def _create(path: Path, text: str) -> bool:
     except FileExistsError:
         return False
     return True
-
-
-def _owner() -> dict[str, Any]:
-    return {
-        "host": socket.gethostname(),
-        "machine": _machine(),
-        "pid": os.getpid(),
-        "started": start_time(os.getpid()),
-        "job": os.environ.get("SLURM_JOB_ID"),
-        "restart": int(os.environ.get("SLURM_RESTART_COUNT") or 0),
-        "token": uuid.uuid4().hex,
-    }
-
-
-def _dead(owner: dict[str, Any], age: float, stale: float) -> bool:
-    """Whether a lock's owner is gone. A lock that does not name its owner is judged by its age alone."""
-    me = _owner()
-    if owner.get("job") and owner["job"] == me["job"] and owner["restart"] < me["restart"]:
-        return True
-    if (owner.get("host"), owner.get("machine")) == (me["host"], me["machine"]):
-        started = start_time(owner["pid"])
-        if started != "":
-            return bool(started != owner["started"])
-    return age > stale
 
 
 def _machine() -> str:
@@ -208,6 +239,8 @@ def start_time(pid: int) -> str | None:
     except ProcessLookupError:
         return None
     except (FileNotFoundError, PermissionError):  # no /proc, no such process, or another user's, hidden
+        if os.name == "nt":  # where os.kill would interrupt it
+            return ""
         try:
             os.kill(pid, 0)
         except ProcessLookupError:

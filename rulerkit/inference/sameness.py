@@ -159,7 +159,7 @@ def _told(field: str, values: dict[str, list[str]], several: bool) -> str:
 
 
 def _names(cells: Iterable[Cell]) -> dict[tuple[str, str], str]:
-    """Each model of each run by the name that tables give it: see `names_of` of `summary.tables`."""
+    """Each model of each run by the name that tables give it: see `names_of` of `tables`."""
     labels = {(cell.run, cell.model): str(cell.record.get("label") or cell.model) for cell in cells}
     runs, given = {run for run, _ in labels}, list(labels.values())
     return {

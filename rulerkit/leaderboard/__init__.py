@@ -11,7 +11,7 @@ from rulerkit.published import PAPER_LENGTHS
 from rulerkit.published.rebuild import AVERAGES, JUDGED, RANKS, rebuilt
 from rulerkit.scoring import THIRTEEN
 from rulerkit.summary import Summary, summarize, summary_lengths
-from rulerkit.summary.tables import STAND_IN_NOTE
+from rulerkit.tables import STAND_IN_NOTE
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,34 +1,19 @@
 """The leaderboard as a page: every table can be sorted by a click on a column's head, here or in JupyterLab."""
 
-import html
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rulerkit.errors import unknown
+from rulerkit import escape
 from rulerkit.leaderboard import OURS, Board
-from rulerkit.leaderboard.text import (
-    BOLD,
-    best,
-    columns_of,
-    csv,
-    effective,
-    header_of,
-    judged,
-    latex,
-    markdown,
-    number_of,
-    rank,
-    reaches,
-)
+from rulerkit.leaderboard.text import csv, header_of, latex, markdown, rows_of
 from rulerkit.lengths import parse_length
 from rulerkit.published.rebuild import agreement, exceptions
+from rulerkit.tables import html_field
 from rulerkit.view import Html
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from rulerkit.studies import Study
 
 _STYLE = """
@@ -67,68 +52,39 @@ window.rulerkitSort = function (head) {
 
 def page(boards: Iterable[Board], bold: str = "ours") -> Html:
     """All tables below each other, the first one open; ours shaded, `bold` is 'ours', 'best' (in a column) or 'none'."""
-    if bold not in BOLD:
-        raise unknown("choice of what is bold", bold, BOLD)
     tables = "".join(
-        f"<details{' open' * (not i)}><summary>Table {board.number}: {html.escape(board.title)}</summary>"
+        f"<details{' open' * (not i)}><summary>Table {board.number}: {escape.html(board.title)}</summary>"
         f"{_table(board, bold)}</details>"
         for i, board in enumerate(boards)
     )
-    return Html(f'<div class="rulerkit-boards"><style>{_STYLE}</style><script>{_SCRIPT}</script>{tables}</div>\n')
+    parts = f"<style>{_STYLE}</style><script>{_SCRIPT}</script>{tables}"
+    return Html(f'<div class="rulerkit-boards mathjax_ignore">{parts}</div>\n')
 
 
 def _table(board: Board, bold: str) -> str:
-    heads = "".join(f'<th onclick="rulerkitSort(this)">{html.escape(name)}</th>' for name in header_of(board))
-    marked = best(board) if bold == "best" else set()
-    rows = [(bool(row["baseline"]), _row(board, int(str(i)), row, bold, marked)) for i, row in board.rows.iterrows()]
-    thresholds = "".join(text for first, text in rows if first)
-    others = "".join(text for first, text in rows if not first)
-    notes = "<br>".join(html.escape(note) for note in board.notes)
+    heads = "".join(f'<th onclick="rulerkitSort(this)">{escape.html(name)}</th>' for name in header_of(board))
+    bodies = {True: "", False: ""}  # the rows of the thresholds stay above those that are sorted
+    for (_, row), fields in zip(board.rows.iterrows(), filter(None, rows_of(board, bold)), strict=True):
+        texts = [field.text for field in fields]
+        values = [texts[0], *map(_sort_value, texts[1:])]
+        cells = "".join(
+            f'<td data-v="{escape.html(value)}">{html_field(field)}</td>'
+            for value, field in zip(values, fields, strict=True)
+        )
+        bodies[bool(row["baseline"])] += f'<tr class="{"ours" if row["source"] == OURS else "paper"}">{cells}</tr>'
+    notes = "<br>".join(map(escape.html, board.notes))
     return (
-        f'<table class="rulerkit-board"><thead><tr>{heads}</tr></thead><tbody>{thresholds}</tbody>'
-        f'<tbody>{others}</tbody></table><p class="rulerkit-notes">{notes}</p>'
+        f'<table class="rulerkit-board"><thead><tr>{heads}</tr></thead><tbody>{bodies[True]}</tbody>'
+        f'<tbody>{bodies[False]}</tbody></table><p class="rulerkit-notes">{notes}</p>'
     )
 
 
-def _row(board: Board, i: int, row: "pd.Series[Any]", bold: str, marked: set[tuple[int, str | int]]) -> str:
-    ours = row["source"] == OURS
-    name = html.escape(str(row["model"]))
-    name = f"<b>{name}</b>" if ours and bold == "ours" else name
-    where = (
-        f" <small>ours, {html.escape(str(row['run']))}{', stand-in' * bool(row['stand_in'])}</small>" if ours else ""
-    )
-    base = " <small>base</small>" if row["aligned"] == "base" and "base" not in str(row["model"]) else ""
-    claimed = str(row["claimed_length"] or "")
-    fields = [_cell(name + where + base, str(row["model"])), _cell(html.escape(claimed), _tokens(claimed))]
-    if judged(board):
-        text = effective(row)
-        shown = "–" if row["baseline"] else html.escape(text)
-        fields.append(_cell(shown, _tokens(text)))
-    for column in columns_of(board):
-        text = shown = number_of(row, column)
-        if isinstance(column, int) and not text:
-            have = row[f"{column}_have"]
-            shown = f"<small>{html.escape(have)}</small>" if isinstance(have, str) else ""
-        shown = f"<b>{shown}</b>" if (i, column) in marked else shown
-        shown = f"<u>{shown}</u>" if isinstance(column, int) and reaches(row, column) else shown
-        ranked = rank(row, str(column))
-        shown += f" <small>({ranked})</small>" if ranked else ""
-        if ours and text:
-            shown += f"<br><small>{row[f'{column}_low']:.1f}–{row[f'{column}_high']:.1f}</small>"
-        fields.append(_cell(shown, text))
-    return f'<tr class="{"ours" if ours else "paper"}">{"".join(fields)}</tr>'
-
-
-def _cell(shown: str, value: str) -> str:
-    return f'<td data-v="{html.escape(value, quote=True)}">{shown}</td>'
-
-
-def _tokens(length: str) -> str:
-    """A number to sort '128K', '>128K', '<4K' or '>=32K, 64K not run' by."""
-    found = re.match(r"([<>]?)=?(\d+[KM]?)", length)
-    if not found:
-        return ""
-    return str(parse_length(found[2]) + {"<": -1, ">": 1, "": 0}[found[1]])
+def _sort_value(text: str) -> str:
+    """A number to sort '98.5', '128K', '>128K', '<4K' or '>=32K, 64K not run' by; '' where there is none."""
+    if re.fullmatch(r"\d+\.\d", text):
+        return text
+    length = re.match(r"([<>]?)=?(\d+[KM])", text)
+    return str(parse_length(length[2]) + {"<": -1, ">": 1, "": 0}[length[1]]) if length else ""
 
 
 def save(study: "Study", boards: Iterable[Board], bold: str = "ours") -> list[Path]:
@@ -142,6 +98,4 @@ def save(study: "Study", boards: Iterable[Board], bold: str = "ours") -> list[Pa
             study.save_table(latex(board, bold), name, ".tex"),
         ]
     paths.append(study.save_table(page(boards, bold).text, "leaderboard", ".html"))
-    paths.append(study.save_table(agreement().to_csv(index=False), "rebuilt", ".csv"))
-    paths.append(study.save_table(exceptions().to_csv(index=False), "exceptions", ".csv"))
-    return paths
+    return [*paths, study.save_table(agreement(), "rebuilt"), study.save_table(exceptions(), "exceptions")]

@@ -27,7 +27,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any, ClassVar, NamedTuple
 
-from rulerkit.errors import UserError, redact
+from rulerkit.errors import UserError, redact, remark
 from rulerkit.example import Example
 from rulerkit.gpus import visible_gpus
 from rulerkit.models import FORMAT_KEYS, Answer, Engine, Failure, load_model
@@ -170,7 +170,7 @@ class ServerEngine(Engine):
         if self.replicas:
             return
         if addresses := find_servers(self.about_server):
-            print(f"{self.name}: asks the server that runs at {addresses[0].url}", file=sys.stderr)
+            remark(f"{self.name}: asks the server that runs at {addresses[0].url}")
             self.replicas = [Replica(number, each) for number, each in enumerate(addresses)]
         else:
             self.start()
@@ -217,9 +217,7 @@ class ServerEngine(Engine):
         """The requests that end within a moment. What is being loaded is said every few seconds."""
         loading = next((replica.process for replica in self.replicas if replica.process and replica.loading), None)
         if loading and time.monotonic() > self._next_word and (text := loading.progress()):
-            from tqdm import tqdm
-
-            tqdm.write(f"loading {self.name}: {text[:120]}", file=sys.stderr)
+            remark(f"loading {self.name}: {text[:120]}")
             self._next_word = time.monotonic() + _SAY
         if not requests:
             time.sleep(_TICK)
@@ -243,7 +241,7 @@ class ServerEngine(Engine):
         if all(each.gone for each in self.replicas):
             self.close()
             raise UserError(reason)
-        print(f"{reason}; the other servers take over its work", file=sys.stderr)
+        remark(f"{reason}; the other servers take over its work")
 
     def close(self) -> None:
         """End the servers that this process started; the next answer starts them again."""

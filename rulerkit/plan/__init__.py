@@ -17,6 +17,7 @@ from rulerkit.models import Model, load_model, takes_more_gpus
 from rulerkit.models.checkpoints import Checkpoint
 from rulerkit.plan.shapes import Shape, read_parameters, shape_of, with_types
 from rulerkit.studies import Study
+from rulerkit.tables import Field, render
 from rulerkit.tasks import Task
 
 GIB = 2**30
@@ -87,15 +88,14 @@ class Plan:
     def text(self) -> str:
         """The table, and the assumptions under it."""
         head = ("length", "tokens", "PFLOP", "KV GiB", "fit", "h/cell", "h/length")
-        rows = [head] + [_cells(line, self.num_tasks) for line in self.lines]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-        table = ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
+        rows = [[Field(text) for text in _cells(line, self.num_tasks)] for line in self.lines]
         notes = [f"  {length_name(line.length)}: {line.why_not}" for line in self.lines if line.why_not]
         run = [line for line in self.lines if not line.why_not]
         total = f"together: {sum(line.tokens for line in run):,} tokens"
         total += f", {_hours(self.hours)} hours" if all(line.hours is not None for line in run) else ""
         title = f"{self.model}: {self.num_tasks} tasks x {self.num_examples} examples"
-        return "\n".join([title, *table, total, *notes, "assumed:", *[f"  {text}" for text in self.assumptions]])
+        below = [total, *notes, "assumed:", *(f"  {text}" for text in self.assumptions)]
+        return f"{title}\n{render(head, rows, notes=below)}".rstrip()
 
 
 def _cells(line: Line, num_tasks: int) -> tuple[str, ...]:

@@ -119,7 +119,7 @@ def thresholds(models: "pd.DataFrame", category: str = "all") -> dict[str, float
 
 def _names(rows: "pd.DataFrame") -> list[str]:
     """A name per model in the order of its first row: the label, unless two models share it."""
-    from rulerkit.summary.tables import names_of
+    from rulerkit.tables import names_of
 
     return names_of(rows.drop_duplicates(["run", "model"]))
 

@@ -89,7 +89,7 @@ def beside(summary: Summary, paper_version: str = "v3") -> "pd.DataFrame":
     """
     import pandas as pd
 
-    from rulerkit.summary.tables import STAND_IN_NOTE
+    from rulerkit.tables import STAND_IN_NOTE
 
     grid = summary_lengths(summary)
     rows: list[dict[Any, Any]] = []

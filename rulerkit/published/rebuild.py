@@ -186,8 +186,10 @@ def _mean_checks(version: str) -> list[dict[str, Any]]:
 
 def show(rows: "pd.DataFrame") -> "Styler":
     """Exceptions for a notebook: every row of them, what is not rounding set off."""
+    from rulerkit import tables
+
     shown = rows.drop(columns="slug").assign(length=[length_name(int(n)) if n == n else "" for n in rows["length"]])
-    styler = shown.style.hide(axis="index").format({"difference": "{:+.3f}"}, na_rep="", escape="html")
+    styler = tables.show(shown, formatter={"difference": "{:+.3f}"}, na_rep="")
     shade = {ROUNDING: "", MISPRINT: "", SLIP: "background-color: rgba(230,159,0,.25)"}
     paint = "background-color: rgba(213,94,0,.25)"
     return styler.apply(lambda row: [shade.get(row["decision"], paint)] * len(row), axis=1)

@@ -1,33 +1,35 @@
-"""Summaries as text: the leaderboard (Table 3 of the paper), one model's tasks by length, and the tidy CSV.
+"""The one way to a table: `render` for plain text, Markdown and LaTeX, `show` for a notebook; and the tables of a summary.
 
-Every table says below it what its reader must know: the threshold, the number of examples, whether stand-in corpora
-were used. A score at or above the threshold is marked: underlined in LaTeX, as in the paper; bold in Markdown; with a
-star in plain text.
+Every table of a summary says below it what its reader must know: the threshold, the number of examples, whether stand-in
+corpora were used. A score at or above the threshold is marked: underlined in LaTeX, as in the paper; bold in Markdown;
+with a star in plain text.
 """
 
-import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rulerkit import escape
 from rulerkit.errors import UserError, unknown
 from rulerkit.lengths import THRESHOLDS, length_name
 from rulerkit.summary import AVERAGES, CATEGORIES, COUNTS, Summary, summary_lengths
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pandas.io.formats.style import Styler
 
 FORMATS = ("table", "csv", "markdown", "latex")
 STAND_IN_NOTE = "stand-in corpora: not comparable with the paper"
-_LATEX = {"\\": r"\textbackslash{}", "<": "$<$", ">": "$>$", "±": r"$\pm$", "≥": r"$\ge$", "~": r"\textasciitilde{}"}
-_LATEX |= {"^": r"\textasciicircum{}", **{c: "\\" + c for c in "&%$#_{}"}}
 
 
-class Text(NamedTuple):
-    """One field of a table; `marked` where its score reaches the threshold."""
+class Field(NamedTuple):
+    """One field of a table; `marked` where its score reaches the threshold, `small` what stands behind it in small."""
 
     text: str
     marked: bool = False
+    bold: bool = False
+    small: str = ""
 
 
 def table_text(summary: Summary, format: str = "table", category: str = "all", notes: Sequence[str] = ()) -> str:
@@ -41,9 +43,7 @@ def table_text(summary: Summary, format: str = "table", category: str = "all", n
     if category not in CATEGORIES:
         raise unknown("category", category, CATEGORIES)
     if format == "csv":
-        buffer = io.StringIO()
-        tidy(summary).to_csv(buffer, index=False, float_format="%.4f", lineterminator="\n")
-        return buffer.getvalue()
+        return escape.csv_text(tidy(summary), "%.4f")
     models = summary.models[summary.models["category"] == category]
     if models.empty:
         raise UserError(f"no task of category {category!r} was scored; score one, or ask for another category")
@@ -79,7 +79,7 @@ def task_table_text(
     rows = []
     for task in cells["task"].unique():
         by_length = cells[cells["task"] == task].set_index("length")
-        rows.append([Text(task), *(Text(_cell_text(by_length.loc[length])) for length in grid)])
+        rows.append([Field(task), *(Field(_cell_text(by_length.loc[length])) for length in grid)])
     return render([str(model), *map(length_name, grid)], rows, format, [*_cell_notes(own), *notes])
 
 
@@ -101,7 +101,7 @@ def names_of(models: "pd.DataFrame") -> list[str]:
     return names
 
 
-def _model_row(summary: Summary, row: "pd.Series[Any]", name: str) -> list[Text]:
+def _model_row(summary: Summary, row: "pd.Series[Any]", name: str) -> list[Field]:
     values = {str(key): value for key, value in row.items()}
     own = summary.lengths
     for key in ("run", "model", "category"):
@@ -109,17 +109,17 @@ def _model_row(summary: Summary, row: "pd.Series[Any]", name: str) -> list[Text]
     claimed, threshold = float(values["claimed_length"]), float(values["threshold"])
     effective, possible = values["effective_length"], values["effective_set"]
     fields = [
-        Text(name + (" (stand-in)" if values["stand_in"] else "")),
-        Text("" if math.isnan(claimed) else length_name(int(claimed))),
-        Text(f"{effective} [{possible}]" if possible != effective else str(effective)),
+        Field(name + (" (stand-in)" if values["stand_in"] else "")),
+        Field("" if math.isnan(claimed) else length_name(int(claimed))),
+        Field(f"{effective} [{possible}]" if possible != effective else str(effective)),
     ]
     for score, have in zip(own.sort_values("length")["score"], own.sort_values("length")["have"], strict=True):
-        fields.append(Text(have) if have else Text(f"{score:.1f}", round(score, 1) >= threshold))
+        fields.append(Field(have) if have else Field(f"{score:.1f}", round(score, 1) >= threshold))
     for average in AVERAGES:
         mean, low, high = (float(values[f"{average}{end}"]) for end in ("", "_low", "_high"))
         rank = float("nan") if average == "avg" else float(values[average.replace("wavg", "rank")])
         text = "" if math.isnan(mean) else f"{mean:.1f} ±{max(mean - low, high - mean):.1f}"
-        fields.append(Text(text + ("" if math.isnan(rank) else f" ({ordinal(int(rank))})")))
+        fields.append(Field(text + ("" if math.isnan(rank) else f" ({ordinal(int(rank))})")))
     return fields
 
 
@@ -174,48 +174,74 @@ def _cell_notes(summary: Summary, category: str = "all") -> list[str]:
     return notes
 
 
-def render(header: Sequence[str], rows: Sequence[Sequence[Text]], format: str, notes: Sequence[str]) -> str:
-    """A table with notes below it, as plain text, Markdown or LaTeX (booktabs)."""
-    if format == "latex":
-        return _latex(header, rows, notes)
-    if format == "markdown":
-        lines = [[_markdown(field) for field in row] for row in rows]
-        table = [list(header), [":---", *["---:"] * (len(header) - 1)], *lines]
-        return (
-            "\n".join(["| " + " | ".join(line) + " |" for line in table] + ["", *(f"- {note}" for note in notes)])
-            + "\n"
-        )
-    star = any(field.marked for row in rows for field in row)
-    lines = [[f.text + ("*" if f.marked else " " if star and f.text else "") for f in row] for row in rows]
-    titles = [list(header), *lines]
-    widths = [max(len(line[i]) for line in titles) for i in range(len(header))]
-    text = [
+# --- layout -----------------------------------------------------------------------------------------------------------
+
+
+def render(
+    header: Sequence[str], rows: Sequence[Sequence[Field] | None], format: str = "table", notes: Sequence[str] = ()
+) -> str:
+    """A table with notes below it, as plain text, Markdown or LaTeX (booktabs); a row None is a line between groups."""
+    writers = {"table": _plain, "markdown": _markdown, "latex": _latex}
+    return "\n".join(writers[format](header, rows, notes)) + "\n"
+
+
+def show(frame: "pd.DataFrame", index: bool = False, **format: Any) -> "Styler":
+    """A DataFrame for a notebook: its text is never read as HTML or mathematics. `format` goes to `Styler.format`."""
+
+    def visible(value: Any) -> Any:
+        return escape.one_line(value) if isinstance(value, str) else value
+
+    styler = frame.map(visible).rename(index=visible, columns=visible).style.format(escape="html", **format)
+    for axis in (0, 1):
+        styler = styler.format_index(escape="html", axis=axis)
+    styler = styler.set_table_attributes('class="dataframe mathjax_ignore tex2jax_ignore"')
+    return styler if index else styler.hide(axis="index")
+
+
+def _plain(header: Sequence[str], rows: Sequence[Sequence[Field] | None], notes: Sequence[str]) -> list[str]:
+    has_marks = any(field.marked for row in rows if row for field in row)
+    texts = [list(map(escape.one_line, header))]
+    for row in filter(None, rows):
+        fields = [escape.one_line(" ".join(filter(None, (field.text, field.small)))) for field in row]
+        marks = ["*" if field.marked else " " if has_marks and field.text else "" for field in row]
+        texts.append([text + mark for text, mark in zip(fields, marks, strict=True)])
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    lines = [
         "  ".join(
-            field.rjust(width) if i else field.ljust(width)
-            for i, (field, width) in enumerate(zip(line, widths, strict=True))
+            [first.ljust(widths[0]), *(text.rjust(width) for text, width in zip(others, widths[1:], strict=True))]
         )
-        for line in titles
+        for first, *others in texts
     ]
-    rule = "-" * max(map(len, text))
-    return "\n".join([line.rstrip() for line in [text[0], rule, *text[1:], rule]] + list(notes)) + "\n"
+    rule = "-" * max(map(len, lines))
+    return [lines[0].rstrip(), rule, *(line.rstrip() for line in lines[1:]), rule, *map(escape.terminal, notes)]
 
 
-def _markdown(field: Text) -> str:
-    text = field.text.replace("|", "\\|").replace("<", "&lt;")
-    return f"**{text}**" if field.marked else text
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[Field] | None], notes: Sequence[str]) -> list[str]:
+    lines = [list(map(escape.markdown, header)), [":---", *["---:"] * (len(header) - 1)]]
+    lines += [[_styled(field, escape.markdown, "**{}**", "**{}**", " {}") for field in row] for row in rows if row]
+    return [*("| " + " | ".join(line) + " |" for line in lines), "", *(f"- {escape.markdown(note)}" for note in notes)]
 
 
-def _latex(header: Sequence[str], rows: Sequence[Sequence[Text]], notes: Sequence[str]) -> str:
+def _latex(header: Sequence[str], rows: Sequence[Sequence[Field] | None], notes: Sequence[str]) -> list[str]:
     lines = [r"\begin{tabular}{l" + "r" * (len(header) - 1) + "}", r"\toprule"]
-    lines.append(" & ".join(map(escaped, header)) + r" \\")
-    lines.append(r"\midrule")
+    lines += [" & ".join(rf"\textbf{{{escape.latex(name)}}}" for name in header) + r" \\", r"\midrule"]
     for row in rows:
-        fields = (rf"\underline{{{escaped(f.text)}}}" if f.marked else escaped(f.text) for f in row)
-        lines.append(" & ".join(fields) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}", "", r"\par\smallskip\footnotesize", *map(escaped, notes)]
-    return "\n".join(lines) + "\n"
+        if row is None:
+            lines.append(r"\midrule")
+        else:
+            marks = r"\underline{{{}}}", r"\textbf{{{}}}", r"\textsubscript{{{}}}"
+            fields = [_styled(field, escape.latex, *marks) for field in row]
+            lines.append(" & ".join(fields) + r" \\")
+    return [*lines, r"\bottomrule", r"\end{tabular}", "", r"\par\smallskip\footnotesize", *map(escape.latex, notes)]
 
 
-def escaped(text: str) -> str:
-    """A text as LaTeX prints it."""
-    return "".join(_LATEX.get(letter, letter) for letter in text.replace(">=", "≥"))
+def _styled(field: Field, escaped: Callable[[str], str], marked: str, bold: str, small: str) -> str:
+    """A field in a medium's own marks, each a format string."""
+    text = escaped(field.text)
+    text = bold.format(text) if field.bold else text
+    text = marked.format(text) if field.marked else text
+    return text + (small.format(escaped(field.small)) if field.small else "")
+
+
+html_field = partial(_styled, escaped=escape.html, marked="<u>{}</u>", bold="<b>{}</b>", small=" <small>{}</small>")
+"""A field as HTML."""
