@@ -33,6 +33,7 @@ _HOME = {
     "read_cells": "inference.cells",
     "score": "scoring",
     "summarize": "summary",
+    "assert_not_worse": "compare",
     "show": "view",
 }
 _MODULES = {"plots": "plots", "published": "published", "tables": "tables", "view": "view"}

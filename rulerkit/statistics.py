@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 PSEUDO_EXAMPLES = 2.0
+_ROUNDING = 1e-9
 
 
 class WeightedCell(NamedTuple):
@@ -68,14 +69,15 @@ def wilson(share: float, num_examples: float, confidence: float = 0.95) -> tuple
     return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))
 
 
-def weighted_sum(cells: Iterable[WeightedCell], confidence: float = 0.95) -> Estimate:
+def weighted_sum(cells: Iterable[WeightedCell], confidence: float = 0.95, times: float = 1.0) -> Estimate:
     """The sum of weight times mean score over cells, with its interval. Every cell needs at least one score.
 
-    For a mean over cells the weights add up to 1; for a difference they add up to 0.
+    For a mean over cells the weights add up to 1; for a difference they add up to 0. `times` gives the interval that so
+    many times as many examples with the same scores would have.
     """
     tasks = [_Task(members) for members in _by_task(cells)]
     gains, losses = _Side(tasks, positive=True), _Side(tasks, positive=False)
-    up, down = gains.interval(confidence), losses.interval(confidence)
+    up, down = gains.interval(confidence, times), losses.interval(confidence, times)
     together = sum(task.covariance() for task in tasks)
     spread = math.sqrt(gains.variance * losses.variance)
     correlation = max(-1.0, min(1.0, together / spread)) if spread > 0 else 0.0
@@ -96,6 +98,11 @@ def no_difference_z(cells: Iterable[WeightedCell]) -> float:
     value = sum(float(task.sums.mean()) for task in tasks)
     variance = sum(float((task.sums**2).sum()) / task.sums.size**2 for task in tasks)
     return value / math.sqrt(variance) if variance > 0 else 0.0
+
+
+def no_difference_p(cells: Iterable[WeightedCell]) -> float:
+    """The one-sided p-value of a loss: the chance of a `no_difference_z` as low if there was no difference."""
+    return NormalDist().cdf(no_difference_z(cells))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -181,12 +188,12 @@ class _Side:
             self.variance += spread / n
             without_spread += float((weights**2).sum()) / n
         self.num_examples = self.span**2 / without_spread
-        if self.variance > 0:
+        if _ROUNDING < self.mean < 1 - _ROUNDING:
             self.num_examples = self.span**2 * self.mean * (1 - self.mean) / self.variance
 
-    def interval(self, confidence: float) -> Estimate:
+    def interval(self, confidence: float, times: float) -> Estimate:
         """Wilson's, as if so many right-or-wrong examples had been seen as give the variance that was seen."""
         if not self.span:
             return Estimate(0.0, 0.0, 0.0)
-        low, high = wilson(self.mean, self.num_examples, confidence)
+        low, high = wilson(self.mean, times * self.num_examples, confidence)
         return Estimate(self.span * self.mean, self.span * low, self.span * high)

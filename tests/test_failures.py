@@ -20,8 +20,8 @@ from rulerkit.models import load_model
 from rulerkit.paths import home
 from rulerkit.plots.failure_plots import failures_by_length, remarks
 from rulerkit.prompt_format import prompt_format
+from rulerkit.statistics import wilson
 from rulerkit.studies import study
-from rulerkit.summary.intervals import wilson
 from rulerkit.tasks import TASKS, task
 from rulerkit.tokenizers import load_tokenizer
 

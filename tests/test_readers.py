@@ -15,7 +15,7 @@ from rulerkit.models.readers import tokens_to_end
 from rulerkit.prompt_format import DIRECT
 from rulerkit.scoring import score
 from rulerkit.settings import read_spec
-from rulerkit.summary.intervals import wilson
+from rulerkit.statistics import wilson
 from rulerkit.tasks import task
 from rulerkit.tokenizers import load_tokenizer
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rulerkit.claims import ELSEWHERE, FAILS, HOLDS, UNKNOWN, Verdict, not_shown
 from rulerkit.failures.rules import NEAR
 from rulerkit.lengths import length_name
-from rulerkit.summary.intervals import wilson
+from rulerkit.statistics import wilson
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -27,7 +27,7 @@ def compare(
     Ends with 0: not worse by more than the margin; 1: worse; 3: cannot tell with so few examples; 2: cannot compare.
     """
     from rulerkit.compare import compare as look
-    from rulerkit.compare.compare_tables import difference_table, flips_text, json_text
+    from rulerkit.compare import difference_table, flips_text, json_text
 
     found = look(a, b, margin, by, outputs=outputs)
     if as_json:

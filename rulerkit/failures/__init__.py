@@ -15,8 +15,8 @@ from rulerkit.failures.rules import RULES, Case, find
 from rulerkit.generation import PROMPT_VERSION, Examples
 from rulerkit.inference.cells import Cell
 from rulerkit.prompt_format import PromptFormat
+from rulerkit.statistics import wilson
 from rulerkit.studies import Study
-from rulerkit.summary.intervals import wilson
 from rulerkit.tasks import FAMILIES, Task
 from rulerkit.tasks.common_words import CommonWords
 from rulerkit.tasks.question_answering import QuestionAnswering

@@ -13,7 +13,7 @@ from typing import Any
 from rulerkit.errors import UserError
 from rulerkit.inference.cells import Cell
 
-_ABSENT = object()
+ABSENT = object()
 _LONGEST = 60  # characters of a value in a message
 _BEFORE = 20  # and how many of them before the first that differs
 
@@ -45,11 +45,11 @@ def differences(old: Any, new: Any, field: str = "") -> list[tuple[str, Any, Any
     if field == "model.engine_args":
         old, new = _deciding(old), _deciding(new)
     if field == "protocol":  # records made before there were two name none
-        old, new = ("clean" if value is _ABSENT else value for value in (old, new))
+        old, new = ("clean" if value is ABSENT else value for value in (old, new))
     if isinstance(old, dict) and isinstance(new, dict):
         keys = [(key, f"{field}.{key}" if field else key) for key in {**old, **new}]
-        return [d for key, name in keys for d in differences(old.get(key, _ABSENT), new.get(key, _ABSENT), name)]
-    if field.startswith("model.weights") and _ABSENT in (old, new):
+        return [d for key, name in keys for d in differences(old.get(key, ABSENT), new.get(key, ABSENT), name)]
+    if field.startswith("model.weights") and ABSENT in (old, new):
         return []
     information = field == "tokenizer.name" or (field.startswith("sources.") and field.endswith(".note"))
     return [] if information or old == new else [(field, old, new)]
@@ -61,14 +61,14 @@ def _deciding(arguments: Any) -> Any:
 
     if not isinstance(arguments, dict):
         return arguments
-    return {name: value for name, value in arguments.items() if not NEUTRAL_ARGUMENTS.fullmatch(name)} or _ABSENT
+    return {name: value for name, value in arguments.items() if not NEUTRAL_ARGUMENTS.fullmatch(name)} or ABSENT
 
 
 def first_of(found: list[tuple[str, Any, Any]]) -> tuple[str, str, str, str]:
     """The first of some differences, as a message says it: field, old value, new value, and how many more there are.
     Of long values the place is shown where they differ."""
     field, *values = found[0]
-    texts = ["absent" if value is _ABSENT else json.dumps(value) for value in values]
+    texts = ["absent" if value is ABSENT else json.dumps(value) for value in values]
     start = max(0, _alike(*texts) - _BEFORE) if max(map(len, texts)) > _LONGEST else 0
     cut = [("..." if start else "") + text[start:] for text in texts]
     old, new = [text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..." for text in cut]
