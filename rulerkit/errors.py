@@ -1,6 +1,7 @@
 """The one error that a user is meant to see: a single line that says what to do next; and remarks on stderr."""
 
 import re
+import reprlib
 import sys
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -34,14 +35,21 @@ def unknown(what: str, seen: object, allowed: Iterable[object], hint: str = "") 
     """
     names = [str(name) for name in allowed]
     return UserError(
-        f"unknown {what} {str(seen)!r}: {suggestion(seen, names)}allowed: {', '.join(names)}"
+        f"unknown {what} {shortened(str(seen))}: {suggestion(seen, names)}allowed: {', '.join(names)}"
         + (f". {hint}" if hint else "")
     )
 
 
+def shortened(value: object) -> str:
+    """A value as a message shows it: on one line of at most 200 characters."""
+    limits = reprlib.Repr()
+    limits.maxstring = limits.maxother = limits.maxlong = 80
+    return " ".join(limits.repr(value).split())[:200]
+
+
 def suggestion(seen: object, allowed: Iterable[object]) -> str:
     """`did you mean 'x'? `, or nothing where no allowed name is like the one that was seen."""
-    near = get_close_matches(str(seen), [str(name) for name in allowed], n=1)
+    near = get_close_matches(str(seen)[:100], [str(name) for name in allowed], n=1)
     return f"did you mean {near[0]!r}? " if near else ""
 
 

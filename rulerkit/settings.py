@@ -25,7 +25,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from rulerkit.errors import UserError, redact, suggestion, unknown
+from rulerkit.errors import UserError, redact, shortened, suggestion, unknown
 from rulerkit.lengths import parse_length
 from rulerkit.paths import home, resolve
 
@@ -325,14 +325,14 @@ class Parameters(Keys):
     """a list, such as `tasks: [niah_single_1, vt]`; with papermill: -y 'tasks: [niah_single_1, vt]'"""
     lengths: Annotated[list[Length], Field(strict=False, min_length=1)] = [4096, 8192, 16384, 32768]
     """a list of tokens from 1 to 16M, such as `lengths: [4096, 8K]`; with papermill: -y 'lengths: [4096, 8192]'"""
-    num_examples: Count = 20
-    """a whole number from 1 on"""
-    seed: CountOrZero = 42
-    """a whole number from 0 on"""
-    run: Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "main"
-    """what names a folder: letters, digits, . _ and -"""
-    repeat: Count = 1
-    """a whole number from 1 on: how many times each model answers everything"""
+    num_examples: Annotated[Count, Field(le=10**6)] = 20
+    """a whole number from 1 to 1000000"""
+    seed: Annotated[CountOrZero, Field(lt=2**63)] = 42
+    """a whole number from 0 on, below 2**63"""
+    run: Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] = "main"
+    """what names a folder: at most 100 letters, digits, . _ and -"""
+    repeat: Annotated[Count, Field(le=1000)] = 1
+    """a whole number from 1 to 1000: how many times each model answers everything"""
     corpora: Literal["builtin", "original"] = "builtin"
     protocol: Literal["clean", "paper"] = "clean"
     edition: Annotated[Text, Field(pattern=r"^(2024|2025)$")] | None = None
@@ -416,12 +416,10 @@ def check(kind: type[AnyKeys], values: Mapping[str, Any], where: str = "", what:
         first = error.errors()[0]
         key = str(first["loc"][0])
         value, literal = redact(values)[key], first["type"] == "literal_error"
-        hint = suggestion(value, get_args(fields[key].annotation)) if literal else ""
-        quotes = (
-            "; texts that YAML reads otherwise (no, 1.10, dates) need quotes" if first["type"] == "string_type" else ""
-        )
+        hint = suggestion(value, get_args(fields[key].annotation)) if literal and isinstance(value, str) else ""
+        quotes = "; put a text that looks like a number in quotes" if first["type"] == "string_type" else ""
         raise UserError(
-            f"{where}{key}: {' '.join(repr(value).splitlines())} is not allowed; {hint}it takes {_words(fields[key])}{quotes}"
+            f"{where}{key}: {shortened(value)} is not allowed; {hint}it takes {_words(fields[key])}{quotes}"
         ) from None
 
 
@@ -442,8 +440,21 @@ def _words(field: FieldInfo) -> str:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
+_PLAIN = {
+    "null": r"|~|null|Null|NULL",
+    "bool": r"true|True|TRUE|false|False|FALSE",
+    "int": r"[-+]?(0|[1-9][0-9]{0,17})",
+    "float": r"[-+]?([0-9]{1,17}\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,2})?",
+    "str": r"[^\0\ud800-\udfff]*",
+    "merge": "<<",
+}
+"""How a scalar of each type may be written: as every version of YAML reads it."""
+
+_MOST_VALUES = 100_000
+
+
 class _Loader(yaml.SafeLoader):
-    """Refuses a mapping that names a key twice."""
+    """Refuses a key that stands twice, and scalars that versions of YAML read in different ways (no, 010, dates)."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -454,12 +465,29 @@ class _Loader(yaml.SafeLoader):
             names.add(key.value)
         return node
 
+    def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
+        node = super().compose_scalar_node(anchor)
+        if not re.fullmatch(_PLAIN.get(node.tag.rpartition(":")[2], "(?!)"), node.value):
+            problem = (
+                f"{shortened(node.value)} is not a plain value: write numbers as 10 or 0.5, truth as true or false, and "
+                "any other text in quotes"
+            )
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        return node
+
 
 def parse_yaml(text: str | bytes, where: object) -> Any:
     """What a YAML text says; `where` begins the message about a text that is not YAML."""
     try:
-        return yaml.load(text, _Loader)
-    except Exception as error:  # PyYAML passes on what malformed dates, numbers and nesting raise
+        content = yaml.load(text, _Loader)
+        values, count = [content], 0
+        while values and count <= _MOST_VALUES:  # an alias counts each time: aliases of aliases grow without bound
+            value, count = values.pop(), count + 1
+            values += value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
+        if values:
+            raise ValueError(f"it holds more than {_MOST_VALUES} values")
+        return content
+    except Exception as error:  # PyYAML passes on what malformed numbers and nesting raise
         raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
 
 
@@ -533,10 +561,9 @@ def _expand(spec: Any, files: tuple[Path, ...]) -> dict[str, Any]:
     if isinstance(spec, Mapping):
         return _merge(spec, files)
     if not isinstance(spec, str):
-        seen = " ".join(repr(spec).split())[:80]
         raise UserError(
-            f"a model is a name, a path, a hub id or a mapping (several stand in `models`); seen: {seen}; a function or "
-            "a loaded checkpoint becomes a model by rulerkit.model(it, name=...)"
+            f"a model is a name, a path, a hub id or a mapping (several stand in `models`); seen: {shortened(spec)}; a "
+            "function or a loaded checkpoint becomes a model by rulerkit.model(it, name=...)"
         )
     listed = home() / "params" / "models" / f"{spec}.yaml"
     if os.path.isfile(listed) and listed not in files:

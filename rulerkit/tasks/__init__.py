@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from rulerkit.errors import UserError, unknown
+from rulerkit.errors import UserError, shortened, unknown
 from rulerkit.tasks.base import Reading, Task
 from rulerkit.tasks.common_words import CommonWords
 from rulerkit.tasks.frequent_words import FrequentWords
@@ -46,7 +46,7 @@ CATEGORIES: tuple[str, ...] = ("niah", "vt", "aggregation", "qa")
 
 __all__ = ["CATEGORIES", "FAMILIES", "TASKS", "THIRTEEN", "Task", "read_answer", "read_prompt", "task"]
 
-_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 def task(spec: str | Mapping[str, Any] | Task, protocol: str = "clean", edition: str | None = None) -> Task:
@@ -61,7 +61,7 @@ def task(spec: str | Mapping[str, Any] | Task, protocol: str = "clean", edition:
             raise unknown("task", spec, TASKS, "`rulerkit tasks` describes them")
         return TASKS[spec].with_protocol(protocol, edition)
     if not isinstance(spec, Mapping) or not isinstance(spec.get("base"), str):
-        raise UserError(f"a task is a name or a mapping with `base: NAME` and knobs; seen: {spec!r}")
+        raise UserError(f"a task is a name or a mapping with `base: NAME` and knobs; seen: {shortened(spec)}")
     base = task(spec["base"], protocol, edition)
     knobs = {name: value for name, value in spec.items() if name not in ("base", "name")}
     for knob in knobs:
@@ -71,7 +71,9 @@ def task(spec: str | Mapping[str, Any] | Task, protocol: str = "clean", edition:
     changes = [f"{knob}_{value}" for knob, value in sorted(vars(variant).items()) if value != getattr(base, knob)]
     name = str(spec.get("name") or "-".join([base.name, *changes]))
     if not _SAFE_NAME.fullmatch(name):
-        raise UserError(f"the task name {name!r} is not fit for a folder: give a `name` of letters, digits, . _ and -")
+        raise UserError(
+            f"the task name {shortened(name)} cannot name a folder: give a `name` of at most 200 letters, digits, . _ and -"
+        )
     return replace(variant, name=name)
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from rulerkit.corpora import STAND_INS, Source
-from rulerkit.errors import UserError, unknown
+from rulerkit.errors import UserError, shortened, unknown
 from rulerkit.example import Draft, Draw, Piece, Room
 from rulerkit.paths import cache_dir
 from rulerkit.tokenizers.pieces import RULES, PieceEncoder
@@ -24,6 +24,8 @@ PROTOCOLS = {"clean": "2025", "paper": "2024"}
 `clean` draws everything freely for each example. `paper` has the layouts of upstream at the time of the paper, where
 shuffles begin with the same seed in every example.
 """
+MOST = 100_000
+"""The largest number that a setting of a task takes."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +88,19 @@ class Task(ABC):
                 raise unknown(f"{knob} of the task {self.name}", getattr(self, knob), allowed)
         for each in fields(self):
             value, kind, knob = getattr(self, each.name), each.type, each.name
-            whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+            whole = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST
             if (kind is int and not whole) or (kind == int | None and value is not None and not whole):
-                raise UserError(f"{knob} of the task {self.name} is {value!r}: it must be a whole number from 1 on")
+                raise self._not_allowed(knob, f"a whole number from 1 to {MOST}")
             if kind is bool and not isinstance(value, bool):
-                raise UserError(f"{knob} of the task {self.name} is {value!r}: it must be true or false")
+                raise self._not_allowed(knob, "true or false")
+
+    def _not_allowed(self, knob: str, allowed: str) -> UserError:
+        return UserError(f"{knob} of the task {self.name} is {shortened(getattr(self, knob))}: it must be {allowed}")
+
+    def _check_items(self, knobs: str, items: int, most: int) -> None:
+        """Raises `UserError` where a prompt would hold more items than can be drawn."""
+        if items > most:
+            raise UserError(f"{knobs} of the task {self.name} ask for {items} items: they may ask for at most {most}")
 
     @abstractmethod
     def draft(self, draw: Draw, length: int) -> Draft:

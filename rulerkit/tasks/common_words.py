@@ -52,7 +52,7 @@ class CommonWords(Task):
                 "more frequent ones"
             )
         if self.num_cw > _MOST_COMMON:
-            raise UserError(f"num_cw of the task {self.name} is {self.num_cw}: it must be at most {_MOST_COMMON}")
+            raise self._not_allowed("num_cw", f"at most {_MOST_COMMON}")
 
     @property
     def default_new_tokens(self) -> int:

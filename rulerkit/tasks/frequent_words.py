@@ -30,6 +30,7 @@ _PREFIX = " Answer: According to the coded text above, the {n} most frequently a
 _DOTS = "..."
 _MARGIN = 1.5
 """By how many standard deviations of a word's tokens the protocol `paper` expects answers to be longer than the mean."""
+_LONGEST_WORD = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,17 +53,15 @@ class FrequentWords(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.alpha, int | float) or not 1 < self.alpha < 100:
-            raise UserError(
-                f"alpha of the task {self.name} is {self.alpha!r}: it must be a number above 1 and below 100"
-            )
+            raise self._not_allowed("alpha", "a number above 1 and below 100")
+        if self.word_length > _LONGEST_WORD:
+            raise self._not_allowed("word_length", f"a whole number from 1 to {_LONGEST_WORD}")
         if 26**self.word_length < 100 * self.k:
             raise UserError(
                 f"word_length of the task {self.name} is {self.word_length}: too short for {self.k} answers"
             )
         if self.vocabulary is not None and self.vocabulary < self.k + 2:
-            raise UserError(
-                f"vocabulary of the task {self.name} is {self.vocabulary}: it must be at least k + 2 = {self.k + 2}"
-            )
+            raise self._not_allowed("vocabulary", f"at least k + 2 = {self.k + 2}")
 
     @property
     def default_new_tokens(self) -> int:

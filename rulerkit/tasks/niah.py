@@ -12,7 +12,7 @@ import numpy as np
 from rulerkit.corpora import Source, load_haystack, load_words
 from rulerkit.errors import UserError
 from rulerkit.example import Draft, Draw, Passage, Piece, Room, passage
-from rulerkit.tasks.base import Reading, Task, in_proportion, kept_units, too_short
+from rulerkit.tasks.base import MOST, Reading, Task, in_proportion, kept_units, too_short
 from rulerkit.tasks.noise import Item, fill_with_noise
 from rulerkit.tasks.pools import fill_with_lines, pool_size
 from rulerkit.tokenizers.pieces import PieceEncoder
@@ -66,6 +66,7 @@ class Needles(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         needles = max(self.num_keys, self.num_queries) * self.num_values
+        self._check_items("num_keys, num_queries and num_values", needles, MOST)
         if self._even_depths and needles > _EVEN_DEPTHS:
             raise UserError(
                 f"{self.name} has {needles} needles: `depths: even` and `protocol: paper` have places for {_EVEN_DEPTHS}; "

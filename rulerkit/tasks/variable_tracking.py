@@ -18,6 +18,8 @@ _PREFIX = (
     "{value}, they are: "
 )
 
+_MOST_NAMES = 10_000  # of the 17,576 names of three letters that a demonstration has
+
 
 @dataclass(frozen=True)
 class _Chain:
@@ -41,6 +43,10 @@ class VariableTracking(Task):
     num_chains: int = 1
     num_hops: int = 4
     demonstration: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_items("num_chains and num_hops", self.num_chains * (self.num_hops + 1), _MOST_NAMES)
 
     @property
     def default_new_tokens(self) -> int:
@@ -94,18 +100,17 @@ class VariableTracking(Task):
 
     def _chains(self, random: Random, letters: int, taken_values: set[str]) -> list[_Chain]:
         """Chains with distinct names and values; upstream gives all chains of its demonstration one value."""
-        names: list[str] = []
-        while len(names) < self.num_chains * (self.num_hops + 1):
-            name = "".join(random.choices(ascii_uppercase, k=letters))
-            if name not in names:
-                names.append(name)
-        values: list[str] = []
+        size = self.num_hops + 1
+        distinct: dict[str, None] = {}
+        while len(distinct) < self.num_chains * size:
+            distinct["".join(random.choices(ascii_uppercase, k=letters))] = None
+        names = tuple(distinct)
+        values: dict[str, None] = {}
         while len(values) < self.num_chains:
             value = str(random.randrange(10000, 99999))
-            if value not in values and value not in taken_values:
-                values.append(value)
-        size = self.num_hops + 1
-        return [_Chain(value, tuple(names[i * size : (i + 1) * size])) for i, value in enumerate(values)]
+            if value not in taken_values:
+                values[value] = None
+        return [_Chain(value, names[i * size : (i + 1) * size]) for i, value in enumerate(values)]
 
     def _fixed_chains(self) -> list[_Chain]:
         """The chains of the 2024 edition's one demonstration."""

@@ -1,0 +1,51 @@
+"""What the tests of damaged input share. `RULERKIT_FAULTS` is the number of cases of each property (default: few)."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+
+from rulerkit.errors import UserError
+
+SECONDS = 60
+
+cases = settings(
+    max_examples=int(os.environ.get("RULERKIT_FAULTS", "60")),
+    deadline=None,
+    derandomize=True,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
+"""How each property of this folder is tried."""
+
+
+@contextmanager
+def time_limit(seconds: int = SECONDS) -> Iterator[None]:
+    """Raises `TimeoutError` in what hangs."""
+
+    def stop(*_: Any) -> None:
+        raise TimeoutError(f"nothing came within {seconds} seconds")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def result_or_line(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns, or the `UserError` that it raises: one line of a length that can be read."""
+    line: UserError
+    try:
+        with time_limit():
+            return function(*arguments)
+    except UserError as error:
+        line = error
+    assert "\n" not in str(line)
+    assert 10 < len(str(line)) < 2000, str(line)[:300]
+    return line
