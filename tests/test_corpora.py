@@ -2,21 +2,31 @@
 
 import gzip
 import hashlib
+import importlib.util
+import json
 import os
-import time
-from collections import Counter
 from collections.abc import Iterator
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import rulerkit as rk
 from rulerkit import corpora
-from rulerkit.corpora import downloads, stand_ins
+from rulerkit.corpora import downloads
 from rulerkit.errors import UserError
+from rulerkit.summary.tables import task_table_text
 
-FICTIONAL = ["fictional", "fictional_two_hop"]
+SMALL: dict[str, Any] = {
+    "model": "perfect",
+    "tasks": ["niah_single_2"],
+    "lengths": [1024],
+    "num_examples": 1,
+    "corpora": "original",
+}
+SCRIPT = Path(__file__).parents[1] / "scripts" / "make_corpora.py"
 
 
 @pytest.fixture
@@ -39,60 +49,27 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     corpora.load_qa.cache_clear()
 
 
-def sentences(haystack: corpora.Haystack) -> list[str]:
-    borders = [*haystack.sentence_starts.tolist(), len(haystack.words)]
-    return [" ".join(haystack.words[a:b]) for a, b in pairwise(borders)]
+# The built-in corpora
 
 
-# The prose
+def test_the_script_writes_what_the_package_holds() -> None:
+    spec = importlib.util.spec_from_file_location("make_corpora", SCRIPT)
+    assert spec
+    assert spec.loader
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    for name, content in script.corpora().items():
+        held = gzip.decompress((Path(corpora.__file__).parents[1] / f"data/{name}.json.gz").read_bytes())
+        assert held == json.dumps(content, separators=(",", ":")).encode(), name
 
 
-def test_prose_is_the_same_everywhere() -> None:
-    source = corpora.load_haystack("prose").source
-    assert source == corpora.Source("prose", "d49d2ef2c54c5822", stand_in=True, note="")
-
-
-def test_prose_is_long_varied_and_holds_nothing_like_a_needle() -> None:
-    haystack = corpora.load_haystack("prose")
-    words = haystack.words
-    text = " ".join(words)
-    assert len(words) >= 400_000
-    assert text.split() == words
-    assert len({word.strip(".,;?").lower() for word in words}) > 2000
-    assert text.isascii()
-    assert not any(c.isdigit() or c in "{}%" for c in text)
-    assert "magic" not in text.lower()
-    assert "special" not in text.lower()
-
-
-def test_no_sentence_of_the_prose_comes_twice_and_all_have_a_sensible_length() -> None:
-    haystack = corpora.load_haystack("prose")
-    found = sentences(haystack)
-    assert Counter(found).most_common(1)[0][1] == 1
-    lengths = [sentence.count(" ") + 1 for sentence in found]
-    assert min(lengths) >= 6
-    assert max(lengths) <= 30
-    assert np.std(lengths) > 3
-    assert all(sentence[0].isupper() and sentence[-1] == "." for sentence in found)
-
-
-def test_prose_restarts_where_the_second_essay_begins() -> None:
-    haystack = corpora.load_haystack("prose")
-    first, second = islice(stand_ins.prose_essays(), 2)
-    assert haystack.restart == len(" ".join(first).split())
-    assert haystack.restart in haystack.sentence_starts
-    assert " ".join(haystack.words[haystack.restart :]).startswith(second[0])
-
-
-def test_prose_is_written_in_less_than_a_second() -> None:
-    start = time.process_time()
-    corpora.load_haystack.__wrapped__("prose")
-    assert time.process_time() - start < 2  # a second, doubled for a busy machine
-
-
-def test_prose_has_no_end() -> None:
-    sentence_count = sum(len(essay) for essay in islice(stand_ins.prose_essays(), 1500))
-    assert sentence_count > stand_ins._MEMORY
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [("prose", "d49d2ef2c54c5822"), ("fictional", "988069f2cebe8a9c"), ("fictional_two_hop", "2d497409e3aa16c2")],
+)
+def test_the_built_in_corpora_never_change(name: str, digest: str) -> None:
+    load = corpora.load_haystack if name == "prose" else corpora.load_qa
+    assert load(name).source == corpora.Source(name, digest, stand_in=True, note="")
 
 
 # Sentences and words
@@ -151,7 +128,7 @@ def test_paul_graham(real_data: Path) -> None:
 def test_squad(real_data: Path) -> None:
     qa = corpora.load_qa("squad")
     assert (len(qa.questions), len(qa.documents), max(qa.groups) + 1) == (5928, 1204, 35)
-    assert qa.source.note == ""
+    assert qa.source.note == "SQuAD 2.0 dev rebuilt from its authors' pages"
     assert not qa.source.stand_in
     assert len(set(qa.documents)) == 1204
     for question in qa.questions:
@@ -198,17 +175,40 @@ def test_an_unknown_name_lists_those_allowed(load: object) -> None:
         load("sqad")  # type: ignore[operator]
 
 
-_BROKEN = {"not gzip": b"not gzip", "cut": gzip.compress(b'{"data": [')[:-6], "not JSON": gzip.compress(b"{}}")}
-
-
-@pytest.mark.parametrize("content", _BROKEN.values(), ids=_BROKEN)
-def test_a_broken_file_is_named(content: bytes, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = empty / "squad/dev-v2.0.json.gz"
-    file.parent.mkdir(parents=True)
-    file.write_bytes(content)
+def test_what_is_not_the_original_is_named_a_substitute(
+    real_data: Path, empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RULERKIT_DATA", str(empty))
-    with pytest.raises(UserError, match=r"^corpus file .*dev-v2\.0\.json\.gz cannot be read .*rulerkit fetch"):
-        corpora.load_qa("squad")
+    file = empty / downloads.ESSAYS
+    file.parent.mkdir(parents=True)
+    for text, stand_in, note in (
+        (
+            "The first sentence. The second.",
+            True,
+            "paul_graham is a substitute: PaulGrahamEssays.json with the content ",
+        ),
+        (
+            original_text(real_data) + " more",
+            False,
+            "essays: 49 from their repository, 169 as fetched from the author's",
+        ),
+        (original_text(real_data)[1:], True, "paul_graham is a substitute: "),
+    ):
+        file.write_text(json.dumps({"text": text}))
+        corpora.load_haystack.cache_clear()
+        source = corpora.load_haystack("paul_graham").source
+        assert source.stand_in == stand_in
+        assert source.note.startswith(note)
+    corpora.load_haystack.cache_clear()
+    scores = rk.score(rk.evaluate(rk.study(**SMALL, outputs=empty / "outputs"), progress=False))
+    table = task_table_text(rk.summarize(scores), "perfect", "main")
+    assert "Stand-in corpora: not comparable with the paper" in table
+    assert "paul_graham is a substitute" in table
+
+
+def original_text(folder: Path) -> str:
+    text: str = json.loads((folder / downloads.ESSAYS).read_text())["text"]
+    return text
 
 
 def test_the_recorded_checksums_are_those_of_the_essays(real_data: Path) -> None:

@@ -113,7 +113,7 @@ def test_fetch_fills_the_cache_and_goes_on_where_it_stopped(empty: Path, server:
     qa = corpora.load_qa("squad")
     assert qa.documents == ["Tin is a metal."]
     assert qa.questions == [corpora.Question("What is tin?", ("a metal",), (0,), ())]
-    assert corpora.load_haystack("paul_graham").source.note == "essays: 3 of 4"
+    assert corpora.load_haystack("paul_graham").source.note.endswith("essays: 3 of 4")
 
     server.asked.clear()
     assert corpora.fetch(progress=False, downloads=small) == paths

@@ -36,6 +36,20 @@ _MIRROR_URL = (
 )
 _MIRROR_SHA256 = "e3da074df24e8369009918aa5cdbdd254dadcde4c63f7569d36afd6f2268caa8"
 
+REPOSITORY_BYTES = 644_051
+REPOSITORY_SHA256 = "b3a70ebc054f2eab5057baf3c4b7e857711472be8086240a516fd29b648ad857"
+"""The 49 essays of the repository, joined in their order: with them the joined essays begin."""
+
+KNOWN_FILES = {
+    _SQUAD_SHA256: "",
+    "e2cbe2b7a5a028b149685b14194f2996b7389519249cf108d2164978be34a68c": "SQuAD 2.0 dev rebuilt from its authors' pages",
+    _HOTPOTQA_SHA256: "",
+    _MIRROR_SHA256: "",
+    "9999b9bee2fecca9e3857ad400e2d34cc4683d120077aab4408c9c3eff05f867": "",  # a subset, as its number of questions says
+    "1af094ff36d47893ea3c09cc570038053b711a9ba728c9d2dca036dbb231fa41": "",  # the essays as upstream's script joins them
+}
+"""The sha256 of an original's JSON file, not compressed -> what results must say of it."""
+
 
 @dataclass(frozen=True)
 class Download:

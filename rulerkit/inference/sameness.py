@@ -51,7 +51,7 @@ def differences(old: Any, new: Any, field: str = "") -> list[tuple[str, Any, Any
         return [d for key, name in keys for d in differences(old.get(key, ABSENT), new.get(key, ABSENT), name)]
     if field.startswith("model.weights") and ABSENT in (old, new):
         return []
-    information = field == "tokenizer.name" or (field.startswith("sources.") and field.endswith(".note"))
+    information = field == "tokenizer.name" or re.fullmatch(r"sources\..*\.(note|stand_in)", field)
     return [] if information or old == new else [(field, old, new)]
 
 

@@ -177,7 +177,7 @@ class QuestionAnswering(Task):
             numbered = headers.counts[first : first + len(rest)]  # enough for the shortest documents, if not for all
             costs = np.cumsum(bodies.counts[rest[: len(numbered)]] + numbered)
             fitting = int(np.searchsorted(costs, left, side="right"))
-            if fitting < len(rest):
+            if fitting < len(rest) or not len(rest):
                 break
             chosen += rest.tolist()
             left -= int(costs[-1])

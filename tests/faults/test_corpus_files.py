@@ -1,0 +1,99 @@
+"""Damaged corpus files: read as a substitute that is named, or one line; never a traceback, never unnoticed."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults import cases, result_or_line
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rulerkit import corpora
+from rulerkit.corpora import downloads
+from rulerkit.errors import UserError
+from rulerkit.generation import generate
+from rulerkit.tasks import TASKS
+
+QA = {"question": "Who? ", "answers": [{"text": "Ada"}], "is_impossible": False}
+CONTENTS: dict[str, tuple[str, Any]] = {
+    "niah_single_2": (downloads.ESSAYS, {"text": "The sun is warm. The sea is cold. " * 40, "essays": 218, "of": 218}),
+    "qa_1": (
+        downloads.SQUAD,
+        {"data": [{"paragraphs": [{"context": " Ada ran. ", "qas": [QA]}, {"context": "B", "qas": []}]}]},
+    ),
+    "qa_2": (
+        downloads.HOTPOTQA,
+        [
+            {
+                "question": "Who?",
+                "answer": "yes",
+                "supporting_facts": [["A", 0]],
+                "context": [["A", ["x. "]], ["B", ["y."]]],
+            }
+        ],
+    ),
+}
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["text", "data", "qas", "x"]), inner),
+    max_leaves=5,
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where values stand in a JSON value, as keys and indices from the top."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
+
+
+def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    """The value with another one at a place."""
+    if not path:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = replaced(value[path[0]], path[1:], new)
+    return copy
+
+
+@st.composite
+def damaged(draw: Any) -> tuple[str, str, bytes]:
+    """A task, the path of the file that it reads, and the file with a value replaced or bytes changed."""
+    task = draw(st.sampled_from(list(CONTENTS)))
+    path, content = CONTENTS[task]
+    if draw(st.booleans()):
+        content = replaced(content, draw(st.sampled_from(places(content))), draw(JUNK))
+        return task, path, json.dumps(content).encode()
+    data = json.dumps(content).encode()
+    zipped = draw(st.booleans())
+    data = gzip.compress(data) if zipped else data
+    start = draw(st.integers(0, len(data) - 1))
+    data = data[:start] + draw(st.binary(max_size=3)) + data[start + draw(st.integers(0, 3)) :]
+    return task, path + ".gz" * zipped, data
+
+
+def first_prompt(task: str) -> Any:
+    example = generate(TASKS[task], 1024, 1)[0]
+    return example.prompt, TASKS[task].sources().values()
+
+
+@cases
+@given(file=damaged())
+def test_a_damaged_corpus_is_a_substitute_or_one_line(
+    tmp_path_factory: pytest.TempPathFactory, file: tuple[str, str, bytes]
+) -> None:
+    task, path, data = file
+    folder: Path = tmp_path_factory.mktemp("data")
+    (folder / path).parent.mkdir()
+    (folder / path).write_bytes(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RULERKIT_DATA", str(folder))
+        patch.setenv("RULERKIT_CACHE", str(folder / "cache"))
+        corpora.load_haystack.cache_clear()
+        corpora.load_qa.cache_clear()
+        result = result_or_line(first_prompt, task)
+    corpora.load_haystack.cache_clear()
+    corpora.load_qa.cache_clear()
+    if not isinstance(result, UserError):
+        assert all(source.stand_in and "is a substitute" in source.note for source in result[1])
