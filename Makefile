@@ -6,12 +6,13 @@ BIN    := $(VENV)/bin
 TORCH  ?= torch==2.13.0
 DEMO   ?=
 
-.PHONY: help demo demo-all lab test test-quick test-vllm test-gpu test-slurm test-lab check format clean
+.PHONY: help demo demo-all lab test test-all test-quick test-vllm test-gpu test-slurm test-lab check format clean
 
 help:
 	@echo "make demo    the whole kit in a few minutes, without a GPU or downloads: reference readers, leaderboard, figures"
 	@echo "make demo-all  every notebook, on readers in which one effect each was planted: about five minutes"
 	@echo "make test    all tests that need no GPU, server or cluster; real data too where RULERKIT_DATA names a folder"
+	@echo "make test-all  the same with ten times as many damaged files"
 	@echo "make test-vllm  the vLLM engine's tests with vLLM's CPU build, in an environment of its own (.venv-vllm, 2.3 GB)"
 	@echo "make test-gpu  a small model of yours on a GPU: RULERKIT_GPU_MODEL=org/name make test-gpu PYTHON=python; prints what bug reports need"
 	@echo "make test-slurm  batches on a real Slurm of this machine, brought up by the scripts in SLURM_TOOLS (or ../shared/tools)"
@@ -32,6 +33,9 @@ lab: $(VENV)/.core
 
 test: $(VENV)/.dev $(VENV)/.torch
 	$(BIN)/python -m pytest -n auto --dist loadgroup
+
+test-all: $(VENV)/.dev $(VENV)/.torch
+	RULERKIT_FAULTS=600 $(BIN)/python -m pytest -n auto --dist loadgroup
 
 test-vllm: .venv-vllm/.made
 	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -m "not slow" tests/test_vllm.py tests/test_vllm_config.py

@@ -160,10 +160,8 @@ def test_models_made_in_python(project: Path) -> None:
         ({"model": 5}, "a model is a name, a path, a hub id or a mapping (several stand in `models`); seen: 5"),
         ({"model": ["mute"]}, "several stand in `models`"),
         ({"models": [5]}, "a model is a name, a path, a hub id or a mapping"),
-        ({"models": [None]}, "seen: None"),
         ({"models": "mute"}, "-y 'models: [reader-4096, reader-8192]'"),
         ({"models": []}, "models: [] is not allowed; it takes a list"),
-        ({"models": {"a": 1}}, "it takes a list"),
         ({"models": ["mute", {"base": "mute"}]}, "mute stands there twice"),
         ({"models": ["nothing/*"]}, "nothing matches 'nothing/*'"),
         ({"model": "raeder-8192"}, "did you mean 'reader-8192'"),
@@ -219,7 +217,6 @@ def test_python_may_give_tuples(project: Path) -> None:
         ({"tasks": ["vtt"]}, "did you mean 'vt'"),
         ({"tasks": [{"base": "vt", "num_hopz": 3}]}, "did you mean 'num_hops'"),
         ({"lengths": 4096}, "with papermill: -y 'lengths: [4096, 8192]'"),
-        ({"lengths": "4096"}, "with papermill: -y 'lengths: [4096, 8192]'"),
         ({"lengths": ["4X"]}, "lengths: ['4X'] is not allowed; it takes a list of tokens from 1 to 16M"),
         ({"lengths": [[4096]]}, "lengths: [[4096]] is not allowed"),
         ({"lengths": [4096.0]}, "lengths: [4096.0] is not allowed"),
@@ -243,9 +240,7 @@ def test_python_may_give_tuples(project: Path) -> None:
         ({"tasks": [{"base": "fwe", "word_length": 101}]}, "it must be a whole number from 1 to 100"),
         ({"tasks": [{"base": "vt", "name": "a" * 201}]}, "at most 200 letters"),
         ({"corpora": "orginal"}, "did you mean 'original'"),
-        ({"corpora": ["original"]}, "one of builtin, original"),
         ({"outputs": 5}, "the path of a folder"),
-        ({"outputs": ""}, "the path of a folder"),
     ],
 )
 def test_values_that_are_not_allowed(project: Path, given: dict[str, Any], says: str) -> None:

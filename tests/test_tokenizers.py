@@ -176,32 +176,13 @@ def test_another_pattern_is_another_vocabulary(data: Path) -> None:
     assert known.fingerprint != other.fingerprint
 
 
-def test_a_torn_ranks_file_is_refused(data: Path, tmp_path: Path) -> None:
-    """A download that broke off at the end of a line, before all single bytes were there."""
-    path = tmp_path / "torn.tiktoken"
-    whole = (data / "tokenizers" / "openai" / "cl100k_base.tiktoken").read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(whole[:100]))
-    with pytest.raises(UserError):
-        load_tokenizer(f"{path}#cl100k_base")
-
-
 # --- what is no tokenizer ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("empty.txt", b""),
-        ("number.txt", b"1 5 1\n"),
-        ("prose.txt", b"Call me Ishmael.\n"),
-        ("bytes.txt", b"\xff\xfe\x00"),
-        ("empty.json", b""),
         ("object.json", b"{}"),
-        ("list.json", b"[]"),
-        ("torn.json", b'{"model": {"type": "BPE"'),
-        ("tekken.json", b'{"vocab": [{"token_bytes": "YQ=="}]}'),
-        ("tekken_list.json", b'[{"token_bytes": "YQ=="}]'),
-        ("empty.model", b""),
         ("garbage.model", b"\x0a\x0e\x01garbage" * 20),
         ("torn.tiktoken#cl100k_base", b"YQ== 0\nYg=="),
         ("pattern.tiktoken#(((", b"YQ== 0\nYg== 1\n"),
@@ -239,19 +220,9 @@ def test_the_chat_template_of_a_folder(
     assert load_tokenizer(str(tmp_path)).chat_template == template
 
 
-@pytest.mark.parametrize("settings", ["{", "[]", '{"chat_template": [{"a": 1}]}', '{"chat_template": 1}'])
-def test_broken_settings_beside_a_vocabulary(data: Path, tmp_path: Path, settings: str) -> None:
-    (tmp_path / "tokenizer.json").symlink_to(data / "tokenizers" / "gpt-neox" / "20B_tokenizer.json")
-    (tmp_path / "tokenizer_config.json").write_text(settings)
-    with pytest.raises(UserError) as error:
-        load_tokenizer(str(tmp_path))
-    assert "\n" not in str(error.value)
-
-
 @pytest.mark.parametrize(
     "spec",
-    ["nothing", "no/such/thing", "/no/such/folder", "./nothere", "~nobody/x", "org/x--y", "nothing#gpt2"]
-    + ["", " ", "a b/c", "a\n/b", "\0", "x" * 5000],
+    ["nothing", "no/such/thing", "~nobody/x", "org/x--y", "nothing#gpt2", "", " ", "a\n/b", "\0", "x" * 5000],
 )
 def test_a_name_of_nothing(spec: str) -> None:
     with pytest.raises(UserError) as error:
