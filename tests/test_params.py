@@ -74,7 +74,9 @@ def test_the_notebook_has_the_same_defaults(project: Path) -> None:
     cells = json.loads(path.read_text())["cells"]
     given: dict[str, Any] = {}
     exec("".join(next(c for c in cells if "parameters" in c["metadata"].get("tags", []))["source"]), given)
-    defaults = {name: field.default for name, field in Parameters.model_fields.items() if name != "repeat"}
+    defaults = {
+        name: field.default for name, field in Parameters.model_fields.items() if name not in ("repeat", "edition")
+    }
     assert {name: given[name] for name in defaults} == defaults
 
 
