@@ -17,7 +17,7 @@ import rulerkit as rk
 from rulerkit import corpora
 from rulerkit.corpora import downloads
 from rulerkit.errors import UserError
-from rulerkit.summary.tables import task_table_text
+from rulerkit.tables import task_table_text
 
 SMALL: dict[str, Any] = {
     "model": "perfect",
