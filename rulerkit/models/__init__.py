@@ -23,10 +23,10 @@ class Answer(NamedTuple):
 
     text: str
     finish_reason: str
-    """`stop`: it ended by itself; `length`: it was cut at the example's `max_new_tokens`; `refused`: it declined."""
+    """`stop`: it ended by itself; `length`: it was cut at the example's `max_new_tokens`."""
     num_tokens: int
     usage: Mapping[str, Any] | None = None
-    """What an engine tells beside the text, JSON-able: cached tokens, cost, its own count of prompt tokens."""
+    """What an engine tells beside the text, JSON-able: its own counts of tokens, cost, what a server calls the model."""
 
 
 class Failure(NamedTuple):
@@ -113,8 +113,9 @@ class Engine(Model):
         from rulerkit.prompt_format import FORMS, prompt_format
 
         form = prompt_format(tokenizer, **settings | {key: self.spec[key] for key in FORMAT_KEYS if key in self.spec})
-        chat = self.spec.get("aligned") == "chat" and self.engine != "reader"  # readers read plain text
-        if chat and form.template == "auto" and form.form == "base":
+        # readers read plain text, and around a prefilled chat stands the server's own template
+        plain = self.engine == "reader" or self.spec.get("prompt_path") == "prefill"
+        if self.spec.get("aligned") == "chat" and not plain and form.template == "auto" and form.form == "base":
             raise UserError(
                 f"model {self.name}: it is a chat model (aligned: chat), but no chat template was found beside its "
                 f"tokenizer {tokenizer.name}; give `template: NAME`, a form of the paper ({', '.join(FORMS)}), or "

@@ -235,12 +235,12 @@ class Client:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds that a server asks to wait, given as milliseconds, seconds or a date; None where it does not."""
-    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
-        with suppress(KeyError, ValueError):
-            return max(0.0, float(headers[name]) / unit)
-    with suppress(KeyError, ValueError):
-        return max(0.0, parsedate_to_datetime(headers["retry-after"]).timestamp() - time.time())
+    """The seconds that a server asks to wait, given as a number or a date; None where it does not."""
+    asked = headers.get("retry-after", "")
+    with suppress(ValueError):
+        return max(0.0, float(asked))
+    with suppress(ValueError):
+        return max(0.0, parsedate_to_datetime(asked).timestamp() - time.time())
     return None
 
 

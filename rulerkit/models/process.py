@@ -95,8 +95,7 @@ class ServerProcess:
 
     def progress(self) -> str:
         """The last line of the log, which tells what is being loaded."""
-        lines = [_STAMP.sub("", line).strip() for line in re.split(r"[\r\n]", self._text(last=4000))]
-        return next((line for line in reversed(lines) if line and not _WARNING.search(line)), "")
+        return next((line for line in reversed(log_lines(self._text(last=4000))) if not _WARNING.search(line)), "")
 
     def _text(self, last: int = 200_000) -> str:
         with self.log.open("rb") as file:
@@ -106,22 +105,21 @@ class ServerProcess:
 
 _WARNING = re.compile(r"warn|^@|^[\w.]+ = |\($")
 _STAMP = re.compile(r"^(\([^)]*\) )?([A-Z]+:? +([\d-]+ [\d:]+ )?(\[[^]]*\] )?)?(\[rank\d+\]:)? *")
-_ERROR = re.compile(
-    r"^(?:\([^)]*\) )?(?:ERROR:? +(?:[\d-]+ [\d:]+ )?(?:\[[^]]*\] )?)?(?:\[rank\d+\]:)? *"
-    r"((?!.*(?:root cause|onnection (?:was likely )?(?:reset|closed)|remote process exit))"
-    r"[\w.]*(?:Error|Exception|Exit)\b.*)",
-    re.MULTILINE,
-)
-"""An error at the start of a line, behind what vLLM puts before it, that is not the mere consequence of another one."""
+_ERROR = re.compile(r"[\w.]*(Error|Exception|Exit)\b")
+_CONSEQUENCE = re.compile("root cause|onnection (was likely )?(reset|closed)|remote process exit")
+"""What stands in an error that another one caused."""
+
+
+def log_lines(log: str) -> list[str]:
+    """The lines of a log that say something, without the time and level that vLLM puts before them."""
+    return [said for line in re.split(r"[\r\n]", log) if (said := _STAMP.sub("", line).strip())]
 
 
 def last_error(log: str) -> str:
     """The last error in a log, else its last lines."""
-    if errors := _ERROR.findall(log):
-        text = errors[-1].partition(" Try increasing")[0]
-    else:
-        lines = [_STAMP.sub("", line).strip() for line in log.splitlines() if line.strip()]
-        text = " | ".join(lines[-3:]) or "it wrote nothing"
+    lines = log_lines(log)
+    errors = [line for line in lines if _ERROR.match(line) and not _CONSEQUENCE.search(line)]
+    text = errors[-1].partition(" Try increasing")[0] if errors else " | ".join(lines[-3:]) or "it wrote nothing"
     return (text if len(text) <= 500 else f"{text[:497]}...").rstrip(".")
 
 

@@ -2,8 +2,8 @@
 
 `Vllm` starts vLLM's own server and sends token ids; `OpenAI` asks a server at `base_url`, or starts one with the command
 `serve`. Both send many requests at once, in an order in which prompts share what a server has cached, to as many servers as
-there are. What cannot be answered is no empty answer: nothing is given back for it, and an error in the end says how many
-and why.
+there are. An example that cannot be answered is a `Failure`, never an empty answer; what would fail for every example is one
+`UserError`, after the answers that were under way.
 
 A prompt reaches a server by one of four paths: as token `ids`, as `text`, as a chat whose last message is the answer's first
 words (`prefill`), or as a `chat` of one message, the paper's form for GPT-4. They are not equal, so the path is part of a
@@ -30,13 +30,13 @@ from typing import Any, ClassVar, NamedTuple
 from rulerkit.errors import UserError, redact, remark
 from rulerkit.example import Example
 from rulerkit.gpus import visible_gpus
-from rulerkit.models import FORMAT_KEYS, Answer, Engine, Failure, load_model
+from rulerkit.models import Answer, Engine, Failure, load_model
 from rulerkit.models.checkpoints import Checkpoint, CheckpointEngine
 from rulerkit.models.client import Address, Client, Reply, RequestError, read_finish, read_reply, read_usage
 from rulerkit.models.devices import gpu_name, torch_module
 from rulerkit.models.process import ServerProcess, find_servers
 from rulerkit.paths import resolve
-from rulerkit.prompt_format import PromptFormat, prompt_format
+from rulerkit.prompt_format import PromptFormat
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
 CHATS = ("prefill", "chat")
@@ -678,10 +678,8 @@ class OpenAI(ServerEngine):
     @cached_property
     def prompt_format(self) -> PromptFormat:
         """As the spec says; for the path `chat` the paper's form for GPT-4, unless it says otherwise."""
-        if self.prompt_path == "prefill":  # the server's own template stands around it, whether we know it or not
-            return prompt_format(self.tokenizer(), **{key: self.spec[key] for key in FORMAT_KEYS if key in self.spec})
-        forms: dict[str, Any] = {"chat": {"template": "gpt-4", "prefix_in": "user"}}
-        return self.make_format(self.tokenizer(), **forms.get(self.prompt_path, {}))
+        gpt4 = {"template": "gpt-4", "prefix_in": "user"}
+        return self.make_format(self.tokenizer(), **(gpt4 if self.prompt_path == "chat" else {}))
 
     def tokenizer(self) -> Tokenizer:
         """The spec's, else that of the folder or hub id that `path` is, else the one known for a model of OpenAI."""
