@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 TORCH  ?= torch==2.13.0
 DEMO   ?=
 
-.PHONY: help demo demo-all lab test test-all test-quick test-vllm test-gpu test-slurm test-lab check format clean
+.PHONY: help demo demo-all lab test test-all test-quick test-vllm test-gpu test-slurm test-lab check format requirements clean
 
 help:
 	@echo "make demo    the whole kit in a few minutes, without a GPU or downloads: reference readers, leaderboard, figures"
@@ -20,6 +20,7 @@ help:
 	@echo "make lab     JupyterLab in notebooks/"
 	@echo "make check   ruff, ruff format, mypy"
 	@echo "make format  let ruff put the code in order"
+	@echo "make requirements  renew requirements/*.txt: exact versions with hashes, for every Python from 3.11 on"
 	@echo "make clean   remove the virtual environment and caches; outputs/ stays"
 
 demo: $(VENV)/.core
@@ -62,6 +63,13 @@ check: $(VENV)/.dev
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+PINS = $(BIN)/uv pip compile pyproject.toml --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+       --no-emit-index-url --no-emit-find-links --no-header --no-annotate
+
+requirements: $(VENV)/.dev
+	$(PINS) --output-file requirements/core.txt
+	$(PINS) --extra dev --constraint requirements/core.txt --output-file requirements/dev.txt
 
 clean:
 	rm -rf $(VENV) .venv-vllm .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -559,3 +560,44 @@ def test_outputs_that_cannot_be_written(project: Path, read_only: Path, rulerkit
 def test_the_exit_status_of_the_program_is_two(project: Path) -> None:
     refused(program("evaluate", "-y", "tasks: [vtt]"), "did you mean 'vt'")
     refused(program("show", "{base: vt"), "is not YAML")
+
+
+WITHOUT_POSIX = """
+import builtins, os, pkgutil, signal, sys
+real = builtins.__import__
+def checked(name, globals=None, *rest, **named):
+    ours = (globals or {}).get("__name__", "").startswith("rulerkit")
+    if ours and name in {"fcntl", "grp", "pwd", "resource", "termios", "pty", "tty", "syslog"}:
+        raise ModuleNotFoundError(name)
+    return real(name, globals, *rest, **named)
+builtins.__import__ = checked
+for name in ("getuid", "geteuid", "killpg", "getpgid", "setsid", "fork", "sched_getaffinity", "O_NOFOLLOW", "O_DIRECTORY"):
+    delattr(os, name)
+del signal.SIGHUP
+import rulerkit
+for module in pkgutil.walk_packages(rulerkit.__path__, "rulerkit."):
+    if module.name != "rulerkit.__main__":
+        real(module.name)
+from rulerkit.cli import main
+main()
+"""
+
+
+def test_what_needs_no_batch_runs_without_posix(tmp_path: Path) -> None:
+    """As on Windows: every module is imported and a model is evaluated without modules and functions of POSIX."""
+    asked = f"{{model: perfect, tasks: [vt], lengths: [1024], num_examples: 1, outputs: {tmp_path}}}"
+    call = [sys.executable, "-c", WITHOUT_POSIX, "evaluate", "-y", asked]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "100.00" in done.stdout
+
+
+@pytest.mark.parametrize("command", [["batch", "b.yaml"], ["run", "j.job.yaml"]])
+def test_batches_are_refused_on_windows(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rulerkit.cli.batches.os", SimpleNamespace(name="nt"))
+    monkeypatch.setattr("sys.argv", ["rulerkit", *command])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert "run this command in WSL" in capsys.readouterr().err

@@ -182,3 +182,25 @@ def test_environment_pins_stand_within_the_floors() -> None:
         "vllm",
     }
     assert core - pins.keys() == set(), "environment.yml leaves these unpinned"
+
+
+@pytest.mark.parametrize("name", ["core", "dev"])
+def test_requirements_are_hashed_and_satisfy_pyproject(name: str) -> None:
+    """Exact versions with hashes, of everything that pyproject.toml asks for, and no address of a registry."""
+    from packaging.requirements import Requirement
+
+    text = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
+    assert not re.search(r"://|^\s*-(?!-hash=sha256:)", text, re.MULTILINE), "options or addresses"
+    pins: dict[str, list[Requirement]] = {}
+    for line in text.replace("\\\n", "").splitlines():
+        pin, *hashes = line.split(" --hash=sha256:")
+        requirement = Requirement(pin.strip())
+        assert hashes, pin
+        assert [each.operator for each in requirement.specifier] == ["=="], pin
+        pins.setdefault(requirement.name.lower().replace("_", "-"), []).append(requirement)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = project["dependencies"] + (project["optional-dependencies"]["dev"] if name == "dev" else [])
+    for wanted in map(Requirement, asked):
+        versions = [next(iter(pin.specifier)).version for pin in pins.get(wanted.name.lower().replace("_", "-"), [])]
+        assert versions, f"{wanted.name} is missing: make requirements"
+        assert [version for version in versions if version not in wanted.specifier] == [], wanted

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rulerkit import escape
 from rulerkit.cli.batches import batch, run_jobs, status
 from rulerkit.cli.checks import check, plan
 from rulerkit.cli.compare import compare
@@ -237,7 +238,7 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        echo(f"rulerkit: {error}", err=True)
+        echo(f"rulerkit: {escape.one_line(str(error))}", err=True)
         sys.exit(2)
     except SystemExit as ended:
         if ended.code == _INTERRUPTED:

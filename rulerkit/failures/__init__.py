@@ -131,7 +131,7 @@ def examples_of(cell: Cell) -> Examples:
             raise _lost(cell, f"the tokenizer {tokenizer.name} is another one now")
         known = [each.name for each in fields(PromptFormat) if each.name != "tokenizer"]
         settings = {name: value for name, value in result["prompt_format"].items() if name in known}
-        task = _task(result["task"])
+        task = _task(result["task"] | {"protocol": result.get("protocol", "clean")})
         form = PromptFormat(tokenizer, **settings)
         examples = Examples(task, int(result["length"]), cell.wanted, int(result["seed"]), form)
         now = {knob: source.fingerprint for knob, source in task.sources().items()}

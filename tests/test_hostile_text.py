@@ -1,0 +1,213 @@
+"""Hostile text as label, task, prediction, reference, file name and verdict, through every output: nothing in it runs,
+nothing of it is lost."""
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pandas as pd
+import pytest
+from nbconvert.filters import markdown2html
+from test_summary import scores_of
+
+import rulerkit as rk
+from rulerkit import claims, escape, failures
+from rulerkit.cli import main
+from rulerkit.leaderboard import boards
+from rulerkit.leaderboard import html as leaderboard_html
+from rulerkit.leaderboard import text as leaderboard_text
+from rulerkit.published import beside
+from rulerkit.view import show, show_beside, to_terminal
+
+HOSTILE = {
+    "html": """</td></script><script>window.ran = 1</script><img src=x onerror="window.ran = 1">' &lt; <b>""",
+    "latex": r"""[$\href{javascript:window.ran=1}{x}$ \(y\) \input{/etc/passwd} \end{tabular} 50% a_b^c~#1 & -- "`'| *z* """
+    "[u](javascript:window.ran=1)",
+    "terminal": "=1+cmd|'/C calc'!A0 \x1b]0;ran\x07\x1b[2J\x9b31m\u202eabc\x7f\tq\rr\ns",
+}
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+MATHEMATICS = re.compile(r"\$.*\$|\\[(\[]|\\begin")
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
+
+
+class Outputs:
+    """Everything that is made of results whose texts are all hostile."""
+
+    def __init__(self, text: str, folder: Path) -> None:
+        model = rk.model(lambda prompts: [text] * len(prompts), name="hostile", label="l")
+        study = rk.study(models=[model], tasks=["niah_single_1"], lengths=[1024], num_examples=2, outputs=folder)
+        labels = failures.label(rk.evaluate(study, progress=False))
+        scores = scores_of({("m", 4096): 1.0, ("n", 4096): 0.5}, n=2).assign(wanted=2)
+        scores["label"] = scores["model"].map({"m": text, "n": "n"})
+        summary = rk.summarize(scores.assign(task=scores["task"].replace("vt", text), note=text))
+        verdict = claims.Verdict(text, claims.HOLDS, text)
+        example = rk.generate("niah_single_1", 1024, 1)[0]
+        blocks = tuple(replace(b, text=text, key=text, value=text) if b.role == "needle" else b for b in example.blocks)
+        example = replace(example, blocks=blocks, task=text, references=(text,))
+        board = next(board for board in boards(scores) if board.number == "3")
+        samples = failures.samples(labels, width=500).assign(detail=text).rename(columns={"detail": text})
+        self.frames = {"samples": samples, "tidy": pd.DataFrame({text: [text], "n": [-1.5], "digits": ["-5"]})}
+        self.html = {
+            "page": leaderboard_html.page([board]).text,
+            "example": show(example).text,
+            "verdicts": claims.show_verdicts([verdict]).to_html(),
+            "beside": show_beside(beside(summary)).to_html(),
+            "samples": rk.tables.show(samples, index=True).to_html(),
+        }
+        self.markdown = {
+            "leaderboard": rk.tables.table_text(summary, "markdown"),
+            "tasks": rk.tables.task_table_text(summary, "m", format="markdown"),
+            "board": leaderboard_text.markdown(board),
+        }
+        self.latex = {
+            "leaderboard": rk.tables.table_text(summary, "latex"),
+            "tasks": rk.tables.task_table_text(summary, "m", format="latex"),
+            "board": leaderboard_text.latex(board),
+        }
+        self.plain = {
+            "leaderboard": rk.tables.table_text(summary),
+            "tasks": rk.tables.task_table_text(summary, "m"),
+            "example": to_terminal(example, color=False),
+        }
+        self.saved = {name: study.save_table(frame, name) for name, frame in self.frames.items()}
+
+
+@pytest.fixture(scope="module", params=HOSTILE)
+def outputs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Outputs]:
+    text = HOSTILE[request.param]
+    return text, Outputs(text, tmp_path_factory.mktemp(request.param))
+
+
+def browse(parts: dict[str, str], folder: Path) -> tuple[bool, dict[str, Any]]:
+    """A page of these parts, opened in a browser: whether a script of theirs ran; and of each part its text, its links
+    and images, and the stretches of text that MathJax would read."""
+    report = """<script>addEventListener("load", () => {
+      const parts = {};
+      for (const part of document.querySelectorAll("[data-part]")) {
+        const read = part.cloneNode(true), runs = [];
+        read.querySelectorAll(".mathjax_ignore, script, style").forEach(node => node.remove());
+        const walk = document.createTreeWalker(read, NodeFilter.SHOW_TEXT);
+        while (walk.nextNode()) runs.push(walk.currentNode.data);
+        const links = [...part.querySelectorAll("a, img")].map(node => node.outerHTML);
+        parts[part.dataset.part] = {text: part.textContent, runs, links};
+      }
+      document.body.textContent = "";
+      document.title = encodeURIComponent(JSON.stringify([!!window.ran, parts]));
+    })</script>"""
+    file = folder / "page.html"
+    body = "".join(f'<div data-part="{name}">{part}</div>' for name, part in parts.items())
+    file.write_text(f"<meta charset=utf-8><title></title>{body}{report}", encoding="utf-8")
+    call = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'user'}"]
+    call += ["--virtual-time-budget=3000", "--dump-dom", file.as_uri()]
+    dump = subprocess.run(call, capture_output=True, text=True, timeout=120, check=True).stdout
+    title = re.search(r"<title>(.*?)</title>", dump)
+    assert title
+    ran, seen = json.loads(unquote(title[1]))
+    return ran, seen
+
+
+def letters(text: str) -> str:
+    """A text without blanks and line breaks, visible or not: HTML sets them otherwise."""
+    return re.sub(r"[\s␊␉]", "", escape.terminal(text))
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium here: pages are opened in a real browser")
+def test_nothing_runs_in_a_browser(outputs: tuple[str, Outputs], tmp_path: Path) -> None:
+    text, made = outputs
+    rendered = {f"markdown {name}": markdown2html(part) for name, part in made.markdown.items()}
+    ran, parts = browse(made.html | rendered, tmp_path)
+    assert not ran
+    assert parts.keys() == made.html.keys() | rendered.keys()
+    for name, seen in parts.items():
+        assert seen["links"] == [], name
+        assert not [run for run in seen["runs"] if MATHEMATICS.search(run)], name
+        assert letters(text) in letters(seen["text"]), name
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium here: pages are opened in a real browser")
+def test_the_browser_would_have_seen_it(tmp_path: Path) -> None:
+    ran, parts = browse({"latex": HOSTILE["latex"], "html": HOSTILE["html"]}, tmp_path)
+    assert ran
+    assert parts["html"]["links"]
+    assert MATHEMATICS.search(parts["latex"]["runs"][0])
+
+
+def test_latex_compiles_and_prints_it(outputs: tuple[str, Outputs], tmp_path: Path) -> None:
+    """Compiled where a TeX is installed; always: braces match, and every special letter is escaped or our own."""
+    _, made = outputs
+    for name, table in made.latex.items():
+        assert not CONTROLS.search(table), name
+        ours = re.sub(r"\$([<>]|\\pm|\\le|\\ge)\$", "", table)
+        assert not re.search(r"(?<!\\)[$%#]", ours), name
+        commands = set(re.findall(r"\\([A-Za-z]+)", table))
+        assert not commands & {"href", "input", "immediate", "write"}, name
+        assert table.count(r"\end{tabular}") == 1
+    if shutil.which("pdflatex") is None:
+        return
+    body = "\n\n".join(made.latex.values())
+    (tmp_path / "t.tex").write_text(
+        "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\\tiny\n" + body + "\n\\end{document}\n"
+    )
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"],
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout.decode("latin-1")[-1500:]
+
+
+def test_csv_reads_back_and_holds_no_formula(outputs: tuple[str, Outputs]) -> None:
+    text, made = outputs
+    for name, frame in made.frames.items():
+        back = pd.read_csv(made.saved[name], keep_default_na=False)
+        texts = [*back.columns, *(value for value in back.to_numpy().ravel() if isinstance(value, str))]
+        assert not [value for value in texts if value[:1] in "=+-@\t\r" and value and not re.fullmatch(r"-?\d+", value)]
+        plain = back.rename(columns=unquoted).map(unquoted)
+        assert list(plain.columns) == list(frame.columns)
+        assert plain[text].tolist() == [text] * len(frame), name
+    assert back["n"].tolist() == [-1.5]
+
+
+def unquoted(value: Any) -> Any:
+    return re.sub(r"^'(?='*[=+\-@\t\r\n])", "", value) if isinstance(value, str) else value
+
+
+def test_plain_text_has_no_controls(outputs: tuple[str, Outputs]) -> None:
+    text, made = outputs
+    for name, shown in made.plain.items():
+        assert not CONTROLS.search(shown), name
+        assert escape.one_line(text) in shown or escape.terminal(text) in shown, name
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_the_command_line_shows_names_and_errors_harmlessly(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    name = HOSTILE[kind].replace("/", "∕")
+    folder = tmp_path / name / "niah_single_1"
+    folder.mkdir(parents=True)
+    row = {"index": 0, "pred": HOSTILE[kind], "outputs": [HOSTILE[kind]], "task": "niah_single_1", "length": 4096}
+    (folder / "4096.jsonl").write_text(json.dumps(row) + "\n")
+    for arguments in (
+        ["score", str(folder / "4096.jsonl"), "--task", "niah_single_1", "--length", "4096"],
+        ["score", str(folder / name)],
+        ["status", str(tmp_path / name)],
+        ["report", str(tmp_path / name)],
+        ["show", HOSTILE[kind]],
+        ["evaluate", "-y", f"model: {json.dumps(HOSTILE[kind])}"],
+    ):
+        monkeypatch.setattr("sys.argv", ["rulerkit", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capfd.readouterr()
+        assert not CONTROLS.search(out + err), arguments
+        assert ended.value.code in (0, 2), err
+        assert "Traceback" not in err
+        shown = err.replace("\\\\", "\\")
+        assert out or any(escape.one_line(text)[:8] in shown for text in (name, HOSTILE[kind]))
