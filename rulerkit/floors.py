@@ -7,12 +7,16 @@ to the question alone, needs the model itself: a task with `context: none`.
 
 from collections import Counter
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rulerkit.example import Example
 from rulerkit.generation import Examples
 from rulerkit.tokenizers import Ids, Tokenizer
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NUM_EXAMPLES = 20
 """From how many examples of a cell its floors are computed."""
@@ -46,6 +50,12 @@ def floors(examples: Examples) -> dict[str, float]:
         name: sum(score(answer(example, tokenizer), example.references) for example in chosen) / len(chosen)
         for name, answer in FLOORS.items()
     }
+
+
+def not_above(cells: "pd.DataFrame") -> "pd.Series[bool]":
+    """Which cells of a summary have a score that is not above a floor of at least 1 percent; False where none is known."""
+    floor = cells["floor"] if "floor" in cells else cells["score"] * float("nan")
+    return (floor >= 1) & (cells["score"] <= floor)
 
 
 def _context_ids(example: Example) -> Ids:

@@ -133,7 +133,7 @@ ROW_COLUMNS = [
     *("index", "score", "strict", "precision", "exact", "empty", "cut_off", "cut_thought", "refused"),
     *("num_prompt_tokens", "digest"),
 ]
-PROTOCOL_COLUMNS = ["wanted", "stand_in", "engine", "seed", "prompt_version", "tokenizer", "template", "note"]
+PROTOCOL_COLUMNS = ["wanted", "floor", "stand_in", "engine", "seed", "prompt_version", "tokenizer", "template", "note"]
 COLUMNS = CELL_COLUMNS + ROW_COLUMNS + PROTOCOL_COLUMNS
 
 
@@ -154,6 +154,7 @@ def describe(cell: Cell) -> dict[str, Any]:
         "category": task.get("category") or category(task["name"]),
         "length": int(result["length"]),
         "wanted": int(record["num_examples"]),
+        "floor": max(record.get("floors", {}).values(), default=float("nan")),
         "stand_in": any(source.get("stand_in", False) for source in sources.values()),
         "engine": model.get("engine", ""),
         "seed": result.get("seed"),

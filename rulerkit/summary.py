@@ -29,7 +29,7 @@ KEYS = ["run", "model"]
 AVERAGES = ("avg", "wavg_inc", "wavg_dec")
 COUNTS = ["empty", "cut_off", "cut_thought", "refused"]
 PROTOCOL = ["engine", "seed", "prompt_version", "tokenizer", "template", "note"]
-_CELL_COLUMNS = ["score", "strict", "exact", "wanted", *COUNTS, "stand_in", *PROTOCOL]
+_CELL_COLUMNS = ["score", "strict", "exact", "floor", "wanted", *COUNTS, "stand_in", *PROTOCOL]
 MISSING = Estimate(*(3 * [float("nan")]))
 Key = tuple[str, int]
 
@@ -39,7 +39,8 @@ class Summary:
     """Four tidy tables of percents.
 
     `cells`: a row per run, model, task and length. Columns run, model, label, aligned, claimed_length, task, category,
-    length, score, low, high, strict, exact, n, wanted, empty, cut_off, cut_thought, refused (numbers of answers),
+    length, score, low, high, strict, exact, floor (the better of two answers without reading; NaN where it was not
+    recorded), n, wanted, empty, cut_off, cut_thought, refused (numbers of answers),
     stand_in, complete, have ('300/500' where incomplete, else ''), engine, seed, prompt_version, tokenizer, template,
     note. Where a cell is incomplete its scores are NaN.
     `lengths`: a row per model, category ('all', 'niah', 'vt', 'aggregation', 'qa') and length: score (mean over the
@@ -217,6 +218,7 @@ class _Model:
             "high": score.high,
             **judged,
             "n": n,
+            "floor": 100 * float(examples["floor"][0]) if n else np.nan,
             "wanted": wanted,
             **{name: int(examples[name].sum()) for name in COUNTS},
             "stand_in": bool(examples["stand_in"].any()),

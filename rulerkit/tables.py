@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit import escape
 from rulerkit.errors import UserError, unknown
+from rulerkit.floors import not_above
 from rulerkit.lengths import THRESHOLDS, length_name
 from rulerkit.summary import AVERAGES, CATEGORIES, COUNTS, Summary, summary_lengths
 
@@ -129,10 +130,16 @@ def ordinal(rank: int) -> str:
     return f"{rank}{ending}"
 
 
+_MOST_NAMED = 6
+"""How many cells a note names one by one."""
+
+
 def _cell_text(cell: "pd.Series[Any]") -> str:
     values = {str(key): value for key, value in cell.items()}
     shown = values["have"] or f"{values['score']:.2f} [{values['low']:.1f}, {values['high']:.1f}]"
     odd = [f"{values[name]} {name.replace('_', ' ')}" for name in COUNTS if values[name]]
+    if values.get("floor", 0) >= 1:
+        odd.append(f"floor {values['floor']:.0f}")
     return ", ".join([str(shown), *odd])
 
 
@@ -161,6 +168,15 @@ def _cell_notes(summary: Summary, category: str = "all") -> list[str]:
     if len(counts):
         several = f"{counts.min()} to {counts.max()}" if counts.min() < counts.max() else f"{counts.max()}"
         notes.append(f"n = {several} examples per task and length, scores in percent.")
+    if "floor" in cells and (cells["floor"] >= 1).any():
+        notes.append(
+            "Floor: what the better of two answers without reading scores (the beginning of the context copied, the most "
+            "frequent words of its last 5,000 tokens). A score that is not above its floor says nothing."
+        )
+    if len(useless := cells[not_above(cells)]):
+        where = useless["label"] + " on " + useless["task"] + " at " + useless["length"].map(length_name)
+        shown = [*where[:_MOST_NAMED], *([f"{len(where) - _MOST_NAMED} more"] if len(where) > _MOST_NAMED else [])]
+        notes.append(f"Not above the floor: {', '.join(shown)}.")
     if not cells["complete"].all():
         notes.append(
             "Incomplete cells show what they have (300/500 examples) and enter no mean: run the evaluation again to "

@@ -9,12 +9,17 @@ import pytest
 
 from rulerkit.errors import UserError
 from rulerkit.example import Example
+from rulerkit.floors import floors
 from rulerkit.generation import Examples, generate
 from rulerkit.inference import predict
 from rulerkit.inference.sameness import check_same
 from rulerkit.models import load_model
+from rulerkit.plots import remarks, tasks_by_length
 from rulerkit.prompt_format import PromptFormat
+from rulerkit.scoring import score
 from rulerkit.studies import study
+from rulerkit.summary import summarize
+from rulerkit.tables import task_table_text
 from rulerkit.tasks import THIRTEEN, task
 from rulerkit.tasks.noise import LINE
 
@@ -140,3 +145,22 @@ def test_protocols_never_stand_in_one_table_and_are_never_resumed_by_the_other(t
     cells.append(predict(other, examples("niah_multikey_2", "paper", 1024, 2), tmp_path / "main", progress=False))
     with pytest.raises(UserError, match="protocol"):
         check_same(cells)
+
+
+# --- floors -----------------------------------------------------------------------------------------------------------
+
+
+def test_scores_that_are_not_above_their_floor_are_marked_in_tables_and_figures(tmp_path: Path) -> None:
+    tasks = [task(name).with_corpora("builtin") for name in ("cwe", "niah_single_1")]
+    made = [generate(one, 4096, 3) for one in tasks]
+    cells = [predict(load_model("perfect"), one, tmp_path / "main", progress=False) for one in made]
+    assert cells[0].record["floors"] == pytest.approx(floors(made[0]))
+    summary = summarize(score(cells), ["cwe", "niah_single_1"])
+    assert summary.cells["floor"].tolist() == [100, 0]
+    text = task_table_text(summary, "perfect")
+    assert "floor 100" in text
+    assert "Not above the floor: perfect reader on cwe at 4K." in text
+    (axes,) = tasks_by_length(summary.cells, note=remarks(summary.cells))
+    assert [text.get_text() for text in axes.texts] == ["(100.0)", "100.0"]
+    assert "not above the floor" in remarks(summary.cells)
+    assert "not above the floor" not in remarks(summary.cells.assign(floor=99.9))

@@ -30,7 +30,14 @@ def scores_of(share, tasks=THIRTEEN, n=50, wanted=None, **columns):
             about |= {"score": values.astype(float), "strict": values * 0.5, "precision": 0.5, "exact": 0.0}
             about |= dict.fromkeys(("empty", "cut_off", "cut_thought", "refused", "stand_in"), False)
             about |= {"num_prompt_tokens": length - 100, "digest": "d", "wanted": wanted or 50, "engine": "reader"}
-            about |= {"seed": 42, "prompt_version": 1, "tokenizer": "builtin", "template": "base", "note": ""}
+            about |= {
+                "seed": 42,
+                "prompt_version": 1,
+                "tokenizer": "builtin",
+                "template": "base",
+                "note": "",
+                "floor": NAN,
+            }
             frames.append(pd.DataFrame({**about, **columns}))
     return pd.concat(frames, ignore_index=True)[COLUMNS]
 

@@ -117,6 +117,8 @@ class _Todo:
             **_environments(cell, model if self.missing else None),
             **about,
         }
+        if self.missing and (known := cell.record.get("floors") or _floors(examples)):
+            record["floors"] = known
         record["num_examples"] = max(cell.record.get("num_examples", 0) if cell.rows else 0, len(examples))
         if record != cell.record:
             write_whole(path.with_suffix(".json"), json.dumps(record, indent=2) + "\n")
@@ -210,6 +212,13 @@ def _report_failures(name: str, cell: Cell, failures: "list[Failure]") -> None:
         f"{name}: {len(failures)} of {cell.wanted} examples of {cell.task} at {cell.length} have no answer "
         f"({failures[0].reason}): {failures_file(cell.path)} lists them, and the same command asks for them again"
     )
+
+
+def _floors(examples: Examples) -> dict[str, float]:
+    """What answers without reading score on these examples; nothing for examples that this package did not make."""
+    from rulerkit import floors, generation
+
+    return floors.floors(examples) if isinstance(examples, generation.Examples) else {}
 
 
 def _row(example: Any, answer: "Answer", name: str) -> dict[str, Any]:

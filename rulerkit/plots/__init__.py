@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rulerkit.errors import UserError
 from rulerkit.example import Example
+from rulerkit.floors import not_above
 from rulerkit.lengths import length_name
 from rulerkit.plots.style import (
     COLORS,
@@ -105,6 +106,7 @@ def remarks(cells: "pd.DataFrame") -> str:
         "reference readers": readers.any(),
         "stand-in corpora": cells["stand_in"].any(),
         "incomplete": not cells["complete"].all(),
+        "in brackets: not above the floor, what answers without reading score": not_above(cells).any(),
     }
     return "; ".join(text for text, true in found.items() if true)
 
@@ -130,6 +132,8 @@ def _heatmap(axes: "Axes", own: "pd.DataFrame") -> None:
     tasks = list(dict.fromkeys(own["task"]))
     lengths = sorted(int(n) for n in own["length"].unique())
     scores = own.pivot(index="task", columns="length", values="score").loc[tasks, lengths].to_numpy(dtype=float)
+    marks = own.assign(useless=not_above(own)).pivot(index="task", columns="length", values="useless")
+    useless = marks.loc[tasks, lengths].to_numpy(dtype=bool)
     have = own.pivot(index="task", columns="length", values="have").loc[tasks, lengths].to_numpy()
     paint = LinearSegmentedColormap.from_list("scores", ["#EDF3F8", COLORS[0]])
     axes.set_facecolor("0.88")  # what an incomplete cell shows
@@ -141,6 +145,7 @@ def _heatmap(axes: "Axes", own: "pd.DataFrame") -> None:
     for row, column in ((r, c) for r in range(len(tasks)) for c in range(len(lengths))):
         value = scores[row, column]
         text = f"{value:.1f}" if value == value else str(have[row, column])
+        text = f"({text})" if useless[row, column] else text
         axes.text(column, row, text, ha="center", va="center", fontsize=SMALL, color="white" if value > 60 else "black")
     _separate(axes, own.drop_duplicates("task")["category"], len(lengths))
 

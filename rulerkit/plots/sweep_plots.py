@@ -67,7 +67,9 @@ def series_by_length(
         past = any(
             drawn & {n} and (frame.loc[frame[series] == n, "length"] > beyond).any() for n, beyond in dashed.items()
         )
-        note_below(figure, "; ".join(text for text in ("dashed: beyond the training length" * past, note) if text))
+        dotted = "floor" in frame and (frame["floor"] >= 1).any()
+        keys = ("dashed: beyond the training length" * past, "dotted: floor, no reading" * bool(dotted), note)
+        note_below(figure, "; ".join(text for text in keys if text))
     return axes_list[: len(grid)]
 
 
@@ -87,6 +89,8 @@ def _lines(axes: "Axes", own: "pd.DataFrame", series: str, dashed: Mapping[str, 
         else:
             aside = 2 ** ((i - (len(names) - 1) / 2) * min(0.05, 0.3 / len(names)))  # so that bars stand side by side
             _line(axes, line, i, dashed.get(str(name), float("inf")), aside)
+            if "floor" in line and (line["floor"] >= 1).any():
+                axes.plot(line["length"], line["floor"], color=COLORS[i % 8], linestyle=":", linewidth=0.7, zorder=1)
             value = float(known["score"].iloc[-1])
         last = lengths[-1] if name in flat else int(known["length"].iloc[-1])
         ends.append((float(last), value, i))
