@@ -453,6 +453,10 @@ _PLAIN = {
 _MOST_VALUES = 100_000
 
 
+class _Refused(yaml.MarkedYAMLError):
+    """What is YAML, but not allowed in a parameter file."""
+
+
 class _Loader(yaml.SafeLoader):
     """Refuses a key that stands twice, and scalars that versions of YAML read in different ways (no, 010, dates)."""
 
@@ -461,7 +465,7 @@ class _Loader(yaml.SafeLoader):
         names = set()
         for key, _ in node.value:
             if key.value in names:
-                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark)
+                raise _Refused(problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark)
             names.add(key.value)
         return node
 
@@ -472,7 +476,7 @@ class _Loader(yaml.SafeLoader):
                 f"{shortened(node.value)} is not a plain value: write numbers as 10 or 0.5, truth as true or false, and "
                 "any other text in quotes"
             )
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+            raise _Refused(problem=problem, problem_mark=node.start_mark)
         return node
 
 
@@ -487,6 +491,10 @@ def parse_yaml(text: str | bytes, where: object) -> Any:
         if values:
             raise ValueError(f"it holds more than {_MOST_VALUES} values")
         return content
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        what = "" if isinstance(error, _Refused) else " is not YAML"
+        raise UserError(f"{where}{what}: {line}{' '.join(str(error.problem).split())}") from error
     except Exception as error:  # PyYAML passes on what malformed numbers and nesting raise
         raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
 
