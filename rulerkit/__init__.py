@@ -34,9 +34,10 @@ _HOME = {
     "score": "scoring",
     "summarize": "summary",
     "assert_not_worse": "compare",
+    "by_label": "claims",
     "show": "view",
 }
-_MODULES = {"plots": "plots", "published": "published", "tables": "tables", "view": "view"}
+_MODULES = {"claims": "claims", "plots": "plots", "published": "published", "tables": "tables", "view": "view"}
 
 __all__ = ["__version__", *_HOME, *_MODULES]
 

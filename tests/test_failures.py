@@ -9,7 +9,6 @@ import pandas as pd
 import papermill
 import pytest
 
-from rulerkit.claims.failure_claims import failure_claims
 from rulerkit.errors import UserError
 from rulerkit.example import Example
 from rulerkit.failures import LABELS, examples_of, label, no_context_answers, samples, shares, with_baselines
@@ -332,50 +331,6 @@ def test_every_label_has_a_look_of_its_own() -> None:
 
     assert list(_LOOKS) == list(LABELS)
     assert len(set(_LOOKS.values())) == len(LABELS)
-
-
-@pytest.mark.parametrize(
-    ("number", "counts", "verdict"),
-    [
-        (0, {"niah_multikey_2__8192": {"near_distractor": 9, "other_key": 1, "complete": 5}}, "holds"),
-        (0, {"niah_multikey_2__1024": {"near_distractor": 1, "other_key": 60}}, "does not hold"),
-        (0, {"niah_multikey_2__8192": {"complete": 50}}, "cannot be judged with this data"),
-        (0, {"vt__8192": {"complete": 50}}, "not applicable"),
-        (1, {"niah_multivalue__8192": {"duplicated_values": 1, "complete": 50}}, "holds"),
-        (1, {"niah_multivalue__8192": {"complete": 200}}, "does not hold"),
-        (1, {"niah_multivalue__8192": {"complete": 20}}, "cannot be judged with this data"),
-        (2, {"niah_single_3__262144": {"incomplete_uuid": 1, "complete": 9}}, "holds"),
-        (2, {"niah_single_3__131072": {"incomplete_uuid": 1, "complete": 9}}, "not applicable"),
-        (3, {"vt__8192": {"empty": 10, "wrong_chain": 10, "complete": 3}}, "holds"),
-        (3, {"vt__8192": {"partial": 20, "empty": 1}}, "does not hold"),
-        (3, {"vt__8192": {"partial": 10, "empty": 10}}, "cannot be judged with this data"),
-        (4, {"cwe__4096": {"complete": 20}, "cwe__8192": {"copied_demonstration": 18, "empty": 2}}, "holds"),
-        (4, {"cwe__4096": {"copied_demonstration": 1}, "cwe__8192": {"copied_demonstration": 20}}, "does not hold"),
-        (4, {"cwe__8192": {"copied_demonstration": 20}}, "cannot be judged with this data"),
-        (5, {"cwe__131072": {"copied_demonstration": 20}}, "not applicable"),
-        (6, {"cwe-demonstration_False__8192": {"copied_beginning": 5, "partial": 5}}, "holds"),
-        (6, {"cwe__8192": {"copied_beginning": 5}}, "not applicable"),
-        (7, {"cwe__8192": {"parametric_words": 5}}, "not applicable"),
-        (8, {"qa_1__8192": {"no-context_answer": 5}, "qa_1-context_none__8192": {"complete": 5}}, "holds"),
-        (8, {"qa_1__8192": {"no-context_answer": 5}}, "not applicable"),
-        (8, {"qa_1__8192": {"empty": 200}, "qa_1-context_none__8192": {"complete": 5}}, "does not hold"),
-    ],
-)
-def test_claims(number: int, counts: dict[str, dict[str, int]], verdict: str) -> None:
-    found = failure_claims(table(**counts))
-    assert len(found) == 9
-    assert found[number].verdict == verdict, found[number]
-    assert found[number].seen
-
-
-def test_claims_about_a_named_model_are_judged_for_it() -> None:
-    labels = table(cwe__131072={"copied_demonstration": 95, "empty": 5})
-    assert failure_claims(labels.assign(model="yi-34b"))[5].verdict == "holds"
-    words = table(cwe__131072={"parametric_words": 5, "empty": 5}).assign(model="mistral-7b-v0.2", name="Mistral")
-    assert failure_claims(words)[7].verdict == "holds"
-    both = failure_claims(pd.concat([labels, words]))
-    assert len(both) == 18
-    assert [verdict.claim.partition(":")[0] for verdict in both[::9]] == ["M", "Mistral"]
 
 
 def test_baselines_are_asked_beside_the_tasks() -> None:

@@ -153,7 +153,7 @@ def test_main_results_of_one_model(tmp_path: Path) -> None:
     outputs = tmp_path / "outputs"
     made = {"reader-4096" + end for end in (".pdf", ".png", "-tasks.pdf", "-tasks.png")}
     assert files(outputs / "figures/main/01_main_results") == made
-    made = {"reader-4096" + end for end in (".md", ".csv", ".tex", "-tasks.md", "-paper.csv")}
+    made = {"reader-4096" + end for end in (".md", ".csv", ".tex", "-tasks.md", "-paper.csv", "-claims.csv")}
     assert files(outputs / "tables/main/01_main_results") == made
     assert len(list((outputs / "predictions/main/reader-4096").rglob("*.jsonl"))) == 26
 

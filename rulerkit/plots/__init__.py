@@ -9,6 +9,9 @@ from rulerkit.errors import UserError
 from rulerkit.example import Example
 from rulerkit.floors import not_above
 from rulerkit.lengths import length_name
+from rulerkit.plots.series_plots import correlation_heatmap as correlation_heatmap
+from rulerkit.plots.series_plots import series_by_length as series_by_length
+from rulerkit.plots.series_plots import series_table as series_table
 from rulerkit.plots.style import (
     COLORS,
     DOUBLE,

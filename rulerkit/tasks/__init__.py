@@ -52,7 +52,8 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 def task(spec: str | Mapping[str, Any] | Task, protocol: str = "clean", edition: str | None = None) -> Task:
     """The task that a name, or a mapping with `base` and knobs, describes, under a protocol.
 
-    A variant is named after what it changes, `niah_multikey_1-num_keys_8`, unless `name` says otherwise.
+    A variant that is equal to a named task is that task. Any other is named after what it changes,
+    `niah_multikey_1-num_keys_8`, unless `name` says otherwise.
     """
     if isinstance(spec, Task):
         return spec
@@ -68,6 +69,10 @@ def task(spec: str | Mapping[str, Any] | Task, protocol: str = "clean", edition:
         if knob not in base.knobs():
             raise unknown(f"knob of {base.name}", knob, base.knobs())
     variant = replace(base, **knobs)
+    if "name" not in spec:
+        for named in (each.with_protocol(protocol, edition) for each in _ALL):
+            if named == replace(variant, name=named.name):
+                return named
     changes = [f"{knob}_{value}" for knob, value in sorted(vars(variant).items()) if value != getattr(base, knob)]
     name = str(spec.get("name") or "-".join([base.name, *changes]))
     if not _SAFE_NAME.fullmatch(name):

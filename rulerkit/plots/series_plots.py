@@ -1,4 +1,4 @@
-"""The figures of the further experiments (Figures 2 to 5): lines by length in panels, and correlations in colour."""
+"""The figures of the further experiments (Figures 2 to 5): series over the length in panels, and correlations in colour."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rulerkit.errors import UserError
+from rulerkit.lengths import length_name
 from rulerkit.plots.style import (
     COLORS,
     DOUBLE,
@@ -71,6 +72,20 @@ def series_by_length(
         keys = ("dashed: beyond the training length" * past, "dotted: floor, no reading" * bool(dotted), note)
         note_below(figure, "; ".join(text for text in keys if text))
     return axes_list[: len(grid)]
+
+
+def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
+    """The numbers of such a figure as text: a row per line, a column per length, `score [low, high]` or what is missing."""
+    names = [name for name in ("label", "panel", "series") if name in frame and frame[name].nunique() > 1] or ["label"]
+    percents = [
+        f"{score:.1f} [{low:.1f}, {high:.1f}]" for score, low, high in frame[["score", "low", "high"]].to_numpy()
+    ]
+    text = frame["have"].where(frame["score"].isna(), percents)
+    line = frame[names].astype(str).agg(" · ".join, axis=1)
+    wide = frame.assign(text=text, line=line).pivot_table(
+        index="line", columns="length", values="text", aggfunc="first", sort=False
+    )
+    return wide.sort_index(axis="columns").fillna("").rename(columns=length_name).rename_axis(None)
 
 
 def _lines(axes: "Axes", own: "pd.DataFrame", series: str, dashed: Mapping[str, float], flat: Collection[str]) -> None:

@@ -1,0 +1,351 @@
+"""Judge what the paper says by the scores at hand: a claim holds, does not hold, cannot be judged, or does not apply.
+
+A notebook states each claim in one of its cells and picks the rows; the functions here compare means by the intervals of
+`statistics.weighted_sum`. Rows are those of `asked`: one row per example, `score` in 0..1. Thresholds and differences are
+in points (percent). Where no rows are given, the study does not ask what the claim is about: it does not apply. Where an
+answer is missing, nothing is judged.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from rulerkit.errors import unknown
+from rulerkit.lengths import length_name, parse_length
+from rulerkit.statistics import Estimate, WeightedCell, weighted_sum
+from rulerkit.studies import Study
+from rulerkit.summary import merge_repetitions, weighted_cells
+from rulerkit.tables import show
+from rulerkit.tasks import task
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pandas.io.formats.style import Styler
+
+HOLDS, FAILS = "holds", "does not hold"
+UNKNOWN, NOT_APPLICABLE = "cannot be judged with this data", "not applicable"
+NEGLIGIBLE = 2.0
+"""Points: where a claim says "lower" without saying by how much, a difference certainly smaller than this refutes it."""
+RARE = 5.0
+"""Percent: an error that was never seen, and is certainly rarer than this, does not occur."""
+STRAIGHT = 5.0
+"""Points: scores are linear where none is certainly further than this from the line."""
+_CELL = ["run", "model", "task", "length"]
+_COLORS = {HOLDS: "#d9efe6", FAILS: "#f9dcc9", UNKNOWN: "#eeeeee", NOT_APPLICABLE: "#ffffff"}
+
+
+class Verdict(NamedTuple):
+    """A claim, what the data say of it, and the numbers that were seen."""
+
+    claim: str
+    verdict: str
+    seen: str
+
+
+def verdict_table(verdicts: Sequence[Verdict]) -> "pd.DataFrame":
+    """Columns claim, verdict, seen."""
+    import pandas as pd
+
+    return pd.DataFrame(verdicts, columns=list(Verdict._fields))
+
+
+def show_verdicts(verdicts: Sequence[Verdict]) -> "Styler":
+    """The verdicts as a small coloured table for a notebook."""
+    left: list[Any] = [
+        {"selector": "td, th", "props": "text-align: left; vertical-align: top; color: black; max-width: 34em"}
+    ]
+    return (
+        show(verdict_table(verdicts))
+        .set_table_styles(left)
+        .apply(lambda row: [f"background-color: {_COLORS.get(row['verdict'], '')}"] * 3, axis=1)
+    )
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def asked(scores: "pd.DataFrame", study: Study) -> "pd.DataFrame":
+    """A row for each example that the study asks of each model in `scores`; the score is NaN where the answer is missing."""
+    import pandas as pd
+
+    scores = merge_repetitions(scores)
+    models = scores[["run", "model", "label", "claimed_length"]].drop_duplicates(["run", "model"])
+    grid = pd.MultiIndex.from_product(
+        [[each.name for each in study.tasks], study.lengths, range(study.num_examples)],
+        names=["task", "length", "index"],
+    ).to_frame(index=False)
+    answered = scores.drop(columns=["label", "claimed_length"])
+    return models.merge(grid, how="cross").merge(answered, how="left", on=[*_CELL, "index"])
+
+
+def by_label(frame: "pd.DataFrame", tasks: Mapping[str, Any], panel: str = "") -> "pd.DataFrame":
+    """The rows of some tasks (label to task, as `rk.task` takes it), with the columns `panel` and `series`, the label."""
+    import pandas as pd
+
+    names = {label: task(spec).name for label, spec in tasks.items()}
+    parts = [frame[frame["task"] == name].assign(panel=panel, series=label) for label, name in names.items()]
+    return pd.concat(parts, ignore_index=True)[["panel", "series", *frame.columns]]
+
+
+def by_model(rows: "pd.DataFrame", label: str = "label") -> "Iterator[tuple[str, pd.DataFrame]]":
+    """'LABEL: ' ('' where there is one model) and the rows of each model without the lengths that it was not given.
+
+    Where there are no rows, they are yielded once.
+    """
+    several = rows[label].nunique() > 1
+    if rows.empty:
+        yield "", rows
+    for name, model in rows.groupby(label, sort=False):
+        given = model.groupby("length")["score"].transform("count") > 0
+        yield f"{name}: " if several else "", model[given]
+
+
+def model_rows(rows: "pd.DataFrame", name: str) -> "pd.DataFrame":
+    """The rows of the model with this name or label. Raises UserError where it is not among those shown."""
+    chosen = rows[(rows["model"] == name) | (rows["label"] == name)]
+    if chosen.empty:
+        raise unknown("model among those shown", name, list(dict.fromkeys(rows["model"])))
+    return chosen
+
+
+def training_lengths(rows: "pd.DataFrame", given: Mapping[str, Any] | None = None) -> dict[str, float]:
+    """Training length in tokens by label: `given` by name or label, else what the model claims; unknown ones left out.
+
+    Raises UserError where `given` names a model that is not shown.
+    """
+    trained = {
+        str(label): float(length) for label, length in rows.groupby("label", sort=False)["claimed_length"].max().items()
+    }
+    for name, length in (given or {}).items():
+        trained[str(model_rows(rows, name)["label"].iloc[0])] = float(parse_length(length))
+    return {label: length for label, length in trained.items() if length == length}
+
+
+# --- one interval -----------------------------------------------------------------------------------------------------
+
+
+def judge(
+    claim: str,
+    interval: Sequence[float],
+    at_least: float = 0,
+    at_most: float = inf,
+    seen: str = "",
+    fails_below: float | None = None,
+) -> Verdict:
+    """Whether a value lies between two limits, by its interval (value, low, high) in the unit of the limits.
+
+    A value that is certainly below `fails_below` fails; None takes `at_least`.
+    """
+    value, low, high = interval
+    holds = at_least < low and high < at_most
+    fails = high < (at_least if fails_below is None else fails_below) or low > at_most
+    return Verdict(claim, HOLDS if holds else FAILS if fails else UNKNOWN, f"{seen}{value:.4g} [{low:.4g}, {high:.4g}]")
+
+
+Part = tuple[float, "pd.DataFrame"]
+
+
+def estimate(parts: Sequence[Part], confidence: float = 0.95) -> Estimate:
+    """The sum of weight times mean score over parts, in points, with its interval.
+
+    The mean of a part is that of its cells (run, model, task, length): all weigh the same, or what the column `weight`
+    says. Examples with the same task and index are one observation in every part.
+    """
+    cells: list[WeightedCell] = []
+    for weight, rows in parts:
+        rows = rows if "weight" in rows else rows.assign(weight=1.0)
+        members: list[WeightedCell] = []
+        for _, model in rows.groupby(["run", "model"]):
+            weights = model.groupby(["task", "length"])["weight"].first()
+            members += [cell._replace(weight=float(weights[key])) for key, cell in weighted_cells(model).items()]
+        total = sum(cell.weight for cell in members)
+        cells += [cell._replace(weight=weight * cell.weight / total) for cell in members]
+    return weighted_sum(cells, confidence).percent()
+
+
+def weighted(
+    claim: str,
+    parts: Sequence[Part],
+    at_least: float = 0,
+    at_most: float = inf,
+    seen: str = "",
+    confidence: float = 0.95,
+) -> Verdict:
+    """The sum of weight times mean score over parts lies between `at_least` and `at_most` points."""
+    if any(rows.empty for _, rows in parts):
+        return Verdict(claim, NOT_APPLICABLE, f"{seen}not asked")
+    if any(rows["score"].isna().any() for _, rows in parts):
+        return Verdict(claim, UNKNOWN, f"{seen}answers are missing")
+    fails_below = NEGLIGIBLE if at_least == 0 else at_least
+    return judge(claim, estimate(parts, confidence), at_least, at_most, seen, fails_below)
+
+
+def above(claim: str, rows: "pd.DataFrame", threshold: float) -> Verdict:
+    """The mean is above a threshold."""
+    return weighted(claim, [(1, rows)], threshold, seen="mean ")
+
+
+def below(claim: str, rows: "pd.DataFrame", threshold: float) -> Verdict:
+    """The mean is below a threshold."""
+    return weighted(claim, [(1, rows)], -inf, threshold, "mean ")
+
+
+def lower(
+    claim: str,
+    rows: "pd.DataFrame",
+    than: "pd.DataFrame",
+    by_at_least: float = 0,
+    by_at_most: float = inf,
+    confidence: float = 0.95,
+) -> Verdict:
+    """The mean of the rows is lower than that of others, by so many points."""
+    return weighted(claim, [(1, than), (-1, rows)], by_at_least, by_at_most, "lower by ", confidence)
+
+
+def keeps_more(claim: str, rows: "pd.DataFrame", than: "pd.DataFrame") -> Verdict:
+    """From the shortest to the longest length the rows keep a greater share of their mean than others do.
+
+    The interval of the difference of the two quotients is linear around the means that were seen.
+    """
+    parts: list[Part] = []
+    value = 0.0
+    for sign, side in ((1.0, rows), (-1.0, than)):
+        groups = list(_groups(side, "length").values())
+        if len(groups) < 2:
+            return Verdict(claim, NOT_APPLICABLE, "fewer than two lengths were asked")
+        if not groups[0]["score"].mean() > 0:
+            return Verdict(claim, UNKNOWN, f"nothing is right at {length_name(int(side['length'].min()))}")
+        first, last = (float(estimate([(1, group)]).value) for group in (groups[0], groups[-1]))
+        parts += [(100 * sign / first, groups[-1]), (-100 * sign * last / first**2, groups[0])]
+        value += 100 * sign * last / first
+    if any(part["score"].isna().any() for _, part in parts):
+        return Verdict(claim, UNKNOWN, "answers are missing")
+    return judge(claim, [value + limit for limit in estimate(parts)], seen="keeps more by ", fails_below=NEGLIGIBLE)
+
+
+# --- a row of groups --------------------------------------------------------------------------------------------------
+
+
+def _groups(rows: "pd.DataFrame", by: str | Mapping[str, Any]) -> "dict[str, pd.DataFrame]":
+    """The rows of each length from the shortest, of each value of another column, or of each task of a mapping by label."""
+    if isinstance(by, Mapping):
+        rows, by = by_label(rows, by), "series"
+    groups = rows.groupby(by, sort=by == "length")
+    return {length_name(int(str(key))) if by == "length" else str(key): group for key, group in groups}
+
+
+def falls(claim: str, rows: "pd.DataFrame", by: str | Mapping[str, Any], steadily: bool = False) -> Verdict:
+    """The mean falls from group to group: it is lower in the last than in the first, and no step is certainly up.
+
+    `steadily`: it falls without its largest step too. `by` is a column or a mapping from label to task.
+    """
+    groups = _groups(rows, by)
+    if len(groups) < 2:
+        return Verdict(claim, NOT_APPLICABLE, f"only {', '.join(groups) or 'nothing'} to compare")
+    names, means = list(groups), list(groups.values())
+    whole = lower(claim, means[-1], means[0])
+    verdict, seen = whole.verdict, f"{names[0]} to {names[-1]} {whole.seen}"
+    if verdict == UNKNOWN and any(group["score"].isna().any() for group in means):
+        return Verdict(claim, UNKNOWN, seen)
+    steps = [estimate([(1, a), (-1, b)], 1 - 0.05 / (len(means) - 1)) for a, b in pairwise(means)]
+    rises = [
+        f"{a} to {b} lower by {step}" for step, (a, b) in zip(steps, pairwise(names), strict=True) if step.high < 0
+    ]
+    if rises:
+        return Verdict(claim, FAILS, "; ".join([seen, *rises]))
+    if steadily and verdict == HOLDS and len(means) > 2:
+        i = max(range(len(steps)), key=lambda step: steps[step].value)
+        parts = [(1.0, means[0]), (-1.0, means[-1]), (-1.0, means[i]), (1.0, means[i + 1])]
+        return weighted(claim, parts, seen=f"{seen}; without {names[i]} to {names[i + 1]} ")
+    return Verdict(claim, verdict, seen)
+
+
+def abrupt(claim: str, rows: "pd.DataFrame", beyond: float) -> Verdict:
+    """The fall per doubling to the first length past `beyond` is greater than the mean fall per doubling before it."""
+    lengths = sorted(int(length) for length in rows["length"].unique())
+    inside, outside = [n for n in lengths if n <= beyond], [n for n in lengths if n > beyond]
+    if not inside or not outside:
+        return Verdict(claim, NOT_APPLICABLE, f"nothing was asked {'beyond' if inside else 'up to'} {beyond:g} tokens")
+    first, edge, after = inside[0], inside[-1], outside[0]
+    weights = {edge: 1 / np.log2(after / edge), after: -1 / np.log2(after / edge)}
+    if edge > first:
+        weights[first] = -1 / np.log2(edge / first)
+        weights[edge] += 1 / np.log2(edge / first)
+    parts = [(float(weight), rows[rows["length"] == length]) for length, weight in weights.items()]
+    return weighted(claim, parts, seen=f"{length_name(edge)} to {length_name(after)} steeper per doubling by ")
+
+
+def straight(claim: str, rows: "pd.DataFrame") -> Verdict:
+    """Linear in the log of the length: no mean is further than STRAIGHT from the line through those of all lengths."""
+    groups = _groups(rows, "length")
+    if len(groups) < 3:
+        verdict = UNKNOWN if groups else NOT_APPLICABLE
+        return Verdict(claim, verdict, f"{len(groups)} lengths: a line needs at least 3 to be tested")
+    x = np.log2(sorted(rows["length"].unique()))
+    design = np.column_stack([np.ones_like(x), x])
+    residuals = np.eye(len(x)) - design @ np.linalg.pinv(design)
+    return every(
+        claim,
+        [
+            weighted(
+                f"{name} off the line by",
+                list(zip(map(float, residual), groups.values(), strict=True)),
+                -STRAIGHT,
+                STRAIGHT,
+                confidence=1 - 0.05 / len(x),
+            )
+            for name, residual in zip(groups, residuals, strict=True)
+        ],
+    )
+
+
+# --- several verdicts -------------------------------------------------------------------------------------------------
+
+
+def among(claim: str, parts: Sequence[Verdict], at_least: float = 0, at_most: float = 1) -> Verdict:
+    """The share of parts that hold lies between two limits (0..1), whatever those are that cannot be judged.
+
+    Parts that are not applicable do not count.
+    """
+    counted = [part.verdict for part in parts if part.verdict != NOT_APPLICABLE]
+    seen = "; ".join(f"{part.claim}: {part.seen}" for part in parts)
+    if not counted:
+        return Verdict(claim, NOT_APPLICABLE, seen or "not asked")
+    low = counted.count(HOLDS) / len(counted)
+    high = low + counted.count(UNKNOWN) / len(counted)
+    holds, fails = at_least <= low and high <= at_most, high < at_least or low > at_most
+    return Verdict(claim, HOLDS if holds else FAILS if fails else UNKNOWN, seen)
+
+
+def every(claim: str, parts: Sequence[Verdict]) -> Verdict:
+    """All parts hold."""
+    return among(claim, parts, at_least=1)
+
+
+def some(claim: str, parts: Sequence[Verdict]) -> Verdict:
+    """At least one part holds."""
+    return among(claim, parts, at_least=1 / max(1, len(parts)))
+
+
+# --- shares of errors -------------------------------------------------------------------------------------------------
+
+
+def rate(claim: str, rows: "pd.DataFrame", labels: Sequence[str], at_least: float = 0, at_most: float = inf) -> Verdict:
+    """The share of answers with one of these labels (rows of `failures.label`) lies between two limits in percent."""
+    hits = rows["label"].isin(labels)
+    weights = rows.groupby(_CELL)["label"].transform("size")
+    counted = rows.assign(score=hits.astype(float), weight=weights)
+    return weighted(claim, [(1, counted)], at_least, at_most, f"{int(hits.sum())} of {len(rows)}, percent ")
+
+
+def occurs(claim: str, rows: "pd.DataFrame", labels: Sequence[str]) -> Verdict:
+    """At least one answer has one of these labels; fails where their share is certainly below RARE."""
+    verdict = rate(claim, rows, labels, RARE)
+    if verdict.verdict == NOT_APPLICABLE:
+        return verdict
+    if rows["label"].isin(labels).any():
+        return verdict._replace(verdict=HOLDS)
+    return verdict
