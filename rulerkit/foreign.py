@@ -6,15 +6,17 @@
 - lm-evaluation-harness' `samples_<task>_<time>.jsonl`: the example in `doc`, all lengths of a task in one file.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rulerkit.errors import UserError
-from rulerkit.inference.cells import Cell, read_cells
+from pydantic import BaseModel, ConfigDict
+
+from rulerkit.errors import UserError, first_line
+from rulerkit.inference.cells import Cell, Count, Report, Whole, check_schema, print_problem, read_cells
+from rulerkit.inference.store import parse_json
 from rulerkit.lengths import parse_length
 from rulerkit.scoring import category, task_name
 
@@ -23,11 +25,26 @@ _PART = re.compile(r"-\d+$")
 _SHORTEST = 256  # a folder named 0 or 42 is a part or a seed, not a length
 
 
-def read_predictions(path: str | Path, task: str | None = None, length: int | None = None) -> list[Cell]:
+class _Row(BaseModel):
+    """What is read of a row beside the prediction and the references."""
+
+    model_config = ConfigDict(strict=True)
+
+    finish_reason: str = ""
+    num_prompt_tokens: Whole | None = None
+    digest: str = ""
+    max_length: Count | None = None
+    doc_id: int | str | None = None
+    filter: str = ""
+
+
+def read_predictions(
+    path: str | Path, task: str | None = None, length: int | None = None, report: Report = print_problem
+) -> list[Cell]:
     """All cells of a prediction file, or of a folder of them, ours or others'; `task`, `length` overrule its name.
 
     Of a folder, files of ours (those with a record beside them), `pred/*.jsonl` and `samples_*.jsonl` at any depth
-    are read; failing these, the `.jsonl` files in it.
+    are read; failing these, the `.jsonl` files in it. Of a folder, a damaged file is left out and told to `report`.
     Raises UserError for a path without predictions, a row without a usable one (file and line are named), and a task
     or length that cannot be told from the names.
     """
@@ -35,16 +52,25 @@ def read_predictions(path: str | Path, task: str | None = None, length: int | No
     if not path.exists():
         raise UserError(f"no predictions at {path}: no such file or folder; give a .jsonl file or a folder of them")
     if path.is_dir():
-        ours, files = read_cells(path, strict=False), _foreign_files(path)
+        ours, files = read_cells(path, strict=False, report=report), _foreign_files(path)
         files = files or ([] if ours else sorted(path.glob("*.jsonl")))
     elif path.with_suffix(".json").is_file():
         ours, files = read_cells(path), []
     else:
         ours, files = [], [path]
     parts: dict[tuple[str, ...], Cell] = {}
+    wrong: UserError | None = None
     for file in files:
-        for cell in _read(file, task, length):
-            _join(parts, cell)
+        try:
+            for cell in list(_read(file, task, length)):
+                _join(parts, cell)
+        except UserError as error:
+            if len(files) == 1 and not ours:
+                raise
+            report(f"left out: {error}")
+            wrong = wrong or error
+    if wrong and not ours and not parts:
+        raise wrong
     if not ours and not parts:
         raise UserError(f"no predictions in {path}: no .jsonl file of ours, pred/*.jsonl or samples_*.jsonl in it")
     return ours + list(parts.values())
@@ -77,13 +103,14 @@ def _read(file: Path, task: str | None, length: int | None) -> Iterator[Cell]:
     by_length: dict[int, list[dict[str, Any]]] = {}
     seen: dict[Any, str] = {}
     for line, row in json_lines(file):
+        _check(file, line, row)
         if "doc" in row:
             # with several filters every document is listed once for each: the first one is read
             if seen.setdefault(row.get("doc_id", line), row.get("filter", "")) != row.get("filter", ""):
                 continue
             row = _from_harness(row)
-        budget = length or row.get("max_length") or told_length(file)
-        rows = by_length.setdefault(int(budget), [])
+            _check(file, line, row)
+        rows = by_length.setdefault(length or row.get("max_length") or told_length(file), [])
         rows.append(_row(file, line, row, index=len(rows)))
     if not by_length:
         raise UserError(f"{file} holds no predictions: it is empty; answer the task again")
@@ -121,19 +148,28 @@ def _told_model(file: Path) -> str:
     return next((f.name for f in folders if f.name not in ("", "pred") and not _length(f.name)), "unnamed")
 
 
+def _check(file: Path, line: int, row: dict[str, Any]) -> None:
+    try:
+        check_schema(_Row, row)
+    except ValueError as error:
+        raise UserError(f"{file}, line {line}: {error}: repair or remove the line") from None
+
+
 def json_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of a JSON-lines file with their line numbers; anything else is a `UserError`."""
     try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        lines = file.read_bytes().split(b"\n")
+    except OSError as error:
         raise UserError(f"{file} cannot be read ({error}): give a text file of JSON lines") from None
-    for number, line in enumerate(text.split("\n"), start=1):  # not splitlines: JSON may hold U+2028 as it is
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{file}, line {number}: not JSON ({error.msg}); repair or remove the line") from None
+            row = parse_json(line)
+        except ValueError as error:
+            raise UserError(
+                f"{file}, line {number}: not JSON ({first_line(error)}); repair or remove the line"
+            ) from None
         if not isinstance(row, dict):
             raise UserError(f"{file}, line {number}: a {type(row).__name__} where a JSON object is expected")
         yield number, row

@@ -333,6 +333,8 @@ class Parameters(Keys):
     """what names a folder: at most 100 letters, digits, . _ and -"""
     repeat: Annotated[Count, Field(le=1000)] = 1
     """a whole number from 1 to 1000: how many times each model answers everything"""
+    max_failures: Annotated[float, Field(ge=0)] = 0
+    """a share below 1 or a number: where no more examples of a cell fail, a mean is taken over the rest (default 0)"""
     corpora: Literal["builtin", "original"] = "builtin"
     protocol: Literal["clean", "paper"] = "clean"
     edition: Annotated[Text, Field(pattern=r"^(2024|2025)$")] | None = None

@@ -47,6 +47,8 @@ class Study:
     outputs: Path
     repeat: int = 1
     """How many times each model answers everything; a greedy model that is batched need not say the same twice."""
+    max_failures: float = 0
+    """How many examples of a cell, as a share below 1 or a number, may fail so that a mean is taken over the rest."""
 
     @property
     def folders(self) -> list[Path]:
@@ -117,7 +119,7 @@ def study(source: Mapping[str, Any] | None = None, notebook: str = "", **paramet
         tasks=tuple({task.name: task for task in tasks}.values()),
         lengths=tuple(sorted(set(values.lengths))),
         outputs=resolve(values.outputs),
-        **values.model_dump(include={"num_examples", "seed", "run", "corpora", "protocol", "repeat"}),
+        **values.model_dump(include={"num_examples", "seed", "run", "corpora", "protocol", "repeat", "max_failures"}),
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from rulerkit import scoring
 from rulerkit.errors import UserError
+from rulerkit.inference.cells import failure_counts
 from rulerkit.lengths import THRESHOLDS, effective_length, effective_set
 from rulerkit.statistics import Estimate, WeightedCell, weighted_sum
 
@@ -29,7 +30,9 @@ KEYS = ["run", "model"]
 AVERAGES = ("avg", "wavg_inc", "wavg_dec")
 COUNTS = ["empty", "cut_off", "cut_thought", "refused"]
 PROTOCOL = ["engine", "seed", "prompt_version", "tokenizer", "template", "note"]
+FAILURES = ["failed", "failed_refused", "max_failures"]
 _CELL_COLUMNS = ["score", "strict", "exact", "floor", "wanted", *COUNTS, "stand_in", *PROTOCOL]
+_NAMED = 5  # cells that a note names
 MISSING = Estimate(*(3 * [float("nan")]))
 Key = tuple[str, int]
 
@@ -41,8 +44,9 @@ class Summary:
     `cells`: a row per run, model, task and length. Columns run, model, label, aligned, claimed_length, task, category,
     length, score, low, high, strict, exact, floor (the better of two answers without reading; NaN where it was not
     recorded), n, wanted, empty, cut_off, cut_thought, refused (numbers of answers),
-    stand_in, complete, have ('300/500' where incomplete, else ''), engine, seed, prompt_version, tokenizer, template,
-    note. Where a cell is incomplete its scores are NaN.
+    stand_in, complete, have ('300/500' where incomplete, else ''), rest ('498/500, 2 failed' where the mean is over the
+    rest, as `max_failures` allows, else ''), engine, seed, prompt_version, tokenizer, template, note. Where a cell is
+    incomplete its scores are NaN.
     `lengths`: a row per model, category ('all', 'niah', 'vt', 'aggregation', 'qa') and length: score (mean over the
     category's tasks), low, high, tasks, n (smallest of its cells), complete, have, stand_in.
     `models`: a row per model and category: tasks, avg, avg_low, avg_high, wavg_inc, wavg_inc_low, wavg_inc_high,
@@ -199,6 +203,7 @@ class _Model:
         self.cells = weighted_cells(scores)
         self.rows: dict[Key, dict[str, Any]] = {}
         columns = {name: scores[name].to_numpy() for name in _CELL_COLUMNS}
+        columns |= {name: scores[name].to_numpy() if name in scores else np.zeros(len(scores)) for name in FAILURES}
         positions = scores.groupby(["task", "length"], sort=False).indices
         usual = num_examples or int(scores["wanted"].max())
         for task, length in product(categories, grid):
@@ -209,7 +214,10 @@ class _Model:
 
     def _cell(self, cell: WeightedCell | None, examples: "dict[str, NDArray[Any]]", wanted: int) -> dict[str, Any]:
         n = len(examples["score"])
-        complete = cell is not None and n >= wanted
+        failed, refused, allowed = (max(examples[name], default=0) for name in FAILURES)
+        have = f"{n}/{wanted}" + (f", {failure_counts(int(failed), int(refused))}" if failed else "")
+        rest = 0 < wanted - n <= min(failed, allowed * wanted if allowed < 1 else allowed)
+        complete = cell is not None and (n >= wanted or bool(rest))
         score = weighted_sum([cell], self.confidence).percent() if cell and complete else MISSING
         judged = {name: 100 * float(examples[name].mean()) if complete else np.nan for name in ("strict", "exact")}
         return {
@@ -223,7 +231,8 @@ class _Model:
             **{name: int(examples[name].sum()) for name in COUNTS},
             "stand_in": bool(examples["stand_in"].any()),
             "complete": complete,
-            "have": "" if complete else f"{n}/{wanted}",
+            "have": "" if complete else have,
+            "rest": have if complete and rest else "",
             **{name: examples[name][0] if n else None for name in PROTOCOL},
         }
 
@@ -314,6 +323,14 @@ def _ranked(models: "pd.DataFrame") -> "pd.DataFrame":
         values = models.groupby(["category", "aligned"])[f"wavg_{average}"]
         models[f"rank_{average}"] = values.transform(lambda column: ranks(column))
     return models
+
+
+def rest_notes(cells: "pd.DataFrame") -> list[str]:
+    """A line that names the cells whose mean is over the examples that did not fail; none where there is no such cell."""
+    rest = cells[cells["rest"] != ""]
+    names = [f"{c.label} {c.task} {c.length} {c.rest}" for c in rest.head(_NAMED).itertuples()]
+    more = f" and {len(rest) - _NAMED} cells more" if len(rest) > _NAMED else ""
+    return [f"Means over the rest, as max_failures allows: {'; '.join(names)}{more}."] if names else []
 
 
 def summary_lengths(summary: Summary) -> list[int]:

@@ -14,7 +14,7 @@ from rulerkit import escape
 from rulerkit.errors import UserError, unknown
 from rulerkit.floors import not_above
 from rulerkit.lengths import THRESHOLDS, length_name
-from rulerkit.summary import AVERAGES, CATEGORIES, COUNTS, Summary, summary_lengths
+from rulerkit.summary import AVERAGES, CATEGORIES, COUNTS, Summary, rest_notes, summary_lengths
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -182,6 +182,7 @@ def _cell_notes(summary: Summary, category: str = "all") -> list[str]:
             "Incomplete cells show what they have (300/500 examples) and enter no mean: run the evaluation again to "
             "complete them."
         )
+    notes += rest_notes(cells)
     if cells["stand_in"].any():
         models = cells.loc[cells["stand_in"], "label"].unique()
         tasks = cells.loc[cells["stand_in"], "task"].unique()

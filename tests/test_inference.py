@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from rulerkit.inference import predict
 from rulerkit.inference.cells import Cell, read_cells
 from rulerkit.inference.locks import Lock
 from rulerkit.inference.progress import Progress
+from rulerkit.inference.sameness import footnotes
+from rulerkit.inference.store import Log, row_line
 from rulerkit.models import Answer, Failure, Model
 
 
@@ -157,7 +160,7 @@ def start(folder: Path, pause: float = 0.05) -> "subprocess.Popen[bytes]":
 
 
 def wait_for_rows(path: Path, count: int) -> None:
-    for _ in range(600):
+    for _ in range(3000):
         if path.exists() and path.read_bytes().count(b"\n") >= count:
             return
         time.sleep(0.02)
@@ -187,7 +190,7 @@ def test_a_cell_is_rows_and_a_record(folder: Path) -> None:
     assert record["environment"]["gpu"] == "none"
     assert record["environment"]["packages"]["parrots"] == "1"
     assert {key: record[key] for key in ("format", "num_examples", "label", "claimed_length", "aligned", "run")} == {
-        "format": 1, "num_examples": 3, "label": "Parrot", "claimed_length": 4096, "aligned": "base", "run": "main",
+        "format": 2, "num_examples": 3, "label": "Parrot", "claimed_length": 4096, "aligned": "base", "run": "main",
     }  # fmt: skip
     assert (cell.run, cell.model, cell.task, cell.length, cell.wanted) == ("main", "parrot", "vt", 1024, 3)
     assert cell.complete
@@ -409,10 +412,13 @@ def test_quoting_the_prompt_is_an_answer(folder: Path, text: Any) -> None:
 
 def test_an_example_asked_twice_counts_once(folder: Path) -> None:
     cell = go(Parrot(), Questions(4), folder)
-    with open(cell.path, "a") as file:
-        file.write(json.dumps({**cell.rows[1], "pred": "another"}) + "\n")
+    rows = cell.rows
+    with Log(cell.path) as log:
+        log.append({**rows[1], "pred": "another"})
     (read,) = read_cells(folder)
-    assert read.rows == cell.rows
+    assert read.rows == rows
+    assert [line.partition(", line ")[2][:28] for line in read.warnings] == ["5: a second row for example 1"[:28]]
+    assert footnotes([read]) == [f"{read.warnings[0]}."]
 
 
 def test_more_examples_are_added_and_fewer_take_nothing_away(folder: Path, undisturbed: list[str]) -> None:
@@ -483,7 +489,7 @@ def test_surroundings_are_recorded_and_never_block(folder: Path) -> None:
 def test_prompts_that_changed_without_saying_so_stop_the_run(folder: Path, bad: int) -> None:
     cell = go(Parrot(), Questions(6), folder)
     rows = [{**row, "digest": "0" * 16} if row["index"] == bad else row for row in cell.rows]
-    cell.path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    cell.path.write_bytes(b"".join(map(row_line, rows)))
     questions = Questions(9)
     with pytest.raises(UserError, match=rf"prompt of example {bad} .*digest 0{{16}}, now \w{{16}}.*run: NAME.*--fresh"):
         go(Silent(), questions, folder)
@@ -535,7 +541,7 @@ def test_a_line_broken_by_hand_is_named(folder: Path) -> None:
     cell = go(Parrot(), Questions(4), folder)
     broken = cell.path.read_text().replace('"pred": "answer 2', '"pred": answer 2')
     cell.path.write_text(broken)
-    for attempt in (lambda: go(Silent(), Questions(4), folder), lambda: read_cells(folder)):
+    for attempt in (lambda: go(Silent(), Questions(4), folder), lambda: read_cells(cell.path)):
         with pytest.raises(UserError, match=r"1024\.jsonl, line 3: not a prediction row"):
             attempt()
 
@@ -564,7 +570,7 @@ def test_cells_are_found_in_files_and_folders(folder: Path) -> None:
     assert read_cells(folder / "parrot" / "vt" / ".ipynb_checkpoints", strict=False) == []
 
 
-def test_what_is_no_prediction_is_named(folder: Path, tmp_path: Path) -> None:
+def test_what_is_no_prediction_is_named(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match=r"no predictions at .*nowhere"):
         read_cells(tmp_path / "nowhere")
     cell = go(Parrot(), Questions(2), folder)
@@ -572,25 +578,25 @@ def test_what_is_no_prediction_is_named(folder: Path, tmp_path: Path) -> None:
         read_cells(cell.path.with_suffix(".json"))
     stray = folder / "parrot" / "vt" / "512.jsonl"
     stray.write_text(cell.path.read_text())
-    with pytest.raises(UserError, match=r"512\.jsonl has no record 512\.json beside it"):
-        read_cells(folder)
+    assert read_cells(folder) == [cell]
+    assert re.search(r"left out: .*512\.jsonl has no record 512\.json beside it", capsys.readouterr().err)
     assert read_cells(folder, strict=False) == [cell]
     stray.unlink()
     record = cell.path.with_suffix(".json")
     for text, said in (
         ("{", "is no record"),
         ("[]", "is no record"),
-        ('{"format": 1}', "is no record .*num_examples"),
+        ('{"format": 1}', "is no record .*result: Field required"),
         (json.dumps({**cell.record, "format": 9}), "has format 9"),
     ):
         record.write_text(text)
-        with pytest.raises(UserError, match=said):
-            read_cells(folder)
+        assert read_cells(folder) == []
+        assert re.search(f"left out: .*{said}", capsys.readouterr().err)
         with pytest.raises(UserError, match=said):
             go(Silent(), Questions(2), folder)
     record.write_text(json.dumps(cell.record).replace('"name": "vt"', '"name": "cwe"'))
-    with pytest.raises(UserError, match="holds rows of vt, its record says cwe"):
-        read_cells(folder)
+    with pytest.raises(UserError, match="it is of task vt, the record says cwe"):
+        read_cells(cell.path)
     record.unlink()
     with pytest.raises(UserError, match="has no record"):
         go(Silent(), Questions(2), folder)

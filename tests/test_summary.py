@@ -30,6 +30,7 @@ def scores_of(share, tasks=THIRTEEN, n=50, wanted=None, **columns):
             about |= {"score": values.astype(float), "strict": values * 0.5, "precision": 0.5, "exact": 0.0}
             about |= dict.fromkeys(("empty", "cut_off", "cut_thought", "refused", "stand_in"), False)
             about |= {"num_prompt_tokens": length - 100, "digest": "d", "wanted": wanted or 50, "engine": "reader"}
+            about |= {"failed": 0, "failed_refused": 0, "max_failures": 0.0}
             about |= {
                 "seed": 42,
                 "prompt_version": 1,

@@ -30,8 +30,9 @@ _TOGETHER = 2.0  # seconds between the end of a step and that of this process, b
 
 
 class Outcome(NamedTuple):
-    """How a step ended: `done`, `kept` (it was done before), `failed`, `incomplete` (a notebook that read less than it
-    asked for), `missing` (its answers are not there, so it did not run) or `elsewhere` (another process is at it)."""
+    """How a step ended: `done`, `kept` (it was done before), `failed`, `incomplete` (a model that left examples
+    unanswered, or a notebook that read less than it asked for), `missing` (its answers are not there, so it did not run)
+    or `elsewhere` (another process is at it)."""
 
     title: str
     state: str
@@ -140,10 +141,10 @@ def _predictions(job: Job, starts: list[dict[str, Any]], environment: dict[str, 
     write_record(job.record, {"state": "running", **_here(environment), **about})
     status = _call(["predictions", str(job.file)], job.log, environment, [job.again])
     left = job.unanswered(job.needs)
-    error = _last_line(job.log, status) if status else left and f"{left[0][0]} has {left[0][1]} of {left[0][0].wanted}"
-    state = "failed" if error else "done"
+    state = "failed" if status else "incomplete" if left else "done"
+    error = _last_line(job.log, status) if status else _missing(left, len(job.needs)) if left else ""
     _note(job.record, state=state, error=error or None, ended=time.time())
-    return _outcome(job, job.title, state, error or "", job.log)
+    return _outcome(job, job.title, state, error, job.log)
 
 
 def _notebook(job: Job, run: Run, starts: list[dict[str, Any]], environment: dict[str, str]) -> Outcome:
@@ -263,7 +264,8 @@ def _here(environment: Mapping[str, str]) -> dict[str, Any]:
 
 def _missing(missing: list[tuple[Need, int]], total: int) -> str:
     need, have = missing[0]
-    return f"{len(missing)} of {total} cells are incomplete, the first is {need}: {have} of {need.wanted} examples"
+    why = f" ({need.problem})" if need.problem else ""
+    return f"{len(missing)} of {total} cells are incomplete, the first is {need}: {have} of {need.wanted} examples{why}"
 
 
 def _reason(run: Run, status: int) -> str:

@@ -22,7 +22,7 @@ import yaml
 
 from rulerkit.batch.needs import studies_of
 from rulerkit.errors import UserError
-from rulerkit.inference.cells import answered
+from rulerkit.inference.cells import completeness
 from rulerkit.inference.store import disk, plain, write_whole
 from rulerkit.models import gpus_and_nodes
 from rulerkit.paths import home
@@ -89,7 +89,12 @@ class Need(NamedTuple):
     @property
     def have(self) -> int:
         """How many of its examples are answered, by the files."""
-        return answered(self.path, self.wanted)
+        return completeness(self.path, self.wanted).have
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with it, such as failed requests or a damaged row; "" for nothing."""
+        return completeness(self.path, self.wanted).problem
 
     def __str__(self) -> str:
         return f"{self.model} {self.task} at {self.length}"
@@ -176,10 +181,14 @@ class Job:
             return {}  # another spec may fit
         return {int(length): str(reason) for length, reason in record.get("not_run", {}).items()}
 
+    def runnable(self, needs: list[Need]) -> list[Need]:
+        """The cells whose model can be given their length."""
+        cannot = {model: self.not_run(model) for model in {need.model for need in needs}}
+        return [need for need in needs if need.length not in cannot[need.model]]
+
     def unanswered(self, needs: list[Need]) -> list[tuple[Need, int]]:
         """The cells that are not complete, with how many of their examples are answered; not those that cannot be run."""
-        cannot = {model: self.not_run(model) for model in {need.model for need in needs}}
-        counts = [(need, need.have) for need in needs if need.length not in cannot[need.model]]
+        counts = [(need, need.have) for need in self.runnable(needs)]
         return [(need, have) for need, have in counts if have < need.wanted]
 
     def save(self) -> None:
@@ -208,26 +217,9 @@ def ending(stem: Path, suffix: str) -> Path:
     return stem.with_name(stem.name + suffix)
 
 
-class Tokens:
-    """How many tokens of prompts and answers some jobs have left, at most; a file is read again only when it has grown."""
-
-    def __init__(self, jobs: Iterable[Job]) -> None:
-        self._needs = [need for job in jobs for need in job.needs if need.length not in job.not_run(need.model)]
-        self._known: dict[Path, tuple[int, int]] = {}
-
-    def left(self) -> int:
-        """Now."""
-        return sum((need.wanted - self._have(need)) * need.length for need in self._needs)
-
-    def _have(self, need: Need) -> int:
-        try:
-            size = need.path.stat().st_size
-        except OSError:
-            return 0
-        if self._known.get(need.path, (-1, 0))[0] != size:
-            with suppress(UserError):  # what is wrong with a file, doing its job will tell
-                self._known[need.path] = size, need.have
-        return self._known.get(need.path, (0, 0))[1]
+def tokens_left(needs: Iterable[Need]) -> int:
+    """How many tokens of prompts and answers some cells have left, at most."""
+    return sum((need.wanted - need.have) * need.length for need in needs)
 
 
 def read_job(path: Path) -> Job:

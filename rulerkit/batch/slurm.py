@@ -251,7 +251,7 @@ def find(job: Job, among: Mapping[str, Queued]) -> Queued | None:
     if (own := among.get(_name(job.stem))) or not job.model:
         return own
     nodes = _nodes_in(among, job).values()
-    failed = read_record(job.record).get("state") == "failed"  # those that run have tried it
+    failed = read_record(job.record).get("state") in ("failed", "incomplete")  # those that run have tried it
     return next((replace(each, shared=True) for each in nodes if not (failed and each.state == "RUNNING")), None)
 
 

@@ -75,13 +75,15 @@ def _answers(job: Job, busy: tuple[str, str]) -> Step:
     """How far a model is."""
     record = read_record(job.record)
     cannot = job.not_run(job.name)
-    counts = [(need, need.have) for need in job.needs if need.length not in cannot]
+    counts = [(need, need.have) for need in job.runnable(job.needs)]
     left = sum((need.wanted - have) * need.length for need, have in counts)
     state, says = busy if left else ("done", "")
     if left and not state:
         state, says = _ended(record, any(have for _, have in counts))
-    if cannot:
-        says = f"{says}; " * bool(says) + f"not run: {', '.join(map(length_name, sorted(cannot)))}"
+    problems = [need.problem for need, _ in counts if need.problem]
+    more = [f"not run: {', '.join(map(length_name, sorted(cannot)))}"] if cannot else []
+    more += [problems[0] + (f" (and {len(problems) - 1} cells more)" if problems[1:] else "")] if problems else []
+    says = "; ".join([each for each in [says, *more] if each])
     return Step(
         job.title,
         state,
@@ -97,8 +99,8 @@ def _answers(job: Job, busy: tuple[str, str]) -> Step:
 
 def _ended(record: Mapping[str, object], begun: bool) -> tuple[str, str]:
     """What became of a job that nobody is at."""
-    if record.get("state") == "failed":
-        return "failed", str(record.get("error"))
+    if record.get("state") in ("failed", "incomplete"):
+        return str(record["state"]), str(record.get("error"))
     if record.get("state") == "running":
         return "interrupted", "its process is gone; what it wrote is kept"
     return ("incomplete" if begun else "missing"), ""

@@ -180,14 +180,21 @@ def report(
     from rulerkit.inference.cells import read_cells
     from rulerkit.inference.sameness import check_same, footnotes
     from rulerkit.scoring import describe
+    from rulerkit.scoring import score as judge
+    from rulerkit.summary import summarize
     from rulerkit.tables import table_text
 
-    cells = read_cells(folder)
+    problems: list[str] = []
+    cells = read_cells(folder, report=problems.append, scan=False)
+    scores = judge(cells, report=problems.append)
+    for problem in problems:
+        echo(problem, err=True)
     if not cells:
         raise UserError(f"no predictions in {folder}: it should hold <model>/<task>/<length>.jsonl")
     shown = [each for each in cells if format == "csv" or category in ("all", describe(each)["category"])]
     check_same(shown)
-    echo(table_text(_summary(cells), format, category, footnotes(shown)), nl=False)
+    notes = [*footnotes(shown), *(f"{problem}." for problem in problems)]
+    echo(table_text(summarize(scores), format, category, notes), nl=False)
 
 
 app.command()(batch)

@@ -138,17 +138,18 @@ def _execute(jobs: Any, gpus: str | None, side_by_side: int | None) -> int:
 @contextmanager
 def _following(jobs: Any, bar: Any) -> Iterator[None]:
     """A bar over the tokens of all models, read from the files that grow; nothing is counted where nobody looks."""
-    from rulerkit.batch.jobs import Tokens
+    from rulerkit.batch.jobs import tokens_left
 
     if bar.disable:
         yield
         return
-    tokens, over = Tokens([job for job in jobs if job.model]), threading.Event()
-    bar.total = tokens.left()
+    needs = [need for job in jobs if job.model for need in job.runnable(job.needs)]
+    over = threading.Event()
+    bar.total = tokens_left(needs)
 
     def follow() -> None:
         while not over.wait(_LOOK):
-            bar.n = max(0, bar.total - tokens.left())
+            bar.n = max(0, bar.total - tokens_left(needs))
             bar.refresh()
 
     watcher = threading.Thread(target=follow, daemon=True)
@@ -158,7 +159,7 @@ def _following(jobs: Any, bar: Any) -> Iterator[None]:
     finally:
         over.set()
         watcher.join()
-        bar.n = max(0, bar.total - tokens.left())
+        bar.n = max(0, bar.total - tokens_left(needs))
 
 
 def _list(jobs: Any) -> None:

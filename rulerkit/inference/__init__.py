@@ -53,20 +53,22 @@ def predict_cells(
     folder: Path,
     fresh: bool = False,
     progress: Bar | Literal[False] | None = None,
+    max_failures: float = 0,
 ) -> list[Cell]:
     """Let a model answer the examples of several tasks that have no answer yet, in one stream; returns the whole cells.
 
     `folder` is `predictions/<run>`. Rows are appended as the model answers, each to the file of its cell; what an earlier
     session answered stays, if its record names the same task, length, seed, prompts, tokenizer, corpora and model. `fresh`
     moves the old files aside first. An example that failed is listed in the ledger beside its cell, named on stderr, and
-    asked again by the next call. `progress`: None for a bar of its own, False for none, or a bar over many cells.
+    asked again by the next call; `max_failures` stands in the record for those who take means. `progress`: None for a bar
+    of its own, False for none, or a bar over many cells.
 
     Errors: `UserError` where a record or a prompt's digest differs, another process writes or the disk refuses;
     `ModelError` where the model raises a `UserError`, returns prompts, or leaves examples out; what else the model raises
     passes on. Every answer until then is on disk.
     """
     with ExitStack() as locks:
-        todo = [_Todo(model, examples, folder, fresh, locks) for examples in cells]
+        todo = [_Todo(model, examples, folder, fresh, locks, max_failures) for examples in cells]
         missing = [each for each in todo if each.missing]
         bar = _start(progress, model, todo) if missing or progress is not None else None
         try:
@@ -79,13 +81,21 @@ def predict_cells(
         finally:
             if progress is None and isinstance(bar, Progress):
                 bar.close()
-    return [(load_cell(each.cell.path) or each.cell) if each.missing else each.cell for each in todo]
+    return [(load_cell(each.cell.path) or each.cell) for each in todo]
 
 
 class _Todo:
     """A cell, and which of its examples have no answer yet; where there are any, it is locked until `held` is closed."""
 
-    def __init__(self, model: "Model", examples: Examples, folder: Path, fresh: bool, locks: ExitStack) -> None:
+    def __init__(
+        self,
+        model: "Model",
+        examples: Examples,
+        folder: Path,
+        fresh: bool,
+        locks: ExitStack,
+        max_failures: float,
+    ) -> None:
         self.examples, self.missing = examples, list[int]()
         self.held = locks.enter_context(ExitStack())
         path, result = _place(model, examples, folder)
@@ -94,10 +104,12 @@ class _Todo:
             "claimed_length": model.claimed_length,
             "aligned": model.aligned,
             "run": folder.name,
+            "max_failures": max_failures,
         }
         if not fresh and (cell := load_cell(path)):
             _check_result(cell, result)
-            if not _missing(cell, examples) and about.items() <= cell.record.items() and cell.wanted >= len(examples):
+            asked = cell.record["num_examples"] >= len(examples)
+            if asked and not _missing(cell, examples) and about.items() <= {"max_failures": 0, **cell.record}.items():
                 self.cell = cell
                 return
         with disk(path):
@@ -112,17 +124,17 @@ class _Todo:
             _check_digests(cell, examples)
             examples[self.missing[0]]  # what cannot be generated fails here, before anything is written
         record = {
-            "format": FORMAT,
+            "format": cell.record["format"] if cell.present else FORMAT,
             "result": result,
             **_environments(cell, model if self.missing else None),
             **about,
         }
         if self.missing and (known := cell.record.get("floors") or _floors(examples)):
             record["floors"] = known
-        record["num_examples"] = max(cell.record.get("num_examples", 0) if cell.rows else 0, len(examples))
+        record["num_examples"] = max(cell.record["num_examples"] if cell.present else 0, len(examples))
         if record != cell.record:
             write_whole(path.with_suffix(".json"), json.dumps(record, indent=2) + "\n")
-        self.cell = Cell(path, record, cell.rows)
+        self.cell = Cell(path, record)
 
     def add_failure(self, index: int, failure: "Failure") -> None:
         """Append an attempt without an answer to the ledger beside the cell."""
@@ -145,8 +157,8 @@ def kept(path: Path, asked: dict[str, Any]) -> Cell | None:
     """
     cell = load_cell(path)
     if cell:
-        found = {field: value for field, value in cell.record["result"].items() if field in asked}
-        _check_result(Cell(path, {"result": found}, cell.rows), plain(asked))
+        known = {field: value for field, value in cell.record["result"].items() if field in asked}
+        _check_result(cell, plain(asked), known)
     return cell
 
 
@@ -230,7 +242,7 @@ def _row(example: Any, answer: "Answer", name: str) -> dict[str, Any]:
             "with its answer, which would score 100 everywhere; let it return only the new text"
         )
     usage = {"usage": dict(answer.usage)} if answer.usage else {}
-    return usage | {
+    return {
         "index": example.index,
         "pred": answer.text,
         "outputs": list(example.references),
@@ -240,6 +252,7 @@ def _row(example: Any, answer: "Answer", name: str) -> dict[str, Any]:
         "num_prompt_tokens": int(example.num_tokens),
         "finish_reason": answer.finish_reason,
         "depths": [float(depth) for depth in example.depths],
+        **usage,
     }
 
 
@@ -257,7 +270,7 @@ def _echoes(text: str, prompt: str) -> bool:
 
 
 def _missing(cell: Cell, examples: Examples) -> list[int]:
-    present = {row["index"] for row in cell.rows}
+    present = set(cell.present)
     return [index for index in range(len(examples)) if index not in present]
 
 
@@ -274,9 +287,9 @@ def _start(progress: Bar | Literal[False] | None, model: "Model", cells: list[_T
     return bar
 
 
-def _check_result(cell: Cell, result: dict[str, Any]) -> None:
+def _check_result(cell: Cell, result: dict[str, Any], stored: dict[str, Any] | None = None) -> None:
     """Rows made under another record are never mixed with new ones; a record without rows binds nobody."""
-    found = differences(cell.record["result"], result) if cell.rows else []
+    found = differences(stored or cell.record["result"], result) if cell.present else []
     if found:
         field, old, new, more = first_of(found)
         raise UserError(f"{cell.path} was made with {field} {old}, now it is {new}{more}: {WAYS_OUT}")
@@ -308,7 +321,7 @@ def _environments(cell: Cell, model: "Model | None") -> dict[str, Any]:
     if model is None:
         return {key: cell.record[key] for key in ("environment", "environments") if key in cell.record}
     now = plain(machine(model.environment()))
-    known = cell.record.get("environments") or [cell.record["environment"]] if cell.rows else []
+    known = cell.record.get("environments") or [cell.record["environment"]] if cell.present else []
     known = known if now in known else [*known, now]
     return {"environment": now, "environments": known} if len(known) > 1 else {"environment": now}
 

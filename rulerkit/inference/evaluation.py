@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rulerkit.errors import ModelError, TooLong, UserError, remark
 from rulerkit.generation import asked_record, generate
 from rulerkit.inference import kept, predict_cells
-from rulerkit.inference.cells import Cell
+from rulerkit.inference.cells import Cell, DamagedCell, print_problem
 from rulerkit.inference.progress import Progress
 from rulerkit.tasks import Task
 
@@ -80,7 +80,7 @@ def evaluate(
             except BaseException:
                 close()
                 raise
-    if errors and not any(cell.rows for cell in cells):
+    if errors and not any(cell.present for cell in cells):
         raise errors[0]
     for problem in errors:
         if failed:
@@ -91,11 +91,19 @@ def evaluate(
 
 
 def _stored(study: "Study", model: str | None = None) -> Iterator[tuple[Cell | None, tuple[str, Path, Task, int]]]:
-    """Each cell of a study, or of one of its models, as it is stored, with what it is; None where there is none."""
+    """Each cell of a study, or of one of its models, as it is stored, with what it is; None where there is none, or where
+    it is damaged, which is said."""
     for place in study.cells():
         name, path, task, length = place
         if model in (None, name):
-            yield kept(path, asked_record(task, length, study.seed)), place
+            try:
+                cell = kept(path, asked_record(task, length, study.seed))
+            except DamagedCell as error:
+                print_problem(f"left out: {error}")
+                cell = None
+            if cell:
+                cell.record["max_failures"] = study.max_failures
+            yield cell, place
 
 
 def _one_length(study: "Study", model: "Model", length: int, fresh: bool, bar: Progress) -> Iterator[Cell]:
@@ -104,15 +112,15 @@ def _one_length(study: "Study", model: "Model", length: int, fresh: bool, bar: P
         raise TooLong(reason)
     for folder in study.folders:
         cells = [generate(task, length, study.num_examples, study.seed, model.prompt_format) for task in study.tasks]
-        yield from predict_cells(model, cells, folder, fresh, bar)
+        yield from predict_cells(model, cells, folder, fresh, bar, study.max_failures)
 
 
 def _all_kept(study: "Study") -> list[Cell]:
     """The cells that are there, complete or not, from the files alone; what is missing is named."""
     cells, missing = [], []
     for cell, (name, _, task, length) in _stored(study):
-        have = sum(row["index"] < study.num_examples for row in cell.rows) if cell else 0
-        cells += [cell] if cell and cell.rows else []
+        have = sum(index < study.num_examples for index in cell.present) if cell else 0
+        cells += [cell] if cell and cell.present else []
         if have < study.num_examples:
             missing.append(f"{name} {task.name} at {length}: {have} of {study.num_examples} examples")
     for line in missing[:_NAMED]:

@@ -81,7 +81,7 @@ def check_same(cells: Iterable[Cell]) -> None:
     Cells without rows bind nobody, and files that others wrote do not say what defines them: both are passed over. The
     numbers of examples may differ: tables show them.
     """
-    ours = [cell for cell in cells if cell.rows and "format" in cell.record]
+    ours = [cell for cell in cells if cell.present and "format" in cell.record]
     for key, free in _RULES:
         first: dict[tuple[str, ...], Cell] = {}
         for cell in ours:
@@ -121,12 +121,13 @@ def _alike(one: Sequence[str], other: Sequence[str]) -> int:
 
 
 def footnotes(cells: Iterable[Cell]) -> list[str]:
-    """What is to be said below a table of cells that were not all made in one environment: one line, or none.
+    """What is to be said below a table of cells: a line where they were not all made in one environment, and a line for
+    each row that was passed over because another row of its example came first.
 
-    Only what differs, and who had it; hosts are left out. A cell that was answered in several environments counts in
-    each. What a model never had (a service: a GPU) is no difference.
+    Of environments only what differs, and who had it; hosts are left out. A cell that was answered in several
+    environments counts in each. What a model never had (a service: a GPU) is no difference.
     """
-    answered = [cell for cell in cells if cell.rows]
+    answered = [cell for cell in cells if cell.present]
     names = _names(answered)
     had: dict[str, dict[str, list[str]]] = {field: {} for field in _FACTS.values()}
     for key, name in names.items():
@@ -135,7 +136,8 @@ def footnotes(cells: Iterable[Cell]) -> list[str]:
             for value in dict.fromkeys(each.get(field, "none") for each in facts):
                 had.setdefault(field, {}).setdefault(value, []).append(name)
     told = [_told(field, values, len(names) > 1) for field, values in had.items() if len(values) > 1]
-    return [f"Environments differ: {'; '.join(told)}."] if told else []
+    notes = [f"Environments differ: {'; '.join(told)}."] if told else []
+    return notes + [f"{warning}." for cell in answered for warning in cell.warnings]
 
 
 def _facts(cell: Cell) -> Iterator[dict[str, str]]:

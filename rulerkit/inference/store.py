@@ -6,17 +6,21 @@ import platform
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self
 
+from pydantic_core import from_json
+
 from rulerkit.errors import UserError
 from rulerkit.paths import home
 
 PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "vllm", "sentencepiece", "tiktoken")
+_MARK = b', "checksum": "'
 SYNC = 5.0  # seconds of answers that a power cut may cost
 
 
@@ -48,63 +52,44 @@ def write_whole(path: Path, text: str) -> None:
             raise
 
 
-def read_rows(path: Path, valid: Callable[[Any], bool], repair: bool = False) -> list[dict[str, Any]]:
-    """The rows of a JSON-lines file, one per `index` (the first counts), by index; no file is no rows.
-
-    An unreadable last line is what a crash left of a row: it is passed over, and cut off with `repair`. Any
-    other line that is no valid row was not left by a crash, so it is a `UserError`.
-    """
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    rows: dict[int, dict[str, Any]] = {}
-    start = number = 0
-    while start < len(data):
-        number += 1
-        end = data.find(b"\n", start) + 1 or len(data)
-        line = data[start:end].strip()
-        row = parse_line(line)
-        if valid(row):
-            rows.setdefault(row["index"], row)
-        elif line and (row is not None or data[end:].strip()):
-            raise UserError(
-                f"{path}, line {number}: not a prediction row: delete that line (its example is answered "
-                "again) or start anew with --fresh, which moves the old files aside"
-            )
-        elif line:
-            data = data[:start]
-            if repair:
-                with disk(path):
-                    os.truncate(path, start)
-        start = end
-    if repair and data and not data.endswith(b"\n"):  # torn just before the newline: the row is whole
-        with disk(path), open(path, "ab") as file:
-            file.write(b"\n")
-    return [rows[index] for index in sorted(rows)]
-
-
 def plain(value: dict[str, Any]) -> dict[str, Any]:
     """A mapping as it will be read again from JSON: tuples as lists."""
     read: dict[str, Any] = json.loads(json.dumps(value))
     return read
 
 
-def parse_line(line: bytes) -> Any:
-    """What a line of JSON holds; None where it is not JSON."""
+def parse_json(text: bytes) -> Any:
+    """The value of a JSON text; raises ValueError for anything else, NaN, or lists that are nested too deeply."""
     try:
-        return json.loads(line)
-    except ValueError:  # torn JSON, torn UTF-8, or zeros after a power cut
-        return None
+        return from_json(text, allow_inf_nan=False)
+    except ValueError:  # half a surrogate, which a model may write, is read by the standard library only
+        try:
+            return json.loads(text, parse_constant=_no_number)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
 
 
-class Log:
-    """Rows appended to a file, each in one write, so that a crash can tear only the last line.
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def row_line(row: dict[str, Any]) -> bytes:
+    """A row as a line of ASCII with its checksum: the CRC-32 of the line without the checksum.
 
     Pure ASCII: a model may write half a surrogate or a line separator, and both must come back as they were.
     """
+    text = json.dumps(row).encode()
+    return b'%s%s%08x"}\n' % (text[:-1], _MARK, zlib.crc32(text))
+
+
+def checksum_matches(text: bytes) -> bool | None:
+    """Whether the checksum of a line is right; None where it has none."""
+    body, mark, sum_ = text[:-25], text[-25:-10], text[-10:]
+    return b'%08x"}' % zlib.crc32(body + b"}") == sum_ if mark == _MARK else None
+
+
+class Log:
+    """Rows appended to a file, each in one write, so that a crash can tear only the last line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -114,7 +99,7 @@ class Log:
 
     def append(self, row: dict[str, Any]) -> None:
         """Write one row; what a full disk took of it only in part is cut off again."""
-        line = (json.dumps(row) + "\n").encode()
+        line = row_line(row)
         with disk(self.path):
             size, done = os.fstat(self._file).st_size, 0
             try:

@@ -1,0 +1,243 @@
+"""Damaged records, rows and files of others: the rest is reported, what is left out is named; no traceback, no changed number."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from faults import cases, result_or_line
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rulerkit.foreign import read_predictions
+from rulerkit.inference.cells import completeness, load_cell, read_cells
+from rulerkit.inference.sameness import check_same, footnotes
+from rulerkit.inference.store import row_line
+from rulerkit.scoring import score
+from rulerkit.summary import summarize
+from rulerkit.tables import table_text
+
+ROWS: list[dict[str, Any]] = [
+    {
+        "index": index,
+        "pred": f"the words are apple{index}, pear {chr(0xD800)} and fig",
+        "outputs": [f"apple{index}", "pear"],
+        "length": 1000,
+        "task": "vt",
+        "digest": f"{index:016x}",
+        "num_prompt_tokens": 970,
+        "finish_reason": "stop",
+        "depths": [0.5, 50.0],
+        "usage": {"seconds": 0.1},
+    }
+    for index in range(4)
+]
+RESULT = {
+    "task": {"name": "vt", "family": "variable_tracking", "category": "vt", "match": "all"},
+    "length": 1024,
+    "seed": 42,
+    "prompt_version": 1,
+    "sources": {"essays": {"name": "prose", "stand_in": True, "note": "built-in"}},
+    "prompt_format": {"template": "base", "thinking_tokens": 0},
+    "tokenizer": {"name": "builtin", "fingerprint": "f00"},
+    "model": {"name": "one", "engine": "reader"},
+}
+RECORD: dict[str, Any] = {
+    "format": 2,
+    "result": RESULT,
+    "environment": {"python": "3.11", "packages": {"numpy": "2"}},
+    "label": "One",
+    "claimed_length": 4096,
+    "aligned": "chat",
+    "run": "main",
+    "max_failures": 0,
+    "num_examples": 4,
+}
+VALUES = st.sampled_from(
+    [
+        None,
+        True,
+        -1,
+        0,
+        1,
+        2**70,
+        1.5,
+        float("nan"),
+        float("inf"),
+        "",
+        "x",
+        "\ud800",
+        "4",
+        [],
+        [1],
+        [None],
+        {},
+        {"a": 1},
+    ]
+)
+DEEP = b"[" * 100_000
+BYTES = st.sampled_from([b"", b"\n", b"\0", b"\0\0\0", b"{", b"}", b'"', b"NaN", b"1e999", b"\xff", b"9" * 5000, DEEP])
+
+
+def paths(value: Any, start: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The places inside nested mappings and lists."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [start] * bool(start) + [path for key, item in inner for path in paths(item, (*start, key))]
+
+
+@st.composite
+def changed(draw: Any, value: dict[str, Any]) -> dict[str, Any]:
+    """A mapping with one of its values replaced or removed."""
+    whole = json.loads(json.dumps(value))
+    *parents, last = draw(st.sampled_from(paths(whole)))
+    place = whole
+    for key in parents:
+        place = place[key]
+    if draw(st.booleans()):
+        place[last] = draw(VALUES)
+    else:
+        del place[last]
+    return whole
+
+
+@st.composite
+def damaged(draw: Any, text: bytes) -> bytes:
+    """A file with a stretch of it replaced."""
+    start = draw(st.integers(0, len(text)))
+    stop = draw(st.integers(start, min(len(text), start + 30)))
+    return text[:start] + draw(BYTES | st.binary(max_size=8)) + text[stop:]
+
+
+def write(folder: Path, model: str, record: bytes, rows: bytes) -> Path:
+    path = folder / "predictions" / "main" / model / "vt" / "1024.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".json").write_bytes(record)
+    path.write_bytes(rows)
+    return path
+
+
+def named(model: str) -> bytes:
+    return json.dumps(
+        RECORD | {"label": model, "result": RESULT | {"model": {"name": model, "engine": "reader"}}}
+    ).encode()
+
+
+GOOD = b"".join(map(row_line, ROWS))
+OLD = b"".join(json.dumps(row).encode() + b"\n" for row in ROWS)
+
+
+def report(folder: Path) -> tuple[Any, list[str]]:
+    """What `rulerkit report` does: the scores, what it left out, and the table."""
+    problems: list[str] = []
+    cells = read_cells(folder / "predictions", report=problems.append, scan=False)
+    scores = score(cells, report=problems.append)
+    check_same(cells)
+    table_text(summarize(scores, tasks=["vt"]), notes=footnotes(cells))
+    return scores, problems
+
+
+def is_reported(record: bytes, rows: bytes, unchanged: bool) -> None:
+    """Beside a damaged cell the other model's table stands; the damaged one is unchanged, shorter, or left out by name."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        write(folder, "other", named("other"), GOOD)
+        path = write(folder, "one", record, rows)
+        found = result_or_line(report, folder)
+        if isinstance(found, Exception):
+            assert "and one table cannot hold both" in str(found) or "can be counted once" in str(found)
+            return
+        scores, problems = found
+        assert (scores["model"] == "other").sum() >= len(ROWS)
+        seen = result_or_line(completeness, path, 4)
+        damaged_rows = [line for line in problems if str(path.with_suffix("")) in line]
+        assert bool(damaged_rows) == (seen.have == 0 and bool(seen.problem)), (damaged_rows, seen)
+        result_or_line(load_cell, path)
+        if unchanged and not damaged_rows:
+            ours = scores[scores["model"] == "one"]
+            assert (ours["score"] == 1.0).all(), "a number changed, and nothing was said"
+
+
+@given(record=changed(RECORD))
+@cases
+def test_a_changed_record(record: dict[str, Any]) -> None:
+    is_reported(json.dumps(record).encode(), GOOD, False)
+
+
+@given(record=damaged(json.dumps(RECORD).encode()), rows=st.sampled_from([GOOD, OLD]))
+@cases
+def test_a_damaged_record(record: bytes, rows: bytes) -> None:
+    is_reported(record, rows, False)
+
+
+@given(row=st.sampled_from(ROWS).flatmap(changed), place=st.integers(0, 4))
+@cases
+def test_a_row_of_format_1_with_a_wrong_value(row: dict[str, Any], place: int) -> None:
+    lines = OLD.splitlines(keepends=True)
+    lines.insert(place, json.dumps(row).encode() + b"\n")
+    is_reported(named("one").replace(b'"format": 2', b'"format": 1'), b"".join(lines), False)
+
+
+@given(rows=damaged(GOOD))
+@cases
+def test_damaged_rows_of_format_2_change_no_number(rows: bytes) -> None:
+    is_reported(named("one"), rows, True)
+
+
+@given(bit=st.integers(0, 8 * len(GOOD) - 1))
+@cases
+def test_a_flipped_bit_is_noticed(bit: int) -> None:
+    """The cell is damaged, or a row is missing; no row differs from what was written."""
+    rows = bytearray(GOOD)
+    rows[bit // 8] ^= 1 << bit % 8
+    with TemporaryDirectory() as name:
+        path = write(Path(name), "one", named("one"), bytes(rows))
+        cell = result_or_line(load_cell, path)
+        if isinstance(cell, Exception):
+            assert f"{path}, line " in str(cell)
+        else:
+            read = {row["index"]: row for row in cell.rows}
+            assert all(row == ROWS[index] for index, row in read.items())
+            assert not cell.complete or rows[: len(GOOD) - 1] == GOOD[:-1]
+
+
+@given(
+    text=damaged(OLD) | damaged(json.dumps({"doc": {"outputs": ["a"], "max_length": 1024}, "resps": [["a"]]}).encode())
+)
+@cases
+def test_damaged_files_of_others(text: bytes) -> None:
+    with TemporaryDirectory() as name:
+        for place in ("m/b/1024/pred/vt.jsonl", "samples_ruler_vt_2025-01-01T00.jsonl"):
+            path = Path(name) / place
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text)
+            cells = result_or_line(read_predictions, path)
+            if not isinstance(cells, Exception):
+                assert not isinstance(result_or_line(score, cells), Exception)
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_text("{")])
+def test_files_of_others_beside_a_damaged_one_are_scored(
+    tmp_path: Path, capsys: Any, damage: Callable[[Path], Any]
+) -> None:
+    for length in (1024, 2048):
+        file = tmp_path / f"m/b/{length}/pred/vt.jsonl"
+        file.parent.mkdir(parents=True)
+        file.write_bytes(OLD)
+    damage(file)
+    assert [cell.length for cell in read_predictions(tmp_path)] == [1024]
+    assert ("left out: " in capsys.readouterr().err) == file.exists()
+
+
+@pytest.mark.parametrize("rows", [GOOD, OLD, OLD[: len(OLD) // 2] + GOOD[len(GOOD) // 2 :]])
+def test_links_and_unreadable_things_are_named(tmp_path: Path, rows: bytes) -> None:
+    path = write(tmp_path / "disk", "one", named("one").replace(b'"format": 2', b'"format": 1'), OLD)
+    models = tmp_path / "predictions" / "main"
+    models.mkdir(parents=True)
+    (models / "linked").symlink_to(path.parents[1])
+    (models / "twice").symlink_to(path.parents[1])
+    (models / "gone").symlink_to(tmp_path / "nowhere")
+    scores, problems = report(tmp_path)
+    assert len(scores) == 4
+    assert sorted(line.partition(" is a ")[2].split("/")[0] for line in problems) == ["link to ", "link to nothing ("]
