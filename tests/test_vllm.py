@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import rulerkit as rk
 import rulerkit.models.server as server
 from rulerkit.errors import UserError
 from rulerkit.example import Example, Piece
@@ -31,7 +32,6 @@ from rulerkit.inference.evaluation import close, evaluate
 from rulerkit.models import load_model
 from rulerkit.models.client import Address, Reply, RequestError
 from rulerkit.models.server import PrefixOrder, Vllm
-from rulerkit.studies import Study
 from rulerkit.tasks import THIRTEEN, task
 from tests.tiny_llama import save_llama, save_tokenizer
 
@@ -293,9 +293,8 @@ def rows(cells: Iterable[Cell]) -> dict[tuple[str, int], tuple[str, str]]:
 
 def thirteen(model: dict[str, Any], folder: Path, length: int, count: int) -> list[Cell]:
     """The cells of all tasks; the model is closed after them."""
-    tasks = tuple(task(name).with_corpora("builtin") for name in THIRTEEN)
-    done = evaluate(Study("any", (model,), tasks, (length,), count, 42, "run", "builtin", folder), progress=False)
-    return done
+    study = rk.study(model=model, lengths=[length], num_examples=count, outputs=str(folder))
+    return evaluate(study, progress=False)
 
 
 def alive(mark: str) -> list[str]:
@@ -570,7 +569,6 @@ def test_the_order_reuses_more_of_a_scarce_cache_and_what_it_cannot_hold_is_not_
         return rate, {(e.task, e.index): a.text for e, a in said}
 
     not_run = []
-    tasks = tuple(task(name).with_corpora("builtin") for name in ("vt", "cwe"))
     try:
         one.open()
         one.wait_until_ready()
@@ -583,7 +581,7 @@ def test_the_order_reuses_more_of_a_scarce_cache_and_what_it_cannot_hold_is_not_
         process = one.replicas[0].process
         assert process
         pid = process.pid
-        study = Study("any", (one,), tasks, (1024, 8192), 2, 42, "room", "builtin", tmp_path)
+        study = rk.study(model=one, tasks=["vt", "cwe"], lengths=[1024, 8192], num_examples=2, outputs=str(tmp_path))
         done = evaluate(study, progress=False, not_run=lambda *words: not_run.append(words))
         assert [(each.task, each.length, len(each.rows)) for each in done] == [("vt", 1024, 2), ("cwe", 1024, 2)]
         assert one.replicas[0].process is process
