@@ -202,7 +202,7 @@ def judge_pairs(pairs: "pd.DataFrame", margin: float, confidence: float) -> "tup
 
     categories = dict(zip(pairs["task"].astype(str), pairs["category"].astype(str), strict=True))
     first, second = (weighted_cells(pairs.assign(score=pairs[side])) for side in ("a", "b"))
-    positions = pairs.groupby(["task", "length"]).indices
+    positions, moved = pairs.groupby(["task", "length"]).indices, pairs["difference"].to_numpy()
     rows, tests = [], []
     cells: list[WeightedCell] = []
     for level, task, length, keys in _levels(first):
@@ -211,8 +211,8 @@ def judge_pairs(pairs: "pd.DataFrame", margin: float, confidence: float) -> "tup
             each[key]._replace(weight=sign * weights[key]) for key in keys for sign, each in ((1, second), (-1, first))
         ]
         found = weighted_sum(cells, confidence).percent()
-        means = [100 * weighted_sum(cells[i::2]).value for i in (0, 1)]
-        differences = pd.concat([pairs["difference"].iloc[positions[key]] for key in keys])
+        means = [100 * sum(weights[key] * np.nanmean(side[key].scores) for key in keys) for side in (first, second)]
+        differences = np.concatenate([moved[positions[key]] for key in keys])
         tests.append((frozenset(keys), no_difference_p(cells)))
         rows.append(
             {
@@ -221,14 +221,14 @@ def judge_pairs(pairs: "pd.DataFrame", margin: float, confidence: float) -> "tup
                 "category": categories.get(task, ""),
                 "length": length,
                 "n": len(differences),
-                "a": -means[1],
-                "b": means[0],
+                "a": means[0],
+                "b": means[1],
                 "difference": found.value,
                 "low": found.low,
                 "high": found.high,
                 "better": int((differences > 0).sum()),
                 "worse": int((differences < 0).sum()),
-                "unable": level == "cell" and means[0] == -means[1] and means[0] in (0, 100),
+                "unable": level == "cell" and means in ([0, 0], [100, 100]),
             }
         )
     return _judged(pd.DataFrame(rows), tests, margin), cells
