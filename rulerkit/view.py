@@ -109,7 +109,7 @@ def to_terminal(example: Example, color: bool = True) -> str:
 
 
 def show_beside(rows: "pd.DataFrame") -> "Styler":
-    """The table of `published.beside` for a notebook: the paper's rows shaded, and a loud warning over stand-ins."""
+    """The table of `paper.beside` for a notebook: the paper's rows shaded, and a loud warning over stand-ins."""
     columns: list[str | int] = list(rows.columns)
     shown = rows.set_axis([_TITLES.get(name) or length_name(int(name)) for name in columns], axis="columns")
     styler = table(shown, precision=1, na_rep="–")

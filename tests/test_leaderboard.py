@@ -14,15 +14,12 @@ from test_notebooks import files, run, shown
 from test_summary import scores_of
 
 import rulerkit as rk
-from rulerkit import published
+from rulerkit import paper
 from rulerkit.errors import UserError
-from rulerkit.leaderboard import TABLES, board, boards, everything
-from rulerkit.leaderboard.html import page
-from rulerkit.leaderboard.text import best, csv, latex, markdown
-from rulerkit.published import rebuild
+from rulerkit.leaderboard import TABLES, best, board, boards, csv, everything, latex, markdown, page
 from rulerkit.scoring import THIRTEEN
 
-SIX = published.PAPER_LENGTHS
+SIX = paper.PAPER_LENGTHS
 
 
 def scores_at(share: dict[str, dict[int, float]], n: int) -> pd.DataFrame:
@@ -35,7 +32,7 @@ def scores_at(share: dict[str, dict[int, float]], n: int) -> pd.DataFrame:
 
 
 def test_exceptions_are_those_that_are_known() -> None:
-    found = rebuild.exceptions()
+    found = paper.exceptions()
     counts = found.groupby(["value", "decision"]).size().to_dict()
     assert counts == {
         ("avg", "slip of the paper"): 1,
@@ -54,7 +51,7 @@ def test_exceptions_are_those_that_are_known() -> None:
 
 
 def test_everything_printed_is_checked() -> None:
-    counts = rebuild.agreement().set_index("value")
+    counts = paper.agreement().set_index("value")
     assert counts["printed"].to_dict() == {
         "avg": 287,
         "wavg_inc": 205,
@@ -69,32 +66,35 @@ def test_everything_printed_is_checked() -> None:
     assert counts.loc["effective_length", "agree"] == 205
 
 
-@pytest.mark.parametrize("version", published.VERSIONS)
+@pytest.mark.parametrize("version", paper.VERSIONS)
 def test_what_is_shown_is_what_is_printed(version: str) -> None:
     """Every score, average, rank and effective length in our CSV and Markdown, but for the exceptions."""
-    apart = {(e.table, e.model, e.value) for e in rebuild.exceptions().query("version == @version").itertuples()}
+    apart = {(e.table, e.model, e.value) for e in paper.exceptions().query("version == @version").itertuples()}
     seen = 0
     for each in boards(version=version, order="paper"):
-        rows = list(csv_rows(markdown(each)))
+        rows = [row for row in csv_rows(markdown(each)) if not re.search(r" \((upstream|authors)\)$", row["Models"])]
         category, aligned, _ = TABLES[each.number]
-        printed = published.paper_summary(version, category)
+        printed = paper.paper_summary(version, category)
         printed = printed[printed["aligned"] == aligned] if aligned else printed
         assert [row["Models"] for row in rows] == list(printed["model"])
-        for row, (_, paper) in zip(rows, printed.iterrows(), strict=True):
-            assert row["Claimed Length"] == paper["claimed_length"].upper()
-            scores = published.paper_row(paper["slug"], category, version)
+        for row, (_, expected_row) in zip(rows, printed.iterrows(), strict=True):
+            assert row["Claimed Length"] == expected_row["claimed_length"].upper()
+            scores = paper.paper_row(expected_row["slug"], category, version)
             for length in SIX:
                 expected = "" if scores is None or length not in scores else f"{scores[length]:.1f}"
                 assert row[f"{length // 1024}K"].strip("*") == expected
             for name, head in (("avg", "Avg."), ("wavg_inc", "wAvg. (inc)"), ("wavg_dec", "wAvg. (dec)")):
-                if not math.isnan(paper[name]) and (paper["table"], paper["model"], name) not in apart:
-                    assert row[head].split(" ")[0] == f"{paper[name]:.1f}", (each.number, paper["model"])
+                if (
+                    not math.isnan(expected_row[name])
+                    and (expected_row["table"], expected_row["model"], name) not in apart
+                ):
+                    assert row[head].split(" ")[0] == f"{expected_row[name]:.1f}", (each.number, expected_row["model"])
                     seen += 1
             for name, head in (("rank_inc", "wAvg. (inc)"), ("rank_dec", "wAvg. (dec)")):
-                if isinstance(paper[name], str):
-                    assert row[head].endswith(f"({re.sub('^3th', '3rd', paper[name])})")
-            if isinstance(paper["effective_length"], str) and paper["effective_length"] != "-":
-                assert row["Effective Length"].replace("&lt;", "<") == paper["effective_length"].upper()
+                if isinstance(expected_row[name], str):
+                    assert row[head].endswith(f"({re.sub('^3th', '3rd', expected_row[name])})")
+            if isinstance(expected_row["effective_length"], str) and expected_row["effective_length"] != "-":
+                assert row["Effective Length"].replace("&lt;", "<") == expected_row["effective_length"].upper()
     assert seen > 250
 
 
@@ -108,7 +108,9 @@ def test_underlines_of_the_paper() -> None:
     """357 cells of version 3 exceed their threshold, one equals it, and the ten thresholds stand in their tables."""
     found = boards()
     assert marked() == 357 + 1 + 10
-    assert sum(latex(each).count(r"\underline{") for each in found if each.category in rebuild.JUDGED) == marked()
+    upstream = paper.upstream_rows()
+    more = int((upstream[[*SIX]] >= 85.6).sum().sum())
+    assert sum(latex(each).count(r"\underline{") for each in found if each.category in paper.JUDGED) == marked() + more
     text = latex(board(found, 3))
     row = next(line for line in text.splitlines() if line.startswith("GPT-4 &"))
     assert r"\underline{87.0} & 81.2 & 91.6 & 89.0\textsubscript{(2nd)} & 94.1\textsubscript{(2nd)} \\" in row
@@ -118,7 +120,7 @@ def test_underlines_of_the_paper() -> None:
 
 
 def marked() -> int:
-    scores = published.paper_scores("v3")
+    scores = paper.paper_scores("v3")
     limits = scores[scores["slug"].str.startswith("llama2-7b")].set_index(["category", "aligned"])["score"]
     return sum(
         (kind, aligned) in limits.index and score >= limits[kind, aligned]
@@ -137,9 +139,9 @@ def test_ours_stand_among_the_papers() -> None:
     ours = rows[rows["source"] == "ours"].iloc[0]
     assert (ours["avg"], ours["effective_length"]) == (pytest.approx(500 / 6), "64K")
     assert ours["avg_low"] < ours["avg"] < ours["avg_high"]
-    paper = published.paper_summary("v3", "all13").query("aligned == 'chat'")
-    assert ours["rank_dec"] == 1 + (paper["wavg_dec"] > ours["wavg_dec"]).sum()
-    assert list(rows["wavg_dec"].iloc[1:]) == sorted(rows["wavg_dec"].iloc[1:], reverse=True)
+    printed = paper.paper_summary("v3", "all13").query("aligned == 'chat'")
+    assert ours["rank_dec"] == 1 + (printed["wavg_dec"] > ours["wavg_dec"]).sum()
+    assert rows["wavg_dec"].iloc[1:].dropna().is_monotonic_decreasing
     assert rows["baseline"].iloc[0]
     single = board(found, 10).rows
     assert single.loc[single["source"] == "ours", "avg"].item() == pytest.approx(500 / 6)
@@ -147,14 +149,22 @@ def test_ours_stand_among_the_papers() -> None:
     assert "ours" not in set(board(found, 12).rows["source"]), "a chat model is not ranked among base models"
 
 
-def test_no_place_where_nothing_can_be_compared() -> None:
-    scores = scores_at({"m": dict.fromkeys(SIX, 1.0)}, n=2)
-    stand_in = board(boards(scores.assign(stand_in=True)), 3)
-    shorter = board(boards(scores[scores["length"] <= 8192]), 3)
-    for each, note in ((stand_in, "not comparable with the paper"), (shorter, "Our averages are over 4K, 8K")):
-        ours = each.rows[each.rows["source"] == "ours"].iloc[0]
-        assert math.isnan(ours["rank_dec"])
-        assert any(note in line for line in each.notes)
+def test_all_rows_are_averaged_over_the_lengths_that_they_share() -> None:
+    """A reader with 90 % at two lengths stands below Llama3.1 (8B), which has 95.5 and 93.8 there, and 88.3 over all."""
+    scores = scores_at({"m": dict.fromkeys(SIX, 1.0), "short": dict.fromkeys(SIX[:2], 0.9)}, n=10)
+    each = board(boards(scores), 3)
+    averages = each.rows.set_index("model")["avg"]
+    assert averages["Llama3.1 (8B)"] == pytest.approx((95.5 + 93.8) / 2)
+    assert averages["short"] == pytest.approx(90)
+    assert averages["Qwen3-14B (14B)"] == pytest.approx((98.0 + 97.8) / 2)
+    assert list(averages.index).index("short") > list(averages.index).index("Llama3.1 (8B)")
+    assert any("that all rows share: 4K, 8K." in note for note in each.notes)
+
+
+def test_stand_in_corpora_have_no_place() -> None:
+    stand_in = board(boards(scores_at({"m": dict.fromkeys(SIX, 1.0)}, n=2).assign(stand_in=True)), 3)
+    assert stand_in.rows.loc[stand_in.rows["source"] == "ours", "rank_dec"].isna().all()
+    assert any("not comparable with the paper" in line for line in stand_in.notes)
 
 
 def test_incomplete_models_have_no_average() -> None:
@@ -162,8 +172,8 @@ def test_incomplete_models_have_no_average() -> None:
     scores = scores[~((scores["task"] == "vt") & (scores["length"] == 8192) & (scores["index"] == 1))]
     each = board(boards(scores), 3)
     ours = each.rows[each.rows["source"] == "ours"].iloc[0]
-    assert (ours[4096], ours["8192_have"]) == (100, "1/2")
-    assert math.isnan(ours["avg"])
+    assert (ours[4096], ours["8192_have"]) == (pytest.approx(100), "1/2")
+    assert ours["avg"] == pytest.approx(100)  # over 4K, the only complete length
     assert "1/2" in next(line for line in markdown(each).splitlines() if "(ours, " in line)
     assert "1/2" in page([each]).text
 
@@ -176,10 +186,10 @@ def test_order_bold_and_what_they_allow() -> None:
     with pytest.raises(UserError, match="unknown table of the paper '4'"):
         board(boards(), 4)
     by_avg = board(boards(order="avg"), 3).rows
-    assert list(by_avg["avg"].iloc[1:]) == sorted(by_avg["avg"].iloc[1:], reverse=True)
+    assert by_avg["avg"].iloc[1:].dropna().is_monotonic_decreasing
     each = board(boards(), 3)
-    assert {(each.rows.loc[i, "model"], column) for i, column in best(each)} >= {("Gemini-1.5-Pro", "avg")}
-    assert r"\textbf{95.8}" in latex(each, "best")
+    assert {(each.rows.loc[i, "model"], column) for i, column in best(each)} >= {("Jamba-1.5-large (94B/398B)", "avg")}
+    assert r"\textbf{96.0}" in latex(each, "best")
 
 
 def test_csv_reads_back() -> None:
@@ -222,14 +232,17 @@ def test_the_page_sorts(tmp_path: Path) -> None:
     title = re.search(r"<title>(.*?)</title>", done.stdout)
     assert title
     names, down, up, effective = (part.split(";") for part in title[1].split("|"))
-    printed = published.paper_scores("v3", "all13").query("aligned == 'chat' and length == 131072")
-    values = dict(zip(printed["model"], printed["score"], strict=True))
-    assert len(names) == len(values) + 1
+    printed = paper.paper_scores("v3", "all13").query("aligned == 'chat' and length == 131072")
+    upstream = paper.upstream_rows().dropna(subset=[131072])
+    values = dict(zip(printed["model"], printed["score"], strict=True)) | dict(
+        zip(upstream["model"], upstream[131072], strict=True)
+    )
+    assert len(names) == len(values) + 2  # ours, and one without 128K
     assert names == sorted(names, key=str.lower)
-    assert [values[name] for name in down[:-1]] == sorted(values.values(), reverse=True)
-    assert [values[name] for name in up[:-1]] == sorted(values.values())
-    assert down[-1] == up[-1], "what is missing comes last"
-    assert effective[0] == "Gemini-1.5-Pro"
+    assert [values[name] for name in down[:-2]] == sorted(values.values(), reverse=True)
+    assert [values[name] for name in up[:-2]] == sorted(values.values())
+    assert set(down[-2:]) == set(up[-2:]), "what is missing comes last"
+    assert effective.index("Gemini-1.5-Pro") < effective.index("GPT-4")
 
 
 # --- notebook ---------------------------------------------------------------------------------------------------------
@@ -245,7 +258,7 @@ def test_notebook_of_the_paper_alone(tmp_path: Path) -> None:
     more = {"leaderboard.html", "rebuilt.csv", "exceptions.csv"}
     assert files(tmp_path / "outputs") == {f"tables/main/leaderboard/{name}" for name in tables | more}
     exceptions = pd.read_csv(tmp_path / "outputs/tables/main/leaderboard/exceptions.csv")
-    assert len(exceptions) == len(rebuild.exceptions())
+    assert len(exceptions) == len(paper.exceptions())
 
 
 def test_notebook_shows_everything_in_outputs(tmp_path: Path) -> None:
