@@ -18,10 +18,8 @@ from test_summary import scores_of
 import rulerkit as rk
 from rulerkit import claims, escape, failures
 from rulerkit.cli import main
-from rulerkit.leaderboard import boards
-from rulerkit.leaderboard import html as leaderboard_html
-from rulerkit.leaderboard import text as leaderboard_text
-from rulerkit.published import beside
+from rulerkit.leaderboard import boards, latex, markdown, page
+from rulerkit.paper import beside
 from rulerkit.view import show, show_beside, to_terminal
 
 HOSTILE = {
@@ -53,7 +51,7 @@ class Outputs:
         samples = failures.samples(labels, width=500).assign(detail=text).rename(columns={"detail": text})
         self.frames = {"samples": samples, "tidy": pd.DataFrame({text: [text], "n": [-1.5], "digits": ["-5"]})}
         self.html = {
-            "page": leaderboard_html.page([board]).text,
+            "page": page([board]).text,
             "example": show(example).text,
             "verdicts": claims.show_verdicts([verdict]).to_html(),
             "beside": show_beside(beside(summary)).to_html(),
@@ -62,12 +60,12 @@ class Outputs:
         self.markdown = {
             "leaderboard": rk.tables.table_text(summary, "markdown"),
             "tasks": rk.tables.task_table_text(summary, "m", format="markdown"),
-            "board": leaderboard_text.markdown(board),
+            "board": markdown(board),
         }
         self.latex = {
             "leaderboard": rk.tables.table_text(summary, "latex"),
             "tasks": rk.tables.task_table_text(summary, "m", format="latex"),
-            "board": leaderboard_text.latex(board),
+            "board": latex(board),
         }
         self.plain = {
             "leaderboard": rk.tables.table_text(summary),
