@@ -37,7 +37,14 @@ _HOME = {
     "by_label": "claims",
     "show": "view",
 }
-_MODULES = {"claims": "claims", "paper": "paper", "plots": "plots", "published": "paper", "tables": "tables", "view": "view"}
+_MODULES = {
+    "claims": "claims",
+    "paper": "paper",
+    "plots": "plots",
+    "published": "paper",
+    "tables": "tables",
+    "view": "view",
+}
 
 __all__ = ["__version__", *_HOME, *_MODULES]
 
