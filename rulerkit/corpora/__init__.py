@@ -136,6 +136,8 @@ def load_haystack(name: str) -> Haystack:
     with file.parsing():
         text, essays, wanted = file.content["text"], file.content.get("essays", 218), file.content.get("of", 218)
         words = text.split()
+        if not words:
+            raise ValueError("it holds no text")
         restart = min(len(text[:_FIRST_ESSAY].split()), len(words) - 1)
         known = text.encode()[: downloads.REPOSITORY_BYTES]
         if file.note is None and hashlib.sha256(known).hexdigest() == downloads.REPOSITORY_SHA256:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from faults import cases, result_or_line
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rulerkit import corpora
@@ -80,6 +80,7 @@ def first_prompt(task: str) -> Any:
 
 @cases
 @given(file=damaged())
+@example(file=("niah_single_2", downloads.ESSAYS, b'{"text": " "}'))
 def test_a_damaged_corpus_is_a_substitute_or_one_line(
     tmp_path_factory: pytest.TempPathFactory, file: tuple[str, str, bytes]
 ) -> None:
