@@ -275,4 +275,4 @@ def test_notebook_shows_everything_in_outputs(tmp_path: Path) -> None:
     rows = csv_rows((tmp_path / "outputs/tables/small/leaderboard/table_14.md").read_text(encoding="utf-8"))
     ours = {row["Models"].partition(" (ours, small")[0]: row for row in rows if " (ours, small" in row["Models"]}
     assert set(ours) == {"reader (4K window)", "mute reader", "perfect reader"}
-    assert ours["perfect reader"]["4K"].startswith("**100.0 [")
+    assert ours["perfect reader"]["4K"].startswith("**100.0** [")
