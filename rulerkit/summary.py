@@ -286,7 +286,8 @@ class _Group:
         begun = sum(row["n"] > 0 for row in cells)
         if begun < len(self.tasks):
             return f"{begun}/{len(self.tasks)} tasks"
-        return str(min(cells, key=lambda row: row["n"] / row["wanted"])["have"])
+        incomplete = [row for row in cells if not row["complete"]]
+        return min(incomplete, key=lambda row: row["n"] / row["wanted"])["have"] if incomplete else ""
 
     def model_row(self) -> dict[str, Any]:
         values: dict[str, float] = {}

@@ -34,6 +34,7 @@ from rulerkit.compare import (
     smallest_loss,
 )
 from rulerkit.errors import UserError
+from rulerkit.inference.store import row_line
 from rulerkit.plots.compare_plots import differences_by_task
 
 TASKS = ["niah_multikey_1", "vt", "qa_1"]
@@ -64,7 +65,7 @@ def outputs(made: Path, tmp_path: Path) -> Path:
 def change(path: Path, **entries: Any) -> None:
     """Change every row of a prediction file."""
     rows = [json.loads(line) | entries for line in path.read_text(encoding="utf-8").splitlines()]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    path.write_bytes(b"".join(row_line({k: v for k, v in row.items() if k != "checksum"}) for row in rows))
 
 
 def record(path: Path, section: str, **entries: Any) -> None:

@@ -90,6 +90,13 @@ def plan(
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Time a few short examples with the model, here, and extrapolate.")
     ] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="In place of cost: the examples that `rulerkit compare` will need.")
+    ] = False,
+    margin: Annotated[float, typer.Option(help="With --compare: the margin in points.")] = 1.0,
+    flips: Annotated[
+        float, typer.Option(help="With --compare: the share of answers that changes each way by chance.")
+    ] = 0.02,
 ) -> None:
     """Tell what a study costs before it is run: tokens, FLOPs, KV cache, requests that fit, hours per cell.
 
@@ -97,6 +104,13 @@ def plan(
     """
     from rulerkit.plan import card, plan_study
 
+    if compare:
+        from rulerkit.compare import power_text
+        from rulerkit.studies import load_files, study
+
+        asked = study(load_files(files or []) | settings_of(settings))
+        echo(power_text(len(asked.tasks), len(asked.lengths), asked.num_examples, margin, flips))
+        return
     asked = _study(files or [], settings)
     plans = plan_study(asked, card(gpu, memory), params, mfu, calibrate, _gpus_per_node(), replicas)
     echo("\n\n".join(each.text() for each in plans))
