@@ -142,7 +142,8 @@ def judge(
     value, low, high = interval
     holds = at_least < low and high < at_most
     fails = high < (at_least if fails_below is None else fails_below) or low > at_most
-    return Verdict(claim, HOLDS if holds else FAILS if fails else UNKNOWN, f"{seen}{value:.4g} [{low:.4g}, {high:.4g}]")
+    shown = "{:g} [{:g}, {:g}]".format(*(round(number, 2) for number in (value, low, high)))
+    return Verdict(claim, HOLDS if holds else FAILS if fails else UNKNOWN, seen + shown)
 
 
 Part = tuple[float, "pd.DataFrame"]
@@ -176,9 +177,9 @@ def weighted(
 ) -> Verdict:
     """The sum of weight times mean score over parts lies between `at_least` and `at_most` points."""
     if any(rows.empty for _, rows in parts):
-        return Verdict(claim, NOT_APPLICABLE, f"{seen}not asked")
+        return Verdict(claim, NOT_APPLICABLE, "not asked")
     if any(rows["score"].isna().any() for _, rows in parts):
-        return Verdict(claim, UNKNOWN, f"{seen}answers are missing")
+        return Verdict(claim, UNKNOWN, "answers are missing")
     fails_below = NEGLIGIBLE if at_least == 0 else at_least
     return judge(claim, estimate(parts, confidence), at_least, at_most, seen, fails_below)
 
@@ -245,22 +246,22 @@ def falls(claim: str, rows: "pd.DataFrame", by: str | Mapping[str, Any], steadil
     groups = _groups(rows, by)
     if len(groups) < 2:
         return Verdict(claim, NOT_APPLICABLE, f"only {', '.join(groups) or 'nothing'} to compare")
+    if any(group["score"].isna().any() for group in groups.values()):
+        return Verdict(claim, UNKNOWN, "answers are missing")
     names, means = list(groups), list(groups.values())
     whole = lower(claim, means[-1], means[0])
-    verdict, seen = whole.verdict, f"{names[0]} to {names[-1]} {whole.seen}"
-    if verdict == UNKNOWN and any(group["score"].isna().any() for group in means):
-        return Verdict(claim, UNKNOWN, seen)
+    seen = f"{names[0]} to {names[-1]} {whole.seen}"
     steps = [estimate([(1, a), (-1, b)], 1 - 0.05 / (len(means) - 1)) for a, b in pairwise(means)]
     rises = [
         f"{a} to {b} lower by {step}" for step, (a, b) in zip(steps, pairwise(names), strict=True) if step.high < 0
     ]
     if rises:
         return Verdict(claim, FAILS, "; ".join([seen, *rises]))
-    if steadily and verdict == HOLDS and len(means) > 2:
+    if steadily and whole.verdict == HOLDS and len(means) > 2:
         i = max(range(len(steps)), key=lambda step: steps[step].value)
         parts = [(1.0, means[0]), (-1.0, means[-1]), (-1.0, means[i]), (1.0, means[i + 1])]
         return weighted(claim, parts, seen=f"{seen}; without {names[i]} to {names[i + 1]} ")
-    return Verdict(claim, verdict, seen)
+    return Verdict(claim, whole.verdict, seen)
 
 
 def abrupt(claim: str, rows: "pd.DataFrame", beyond: float) -> Verdict:
@@ -326,8 +327,9 @@ def every(claim: str, parts: Sequence[Verdict]) -> Verdict:
 
 
 def some(claim: str, parts: Sequence[Verdict]) -> Verdict:
-    """At least one part holds."""
-    return among(claim, parts, at_least=1 / max(1, len(parts)))
+    """At least one part holds; those that do are shown."""
+    holding = [part for part in parts if part.verdict == HOLDS]
+    return among(claim, holding or parts, at_least=1 / max(1, len(parts)))
 
 
 # --- shares of errors -------------------------------------------------------------------------------------------------

@@ -359,6 +359,6 @@ def test_the_notebook_finds_what_is_planted(tmp_path: Path) -> None:
     assert found.loc["cwe-demonstration_False", 12288, "copied beginning"]["share"] > 0.7
     verdicts = pd.read_csv(tables / "reader-failing-claims.csv").set_index("claim")["verdict"]
     copies = next(claim for claim in verdicts.index if claim.startswith("Common words: most"))
-    assert verdicts[copies] == "holds"
+    assert verdicts[copies] == "cannot be judged with this data", "12 answers do not show that copies are rare"
     assert len(pd.read_csv(tables / "reader-failing-samples.csv")) > 5
     assert {path.suffix for path in (tmp_path / "figures/main/12_failures").iterdir()} == {".pdf", ".png"}
