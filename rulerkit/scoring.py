@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zipfile import BadZipFile
 
-from rulerkit.errors import UserError, unknown
+from rulerkit.errors import UserError
 from rulerkit.inference.cells import Cell, Report, stamp
 from rulerkit.tasks import CATEGORIES as CATEGORIES
 from rulerkit.tasks import THIRTEEN as THIRTEEN
-from rulerkit.tasks.base import string_match_all as string_match_all
-from rulerkit.tasks.base import string_match_part as string_match_part
+from rulerkit.tasks import family_of, judging
+from rulerkit.tasks.judging import named_items as named_items
+from rulerkit.tasks.judging import string_match_all as string_match_all
+from rulerkit.tasks.judging import string_match_part as string_match_part
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,13 +33,7 @@ if TYPE_CHECKING:
 OTHER_NAMES = {"qa_squad": "qa_1", "qa_hotpot": "qa_2", "qa_hotpotqa": "qa_2"}
 """What others call a task of ours; lm-evaluation-harness also writes `ruler_` before the name."""
 
-_FAMILY = re.compile(r"(niah|vt|cwe|fwe|qa)(?![a-zA-Z])")
-_CATEGORY = {"niah": "niah", "vt": "vt", "cwe": "aggregation", "fwe": "aggregation", "qa": "qa"}
 _CONTROL = re.compile(r"[\x00-\x1f]")
-_FEW_BORDERS = re.compile(r"[,;\n]")
-_OTHER_BORDERS = re.compile(r"and\s|(?<!\d)\d{1,3}[.)]\s")
-_ITEM_BORDER = re.compile(r"[,;\n]|\s+and\s+|(?:^|(?<=\s))(?:and\s+|\d{1,3}[.)](?=\s))")
-_AROUND_ITEM = string.whitespace + "\"'`*.“”‘’"
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -59,9 +55,7 @@ def task_name(name: str) -> str:
 
 def category(task: str) -> str:
     """'niah', 'vt', 'aggregation' or 'qa', by the first letters of a task's name, so that variants have one too."""
-    if found := _FAMILY.match(task):
-        return _CATEGORY[found[1]]
-    raise unknown("task", task, THIRTEEN, "Other names must begin with niah, vt, cwe, fwe or qa; --task names it")
+    return family_of(task).category
 
 
 def cut_thought(prediction: str) -> bool:
@@ -78,13 +72,6 @@ def clean(prediction: str, thinking: bool = False) -> str:
     if thinking:
         prediction = prediction.rpartition("</think>")[2]
     return _CONTROL.sub("\n", prediction.strip()).strip()
-
-
-def named_items(prediction: str) -> list[str]:
-    """The distinct items that a prediction lists, lower case, in order: without numbering, quotes and full stops."""
-    border = _ITEM_BORDER if _OTHER_BORDERS.search(prediction) else _FEW_BORDERS  # which is ten times as fast
-    items = (item.strip(_AROUND_ITEM).lower() for item in border.split(prediction))
-    return list(dict.fromkeys(item for item in items if item))
 
 
 def strict_items(prediction: str, references: Iterable[str]) -> Strict:
@@ -287,7 +274,8 @@ def _read_cache(file: Path) -> dict[str, dict[str, Any]]:
 @cache
 def _code_version() -> str:
     """A digest of the code that judges: what other code judged is judged again."""
-    return sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+    files = (Path(__file__), Path(judging.__file__))
+    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
 def _judged(cell: Cell) -> Judged:

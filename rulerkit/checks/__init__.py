@@ -113,13 +113,12 @@ def fill(case: Case) -> Finding | None:
     share = (len(example.ids) + example.max_new_tokens + case.form.thinking_tokens) / example.length
     if share >= LEAST_FILL:
         return Finding(OK, "fill", f"{100 * share:.1f} %")
-    coarse = case.task.category == "qa" and example.length < _COARSE_BELOW
-    return Finding(
-        NOTE if coarse else FAIL,
-        "fill",
-        f"{100 * share:.1f} % of {example.length} tokens",
-        "documents are coarse at short lengths" if coarse else "generate the examples with this model's own tokenizer",
-    )
+    advice, level = "generate the examples with this model's own tokenizer", FAIL
+    if case.task.category == "qa" and example.length < _COARSE_BELOW:
+        advice, level = "documents are coarse at short lengths", NOTE
+    if case.task.protocol == "paper":
+        advice, level = "the protocol paper keeps one layout for all examples, as upstream does", NOTE
+    return Finding(level, "fill", f"{100 * share:.1f} % of {example.length} tokens", advice)
 
 
 def length(case: Case) -> Finding | None:

@@ -13,21 +13,13 @@ from statistics import mean, pstdev
 from rulerkit.checks import FAIL, LEAST_FILL, NOTE, OK, Finding
 from rulerkit.checks.audit_rows import Audited, Row, read_rows
 from rulerkit.scoring import clean, string_match_all, string_match_part
+from rulerkit.tasks import Task
 from rulerkit.tokenizers import Tokenizer
 
 MIN_ROWS = 8
 """Rows from which on places and layouts are compared with one another."""
 _POOR_FILL = 0.9
 _SAME = 0.5  # share of rows with the needle at one place from which on that place is fixed
-_ENDINGS = {
-    "niah": r"mentioned in the provided text (?:is|are)",
-    "vt": r"are ass(?:ig|gi)ned the value \S+ they are:",
-    "cwe": r"appear most often in the list are:",
-    "fwe": r"frequently appeared words are:",
-    "qa": r"Answer:",
-}
-_CLOSING = {"qa": 200}  # characters at the end in which the answer prefix is looked for, where 600 hold too much
-_OPENINGS = {"vt": "Memorize and track the chain(s)", "cwe": "Below is a numbered list of words"}
 _BOS = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "<BOS_TOKEN>", "<｜begin▁of▁sentence｜>")
 _NO_WORDS = ("yes", "no", "noanswer")  # answers that stand in no document
 
@@ -100,13 +92,13 @@ def own_scores(cell: Audited) -> Finding | None:
     told = [(r, r.score, clean(r.prediction)) for r in cell.rows if r.score is not None and r.prediction is not None]
     if not told:
         return None
-    right = string_match_part if cell.family == "qa" else string_match_all
+    right = string_match_part if cell.family.match == "part" else string_match_all
     off = [(row, s, said) for row, s, said in told if row.references and abs(s - right(said, row.references)) > 1e-6]
     if not off:
         return Finding(OK, "own scores", f"{len(told)} as we score")
     rows = [row for row, _, _ in off]
     averaged = all(abs(s - string_match_all(said, row.references)) < 1e-6 for row, s, said in off)
-    if cell.family == "qa" and averaged:
+    if cell.family.match == "part" and averaged:
         lost = sum(right(said, row.references) - s for row, s, said in off) / len(told)
         effect = f"the file's score is {100 * lost:.1f} points too low: score it anew (`rulerkit score`)"
         return _finding("own scores", "the mean over references", rows, len(told), effect)
@@ -143,14 +135,16 @@ def fill(cell: Audited) -> Finding | None:
 
 def capped_list(cell: Audited) -> Finding | None:
     """The list of common words goes on to the end of the length."""
-    if cell.family != "cwe" or not cell.counted:
-        return None
-    short = [row for row, tokens in cell.counted if tokens < _POOR_FILL * cell.length and row.text]
+    short = [row for row, tokens in cell.counted if tokens < _POOR_FILL * cell.length and _is_numbered(cell, row.text)]
     if not short:
         return None
-    entries = max(len(re.findall(r"\d+\. ", row.text or "")) for row in short)
+    entries = max(len(cell.family.listed_words(row.text or "") or ()) for row in short)
     effect = "longer lengths are no harder: this list stopped growing"
     return _finding("capped list", f"a list that ends early ({entries} entries)", short, len(cell.counted), effect)
+
+
+def _is_numbered(cell: Audited, text: str | None) -> bool:
+    return bool(text and cell.family.listed_words(text) and re.search(r"(^|\n)1\. ", text))
 
 
 def file_count(cell: Audited) -> Finding | None:
@@ -170,7 +164,7 @@ def file_count(cell: Audited) -> Finding | None:
 
 def references(cell: Audited) -> Finding | None:
     """What is asked for stands in the context."""
-    part = cell.family == "qa"
+    part = cell.family.match == "part"
     bad = []
     for row, text in cell.texts:
         low = text.lower()
@@ -188,7 +182,7 @@ def references(cell: Audited) -> Finding | None:
 
 def demonstration(cell: Audited) -> Finding | None:
     """Variable tracking and common words come with a solved example."""
-    opening = _OPENINGS.get(cell.family)
+    opening = cell.family.demonstration_opening.strip()
     if not opening or not cell.texts:
         return None
     if bare := [row for row, text in cell.texts if text.count(opening) < 2]:
@@ -201,13 +195,13 @@ def prefix(cell: Audited) -> Finding | None:
     """The answer prefix ends the prompt, once, with its blanks."""
     lost, twice, stripped = [], [], []
     for row, text in cell.texts:
-        closing = text[-_CLOSING.get(cell.family, 600) :].rpartition("?")[2]
-        count = len(re.findall(_ENDINGS[cell.family], closing))
-        if not count:
+        closing = text[-cell.family.answer_prefix_within :].rpartition("?")[2]
+        prefixes = list(re.finditer(cell.family.answer_prefix_form, closing))
+        if not prefixes:
             lost.append(row)
-        elif count > 1:
+        elif len(prefixes) > 1:
             twice.append(row)
-        elif (row.prefix and row.prefix[0] != " ") or (cell.family == "vt" and text.endswith("they are:")):
+        elif (row.prefix and row.prefix[0] != " ") or "" in prefixes[0].groups():
             stripped.append(row)
     for rows, what, effect, level in (
         (lost, "no answer prefix at the end", "chat models then explain and are cut: scores fall", FAIL),
@@ -237,31 +231,28 @@ def positions(cell: Audited) -> Finding | None:
     places = [(row, place) for row in cell.rows if (place := _place(cell, row)) is not None]
     if len(places) < MIN_ROWS:
         return None
-    values = [p for _, p in places]
-    place, count = Counter(values).most_common(1)[0]
-    name = f"document {place:.0f}" if cell.family == "qa" else f"{place:.0f} % of the prompt"
-    same = [row for row, p in places if p == place]
+    values = [value for _, (value, _) in places]
+    (usual, name), count = Counter(place for _, place in places).most_common(1)[0]
+    same = [row for row, (value, _) in places if value == usual]
     if count > _SAME * len(places) or pstdev(values) < 1:
         effect = "a model that only reads there scores as well: shuffle per example"
         return _finding("positions", f"the answer at {name}", same, len(places), effect)
     return Finding(OK, "positions", f"{len(set(values))} places in {len(places)} rows")
 
 
-def _place(cell: Audited, row: Row) -> float | None:
-    """Where the first reference stands: the number of its document, else percent of the prompt."""
-    if row.text is None:
-        return None if row.depth is None or cell.family in ("cwe", "fwe", "qa") else float(round(row.depth))
-    if cell.family == "qa":
-        documents = re.split(r"Document (\d+):\n", row.text)
-        held = zip(documents[1::2], documents[2::2], strict=True)
-        return next((float(n) for n, d in held if any(r.lower() in d.lower() for r in row.references)), None)
-    found = [at for ref in row.references if (at := row.text.find(ref)) >= 0]
-    return float(round(100 * min(found) / len(row.text))) if found and cell.family in ("niah", "vt") else None
+def _place(cell: Audited, row: Row) -> tuple[float, str] | None:
+    """Where the answer stands, as its family tells it; in our predictions, which hold no prompt, the depth of a needle."""
+    if row.text is not None:
+        return cell.family.place(row.text, row.references)
+    if row.depth is None or cell.family.place is not Task.place:
+        return None
+    return round(row.depth), f"{row.depth:.0f} % of the context"
 
 
 def layouts(cell: Audited) -> Finding | None:
     """Lists are shuffled anew in every example."""
-    patterns = [(row, _layout(cell, text)) for row, text in cell.texts] if cell.family in ("cwe", "fwe") else []
+    listed = [(row, cell.family.listed_words(text)) for row, text in cell.texts]
+    patterns = [(row, _layout(words)) for row, words in listed if words is not None]
     if len(patterns) < MIN_ROWS:
         return None
     count = Counter(pattern for _, pattern in patterns)
@@ -272,12 +263,8 @@ def layouts(cell: Audited) -> Finding | None:
     return _finding("layouts", f"only {len(count)} orders of words", again, len(patterns), effect)
 
 
-def _layout(cell: Audited, text: str) -> tuple[int, ...]:
+def _layout(words: list[str]) -> tuple[int, ...]:
     """The order of a list whatever its words are: for each entry when its word first came."""
-    if cell.family == "cwe":
-        words = re.findall(r"\d+\. (\S+)", text[text.rfind(_OPENINGS["cwe"]) :].rpartition("\nQuestion:")[0])
-    else:
-        words = text.partition("coded words. ")[2].rpartition("\nQuestion:")[0].split()
     first: dict[str, int] = {}
     return tuple(first.setdefault(word, len(first)) for word in words[:400])
 

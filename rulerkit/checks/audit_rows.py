@@ -10,11 +10,10 @@ from rulerkit.errors import UserError
 from rulerkit.foreign import json_lines as json_lines
 from rulerkit.foreign import told_length as told_length
 from rulerkit.inference.cells import load_cell
-from rulerkit.scoring import category, task_name
-from rulerkit.tasks import TASKS
+from rulerkit.scoring import task_name
+from rulerkit.tasks import TASKS, Task, family_of
 from rulerkit.tokenizers import Tokenizer
 
-_ANSWER_TOKENS = {"niah": 128, "vt": 30, "cwe": 120, "fwe": 50, "qa": 32}
 _MOST_COUNTED = 60  # rows whose tokens are counted: half a second each at 128K
 
 
@@ -59,10 +58,9 @@ class Audited:
     tokenizer: Tokenizer
 
     @property
-    def family(self) -> str:
-        """`niah`, `vt`, `cwe`, `fwe` or `qa`."""
-        kind = category(self.task)
-        return self.task[:3] if kind == "aggregation" else kind
+    def family(self) -> type[Task]:
+        """The family, by the task's name."""
+        return family_of(self.task)
 
     @property
     def texts(self) -> list[tuple[Row, str]]:
@@ -83,7 +81,7 @@ class Audited:
     @property
     def answer_tokens(self) -> int:
         """The benchmark's number of tokens for an answer."""
-        return TASKS[self.task].answer_tokens if self.task in TASKS else _ANSWER_TOKENS[self.family]
+        return (TASKS.get(self.task) or self.family(name=self.task)).answer_tokens
 
     def _count(self, text: str) -> int:
         token = self.tokenizer

@@ -23,18 +23,22 @@ _LOOKS = {  # what is alike in kind shares a colour
     "copied demonstration": (_RED, _PLAIN),
     "copied beginning": (_RED, _LINES),
     "parametric words": (_PINK, _PLAIN),
-    "no-context answer": (_PINK, _LINES),
     "duplicated values": (_ORANGE, _LINES),
     "near distractor": (_BLUE, _PLAIN),
     "other key": (_BLUE, _LINES),
+    "incomplete uuid": (_SKY, _PLAIN),
     "wrong chain": (_GREEN, _PLAIN),
     "less frequent word": (_GREEN, _LINES),
+    "no-context answer": (_PINK, _LINES),
     "other document": (_GREEN, _DOTS),
-    "incomplete uuid": (_SKY, _PLAIN),
     "cut off": (_BLACK, _LINES),
     "partial": (_ORANGE, _PLAIN),
     "nothing recognised": (_GREY, _DOTS),
 }
+
+
+_OTHER_LOOK = (_SKY, _LINES)
+"""How the labels of further families look."""
 
 
 def failures_by_length(shares: "pd.DataFrame", note: str = "") -> "list[Axes]":
@@ -95,7 +99,7 @@ def _stack(panel: "Axes", own: "pd.DataFrame", kinds: list[str]) -> None:
 
 
 def _look(kind: str) -> dict[str, Any]:
-    color, hatch = _LOOKS[kind]
+    color, hatch = _LOOKS.get(kind, _OTHER_LOOK)
     return {"facecolor": color, "hatch": hatch, "edgecolor": "white", "linewidth": 0.3}
 
 

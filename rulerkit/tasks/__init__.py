@@ -44,7 +44,7 @@ TASKS: dict[str, Task] = {task.name: task for task in _ALL}
 THIRTEEN: tuple[str, ...] = tuple(TASKS)[:13]
 CATEGORIES: tuple[str, ...] = ("niah", "vt", "aggregation", "qa")
 
-__all__ = ["CATEGORIES", "FAMILIES", "TASKS", "THIRTEEN", "Task", "read_answer", "read_prompt", "task"]
+__all__ = ["CATEGORIES", "FAMILIES", "TASKS", "THIRTEEN", "Task", "family_of", "read_answer", "read_prompt", "task"]
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
@@ -80,6 +80,15 @@ def task(spec: str | Mapping[str, Any] | Task, protocol: str = "clean", edition:
             f"the task name {shortened(name)} cannot name a folder: give a `name` of at most 200 letters, digits, . _ and -"
         )
     return replace(variant, name=name)
+
+
+def family_of(name: str) -> type[Task]:
+    """The family of a task that a file of ours or of others names, by the first letters of the name."""
+    for family in FAMILIES:
+        if re.match(rf"{family.short_name}(?![a-zA-Z])", name):
+            return family
+    names = ", ".join(family.short_name for family in FAMILIES)
+    raise unknown("task", name, THIRTEEN, f"Other names must begin with one of {names}; --task names it")
 
 
 def read_prompt(text: str) -> Reading | None:

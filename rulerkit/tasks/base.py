@@ -14,6 +14,7 @@ from rulerkit.corpora import STAND_INS, Source
 from rulerkit.errors import UserError, shortened, unknown
 from rulerkit.example import Draft, Draw, Piece, Room
 from rulerkit.paths import cache_dir
+from rulerkit.tasks.judging import Rule, string_match_all, string_match_part
 from rulerkit.tokenizers.pieces import RULES, PieceEncoder
 from rulerkit.tokenizers.units import Units
 
@@ -60,8 +61,9 @@ class Reading:
 class Task(ABC):
     """One named setting of a family: a value.
 
-    A family is a subclass with typed knobs. It says what is asked (`draft`), fills the context up to a token budget
-    (`fill`), knows how an answer is judged (`match`) and how a reference reader finds it (`read`).
+    A family is a subclass with typed knobs, in one file that holds all that knows the family's text: what is asked
+    (`draft`), how the context is filled up to a token budget (`fill`), how an answer is judged (`match`, `failure_rules`),
+    how a reference reader finds it (`read`), and what an audit of files checks (`short_name` and what follows it).
     """
 
     family: ClassVar[str]
@@ -72,6 +74,16 @@ class Task(ABC):
     """The knob that names a corpus, where the family reads one."""
     choices: ClassVar[dict[str, tuple[str, ...]]] = {}
     """What the knobs that are names may be."""
+    failure_rules: ClassVar[tuple[Rule, ...]] = ()
+    """The rules for what goes wrong in this family alone, in the order in which they are tried."""
+    short_name: ClassVar[str]
+    """The first letters of the names of all tasks of this family, in our files and in those of others."""
+    answer_prefix_form: ClassVar[str]
+    """A regular expression for the answer prefix; its group, where it has one, is the blank that ends it."""
+    answer_prefix_within: ClassVar[int] = 600
+    """In how many characters at the end of a prompt the answer prefix is searched."""
+    demonstration_opening: ClassVar[str] = ""
+    """How the task and its demonstration begin, where a prompt of the benchmark has a demonstration."""
 
     name: str
     edition: str = "2025"
@@ -151,6 +163,24 @@ class Task(ABC):
         """The names of the settings that a variant of this task may change."""
         return [field.name for field in fields(cls) if field.name not in ("name", "protocol")]
 
+    def baselines(self) -> list["Task"]:
+        """The variants that tell why an answer of this task is wrong: without demonstration, without context."""
+        return []
+
+    @staticmethod
+    def place(text: str, references: Sequence[str]) -> tuple[float, str] | None:
+        """Where the answer stands in the text of a prompt, and in words; None where it has no place."""
+        starts = [start for reference in references if (start := text.find(reference)) >= 0]
+        if not starts:
+            return None
+        percent = round(100 * min(starts) / len(text))
+        return percent, f"{percent} % of the prompt"
+
+    @staticmethod
+    def listed_words(text: str) -> list[str] | None:
+        """The words of a list in the text of a prompt, whose order an audit compares; None where there is no list."""
+        return None
+
     def sources(self) -> dict[str, Source]:
         """The corpora that this task reads, by knob."""
         return {}
@@ -170,19 +200,6 @@ class Task(ABC):
         names = STAND_INS if kind == "builtin" else {stand_in: name for name, stand_in in STAND_INS.items()}
         corpus = getattr(self, self.corpus_knob)
         return replace(self, **{self.corpus_knob: names.get(corpus, corpus)})
-
-
-def string_match_all(prediction: str, references: Iterable[str]) -> float:
-    """Share (0..1) of the references that occur in the prediction, whatever their case: niah, vt, cwe, fwe."""
-    answer = prediction.lower()
-    present = [reference.lower() in answer for reference in references]
-    return sum(present) / len(present)
-
-
-def string_match_part(prediction: str, references: Iterable[str]) -> float:
-    """1 if any of the references occurs in the prediction, whatever its case, else 0: question answering."""
-    answer = prediction.lower()
-    return float(any(reference.lower() in answer for reference in references))
 
 
 def in_proportion(tokens: int, asked: int, usual: int) -> int:

@@ -15,6 +15,7 @@ from rulerkit.corpora import load_words
 from rulerkit.errors import UserError
 from rulerkit.example import Draft, Draw, Passage, Piece, Room, passage, run_of_words
 from rulerkit.tasks.base import Reading, Task, in_proportion, kept_units, shuffled_alike, too_short
+from rulerkit.tasks.judging import LESS_FREQUENT_WORD, Rule
 from rulerkit.tokenizers.pieces import PieceEncoder
 from rulerkit.tokenizers.units import Units, interleave
 
@@ -38,6 +39,11 @@ class CommonWords(Task):
     family: ClassVar[str] = "common_words"
     category: ClassVar[str] = "aggregation"
     match: ClassVar[str] = "all"
+
+    short_name: ClassVar[str] = "cwe"
+    answer_prefix_form: ClassVar[str] = "appear most often in the list are:"
+    demonstration_opening: ClassVar[str] = _OPENING
+    failure_rules: ClassVar[tuple[Rule, ...]] = (LESS_FREQUENT_WORD,)
 
     freq_cw: int = 30
     freq_ucw: int = 3
@@ -139,6 +145,19 @@ class CommonWords(Task):
                 yield texts[2 * i] + texts[2 * i + 1], "needle" if word in asked else "haystack", count
 
         return run_of_words("".join(texts), ids, entries)
+
+    def baselines(self) -> list[Task]:
+        if not self.demonstration:
+            return []
+        return [replace(self, demonstration=False, name=f"{self.name}-demonstration_False")]
+
+    @staticmethod
+    def place(text: str, references: Sequence[str]) -> None:
+        return None
+
+    @staticmethod
+    def listed_words(text: str) -> list[str]:
+        return re.findall(r"\d+\. (\S+)", text[text.rfind(_OPENING.strip()) :].rpartition("\nQuestion:")[0])
 
     @staticmethod
     def read(text: str) -> Reading | None:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from random import Random
@@ -14,6 +14,7 @@ import numpy as np
 from rulerkit.errors import UserError
 from rulerkit.example import Draft, Draw, Piece, Room, passage, run_of_words
 from rulerkit.tasks.base import Reading, Task, from_words, in_proportion, in_words, too_short
+from rulerkit.tasks.judging import LESS_FREQUENT_WORD, Rule
 from rulerkit.tasks.pools import pool_size
 from rulerkit.tokenizers.pieces import PieceEncoder
 from rulerkit.tokenizers.units import Units
@@ -43,6 +44,10 @@ class FrequentWords(Task):
     family: ClassVar[str] = "frequent_words"
     category: ClassVar[str] = "aggregation"
     match: ClassVar[str] = "all"
+
+    short_name: ClassVar[str] = "fwe"
+    answer_prefix_form: ClassVar[str] = "frequently appeared words are:"
+    failure_rules: ClassVar[tuple[Rule, ...]] = (LESS_FREQUENT_WORD,)
 
     alpha: float = 2.0
     k: int = 3
@@ -110,6 +115,14 @@ class FrequentWords(Task):
             if piece.num_tokens <= room.left:
                 return [piece]
         raise too_short(self, room, 2 * int(per_word[: self.k + 1].sum()))
+
+    @staticmethod
+    def place(text: str, references: Sequence[str]) -> None:
+        return None
+
+    @staticmethod
+    def listed_words(text: str) -> list[str]:
+        return text.partition("coded words. ")[2].rpartition("\nQuestion:")[0].split()
 
     @staticmethod
     def read(text: str) -> Reading | None:

@@ -13,6 +13,7 @@ from rulerkit.corpora import Source, load_haystack, load_words
 from rulerkit.errors import UserError
 from rulerkit.example import Draft, Draw, Passage, Piece, Room, passage
 from rulerkit.tasks.base import MOST, Reading, Task, in_proportion, kept_units, too_short
+from rulerkit.tasks.judging import JudgedAnswer, Rule, named_items
 from rulerkit.tasks.noise import Item, fill_with_noise
 from rulerkit.tasks.pools import fill_with_lines, pool_size
 from rulerkit.tokenizers.pieces import PieceEncoder
@@ -32,6 +33,9 @@ _SEVERAL = (
 )
 _EVEN_DEPTHS = 40
 _KINDS = ("words", "numbers", "uuids")
+NEAR = 256
+"""How many tokens from the needle asked for a distractor may stand to be near it: about ten lines of needles."""
+_SHORTEST_UUID = 8
 NEEDLE = "One of the special magic {types} for {key} is: {value}."
 
 
@@ -49,6 +53,22 @@ class Needles(Task):
         "value": _KINDS,
         "depths": ("free", "even"),
     }
+
+    short_name: ClassVar[str] = "niah"
+    answer_prefix_form: ClassVar[str] = r"mentioned in the provided text (?:is|are)"
+    failure_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "near distractor",
+            f"The value of another key whose needle stands within {NEAR} tokens of the one asked for.",
+            lambda answer: _value_of_other_key(answer, NEAR),
+        ),
+        Rule("other key", "The value of another key, from farther away.", lambda answer: _value_of_other_key(answer)),
+        Rule(
+            "incomplete uuid",
+            "A part of the UUID asked for, not all of its 32 digits.",
+            lambda answer: _incomplete_uuid(answer),
+        ),
+    )
 
     haystack: str = "essay"
     key: str = "words"
@@ -149,6 +169,34 @@ class Needles(Task):
 
 def _line(needle: Passage) -> Passage:
     return Passage(needle.role, (*needle.parts[:-1], needle.parts[-1] + "\n"), needle.key, needle.value)
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+def _value_of_other_key(answer: JudgedAnswer, within: int | None = None) -> str | None:
+    """The value of a key not asked for that was written, nearest to a needle that was missed."""
+    written = {*answer.words, *(item.strip(".") for item in named_items(answer.text))}
+    missed = [start for piece, start in answer.needles if piece.role == "needle" and piece.value in answer.missing]
+    distances = [
+        (min(abs(start - needle) for needle in missed), str(piece.value))
+        for piece, start in answer.needles
+        if missed and piece.role == "distractor" and (piece.value or "").lower() in written
+    ]
+    distance, value = min(distances, key=lambda pair: pair[0], default=(None, ""))
+    if distance is None or (within is not None and distance > within):
+        return None
+    return f"{value}, {distance} tokens from the needle"
+
+
+def _incomplete_uuid(answer: JudgedAnswer) -> str | None:
+    wanted = [r.replace("-", "").lower() for r in answer.missing if re.fullmatch(r"[0-9a-fA-F-]{36}", r)]
+    for run in re.findall(rf"[0-9a-f-]{{{_SHORTEST_UUID},}}", answer.text.lower()):
+        digits = run.replace("-", "")
+        for whole in wanted:
+            if len(digits) < len(whole) and (digits in whole or digits[:_SHORTEST_UUID] == whole[:_SHORTEST_UUID]):
+                return str(run)
+    return None
 
 
 # --- keys and values --------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Question answering among distractors (paper, section 3.4): SQuAD and HotpotQA, or their invented stand-ins."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain
 from random import Random
@@ -14,6 +15,7 @@ from rulerkit.errors import UserError
 from rulerkit.example import Draft, Draw, Piece, Room, passage
 from rulerkit.prompt_format import DIRECT
 from rulerkit.tasks.base import Reading, Task, kept_units, shuffled_alike, too_short
+from rulerkit.tasks.judging import JudgedAnswer, Rule
 from rulerkit.tokenizers.pieces import PieceEncoder
 from rulerkit.tokenizers.units import Units
 
@@ -48,6 +50,22 @@ class QuestionAnswering(Task):
         "dataset": ("squad", "hotpotqa", "fictional", "fictional_two_hop"),
         "context": ("documents", "none"),
     }
+
+    short_name: ClassVar[str] = "qa"
+    answer_prefix_form: ClassVar[str] = "Answer:"
+    answer_prefix_within: ClassVar[int] = 200
+    failure_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "no-context answer",
+            "A wrong answer, the same that the model gives to the question alone.",
+            lambda answer: _answer_without_context(answer),
+        ),
+        Rule(
+            "other document",
+            "What was written stands in a document that does not hold the answer.",
+            lambda answer: _other_document(answer),
+        ),
+    )
 
     dataset: str = "squad"
     context: str = "documents"
@@ -97,6 +115,17 @@ class QuestionAnswering(Task):
             )
             for i, document in enumerate(order)
         ]
+
+    def baselines(self) -> list[Task]:
+        return [] if self.context == "none" else [replace(self, context="none", name=f"{self.name}-context_none")]
+
+    @staticmethod
+    def place(text: str, references: Sequence[str]) -> tuple[float, str] | None:
+        parts = re.split(r"Document (\d+):\n", text)
+        for number, document in zip(parts[1::2], parts[2::2], strict=True):
+            if any(reference.lower() in document.lower() for reference in references):
+                return float(number), f"document {number}"
+        return None
 
     @staticmethod
     def read(text: str) -> Reading | None:
@@ -187,6 +216,25 @@ class QuestionAnswering(Task):
         chosen += rest[:keep].tolist()
         left -= int(costs[keep - 1]) if keep else 0
         return chosen + _last_ones(rest[keep:], left, len(gold) + len(chosen), bodies, headers)
+
+
+def _answer_without_context(answer: JudgedAnswer) -> str | None:
+    if not answer.without_context or answer.settings.get("context") == "none":
+        return None
+    return answer.without_context if _plain(answer.without_context) == _plain(answer.text) else None
+
+
+def _other_document(answer: JudgedAnswer) -> str | None:
+    if not (written := _plain(answer.text)):
+        return None
+    documents = (block for block in answer.example.blocks[slice(*answer.example.context)] if block.role != "needle")
+    with_answer = (block for block in documents if f" {written} " in f" {_plain(block.text)} ")
+    return next((block.text.partition("\n")[0].strip(":") for block in with_answer), None)
+
+
+def _plain(text: str) -> str:
+    """Words alone, lower case, without articles and punctuation."""
+    return " ".join(word for word in re.findall(r"\w+", text.lower()) if word not in ("a", "an", "the"))
 
 
 def _known_answer(documents_text: str, question: str) -> str:

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from rulerkit.example import Draft, Draw, Passage, Piece, Room, passage
 from rulerkit.tasks.base import Reading, Task, in_proportion, too_short
+from rulerkit.tasks.judging import JudgedAnswer, Rule
 from rulerkit.tasks.noise import LINE, Item, fill_with_noise
 
 _OPENING = "Memorize and track the chain(s) of variable assignment hidden in the following text."
@@ -39,6 +40,13 @@ class VariableTracking(Task):
     family: ClassVar[str] = "variable_tracking"
     category: ClassVar[str] = "vt"
     match: ClassVar[str] = "all"
+
+    short_name: ClassVar[str] = "vt"
+    answer_prefix_form: ClassVar[str] = r"are ass(?:ig|gi)ned the value \S+ they are:( ?)"
+    demonstration_opening: ClassVar[str] = _OPENING
+    failure_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("wrong chain", "A variable of another chain.", lambda answer: _variables_of_other_chains(answer)),
+    )
 
     num_chains: int = 1
     num_hops: int = 4
@@ -137,6 +145,11 @@ class VariableTracking(Task):
         question = _QUESTION.format(value=value).removesuffix(" above.")
         whole = f" {_OPENING} {context} {question}{self._prefix(value)}{answer}\n\n\n\n"
         return (passage("demonstration", whole),)
+
+
+def _variables_of_other_chains(answer: JudgedAnswer) -> str | None:
+    others = {str(piece.key).lower(): piece.key for piece, _ in answer.needles if piece.role == "distractor"}
+    return " ".join(str(others[word]) for word in dict.fromkeys(answer.words) if word in others) or None
 
 
 def _items(random: Random, chains: list[_Chain]) -> list[Item]:

@@ -4,6 +4,7 @@ Examples are functions, not files: `examples_of` makes those of a cell again fro
 corpora are at hand. An answer gets one label, the first that fits in the order of LABELS.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from functools import partial
@@ -11,22 +12,34 @@ from typing import TYPE_CHECKING, Any
 
 from rulerkit import scoring
 from rulerkit.errors import UserError
-from rulerkit.failures.rules import RULES, Case, find
 from rulerkit.generation import PROMPT_VERSION, Examples
 from rulerkit.inference.cells import Cell
 from rulerkit.prompt_format import PromptFormat
 from rulerkit.statistics import wilson
 from rulerkit.studies import Study
 from rulerkit.tasks import FAMILIES, Task
-from rulerkit.tasks.common_words import CommonWords
-from rulerkit.tasks.question_answering import QuestionAnswering
+from rulerkit.tasks.judging import JudgedAnswer, Rule
 from rulerkit.tokenizers import load_tokenizer
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LABELS: dict[str, str] = {rule.label: rule.definition for rule in RULES}
-"""Every label with its definition, in the order in which they are tried."""
+_SHORTEST_COPY = 20
+_COPIED_WORDS, _FEWEST_WORDS = 8, 4
+_BEGINNING = 200
+_FUNCTION_WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        "the a an and or of to in on at by for from with as is are was were be been it its this that these those he she they "
+        "we you i not no yes so if but there here his her their our your my me him them us do does did has have had will",
+    )
+)
+_DECLINED = re.compile(
+    r"\bnot (?:found|mentioned|provided|given|stated|contained|available|specified)\b"
+    r"|\b(?:cannot|can't|could not|couldn't|unable to) (?:find|answer|determine|provide)"
+    r"|\bno (?:information|answer|mention|such)\b|\bdo(?:es)? not (?:know|mention|contain|provide)|\bdon't know\b",
+    re.IGNORECASE,
+)
 
 COLUMNS = [
     *("run", "model", "name", "engine", "task", "category", "length", "index"),
@@ -37,13 +50,9 @@ NoContext = Mapping[tuple[str, str, int, int], str]
 
 
 def with_baselines(study: Study, wanted: bool = True) -> Study:
-    """The study with each common words task asked without its demonstration too, and each question without context."""
-    tasks = list(study.tasks)
-    for task in study.tasks if wanted else ():
-        if isinstance(task, CommonWords) and task.demonstration:
-            tasks.append(replace(task, demonstration=False, name=f"{task.name}-demonstration_False"))
-        if isinstance(task, QuestionAnswering) and task.context != "none":
-            tasks.append(replace(task, context="none", name=f"{task.name}-context_none"))
+    """The study with the baselines of its tasks: common words without the demonstration, questions without context."""
+    baselines = [variant for task in study.tasks for variant in task.baselines()] if wanted else []
+    tasks = [*study.tasks, *baselines]
     return replace(study, tasks=tuple({task.name: task for task in tasks}.values()))
 
 
@@ -112,6 +121,110 @@ def samples(labels: "pd.DataFrame", per_label: int = 2, width: int = 100) -> "pd
 _CELL = ["run", "model", "name", "engine", "task", "category", "length"]
 
 
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+def _refused(answer: JudgedAnswer) -> str | None:
+    if answer.finish_reason == "refused":
+        return "refused by the service"
+    found = _DECLINED.search(answer.text) if answer.score == 0 else None
+    return found[0] if found else None
+
+
+def _demonstration(answer: JudgedAnswer) -> str | None:
+    if not answer.settings.get("demonstration"):
+        return None
+    shown = answer.example.text_of("demonstration")
+    written = _squeezed(answer.text)
+    stretch = len(written) >= _SHORTEST_COPY and written in _squeezed(shown)
+    if stretch and written not in _squeezed(answer.example.context_text):  # noise stands in both
+        return written
+    shown_answer = re.split(r"(?:they are|in the list are):", shown)[-1]
+    items = {word.lower() for word in re.findall(r"[^\W\d]\w*(?:-\w+)*", shown_answer)}
+    copied = [word for word in dict.fromkeys(answer.words) if word in items]
+    return " ".join(copied) if len(copied) >= max(2, len(items) / 2) else None
+
+
+def _beginning(answer: JudgedAnswer) -> str | None:
+    written = _squeezed(answer.text).split()[:_COPIED_WORDS]
+    text = " ".join(written)
+    if len(written) < (
+        _COPIED_WORDS if answer.settings.get("match") == "part" else _FEWEST_WORDS
+    ):  # answers are quotes
+        return None
+    before = answer.example.text_of("demonstration", "instruction") + answer.example.context_text[: 20 * _BEGINNING]
+    inputs = (before, answer.example.context_text[: 20 * _BEGINNING])
+    return text if any(text in " ".join(each.split()[:_BEGINNING]).lower() for each in inputs) else None
+
+
+def _parametric(answer: JudgedAnswer) -> str | None:
+    words = [word for word in answer.words if not word.isdigit()]
+    known = all(word in _FUNCTION_WORDS or (len(word) == 1 and word.isalpha()) for word in words)
+    return " ".join(dict.fromkeys(words)) if words and known else None
+
+
+def _duplicated(answer: JudgedAnswer) -> str | None:
+    if answer.settings.get("match") == "part" or len(answer.references) < 2:
+        return None
+    for reference in answer.references:
+        if len(re.findall(rf"(?<!\w){re.escape(reference)}(?!\w)", answer.text, re.IGNORECASE)) > 1:
+            return reference
+    return None
+
+
+def _partial(answer: JudgedAnswer) -> str | None:
+    found = len(answer.references) - len(answer.missing)
+    return f"{found} of {len(answer.references)}" if found > 0 else None
+
+
+def _squeezed(text: str) -> str:
+    return " ".join(text.lower().split())
+
+
+_FIRST_RULES = (
+    Rule("complete", "Everything asked for was written.", lambda answer: "" if answer.score == 1 else None),
+    Rule(
+        "cut in its thought",
+        "The thought of a thinking model never ended, so there is no answer.",
+        lambda answer: "" if answer.in_thought else None,
+    ),
+    Rule("empty", "Nothing was written.", lambda answer: "" if not answer.text else None),
+    Rule("refused", "The model declined, or said that the answer is not there.", _refused),
+    Rule(
+        "copied demonstration",
+        "The answer of the solved example, at least half of its items, or another stretch of it word for word.",
+        _demonstration,
+    ),
+    Rule(
+        "copied beginning",
+        f"Its first {_COPIED_WORDS} words stand together in the first {_BEGINNING} words of the input or of its context.",
+        _beginning,
+    ),
+    Rule("parametric words", "Nothing but function words (the, an, a) or letters of the alphabet.", _parametric),
+    Rule("duplicated values", "A right answer stands there twice while another one is missing.", _duplicated),
+)
+_LAST_RULES = (
+    Rule(
+        "cut off",
+        "The answer was cut at its last token, and none of the labels above fits.",
+        lambda answer: "" if answer.finish_reason == "length" else None,
+    ),
+    Rule("partial", "A part of what was asked for, and nothing wrong that is recognised.", _partial),
+    Rule("nothing recognised", "Nothing of what was asked for, and nothing that is recognised.", lambda answer: ""),
+)
+
+_FAMILY_RULES = [rule for family in FAMILIES for rule in family.failure_rules]
+LABELS: dict[str, str] = {rule.label: rule.definition for rule in (*_FIRST_RULES, *_FAMILY_RULES, *_LAST_RULES)}
+"""Every label with its definition: those of all families, those of one family, and what is left."""
+
+
+def find_label(answer: JudgedAnswer) -> tuple[str, str]:
+    """The label of an answer, the first that fits, and what was seen."""
+    rules = next((family.failure_rules for family in FAMILIES if family.family == answer.settings.get("family")), ())
+    tests = ((rule.label, rule.test(answer)) for rule in (*_FIRST_RULES, *rules, *_LAST_RULES))
+    return next((label, detail) for label, detail in tests if detail is not None)
+
+
 # --- examples again ---------------------------------------------------------------------------------------------------
 
 
@@ -149,8 +262,7 @@ def _task(settings: Mapping[str, Any]) -> Task:
     family = next((each for each in FAMILIES if each.family == settings["family"]), None)
     if family is None:
         raise KeyError(f"family {settings['family']!r}")
-    knobs = [each.name for each in fields(family)]
-    return family(**{knob: settings[knob] for knob in knobs})
+    return family(**{knob: settings[knob] for knob in ("name", "protocol", *family.knobs())})
 
 
 def _lost(cell: Cell, why: str) -> UserError:
@@ -185,7 +297,7 @@ def _label_cell(cell: Cell, alone: NoContext) -> list[list[Any]]:
     rows = []
     for row, value in zip(cell.rows, judged["score"], strict=True):
         index = int(row["index"])
-        case = Case(
+        answer = JudgedAnswer(
             scoring.clean(row["pred"], _thinking(cell)),
             tuple(row["outputs"]),
             float(value),
@@ -195,22 +307,22 @@ def _label_cell(cell: Cell, alone: NoContext) -> list[list[Any]]:
             partial(make, index),
             alone.get((cell.model, dataset, seed, index)),
         )
-        if case.score < 1 and case.text:
-            _ = case.example  # so that what cannot be made again is said whatever rule would have needed it
-        kind, detail = find(case)
-        rows.append([*head, index, kind, detail, _depth(case, row), case.score, row["pred"], case.references])
+        if answer.score < 1 and answer.text:
+            _ = answer.example  # so that what cannot be made again is said whatever rule would have needed it
+        kind, detail = find_label(answer)
+        rows.append([*head, index, kind, detail, _depth(answer, row), answer.score, row["pred"], answer.references])
     return rows
 
 
-def _depth(case: Case, row: Mapping[str, Any]) -> float:
+def _depth(answer: JudgedAnswer, row: Mapping[str, Any]) -> float:
     """Where the first needle missed stands; the first needle, where there is one or all were found."""
     depths = row["depths"]
     if not depths:
         return float("nan")
-    if len(depths) == 1 or case.score == 1 or case.family == "question_answering":
+    if len(depths) == 1 or answer.score == 1 or answer.settings.get("match") == "part":
         return float(depths[0])
-    blocks = [b for b in case.example.blocks[slice(*case.example.context)] if b.role == "needle"]
-    missed = (d for b, d in zip(blocks, depths, strict=False) if {b.key, b.value} & {*case.missing})
+    blocks = [b for b in answer.example.blocks[slice(*answer.example.context)] if b.role == "needle"]
+    missed = (d for b, d in zip(blocks, depths, strict=False) if {b.key, b.value} & {*answer.missing})
     return float(next(missed, depths[0]))
 
 

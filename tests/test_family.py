@@ -1,0 +1,121 @@
+"""A new family of tasks touches its own file and one line: everything else works for it."""
+
+import importlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from rulerkit import failures, tasks
+from rulerkit.checks import FAIL
+from rulerkit.checks.audit import audit_file
+from rulerkit.example import Draft, Draw, Piece, Room, passage
+from rulerkit.export import to_json
+from rulerkit.floors import floors
+from rulerkit.generation import generate
+from rulerkit.inference import predict
+from rulerkit.models import load_model
+from rulerkit.scoring import score
+from rulerkit.tasks.base import Reading, Task
+from rulerkit.tasks.judging import JudgedAnswer, Rule
+from rulerkit.tasks.noise import Item, fill_with_noise
+from rulerkit.tokenizers import load_tokenizer
+
+NAMES, COLOURS = ("Ada", "Bo", "Cy", "Di"), ("ochre", "teal", "puce", "mauve", "azure", "coral")
+
+
+def colour_of_another_name(answer: JudgedAnswer) -> str | None:
+    others = [str(piece.value) for piece, _ in answer.needles if piece.role == "distractor"]
+    return next((colour for colour in others if colour in answer.words), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Colours(Task):
+    """Say which colour one of four names has."""
+
+    family: ClassVar[str] = "colours"
+    category: ClassVar[str] = "niah"
+    match: ClassVar[str] = "all"
+    short_name: ClassVar[str] = "colours"
+    answer_prefix_form: ClassVar[str] = r"has the colour"
+    failure_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("other name", "The colour of another name.", colour_of_another_name),
+    )
+
+    @property
+    def default_new_tokens(self) -> int:
+        return 16
+
+    def draft(self, draw: Draw, length: int) -> Draft:
+        colours = draw.random.sample(COLOURS, len(NAMES))
+        lines = [
+            Item(draw.random.random(), passage(role, f"{name} has the colour {colour}.\n", key=name, value=colour))
+            for role, name, colour in zip(["needle"] + ["distractor"] * 3, NAMES, colours, strict=True)
+        ]
+        head, tail = passage("instruction", "Remember all colours.\n"), passage("question", f"What about {NAMES[0]}?")
+        return Draft((head,), (tail,), f" {NAMES[0]} has the colour", (colours[0],), lines)
+
+    def fill(self, draft: Draft, room: Room) -> list[Piece]:
+        return fill_with_noise(draft.plan, room) or []
+
+    @staticmethod
+    def read(text: str) -> Reading | None:
+        line = re.compile(r"(?P<name>\w+) has the colour (?P<item>\w+)\.")
+        if not (questions := re.findall(r"What about (\w+)\?", text)):
+            return None
+        colours = {found["name"]: found["item"] for found in line.finditer(text)}
+        return Reading(
+            "colours",
+            items=[colour for name, colour in colours.items() if name == questions[-1]],
+            others=[colour for name, colour in colours.items() if name != questions[-1]],
+            occurrences=partial(line.finditer, text),
+        )
+
+
+@pytest.fixture
+def colours(monkeypatch: pytest.MonkeyPatch) -> Iterator[Task]:
+    """The family in the one line that lists families."""
+    monkeypatch.setattr(tasks, "FAMILIES", (*tasks.FAMILIES, Colours))
+    importlib.reload(failures)
+    yield Colours(name="colours")
+    monkeypatch.undo()
+    importlib.reload(failures)
+
+
+def test_everything_works_for_a_new_family(colours: Task, tmp_path: Path) -> None:
+    examples = generate(colours, 1024, 12)
+    assert all(900 < example.num_tokens + 16 <= 1024 for example in examples)
+    cells = {}
+    for effects in ({}, {"confuse": 1.0}, {"window": 200}):
+        name = "-".join(["reader", *effects])
+        model = load_model({"engine": "reader", "name": name, **effects})
+        cells[name] = predict(model, examples, tmp_path / "main", progress=False)
+    means = score(cells.values()).groupby("model")["score"].mean()
+    assert means["reader"] == 1
+    assert means["reader-confuse"] == 0
+    assert 0 < means["reader-window"] < 1
+    assert set(failures.label([cells["reader-confuse"]])["label"]) == {"other name"}
+    assert "other name" in failures.LABELS
+    assert floors(examples)["copy"] < 1
+
+
+def test_files_of_a_new_family_are_audited(colours: Task, tmp_path: Path) -> None:
+    rows = [to_json(example) for example in generate(colours, 1024, 12)]
+    file, tokenizer = tmp_path / "colours.jsonl", load_tokenizer("builtin")
+
+    def failed() -> set[str]:
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return {finding.name for finding in audit_file(file, tokenizer, "colours", 1024) if finding.level == FAIL}
+
+    assert failed() == set()
+    for row in rows:
+        row["answer_prefix"] = ""
+    assert failed() == {"answer prefix"}
+    for row in rows:
+        row["outputs"] = ["violet"]
+    assert failed() == {"answer prefix", "references"}
