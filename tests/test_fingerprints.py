@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
+from rulerkit import fingerprints
 from rulerkit.errors import UserError
+from rulerkit.fingerprints import weights_digests
 from rulerkit.inference.sameness import differences
-from rulerkit.models import fingerprints
-from rulerkit.models.fingerprints import weights_digests
 
 SHAPES = {"embedding": (400, 16), "norm": (7,), "head": (50, 50), "scale": (1,)}
 

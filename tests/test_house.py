@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "rulerkit"
 
 ORDER = (
-    {"errors", "escape", "paths", "gpus", "hub", "statistics"},
+    {"errors", "escape", "paths", "gpus", "hub", "fingerprints", "statistics"},
     {"lengths", "tokenizers", "corpora"},
     {"settings"},
     {"example", "prompt_format"},

@@ -13,9 +13,9 @@ from typing import Any
 
 from rulerkit.errors import TooLong, UserError, first_line
 from rulerkit.example import Example
+from rulerkit.fingerprints import WEIGHTS, file_edges, weight_files, weights_digests
 from rulerkit.hub import download, is_hub_id
 from rulerkit.models import Answer, Engine
-from rulerkit.models.fingerprints import WEIGHTS, file_edges, weight_files, weights_digests
 from rulerkit.paths import resolve
 from rulerkit.tokenizers import ON_HUB, Tokenizer, load_tokenizer
 

@@ -23,11 +23,11 @@ from typing import Any
 
 from rulerkit.errors import UserError
 from rulerkit.example import Example
+from rulerkit.fingerprints import file_digest, file_edges
 from rulerkit.hub import download, is_hub_id
 from rulerkit.models import Answer, Engine
 from rulerkit.models.checkpoints import Checkpoint
 from rulerkit.models.devices import free_memory, gpu_name, loading, torch_module
-from rulerkit.models.fingerprints import file_digest, file_edges
 from rulerkit.paths import resolve
 from rulerkit.settings import takes
 from rulerkit.tokenizers import Tokenizer, load_tokenizer

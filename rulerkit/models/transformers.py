@@ -15,10 +15,10 @@ from typing import Any
 
 from rulerkit.errors import UserError, first_line
 from rulerkit.example import Example
+from rulerkit.fingerprints import loaded_digests, loaded_fingerprint
 from rulerkit.models import Answer
 from rulerkit.models.checkpoints import Checkpoint, CheckpointEngine
 from rulerkit.models.devices import free_memory, gpu_name, loading, torch_module
-from rulerkit.models.fingerprints import loaded_digests, loaded_fingerprint
 from rulerkit.models.recurrent import is_mamba_ssm, mamba_ssm_options
 
 MODIFIERS = ("hf_overrides", "attn_implementation", "quantization")
