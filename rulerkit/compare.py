@@ -28,7 +28,7 @@ from rulerkit.errors import UserError, unknown
 from rulerkit.escape import csv_text
 from rulerkit.foreign import read_predictions
 from rulerkit.inference.cells import Cell, read_cells
-from rulerkit.inference.sameness import ABSENT, differences
+from rulerkit.inference.sameness import ABSENT, differences, snapshot_notes
 from rulerkit.lengths import length_name
 from rulerkit.paths import resolve
 from rulerkit.scoring import THIRTEEN, score
@@ -418,6 +418,7 @@ def paired(a: Side, b: Side, by: str = "digest") -> tuple["pd.DataFrame", list[s
         *_prompts_note(a, b, common, int(other.sum()), len(rows)),
         *_left_out(a, b, len(rows)),
         *differing(a, b),
+        *snapshot_notes([*a.cells, *b.cells]),
     ]
 
 

@@ -98,16 +98,16 @@ def everything(study: "Study") -> "pd.DataFrame | None":
 
     Raises UserError where cells were made so differently that no table can hold both.
     """
-    from rulerkit.inference.cells import read_cells
+    from rulerkit.inference.cells import print_problem, read_cells
     from rulerkit.inference.sameness import check_same, footnotes
     from rulerkit.scoring import score
 
-    cells = read_cells(study.predictions) if study.predictions.is_dir() else []
-    asked = [cell for cell in cells if cell.rows and cell.task in THIRTEEN]
-    if not asked:
+    cells = read_cells(study.predictions, scan=False) if study.predictions.is_dir() else []
+    asked = [cell for cell in cells if cell.task in THIRTEEN]
+    scores = score(asked, report=print_problem)
+    if scores.empty:
         return None
     check_same(asked)
-    scores = score(asked)
     scores.attrs["notes"] = footnotes(asked)
     return scores
 

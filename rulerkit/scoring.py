@@ -218,11 +218,13 @@ class JudgedCache:
         entry = self._files[file].get(name)
         if not entry or entry["stamp"] != now:
             values = _judged(cell)
-            entry = {"stamp": now, "warnings": cell.warnings, "values": values}
+            snapshots = sorted(cell.snapshots)
+            entry = {"stamp": now, "warnings": cell.warnings, "snapshots": snapshots, "values": values}
             self._files[file][name] = entry
             self._changed.add(file)
         known: Judged = entry["values"]
-        cell.warnings, cell.present = entry["warnings"], array("l", known["index"].tolist())
+        cell.warnings, cell.snapshots = entry["warnings"], set(entry["snapshots"])
+        cell.present = array("l", known["index"].tolist())
         return known
 
     def save(self) -> None:
@@ -231,15 +233,7 @@ class JudgedCache:
 
         for file in self._changed:
             entries = self._files[file]
-            about = [
-                {
-                    "name": name,
-                    "stamp": each["stamp"],
-                    "warnings": each["warnings"],
-                    "rows": len(each["values"]["index"]),
-                }
-                for name, each in entries.items()
-            ]
+            about = [{**each, "name": name, "values": len(each["values"]["index"])} for name, each in entries.items()]
             columns: dict[str, Any] = {
                 c: np.concatenate([each["values"][c] for each in entries.values()]) for c in ROW_COLUMNS
             }
@@ -262,9 +256,10 @@ def _read_cache(file: Path) -> dict[str, dict[str, Any]]:
             columns = {name: content[name] for name in ROW_COLUMNS} if version == _code_version() else {}
         entries, start = {}, 0
         for each in about if columns else ():
-            stop = start + each["rows"]
-            values = {name: column[start:stop] for name, column in columns.items()}
-            entries[each["name"]] = {"stamp": each["stamp"], "warnings": each["warnings"], "values": values}
+            stop = start + each["values"]
+            entries[each.pop("name")] = each | {
+                "values": {name: column[start:stop] for name, column in columns.items()}
+            }
             start = stop
     except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile):
         return {}

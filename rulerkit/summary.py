@@ -112,7 +112,6 @@ def summarize(
             "evaluate first, or ask for what the predictions hold"
         )
     scores = merge_repetitions(scores)
-    scores = merge_repetitions(scores)
     grid = sorted(set(lengths) if lengths is not None else {int(n) for n in scores["length"].unique()})
     categories = dict(scores[["task", "category"]].drop_duplicates("task").itertuples(index=False, name=None))
     averaged = list(dict.fromkeys(tasks or scoring.THIRTEEN))

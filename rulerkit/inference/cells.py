@@ -215,12 +215,14 @@ class Cell:
     """One model on one task at one length: the record, and one row per example.
 
     Rows are read from the file when they are first needed and then kept; `stream` reads them without keeping them. `rows`
-    may be given instead, as by files of others.
+    may be given instead, as by files of others. Reading them fills `warnings` (rows that were passed over) and `snapshots`
+    (the versions of its model that a service named in its replies).
     """
 
     def __init__(self, path: Path, record: dict[str, Any], rows: list[dict[str, Any]] | None = None) -> None:
         self.path, self.record, self.stored = path, record, rows is None
         self.warnings: list[str] = []
+        self.snapshots = set[str]()
         if rows is not None:
             self.rows = rows
 
@@ -236,9 +238,13 @@ class Cell:
 
     def stream(self) -> Iterator[dict[str, Any]]:
         """The rows one by one, in the order of the file where they are not in memory."""
-        if "rows" in self.__dict__:
-            yield from self.rows
-            return
+        self.snapshots.clear()
+        for row in self.rows if "rows" in self.__dict__ else self._read():
+            if snapshot := _snapshot(row):
+                self.snapshots.add(snapshot)
+            yield row
+
+    def _read(self) -> Iterator[dict[str, Any]]:
         self.warnings.clear()
         for index, row in read_rows(self.path, self.record, report=self.warnings.append):
             if row and index < self.record["num_examples"]:
@@ -300,6 +306,12 @@ class Cell:
             except (ValueError, KeyError, TypeError):
                 continue
         return {index: attempts[index] for index in sorted(attempts) if index not in present}
+
+
+def _snapshot(row: dict[str, Any]) -> str:
+    """The version of its model that a service named in its reply; "" where it named none."""
+    usage = row.get("usage", {})
+    return " ".join(str(usage[name]) for name in ("server_model", "system_fingerprint") if usage.get(name))
 
 
 def print_problem(line: str) -> None:

@@ -121,8 +121,9 @@ def _alike(one: Sequence[str], other: Sequence[str]) -> int:
 
 
 def footnotes(cells: Iterable[Cell]) -> list[str]:
-    """What is to be said below a table of cells: a line where they were not all made in one environment, and a line for
-    each row that was passed over because another row of its example came first.
+    """What is to be said below a table of cells: a line where they were not all made in one environment, a line for each
+    model that a service answered with several versions of, and a line for each row that was passed over because another
+    row of its example came first.
 
     Of environments only what differs, and who had it; hosts are left out. A cell that was answered in several
     environments counts in each. What a model never had (a service: a GPU) is no difference.
@@ -137,7 +138,32 @@ def footnotes(cells: Iterable[Cell]) -> list[str]:
                 had.setdefault(field, {}).setdefault(value, []).append(name)
     told = [_told(field, values, len(names) > 1) for field, values in had.items() if len(values) > 1]
     notes = [f"Environments differ: {'; '.join(told)}."] if told else []
-    return notes + [f"{warning}." for cell in answered for warning in cell.warnings]
+    return [*notes, *snapshot_notes(answered), *(f"{warning}." for cell in answered for warning in cell.warnings)]
+
+
+def snapshot_notes(cells: Iterable[Cell]) -> list[str]:
+    """A line for each model whose service named several versions of it in its replies, with the cells that hold several.
+
+    The rows of the cells must have been read, as by `score`.
+    """
+    by_model: dict[str, dict[str, list[Cell]]] = {}
+    for cell in cells:
+        for snapshot in sorted(cell.snapshots):
+            by_model.setdefault(cell.model, {}).setdefault(snapshot, []).append(cell)
+    notes = []
+    for model, versions in by_model.items():
+        if len(versions) > 1:
+            counts = [f"{version} ({len(cells)} cell{'s' * (len(cells) > 1)})" for version, cells in versions.items()]
+            several = {cell.path: cell for cells in versions.values() for cell in cells if len(cell.snapshots) > 1}
+            mixed = [f"{c.run} {c.task} {c.length} ({', '.join(sorted(c.snapshots))})" for c in several.values()]
+            within = f"; the version changed within {_listed(mixed)}" if mixed else ""
+            notes.append(f"The service answered with several versions of {model}: {_listed(counts)}{within}.")
+    return notes
+
+
+def _listed(texts: list[str]) -> str:
+    more = f" and {len(texts) - _FEW} more" if len(texts) > _FEW else ""
+    return ", ".join(texts[:_FEW]) + more
 
 
 def _facts(cell: Cell) -> Iterator[dict[str, str]]:

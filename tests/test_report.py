@@ -1,0 +1,73 @@
+"""What a report says of cells that are not complete, of a service's versions of a model, and of a damaged cache."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rulerkit.inference.cells import Cell, read_cells
+from rulerkit.inference.sameness import footnotes
+from rulerkit.inference.store import row_line
+from rulerkit.scoring import score
+
+
+def write_cell(outputs: Path, length: int = 1024, have: int = 4, model: str = "m", **record: Any) -> Path:
+    """A cell of 4 examples of `vt`, of which `have` are answered and the others failed; the first was refused."""
+    path = outputs / "predictions" / "main" / model / "vt" / f"{length}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    result = {"task": {"name": "vt"}, "length": length, "model": {"name": model}}
+    path.with_suffix(".json").write_text(
+        json.dumps({"format": 2, "result": result, "num_examples": 4, "run": "main", **record})
+    )
+    path.write_bytes(b"".join(map(row_line, map(row, range(4 - have, 4)))))
+    failures = [{"index": index, "reason": "it broke", "refused": index == 0} for index in range(4 - have)]
+    path.with_name(f"{length}.failures.jsonl").write_bytes(b"".join(map(row_line, failures)))
+    return path
+
+
+def row(index: int, version: str = "m-1", pred: str = "A") -> dict[str, Any]:
+    return {
+        "index": index,
+        "pred": pred,
+        "outputs": ["A"],
+        "task": "vt",
+        "digest": f"{index:x}",
+        "num_prompt_tokens": 1000,
+        "finish_reason": "stop",
+        "usage": {"server_model": version, "system_fingerprint": None},
+    }
+
+
+def scored(outputs: Path) -> tuple[list[Cell], Any]:
+    cells = read_cells(outputs / "predictions", scan=False)
+    return cells, score(cells)
+
+
+def test_versions_of_a_service_are_named(tmp_path: Path) -> None:
+    write_cell(tmp_path)
+    write_cell(tmp_path, 4096)
+    assert footnotes(scored(tmp_path)[0]) == []
+    write_cell(tmp_path, 2048).write_bytes(row_line(row(0)) + row_line(row(1, "m-2")))
+    for _ in ("read", "from the cache"):
+        assert footnotes(scored(tmp_path)[0]) == [
+            "The service answered with several versions of m: m-1 (3 cells), m-2 (1 cell); the version changed within "
+            "main vt 2048 (m-1, m-2)."
+        ]
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 and no more", None])
+def test_a_damaged_cache_is_made_anew(tmp_path: Path, damage: bytes | None) -> None:
+    write_cell(tmp_path)
+    before = scored(tmp_path)[1]
+    (file,) = (tmp_path / "cache").rglob("*.npz")
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2] if damage is None else damage)
+    assert scored(tmp_path)[1].equals(before)
+    assert file.read_bytes() == whole
+
+
+def test_a_cache_that_cannot_be_written_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where a folder should be")
+    write_cell(tmp_path)
+    assert len(scored(tmp_path)[1]) == 4
