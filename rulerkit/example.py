@@ -1,7 +1,7 @@
 """An example: one question put to a model, as a sequence of pieces with their token ids.
 
 `Passage` is text with a role before it is tokenized; `Piece` is the same with its ids. A task writes a `Draft` (what is
-asked, before the length is known) and fills a `Room` (what is left of the token budget) with pieces; `generation.py`
+asked, before the length is known) and fills a `ContextBudget` (what is left of the length) with pieces; `generation.py`
 puts the two into an `Example`.
 """
 
@@ -82,14 +82,14 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class Room:
-    """What a task fills: `left` tokens between head and tail of a prompt of `length` tokens, encoded by `encoder`.
+class ContextBudget:
+    """What a task fills: `tokens` between head and tail of a prompt of `length` tokens, encoded by `encoder`.
 
     `random` is the example's second stream, for all that may differ between lengths.
     """
 
     length: int
-    left: int
+    tokens: int
     encoder: PieceEncoder
     random: np.random.RandomState
     seed: int
@@ -104,7 +104,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Draw:
+class ExampleStream:
     """The random stream of one example, keyed by seed, task name and index: the same at every length."""
 
     seed: int

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rulerkit.errors import UserError
-from rulerkit.example import Draft, Draw, Example, Passage, Piece, Room, passage
+from rulerkit.example import ContextBudget, Draft, Example, ExampleStream, Passage, Piece, passage
 from rulerkit.prompt_format import DIRECT, PromptFormat
 from rulerkit.tasks import Task, task
 from rulerkit.tokenizers import Ids
@@ -93,33 +93,33 @@ def asked_record(task: Task, length: int, seed: int) -> dict[str, Any]:
 
 def _compose(task: Task, length: int, index: int, seed: int, form: PromptFormat) -> Example:
     """Draft, encode what is fixed, fill the rest."""
-    draw = Draw(seed, task.name, index)
-    draft = task.draft(draw, length)
-    stream = draw.random.getrandbits(32)
+    example_stream = ExampleStream(seed, task.name, index)
+    draft = task.draft(example_stream, length)
+    second_seed = example_stream.random.getrandbits(32)
     head, tail = _fixed(draft, form)
     encoder = piece_encoder(form.tokenizer)
     budget = length - task.answer_tokens - form.thinking_tokens
 
     def filled(left: int) -> Example:
-        context = task.fill(draft, Room(length, left, encoder, np.random.RandomState(stream), seed))
+        context = task.fill(draft, ContextBudget(length, left, encoder, np.random.RandomState(second_seed), seed))
         blocks, inside = tuple(head + context + tail), (len(head), len(head) + len(context))
         return Example(index, task.name, length, draft.references, task.answer_tokens, blocks, inside)
 
     if encoder.exact:
         left = budget - sum(piece.num_tokens for piece in head + tail)
         if left < 0:
-            raise _no_room(task, length, budget - left, budget)
+            raise _does_not_fit(task, length, budget - left, budget)
         example = filled(left)
         if _exact(example, encoder):
             return example
     fixed = len(_whole("".join(piece.text for piece in head + tail), form))
     if fixed > budget:
-        raise _no_room(task, length, fixed, budget)
+        raise _does_not_fit(task, length, fixed, budget)
     return _fitted(filled, fixed, budget, form)
 
 
 def _fitted(filled: Callable[[int], Example], fixed: int, budget: int, form: PromptFormat) -> Example:
-    """The fullest example within the budget where pieces cannot be joined exactly: the whole is encoded, and the room
+    """The fullest example within the budget where pieces cannot be joined exactly: the whole is encoded, and the budget
     corrected by what was over or missing, a few times."""
     left = 2 * (budget - fixed)  # pieces count for more alone than together
     best: Example | None = None
@@ -186,7 +186,7 @@ def _whole(text: str, form: PromptFormat) -> Ids:
     return np.concatenate([np.array(form.bos, dtype=np.int32), form.tokenizer.encode(text)])
 
 
-def _no_room(task: Task, length: int, fixed: int, budget: int) -> UserError:
+def _does_not_fit(task: Task, length: int, fixed: int, budget: int) -> UserError:
     return UserError(
         f"{task.name} does not fit into {length} tokens: instruction, question and template take {fixed}, the answer (and "
         f"thinking) {length - budget}; take a longer length"

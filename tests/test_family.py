@@ -14,7 +14,7 @@ import pytest
 from rulerkit import failures, tasks
 from rulerkit.checks import FAIL
 from rulerkit.checks.audit import audit_file
-from rulerkit.example import Draft, Draw, Piece, Room, passage
+from rulerkit.example import ContextBudget, Draft, ExampleStream, Piece, passage
 from rulerkit.export import to_json
 from rulerkit.floors import floors
 from rulerkit.generation import generate
@@ -22,8 +22,8 @@ from rulerkit.inference import predict
 from rulerkit.models import load_model
 from rulerkit.scoring import score
 from rulerkit.tasks.base import Reading, Task
+from rulerkit.tasks.haystack_sentences import PlacedPassage, fill_with_sentences
 from rulerkit.tasks.judging import JudgedAnswer, Rule
-from rulerkit.tasks.noise import Item, fill_with_noise
 from rulerkit.tokenizers import load_tokenizer
 
 NAMES, COLOURS = ("Ada", "Bo", "Cy", "Di"), ("ochre", "teal", "puce", "mauve", "azure", "coral")
@@ -51,17 +51,19 @@ class Colours(Task):
     def default_new_tokens(self) -> int:
         return 16
 
-    def draft(self, draw: Draw, length: int) -> Draft:
-        colours = draw.random.sample(COLOURS, len(NAMES))
+    def draft(self, stream: ExampleStream, length: int) -> Draft:
+        colours = stream.random.sample(COLOURS, len(NAMES))
         lines = [
-            Item(draw.random.random(), passage(role, f"{name} has the colour {colour}.\n", key=name, value=colour))
+            PlacedPassage(
+                stream.random.random(), passage(role, f"{name} has the colour {colour}.\n", key=name, value=colour)
+            )
             for role, name, colour in zip(["needle"] + ["distractor"] * 3, NAMES, colours, strict=True)
         ]
         head, tail = passage("instruction", "Remember all colours.\n"), passage("question", f"What about {NAMES[0]}?")
         return Draft((head,), (tail,), f" {NAMES[0]} has the colour", (colours[0],), lines)
 
-    def fill(self, draft: Draft, room: Room) -> list[Piece]:
-        return fill_with_noise(draft.plan, room) or []
+    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece]:
+        return fill_with_sentences(draft.plan, budget) or []
 
     @staticmethod
     def read(text: str) -> Reading | None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rulerkit.errors import UserError
-from rulerkit.example import Draft, Draw, Example
+from rulerkit.example import Draft, Example, ExampleStream
 from rulerkit.generation import Examples
 from rulerkit.models import Model
 from rulerkit.prompt_format import PromptFormat
@@ -79,7 +79,7 @@ class Case:
 
 def case(model: Model, examples: Examples, index: int) -> Case:
     """The case of one example."""
-    draft = examples.task.draft(Draw(examples.seed, examples.task.name, index), examples.length)
+    draft = examples.task.draft(ExampleStream(examples.seed, examples.task.name, index), examples.length)
     return Case(model, examples.task, examples[index], draft)
 
 

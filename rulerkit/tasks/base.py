@@ -12,7 +12,7 @@ import numpy as np
 
 from rulerkit.corpora import STAND_INS, Source
 from rulerkit.errors import UserError, shortened, unknown
-from rulerkit.example import Draft, Draw, Piece, Room
+from rulerkit.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.paths import cache_dir
 from rulerkit.tasks.judging import Rule, string_match_all, string_match_part
 from rulerkit.tokenizers.pieces import RULES, PieceEncoder
@@ -115,12 +115,12 @@ class Task(ABC):
             raise UserError(f"{knobs} of the task {self.name} ask for {items} items: they may ask for at most {most}")
 
     @abstractmethod
-    def draft(self, draw: Draw, length: int) -> Draft:
-        """What example `draw.index` asks. Only demonstrations may depend on the length."""
+    def draft(self, stream: ExampleStream, length: int) -> Draft:
+        """What example `stream.index` asks. Only demonstrations may depend on the length."""
 
     @abstractmethod
-    def fill(self, draft: Draft, room: Room) -> list[Piece]:
-        """The context: pieces of at most `room.left` tokens, as many as fit. Ends with all that precedes the tail."""
+    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece]:
+        """The context: pieces of at most `budget.tokens` tokens, as many as fit. Ends with all that precedes the tail."""
 
     @staticmethod
     @abstractmethod
@@ -141,11 +141,11 @@ class Task(ABC):
         """The score of an answer, 0 to 1, by the family's matching rule."""
         return (string_match_all if self.match == "all" else string_match_part)(prediction, references)
 
-    def shuffle(self, entries: np.ndarray, room: Room) -> np.ndarray:
+    def shuffle(self, entries: np.ndarray, budget: ContextBudget) -> np.ndarray:
         """The entries in a random order, which in the protocol `paper` is the same in all examples of a cell."""
         if self.protocol == "paper":
-            return np.asarray(entries[shuffled_alike(len(entries), room.seed)])
-        return room.random.permutation(entries)
+            return np.asarray(entries[shuffled_alike(len(entries), budget.seed)])
+        return budget.random.permutation(entries)
 
     def settings(self) -> dict[str, Any]:
         """All that defines this task, ready for JSON."""
@@ -214,15 +214,15 @@ def shuffled_alike(size: int, seed: int) -> list[int]:
     return order
 
 
-def too_short(task: Task, room: Room, least: int) -> UserError:
+def too_short(task: Task, budget: ContextBudget, least: int) -> UserError:
     """The error for a length that cannot hold what the task asks."""
     return UserError(
-        f"{task.name} does not fit into {room.length} tokens: its context needs at least {least} and {max(0, room.left)} "
+        f"{task.name} does not fit into {budget.length} tokens: its context needs at least {least} and {max(0, budget.tokens)} "
         "are left beside question, template and answer; take a longer length"
     )
 
 
-def kept_units(texts: Sequence[str], encoder: PieceEncoder) -> Units:
+def cached_units(texts: Sequence[str], encoder: PieceEncoder) -> Units:
     """`Units` of many texts whose ids are kept beside the corpora, named after the texts and the vocabulary, so that the
     next process need not encode them. The ids of `builtin` mean something in one process only: they are not kept."""
     if encoder.tokenizer.name == "builtin":

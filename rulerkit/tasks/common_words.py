@@ -13,8 +13,8 @@ import numpy as np
 
 from rulerkit.corpora import load_words
 from rulerkit.errors import UserError
-from rulerkit.example import Draft, Draw, Passage, Piece, Room, passage, run_of_words
-from rulerkit.tasks.base import Reading, Task, in_proportion, kept_units, shuffled_alike, too_short
+from rulerkit.example import ContextBudget, Draft, ExampleStream, Passage, Piece, passage, run_of_words
+from rulerkit.tasks.base import Reading, Task, cached_units, in_proportion, shuffled_alike, too_short
 from rulerkit.tasks.judging import LESS_FREQUENT_WORD, Rule
 from rulerkit.tokenizers.pieces import PieceEncoder
 from rulerkit.tokenizers.units import Units, interleave
@@ -69,10 +69,10 @@ class CommonWords(Task):
         reduced = length < _REDUCED_BELOW and (self.freq_cw, self.freq_ucw) == (30, 3)
         return (6, 1) if reduced else (self.freq_cw, self.freq_ucw)
 
-    def draft(self, draw: Draw, length: int) -> Draft:
+    def draft(self, stream: ExampleStream, length: int) -> Draft:
         words = load_words().everything if self.protocol == "paper" else _uncontained()
-        common = draw.random.sample(words, self.num_cw)
-        shown = self._demonstration(draw, set(common), length) if self.demonstration else ()
+        common = stream.random.sample(words, self.num_cw)
+        shown = self._demonstration(stream, set(common), length) if self.demonstration else ()
         return Draft(
             head=(*shown, passage("instruction", _OPENING)),
             tail=(passage("question", _QUESTION.format(n=self.num_cw)),),
@@ -81,60 +81,64 @@ class CommonWords(Task):
             plan=common,
         )
 
-    def fill(self, draft: Draft, room: Room) -> list[Piece]:
-        often, seldom = self.frequencies(room.length)
+    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece]:
+        often, seldom = self.frequencies(budget.length)
         step = 10 if self.protocol == "paper" else 1  # upstream adds and removes ten words at a time
-        singles = _singles(room.encoder)
+        singles = _singles(budget.encoder)
         common = np.array([singles.position[" " + word] for word in draft.plan])
-        order = room.random.permutation(len(singles))
+        order = budget.random.permutation(len(singles))
         order = order[~np.isin(order, common)]
         words, num_pairs = singles, 0
         while True:
-            fitting = self._fitting(words, common, order, room, often, seldom)
+            fitting = self._fitting(words, common, order, budget, often, seldom)
             if fitting < len(order) or fitting < 0:
                 break
             num_pairs = max(8192, 2 * num_pairs)
-            words = _singles_and_more(room.encoder, num_pairs, random_letters=self.protocol == "paper")
-            made_of = {} if self.protocol == "paper" else _pairs_with(room.encoder, num_pairs)
+            words = _singles_and_more(budget.encoder, num_pairs, random_letters=self.protocol == "paper")
+            made_of = {} if self.protocol == "paper" else _pairs_with(budget.encoder, num_pairs)
             barred = [i for word in draft.plan for i in made_of.get(word.lower(), ())]
-            pairs = len(singles) + room.random.permutation(num_pairs)
+            pairs = len(singles) + budget.random.permutation(num_pairs)
             order = np.concatenate([order[: len(singles) - len(common)], pairs[~np.isin(pairs, barred)]])
         if self.protocol == "paper":
-            fitting = min(fitting, self._usual_size(words, draft, room)) // step * step
+            fitting = min(fitting, self._usual_size(words, draft, budget)) // step * step
         while fitting >= 0:
-            piece = self._list(words, common, order[:fitting], room, often, seldom)
-            if piece.num_tokens <= room.left:
+            piece = self._list(words, common, order[:fitting], budget, often, seldom)
+            if piece.num_tokens <= budget.tokens:
                 return [piece]
             fitting -= step
-        raise too_short(self, room, self._list(words, common, order[:0], room, often, seldom).num_tokens)
+        raise too_short(self, budget, self._list(words, common, order[:0], budget, often, seldom).num_tokens)
 
-    def _fitting(self, words: Units, common: np.ndarray, order: np.ndarray, room: Room, often: int, seldom: int) -> int:
+    def _fitting(
+        self, words: Units, common: np.ndarray, order: np.ndarray, budget: ContextBudget, often: int, seldom: int
+    ) -> int:
         """How many of the other words, in this order, fit beside the common ones; negative where those do not fit."""
         most = often * len(common) + seldom * len(order)
-        numbers = _numbers(room.encoder, _at_least(min(most, room.left // 3 + 16)))
+        numbers = _numbers(budget.encoder, _at_least(min(most, budget.tokens // 3 + 16)))
         entries = often * len(common) + seldom * np.arange(len(order) + 1)
         entries = entries[entries <= len(numbers)]
         used = np.concatenate([[0], np.cumsum(words.counts[order])])[: len(entries)] * seldom
         total = numbers.offsets[entries] + used + often * int(words.counts[common].sum())
-        return int(np.searchsorted(total, room.left, side="right")) - 1
+        return int(np.searchsorted(total, budget.tokens, side="right")) - 1
 
-    def _usual_size(self, words: Units, draft: Draft, room: Room) -> int:
+    def _usual_size(self, words: Units, draft: Draft, budget: ContextBudget) -> int:
         """How many other words fit in usual examples of this cell: one number, and with it one layout, for nearly all."""
-        left = float(room.left)
+        left = float(budget.tokens)
         if self.demonstration:
-            first = self._demonstration(Draw(room.seed, self.name, 0), set(), room.length)
-            left += sum(room.piece(draft.head[0]).num_tokens - room.piece(passage).num_tokens for passage in first)
-        usual = np.random.RandomState(room.seed).permutation(len(_singles(room.encoder)))
+            first = self._demonstration(ExampleStream(budget.seed, self.name, 0), set(), budget.length)
+            left += sum(budget.piece(draft.head[0]).num_tokens - budget.piece(passage).num_tokens for passage in first)
+        usual = np.random.RandomState(budget.seed).permutation(len(_singles(budget.encoder)))
         others = np.concatenate([usual[self.num_cw :], np.arange(len(usual), len(words))])
-        room = replace(room, left=int(left - _MARGIN * left**0.5))
-        return self._fitting(words, usual[: self.num_cw], others, room, *self.frequencies(room.length))
+        budget = replace(budget, tokens=int(left - _MARGIN * left**0.5))
+        return self._fitting(words, usual[: self.num_cw], others, budget, *self.frequencies(budget.length))
 
-    def _list(self, words: Units, common: np.ndarray, others: np.ndarray, room: Room, often: int, seldom: int) -> Piece:
+    def _list(
+        self, words: Units, common: np.ndarray, others: np.ndarray, budget: ContextBudget, often: int, seldom: int
+    ) -> Piece:
         """The numbered list, shuffled, with the newline before the question."""
-        order = self.shuffle(np.concatenate([np.repeat(common, often), np.repeat(others, seldom)]), room)
-        numbers = _numbers(room.encoder, _at_least(len(order)))
+        order = self.shuffle(np.concatenate([np.repeat(common, often), np.repeat(others, seldom)]), budget)
+        numbers = _numbers(budget.encoder, _at_least(len(order)))
         texts, counts, ids = interleave((numbers, np.arange(len(order))), (words, order))
-        last = room.encoder(texts[-1] + "\n")
+        last = budget.encoder(texts[-1] + "\n")
         ids = np.concatenate([ids[: len(ids) - counts[-1]], last])
         texts[-1], counts[-1] = texts[-1] + "\n", len(last)
         asked = set(common.tolist())
@@ -180,15 +184,15 @@ class CommonWords(Task):
             join=_numbered,
         )
 
-    def _demonstration(self, draw: Draw, taken: set[str], length: int) -> tuple[Passage, ...]:
+    def _demonstration(self, stream: ExampleStream, taken: set[str], length: int) -> tuple[Passage, ...]:
         """A solved list of 40 words (20 below 4096 tokens) before the question, without chat template."""
         size, often, seldom = (20, 3, 1) if length < _REDUCED_BELOW else (40, 10, 3)
         size = max(size, 2 * self.num_cw)
-        random = Random(f"{draw.seed}/{self.name}/{draw.index}/demonstration")
+        random = Random(f"{stream.seed}/{self.name}/{stream.index}/demonstration")
         words = random.sample([word for word in load_words().everything if word not in taken], size)
         entries = words[: self.num_cw] * often + words[self.num_cw :] * seldom
         if self.protocol == "paper":
-            entries = [entries[i] for i in shuffled_alike(len(entries), draw.seed)]
+            entries = [entries[i] for i in shuffled_alike(len(entries), stream.seed)]
         else:
             random.shuffle(entries)
         listed = [text for i, word in enumerate(entries) for text in (f" {i + 1}.", f" {word}")]
@@ -218,7 +222,7 @@ def _uncontained() -> list[str]:
 
 @lru_cache(maxsize=8)
 def _numbers(encoder: PieceEncoder, size: int) -> Units:
-    return kept_units(["1.", *[f" {i}." for i in range(2, size + 1)]], encoder)
+    return cached_units(["1.", *[f" {i}." for i in range(2, size + 1)]], encoder)
 
 
 @lru_cache(maxsize=8)
@@ -239,7 +243,7 @@ def _singles_and_more(encoder: PieceEncoder, number: int, random_letters: bool =
         else:
             word = f"{adjectives[random.randrange(len(adjectives))]}-{nouns[random.randrange(len(nouns))]}"
         distinct[word] = None
-    return kept_units([" " + text for text in distinct], encoder)
+    return cached_units([" " + text for text in distinct], encoder)
 
 
 @lru_cache(maxsize=8)

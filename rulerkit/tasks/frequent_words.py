@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from rulerkit.errors import UserError
-from rulerkit.example import Draft, Draw, Piece, Room, passage, run_of_words
+from rulerkit.example import ContextBudget, Draft, ExampleStream, Piece, passage, run_of_words
 from rulerkit.tasks.base import Reading, Task, from_words, in_proportion, in_words, too_short
 from rulerkit.tasks.judging import LESS_FREQUENT_WORD, Rule
 from rulerkit.tasks.pools import pool_size
@@ -36,7 +36,7 @@ _LONGEST_WORD = 100
 
 @dataclass(frozen=True, kw_only=True)
 class FrequentWords(Task):
-    """Name the `k` most frequent coded words; the most frequent of all, dots, is noise.
+    """Name the `k` most frequent coded words; the most frequent of all, dots, is no answer.
 
     The word of rank r appears floor(N r^-alpha / zeta(alpha)) times; the answers are ranks 2 to k + 1.
     """
@@ -72,10 +72,10 @@ class FrequentWords(Task):
     def default_new_tokens(self) -> int:
         return in_proportion(50, self.k, 3)
 
-    def draft(self, draw: Draw, length: int) -> Draft:
+    def draft(self, stream: ExampleStream, length: int) -> Draft:
         answers: dict[str, None] = {}
         while len(answers) < self.k:
-            answers["".join(draw.random.choices(ascii_lowercase, k=self.word_length))] = None
+            answers["".join(stream.random.choices(ascii_lowercase, k=self.word_length))] = None
         n = in_words(self.k)
         return Draft(
             head=(passage("instruction", _OPENING.format(n=n)),),
@@ -85,8 +85,8 @@ class FrequentWords(Task):
             plan=[_DOTS, *answers],
         )
 
-    def fill(self, draft: Draft, room: Room) -> list[Piece]:
-        words = self._vocabulary(draft.plan, room)
+    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece]:
+        words = self._vocabulary(draft.plan, budget)
         per_word = words.counts
         expected = np.arange(1, len(words) + 1, dtype=float) ** -float(self.alpha) / _zeta(float(self.alpha))
 
@@ -94,16 +94,16 @@ class FrequentWords(Task):
             return np.floor(total * expected).astype(np.int64)
 
         def most(costs: np.ndarray) -> int:
-            fits, fails = 0, 2 * room.left + 2
+            fits, fails = 0, 2 * budget.tokens + 2
             while fails - fits > 1:
                 middle = (fits + fails) // 2
-                fits, fails = (middle, fails) if times(middle) @ costs <= room.left else (fits, middle)
+                fits, fails = (middle, fails) if times(middle) @ costs <= budget.tokens else (fits, middle)
             return fits
 
         total, step = most(per_word), 1
         if self.protocol == "paper":  # one number of words, and with it one layout, for nearly all examples
             step = 10
-            pool = self._words(room).counts
+            pool = self._words(budget).counts
             usual = np.full(len(words), pool.mean())
             usual[0], usual[1 : self.k + 1] = per_word[0], pool.mean() + _MARGIN * pool.std()
             total = min(total, most(usual)) // step * step
@@ -111,10 +111,10 @@ class FrequentWords(Task):
             often = times(number)
             if often[self.k] <= often[self.k + 1]:  # a tie: the text would not tell which words are asked for
                 continue
-            piece = self._text(words, often, room)
-            if piece.num_tokens <= room.left:
+            piece = self._text(words, often, budget)
+            if piece.num_tokens <= budget.tokens:
                 return [piece]
-        raise too_short(self, room, 2 * int(per_word[: self.k + 1].sum()))
+        raise too_short(self, budget, 2 * int(per_word[: self.k + 1].sum()))
 
     @staticmethod
     def place(text: str, references: Sequence[str]) -> None:
@@ -142,29 +142,29 @@ class FrequentWords(Task):
             occurrences=partial(re.compile(r"(?P<item>\S+)").finditer, before, len(before) - len(coded)),
         )
 
-    def _vocabulary(self, first: list[str], room: Room) -> Units:
+    def _vocabulary(self, first: list[str], budget: ContextBudget) -> Units:
         """The words by rank: dots, the answers, then others from the pool."""
-        size = max(self.vocabulary or room.length // 50, self.k + 2)
+        size = max(self.vocabulary or budget.length // 50, self.k + 2)
         if 26**self.word_length < 4 * size:
             raise UserError(
                 f"{self.name} needs {size} distinct words: a word_length of {self.word_length} is too short"
             )
-        pool = self._words(room)
-        others = room.random.permutation(len(pool))[:size]
+        pool = self._words(budget)
+        others = budget.random.permutation(len(pool))[:size]
         taken = [pool.position[" " + word] for word in first if " " + word in pool.position]
         others = others[~np.isin(others, taken)][: size - len(first)]
-        return pool.behind(Units([" " + word for word in first], room.encoder), others)
+        return pool.behind(Units([" " + word for word in first], budget.encoder), others)
 
-    def _words(self, room: Room) -> Units:
-        size = max(self.vocabulary or 0, self.k + 2, room.length // 50)
-        return _pool(room.encoder, self.word_length, pool_size(max(room.length, 50 * size), 16))
+    def _words(self, budget: ContextBudget) -> Units:
+        size = max(self.vocabulary or 0, self.k + 2, budget.length // 50)
+        return _pool(budget.encoder, self.word_length, pool_size(max(budget.length, 50 * size), 16))
 
-    def _text(self, words: Units, times: np.ndarray, room: Room) -> Piece:
+    def _text(self, words: Units, times: np.ndarray, budget: ContextBudget) -> Piece:
         """The words, each as often as its rank says, shuffled, with the newline before the question."""
-        order = self.shuffle(np.repeat(np.arange(len(words)), times), room)
+        order = self.shuffle(np.repeat(np.arange(len(words)), times), budget)
         texts = [words.texts[i] for i in order.tolist()]
         ids, counts = words.pick(order), words.counts[order]
-        last = room.encoder(texts[-1] + "\n")
+        last = budget.encoder(texts[-1] + "\n")
         ids = np.concatenate([ids[: len(ids) - counts[-1]], last])
         texts[-1] += "\n"
         counts[-1] = len(last)

@@ -11,10 +11,10 @@ import numpy as np
 
 from rulerkit.corpora import Source, load_haystack, load_words
 from rulerkit.errors import UserError
-from rulerkit.example import Draft, Draw, Passage, Piece, Room, passage
-from rulerkit.tasks.base import MOST, Reading, Task, in_proportion, kept_units, too_short
+from rulerkit.example import ContextBudget, Draft, ExampleStream, Passage, Piece, passage
+from rulerkit.tasks.base import MOST, Reading, Task, cached_units, in_proportion, too_short
+from rulerkit.tasks.haystack_sentences import PlacedPassage, fill_with_sentences
 from rulerkit.tasks.judging import JudgedAnswer, Rule, named_items
-from rulerkit.tasks.noise import Item, fill_with_noise
 from rulerkit.tasks.pools import fill_with_lines, pool_size
 from rulerkit.tokenizers.pieces import PieceEncoder
 from rulerkit.tokenizers.units import Units
@@ -41,7 +41,7 @@ NEEDLE = "One of the special magic {types} for {key} is: {value}."
 
 @dataclass(frozen=True, kw_only=True)
 class Needles(Task):
-    """Retrieve the values of the queried keys from essays, noise, or a haystack made of other needles."""
+    """Retrieve the values of the queried keys from essays, repeated sentences, or a haystack made of other needles."""
 
     family: ClassVar[str] = "niah"
     category: ClassVar[str] = "niah"
@@ -103,8 +103,8 @@ class Needles(Task):
     def sources(self) -> dict[str, Source]:
         return {"essays": load_haystack(self.essays).source} if self.haystack == "essay" else {}
 
-    def draft(self, draw: Draw, length: int) -> Draft:
-        random = draw.random
+    def draft(self, stream: ExampleStream, length: int) -> Draft:
+        random = stream.random
         keys = _distinct(random, self.key, max(self.num_keys, self.num_queries))
         values = _distinct(random, self.value, len(keys) * self.num_values)
         queries = random.sample(range(len(keys)), self.num_queries)
@@ -113,7 +113,7 @@ class Needles(Task):
         for depth, (k, value) in zip(self._depths(random, len(needles)), needles, strict=True):
             text = NEEDLE.format(types=self.value, key=keys[k], value=value)
             role = "needle" if k in queries else "distractor"
-            items.append(Item(depth, passage(role, text, key=keys[k], value=value)))
+            items.append(PlacedPassage(depth, passage(role, text, key=keys[k], value=value)))
         asked = [keys[k] for k in queries]
         query = asked[0] if len(asked) == 1 else ", ".join(asked[:-1]) + ", and " + asked[-1]
         forms = _ONE if self.num_queries * self.num_values == 1 else _SEVERAL
@@ -122,21 +122,21 @@ class Needles(Task):
         head, tail = (passage("instruction", opening),), (passage("question", question),)
         return Draft(head, tail, prefix, references, items)
 
-    def fill(self, draft: Draft, room: Room) -> list[Piece]:
-        items: list[Item] = draft.plan
+    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece]:
+        items: list[PlacedPassage] = draft.plan
         if self.haystack == "essay":
-            pieces = fill_with_essay(items, room, self.essays)
+            pieces = fill_with_essay(items, budget, self.essays)
         else:
-            lines = [Item(i.depth, _line(i.passage)) for i in items]
+            lines = [PlacedPassage(i.depth, _line(i.passage)) for i in items]
             if self.haystack == "noise":
-                pieces = fill_with_noise(lines, room)
+                pieces = fill_with_sentences(lines, budget)
             else:
                 frame = NEEDLE.format(types=self.value, key="\0", value="\0").split("\0")
-                keys = _pool(self.key, room.length, "", room.encoder)
-                values = _pool(self.value, room.length, frame[2] + "\n", room.encoder)
-                pieces = fill_with_lines(lines, room, (frame[0].rstrip(), frame[1].rstrip()), keys, values)
+                keys = _pool(self.key, budget.length, "", budget.encoder)
+                values = _pool(self.value, budget.length, frame[2] + "\n", budget.encoder)
+                pieces = fill_with_lines(lines, budget, (frame[0].rstrip(), frame[1].rstrip()), keys, values)
         if pieces is None:
-            raise too_short(self, room, sum(room.piece(_line(item.passage)).num_tokens for item in items))
+            raise too_short(self, budget, sum(budget.piece(_line(item.passage)).num_tokens for item in items))
         return pieces
 
     @staticmethod
@@ -229,7 +229,7 @@ def _distinct(random: Random, kind: str, count: int) -> list[str]:
 def _pool(kind: str, length: int, ending: str, encoder: PieceEncoder) -> Units:
     """The first keys or values of an endless row, with their counts: twice as many as any context of `length` holds."""
     size = pool_size(length, 32 if kind == "uuids" else 8)
-    return kept_units([f" {text}{ending}" for text in _pool_texts(kind, size)], encoder)
+    return cached_units([f" {text}{ending}" for text in _pool_texts(kind, size)], encoder)
 
 
 @lru_cache(maxsize=16)
@@ -250,28 +250,30 @@ def _essay_units(name: str, encoder: PieceEncoder, passes: int) -> tuple[Units, 
     for _ in range(passes - 1):
         starts.append(again - corpus.restart + len(words))
         words += corpus.words[corpus.restart :]
-    return kept_units([" " + word for word in words], encoder), np.concatenate(starts)
+    return cached_units([" " + word for word in words], encoder), np.concatenate(starts)
 
 
-def fill_with_essay(items: list[Item], room: Room, corpus: str) -> list[Piece] | None:
+def fill_with_essay(items: list[PlacedPassage], budget: ContextBudget, corpus: str) -> list[Piece] | None:
     """As many words of the essays as fit, with each needle at the sentence boundary nearest to its depth in tokens."""
-    encoder, passes = room.encoder, 1
+    encoder, passes = budget.encoder, 1
     units, starts = _essay_units(corpus, encoder, passes)
-    while units.offsets[-1] < room.left:
+    while units.offsets[-1] < budget.tokens:
         passes *= 2
         units, starts = _essay_units(corpus, encoder, passes)
     items = sorted(items, key=lambda item: item.depth)
     needles = sum(len(encoder(" " + item.passage.text)) for item in items)
-    words = int(np.searchsorted(units.offsets, room.left - needles, side="right")) + 2
+    words = int(np.searchsorted(units.offsets, budget.tokens - needles, side="right")) + 2
     while (words := words - 1) >= 0:
         boundaries = _boundaries(items, units, starts, words)
         ends = _at_the_ends(items, boundaries, units, words, encoder)
-        if int(units.offsets[words]) + needles + ends <= room.left:
+        if int(units.offsets[words]) + needles + ends <= budget.tokens:
             return _with_needles(items, boundaries, units, words, encoder)
     return None
 
 
-def _at_the_ends(items: list[Item], boundaries: list[int], units: Units, words: int, encoder: PieceEncoder) -> int:
+def _at_the_ends(
+    items: list[PlacedPassage], boundaries: list[int], units: Units, words: int, encoder: PieceEncoder
+) -> int:
     """How many tokens more the context has because it begins without a blank and ends with a newline."""
     texts = [units.texts[0], units.texts[words - 1]] if words else ["", ""]
     if items and (not words or boundaries[0] == 0):
@@ -284,7 +286,7 @@ def _at_the_ends(items: list[Item], boundaries: list[int], units: Units, words: 
     return len(encoder(first[1:])) - len(encoder(first)) + len(encoder(last + "\n")) - len(encoder(last))
 
 
-def _boundaries(items: list[Item], units: Units, starts: np.ndarray, words: int) -> list[int]:
+def _boundaries(items: list[PlacedPassage], units: Units, starts: np.ndarray, words: int) -> list[int]:
     """For each needle the word before which it stands: distinct boundaries while there are enough."""
     allowed = np.append(starts[: np.searchsorted(starts, words)], words)
     at = units.offsets[allowed]
@@ -302,7 +304,7 @@ def _boundaries(items: list[Item], units: Units, starts: np.ndarray, words: int)
 
 
 def _with_needles(
-    items: list[Item], boundaries: list[int], units: Units, words: int, encoder: PieceEncoder
+    items: list[PlacedPassage], boundaries: list[int], units: Units, words: int, encoder: PieceEncoder
 ) -> list[Piece]:
     """Essay and needles in turn, joined by blanks; the last of them ends with the newline before the question."""
     pieces: list[Piece] = []

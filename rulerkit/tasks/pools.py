@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rulerkit.example import Piece, Room
-from rulerkit.tasks.noise import Item
+from rulerkit.example import ContextBudget, Piece
+from rulerkit.tasks.haystack_sentences import PlacedPassage
 from rulerkit.tokenizers.units import Units, interleave
 
 _ADJUSTED = 8
@@ -24,21 +24,21 @@ def pool_size(length: int, share: int) -> int:
 
 
 def fill_with_lines(
-    items: Sequence[Item], room: Room, frame: tuple[str, str], keys: Units, values: Units
+    items: Sequence[PlacedPassage], budget: ContextBudget, frame: tuple[str, str], keys: Units, values: Units
 ) -> list[Piece] | None:
     """Lines `frame[0] key frame[1] value` with the items among them at their depths; None where the items do not fit.
 
-    The count of every line is known before it is written, so the last lines are chosen to fill the room.
+    The count of every line is known before it is written, so the last lines are chosen to fill the budget.
     """
-    pieces = [room.piece(item.passage) for item in items]
-    left = room.left - sum(piece.num_tokens for piece in pieces)
+    pieces = [budget.piece(item.passage) for item in items]
+    left = budget.tokens - sum(piece.num_tokens for piece in pieces)
     if left < 0:
         return None
-    frames = Units(frame, room.encoder)
+    frames = Units(frame, budget.encoder)
     fixed = int(frames.counts.sum())
     taken = {(piece.key, piece.value) for piece in pieces}
-    key_order = _without(room.random.permutation(len(keys)), keys, [f" {key}" for key, _ in taken])
-    value_order = _without(room.random.permutation(len(values)), values, [f" {value}.\n" for _, value in taken])
+    key_order = _without(budget.random.permutation(len(keys)), keys, [f" {key}" for key, _ in taken])
+    value_order = _without(budget.random.permutation(len(values)), values, [f" {value}.\n" for _, value in taken])
     size = min(len(key_order), len(value_order))
     key_order, value_order = key_order[:size], value_order[:size]
     total = np.cumsum(fixed + keys.counts[key_order] + values.counts[value_order])

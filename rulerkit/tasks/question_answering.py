@@ -12,9 +12,9 @@ import numpy as np
 
 from rulerkit.corpora import Question, Source, answer_fictional, load_qa
 from rulerkit.errors import UserError
-from rulerkit.example import Draft, Draw, Piece, Room, passage
+from rulerkit.example import ContextBudget, Draft, ExampleStream, Piece, passage
 from rulerkit.prompt_format import DIRECT
-from rulerkit.tasks.base import Reading, Task, kept_units, shuffled_alike, too_short
+from rulerkit.tasks.base import Reading, Task, cached_units, shuffled_alike, too_short
 from rulerkit.tasks.judging import JudgedAnswer, Rule
 from rulerkit.tokenizers.pieces import PieceEncoder
 from rulerkit.tokenizers.units import Units
@@ -78,31 +78,31 @@ class QuestionAnswering(Task):
     def sources(self) -> dict[str, Source]:
         return {"dataset": load_qa(self.dataset).source}
 
-    def draft(self, draw: Draw, length: int) -> Draft:
-        order = _question_order(self.dataset, None if self.protocol == "paper" else draw.seed)
-        asked = order[draw.index % len(order)]
+    def draft(self, stream: ExampleStream, length: int) -> Draft:
+        order = _question_order(self.dataset, None if self.protocol == "paper" else stream.seed)
+        asked = order[stream.index % len(order)]
         question = load_qa(self.dataset).questions[asked]
-        plan = _Asked(asked, tuple(draw.random.random() for _ in question.gold))
+        plan = _Asked(asked, tuple(stream.random.random() for _ in question.gold))
         closing = f"Question: {question.text}"
         if self.context == "none":
             return Draft((), (passage("question", _ALONE + closing),), " Answer:", question.answers, plan)
         head, tail = passage("instruction", _INSTRUCTION, _GIVEN), passage("question", _INSTRUCTION + closing)
         return Draft((head,), (tail,), " Answer:", question.answers, plan)
 
-    def fill(self, draft: Draft, room: Room) -> list[Piece]:
+    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece]:
         if self.context == "none":
             return []
         data = load_qa(self.dataset)
         question = data.questions[draft.plan.number]
-        bodies = _bodies(self.dataset, room.encoder)
+        bodies = _bodies(self.dataset, budget.encoder)
         gold = list(question.gold)
         if self.protocol == "paper":
-            order = self._documents_of_the_paper(draft.plan.number, bodies, room)
+            order = self._documents_of_the_paper(draft.plan.number, bodies, budget)
         else:
-            order = self._documents_at_depths(draft.plan.depths, question, bodies, room)
+            order = self._documents_at_depths(draft.plan.depths, question, bodies, budget)
         if order is None:
-            raise too_short(self, room, _cost(gold, bodies, _headers(room.encoder, 64)))
-        headers = _headers(room.encoder, _enough(len(order)))
+            raise too_short(self, budget, _cost(gold, bodies, _headers(budget.encoder, 64)))
+        headers = _headers(budget.encoder, _enough(len(order)))
         groups = {data.groups[g] for g in gold}
         near = {*question.related, *(d for d in order if data.groups[d] in groups)}
         roles = {d: "needle" if d in gold else "distractor" if d in near else "haystack" for d in order}
@@ -143,39 +143,41 @@ class QuestionAnswering(Task):
         )
 
     def _documents_at_depths(
-        self, depths: tuple[float, ...], question: Question, bodies: Units, room: Room
+        self, depths: tuple[float, ...], question: Question, bodies: Units, budget: ContextBudget
     ) -> list[int] | None:
         """The documents in order, the gold ones at their depths; None where the gold ones do not fit."""
-        chosen = self._others(question.related, list(question.gold), bodies, room)
+        chosen = self._others(question.related, list(question.gold), bodies, budget)
         if chosen is None:
             return None
-        order = list(room.random.permutation(chosen)) if chosen else []
+        order = list(budget.random.permutation(chosen)) if chosen else []
         for depth, document in sorted(zip(depths, question.gold, strict=True)):
             order.insert(int(depth * (len(chosen) + 1)) + len(order) - len(chosen), document)
         return order
 
-    def _documents_of_the_paper(self, number: int, bodies: Units, room: Room) -> list[int] | None:
+    def _documents_of_the_paper(self, number: int, bodies: Units, budget: ContextBudget) -> list[int] | None:
         """The documents in upstream's order: gold and same article first, then others, all shuffled with one seed.
 
         Their number is the most that usually fits the first question, and ten less as often as it must be.
         """
         data, first = load_qa(self.dataset), _question_order(self.dataset, None)[0]
         questions = [data.questions[i].text for i in (number, first)]
-        mine, firsts = (len(room.encoder(text)) for text in questions)
-        near, others = self._article_first(first, room.random)
+        mine, firsts = (len(budget.encoder(text)) for text in questions)
+        near, others = self._article_first(first, budget.random)
         means = np.repeat([bodies.counts[near].mean(), bodies.counts[others].mean()], [len(near), len(others)])
-        headers = _headers(room.encoder, _enough(len(means)))
-        size = int(np.searchsorted(np.cumsum(means + headers.counts[: len(means)]), room.left + mine - firsts, "right"))
-        listed = [*chain(*self._article_first(number, room.random))]
-        while size > 0 and _cost(listed[:size], bodies, headers) > room.left:
+        headers = _headers(budget.encoder, _enough(len(means)))
+        size = int(
+            np.searchsorted(np.cumsum(means + headers.counts[: len(means)]), budget.tokens + mine - firsts, "right")
+        )
+        listed = [*chain(*self._article_first(number, budget.random))]
+        while size > 0 and _cost(listed[:size], bodies, headers) > budget.tokens:
             size -= _FEWER if size > _FEWER else 1
         if size < len(data.questions[number].gold):
             return None
         listed = listed[:size]
         if related := data.questions[number].related:  # HotpotQA's file has the question's ten documents in any order
             ten = slice(len(data.questions[number].gold) + len(related))
-            listed[ten] = room.random.permutation(listed[ten]).tolist()
-        return [listed[i] for i in shuffled_alike(size, room.seed)]
+            listed[ten] = budget.random.permutation(listed[ten]).tolist()
+        return [listed[i] for i in shuffled_alike(size, budget.seed)]
 
     def _article_first(self, number: int, random: np.random.RandomState) -> tuple[list[int], list[int]]:
         """The documents with the answer, then the question's own or those of the same article; and all others."""
@@ -187,11 +189,13 @@ class QuestionAnswering(Task):
         near = [*question.gold, *near]
         return near, others[~np.isin(others, near)].tolist()
 
-    def _others(self, related: tuple[int, ...], gold: list[int], bodies: Units, room: Room) -> list[int] | None:
+    def _others(
+        self, related: tuple[int, ...], gold: list[int], bodies: Units, budget: ContextBudget
+    ) -> list[int] | None:
         """Documents beside the gold ones: the question's own first, then any, as many as fit; the last is chosen for its
         length. None where the gold documents alone do not fit. None repeats before all were used; gold never."""
-        headers = _headers(room.encoder, _enough(room.left // int(bodies.counts.min()) + 16))
-        if (left := room.left - _cost(gold, bodies, headers)) < 0:
+        headers = _headers(budget.encoder, _enough(budget.tokens // int(bodies.counts.min()) + 16))
+        if (left := budget.tokens - _cost(gold, bodies, headers)) < 0:
             return None
         chosen: list[int] = []
         for document in related:
@@ -199,7 +203,7 @@ class QuestionAnswering(Task):
             if cost <= left:
                 chosen.append(document)
                 left -= cost
-        rest = room.random.permutation(len(bodies))
+        rest = budget.random.permutation(len(bodies))
         rest = rest[~np.isin(rest, [*gold, *chosen])]
         while True:
             first = len(gold) + len(chosen)
@@ -210,7 +214,7 @@ class QuestionAnswering(Task):
                 break
             chosen += rest.tolist()
             left -= int(costs[-1])
-            rest = room.random.permutation(len(bodies))
+            rest = budget.random.permutation(len(bodies))
             rest = rest[~np.isin(rest, gold)]
         keep = max(0, fitting - 1)
         chosen += rest[:keep].tolist()
@@ -287,7 +291,7 @@ def _cost(documents: list[int], bodies: Units, headers: Units) -> int:
 
 @lru_cache(maxsize=8)
 def _bodies(dataset: str, encoder: PieceEncoder) -> Units:
-    return kept_units([document + "\n\n" for document in load_qa(dataset).documents], encoder)
+    return cached_units([document + "\n\n" for document in load_qa(dataset).documents], encoder)
 
 
 @lru_cache(maxsize=8)

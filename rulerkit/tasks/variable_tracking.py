@@ -1,4 +1,4 @@
-"""Variable tracking (paper, section 3.2): follow a chain of assignments hidden in noise."""
+"""Variable tracking (paper, section 3.2): follow a chain of assignments between haystack sentences."""
 
 import re
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from random import Random
 from string import ascii_uppercase
 from typing import ClassVar
 
-from rulerkit.example import Draft, Draw, Passage, Piece, Room, passage
+from rulerkit.example import ContextBudget, Draft, ExampleStream, Passage, Piece, passage
 from rulerkit.tasks.base import Reading, Task, in_proportion, too_short
+from rulerkit.tasks.haystack_sentences import LINE, PlacedPassage, fill_with_sentences
 from rulerkit.tasks.judging import JudgedAnswer, Rule
-from rulerkit.tasks.noise import LINE, Item, fill_with_noise
 
 _OPENING = "Memorize and track the chain(s) of variable assignment hidden in the following text."
 _QUESTION = "Question: Find all variables that are assigned the value {value} in the text above."
@@ -60,13 +60,13 @@ class VariableTracking(Task):
     def default_new_tokens(self) -> int:
         return in_proportion(30, self.num_hops + 1, 5)
 
-    def draft(self, draw: Draw, length: int) -> Draft:
-        random = draw.random
+    def draft(self, stream: ExampleStream, length: int) -> Draft:
+        random = stream.random
         fixed = {chain.value for chain in self._fixed_chains()} if self.edition == "2024" else set()
         chains = self._chains(random, 5, fixed)
         items = _items(random, chains)
         value, names = chains[0].value, chains[0].names
-        shown = self._demonstration(draw, {c.value for c in chains}) if self.demonstration else ()
+        shown = self._demonstration(stream, {c.value for c in chains}) if self.demonstration else ()
         return Draft(
             head=(*shown, passage("instruction", _OPENING + "\n\n")),
             tail=(passage("question", _QUESTION.format(value=value)),),
@@ -75,10 +75,10 @@ class VariableTracking(Task):
             plan=items,
         )
 
-    def fill(self, draft: Draft, room: Room) -> list[Piece]:
-        pieces = fill_with_noise(draft.plan, room, blanks=self.edition == "2024")
+    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece]:
+        pieces = fill_with_sentences(draft.plan, budget, blanks=self.edition == "2024")
         if pieces is None:
-            raise too_short(self, room, sum(room.piece(item.passage).num_tokens for item in draft.plan))
+            raise too_short(self, budget, sum(budget.piece(item.passage).num_tokens for item in draft.plan))
         return pieces
 
     @staticmethod
@@ -124,11 +124,11 @@ class VariableTracking(Task):
         """The chains of the 2024 edition's one demonstration."""
         return self._chains(Random(f"demonstration/{self.num_chains}/{self.num_hops}"), 3, set())
 
-    def _demonstration(self, draw: Draw, taken_values: set[str]) -> tuple[Passage, ...]:
+    def _demonstration(self, stream: ExampleStream, taken_values: set[str]) -> tuple[Passage, ...]:
         """A solved example of about 500 tokens before the question: fresh names (2025) or one for all (2024)."""
         if self.edition == "2025":
-            chains = self._chains(draw.random, 3, taken_values)
-            items = _items(draw.random, chains)
+            chains = self._chains(stream.random, 3, taken_values)
+            items = _items(stream.random, chains)
         else:
             chains = self._fixed_chains()
             items = _items(Random("places in the demonstration"), chains)
@@ -152,18 +152,18 @@ def _variables_of_other_chains(answer: JudgedAnswer) -> str | None:
     return " ".join(str(others[word]) for word in dict.fromkeys(answer.words) if word in others) or None
 
 
-def _items(random: Random, chains: list[_Chain]) -> list[Item]:
+def _items(random: Random, chains: list[_Chain]) -> list[PlacedPassage]:
     """The statements of all chains at free depths, those of one chain in order; the queried chain is the needle."""
     items = []
     for number, chain in enumerate(chains):
         role = "needle" if number == 0 else "distractor"
         depths = sorted(random.random() for _ in chain.names)
         for depth, name, statement in zip(depths, chain.names, chain.statements(), strict=True):
-            items.append(Item(depth, passage(role, statement + "\n", key=name, value=chain.value)))
+            items.append(PlacedPassage(depth, passage(role, statement + "\n", key=name, value=chain.value)))
     return items
 
 
-def _demonstration_lines(items: list[Item], num_lines: int) -> list[str]:
+def _demonstration_lines(items: list[PlacedPassage], num_lines: int) -> list[str]:
     lines = [LINE] * num_lines
     for item in sorted(items, key=lambda item: -item.depth):
         lines.insert(int(item.depth * num_lines), item.passage.text.removesuffix("\n"))

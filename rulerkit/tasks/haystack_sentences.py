@@ -1,11 +1,11 @@
-"""The noise haystack: one line of five short sentences again and again, with lines of interest between."""
+"""Haystack sentences: one line of five short sentences again and again, with needles or statements between the lines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from rulerkit.example import Passage, Piece, Room
+from rulerkit.example import ContextBudget, Passage, Piece
 from rulerkit.tokenizers.pieces import PieceEncoder, settle
 
 SENTENCES = ("The grass is green.", "The sky is blue.", "The sun is yellow.", "Here we go.", "There and back again.")
@@ -13,36 +13,40 @@ LINE = " ".join(SENTENCES)
 
 
 @dataclass(frozen=True)
-class Item:
-    """A line of interest and the relative depth, 0 to 1, at which it stands."""
+class PlacedPassage:
+    """A needle, distractor or statement and the relative depth, 0 to 1, at which it stands."""
 
     depth: float
     passage: Passage
 
 
-def fill_with_noise(items: Sequence[Item], room: Room, blanks: bool = False) -> list[Piece] | None:
-    """Noise lines with the items before distinct lines, at most `room.left` tokens; None where the items do not fit.
+def fill_with_sentences(
+    items: Sequence[PlacedPassage], budget: ContextBudget, blanks: bool = False
+) -> list[Piece] | None:
+    """Lines with the items before distinct lines, at most `budget.tokens` tokens; None where the items do not fit.
 
-    Lines are joined by newlines, or (edition 2024 of variable tracking) by blanks after the newline that ends a noise
-    line. The last noise line is cut at the sentence that still fits: upstream leaves up to 25 tokens unused, which no
+    Lines are joined by newlines, or (edition 2024 of variable tracking) by blanks after the newline that ends a line
+    of sentences. The last line is cut at the sentence that still fits: upstream leaves up to 25 tokens unused, which no
     score can show.
     """
-    layout = _Blanks(room.encoder) if blanks else _Newlines(room.encoder)
+    layout = _Blanks(budget.encoder) if blanks else _Newlines(budget.encoder)
     items = sorted(items, key=lambda item: item.depth)
-    room_for_noise = room.left - sum(len(ids) for item in items for ids in room.encoder.many(item.passage.parts))
-    lines = max(0, room_for_noise // len(room.encoder(LINE + "\n")) + 2)
+    tokens_for_sentences = budget.tokens - sum(
+        len(ids) for item in items for ids in budget.encoder.many(item.passage.parts)
+    )
+    lines = max(0, tokens_for_sentences // len(budget.encoder(LINE + "\n")) + 2)
     while True:
         for sentences in (4, 3, 2, 1, 0):
             places = _places(items, lines + (sentences > 0))
-            if layout.cost(items, places, lines, sentences, room) <= room.left:
-                return layout.pieces(items, places, lines, sentences, room)
+            if layout.cost(items, places, lines, sentences, budget) <= budget.tokens:
+                return layout.pieces(items, places, lines, sentences, budget)
         if lines == 0:
             return None
         lines -= 1
 
 
-def _places(items: Sequence[Item], lines: int) -> list[int]:
-    """Before which noise line each item stands: distinct lines as long as there are enough, in order of depth."""
+def _places(items: Sequence[PlacedPassage], lines: int) -> list[int]:
+    """Before which line each item stands: distinct lines as long as there are enough, in order of depth."""
     places = np.array([int(item.depth * lines) for item in items], dtype=int)
     if lines < len(items):
         return sorted(np.minimum(places, lines).tolist())
@@ -60,24 +64,26 @@ class _Newlines:
         self.encoder = encoder
 
     def pieces(
-        self, items: Sequence[Item], places: Sequence[int], lines: int, sentences: int, room: Room
+        self, items: Sequence[PlacedPassage], places: Sequence[int], lines: int, sentences: int, budget: ContextBudget
     ) -> list[Piece]:
         pieces: list[Piece] = []
         at = 0
         for item, place in zip(items, places, strict=True):
             pieces += self._run(at, place, lines, sentences)
-            pieces.append(room.piece(item.passage))
+            pieces.append(budget.piece(item.passage))
             at = place
         return pieces + self._run(at, lines + (sentences > 0), lines, sentences)
 
-    def cost(self, items: Sequence[Item], places: Sequence[int], lines: int, sentences: int, room: Room) -> int:
+    def cost(
+        self, items: Sequence[PlacedPassage], places: Sequence[int], lines: int, sentences: int, budget: ContextBudget
+    ) -> int:
         """The tokens of `pieces`, by adding up."""
         last = len(self.encoder(" ".join(SENTENCES[:sentences]) + "\n")) if sentences else 0
         asked = sum(len(ids) for item in items for ids in self.encoder.many(item.passage.parts))
         return asked + lines * len(self.encoder(LINE + "\n")) + last
 
     def _run(self, start: int, stop: int, lines: int, sentences: int) -> list[Piece]:
-        """Noise from line `start` up to `stop`, where line number `lines` is the short one."""
+        """Sentences from line `start` up to `stop`, where line number `lines` is the short one."""
         whole = min(stop, lines) - start
         run = [Piece((LINE + "\n") * whole, "haystack", np.tile(self.encoder(LINE + "\n"), whole))] if whole > 0 else []
         if stop > lines and start <= lines:
@@ -87,14 +93,16 @@ class _Newlines:
 
 
 class _Blanks(_Newlines):
-    """Lines are joined by blanks; only noise lines end with a newline."""
+    """Lines are joined by blanks; only lines of sentences end with a newline."""
 
-    def cost(self, items: Sequence[Item], places: Sequence[int], lines: int, sentences: int, room: Room) -> int:
+    def cost(
+        self, items: Sequence[PlacedPassage], places: Sequence[int], lines: int, sentences: int, budget: ContextBudget
+    ) -> int:
         """The tokens of `pieces`, which depend on what stands beside what."""
-        return sum(piece.num_tokens for piece in self.pieces(items, places, lines, sentences, room))
+        return sum(piece.num_tokens for piece in self.pieces(items, places, lines, sentences, budget))
 
     def pieces(
-        self, items: Sequence[Item], places: Sequence[int], lines: int, sentences: int, room: Room
+        self, items: Sequence[PlacedPassage], places: Sequence[int], lines: int, sentences: int, budget: ContextBudget
     ) -> list[Piece]:
         texts: list[str] = []
         owners: list[Passage | None] = []
