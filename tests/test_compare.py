@@ -19,6 +19,8 @@ from rulerkit.compare import (
     CANNOT_TELL,
     NOT_WORSE,
     WORSE,
+    Comparison,
+    Side,
     asked,
     claim_verdict,
     compare,
@@ -126,6 +128,17 @@ def test_gains_are_no_losses_and_cells_without_a_miss_are_named() -> None:
     assert rows.loc[rows["unable"], ["task", "length"]].to_numpy().tolist() == [
         ["niah_0", 2048], ["niah_1", 1024], ["niah_1", 2048],
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("n", "lost", "margin", "word"),
+    [(500, 0, 1.0, NOT_WORSE), (20, 0, 1.0, CANNOT_TELL), (500, 50, 1.0, WORSE), (500, 50, 99.0, NOT_WORSE)],
+)
+def test_the_verdict_follows_from_losses_and_the_mean(n: int, lost: int, margin: float, word: str) -> None:
+    rows, cells = judge_pairs(pairs(2, 1, n, t0_0=lost), margin, 0.95)
+    sides = Side("A", ()), Side("B", ())
+    found = Comparison(*sides, margin, 0.95, "digest", rows, pd.DataFrame(), tuple(cells), ())
+    assert found.verdict.word == word
 
 
 def test_differences_are_those_of_the_scores(made: Path) -> None:

@@ -108,6 +108,7 @@ def test_effective_length(scores, claimed, answer):
         ({K4: (84, 86), K8: (80, 82), K16: (70, 75)}, "<4K..4K"),
         ({K4: (70, 75), K8: (60, 70)}, "<4K"),
         ({K4: (70, 75), K8: (86, 90)}, ">8K"),
+        ({K4: (85.6, 90), K8: (70, 85.6)}, "4K..>8K"),  # both limits reach the threshold
         ({K4: (90, 95), K8: (NAN, NAN)}, "4K..>8K"),  # not run: all is possible
     ],
 )
@@ -215,6 +216,33 @@ def test_the_grid_can_be_asked_for():
     for nothing in ({"lengths": [K32]}, {"tasks": ["vt-x"]}, {"num_examples": 0}):
         with pytest.raises(UserError, match="nothing to summarize"):
             summarize(scores, **nothing)
+
+
+def test_repetitions_are_averaged_by_example():
+    """Twice the same answers count once; an example that one repetition lacks is not counted."""
+    once, again = scores_of({("a", K4): 0.8}), scores_of({("a", K4): 0.4}, run="main-repeat2")
+    cell = row(summarize(pd.concat([once, again])).cells, model="a", task="vt")
+    assert (cell["run"], cell["n"], cell["score"]) == ("main", 50, pytest.approx(60))
+    same = row(summarize(pd.concat([once, once.assign(run="main-repeat2")])).cells, task="vt")
+    alone = row(summarize(once).cells, task="vt")
+    assert (same["low"], same["high"]) == (alone["low"], alone["high"])
+    missing = again[~((again["task"] == "vt") & (again["index"] == 49))]
+    assert row(summarize(pd.concat([once, missing])).cells, task="vt")["have"] == "49/50"
+    other = summarize(pd.concat([once, again.assign(run="other-repeat2")])).cells
+    assert set(other["run"]) == {"main", "other-repeat2"}
+
+
+def test_examples_of_a_group_are_drawn_together():
+    scores = scores_of({("a", K4): 0.5})
+    alone, pairs, none = (
+        row(summarize(scores.assign(group=group)).cells, task="vt")
+        for group in (scores["index"], [f"article {i // 25}" for i in scores["index"]], float("nan"))
+    )
+    assert alone["high"] - alone["low"] == pytest.approx(none["high"] - none["low"])
+    assert pairs["high"] - pairs["low"] > 2 * (alone["high"] - alone["low"])
+    first = scores.assign(group=[0.0 if i < 25 else float("nan") for i in scores["index"]])
+    cell = row(summarize(first).cells, task="vt")
+    assert cell["high"] - cell["low"] > 1.5 * (alone["high"] - alone["low"])
 
 
 def test_other_tasks_stand_in_the_cells_only():

@@ -1,0 +1,177 @@
+"""Do the tests notice a changed judgement? `python benchmarks/mutants.py [--only TEXT]`.
+
+Each mutation changes one central comparison, number or sign in a copy of the package; the tests that cover it then run in a
+process of their own and must fail. Prints a line for each and ends with status 1 if one was not caught.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+STATISTICS = ["test_statistics.py"]
+LENGTHS = ["test_summary.py::test_effective_length", "test_summary.py::test_effective_set"]
+SUMMARY = [f"test_summary.py::test_{name}" for name in (
+    "averages_weigh_lengths", "ranks_share_ties", "a_complete_summary", "missing_examples_are_never_averaged_away",
+    "the_grid_can_be_asked_for", "repetitions_are_averaged_by_example", "examples_of_a_group_are_drawn_together",
+)]  # fmt: skip
+GATE = [f"test_compare.py::test_{name}" for name in (
+    "the_smallest_loss_is_seen_and_one_example_less_is_not", "a_broken_task_is_found_though_the_mean_is_within_the_margin",
+    "a_loss_of_just_the_margin_is_none", "gains_are_no_losses_and_cells_without_a_miss_are_named",
+    "the_verdict_follows_from_losses_and_the_mean", "the_power_of_a_comparison",
+)]  # fmt: skip
+CLAIMS = [
+    "test_claims.py::test_limits_on_both_sides",
+    "test_claims.py::test_a_negligible_difference_refutes_lower",
+    "test_claims.py::test_a_share_of_parts_is_judged_by_what_could_still_come_of_them",
+]
+
+
+class Mutation(NamedTuple):
+    """A text of a file, what replaces it, and the tests that must notice."""
+
+    file: str
+    old: str
+    new: str
+    tests: list[str]
+
+
+def mutations(file: str, tests: list[str], *changes: tuple[str, str]) -> list[Mutation]:
+    """Mutations of one file."""
+    return [Mutation(file, old, new, tests) for old, new in changes]
+
+
+MUTATIONS = [
+    *mutations(
+        "statistics.py",
+        STATISTICS,
+        ("0.5 + confidence / 2", "0.5 + confidence"),
+        ("shrink = 1 + z * z / num_examples", "shrink = 1 - z * z / num_examples"),
+        ("share * (1 - share) / num_examples", "share * (1 + share) / num_examples"),
+        ("value = up.value - down.value", "value = up.value + down.value"),
+        ("down.high - down.value, correlation", "down.value - down.low, correlation"),
+        ("up.high - up.value, down.value - down.low", "up.high - up.value, down.high - down.value"),
+        ("- 2 * correlation * one * other", "+ 2 * correlation * one * other"),
+        ("sign = 1.0 if positive else -1.0", "sign = 1.0 if positive else 1.0"),
+        ("(len(p_values) - rank) * p_values[i]", "(len(p_values) - 0) * p_values[i]"),
+        ("largest = max(largest, min(1.0,", "largest = max(0.0, min(1.0,"),
+        ("return value / math.sqrt(variance) if variance > 0", "return -value / math.sqrt(variance) if variance > 0"),
+        ("if self.groups is None:", "if self.groups is not None:"),
+        ("asked.shape[1] / asked.sum", "1 / asked.sum"),
+        ("np.where(asked, scores - means, 0.0)", "np.where(asked, scores - means, 1.0)"),
+    ),
+    *mutations(
+        "lengths.py",
+        LENGTHS,
+        ("if _printed(score) >= threshold), default=0)", "if _printed(score) > threshold), default=0)"),
+        ("length not in known and length > best", "length not in known and length < best"),
+        ("not _printed(intervals[n][1]) < threshold", "not _printed(intervals[n][1]) <= threshold"),
+        ("not _printed(intervals[n][0]) >= threshold", "not _printed(intervals[n][0]) > threshold"),
+        ("claimed > best", "claimed >= best"),
+        ("best == lengths[-1] and more", "best == lengths[0] and more"),
+        ("round(score, 1)", "round(score, 0)"),
+    ),
+    *mutations(
+        "summary.py",
+        SUMMARY,
+        ("1.0 + int((rounded > v).sum())", "1.0 + int((rounded >= v).sum())"),
+        ("rising[::-1]", "rising"),
+        ("n >= wanted", "n > wanted"),
+        ("answers == repetitions", "answers >= repetitions - 1"),
+        ("groups[rows] >= 0", "groups[rows] > 0"),
+        ("weight / len(self.tasks)", "weight / 1"),
+        ('scores["index"] < num_examples', 'scores["index"] <= num_examples'),
+    ),
+    *mutations(
+        "compare.py",
+        GATE,
+        ('rows["difference"] < -margin', 'rows["difference"] <= -margin'),
+        ('rows["difference"] < -margin', 'rows["difference"] < margin'),
+        ("np.asarray(p) < ALARMS", "np.asarray(p) > ALARMS"),
+        ("ALARMS = 0.05", "ALARMS = 0.06"),
+        ("((1, second), (-1, first))", "((1, first), (-1, second))"),
+        ('mean["low"] > -self.margin', 'mean["low"] < -self.margin'),
+        ('mean["low"] > -self.margin', 'mean["high"] > -self.margin'),
+        ('mean["low"] > -self.margin', 'mean["low"] > self.margin'),
+        ("num_examples * margin / 100) + 1", "num_examples * margin / 100)"),
+        ("if lost <= num_examples", "if lost < num_examples"),
+        ("in ([0, 0], [100, 100])", "in ([0, 0], [0, 0])"),
+        ("1 - ALARMS / num_tests", "1 - ALARMS"),
+        ("max(2 * flips *", "max(1 * flips *"),
+    ),
+    *mutations(
+        "claims.py",
+        CLAIMS,
+        ("holds = at_least < low and high < at_most", "holds = at_least <= low and high < at_most"),
+        ("holds = at_least < low and high < at_most", "holds = at_least < low and high <= at_most"),
+        ("or low > at_most\n", "or low >= at_most\n"),
+        ("fails = high < (at_least", "fails = high <= (at_least"),
+        ("at_least <= low and high <= at_most", "at_least < low and high <= at_most"),
+        ("at_least <= low and high <= at_most", "at_least <= low and high < at_most"),
+        ("high < at_least or low > at_most", "high <= at_least or low > at_most"),
+        ("high < at_least or low > at_most", "high < at_least or low >= at_most"),
+    ),
+]
+
+
+def is_caught(mutation: Mutation, folder: Path) -> bool:
+    """Whether a test fails with the mutation; raises SystemExit where the text of the mutation is not there."""
+    source = (ROOT / "rulerkit" / mutation.file).read_text(encoding="utf-8")
+    if mutation.old not in source:
+        raise SystemExit(f"{mutation.file} has no {mutation.old!r} any more: renew the list in {Path(__file__).name}")
+    changed = folder / "rulerkit" / mutation.file
+    changed.write_text(source.replace(mutation.old, mutation.new, 1), encoding="utf-8")
+    child = os.fork()  # numpy, pandas and pytest are imported once, in the parent
+    if child == 0:
+        os._exit(_failed(mutation.tests, folder))
+    _, status = os.waitpid(child, 0)
+    changed.write_text(source, encoding="utf-8")
+    return os.waitstatus_to_exitcode(status) == 1  # pytest's status for failed tests; 2 to 5 are other errors
+
+
+def _failed(tests: list[str], folder: Path) -> int:
+    import pytest
+
+    os.chdir(folder)
+    sys.path[:0] = [str(folder), str(folder / "tests")]
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return int(
+        pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *(f"tests/{test}" for test in tests)])
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("?")[0])
+    parser.add_argument("--only", default="", help="mutations of files whose name holds this text")
+    only = parser.parse_args().only
+    import hypothesis
+    import pandas as pd
+
+    assert hypothesis
+    assert pd
+    missed = 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for part in ("rulerkit", "tests", "notebooks", "params"):
+            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", folder)
+        sys.dont_write_bytecode = True  # two mutations within a second would share their bytecode
+        chosen = [mutation for mutation in MUTATIONS if only in mutation.file]
+        for tests in {tuple(mutation.tests): None for mutation in chosen}:
+            if is_caught(Mutation("errors.py", "", "", list(tests)), folder):
+                raise SystemExit(f"without any mutation a test fails: {', '.join(tests)}")
+        for mutation in chosen:
+            caught = is_caught(mutation, folder)
+            missed += not caught
+            word = "caught" if caught else "MISSED"
+            print(f"{word}  {mutation.file}: {mutation.old!r} -> {mutation.new!r}", flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} caught")
+    sys.exit(missed > 0)
+
+
+if __name__ == "__main__":
+    main()
