@@ -1,0 +1,91 @@
+"""One number has one interval: in tables, figures, verdicts, comparisons, the leaderboard, and what the notebooks write."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_notebooks import run
+
+import rulerkit as rk
+from rulerkit import claims
+from rulerkit.compare import compare, difference_table
+from rulerkit.leaderboard import board, boards
+from rulerkit.plots import score_by_length
+from rulerkit.plots.compare_plots import differences_by_task
+
+LENGTHS = [4096, 8192]
+ASKED: dict[str, Any] = {"lengths": LENGTHS, "num_examples": 6, "seed": 3}
+LIMITS = ["low", "high"]
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Answers of a reader of all and of one with a window, whose scores are fractional on some tasks."""
+    folder = tmp_path_factory.mktemp("numbers") / "outputs"
+    rk.evaluate(rk.study(ASKED, models=["perfect", "reader-4096"], outputs=folder), progress=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def scores(outputs: Path) -> pd.DataFrame:
+    return rk.score(rk.read_cells(outputs / "predictions/main"))
+
+
+def same(one: Any, other: Any) -> None:
+    np.testing.assert_allclose(np.asarray(one, dtype=float), np.asarray(other, dtype=float), atol=2e-4)
+
+
+def test_scores_have_one_interval(scores: pd.DataFrame) -> None:
+    summary = rk.summarize(scores)
+    reader = scores[scores["model"] == "reader-4096"]
+    cells = summary.cells[summary.cells["model"] == "reader-4096"].set_index(["task", "length"])
+    for (task, length), examples in reader.groupby(["task", "length"]):
+        same(cells.loc[(task, length), ["score", *LIMITS]], claims.estimate([(1, examples)]))
+    means = summary.lengths[(summary.lengths["model"] == "reader-4096") & (summary.lengths["category"] == "all")]
+    for _, mean in means.iterrows():
+        same(mean[["score", *LIMITS]], claims.estimate([(1, reader[reader["length"] == mean["length"]])]))
+    model = summary.models[(summary.models["model"] == "reader-4096") & (summary.models["category"] == "all")].iloc[0]
+    same(model[["avg", "avg_low", "avg_high"]], claims.estimate([(1, reader)]))
+    row = board(boards(scores), 3).rows.query("source == 'ours' and model.str.contains('4K')").iloc[0]
+    same(row[["avg", "avg_low", "avg_high"]], model[["avg", "avg_low", "avg_high"]])
+    same([row[f"{n}_{limit}"] for n in LENGTHS for limit in LIMITS], means[LIMITS].to_numpy().ravel())
+    band = score_by_length(means).collections[0].get_paths()[0].vertices
+    for _, mean in means.iterrows():
+        heights = band[np.isclose(band[:, 0], mean["length"]), 1]
+        same([heights.min(), heights.max()], mean[LIMITS])
+
+
+def test_differences_have_one_interval(scores: pd.DataFrame, outputs: Path) -> None:
+    found = compare("main/perfect", "main/reader-4096", outputs=outputs)
+    perfect, reader = (scores[scores["model"] == name] for name in ("perfect", "reader-4096"))
+    for _, row in found.rows.iterrows():
+        parts = []
+        for weight, side in ((1, reader), (-1, perfect)):
+            chosen = side[side["task"] == row["task"]] if row["task"] else side
+            parts.append((weight, chosen[chosen["length"] == row["length"]] if row["length"] else chosen))
+        same(row[["difference", *LIMITS]], claims.estimate(parts))
+    mean = found.rows.iloc[-1]
+    text = f"{mean['difference']:+.2f} points [{mean['low']:+.2f}, {mean['high']:+.2f}]"
+    assert text in found.verdict.text
+    assert f"{mean['difference']:+.1f} [{mean['low']:+.1f}, {mean['high']:+.1f}]" in difference_table(found)
+    lines = [line.get_xdata() for line in differences_by_task(found.rows).get_lines()]
+    assert any(len(line) == 2 and np.allclose(line, mean[LIMITS].astype(float)) for line in lines)
+
+
+@pytest.mark.slow
+def test_tables_of_the_notebooks_have_these_intervals(scores: pd.DataFrame, outputs: Path) -> None:
+    place = outputs.parent
+    run("01_main_results", place, models=["perfect", "reader-4096"], **ASKED)
+    run("13_compare_models", place, model_a="perfect", model_b="reader-4096", **ASKED)
+    run("leaderboard", place)
+    tables = outputs / "tables/main"
+    keys = ["model", "task", "length"]
+    written = pd.read_csv(tables / "01_main_results/perfect+reader-4096.csv").set_index(keys)
+    same(written[["score", *LIMITS]], rk.summarize(scores).cells.set_index(keys).loc[written.index, ["score", *LIMITS]])
+    compared = pd.read_csv(tables / "13_compare_models/perfect+reader-4096.csv")
+    same(compared[LIMITS], compare("main/perfect", "main/reader-4096", outputs=outputs).rows[LIMITS])
+    listed = pd.read_csv(tables / "leaderboard/table_3.csv").query("source == 'ours'").set_index("model")
+    expected = board(boards(scores), 3).rows.query("source == 'ours'").set_index("model").loc[listed.index]
+    same(listed[["avg_low", "avg_high"]], expected[["avg_low", "avg_high"]])
