@@ -14,7 +14,7 @@ import glob
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
@@ -27,7 +27,7 @@ from rulerkit.claims import Verdict as ClaimVerdict
 from rulerkit.errors import UserError, unknown
 from rulerkit.escape import csv_text
 from rulerkit.foreign import read_predictions
-from rulerkit.inference.cells import Cell, read_cells
+from rulerkit.inference.cells import Cell, allowed_failures, read_cells
 from rulerkit.inference.sameness import ABSENT, differences, snapshot_notes
 from rulerkit.lengths import length_name
 from rulerkit.paths import resolve
@@ -151,20 +151,24 @@ def compare(
     by: str = "digest",
     confidence: float = 0.95,
     outputs: str | Path = "outputs",
+    max_failures: float | None = None,
     **grid: Any,
 ) -> Comparison:
     """Compare two models on the examples that both answered; `margin` in points.
 
     Each side is a `Side`, a folder of predictions, `run/model`, or a model's name in `outputs/predictions`; A may be a
     stored baseline. The repetitions of a run (`repeat`) belong to its side, unless the other side names them.
-    `by='index'` pairs examples whose prompts differ. `grid` is what `choose` takes: tasks, lengths, num_examples.
+    `by='index'` pairs examples whose prompts differ. A cell in which more requests failed than `max_failures` allows, by
+    default that of its record, is left out. `grid` is what `choose` takes: tasks, lengths, num_examples.
     """
     if not margin > 0:
         raise UserError(f"margin is {margin!r}: it must be a number of points above 0, such as 1.0")
     given_a, given_b = (list(given.cells) if isinstance(given, Side) else find(given, outputs) for given in (a, b))
     first = a if isinstance(a, Side) else side(choose(given_a + _repetitions(given_a, given_b), **grid), str(a))
     second = b if isinstance(b, Side) else side(choose(given_b + _repetitions(given_b, given_a), **grid), str(b))
+    first, second, failed = without_failed(first, second, max_failures)
     pairs, notes = paired(first, second, by)
+    notes = failed + notes
     rows, cells = judge_pairs(pairs, margin, confidence)
     flips = pairs[pairs["difference"] != 0].drop(columns=["category", "group"], errors="ignore")
     flips = flips.assign(difference=100 * flips["difference"]).reset_index(drop=True)
@@ -378,12 +382,14 @@ def choose(
     lengths: Sequence[int] | None = None,
     num_examples: int | None = None,
 ) -> list[Cell]:
-    """Of the cells those of these tasks and lengths, each with its first `num_examples` rows; None takes all."""
-    return [
-        Cell(cell.path, cell.record, [row for row in cell.rows if num_examples is None or row["index"] < num_examples])
-        for cell in cells
-        if (tasks is None or cell.task in tasks) and (lengths is None or cell.length in lengths)
-    ]
+    """Of the cells those of these tasks and lengths, each with its first `num_examples` examples; None takes all."""
+    most, chosen = math.inf if num_examples is None else num_examples, []
+    for cell in cells:
+        if (tasks is None or cell.task in tasks) and (lengths is None or cell.length in lengths):
+            part = Cell(cell.path, cell.record, [row for row in cell.rows if row["index"] < most])
+            part.failures = {index: failure for index, failure in cell.failures.items() if index < most}
+            chosen.append(part)
+    return chosen
 
 
 def paired(a: Side, b: Side, by: str = "digest") -> tuple["pd.DataFrame", list[str]]:
@@ -420,6 +426,34 @@ def paired(a: Side, b: Side, by: str = "digest") -> tuple["pd.DataFrame", list[s
         *differing(a, b),
         *snapshot_notes([*a.cells, *b.cells]),
     ]
+
+
+def without_failed(a: Side, b: Side, max_failures: float | None = None) -> tuple[Side, Side, list[str]]:
+    """The sides without the cells in which too many requests of one of them failed, and notes that name these cells.
+
+    Raises UserError where nothing is left.
+    """
+    notes = []
+    failed = set[Key]()
+    for side in (a, b):
+        too_many: dict[Key, int] = {}
+        for cell in side.cells:
+            allowed = cell.record.get("max_failures", 0) if max_failures is None else max_failures
+            if len(cell.failures) > allowed_failures(allowed, cell.wanted):
+                too_many[cell.task, cell.length] = len(cell.failures)
+        if too_many:
+            count, cells = sum(too_many.values()), _keys(list(too_many))
+            notes.append(f"{count} requests of {side.name} failed, more than max_failures allows: left out {cells}")
+            failed |= set(too_many)
+    first, second = (
+        replace(side, cells=tuple(cell for cell in side.cells if (cell.task, cell.length) not in failed))
+        for side in (a, b)
+    )
+    if failed and not (first.cells and second.cells):
+        raise UserError(
+            f"nothing is left to compare: {'; '.join(notes)}; answer them again, or allow more max_failures"
+        )
+    return first, second, notes
 
 
 def differing(a: Side, b: Side) -> list[str]:

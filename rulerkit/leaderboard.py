@@ -13,7 +13,7 @@ from rulerkit.errors import unknown
 from rulerkit.lengths import THRESHOLDS, length_name, parse_length
 from rulerkit.paper import JUDGED, PAPER_LENGTHS, RANKS, UPSTREAM, agreement, exceptions, rebuilt, upstream_rows
 from rulerkit.scoring import THIRTEEN
-from rulerkit.summary import AVERAGES, Summary, summarize
+from rulerkit.summary import AVERAGES, Summary, rest_notes, summarize
 from rulerkit.tables import STAND_IN_NOTE, Field, html_field, ordinal, render
 from rulerkit.view import Html
 
@@ -84,12 +84,13 @@ def boards(
     found = []
     for number, (category, aligned, title) in TABLES.items():
         summary = summaries[SINGLE_TASKS.get(category)]
-        shared = _shared_lengths(summary, JUDGED.get(category, "all"), columns)
+        judged = JUDGED.get(category, "all")
+        shared = _shared_lengths(summary, judged, columns)
         averaged = _summary(scores, SINGLE_TASKS.get(category), shared) if shared != columns else summary
         rows = _rows(category, version, shared, summary, averaged)
         rows = rows[rows["aligned"] == aligned] if aligned else rows
         rows = _sorted(rows.reindex(columns=_columns(columns)), order)
-        found.append(Board(number, category, title, columns, rows, tuple(_notes(rows, shared, summary, notes))))
+        found.append(Board(number, category, title, columns, rows, tuple(_notes(rows, judged, shared, summary, notes))))
     return found
 
 
@@ -217,7 +218,9 @@ def _sorted(rows: "pd.DataFrame", order: str) -> "pd.DataFrame":
     return rows.sort_values(keys, kind="stable").drop(columns=keys).reset_index(drop=True)
 
 
-def _notes(rows: "pd.DataFrame", shared: tuple[int, ...], summary: Summary | None, notes: tuple[str, ...]) -> list[str]:
+def _notes(
+    rows: "pd.DataFrame", category: str, shared: tuple[int, ...], summary: Summary | None, notes: tuple[str, ...]
+) -> list[str]:
     lines = ["Rows of the paper are rebuilt from its scores; averages that it prints otherwise are listed apart."]
     names = ", ".join(map(length_name, shared)) or "no length, because no length is complete for all of ours"
     lines.append(f"Averages and ranks are over the lengths that all rows share: {names}.")
@@ -239,7 +242,8 @@ def _notes(rows: "pd.DataFrame", shared: tuple[int, ...], summary: Summary | Non
     if ours["stand_in"].any():
         stand_ins = ours.loc[ours["stand_in"].astype(bool), "model"]
         lines.append(f"{STAND_IN_NOTE[0].upper()}{STAND_IN_NOTE[1:]}: {', '.join(stand_ins)}.")
-    return [*lines, *notes]
+    cells = summary.cells if category == "all" else summary.cells[summary.cells["category"] == category]
+    return [*lines, *rest_notes(cells), *notes]
 
 
 def csv(board: Board) -> str:

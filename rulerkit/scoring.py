@@ -99,7 +99,7 @@ def _overlap(said: list[str], wanted: list[str]) -> Strict:
     return Strict(right / len(said), 2 * right / (len(said) + len(wanted)), float(said == wanted))
 
 
-def score(cells: Iterable[Cell], report: Report | None = None) -> "pd.DataFrame":
+def score(cells: Iterable[Cell], report: Report | None = None, max_failures: float | None = None) -> "pd.DataFrame":
     """Judge predictions: a DataFrame with one row per example, in the order of the cells.
 
     What was judged before, of files that did not change, is taken from `outputs/cache`, which may be deleted at any time.
@@ -107,7 +107,8 @@ def score(cells: Iterable[Cell], report: Report | None = None) -> "pd.DataFrame"
     `score`, `strict` (F1), `precision` and `exact` are 0..1; `wanted` is the number of examples that the cell was to
     have, `failed` of how many the requests failed, `failed_refused` how many of these the service refused; `empty`,
     `cut_off`, `cut_thought` and `refused` say what else happened to the answer. The columns from `wanted` on describe the
-    cell and are the same in all its rows.
+    cell and are the same in all its rows. Cells without a row are described in `attrs["empty_cells"]`, by the columns that
+    describe a cell. `max_failures` overrules what the records say.
 
     Raises UserError where a row is damaged or has no references; with `report` the cell is left out and told to it. Also
     where two cells are the same one.
@@ -120,7 +121,7 @@ def score(cells: Iterable[Cell], report: Report | None = None) -> "pd.DataFrame"
     for cell in cells:
         try:
             values = cache.judged(cell)
-            about = describe(cell)
+            about = describe(cell) | ({} if max_failures is None else {"max_failures": max_failures})
         except UserError as error:
             if not report:
                 raise
@@ -137,15 +138,20 @@ def score(cells: Iterable[Cell], report: Report | None = None) -> "pd.DataFrame"
         abouts.append(about)
         judged.append(values)
     cache.save()
-    if not any(len(values["index"]) for values in judged):
-        return pd.DataFrame(columns=COLUMNS)
     counts = [len(values["index"]) for values in judged]
+    empty = [about for about, count in zip(abouts, counts, strict=True) if not count]
+    if not any(counts):
+        table = pd.DataFrame(columns=COLUMNS)
+        table.attrs["empty_cells"] = empty
+        return table
     table = pd.DataFrame(abouts, columns=CELL_COLUMNS + PROTOCOL_COLUMNS).take(
         np.repeat(np.arange(len(counts)), counts)
     )
     columns = {name: np.concatenate([values[name] for values in judged]) for name in ROW_COLUMNS}
     columns["digest"] = columns["digest"].astype(str)
-    return table.reset_index(drop=True).assign(**columns)[COLUMNS]
+    table = table.reset_index(drop=True).assign(**columns)[COLUMNS]
+    table.attrs["empty_cells"] = empty
+    return table
 
 
 CELL_COLUMNS = ["run", "model", "label", "aligned", "claimed_length", "task", "category", "length"]

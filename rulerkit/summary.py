@@ -14,7 +14,7 @@ import numpy as np
 
 from rulerkit import scoring
 from rulerkit.errors import UserError
-from rulerkit.inference.cells import failure_counts
+from rulerkit.inference.cells import allowed_failures, failure_counts
 from rulerkit.lengths import THRESHOLDS, effective_length, effective_set
 from rulerkit.statistics import Estimate, WeightedCell, weighted_sum
 
@@ -44,9 +44,9 @@ class Summary:
     `cells`: a row per run, model, task and length. Columns run, model, label, aligned, claimed_length, task, category,
     length, score, low, high, strict, exact, floor (the better of two answers without reading; NaN where it was not
     recorded), n, wanted, empty, cut_off, cut_thought, refused (numbers of answers),
-    stand_in, complete, have ('300/500' where incomplete, else ''), rest ('498/500, 2 failed' where the mean is over the
-    rest, as `max_failures` allows, else ''), engine, seed, prompt_version, tokenizer, template, note. Where a cell is
-    incomplete its scores are NaN.
+    stand_in, complete, failed (number of requests), have ('300/500' where incomplete, else ''), rest ('498/500, 2 failed'
+    where the mean is over the rest, as `max_failures` allows, else ''), engine, seed, prompt_version, tokenizer, template,
+    note. Where a cell is incomplete its scores are NaN.
     `lengths`: a row per model, category ('all', 'niah', 'vt', 'aggregation', 'qa') and length: score (mean over the
     category's tasks), low, high, tasks, n (smallest of its cells), complete, have, stand_in.
     `models`: a row per model and category: tasks, avg, avg_low, avg_high, wavg_inc, wavg_inc_low, wavg_inc_high,
@@ -96,7 +96,8 @@ def summarize(
 
     Without `tasks`, means are over the benchmark's thirteen and other tasks stand in `cells` only; with them, over
     those given. `lengths` are those given, else all that any model has; `num_examples` the first so many, else as
-    many as each cell was to have. What the grid lacks is shown as missing and no mean is taken over the rest. A model
+    many as each cell was to have. What the grid lacks is shown as missing and no mean is taken over the rest. Cells
+    without a row show how many requests failed, if `scores.attrs["empty_cells"]` has them, as `score` sets it. A model
     that answered several times (`repeat`) is one model: see `merge_repetitions`.
     Raises UserError if there is nothing to summarize.
     """
@@ -106,9 +107,12 @@ def summarize(
         scores = scores[scores["length"].isin(lengths)]
     if tasks is not None:
         scores = scores[scores["task"].isin(tasks)]
+    failed_cells = _failed_cells(scores)
     if scores.empty:
+        failed_requests = sum(cell["failed"] for cell in failed_cells)
+        also = f" ({failed_requests} requests failed: see *.failures.jsonl)" if failed_requests else ""
         raise UserError(
-            "nothing to summarize: no scored example is among the tasks, lengths and examples asked for; "
+            f"nothing to summarize: no scored example is among the tasks, lengths and examples asked for{also}; "
             "evaluate first, or ask for what the predictions hold"
         )
     scores = merge_repetitions(scores)
@@ -122,8 +126,9 @@ def summarize(
     cells: list[dict[str, Any]] = []
     means: list[dict[str, Any]] = []
     models: list[dict[str, Any]] = []
-    for _, rows in scores.groupby(KEYS, sort=False):
-        model = _Model(rows, {task: categories[task] for task in shown}, grid, num_examples, confidence)
+    for (run, name), rows in scores.groupby(KEYS, sort=False):
+        failed = {(c["task"], c["length"]): c for c in failed_cells if c["model"] == name and c["run"] == run}
+        model = _Model(rows, failed, {task: categories[task] for task in shown}, grid, num_examples, confidence)
         cells += model.rows.values()
         for category in CATEGORIES:
             members = [task for task in averaged if category in ("all", categories[task])]
@@ -134,6 +139,16 @@ def summarize(
     import pandas as pd
 
     return Summary(pd.DataFrame(cells), pd.DataFrame(means), _ranked(pd.DataFrame(models)), confidence)
+
+
+def _failed_cells(scores: "pd.DataFrame") -> list[dict[str, Any]]:
+    """The cells without a row whose requests failed; those of a repetition belong to the run that it repeats."""
+    models = set(scores[KEYS].drop_duplicates().itertuples(index=False, name=None))
+    found = []
+    for cell in scores.attrs.get("empty_cells", ()):
+        run = base_run(cell["run"])
+        found += [{**cell, "run": run if (run, cell["model"]) in models else cell["run"]}] if cell["failed"] else []
+    return found
 
 
 def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
@@ -192,6 +207,7 @@ class _Model:
     def __init__(
         self,
         scores: "pd.DataFrame",
+        failed_cells: Mapping[Key, dict[str, Any]],
         categories: Mapping[str, str],
         grid: list[int],
         num_examples: int | None,
@@ -207,6 +223,8 @@ class _Model:
         usual = num_examples or int(scores["wanted"].max())
         for task, length in product(categories, grid):
             examples = {name: column[positions.get((task, length), [])] for name, column in columns.items()}
+            if not len(examples["score"]) and (failed := failed_cells.get((task, length))):
+                examples |= {name: np.array([failed[name]]) for name in ["wanted", *FAILURES]}
             wanted = num_examples or max(examples["wanted"], default=usual)
             about = {**self.about, "task": task, "category": categories[task], "length": length}
             self.rows[task, length] = about | self._cell(self.cells.get((task, length)), examples, int(wanted))
@@ -215,7 +233,7 @@ class _Model:
         n = len(examples["score"])
         failed, refused, allowed = (max(examples[name], default=0) for name in FAILURES)
         have = f"{n}/{wanted}" + (f", {failure_counts(int(failed), int(refused))}" if failed else "")
-        rest = 0 < wanted - n <= min(failed, allowed * wanted if allowed < 1 else allowed)
+        rest = 0 < wanted - n <= min(failed, allowed_failures(allowed, wanted))
         complete = cell is not None and (n >= wanted or bool(rest))
         score = weighted_sum([cell], self.confidence).percent() if cell and complete else MISSING
         judged = {name: 100 * float(examples[name].mean()) if complete else np.nan for name in ("strict", "exact")}
@@ -230,6 +248,7 @@ class _Model:
             **{name: int(examples[name].sum()) for name in COUNTS},
             "stand_in": bool(examples["stand_in"].any()),
             "complete": complete,
+            "failed": int(failed),
             "have": "" if complete else have,
             "rest": have if complete and rest else "",
             **{name: examples[name][0] if n else None for name in PROTOCOL},
@@ -282,7 +301,7 @@ class _Group:
 
     def _have(self, cells: list[dict[str, Any]]) -> str:
         """'' where complete; '300/500' where all tasks were begun, else '12/13 tasks'."""
-        begun = sum(row["n"] > 0 for row in cells)
+        begun = sum(row["n"] > 0 or row["failed"] > 0 for row in cells)
         if begun < len(self.tasks):
             return f"{begun}/{len(self.tasks)} tasks"
         incomplete = [row for row in cells if not row["complete"]]

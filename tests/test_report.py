@@ -5,11 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_cli import Caller
+from test_cli import rulerkit as rulerkit
 
-from rulerkit.inference.cells import Cell, read_cells
+from rulerkit.compare import compare
+from rulerkit.errors import UserError
+from rulerkit.inference.cells import Cell, completeness, read_cells
 from rulerkit.inference.sameness import footnotes
 from rulerkit.inference.store import row_line
 from rulerkit.scoring import score
+from rulerkit.summary import summarize
 
 
 def write_cell(outputs: Path, length: int = 1024, have: int = 4, model: str = "m", **record: Any) -> Path:
@@ -71,3 +76,55 @@ def test_a_cache_that_cannot_be_written_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where a folder should be")
     write_cell(tmp_path)
     assert len(scored(tmp_path)[1]) == 4
+
+
+def test_failed_requests_are_counted_and_means_are_over_the_rest_where_allowed(
+    tmp_path: Path, rulerkit: Caller
+) -> None:
+    for length, have in ((1024, 4), (2048, 2), (4096, 0)):
+        write_cell(tmp_path, length, have)
+    cells = scored(tmp_path)[0]
+    for allowed, second in ((None, ""), (1, ""), (2, 100.0), (0.5, 100.0), (0.49, "")):
+        table = summarize(score(cells, max_failures=allowed), ["vt"], [1024, 2048, 4096]).cells
+        haves = [
+            "",
+            "" if second else "2/4, 1 refused by the service, 1 failed",
+            "0/4, 1 refused by the service, 3 failed",
+        ]
+        assert (list(table["have"]), list(table["complete"])) == (haves, [True, bool(second), False])
+    folder = str(tmp_path / "predictions")
+    words = "0/4, 1 refused by the service, 3 failed"
+    assert words in rulerkit("score", folder).out
+    said = rulerkit("report", folder, "--max-failures", "2", "--format", "csv").out
+    assert words in said
+    assert "m vt 2048 2/4, 1 refused by the service, 1 failed" in rulerkit("score", folder, "--max-failures", "2").out
+
+
+def test_a_model_without_any_answer_is_named(tmp_path: Path) -> None:
+    write_cell(tmp_path)
+    write_cell(tmp_path, model="silent", have=0)
+    cells, scores = scored(tmp_path)
+    assert footnotes(cells) == ["silent has no answer: 4 requests failed, the first: it broke."]
+    with pytest.raises(UserError, match=r"nothing to summarize.*4 requests failed"):
+        summarize(scores[scores["model"] == "silent"])
+
+
+def test_a_comparison_leaves_out_what_failed(tmp_path: Path) -> None:
+    for model in ("one", "two"):
+        write_cell(tmp_path, 1024, 4, model)
+        write_cell(tmp_path, 2048, 4 if model == "one" else 3, model)
+    sides = [tmp_path / "predictions" / "main" / model for model in ("one", "two")]
+    found = compare(*sides)
+    assert list(found.rows.loc[found.rows["level"] == "cell", "length"]) == [1024]
+    assert "1 requests of main/two failed, more than max_failures allows: left out vt at 2048" in found.notes
+    allowed = compare(*sides, max_failures=1)
+    assert list(allowed.rows.loc[allowed.rows["level"] == "cell", "n"]) == [4, 3]
+    with pytest.raises(UserError, match="nothing is left to compare"):
+        compare(*sides, lengths=[2048])
+
+
+def test_a_cell_that_was_to_stop_early_is_complete(tmp_path: Path) -> None:
+    assert completeness(write_cell(tmp_path, have=2, complete_with=2), 4).have == 4
+    assert completeness(write_cell(tmp_path, 2048, have=1, complete_with=2), 4).have == 1
+    table = summarize(scored(tmp_path)[1], ["vt"]).cells
+    assert list(table["complete"]) == [True, False]

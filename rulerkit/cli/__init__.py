@@ -15,6 +15,7 @@ from rulerkit.cli.fetch import fetch
 from rulerkit.cli.options import (
     Corpora,
     Length,
+    MaxFailures,
     Protocol,
     Seed,
     Set,
@@ -155,13 +156,15 @@ def score(
     ],
     task: Annotated[str | None, typer.Option(help="The task, where file names do not tell.")] = None,
     length: Annotated[str | None, typer.Option(help="The nominal length, where folders do not tell.")] = None,
+    max_failures: MaxFailures = None,
 ) -> None:
     """Score predictions, whoever made them: rulerkit's, upstream's pred/ tree, or lm-evaluation-harness' samples."""
     from rulerkit.foreign import read_predictions
     from rulerkit.lengths import parse_length
 
     nominal = parse_length(length) if length else None
-    _print_scores([cell for path in paths for cell in read_predictions(path, task, nominal)])
+    cells = [cell for path in paths for cell in read_predictions(path, task, nominal)]
+    _print_scores(cells, None, _lengths(cells), max_failures=max_failures)
 
 
 @app.command()
@@ -171,6 +174,7 @@ def report(
         str, typer.Option(help="table, csv (one row per model, task, length), markdown or latex.")
     ] = "table",
     category: Annotated[str, typer.Option(help="all, niah, vt, aggregation or qa.")] = "all",
+    max_failures: MaxFailures = None,
 ) -> None:
     """The leaderboard over a folder of predictions, with intervals; needs no model, tokenizer or corpus.
 
@@ -186,7 +190,7 @@ def report(
 
     problems: list[str] = []
     cells = read_cells(folder, report=problems.append, scan=False)
-    scores = judge(cells, report=problems.append)
+    scores = judge(cells, problems.append, max_failures)
     for problem in problems:
         echo(problem, err=True)
     if not cells:
@@ -194,7 +198,7 @@ def report(
     shown = [each for each in cells if format == "csv" or category in ("all", describe(each)["category"])]
     check_same(shown)
     notes = [*footnotes(shown), *(f"{problem}." for problem in problems)]
-    echo(table_text(summarize(scores), format, category, notes), nl=False)
+    echo(table_text(summarize(scores, lengths=_lengths(cells)), format, category, notes), nl=False)
 
 
 app.command()(batch)
@@ -210,17 +214,17 @@ app.command()(compare)
 # --- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _summary(cells: list[Any], *grid: Any) -> Any:
-    from rulerkit.scoring import score as judge
-    from rulerkit.summary import summarize
-
-    return summarize(judge(cells), *grid)
+def _lengths(cells: list[Any]) -> list[int]:
+    """The lengths at which any example was answered or failed."""
+    return sorted({cell.length for cell in cells if cell.present or cell.failures})
 
 
-def _print_scores(cells: list[Any], *grid: Any) -> None:
+def _print_scores(cells: list[Any], *grid: Any, max_failures: float | None = None) -> None:
     from collections import defaultdict
 
     from rulerkit.inference.sameness import check_same, footnotes
+    from rulerkit.scoring import score as judge
+    from rulerkit.summary import summarize
     from rulerkit.tables import task_table_text
 
     own = defaultdict(list)
@@ -228,7 +232,7 @@ def _print_scores(cells: list[Any], *grid: Any) -> None:
         own[cell.run, cell.model].append(cell)
     for each in own.values():  # tables of one model: two of them may have been asked differently
         check_same(each)
-    summary = _summary(cells, *grid)
+    summary = summarize(judge(cells, max_failures=max_failures), *grid)
     for run, model in summary.cells[["run", "model"]].drop_duplicates().itertuples(index=False):
         echo(f"\n{model} ({run})")
         echo(task_table_text(summary, model, run, notes=footnotes(own[run, model])), nl=False)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from rulerkit.cli.options import echo
+from rulerkit.cli.options import MaxFailures, echo
 
 Side = Annotated[
     str, typer.Argument(help="A folder of predictions, run/model, or a model's name in outputs/predictions.")
@@ -19,6 +19,7 @@ def compare(
     by: Annotated[
         str, typer.Option(help="digest asks for the same prompts; index pairs other prompts too.")
     ] = "digest",
+    max_failures: MaxFailures = None,
     as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
     outputs: Annotated[Path, typer.Option(help="Where predictions/ lies.")] = Path("outputs"),
 ) -> None:
@@ -29,7 +30,7 @@ def compare(
     from rulerkit.compare import compare as look
     from rulerkit.compare import difference_table, flips_text, json_text
 
-    found = look(a, b, margin, by, outputs=outputs)
+    found = look(a, b, margin, by, outputs=outputs, max_failures=max_failures)
     if as_json:
         echo(json_text(found), nl=False)
     else:

@@ -24,6 +24,12 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", "-y", metavar="YAML", help="A parameter: -y 'lengths: [4K, 8K]'. Repeatable."),
 ]
+MaxFailures = Annotated[
+    float | None,
+    typer.Option(
+        "--max-failures", min=0, help="A share (below 1) or a number of a cell's examples: means are over the rest."
+    ),
+]
 
 
 def echo(text: str, err: bool = False, nl: bool = True) -> None:

@@ -460,3 +460,8 @@ def failure_counts(failed: int, refused: int) -> str:
     """`2 refused by the service, 1 failed`, of `failed` examples in all; "" for none."""
     counts = {"refused by the service": refused, "failed": failed - refused}
     return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+
+
+def allowed_failures(max_failures: float, wanted: int) -> float:
+    """How many of the examples of a cell may fail: `max_failures` is a share below 1, else a number."""
+    return max_failures * wanted if max_failures < 1 else max_failures

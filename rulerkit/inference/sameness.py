@@ -123,11 +123,12 @@ def _alike(one: Sequence[str], other: Sequence[str]) -> int:
 def footnotes(cells: Iterable[Cell]) -> list[str]:
     """What is to be said below a table of cells: a line where they were not all made in one environment, a line for each
     model that a service answered with several versions of, and a line for each row that was passed over because another
-    row of its example came first.
+    row of its example came first, and a line for each model whose requests all failed.
 
     Of environments only what differs, and who had it; hosts are left out. A cell that was answered in several
     environments counts in each. What a model never had (a service: a GPU) is no difference.
     """
+    cells = list(cells)
     answered = [cell for cell in cells if cell.present]
     names = _names(answered)
     had: dict[str, dict[str, list[str]]] = {field: {} for field in _FACTS.values()}
@@ -138,7 +139,13 @@ def footnotes(cells: Iterable[Cell]) -> list[str]:
                 had.setdefault(field, {}).setdefault(value, []).append(name)
     told = [_told(field, values, len(names) > 1) for field, values in had.items() if len(values) > 1]
     notes = [f"Environments differ: {'; '.join(told)}."] if told else []
-    return [*notes, *snapshot_notes(answered), *(f"{warning}." for cell in answered for warning in cell.warnings)]
+    notes += snapshot_notes(answered) + [f"{warning}." for cell in answered for warning in cell.warnings]
+    silent = {model: label for model, label in _names(cells).items() if model not in names}
+    for model, label in silent.items():
+        failures = [each for cell in cells if (cell.run, cell.model) == model for each in cell.failures.values()]
+        if failures:
+            notes.append(f"{label} has no answer: {len(failures)} requests failed, the first: {failures[0].reason}.")
+    return notes
 
 
 def snapshot_notes(cells: Iterable[Cell]) -> list[str]:
