@@ -291,7 +291,8 @@ def power_text(num_tasks: int, num_lengths: int, num_examples: int, margin: floa
     z, share, cells = critical_value(0.95), margin / 100, num_tasks * num_lengths
     pairs = max(2 * flips * ((z + critical_value(0.8)) / share) ** 2, z * z * (1 / share - 1))
     needed = math.ceil(pairs / cells)
-    tests = len(set(_distinct_tests(num_tasks, num_lengths)))
+    keys = {(str(task), length): None for task in range(num_tasks) for length in range(num_lengths)}
+    tests = len({frozenset(members) for *_, members in _levels(keys)})
     lines = [
         f"{num_tasks} tasks at {num_lengths} lengths, margin {_points(margin)}, 95 % intervals:",
         f"- needs {needed} examples per task and length (now {num_examples}) for the mean, where {100 * flips:g} % of the "
@@ -302,11 +303,6 @@ def power_text(num_tasks: int, num_lengths: int, num_examples: int, margin: floa
         losses = ", ".join(f"{name} {_loss(smallest_loss(count, tests, margin))}" for name, count in counts.items())
         lines.append(f"- the smallest loss that {n} examples can show, where nothing else flips: {losses}")
     return "\n".join(lines)
-
-
-def _distinct_tests(num_tasks: int, num_lengths: int) -> Iterator[frozenset[Key]]:
-    cells = {(str(task), length): None for task in range(num_tasks) for length in range(num_lengths)}
-    return (frozenset(keys) for *_, keys in _levels(cells))
 
 
 # --- the two sides ----------------------------------------------------------------------------------------------------
@@ -352,12 +348,6 @@ def side(cells: Iterable[Cell], name: str = "") -> Side:
     if len({(base_run(cell.run), cell.model) for cell in answered}) != 1:
         several = ", ".join(dict.fromkeys(f"{cell.run}/{cell.model}" for cell in answered)) or "no answer at all"
         raise UserError(f"{name or 'one side'} holds {several}: a side is one model in one run; name its folder")
-    places: dict[tuple[str, str, int], Cell] = {}
-    for cell in answered:
-        key = cell.run, cell.task, cell.length
-        if key in places:
-            raise UserError(f"{cell.path} and {places[key].path} hold the same task and length: keep one of them")
-        places[key] = cell
     return Side("/".join(filter(None, (answered[0].run, answered[0].model))), tuple(answered))
 
 
@@ -421,7 +411,8 @@ def paired(a: Side, b: Side, by: str = "digest") -> tuple["pd.DataFrame", list[s
     rows["difference"] = rows["b"] - rows["a"]
     columns = ["task", "category", "length", "index", "digest", "a", "b", "difference", "group"]
     return rows[[name for name in columns if name in rows]], [
-        *_prompts_note(a, b, common, int(other.sum()), len(rows)),
+        *[f"paired by index: {other.sum()} of {len(rows)} pairs have prompts that differ or are not known"]
+        * int(other.any()),
         *_left_out(a, b, len(rows)),
         *differing(a, b),
         *snapshot_notes([*a.cells, *b.cells]),
@@ -478,19 +469,6 @@ def _other_prompts(a: Side, b: Side, keys: list[Key]) -> str:
         "compare runs with the same tokenizer, template, seed and corpora, or pair by index (`--by index`), which does not "
         "compare the prompts"
     )
-
-
-def _prompts_note(a: Side, b: Side, common: Sequence[Key], other: int, pairs: int) -> list[str]:
-    """Only pairs by index can have prompts that differ."""
-    if not other:
-        return []
-    other_references = 0
-    for key in common:
-        left = {row["index"]: row["outputs"] for row in a.by_key[key].rows}
-        other_references += sum(left.get(row["index"], row["outputs"]) != row["outputs"] for row in b.by_key[key].rows)
-    note = f"paired by index: {other} of {pairs} pairs have prompts that differ or are not known"
-    more = f", {other_references} of them with other references: pairing gains little there"
-    return [note + (more if other_references else "")]
 
 
 def _left_out(a: Side, b: Side, pairs: int) -> list[str]:

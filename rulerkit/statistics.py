@@ -81,9 +81,9 @@ def weighted_sum(cells: Iterable[WeightedCell], confidence: float = 0.95, times:
     tasks = [_Task(members) for members in _by_task(cells)]
     gains, losses = _Side(tasks, positive=True), _Side(tasks, positive=False)
     up, down = gains.interval(confidence, times), losses.interval(confidence, times)
-    together = sum(task.covariance() for task in tasks)
-    spread = math.sqrt(gains.variance * losses.variance)
-    correlation = max(-1.0, min(1.0, together / spread)) if spread > 0 else 0.0
+    spread, correlation = math.sqrt(gains.variance * losses.variance), 0.0
+    if spread > 0:
+        correlation = max(-1.0, min(1.0, sum(task.covariance() for task in tasks) / spread))
     value = up.value - down.value
     return Estimate(
         value,

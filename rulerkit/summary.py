@@ -225,13 +225,13 @@ class _Model:
             examples = {name: column[positions.get((task, length), [])] for name, column in columns.items()}
             if not len(examples["score"]) and (failed := failed_cells.get((task, length))):
                 examples |= {name: np.array([failed[name]]) for name in ["wanted", *FAILURES]}
-            wanted = num_examples or max(examples["wanted"], default=usual)
+            wanted = num_examples or examples["wanted"].max(initial=0) or usual
             about = {**self.about, "task": task, "category": categories[task], "length": length}
             self.rows[task, length] = about | self._cell(self.cells.get((task, length)), examples, int(wanted))
 
     def _cell(self, cell: WeightedCell | None, examples: "dict[str, NDArray[Any]]", wanted: int) -> dict[str, Any]:
         n = len(examples["score"])
-        failed, refused, allowed = (max(examples[name], default=0) for name in FAILURES)
+        failed, refused, allowed = (examples[name].max(initial=0) for name in FAILURES)
         have = f"{n}/{wanted}" + (f", {failure_counts(int(failed), int(refused))}" if failed else "")
         rest = 0 < wanted - n <= min(failed, allowed_failures(allowed, wanted))
         complete = cell is not None and (n >= wanted or bool(rest))

@@ -397,10 +397,13 @@ def test_a_share_of_parts_is_judged_by_what_could_still_come_of_them(letters: st
     assert (claims.some("c", parts).verdict == HOLDS) == ("H" in letters)
 
 
-def test_a_share_that_the_unjudged_parts_could_just_reach_does_not_fail() -> None:
+def test_a_share_that_can_just_be_reached_does_not_fail() -> None:
     parts = [Verdict("p", verdict, "") for verdict in (UNKNOWN, FAILS)]
     assert claims.among("c", parts, at_least=0.5).verdict == UNKNOWN
     assert claims.among("c", parts, at_least=0.51).verdict == FAILS
+    parts = [Verdict("p", verdict, "") for verdict in (HOLDS, UNKNOWN)]
+    assert claims.among("c", parts, at_most=0.5).verdict == UNKNOWN
+    assert claims.among("c", parts, at_most=0.49).verdict == FAILS
 
 
 def test_the_numbers_are_those_of_the_one_estimator() -> None:

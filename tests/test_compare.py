@@ -209,9 +209,6 @@ def test_other_prompts_are_refused_and_named(outputs: Path) -> None:
         compare("main/perfect", "reader-1024", outputs=outputs)
     found = compare("main/perfect", "reader-1024", by="index", outputs=outputs)
     assert any("8 of 48 pairs have prompts that differ" in note for note in found.notes)
-    change(path, outputs=["something else"])
-    found = compare("main/perfect", "reader-1024", by="index", outputs=outputs)
-    assert any("8 of them with other references" in note for note in found.notes)
 
 
 def test_predictions_without_digests_pair_by_index_only(outputs: Path) -> None:
@@ -322,7 +319,9 @@ def test_the_power_of_a_comparison() -> None:
     text = power_text(num_tasks=13, num_lengths=1, num_examples=200, margin=1.0, flips=0.02)
     assert "needs 324 examples" in text  # 2 * 0.02 * ((1.96 + 1.2816) / 0.01)**2 / 13
     assert "a cell 4.0 points" in text  # 8 of 200 pass 0.05 / 14
-    assert power_text(1, 1, 5).endswith("a cell none (too few examples)") or "too few examples" in power_text(1, 1, 2)
+    assert "too few examples" in power_text(1, 1, 2)
+    assert smallest_loss(8, 14) == 100
+    assert math.isnan(smallest_loss(7, 14))
     for wrong in ({"margin": 0}, {"flips": 0.6}):
         with pytest.raises(UserError, match="must be"):
             power_text(13, 1, 200, **wrong)
