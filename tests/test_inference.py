@@ -197,21 +197,6 @@ def test_a_cell_is_rows_and_a_record(folder: Path) -> None:
     assert cell.missing == []
 
 
-def test_examples_are_made_one_by_one_as_the_model_pulls_them(folder: Path) -> None:
-    questions, model = Questions(1000), Parrot(fails_at=5)
-    with pytest.raises(ConnectionError):
-        go(model, questions, folder)
-    assert max(questions.made) == 5
-
-
-def test_the_record_stands_before_the_first_answer(folder: Path) -> None:
-    with pytest.raises(ConnectionError):
-        go(Parrot(fails_at=0), Questions(10), folder)
-    (cell,) = read_cells(folder)
-    assert cell.missing == list(range(10))
-    assert not cell.complete
-
-
 def test_a_complete_cell_asks_nothing_and_locks_nothing(folder: Path) -> None:
     first = go(Parrot(), Questions(10), folder)
     before = first.path.with_suffix(".json").stat().st_mtime_ns
@@ -296,16 +281,18 @@ def test_who_lost_the_lock_writes_no_more(folder: Path, monkeypatch: pytest.Monk
     assert lock_file.read_text() == "another's"
 
 
-def test_a_model_that_fails_loses_nothing_and_its_error_passes_on(folder: Path) -> None:
-    model = Parrot(fails_at=6)
+@pytest.mark.parametrize("fails_at", [0, 6])
+def test_a_model_that_fails_loses_nothing_and_its_error_passes_on(folder: Path, fails_at: int) -> None:
+    questions = Questions(10)
     with pytest.raises(ConnectionError, match="the engine died"):
-        go(model, Questions(10), folder)
+        go(Parrot(fails_at=fails_at), questions, folder)
+    assert max(questions.made) == fails_at, "examples are made one by one"
     (cell,) = read_cells(folder)
-    assert cell.missing == [6, 7, 8, 9]
+    assert cell.missing == list(range(fails_at, 10))
     assert not cell.path.with_suffix(".lock").exists()
     again = Parrot()
     assert go(again, Questions(10), folder).complete
-    assert again.answered == [6, 7, 8, 9]
+    assert again.answered == cell.missing
 
 
 def test_failures_stand_in_a_ledger_and_only_they_are_asked_again(
@@ -314,16 +301,8 @@ def test_failures_stand_in_a_ledger_and_only_they_are_asked_again(
     class Partly(Parrot):
         def answer(self, examples: Iterable[Any]) -> Iterator[tuple[Any, Answer | Failure]]:
             for example, answer in super().answer(examples):
-                yield (
-                    example,
-                    Failure(f"HTTP 400 for {example.index}", example.index == 3)
-                    if example.index
-                    in (
-                        3,
-                        7,
-                    )
-                    else answer,
-                )
+                failure = Failure(f"HTTP 400 for {example.index}", example.index == 3)
+                yield example, failure if example.index in (3, 7) else answer
 
     cell = go(Partly(), Questions(10), folder)
     assert cell.missing == [3, 7]
@@ -537,15 +516,6 @@ def test_a_place_that_cannot_be_written_is_one_line(small_disk: Path, tmp_path: 
         assert "\n" not in str(error.value)
 
 
-def test_a_line_broken_by_hand_is_named(folder: Path) -> None:
-    cell = go(Parrot(), Questions(4), folder)
-    broken = cell.path.read_text().replace('"pred": "answer 2', '"pred": answer 2')
-    cell.path.write_text(broken)
-    for attempt in (lambda: go(Silent(), Questions(4), folder), lambda: read_cells(cell.path)):
-        with pytest.raises(UserError, match=r"1024\.jsonl, line 3: not a prediction row"):
-            attempt()
-
-
 @pytest.mark.parametrize("name", ["org/model", "", "..", ".hidden", "a\\b"])
 def test_names_that_are_no_folder_are_refused(folder: Path, name: str) -> None:
     model = Silent()
@@ -583,20 +553,9 @@ def test_what_is_no_prediction_is_named(folder: Path, tmp_path: Path, capsys: py
     assert read_cells(folder, strict=False) == [cell]
     stray.unlink()
     record = cell.path.with_suffix(".json")
-    for text, said in (
-        ("{", "is no record"),
-        ("[]", "is no record"),
-        ('{"format": 1}', "is no record .*result: Field required"),
-        (json.dumps({**cell.record, "format": 9}), "has format 9"),
-    ):
-        record.write_text(text)
-        assert read_cells(folder) == []
-        assert re.search(f"left out: .*{said}", capsys.readouterr().err)
-        with pytest.raises(UserError, match=said):
-            go(Silent(), Questions(2), folder)
-    record.write_text(json.dumps(cell.record).replace('"name": "vt"', '"name": "cwe"'))
-    with pytest.raises(UserError, match="it is of task vt, the record says cwe"):
-        read_cells(cell.path)
+    record.write_text(json.dumps({**cell.record, "format": 9}))
+    with pytest.raises(UserError, match="has format 9"):
+        go(Silent(), Questions(2), folder)
     record.unlink()
     with pytest.raises(UserError, match="has no record"):
         go(Silent(), Questions(2), folder)

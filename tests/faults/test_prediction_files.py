@@ -22,7 +22,7 @@ from rulerkit.tables import table_text
 ROWS: list[dict[str, Any]] = [
     {
         "index": index,
-        "pred": f"the words are apple{index}, pear {chr(0xD800)} and fig",
+        "pred": f"the words are apple{index}, pear {chr(0xD800)}\u2028\r\n\x00\x85日本語 and fig",
         "outputs": [f"apple{index}", "pear"],
         "length": 1000,
         "task": "vt",
