@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from rulerkit.errors import UserError, first_line
 from rulerkit.inference.cells import Cell, Count, Report, Whole, check_schema, print_problem, read_cells
@@ -26,10 +26,12 @@ _SHORTEST = 256  # a folder named 0 or 42 is a part or a seed, not a length
 
 
 class _Row(BaseModel):
-    """What is read of a row beside the prediction and the references."""
+    """What is read of a row."""
 
     model_config = ConfigDict(strict=True)
 
+    pred: str
+    outputs: Annotated[list[str], Field(min_length=1)]
     finish_reason: str = ""
     num_prompt_tokens: Whole | None = None
     digest: str = ""
@@ -103,15 +105,16 @@ def _read(file: Path, task: str | None, length: int | None) -> Iterator[Cell]:
     by_length: dict[int, list[dict[str, Any]]] = {}
     seen: dict[Any, str] = {}
     for line, row in json_lines(file):
+        row = _from_harness(row) if "doc" in row else row
         _check(file, line, row)
-        if "doc" in row:
-            # with several filters every document is listed once for each: the first one is read
-            if seen.setdefault(row.get("doc_id", line), row.get("filter", "")) != row.get("filter", ""):
-                continue
-            row = _from_harness(row)
-            _check(file, line, row)
+        # with several filters every document is listed once for each: the first one is read
+        if seen.setdefault(row.get("doc_id", f"line {line}"), row.get("filter", "")) != row.get("filter", ""):
+            continue
         rows = by_length.setdefault(length or row.get("max_length") or told_length(file), [])
-        rows.append(_row(file, line, row, index=len(rows)))
+        known: dict[str, Any] = {
+            name: row[name] for name in ("finish_reason", "num_prompt_tokens", "digest") if name in row
+        }
+        rows.append({"index": len(rows), "pred": row["pred"], "outputs": row["outputs"], "line": line, **known})
     if not by_length:
         raise UserError(f"{file} holds no predictions: it is empty; answer the task again")
     for budget, rows in by_length.items():
@@ -149,10 +152,16 @@ def _told_model(file: Path) -> str:
 
 
 def _check(file: Path, line: int, row: dict[str, Any]) -> None:
+    """Raise UserError where a row has no prediction or references; a single reference becomes a list."""
+    if isinstance(row.get("outputs"), str):
+        row["outputs"] = [row["outputs"]]
     try:
         check_schema(_Row, row)
     except ValueError as error:
-        raise UserError(f"{file}, line {line}: {error}: repair or remove the line") from None
+        raise UserError(
+            f"{file}, line {line}: {error}; rows need `pred`, a text, and `outputs`, a list of texts: answer the example "
+            "again, or take the line out"
+        ) from None
 
 
 def json_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -176,26 +185,12 @@ def json_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _from_harness(row: dict[str, Any]) -> dict[str, Any]:
-    """The same row in upstream's words."""
+    """The same row with upstream's fields."""
     doc = row["doc"] if isinstance(row["doc"], dict) else {}
     answer = row.get("filtered_resps") or row.get("resps")
     while isinstance(answer, list) and answer:
         answer = answer[0]
-    return {"pred": answer, "outputs": doc.get("outputs"), "max_length": doc.get("max_length")}
-
-
-def _row(file: Path, line: int, row: dict[str, Any], index: int) -> dict[str, Any]:
-    outputs = row.get("outputs")
-    outputs = [outputs] if isinstance(outputs, str) else outputs
-    if not isinstance(row.get("pred"), str):
-        raise UserError(
-            f"{file}, line {line}: no usable prediction (`pred` is {row.get('pred')!r}); rows need `pred`, a text, and "
-            "`outputs`, a list of texts: answer the example again, or take the line out"
-        )
-    if not isinstance(outputs, list) or not outputs or not all(isinstance(o, str) for o in outputs):
-        raise UserError(f"{file}, line {line}: `outputs` is {outputs!r}; it must be a list of texts, the references")
-    kept: dict[str, Any] = {key: row[key] for key in ("finish_reason", "num_prompt_tokens", "digest") if key in row}
-    return {"index": index, "pred": row["pred"], "outputs": outputs, "line": line, **kept}
+    return {**row, "pred": answer, "outputs": doc.get("outputs"), "max_length": doc.get("max_length")}
 
 
 def _record(file: Path, task: str, length: int, num_examples: int, run: str) -> dict[str, Any]:

@@ -511,7 +511,7 @@ SMALL = "{model: perfect, tasks: [vt], lengths: [1024], num_examples: 1}"
         (["score", "../vt.jsonl"], ["vt.jsonl", "give --length"]),
         (["score", "../vt.jsonl", "--length", "4K"], ["vt.jsonl, line 2: not JSON", "repair or remove the line"]),
         (["score", "../vt.jsonl", "--length", "4X"], ["'4X' is no length"]),
-        (["score", "../qa_1.jsonl", "--length", "4K"], ["qa_1.jsonl, line 1: no usable prediction"]),
+        (["score", "../qa_1.jsonl", "--length", "4K"], ["qa_1.jsonl, line 1: pred: Field required"]),
         (["score", "../cwe.jsonl", "--length", "4K"], ["cwe.jsonl holds no predictions: it is empty"]),
         (["score", "../cwe.jsonl", "--task", "cwx"], ["unknown task 'cwx'", "did you mean 'cwe'"]),
     ],

@@ -303,7 +303,7 @@ def test_lines_end_with_newlines_only(tmp_path):
         (
             "4096/pred/vt.jsonl",
             '{"pred": "a", "outputs": ["a"]}\n{"pred": null, "outputs": ["a"]}',
-            "line 2: no usable",
+            "line 2: pred: Input should be a valid string, found None",
         ),
         ("4096/pred/vt.jsonl", "", "holds no predictions"),
         ("4096/pred/gsm8k.jsonl", '{"pred": "a", "outputs": ["a"]}', "unknown task 'gsm8k'"),
