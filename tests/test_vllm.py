@@ -31,7 +31,7 @@ from rulerkit.inference.cells import Cell
 from rulerkit.inference.evaluation import close, evaluate
 from rulerkit.models import load_model
 from rulerkit.models.client import Address, Reply, RequestError
-from rulerkit.models.server import PrefixOrder, Vllm
+from rulerkit.models.server import PromptQueue, Vllm
 from rulerkit.tasks import THIRTEEN, task
 from tests.tiny_llama import save_llama, save_tokenizer
 
@@ -47,7 +47,7 @@ def prompt(*ids: int) -> Example:
     return Example(0, "any", 4096, ("x",), 8, (Piece("", "question", tokens),), (0, 1))
 
 
-def taken(order: PrefixOrder, last: Example | None = None) -> list[list[int]]:
+def taken(order: PromptQueue, last: Example | None = None) -> list[list[int]]:
     """All that waits, in the order in which one server gets it."""
     got = []
     while order:
@@ -59,7 +59,7 @@ def taken(order: PrefixOrder, last: Example | None = None) -> list[list[int]]:
 def test_prompts_are_taken_in_the_order_of_their_ids() -> None:
     random = Random(5)
     lists = [[random.randrange(3) for _ in range(random.randrange(9))] for _ in range(200)]
-    order = PrefixOrder()
+    order = PromptQueue()
     for ids in lists:
         order.add(prompt(*ids))
     assert order.tokens == sum(map(len, lists))
@@ -70,7 +70,7 @@ def test_prompts_are_taken_in_the_order_of_their_ids() -> None:
 
 
 def test_what_comes_in_late_waits_for_its_turn_and_the_order_goes_round() -> None:
-    order = PrefixOrder()
+    order = PromptQueue()
     for first in (5, 1, 9):
         order.add(prompt(first, 0))
     first_taken = order.take()
@@ -82,7 +82,7 @@ def test_what_comes_in_late_waits_for_its_turn_and_the_order_goes_round() -> Non
 
 
 def test_each_server_goes_on_from_its_own_last_prompt() -> None:
-    order = PrefixOrder()
+    order = PromptQueue()
     for first in range(10):
         order.add(prompt(first))
     one, two = order.take(None, 0.0), order.take(None, 0.5)
@@ -101,7 +101,7 @@ def test_examples_that_stream_in_share_nearly_as_much_with_their_neighbours_as_s
 
     asked = list(generate(task("niah_single_2").with_corpora("builtin"), 1024, 60))
     assert all(e.num_tokens >= 800 for e in asked)
-    order, row = PrefixOrder(), []
+    order, row = PromptQueue(), []
     for number, example in enumerate(asked):
         order.add(example)
         if number >= 20:
@@ -539,7 +539,7 @@ def test_after_a_killed_parent_nothing_is_left_and_the_same_command_ends_with_th
     assert {row["index"]: row["pred"] for row in map(json.loads, file.read_text().splitlines())} == whole
 
 
-class _AsMade(PrefixOrder):
+class _AsMade(PromptQueue):
     """The control: prompts in the order in which they come."""
 
     def add(self, example: Example) -> None:
@@ -573,7 +573,7 @@ def test_the_order_reuses_more_of_a_scarce_cache_and_what_it_cannot_hold_is_not_
         one.open()
         one.wait_until_ready()
         ordered, texts = run()
-        monkeypatch.setattr(server, "PrefixOrder", _AsMade)
+        monkeypatch.setattr(server, "PromptQueue", _AsMade)
         shuffled, same = run()
         print(f"served from the cache: {ordered:.1%} in our order, {shuffled:.1%} shuffled")
         assert texts == same

@@ -17,7 +17,7 @@ import shlex
 import sys
 import time
 from bisect import bisect_left, insort
-from collections import deque
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack, closing, suppress
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from rulerkit.errors import UserError, redact, remark
 from rulerkit.example import Example
@@ -50,16 +50,20 @@ _TICK = 1.0  # seconds between two looks at servers that load
 _SAY = 10.0  # seconds between two lines about what they load
 
 
-class PrefixOrder:
+class PromptQueue:
     """Prompts that wait, given out in the order of their token ids, so that neighbours share the longest prefixes.
 
     Each server goes round by itself: it gets what follows the prompt that it got last, however much came in between. The
     cache of a whole cell is then reused as well as if all its prompts had been sorted beforehand.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, examples: Iterable[Example] = ()) -> None:
+        self._source, self._making = iter(examples), True
         self._waiting: list[Example] = []
         self.tokens = 0
+        self.stop = ""  # why no more is asked
+        self.in_a_row = 0  # failures since the last answer
+        self.timeouts = Counter[bytes]()  # by the ids of a prompt
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -69,22 +73,36 @@ class PrefixOrder:
         """The first prompt."""
         return self._waiting[0]
 
+    def make(self) -> bool:
+        """Make one more example; False where there is none, or enough are made."""
+        if not self._making or self.stop or len(self) >= AHEAD or self.tokens >= AHEAD_TOKENS:
+            return False
+        if example := next(self._source, None):
+            self.add(example)
+        self._making = example is not None
+        return self._making
+
+    def ready(self) -> bool:
+        """Whether an example waits that is still to be asked; makes one where none does."""
+        return not self.stop and (bool(self) or self.make())
+
     def add(self, example: Example) -> None:
-        insort(self._waiting, example, key=_sort_key)
+        """Put an example in its place."""
+        insort(self._waiting, example, key=prompt_bytes)
         self.tokens += example.num_tokens
 
     def take(self, last: Example | None = None, start: float = 0.0) -> Example:
         """The prompt that follows `last`, taken out; without `last` the one at the share `start` of the line. `IndexError`
         where none waits."""
-        size = len(self._waiting)
-        place = bisect_left(self._waiting, _sort_key(last), key=_sort_key) if last else int(start * size)
+        size = len(self)
+        place = bisect_left(self._waiting, prompt_bytes(last), key=prompt_bytes) if last else int(start * size)
         example = self._waiting.pop(place % size if size else 0)
         self.tokens -= example.num_tokens
         return example
 
 
-def _sort_key(example: Example) -> bytes:
-    """Bytes that compare as the ids do."""
+def prompt_bytes(example: Example) -> bytes:
+    """The ids of a prompt as bytes, which compare as the ids do."""
     return example.ids.astype(">i4").tobytes()
 
 
@@ -103,9 +121,8 @@ class Replica:
     gone: bool = False
     last: Example | None = None
     """What it was sent last."""
-    requests: int = 0
-    tokens: int = 0
-    """Requests under way, and the tokens of their prompts."""
+    under_way: dict[Future[Reply], Example] = field(default_factory=dict)
+    """The requests that it has not answered yet."""
     most_tokens: int = 4 * 2**20
     """How many tokens it is sent at once: what keeps it busy. Of more it could take in an order of its own."""
 
@@ -114,12 +131,17 @@ class Replica:
         """Whether it was started and is not healthy yet."""
         return self.process is not None and not self.process.ready
 
+    @property
+    def tokens(self) -> int:
+        """The tokens of the prompts under way."""
+        return sum(example.num_tokens for example in self.under_way.values())
 
-class Request(NamedTuple):
-    """An example on its way; `late` counts how often it had no answer in time."""
-
-    example: Example
-    late: int = 0
+    def disconnect(self) -> None:
+        """Drop the requests under way."""
+        if self.client:
+            self.client.close()
+        self.client = None
+        self.under_way.clear()
 
 
 class ServerEngine(Engine):
@@ -258,134 +280,106 @@ class ServerEngine(Engine):
         """Examples with their answers, or why they have none, as they finish. Examples are made ahead while servers load and
         compute.
 
-        A request that timed out is sent again when all others have been, with more time. Where every request would fail,
-        or as many as two rounds of requests fail in a row, no more are sent, and a `UserError` in the end says so.
+        A request that timed out goes back to its place in the order, and is sent again, with more time, when the order
+        comes round to it. Where every request would fail, or as many as two rounds of requests fail in a row, no more are
+        sent, and a `UserError` in the end says so.
         """
-        queue = _Queue(self, examples)
+        queue = PromptQueue(examples)
         if not queue.make():
             return
-        self.check_fits(queue.order.first)
+        self.check_fits(queue.first)
         self.open()
-        under_way: dict[Future[Reply], tuple[Replica, Request]] = {}
         with ExitStack() as clients:
             while True:
                 for replica in self.alive():
                     if not replica.client and not replica.loading:
-                        self._connect(replica, clients)
-                for future in [future for future, (replica, _) in under_way.items() if replica.gone]:
-                    queue.order.add(under_way.pop(future)[1].example)
-                while (place := self._with_room(queue)) and (request := queue.next(place)):
-                    under_way[self._send(place, request)] = place, request
-                if not under_way and not (queue and any(replica.loading for replica in self.replicas)):
+                        self._connect(replica)
+                        clients.callback(replica.disconnect)
+                for replica in self.replicas:
+                    while replica.gone and replica.under_way:
+                        queue.add(replica.under_way.popitem()[1])
+                while (idle := self._with_room(queue)) and queue.ready():
+                    self._send(idle, queue)
+                under_way = {future: replica for replica in self.replicas for future in replica.under_way}
+                if not under_way and not (queue.ready() and any(replica.loading for replica in self.replicas)):
                     break
                 if not any(future.done() for future in under_way) and queue.make():
                     continue
                 for future in self._wait(under_way):
-                    replica, request = under_way.pop(future)
-                    replica.requests -= 1
-                    replica.tokens -= request.example.num_tokens
-                    if outcome := self._outcome(future, replica, request, queue):
-                        yield request.example, outcome
+                    example = under_way[future].under_way.pop(future)
+                    if outcome := self._outcome(future, under_way[future], example, queue):
+                        yield example, outcome
         if queue.stop:
             raise UserError(f"{queue.stop}; all answers so far are kept")
 
-    def _connect(self, replica: Replica, clients: ExitStack) -> None:
-        replica.client = clients.enter_context(closing(Client(replica.address, self.concurrency, self.retries)))
-        replica.requests = replica.tokens = 0
-        clients.callback(setattr, replica, "client", None)
+    def _connect(self, replica: Replica) -> None:
+        replica.client = Client(replica.address, self.concurrency, self.retries)
 
-    def _with_room(self, queue: "_Queue") -> Replica | None:
+    def _with_room(self, queue: PromptQueue) -> Replica | None:
         """The server with the least to do, where it should have another request: of several servers none takes more than
         its share of all that waits."""
         alive = [replica for replica in self.replicas if not replica.gone]
         replica = min((each for each in alive if each.client), key=lambda each: each.tokens, default=None)
-        share = 1 + (len(queue.order) + sum(each.requests for each in alive)) // len(alive)
-        most = max(2, min(share, self.concurrency + 2))  # two wait for a free place
-        if not replica or replica.requests >= most or (replica.requests > 1 and replica.tokens > replica.most_tokens):
+        if not replica:
             return None
-        return replica
+        share = 1 + (len(queue) + sum(len(each.under_way) for each in alive)) // len(alive)
+        requests, most = len(replica.under_way), max(2, min(share, self.concurrency + 2))  # two wait for a free place
+        full = requests >= most or (requests > 1 and replica.tokens > replica.most_tokens)
+        return None if full else replica
 
-    def _send(self, replica: Replica, request: Request) -> "Future[Reply]":
+    def _send(self, replica: Replica, queue: PromptQueue) -> None:
         """At least 1000 tokens of all prompts under way, and 5 of an answer, are expected in a second; a tenth of that from
         a server whose process we can see."""
-        example, slow = request.example, 10 if replica.process else 1
+        example = queue.take(replica.last, replica.number / len(self.replicas))
         self.check_fits(example)
+        slow = 10 if replica.process else 1
         usual = 60 + slow * (example.num_tokens * self.concurrency / 1000 + self.most_tokens(example) / 5)
-        replica.last = example
-        replica.requests += 1
-        replica.tokens += example.num_tokens
+        timeout = self.spec.get("timeout", usual) * (1 + queue.timeouts[prompt_bytes(example)])
         assert replica.client
-        return replica.client.send(self.body(example), self.spec.get("timeout", usual) * (1 + request.late))
+        replica.last = example
+        replica.under_way[replica.client.send(self.body(example), timeout)] = example
 
     def _outcome(
-        self, future: "Future[Reply]", replica: Replica, request: Request, queue: "_Queue"
+        self, future: "Future[Reply]", replica: Replica, example: Example, queue: PromptQueue
     ) -> Answer | Failure | None:
         """The answer to a request, or why there is none; None where it is sent again, or nothing more is sent."""
         try:
-            answer = self.read(request.example, future.result())
+            answer = self.read(example, future.result())
         except RequestError as failure:
-            if failure.kind != "unreachable" or not self.startable:
-                return queue.failed(request, failure, replica.address)
+            return self._failure(failure, replica, example, queue)
+        queue.in_a_row = 0
+        several = {"replica": replica.number + 1} if len(self.replicas) > 1 else {}
+        return answer._replace(usage={**(answer.usage or {}), **several})
+
+    def _failure(self, failure: RequestError, replica: Replica, example: Example, queue: PromptQueue) -> Failure | None:
+        """The example's failure; None where it is sent again, or where every example would fail like it."""
+        if failure.kind == "unreachable" and self.startable:
             self.alive()  # raises, or says it, where the server's process has ended
             if not replica.gone:
                 self._lost(
                     replica, f"model {self.name}: its server at {replica.address} does not answer ({failure.reason})"
                 )
-            queue.order.add(request.example)
+            queue.add(example)
             return None
-        queue.in_a_row = 0
-        several = {"replica": replica.number + 1} if len(self.replicas) > 1 else {}
-        return answer._replace(usage={**(answer.usage or {}), **several})
-
-
-class _Queue:
-    """What is still to be asked, and why no more is asked (`stop`)."""
-
-    def __init__(self, engine: ServerEngine, examples: Iterable[Example]) -> None:
-        self.engine, self.order, self.stop = engine, PrefixOrder(), ""
-        self.in_a_row = 0  # failures since the last answer
-        self._source, self._late = iter(examples), deque[Request]()
-        self._making = True
-
-    def __bool__(self) -> bool:
-        return not self.stop and bool(self.order or self._late or self._making)
-
-    def make(self) -> bool:
-        """Make one more example; False where there is none, or enough are made."""
-        if not self._making or self.stop or len(self.order) >= AHEAD or self.order.tokens >= AHEAD_TOKENS:
-            return False
-        if example := next(self._source, None):
-            self.order.add(example)
-        self._making = example is not None
-        return self._making
-
-    def next(self, replica: Replica) -> Request | None:
-        """The next request for a server; of those that timed out only when all others were sent."""
-        if self.stop:
-            return None
-        if self.order or self.make():
-            return Request(self.order.take(replica.last, replica.number / len(self.engine.replicas)))
-        return self._late.popleft() if self._late else None
-
-    def failed(self, request: Request, failure: RequestError, address: Address) -> Failure | None:
-        """The example's failure; None where the request is sent again in the end, or where all would fail like it."""
-        engine = self.engine
         if failure.kind == "refused":  # the server works
-            self.in_a_row = 0
+            queue.in_a_row = 0
             return Failure(failure.reason, refused=True)
         if failure.kind == "for all":
-            self.stop = self.stop or str(refusal(engine.name, address, engine.path, failure))
+            queue.stop = queue.stop or str(refusal(self.name, replica.address, self.path, failure))
             return None
-        again = failure.kind == "late" and request.late < engine.retries
-        self.in_a_row += not again or request.late == 0
-        if self.in_a_row >= 2 * engine.concurrency + 2:
-            self.stop = self.stop or (
-                f"model {engine.name}: {self.in_a_row} requests to {address} in a row had no answer ({failure.reason}), so "
-                "no more were sent"
+        timeouts = queue.timeouts[prompt_bytes(example)]
+        again = failure.kind == "late" and timeouts < self.retries
+        queue.in_a_row += not again or timeouts == 0
+        if queue.in_a_row >= 2 * self.concurrency + 2:
+            queue.stop = queue.stop or (
+                f"model {self.name}: {queue.in_a_row} requests to {replica.address} in a row had no answer "
+                f"({failure.reason}), so no more were sent"
             )
-        if again:
-            self._late.append(Request(request.example, request.late + 1))
-        return None if again else Failure(failure.reason)
+        if not again:
+            return Failure(failure.reason)
+        queue.timeouts[prompt_bytes(example)] += 1
+        queue.add(example)
+        return None
 
 
 def is_served(spec: Mapping[str, Any]) -> bool:
@@ -544,9 +538,9 @@ class Vllm(CheckpointEngine, ServerEngine):
         users = {name: os.environ.get(name, value) for name, value in given.items()}
         return users | {"VLLM_BATCH_INVARIANT": str(int(self.spec.get("batch_invariant", False)))}
 
-    def _connect(self, replica: Replica, clients: ExitStack) -> None:
+    def _connect(self, replica: Replica) -> None:
         """Also asks the server for the tokens of one request that it has room for, and of all that its cache holds."""
-        super()._connect(replica, clients)
+        super()._connect(replica)
         self._room = next((each["max_model_len"] for each in replica.address.models()), None)
         if found := re.search(r'kv_cache_size_tokens="(\d+)"', replica.address.get("/metrics", 30)[1]):
             replica.most_tokens = min(2 * int(found[1]), replica.most_tokens)
