@@ -29,6 +29,11 @@ from rulerkit.errors import UserError, redact, shortened, suggestion, unknown
 from rulerkit.lengths import parse_length
 from rulerkit.paths import home, resolve
 
+JSON = dict[str, Any]
+"""An object of JSON: names and their values."""
+Spec = Mapping[str, Any]
+"""A description that is only read, such as a model's mapping."""
+
 # --- types of values --------------------------------------------------------------------------------------------------
 
 
@@ -293,7 +298,7 @@ _ENGINE_OF = {
 }
 """The engine of a mapping that names none: that of the first of these keys that it holds."""
 
-READERS: dict[str, dict[str, Any]] = {
+READERS: dict[str, JSON] = {
     "perfect": {},
     "mute": {"window": 0},
     "floor-copy": {"floor": "copy"},
@@ -354,7 +359,7 @@ class BatchKeys(Keys):
     """a list of notebooks that run once over all models, such as `together: [...]`"""
     size: Text | None = None
     """a name in params/sizes/ or a path"""
-    parameters: dict[str, Any] = {}
+    parameters: JSON = {}
     """`name: value` lines: further parameters of the notebooks"""
 
 
@@ -365,7 +370,7 @@ class NotebookKeys(Keys):
     """a name in notebooks/ or a path"""
     models: Items | None = None
     """a list, such as `models: [...]`"""
-    parameters: dict[str, Any] = {}
+    parameters: JSON = {}
     """`name: value` lines, over those of the batch"""
 
 
@@ -403,7 +408,7 @@ class Site(Keys):
 AnyKeys = TypeVar("AnyKeys", bound=Keys)
 
 
-def check(kind: type[AnyKeys], values: Mapping[str, Any], where: str = "", what: str = "key") -> AnyKeys:
+def check(kind: type[AnyKeys], values: Spec, where: str = "", what: str = "key") -> AnyKeys:
     """The values of a mapping, checked and converted.
 
     `where` begins the message about a wrong value; `what` is what the message about an unknown key calls it.
@@ -501,7 +506,7 @@ def parse_yaml(text: str | bytes, where: object) -> Any:
         raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> JSON:
     """A YAML file that holds a mapping."""
     try:
         content = parse_yaml(path.read_bytes(), path)
@@ -530,7 +535,7 @@ def read_site(path: Path | None = None) -> Site:
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def read_spec(spec: str | Mapping[str, Any]) -> dict[str, Any]:
+def read_spec(spec: str | Spec) -> JSON:
     """The checked mapping of a model, with `name` and `engine` set and `base` merged in.
 
     A string is a file `params/models/<name>.yaml`, a path to such a file or to a model folder, a reader (`perfect`, `mute`,
@@ -548,7 +553,7 @@ def read_spec(spec: str | Mapping[str, Any]) -> dict[str, Any]:
     return checked
 
 
-def check_spec(spec: Mapping[str, Any], who: str) -> dict[str, Any]:
+def check_spec(spec: Spec, who: str) -> JSON:
     """A mapping without a base, checked, with `engine` and `name` set."""
     engine = spec.get("engine") or next((engine for key, engine in _ENGINE_OF.items() if key in spec), None)
     if engine is None:
@@ -566,7 +571,7 @@ def known_models() -> list[str]:
     return list(dict.fromkeys([*files, *READERS, "reader-<tokens>"]))
 
 
-def _expand(spec: Any, files: tuple[Path, ...]) -> dict[str, Any]:
+def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
     """The mapping behind a name or a mapping, bases merged; `files` are those that led to it."""
     if isinstance(spec, Mapping):
         return _merge(spec, files)
@@ -590,7 +595,7 @@ def _expand(spec: Any, files: tuple[Path, ...]) -> dict[str, Any]:
     raise unknown("model", spec, known_models(), hint)
 
 
-def _from_file(path: Path, files: tuple[Path, ...]) -> dict[str, Any]:
+def _from_file(path: Path, files: tuple[Path, ...]) -> JSON:
     """What stands under the only key of a model file."""
     if path in files:
         raise UserError(f"model file {path}: it is its own base, through {' -> '.join(p.name for p in (*files, path))}")
@@ -600,7 +605,7 @@ def _from_file(path: Path, files: tuple[Path, ...]) -> dict[str, Any]:
     return _expand(content["model"], (*files, path))
 
 
-def _merge(spec: Mapping[str, Any], files: tuple[Path, ...]) -> dict[str, Any]:
+def _merge(spec: Spec, files: tuple[Path, ...]) -> JSON:
     """A mapping over its `base`; `null` takes a key of the base away."""
     known = dict.fromkeys(["base", *(key for kind in ENGINE_KEYS.values() for key in keys_of(kind))])
     for key in spec:
@@ -620,7 +625,7 @@ def _merge(spec: Mapping[str, Any], files: tuple[Path, ...]) -> dict[str, Any]:
     return {key: value for key, value in (base | given).items() if value is not None}
 
 
-def _suffix(differs: Mapping[str, Any]) -> str:
+def _suffix(differs: Spec) -> str:
     """`-template_base`: how a variant's name says what differs; long values by their digest."""
     suffix = ""
     for key, value in differs.items():
@@ -631,7 +636,7 @@ def _suffix(differs: Mapping[str, Any]) -> str:
     return suffix
 
 
-def _name(spec: Mapping[str, Any]) -> str:
+def _name(spec: Spec) -> str:
     """The name of a checked spec, which is also a folder's name in outputs/."""
     window = spec.get("window")
     if "name" in spec:

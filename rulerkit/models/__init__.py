@@ -5,7 +5,7 @@ checkpoint. No weights are read before the first answer. An engine is one module
 class), one line in `ENGINES`, and its keys in `settings`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from math import ceil
 from pkgutil import resolve_name
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 from rulerkit.errors import UserError
 from rulerkit.example import Example
 from rulerkit.prompt_format import PromptFormat
-from rulerkit.settings import check_spec, read_spec
+from rulerkit.settings import JSON, Spec, check_spec, read_spec
 from rulerkit.tokenizers import Tokenizer
 
 
@@ -25,7 +25,7 @@ class Answer(NamedTuple):
     finish_reason: str
     """`stop`: it ended by itself; `length`: it was cut at the example's `max_new_tokens`."""
     num_tokens: int
-    usage: Mapping[str, Any] | None = None
+    usage: Spec | None = None
     """What an engine tells beside the text, JSON-able: its own counts of tokens, cost, what a server calls the model."""
 
 
@@ -52,10 +52,10 @@ class Model(Protocol):
     @property
     def prompt_format(self) -> PromptFormat: ...
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JSON:
         """What defines the answers, JSON-able: predictions under another identity are never mixed with these."""
 
-    def environment(self) -> dict[str, Any]:
+    def environment(self) -> JSON:
         """What is worth recording and never blocks: `gpu`, `packages` (versions), where a folder lies."""
         return {}
 
@@ -91,7 +91,7 @@ class Engine(Model):
     on_gpu: ClassVar[bool] = True
     """Whether it computes here, so that a batch hands it a GPU; a service or a rule needs none."""
 
-    def __init__(self, spec: Mapping[str, Any]) -> None:
+    def __init__(self, spec: Spec) -> None:
         self.spec = dict(spec)
         self.name = spec["name"]
         self.engine = spec["engine"]
@@ -142,23 +142,27 @@ def cut(text: str, tokenizer: Tokenizer, most: int) -> Answer:
     return Answer(tokenizer.decode(ids[:most]), "length", most)
 
 
-def gpus_and_nodes(spec: Mapping[str, Any]) -> tuple[int, int]:
+def num_shares(spec: Spec) -> int:
+    """Over how many GPUs one copy of a model is spread."""
+    return int(spec.get("tensor_parallel_size", 1) * spec.get("pipeline_parallel_size", 1))
+
+
+def gpus_and_nodes(spec: Spec) -> tuple[int, int]:
     """How many GPUs a checked spec takes on each node, all its replicas together (one for `auto`), and how many nodes."""
     nodes: int = spec.get("nodes", 1)
     on_gpu = (resolve_name(ENGINES[spec["engine"]]).on_gpu or "serve" in spec) and spec.get("device") != "cpu"
-    shares = spec.get("tensor_parallel_size", 1) * spec.get("pipeline_parallel_size", 1)
-    gpus = spec.get("gpus", ceil(shares / nodes) if on_gpu else 0)
+    gpus = spec.get("gpus", ceil(num_shares(spec) / nodes) if on_gpu else 0)
     replicas = spec.get("replicas", "auto")
     return gpus if replicas == "auto" else gpus * replicas, nodes
 
 
-def takes_more_gpus(spec: Mapping[str, Any]) -> bool:
+def takes_more_gpus(spec: Spec) -> bool:
     """Whether a model answers faster with several times the GPUs that it needs: it starts as many servers as they allow."""
     started = spec.get("engine") == "vllm" or "serve" in spec
     return started and spec.get("replicas", "auto") == "auto" and spec.get("nodes", 1) == 1
 
 
-def load_model(spec: "str | Mapping[str, Any] | Model") -> Model:
+def load_model(spec: "str | Spec | Model") -> Model:
     """The model that a name, a path, a hub id or a mapping describes (see `settings.read_spec`); a model passes through.
 
     No weights are read before the first answer. Raises `UserError` for unknown names and keys, and for a folder that is
@@ -187,6 +191,6 @@ def model(target: Any, *, name: str, **spec: Any) -> Model:
     return _engine(check_spec(spec | {"name": name, "engine": engine}, name), target)
 
 
-def _engine(spec: Mapping[str, Any], *target: Any) -> Model:
+def _engine(spec: Spec, *target: Any) -> Model:
     engine: Model = resolve_name(ENGINES[spec["engine"]])(spec, *target)
     return engine

@@ -9,14 +9,16 @@ import json
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from rulerkit.errors import TooLong, UserError, first_line
 from rulerkit.example import Example
 from rulerkit.fingerprints import WEIGHTS, file_edges, weight_files, weights_digests
+from rulerkit.gpus import torch_module
 from rulerkit.hub import download, is_hub_id
 from rulerkit.models import Answer, Engine
 from rulerkit.paths import resolve
+from rulerkit.settings import JSON, Spec
 from rulerkit.tokenizers import ON_HUB, Tokenizer, load_tokenizer
 
 
@@ -39,7 +41,7 @@ class Checkpoint:
         return path if path.is_file() else None
 
     @cached_property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> JSON:
         """`config.json`."""
         if not self.file("config.json"):
             raise UserError(f"model {self.who}: {self.path} has no config.json: name a checkpoint that has one")
@@ -73,7 +75,7 @@ class Checkpoint:
         """What `load_tokenizer` takes to read this checkpoint's own tokenizer, at the same commit."""
         return self.path if self.folder or self.revision is None else str(self._download(self.commit, *ON_HUB))
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JSON:
         """What identifies this checkpoint: the hub id and its commit, or the fingerprints of a folder."""
         if not self.folder:
             return {"path": self.path, "revision": self.commit}
@@ -92,13 +94,13 @@ class Checkpoint:
         return {entry["id"] for entry in self._added if entry.get("special") and "think" not in entry["content"]}
 
     @cached_property
-    def _added(self) -> list[dict[str, Any]]:
+    def _added(self) -> list[JSON]:
         return list(self._json("tokenizer.json").get("added_tokens") or [])
 
     def _download(self, revision: str | None, *patterns: str) -> Path:
         return download(f"model {self.who}", self.path, revision, patterns)
 
-    def _json(self, name: str) -> dict[str, Any]:
+    def _json(self, name: str) -> JSON:
         path = self.file(name)
         try:
             return dict(json.loads(path.read_bytes())) if path else {}
@@ -107,23 +109,39 @@ class Checkpoint:
 
 
 class CheckpointEngine(Engine):
-    """What the engines share that run a checkpoint; a subclass sets `checkpoint`."""
+    """What the engines share that run a checkpoint."""
 
     checkpoint: Checkpoint
+    modifiers: ClassVar[tuple[str, ...]]
+    """The keys that change how a checkpoint computes: each belongs to the identity where it is given."""
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec)
+        if "path" in spec:
+            self.checkpoint = Checkpoint(self.name, spec["path"], spec.get("revision"), "fingerprint" in spec)
+
+    def identity(self) -> JSON:
+        """Hub id and commit, or the fingerprint of a folder; the dtype; the modifiers given."""
+        given = {key: self.spec[key] for key in self.modifiers if key in self.spec}
+        return {"engine": self.engine, **self.checkpoint.identity(), "dtype": self.dtype(), **given}
+
+    def device(self) -> str:
+        """Where it computes: `cpu`, `cuda`, or a name that the engine gives it."""
+        return "cuda" if torch_module().cuda.is_available() else "cpu"
 
     def tokenizer(self) -> Tokenizer:
         """The spec's tokenizer, else the checkpoint's at the same revision."""
         return super().tokenizer() if "tokenizer" in self.spec else load_tokenizer(self.checkpoint.tokenizer_spec())
 
     @cached_property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> JSON:
         """config.json with `hf_overrides` merged in."""
         return merge_config(self.checkpoint.config, self.spec.get("hf_overrides", {}))
 
-    def dtype(self, device: str) -> str:
+    def dtype(self) -> str:
         """The spec's number format; for `auto` float32 on a CPU, else bfloat16."""
         wanted = str(self.spec.get("dtype", "auto"))
-        return wanted if wanted != "auto" else "float32" if device == "cpu" else "bfloat16"
+        return wanted if wanted != "auto" else "float32" if self.device() == "cpu" else "bfloat16"
 
     def limit(self) -> int | None:
         """The tokens allowed for prompt and answer together: `max_length`, else the positions of the configuration."""
@@ -153,20 +171,20 @@ class CheckpointEngine(Engine):
         if reason := self.too_long(max(need, example.length)):
             raise TooLong(f"model {self.name}: example {example.index} of {example.task} needs {need} tokens: {reason}")
 
-    def vllm_overrides(self) -> dict[str, Any]:
+    def vllm_overrides(self) -> JSON:
         """`hf_overrides` for vLLM, with max_position_embeddings raised to `limit` where vLLM would refuse it.
 
         The factor of YaRN counts for both engines, as the cards of many models give it without the positions.
         transformers computes beyond max_position_embeddings; vLLM refuses, and multiplies only other factors into them.
         YaRN must still scale from the original positions.
         """
-        given: dict[str, Any] = self.spec.get("hf_overrides", {})
+        given: JSON = self.spec.get("hf_overrides", {})
         limit, allowed = self.limit(), max_positions(self.config, yarn=False)
         if limit is None or allowed is None or limit <= allowed:
             return given
-        added: dict[str, Any] = {"max_position_embeddings": limit}
-        config = self.config.get("text_config") or self.config
-        rope = _rope(config)
+        added: JSON = {"max_position_embeddings": limit}
+        config = newer_rope(self.config.get("text_config") or self.config)
+        rope = config.get("rope_parameters") or {}
         if rope.get("rope_type") == "yarn":  # vLLM replaces the whole mapping, so it must be complete
             older = {key: config[key] for key in ("rope_theta", "partial_rotary_factor") if key in config}
             added["rope_parameters"] = {"original_max_position_embeddings": allowed, **older, **rope}
@@ -181,7 +199,7 @@ class CheckpointEngine(Engine):
         ids = tokenizer.encode(tokenizer.eos_token).tolist() if tokenizer.eos_token else []
         return ids if len(ids) == 1 else []
 
-    def read_ids(self, ids: list[int], finish: str = "length", usage: Mapping[str, Any] | None = None) -> Answer:
+    def read_ids(self, ids: list[int], finish: str = "length", usage: Spec | None = None) -> Answer:
         """The answer in the ids that were generated: the text before the first stop token, without special tokens.
 
         `finish` is the reason for its end where no stop token is among them.
@@ -192,40 +210,39 @@ class CheckpointEngine(Engine):
         return Answer(text, finish if end is None else "stop", len(ids[:end]), usage)
 
 
-def merge_config(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def merge_config(config: Spec, overrides: Spec) -> JSON:
     """A configuration with the values of `overrides`; mappings are merged key by key.
 
     `rope_scaling` with `type` is the older name of `rope_parameters` with `rope_type`; the result holds the newer ones.
     """
-    merged = _rename_rope(config)
-    for key, value in _rename_rope(overrides).items():
+    merged = newer_rope(config)
+    for key, value in newer_rope(overrides).items():
         both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
         merged[key] = merge_config(merged[key], value) if both else value
     return merged
 
 
-def _rename_rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    renamed = {key: value for key, value in config.items() if key != "rope_scaling"}
-    if "rope_scaling" in config or "rope_parameters" in config:
-        renamed["rope_parameters"] = _rope(config) or None
+def newer_rope(config: Spec) -> JSON:
+    """A configuration with its RoPE parameters under their newer names."""
+    renamed = dict(config)
+    rope = renamed.pop("rope_scaling", None) or renamed.get("rope_parameters")
+    if isinstance(rope, Mapping):
+        rope = {"rope_type" if key == "type" else key: value for key, value in rope.items()}
+    if "rope_scaling" in config or rope:
+        renamed["rope_parameters"] = rope or None
     return renamed
 
 
-def _rope(config: Mapping[str, Any]) -> Any:
-    """The RoPE parameters of a configuration under their newer name; empty where it has none."""
-    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    if not isinstance(rope, Mapping):
-        return rope
-    return {"rope_type" if key == "type" else key: value for key, value in rope.items()}
-
-
-def max_positions(config: Mapping[str, Any], yarn: bool = True) -> int | None:
+def max_positions(config: Spec, yarn: bool = True) -> int | None:
     """The tokens that a configuration allows for prompt and answer together; None where nothing limits them.
 
     Position scaling by a plain factor (linear, dynamic, and `yarn`) counts; other kinds state the scaled number themselves.
     """
-    config = config.get("text_config") or config
-    limit, rope = config.get("max_position_embeddings") or config.get("n_positions"), _rope(config)
+    config = newer_rope(config.get("text_config") or config)
+    limit, rope = (
+        config.get("max_position_embeddings") or config.get("n_positions"),
+        config.get("rope_parameters") or {},
+    )
     if not limit:
         return None
     if rope.get("rope_type") in ("linear", "dynamic", "yarn" if yarn else None):

@@ -18,11 +18,12 @@ from email.utils import parsedate_to_datetime
 from typing import Annotated, Any, NamedTuple
 
 import httpx2
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from rulerkit.errors import redact
 from rulerkit.models import Answer
 from rulerkit.prompt_format import PromptFormat
+from rulerkit.settings import JSON, Spec
 
 FIRST_WAIT = 1.0  # seconds before the second attempt; doubled each time
 LONGEST_WAIT = 60.0  # seconds between attempts, unless the server asks for more
@@ -48,7 +49,7 @@ class Address(NamedTuple):
         return self.url.removesuffix("/v1").rpartition(":")[2]
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> JSON:
         """How it is asked: with its key, and without a proxy where it is on this machine."""
         local = self.url.startswith(("http://127.", "http://localhost", "http://[::1]"))
         return {"headers": {"Authorization": f"Bearer {self.key}"}, "trust_env": not local}
@@ -63,7 +64,7 @@ class Address(NamedTuple):
             return 0, ""
         return reply.status_code, reply.text
 
-    def models(self) -> list[dict[str, Any]]:
+    def models(self) -> list[JSON]:
         """What the server says it serves, each with its `id`; nothing where it has no such list."""
         try:
             entries = json.loads(self.get("/v1/models", 30)[1])["data"]
@@ -96,20 +97,25 @@ class Choice(BaseModel):
     prompt_token_ids: list[int] | None = None
 
 
-class Details(BaseModel):
-    """What a server tells of the tokens that it counted."""
-
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
-
-
 class Usage(BaseModel):
     """A server's own counts of tokens."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    prompt_tokens_details: Details | None = None
-    completion_tokens_details: Details | None = None
+    cached_tokens: int | None = Field(
+        default=None, validation_alias=AliasPath("prompt_tokens_details", "cached_tokens")
+    )
+    reasoning_tokens: int | None = Field(
+        default=None, validation_alias=AliasPath("completion_tokens_details", "reasoning_tokens")
+    )
+
+    def cost(self, prices: Mapping[str, float]) -> float | None:
+        """Dollars at `prices` per million tokens."""
+        if self.prompt_tokens is None or self.completion_tokens is None:
+            return None
+        cached = self.cached_tokens or 0
+        read = (self.prompt_tokens - cached) * prices["prompt"] + cached * prices.get("cached", prices["prompt"])
+        return round((read + self.completion_tokens * prices["completion"]) / 1e6, 8)
 
 
 class Reply(BaseModel):
@@ -157,11 +163,11 @@ class Client:
         self._thread.join()
         self._loop.close()
 
-    def send(self, body: Mapping[str, Any], timeout: float, patient: bool = True) -> "Future[Reply]":
+    def send(self, body: Spec, timeout: float, patient: bool = True) -> "Future[Reply]":
         """A completion; one of a chat where `body` has `messages`. `patient`: a lost connection is tried again."""
         return asyncio.run_coroutine_threadsafe(self._send(body, timeout, patient), self._loop)
 
-    async def _send(self, body: Mapping[str, Any], timeout: float, patient: bool) -> Reply:
+    async def _send(self, body: Spec, timeout: float, patient: bool) -> Reply:
         again = ("temporary", "unreachable") if patient else ("temporary",)
         async with self._slots:
             for attempt in range(self.retries + 1):
@@ -182,7 +188,7 @@ class Client:
                 await asyncio.sleep(wait)
         raise AssertionError("unreachable")
 
-    async def _try(self, body: Mapping[str, Any], timeout: float) -> Reply:
+    async def _try(self, body: Spec, timeout: float) -> Reply:
         """The reply to one attempt; whatever goes wrong is a `RequestError`."""
         try:
             url = httpx2.URL(self.address.url)
@@ -282,21 +288,12 @@ def read_finish(choice: Choice) -> str:
     raise RequestError(f"the server broke off (finish_reason {choice.finish_reason})", "late")
 
 
-def read_usage(reply: Reply, prices: Mapping[str, float] | None = None) -> dict[str, Any]:
+def read_usage(reply: Reply, prices: Mapping[str, float] | None = None) -> JSON:
     """The server's counts, its name for the model and for the end, the seconds it took, and dollars where there are prices."""
     usage = reply.usage or Usage()
-    prompt, written = usage.prompt_tokens, usage.completion_tokens
-    cached = (usage.prompt_tokens_details or Details()).cached_tokens
-    cost = None
-    if prices and prompt is not None and written is not None:
-        read = (prompt - (cached or 0)) * prices["prompt"] + (cached or 0) * prices.get("cached", prices["prompt"])
-        cost = round((read + written * prices["completion"]) / 1e6, 8)
     known = {
-        "prompt_tokens": prompt,
-        "completion_tokens": written,
-        "cached_tokens": cached,
-        "reasoning_tokens": (usage.completion_tokens_details or Details()).reasoning_tokens,
-        "cost": cost,
+        **usage.model_dump(),
+        "cost": usage.cost(prices) if prices else None,
         "server_finish_reason": reply.choices[0].finish_reason,
         "server_model": reply.model,
         "system_fingerprint": reply.system_fingerprint,

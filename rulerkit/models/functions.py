@@ -8,7 +8,7 @@ tokenizer. Modules in the project root can be imported too.
 import inspect
 import reprlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pkgutil import resolve_name
 from typing import Any
@@ -17,6 +17,7 @@ from rulerkit.errors import UserError, first_line
 from rulerkit.example import Example
 from rulerkit.models import Answer, Engine, Failure, Model, cut, model
 from rulerkit.paths import home
+from rulerkit.settings import JSON, Spec
 from rulerkit.tokenizers import Tokenizer
 
 
@@ -25,7 +26,7 @@ class Function(Engine):
 
     on_gpu = False
 
-    def __init__(self, spec: Mapping[str, Any], function: Any = None) -> None:
+    def __init__(self, spec: Spec, function: Any = None) -> None:
         super().__init__(spec)
         self._function = function
         self._loaded: Model | None = None  # made of what `entry` returns
@@ -33,14 +34,14 @@ class Function(Engine):
         if self.takes == "ids" and "tokenizer" not in spec and function is not None:
             raise UserError(f"model {self.name}: a function that takes ids needs the `tokenizer` that they belong to")
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JSON:
         """The entry, or the function's qualified name; the user names what the function stands for."""
         if entry := self.spec.get("entry"):
             return {"engine": "function", "entry": entry, "takes": self.takes}
         named = self._function if hasattr(self._function, "__qualname__") else type(self._function)
         return {"engine": "function", "function": f"{named.__module__}.{named.__qualname__}", "takes": self.takes}
 
-    def environment(self) -> dict[str, Any]:
+    def environment(self) -> JSON:
         """That of the checkpoint which the entry returned, if any."""
         return self._loaded.environment() if self._loaded else {}
 

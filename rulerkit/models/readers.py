@@ -12,14 +12,13 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import accumulate
 from random import Random
-from typing import Any
 
 import numpy as np
 
 from rulerkit.example import Example
 from rulerkit.floors import FLOORS
 from rulerkit.models import Answer, Engine, cut
-from rulerkit.settings import READER_EFFECTS
+from rulerkit.settings import JSON, READER_EFFECTS, Spec
 from rulerkit.tasks import read_prompt
 from rulerkit.tasks.base import Reading
 from rulerkit.tokenizers import Ids, Tokenizer
@@ -44,14 +43,14 @@ class Reader(Engine):
 
     on_gpu = False
 
-    def __init__(self, spec: Mapping[str, Any]) -> None:
+    def __init__(self, spec: Spec) -> None:
         super().__init__({"aligned": "chat", **spec})  # the thresholds of the paper's chat models apply
         self.window: int | None = spec.get("window")
         self.effects = [key for key in _EFFECTS if key in spec]
         self.label = spec.get("label", self._label())
         self.claimed_length = spec.get("claimed_length", self.window or None)
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JSON:
         """The window, the effects and the version of the rules."""
         planted = {key: self.spec[key] for key in (*READER_EFFECTS, "floor") if key in self.spec}
         return {"engine": "reader", "window": self.window, "reader_version": READER_VERSION, **planted}
@@ -59,22 +58,19 @@ class Reader(Engine):
     def answer(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Answer]]:
         """One example after the other."""
         for example in examples:
-            if "floor" in self.spec:
-                text = FLOORS[self.spec["floor"]](example, self.prompt_format.tokenizer)
-                yield example, cut(text, self.prompt_format.tokenizer, example.max_new_tokens)
-                continue
-            # A prompt of length L leaves room for its answer, so a window of L tokens sees all of it.
-            start = 0 if self.window is None else max(0, len(example.ids) - self.window)
-            text = self._answer_text(example.ids[start:])
-            yield example, cut(text, self.prompt_format.tokenizer, example.max_new_tokens)
+            yield example, cut(self._answer_text(example), self.prompt_format.tokenizer, example.max_new_tokens)
 
-    def _answer_text(self, ids: Ids) -> str:
+    def _answer_text(self, example: Example) -> str:
         """The answer to the visible tokens; empty where they are no prompt of this package.
 
-        Each effect has a random stream of its own, keyed by the model's name, the effect and the text, so answers
-        repeat exactly and effects are independent of each other.
+        A prompt of length L leaves room for its answer, so a window of L tokens sees all of it. Each effect has a random
+        stream of its own, keyed by the model's name, the effect and the text, so answers repeat exactly and effects are
+        independent of each other.
         """
         tokenizer = self.prompt_format.tokenizer
+        if "floor" in self.spec:
+            return FLOORS[self.spec["floor"]](example, tokenizer)
+        ids = example.ids if self.window is None else example.ids[max(0, example.num_tokens - self.window) :]
         text = tokenizer.decode(ids) if len(ids) else ""
         reading = read_prompt(text)
         if reading is None:

