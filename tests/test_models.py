@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 
 import rulerkit.models as models
+from rulerkit.checkpoint import Checkpoint, max_positions
 from rulerkit.errors import UserError
 from rulerkit.example import Example, Piece
 from rulerkit.generation import generate
 from rulerkit.models import Answer, Model, load_model, model
-from rulerkit.models.checkpoints import Checkpoint, CheckpointEngine, max_positions
+from rulerkit.models.checkpoints import CheckpointEngine
 from rulerkit.models.readers import Reader
 from rulerkit.prompt_format import PromptFormat
 from rulerkit.settings import (

@@ -135,7 +135,7 @@ def test_recurrent_models_refuse_chunks_that_would_change_their_answers(kind: st
 
 
 def test_a_converted_mamba_has_the_logits_of_the_model_that_was_written(specs: dict[str, dict[str, Any]]) -> None:
-    from rulerkit.models.checkpoints import Checkpoint
+    from rulerkit.checkpoint import Checkpoint
     from rulerkit.models.recurrent import is_mamba_ssm, mamba_ssm_options
 
     plain = transformers.MambaForCausalLM.from_pretrained(specs["mamba"]["path"])

@@ -13,8 +13,6 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import suppress
-from email.utils import parsedate_to_datetime
 from typing import Annotated, Any, NamedTuple
 
 import httpx2
@@ -241,13 +239,11 @@ class Client:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds that a server asks to wait, given as a number or a date; None where it does not."""
-    asked = headers.get("retry-after", "")
-    with suppress(ValueError):
-        return max(0.0, float(asked))
-    with suppress(ValueError):
-        return max(0.0, parsedate_to_datetime(asked).timestamp() - time.time())
-    return None
+    """The seconds that a server asks to wait; None where it gives no number of them."""
+    try:
+        return max(0.0, float(headers.get("retry-after", "")))
+    except ValueError:
+        return None
 
 
 # --- a reply as an answer ---------------------------------------------------------------------------------------------

@@ -21,13 +21,13 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from rulerkit.checkpoint import Checkpoint
 from rulerkit.errors import UserError
 from rulerkit.example import Example
 from rulerkit.fingerprints import file_digest, file_edges
 from rulerkit.gpus import free_memory, gpu_name, loading, torch_module
 from rulerkit.hub import download, is_hub_id
 from rulerkit.models import Answer, Engine
-from rulerkit.models.checkpoints import Checkpoint
 from rulerkit.paths import resolve
 from rulerkit.settings import JSON, Spec, takes
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
@@ -82,17 +82,15 @@ class RWKV(Engine):
 
     def _answer(self, network: Any, example: Example) -> Answer:
         prompt, size = example.ids.tolist(), self.spec.get("prefill_chunk_size", CHUNK)
+        most, ids = self.most_tokens(example), list[int]()
         logits: Any = None
-        state, ids, finish = None, list[int](), "length"
+        state = None
         for start in range(0, len(prompt), size):
             logits, state = network.forward(prompt[start : start + size], state)
-        while len(ids) < self.most_tokens(example):
-            token = int(logits.argmax())
-            if token == END:
-                finish = "stop"
-                break
+        while len(ids) < most and (token := int(logits.argmax())) != END:
             ids.append(token)
             logits, state = network.forward([token], state)
+        finish = "stop" if len(ids) < most else "length"
         return Answer(self.prompt_format.tokenizer.decode(ids), finish, len(ids))
 
     # --- loading ------------------------------------------------------------------------------------------------------

@@ -109,16 +109,16 @@ def prompt_bytes(example: Example) -> bytes:
 # --- several servers --------------------------------------------------------------------------------------------------
 
 
-@dataclass
+@dataclass(eq=False)
 class Replica:
     """One of the servers that answer for a model: a process of ours, or one that runs elsewhere."""
 
     number: int
+    """From 1 on; 0 where there is only one."""
     address: Address
     process: ServerProcess | None = None
     client: Client | None = None
     """Open while requests are sent to it."""
-    gone: bool = False
     last: Example | None = None
     """What it was sent last."""
     under_way: dict[Future[Reply], Example] = field(default_factory=dict)
@@ -127,9 +127,9 @@ class Replica:
     """How many tokens it is sent at once: what keeps it busy. Of more it could take in an order of its own."""
 
     @property
-    def loading(self) -> bool:
-        """Whether it was started and is not healthy yet."""
-        return self.process is not None and not self.process.ready
+    def loading(self) -> ServerProcess | None:
+        """Its process, until that is healthy."""
+        return None if self.process and self.process.ready else self.process
 
     @property
     def tokens(self) -> int:
@@ -142,6 +142,12 @@ class Replica:
             self.client.close()
         self.client = None
         self.under_way.clear()
+
+    def close(self) -> None:
+        """End it, if it is a process of ours."""
+        self.disconnect()
+        if self.process:
+            self.process.close()
 
 
 class ServerEngine(Engine):
@@ -160,6 +166,7 @@ class ServerEngine(Engine):
         self.concurrency: int = spec.get("concurrency") or spec.get("in_flight") or self.most_at_once
         self.retries: int = spec.get("max_retries", 5)
         self.replicas: list[Replica] = []
+        self._queue = PromptQueue()
         self._next_word = 0.0  # when to say again what is loading
 
     def command(self, address: Address) -> list[str]:
@@ -193,7 +200,8 @@ class ServerEngine(Engine):
             return
         if addresses := find_servers(self.about_server):
             remark(f"{self.name}: asks the server that runs at {addresses[0].url}")
-            self.replicas = [Replica(number, each) for number, each in enumerate(addresses)]
+            first = 1 if len(addresses) > 1 else 0
+            self.replicas = [Replica(number, address) for number, address in enumerate(addresses, first)]
         else:
             self.start()
 
@@ -203,9 +211,9 @@ class ServerEngine(Engine):
             ServerEngine._running.close()
         ServerEngine._running = self
         groups = self._gpu_groups()
-        for number, gpus in enumerate(groups):
+        for number, gpus in enumerate(groups, 1 if len(groups) > 1 else 0):
             variables = self.variables() | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})
-            name = self.name if len(groups) == 1 else f"{self.name}-replica{number + 1}"
+            name = f"{self.name}-replica{number}" if number else self.name
             process = ServerProcess(name, self.command, variables, self.spec.get("start_timeout"))
             self.replicas.append(Replica(number, process.address, process))
 
@@ -214,17 +222,17 @@ class ServerEngine(Engine):
         wanted, visible = self.spec.get("replicas", "auto"), visible_gpus()
         count = 1 if wanted == "auto" else int(wanted)
         if not visible or self.spec.get("nodes", 1) > 1:
-            return [[] for _ in range(count)]
-        each = self.gpus_each() or len(visible) // count
-        if wanted == "auto" and each:
-            count = max(1, len(visible) // each)
-        if not 0 < each * count <= len(visible):
+            return [[]] * count
+        size = self.gpus_each() or len(visible) // count
+        if wanted == "auto":
+            count = max(1, len(visible) // size)
+        if not 0 < size * count <= len(visible):
             raise UserError(
-                f"model {self.name}: {count} x {each} GPUs do not fit on the {len(visible)} visible ones "
+                f"model {self.name}: {count} x {size} GPUs do not fit on the {len(visible)} visible ones "
                 f"({', '.join(visible)}): lower `replicas` or tensor_parallel_size, or make more visible "
                 "(CUDA_VISIBLE_DEVICES)"
             )
-        return [visible[n * each : (n + 1) * each] for n in range(count)]
+        return [visible[n * size : (n + 1) * size] for n in range(count)]
 
     def gpus_each(self) -> int:
         """The GPUs of one server; 0 where the spec does not say."""
@@ -237,8 +245,8 @@ class ServerEngine(Engine):
 
     def _wait(self, requests: Collection[Future[Reply]]) -> set[Future[Reply]]:
         """The requests that end within a moment. What is being loaded is said every few seconds."""
-        loading = next((replica.process for replica in self.replicas if replica.process and replica.loading), None)
-        if loading and time.monotonic() > self._next_word and (text := loading.progress()):
+        loading = [replica.loading for replica in self.replicas if replica.loading]
+        if loading and time.monotonic() > self._next_word and (text := loading[0].progress()):
             remark(f"loading {self.name}: {text[:120]}")
             self._next_word = time.monotonic() + _SAY
         if not requests:
@@ -247,20 +255,21 @@ class ServerEngine(Engine):
 
     def alive(self) -> list[Replica]:
         """The servers that have not ended; the end of one is said. Raises `UserError` where all have."""
-        for replica in self.replicas:
+        for replica in list(self.replicas):
             try:
-                if replica.process and not replica.gone:
+                if replica.process:
                     replica.process.poll()
             except UserError as error:
-                self._lost(replica, str(error))
-        return [replica for replica in self.replicas if not replica.gone]
+                self._lose(replica, str(error))
+        return self.replicas
 
-    def _lost(self, replica: Replica, reason: str) -> None:
+    def _lose(self, replica: Replica, reason: str) -> None:
         """A server is gone: the others take over its work; raises where there are none."""
-        replica.gone = True
-        if replica.process:
-            replica.process.close()
-        if all(each.gone for each in self.replicas):
+        for example in replica.under_way.values():
+            self._queue.add(example)
+        replica.close()
+        self.replicas.remove(replica)
+        if not self.replicas:
             self.close()
             raise UserError(reason)
         remark(f"{reason}; the other servers take over its work")
@@ -268,8 +277,7 @@ class ServerEngine(Engine):
     def close(self) -> None:
         """End the servers that this process started; the next answer starts them again."""
         for replica in self.replicas:
-            if replica.process:
-                replica.process.close()
+            replica.close()
         self.replicas = []
         if ServerEngine._running is self:
             ServerEngine._running = None
@@ -284,7 +292,7 @@ class ServerEngine(Engine):
         comes round to it. Where every request would fail, or as many as two rounds of requests fail in a row, no more are
         sent, and a `UserError` in the end says so.
         """
-        queue = PromptQueue(examples)
+        self._queue = queue = PromptQueue(examples)
         if not queue.make():
             return
         self.check_fits(queue.first)
@@ -295,19 +303,18 @@ class ServerEngine(Engine):
                     if not replica.client and not replica.loading:
                         self._connect(replica)
                         clients.callback(replica.disconnect)
-                for replica in self.replicas:
-                    while replica.gone and replica.under_way:
-                        queue.add(replica.under_way.popitem()[1])
-                while (idle := self._with_room(queue)) and queue.ready():
-                    self._send(idle, queue)
+                while (idle := self._with_room()) and queue.ready():
+                    self._send(idle, queue.take(idle.last, idle.number / len(self.replicas)))
                 under_way = {future: replica for replica in self.replicas for future in replica.under_way}
                 if not under_way and not (queue.ready() and any(replica.loading for replica in self.replicas)):
                     break
                 if not any(future.done() for future in under_way) and queue.make():
                     continue
                 for future in self._wait(under_way):
-                    example = under_way[future].under_way.pop(future)
-                    if outcome := self._outcome(future, under_way[future], example, queue):
+                    replica = under_way[future]
+                    # where the server was lost meanwhile, the example is in the queue again
+                    example = replica.under_way.pop(future, None)
+                    if example and (outcome := self._outcome(future, replica, example)):
                         yield example, outcome
         if queue.stop:
             raise UserError(f"{queue.stop}; all answers so far are kept")
@@ -315,51 +322,49 @@ class ServerEngine(Engine):
     def _connect(self, replica: Replica) -> None:
         replica.client = Client(replica.address, self.concurrency, self.retries)
 
-    def _with_room(self, queue: PromptQueue) -> Replica | None:
+    def _with_room(self) -> Replica | None:
         """The server with the least to do, where it should have another request: of several servers none takes more than
         its share of all that waits."""
-        alive = [replica for replica in self.replicas if not replica.gone]
-        replica = min((each for each in alive if each.client), key=lambda each: each.tokens, default=None)
+        replica = min((each for each in self.replicas if each.client), key=lambda each: each.tokens, default=None)
         if not replica:
             return None
-        share = 1 + (len(queue) + sum(len(each.under_way) for each in alive)) // len(alive)
-        requests, most = len(replica.under_way), max(2, min(share, self.concurrency + 2))  # two wait for a free place
+        total = len(self._queue) + sum(len(each.under_way) for each in self.replicas)
+        most = max(2, min(1 + total // len(self.replicas), self.concurrency + 2))  # two wait for a free place
+        requests = len(replica.under_way)
         full = requests >= most or (requests > 1 and replica.tokens > replica.most_tokens)
         return None if full else replica
 
-    def _send(self, replica: Replica, queue: PromptQueue) -> None:
+    def _send(self, replica: Replica, example: Example) -> None:
         """At least 1000 tokens of all prompts under way, and 5 of an answer, are expected in a second; a tenth of that from
         a server whose process we can see."""
-        example = queue.take(replica.last, replica.number / len(self.replicas))
         self.check_fits(example)
         slow = 10 if replica.process else 1
         usual = 60 + slow * (example.num_tokens * self.concurrency / 1000 + self.most_tokens(example) / 5)
-        timeout = self.spec.get("timeout", usual) * (1 + queue.timeouts[prompt_bytes(example)])
+        timeout = self.spec.get("timeout", usual) * (1 + self._queue.timeouts[prompt_bytes(example)])
         assert replica.client
         replica.last = example
         replica.under_way[replica.client.send(self.body(example), timeout)] = example
 
-    def _outcome(
-        self, future: "Future[Reply]", replica: Replica, example: Example, queue: PromptQueue
-    ) -> Answer | Failure | None:
+    def _outcome(self, future: "Future[Reply]", replica: Replica, example: Example) -> Answer | Failure | None:
         """The answer to a request, or why there is none; None where it is sent again, or nothing more is sent."""
         try:
             answer = self.read(example, future.result())
         except RequestError as failure:
-            return self._failure(failure, replica, example, queue)
-        queue.in_a_row = 0
-        several = {"replica": replica.number + 1} if len(self.replicas) > 1 else {}
+            return self._failure(failure, replica, example)
+        self._queue.in_a_row = 0
+        several = {"replica": replica.number} if replica.number else {}
         return answer._replace(usage={**(answer.usage or {}), **several})
 
-    def _failure(self, failure: RequestError, replica: Replica, example: Example, queue: PromptQueue) -> Failure | None:
+    def _failure(self, failure: RequestError, replica: Replica, example: Example) -> Failure | None:
         """The example's failure; None where it is sent again, or where every example would fail like it."""
+        queue, ids = self._queue, prompt_bytes(example)
         if failure.kind == "unreachable" and self.startable:
+            queue.add(example)
             self.alive()  # raises, or says it, where the server's process has ended
-            if not replica.gone:
-                self._lost(
+            if replica in self.replicas:
+                self._lose(
                     replica, f"model {self.name}: its server at {replica.address} does not answer ({failure.reason})"
                 )
-            queue.add(example)
             return None
         if failure.kind == "refused":  # the server works
             queue.in_a_row = 0
@@ -367,9 +372,8 @@ class ServerEngine(Engine):
         if failure.kind == "for all":
             queue.stop = queue.stop or str(refusal(self.name, replica.address, self.path, failure))
             return None
-        timeouts = queue.timeouts[prompt_bytes(example)]
-        again = failure.kind == "late" and timeouts < self.retries
-        queue.in_a_row += not again or timeouts == 0
+        again = failure.kind == "late" and queue.timeouts[ids] < self.retries
+        queue.in_a_row += not again or queue.timeouts[ids] == 0
         if queue.in_a_row >= 2 * self.concurrency + 2:
             queue.stop = queue.stop or (
                 f"model {self.name}: {queue.in_a_row} requests to {replica.address} in a row had no answer "
@@ -377,7 +381,7 @@ class ServerEngine(Engine):
             )
         if not again:
             return Failure(failure.reason)
-        queue.timeouts[prompt_bytes(example)] += 1
+        queue.timeouts[ids] += 1
         queue.add(example)
         return None
 
@@ -542,8 +546,8 @@ class Vllm(CheckpointEngine, ServerEngine):
         if found := re.search(r'kv_cache_size_tokens="(\d+)"', replica.address.get("/metrics", 30)[1]):
             replica.most_tokens = min(2 * int(found[1]), replica.most_tokens)
 
-    def _lost(self, replica: Replica, reason: str) -> None:
-        super()._lost(replica, f"{reason}. {MORE_MEMORY}" if re.search(_NO_MEMORY, reason) else reason)
+    def _lose(self, replica: Replica, reason: str) -> None:
+        super()._lose(replica, f"{reason}. {MORE_MEMORY}" if re.search(_NO_MEMORY, reason) else reason)
 
     # --- answering ----------------------------------------------------------------------------------------------------
 
@@ -847,12 +851,11 @@ class OpenAI(ServerEngine):
             closing = example.answer_prefix if path == "chat" else ""
             return _messages(path, user + closing, example.answer_prefix, self.spec.get("system_prompt"))
         if path == "ids":
-            ours = adds_bos and len(example.ids) > 0 and example.ids[0] == form.tokenizer.bos_id
-            return {"prompt": example.ids[int(ours) :].tolist()}
-        opening = form.tokenizer.bos_token or ""
-        if adds_bos:
-            return {"prompt": example.prompt.removeprefix(opening)}
-        return {"prompt": opening + example.prompt if form.bos else example.prompt}
+            ids = example.ids.tolist()
+            return {"prompt": ids[1:] if adds_bos and ids[:1] == [form.tokenizer.bos_id] else ids}
+        bos = form.tokenizer.bos_token or ""
+        text = bos + example.prompt if form.bos else example.prompt
+        return {"prompt": text.removeprefix(bos) if adds_bos else text}
 
     def read(self, example: Example, reply: Reply) -> Answer:
         """The answer; a `RequestError` where the server did not read the whole prompt. One whose tokenizer is not ours may

@@ -13,12 +13,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from rulerkit.checkpoint import Checkpoint
 from rulerkit.errors import UserError, first_line
 from rulerkit.example import Example
 from rulerkit.fingerprints import loaded_digests, loaded_fingerprint
 from rulerkit.gpus import free_memory, gpu_name, loading, torch_module
 from rulerkit.models import Answer
-from rulerkit.models.checkpoints import Checkpoint, CheckpointEngine
+from rulerkit.models.checkpoints import CheckpointEngine
 from rulerkit.models.recurrent import is_mamba_ssm, mamba_ssm_options
 from rulerkit.settings import JSON, Spec
 

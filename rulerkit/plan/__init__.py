@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from rulerkit.checkpoint import Checkpoint
 from rulerkit.checks.vllm_config import GPUS_PER_NODE, gpus_beyond_node
 from rulerkit.errors import UserError, unknown
 from rulerkit.generation import generate
 from rulerkit.lengths import length_name
 from rulerkit.models import Model, load_model, takes_more_gpus
-from rulerkit.models.checkpoints import Checkpoint
 from rulerkit.plan.shapes import Shape, read_parameters, shape_of, with_types
 from rulerkit.studies import Study
 from rulerkit.tables import Field, render
