@@ -79,6 +79,8 @@ class Draft:
     references: tuple[str, ...]
     plan: Any = None
     """What the task itself needs to fill the context: needles and depths, words, the question's number."""
+    group: int | None = None
+    """The number of what several examples share, such as the article of a question: they are not independent."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,8 @@ class Example:
     context: tuple[int, int]
     whole_ids: Ids | None = field(default=None, repr=False)
     """The ids of the whole prompt where joining those of its pieces is not exact for this tokenizer."""
+    group: int | None = None
+    """See `Draft`."""
 
     @cached_property
     def prompt(self) -> str:

@@ -103,7 +103,9 @@ def _compose(task: Task, length: int, index: int, seed: int, form: PromptFormat)
     def filled(left: int) -> Example:
         context = task.fill(draft, ContextBudget(length, left, encoder, np.random.RandomState(second_seed), seed))
         blocks, inside = tuple(head + context + tail), (len(head), len(head) + len(context))
-        return Example(index, task.name, length, draft.references, task.answer_tokens, blocks, inside)
+        return Example(
+            index, task.name, length, draft.references, task.answer_tokens, blocks, inside, group=draft.group
+        )
 
     if encoder.exact:
         left = budget - sum(piece.num_tokens for piece in head + tail)

@@ -106,9 +106,10 @@ def score(cells: Iterable[Cell], report: Report | None = None, max_failures: flo
 
     `score`, `strict` (F1), `precision` and `exact` are 0..1; `wanted` is the number of examples that the cell was to
     have, `failed` of how many the requests failed, `failed_refused` how many of these the service refused; `empty`,
-    `cut_off`, `cut_thought` and `refused` say what else happened to the answer. The columns from `wanted` on describe the
-    cell and are the same in all its rows. Cells without a row are described in `attrs["empty_cells"]`, by the columns that
-    describe a cell. `max_failures` overrules what the records say.
+    `cut_off`, `cut_thought` and `refused` say what else happened to the answer; `group` numbers what questions share,
+    their article (NaN for other tasks and older rows). The columns from `wanted` on describe the cell and are the same in
+    all its rows. Cells without a row are described in `attrs["empty_cells"]`, by the columns that describe a cell.
+    `max_failures` overrules what the records say.
 
     Raises UserError where a row is damaged or has no references; with `report` the cell is left out and told to it. Also
     where two cells are the same one.
@@ -157,7 +158,7 @@ def score(cells: Iterable[Cell], report: Report | None = None, max_failures: flo
 CELL_COLUMNS = ["run", "model", "label", "aligned", "claimed_length", "task", "category", "length"]
 ROW_COLUMNS = [
     *("index", "score", "strict", "precision", "exact", "empty", "cut_off", "cut_thought", "refused"),
-    *("num_prompt_tokens", "digest"),
+    *("num_prompt_tokens", "digest", "group"),
 ]
 PROTOCOL_COLUMNS = [
     *("wanted", "failed", "failed_refused", "max_failures", "floor"),
@@ -289,7 +290,7 @@ def _judged(cell: Cell) -> Judged:
     rows = sorted((_judge(cell, row, part, thinking) for row in cell.stream()), key=lambda row: row[0])
     columns = dict(zip(ROW_COLUMNS, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(ROW_COLUMNS, ())
     kinds: dict[str, Any] = dict.fromkeys(ROW_COLUMNS, bool) | {"index": int, "num_prompt_tokens": float, "digest": "S"}
-    kinds |= dict.fromkeys(("score", "strict", "precision", "exact"), float)
+    kinds |= dict.fromkeys(("score", "strict", "precision", "exact", "group"), float)
     if None not in columns["num_prompt_tokens"]:
         kinds["num_prompt_tokens"] = int
     return {name: np.asarray(columns[name], kind) for name, kind in kinds.items()}
@@ -311,4 +312,5 @@ def _judge(cell: Cell, row: dict[str, Any], part: bool, thinking: bool) -> tuple
         row["index"], value, strict.f1, strict.precision, strict.exact,
         not text, reason == "length" or lost, lost, reason == "refused",
         row.get("num_prompt_tokens"), str(row.get("digest", "")).encode("ascii", "backslashreplace"),
+        row.get("group"),
     )  # fmt: skip

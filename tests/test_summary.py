@@ -3,11 +3,13 @@
 import csv
 import io
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+import rulerkit as rk
 from rulerkit.errors import UserError
 from rulerkit.lengths import effective_length, effective_set, length_name, parse_length
 from rulerkit.scoring import COLUMNS, THIRTEEN, category
@@ -317,3 +319,14 @@ def test_ordinals():
     assert [ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 102, 111)] == (
         ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "102nd", "111th"]
     )
+
+
+def test_questions_of_an_article_count_together(tmp_path: Path) -> None:
+    """Each row of a question names its article; an interval over articles is not that of independent questions."""
+    study = rk.study(model="reader-2048", tasks=["qa_1"], lengths=[4096], num_examples=60, outputs=str(tmp_path))
+    scores = rk.score(rk.evaluate(study, progress=False))
+    assert scores["group"].notna().all()
+    assert scores["group"].nunique() < 60
+    cells = rk.summarize(scores, ["qa_1"]).cells.iloc[0]
+    alone = rk.summarize(scores.assign(group=float("nan")), ["qa_1"]).cells.iloc[0]
+    assert cells["high"] - cells["low"] >= alone["high"] - alone["low"]

@@ -242,6 +242,7 @@ def _row(example: Any, answer: "Answer", name: str) -> dict[str, Any]:
             "with its answer, which would score 100 everywhere; let it return only the new text"
         )
     usage = {"usage": dict(answer.usage)} if answer.usage else {}
+    group = {} if getattr(example, "group", None) is None else {"group": int(example.group)}
     return {
         "index": example.index,
         "pred": answer.text,
@@ -252,6 +253,7 @@ def _row(example: Any, answer: "Answer", name: str) -> dict[str, Any]:
         "num_prompt_tokens": int(example.num_tokens),
         "finish_reason": answer.finish_reason,
         "depths": [float(depth) for depth in example.depths],
+        **group,
         **usage,
     }
 

@@ -60,6 +60,8 @@ class Row(_Part):
     num_prompt_tokens: Whole
     finish_reason: str
     depths: list[float]
+    group: int | None = None
+    """What several examples share, such as the article of a question."""
     usage: dict[str, Any] = {}
 
 

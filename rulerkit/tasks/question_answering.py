@@ -81,13 +81,15 @@ class QuestionAnswering(Task):
     def draft(self, stream: ExampleStream, length: int) -> Draft:
         order = _question_order(self.dataset, None if self.protocol == "paper" else stream.seed)
         asked = order[stream.index % len(order)]
-        question = load_qa(self.dataset).questions[asked]
+        data = load_qa(self.dataset)
+        question = data.questions[asked]
+        article = data.groups[question.gold[0]]
         plan = _Asked(asked, tuple(stream.random.random() for _ in question.gold))
         closing = f"Question: {question.text}"
         if self.context == "none":
-            return Draft((), (passage("question", _ALONE + closing),), " Answer:", question.answers, plan)
+            return Draft((), (passage("question", _ALONE + closing),), " Answer:", question.answers, plan, article)
         head, tail = passage("instruction", _INSTRUCTION, _GIVEN), passage("question", _INSTRUCTION + closing)
-        return Draft((head,), (tail,), " Answer:", question.answers, plan)
+        return Draft((head,), (tail,), " Answer:", question.answers, plan, article)
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece]:
         if self.context == "none":
