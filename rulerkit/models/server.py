@@ -509,7 +509,7 @@ class Vllm(CheckpointEngine, ServerEngine):
         """`vllm serve`; where only vLLM's build for CPUs is there, whose name `vllm serve` does not know, its module."""
         arguments = {**http, **self.arguments(), **self._nodes(rank)}
         module, model = ["vllm.entrypoints.cli.main", "serve"], str(arguments.pop("model"))
-        if not _version("vllm"):
+        if rank == 0 and not _version("vllm"):
             module = ["vllm.entrypoints.openai.api_server", "--model"]
         return [sys.executable, "-m", *module, model, *_flags(arguments)]
 
