@@ -404,6 +404,8 @@ def test_a_share_that_can_just_be_reached_does_not_fail() -> None:
     parts = [Verdict("p", verdict, "") for verdict in (HOLDS, UNKNOWN)]
     assert claims.among("c", parts, at_most=0.5).verdict == UNKNOWN
     assert claims.among("c", parts, at_most=0.49).verdict == FAILS
+    parts = [Verdict("p", verdict, "") for verdict in (HOLDS, FAILS)]
+    assert claims.among("c", parts, at_least=0.5, at_most=0.5).verdict == HOLDS
 
 
 def test_the_numbers_are_those_of_the_one_estimator() -> None:
