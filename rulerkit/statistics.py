@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 PSEUDO_EXAMPLES = 1.0
 PSEUDO_ERROR = 0.25
 _ROUNDING = 1e-9
+_DIGITS = 12  # a mean of full scores is 1, not 0.9999999999999997
 
 
 class WeightedCell(NamedTuple):
@@ -85,11 +86,12 @@ def weighted_sum(cells: Iterable[WeightedCell], confidence: float = 0.95, times:
     if spread > 0:
         correlation = max(-1.0, min(1.0, sum(task.covariance() for task in tasks) / spread))
     value = up.value - down.value
-    return Estimate(
+    limits = (
         value,
         value - _joined(up.value - up.low, down.high - down.value, correlation),
         value + _joined(up.high - up.value, down.value - down.low, correlation),
     )
+    return Estimate(*(round(number, _DIGITS) for number in limits))
 
 
 def no_difference_z(cells: Iterable[WeightedCell]) -> float:

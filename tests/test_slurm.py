@@ -65,7 +65,8 @@ def test_a_night_with_every_accident(make: Make) -> None:
         assert (row.job, row.node, row.launched) == (queue[row.model].number, queue[row.model].node, "by")
     assert (queue["preempted"].node, queue["timed"].node, queue["downed"].node) == ("node1", "node1", "node2")
     for seen in (night.status(), night.status(PATH="/nowhere")):  # with Slurm's word, and from the files alone
-        assert [seen[f"{name} predictions"] for name in names] == ["running"] * 4
+        # the minute of `timed` may be over at any moment on a slow machine
+        assert [seen[f"{name} predictions"] for name in names if name != "timed"] == ["running"] * 3
         assert seen["preempted 51_second"] == "waiting"
 
     night.call("scancel", queue["cancelled"].number)

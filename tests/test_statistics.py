@@ -91,3 +91,7 @@ def test_no_difference_is_mcnemars_statistic() -> None:
 
 def test_holm_adjusts_in_order() -> None:
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+
+
+def test_a_mean_of_full_scores_is_exactly_one() -> None:
+    assert weighted_sum([WeightedCell(1 / 13, str(task), array([1.0] * 10)) for task in range(13)]).value == 1

@@ -42,7 +42,7 @@ def scores_of(share, tasks=THIRTEEN, n=50, wanted=None, **columns):
                 "floor": NAN,
             }
             frames.append(pd.DataFrame({**about, **columns}))
-    return pd.concat(frames, ignore_index=True)[COLUMNS]
+    return pd.concat(frames, ignore_index=True).reindex(columns=COLUMNS)
 
 
 def row(frame, **where):
