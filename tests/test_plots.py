@@ -42,7 +42,8 @@ def summary_of(*names: str, examples: int = 4, have: int = 4, aligned: str = "ch
             "score": float(index >= i % 4 * n), "strict": 0.0, "precision": 0.0, "exact": 0.0,
             "empty": False, "cut_off": False, "cut_thought": False, "refused": False, "num_prompt_tokens": 1,
             "digest": "", "wanted": examples, "stand_in": engine == "reader", "engine": engine, "seed": 42,
-            "prompt_version": 1, "tokenizer": "builtin", "template": "base", "note": "",
+            "prompt_version": 1, "tokenizer": "builtin", "template": "base", "note": "", "floor": float("nan"),
+            "failed": 0, "failed_refused": 0, "max_failures": 0.0,
         }
         for i, name in enumerate(names)
         for task in THIRTEEN
