@@ -30,6 +30,7 @@ import pytest
 import rulerkit as rk
 from rulerkit.gpus import nvidia_smi
 from rulerkit.inference.cells import Cell
+from tests.processes import gone_within, processes
 
 MODEL = os.environ.get("RULERKIT_GPU_MODEL", "")
 LENGTHS = os.environ.get("RULERKIT_GPU_LENGTHS", "4K 32K").split()
@@ -97,18 +98,6 @@ def stored(outputs: Path) -> dict[Path, str]:
     return {file: content[: content.rfind(b"\n") + 1].decode() for file, content in whole.items()}
 
 
-def processes(mark: str) -> list[str]:
-    """The command lines of the processes that have a text in their environment."""
-    lines = []
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (place / "environ").read_bytes() and int(place.name) != os.getpid():
-                lines.append((place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:120])
-        except OSError:
-            pass
-    return lines
-
-
 @contextmanager
 def peak_memory() -> Iterator[list[int]]:
     """Within, the list holds the most memory in use so far on each GPU, in MiB; it is empty without nvidia-smi."""
@@ -147,10 +136,8 @@ def kill_half_way(outputs: Path) -> tuple[dict[Path, str], list[str]]:
     finally:
         run.send_signal(signal.SIGKILL)
         run.wait()
-    until = time.monotonic() + END_LIMIT
-    while (left := processes(str(outputs))) and time.monotonic() < until:
-        time.sleep(0.2)
-    return stored(outputs), left
+    gone_within(END_LIMIT, str(outputs), "environ")
+    return stored(outputs), [line[:120] for line in processes(str(outputs), "environ").values()]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from rulerkit.settings import read_spec
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted((ROOT / "params" / "models").glob("*.yaml"))
-PAPER = {row["slug"]: row for row in csv.DictReader((ROOT / "rulerkit" / "paper" / "models.csv").open())}
+PAPER = {row["slug"]: row for row in csv.DictReader((ROOT / "rulerkit" / "data" / "paper" / "models.csv").open())}
 
 FORM_OF = {  # Table 6 -> the form's name; two entries stand for two models each
     "GPT-4": "gpt-4",

@@ -27,6 +27,7 @@ from rulerkit.models.process import ServerProcess, last_error
 from rulerkit.models.server import ServerEngine
 from rulerkit.scoring import string_match_all
 from rulerkit.tasks import THIRTEEN, task
+from tests.processes import gone_within, processes
 from tests.projects import make_project
 
 pytestmark = pytest.mark.xdist_group("serve")
@@ -46,25 +47,6 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     if ServerEngine._running:
         ServerEngine._running.close()
     assert gone_within(15, str(tmp_path))
-
-
-def processes(mark: str) -> list[int]:
-    """The processes whose command line holds a text."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (folder / "cmdline").read_bytes() and int(folder.name) != os.getpid():
-                found.append(int(folder.name))
-        except (OSError, ValueError):
-            pass
-    return found
-
-
-def gone_within(seconds: float, mark: str) -> bool:
-    until = time.monotonic() + seconds
-    while processes(mark) and time.monotonic() < until:
-        time.sleep(0.1)
-    return not processes(mark)
 
 
 def spec(folder: Path, *options: str, **more: Any) -> dict[str, Any]:

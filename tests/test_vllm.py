@@ -33,6 +33,7 @@ from rulerkit.models import load_model
 from rulerkit.models.client import Address, Reply, RequestError
 from rulerkit.models.server import PromptQueue, Vllm
 from rulerkit.tasks import THIRTEEN, task
+from tests.processes import gone_within, processes
 from tests.tiny_llama import save_llama, save_tokenizer
 
 TASKS = ("niah_single_2", "vt", "cwe", "qa_1")
@@ -300,25 +301,6 @@ def thirteen(model: dict[str, Any], folder: Path, length: int, count: int) -> li
     return evaluate(study, progress=False)
 
 
-def alive(mark: str) -> list[str]:
-    """The processes whose command line or environment names a folder."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (place / "environ").read_bytes() and int(place.name) != os.getpid():
-                found.append((place / "cmdline").read_bytes().decode(errors="replace")[:80])
-        except (OSError, ValueError):
-            pass
-    return found
-
-
-def gone_within(seconds: float, mark: str) -> bool:
-    until = time.monotonic() + seconds
-    while alive(mark) and time.monotonic() < until:
-        time.sleep(0.1)
-    return not alive(mark)
-
-
 @needs_vllm
 def test_thirteen_tasks_are_answered_as_by_transformers_and_the_server_stays_for_the_next_call(
     tiny: Path, tmp_path: Path
@@ -529,10 +511,10 @@ def test_after_a_killed_parent_nothing_is_left_and_the_same_command_ends_with_th
     while not (file.exists() and file.read_text().count("\n") >= 4) and time.monotonic() < until:
         assert parent.poll() is None
         time.sleep(0.01)
-    assert len(alive(str(tmp_path))) >= 4  # the parent, the guard, the server and its engine
+    assert len(processes(str(tmp_path), "environ")) >= 4  # the parent, the guard, the server and its engine
     parent.kill()
     parent.wait()
-    assert gone_within(20, str(tmp_path)), alive(str(tmp_path))
+    assert gone_within(20, str(tmp_path), "environ"), processes(str(tmp_path), "environ")
     before = file.read_text()
     assert 4 <= before.count("\n") < 24
     plain = load_model({"path": str(tiny), "engine": "transformers", "name": "tiny", "device": "cpu"})

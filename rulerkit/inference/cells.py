@@ -9,7 +9,6 @@ and rows that are appended to them have a checksum. A row or record that is not 
 
 import os
 import re
-import sys
 from array import array
 from collections.abc import Callable, Iterator
 from functools import cached_property, lru_cache
@@ -18,7 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rulerkit.errors import UserError
+from rulerkit.errors import UserError, remark
 from rulerkit.escape import one_line
 from rulerkit.inference.store import checksum_matches, disk, parse_json
 
@@ -318,7 +317,7 @@ def _snapshot(row: dict[str, Any]) -> str:
 
 def print_problem(line: str) -> None:
     """Say on stderr what is left out."""
-    print(one_line(line), file=sys.stderr)
+    remark(one_line(line))
 
 
 def read_cells(path: Path, strict: bool = True, report: Report = print_problem, scan: bool = True) -> list[Cell]:
