@@ -1,7 +1,9 @@
-"""How often 95 % intervals hold the truth, and how wide they are: `python benchmarks/coverage.py [--runs 2000]`.
+"""How often 95 % intervals hold the truth, and how wide they are: `python benchmarks/coverage.py
+[--runs 2000]`.
 
-Simulated scores with a known mean: single cells (right or wrong, and fractional), means over 13 tasks, averages over 13 tasks and
-6 lengths whose examples are correlated, and differences, paired and not. Prints a line for each case and a summary.
+Simulated scores with a known mean: single cells (right or wrong, and fractional), means over 13
+tasks, averages over 13 tasks and 6 lengths whose examples are correlated, and differences, paired
+and not. Prints a line for each case and a summary.
 """
 
 import argparse
@@ -28,7 +30,8 @@ def fractional(n: int, p: float, concentration: float) -> np.ndarray:
 
 
 def flipped(n: int, p: float, up: float, down: float) -> tuple[np.ndarray, np.ndarray]:
-    """Scores of two models: a share `down` of all examples is right for the first alone, `up` for the second alone."""
+    """Scores of two models: a share `down` of all examples is right for the first alone, `up` for
+    the second alone."""
     first, chance = RANDOM.random(n) < p, RANDOM.random(n)
     second = np.where(first, chance >= down / p, chance < up / (1 - p))
     return first * 1.0, second * 1.0
@@ -59,7 +62,10 @@ def cases() -> Iterator[Case]:
                 name = f"cell, fractional ({c:g}), n={n} p={p}"
                 yield name, p, lambda n=n, p=p, c=c: [WeightedCell(1.0, "a", fractional(n, p, c))]
     for n in (20, 100):
-        for name, means in {"equal": [0.9] * 13, "apart": [1.0] * 6 + [0.9] * 4 + [0.3] * 3}.items():
+        for name, means in {
+            "equal": [0.9] * 13,
+            "apart": [1.0] * 6 + [0.9] * 4 + [0.3] * 3,
+        }.items():
             yield (
                 f"mean of 13 tasks, {name}, n={n}",
                 float(np.mean(means)),
@@ -68,7 +74,10 @@ def cases() -> Iterator[Case]:
                 ],
             )
         for r in (0.0, 0.5, 0.9):
-            table = [[1 - (0.02 + 0.06 * length * task / 12) for length in range(6)] for task in range(13)]
+            table = [
+                [1 - (0.02 + 0.06 * length * task / 12) for length in range(6)]
+                for task in range(13)
+            ]
             yield (
                 f"average of 13 tasks x 6 lengths, correlation {r}, n={n}",
                 float(np.mean(table)),
@@ -79,9 +88,19 @@ def cases() -> Iterator[Case]:
                 ],
             )
     for n in (50, 200, 500):
-        for p, up, down in ((0.5, 0.1, 0.1), (0.9, 0.02, 0.08), (0.9, 0.0, 0.08), (0.5, 0.1, 0.3), (0.9, 0.02, 0.02)):
+        for p, up, down in (
+            (0.5, 0.1, 0.1),
+            (0.9, 0.02, 0.08),
+            (0.9, 0.0, 0.08),
+            (0.5, 0.1, 0.3),
+            (0.9, 0.02, 0.02),
+        ):
             name = f"paired difference, n={n} p={p} up={up} down={down}"
-            yield name, up - down, lambda n=n, p=p, up=up, down=down: difference(*flipped(n, p, up, down))
+            yield (
+                name,
+                up - down,
+                lambda n=n, p=p, up=up, down=down: difference(*flipped(n, p, up, down)),
+            )
         for p, q in ((0.9, 0.5), (0.5, 0.5), (0.97, 0.9)):
             yield (
                 f"difference of two tasks, n={n} p={p} q={q}",
@@ -96,7 +115,9 @@ def cases() -> Iterator[Case]:
             f"paired difference, mean of 13 tasks, n=100 up={up} down={down}",
             up - down,
             lambda up=up, down=down: [
-                cell for t in range(13) for cell in difference(*flipped(100, 0.8, up, down), str(t), 1 / 13)
+                cell
+                for t in range(13)
+                for cell in difference(*flipped(100, 0.8, up, down), str(t), 1 / 13)
             ],
         )
 
@@ -113,7 +134,10 @@ def main() -> None:
         shares.append(share)
         print(f"{share:5.1f} %  width {width:.4f}  {name}", flush=True)
     inside = sum(93 <= share <= 98 for share in shares)
-    print(f"{inside} of {len(shares)} cases between 93 and 98 %; least {min(shares):.1f}, most {max(shares):.1f}")
+    print(
+        f"{inside} of {len(shares)} cases between 93 and 98 %; least {min(shares):.1f}, most "
+        f"{max(shares):.1f}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""How often the gate alarms on equal models, and which losses it finds: `python benchmarks/gate.py [--runs 1000]`.
+"""How often the gate alarms on equal models, and which losses it finds: `python benchmarks/gate.py
+[--runs 1000]`.
 
-Simulated comparisons of 13 tasks at 200 examples per task and length, margin 1 point. A share of the answers flips each way
-by chance; a loss is planted in one task, or at the longest length. Prints a Markdown table: how
-often any loss was seen (an alarm where none was planted), how often the one planted was, how often an exact one-sided
-sign test of it alone (5 %) sees it, and how often the verdict was 'cannot tell'.
+Simulated comparisons of 13 tasks at 200 examples per task and length, margin 1 point. A share of
+the answers flips each way by chance; a loss is planted in one task, or at the longest length.
+Prints a Markdown table: how often any loss was seen (an alarm where none was planted), how often
+the one planted was, how often an exact one-sided sign test of it alone (5 %) sees it, and how often
+the verdict was 'cannot tell'.
 """
 
 import argparse
@@ -21,7 +23,8 @@ TASKS, EXAMPLES, MARGIN = 13, 200, 1.0
 
 
 class Case(NamedTuple):
-    """A simulated comparison: shares of answers that flip each way, and that are lost in one task or at one length."""
+    """A simulated comparison: shares of answers that flip each way, and that are lost in one task
+    or at one length."""
 
     name: str
     num_lengths: int
@@ -45,7 +48,8 @@ CASES = (
 
 
 def simulated(case: Case) -> pd.DataFrame:
-    """Pairs as `compare.paired` gives them; the loss is planted in the first task, or at the longest length."""
+    """Pairs as `compare.paired` gives them; the loss is planted in the first task, or at the
+    longest length."""
     shape = (TASKS, case.num_lengths, EXAMPLES)
     a = RANDOM.random(shape) < 0.8
     chance = RANDOM.random(shape)
@@ -55,14 +59,19 @@ def simulated(case: Case) -> pd.DataFrame:
     b = np.where(a, chance >= lost, chance < case.flips / 0.2)
     task, length, index = (places.ravel() for places in np.indices(shape))
     frame = pd.DataFrame(
-        {"task": np.char.add("niah_", task.astype(str)), "length": 4096 * (1 + length), "index": index}
+        {
+            "task": np.char.add("niah_", task.astype(str)),
+            "length": 4096 * (1 + length),
+            "index": index,
+        }
     )
     values = {"a": a.ravel() * 1.0, "b": b.ravel() * 1.0}
     return frame.assign(category="niah", **values, difference=values["b"] - values["a"])
 
 
 def outcomes(case: Case) -> Iterator[tuple[bool, bool, bool, bool]]:
-    """Of one comparison: any loss, the planted one, the exact test of the planted cell, cannot tell."""
+    """Of one comparison: any loss, the planted one, the exact test of the planted cell, cannot
+    tell."""
     while True:
         pairs = simulated(case)
         rows, _ = judge_pairs(pairs, MARGIN, 0.95)
@@ -75,7 +84,9 @@ def outcomes(case: Case) -> Iterator[tuple[bool, bool, bool, bool]]:
             place = rows["level"] == "all"
         row = rows[place].iloc[0]
         moved = int(row["better"] + row["worse"])
-        exact = moved > 0 and binomtest(int(row["worse"]), moved, alternative="greater").pvalue < 0.05
+        exact = (
+            moved > 0 and binomtest(int(row["worse"]), moved, alternative="greater").pvalue < 0.05
+        )
         any_loss = bool(rows["loss"].any())
         yield any_loss, bool(row["loss"]), exact, not any_loss and rows["low"].iloc[-1] <= -MARGIN
 
@@ -84,7 +95,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
     parser.add_argument("--runs", type=int, default=1000, help="comparisons of each case")
     runs = parser.parse_args().runs
-    print("| case | lengths | any loss seen, % | the planted one, % | exact test of it alone, % | cannot tell, % |")
+    print(
+        "| case | lengths | any loss seen, % | the planted one, % | exact test of it alone, % | "
+        "cannot tell, % |"
+    )
     print("|---|---|---|---|---|---|")
     for case in CASES:
         source = outcomes(case)

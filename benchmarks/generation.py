@@ -1,10 +1,11 @@
 """How fast examples are made and how well they fill their budget, per task, length and tokenizer.
 
-Beside each cell stand two floors measured in the same run: one `encode` of the same prompt, and plain joining of its
-texts. Every example that is timed is also checked: prompt + answer within the budget, and (for the first of a cell) the
-joined ids equal to the encoding of the whole.
+Beside each cell stand two floors measured in the same run: one `encode` of the same prompt, and
+plain joining of its texts. Every example that is timed is also checked: prompt + answer within the
+budget, and (for the first of a cell) the joined ids equal to the encoding of the whole.
 
-    python benchmarks/generation.py --lengths 4096 32768 131072 --tokenizers builtin path/to/tokenizer.json
+    python benchmarks/generation.py --lengths 4096 32768 131072 --tokenizers builtin
+    path/to/tokenizer.json
 """
 
 import argparse
@@ -22,13 +23,26 @@ import numpy as np
 from rulerkit import THIRTEEN, PromptFormat, UserError, generate, load_tokenizer, task
 
 COLUMNS = [
-    *("tokenizer", "task", "length", "examples", "first_s", "each_ms", "encode_ms", "join_ms", "ratio"),
+    *(
+        "tokenizer",
+        "task",
+        "length",
+        "examples",
+        "first_s",
+        "each_ms",
+        "encode_ms",
+        "join_ms",
+        "ratio",
+    ),
     *("fill_min", "fill_mean", "fill_max", "over_budget", "exact", "peak_mb"),
 ]
 
 
-def measure(tokenizer: str, name: str, length: int, num_examples: int, corpora: str, seed: int) -> dict[str, object]:
-    """One cell: seconds to the first example, then the median time of the others, their text and ids included."""
+def measure(
+    tokenizer: str, name: str, length: int, num_examples: int, corpora: str, seed: int
+) -> dict[str, object]:
+    """One cell: seconds to the first example, then the median time of the others, their text and
+    ids included."""
     form = PromptFormat(load_tokenizer(tokenizer))
     started = time.perf_counter()
     examples = generate(task(name).with_corpora(corpora), length, num_examples, seed, form)
@@ -43,7 +57,9 @@ def measure(tokenizer: str, name: str, length: int, num_examples: int, corpora: 
         _ = example.prompt, example.ids
         times.append(time.perf_counter() - started)
         fills.append(used(example))
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # before the floors, which need more
+    peak_mb = (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    )  # before the floors, which need more
     encode_ms = 1e3 * timed(lambda: form.tokenizer.encode(prompt))
     join_ms = 1e3 * timed(lambda: "".join(texts))
     whole = np.concatenate([np.array(form.bos, np.int32), form.tokenizer.encode(prompt)])
@@ -82,7 +98,9 @@ def timed(work) -> float:  # type: ignore[no-untyped-def]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--lengths", type=int, nargs="+", default=[4096, 32768, 131072])
     parser.add_argument("--tokenizers", nargs="+", default=["builtin"])
     parser.add_argument("--tasks", nargs="+", default=list(THIRTEEN))
@@ -90,11 +108,15 @@ def main() -> None:
     parser.add_argument("--corpora", choices=("builtin", "original"), default="builtin")
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument(
-        "--isolated", action="store_true", help="a process for each cell, so that peak memory is its own"
+        "--isolated",
+        action="store_true",
+        help="a process for each cell, so that peak memory is its own",
     )
     parser.add_argument("--output", type=Path, help="a CSV file")
     asked = parser.parse_args()
-    cells = [(t, n, length) for t in asked.tokenizers for length in asked.lengths for n in asked.tasks]
+    cells = [
+        (t, n, length) for t in asked.tokenizers for length in asked.lengths for n in asked.tasks
+    ]
     rows = []
     print(" ".join(f"{name:>11}" for name in COLUMNS[1:]))
     for tokenizer, name, length in cells:
@@ -118,8 +140,10 @@ def main() -> None:
             over = sum(int(str(row["over_budget"])) for row in own)
             worst = min(own, key=lambda row: row["fill_mean"])  # type: ignore[arg-type, return-value]
             print(
-                f"{tokenizer} {length}: median {ratio:.4f} of one encode, worst mean fill {worst['fill_mean']} % "
-                f"({worst['task']}), {over} of {sum(int(str(row['examples'])) for row in own)} over budget"
+                f"{tokenizer} {length}: median {ratio:.4f} of one encode, worst mean fill "
+                f"{worst['fill_mean']} % "
+                f"({worst['task']}), {over} of {sum(int(str(row['examples'])) for row in own)} "
+                "over budget"
             )
     if asked.output:
         with asked.output.open("w", newline="", encoding="utf-8") as file:

@@ -1,7 +1,8 @@
 """Do the tests notice a changed judgement? `python benchmarks/mutants.py [--only TEXT]`.
 
-Each mutation changes one central comparison, number or sign in a copy of the package; the tests that cover it then run in a
-process of their own and must fail. Prints a line for each and ends with status 1 if one was not caught.
+Each mutation changes one central comparison, number or sign in a copy of the package; the tests
+that cover it then run in a process of their own and must fail. Prints a line for each and ends with
+status 1 if one was not caught.
 """
 
 import argparse
@@ -60,7 +61,10 @@ MUTATIONS = [
         ("sign = 1.0 if positive else -1.0", "sign = 1.0 if positive else 1.0"),
         ("(len(p_values) - rank) * p_values[i]", "(len(p_values) - 0) * p_values[i]"),
         ("largest = max(largest, min(1.0,", "largest = max(0.0, min(1.0,"),
-        ("return value / math.sqrt(variance) if variance > 0", "return -value / math.sqrt(variance) if variance > 0"),
+        (
+            "return value / math.sqrt(variance) if variance > 0",
+            "return -value / math.sqrt(variance) if variance > 0",
+        ),
         ("if self.groups is None:", "if self.groups is not None:"),
         ("asked.shape[1] / asked.sum", "1 / asked.sum"),
         ("np.where(asked, scores - means, 0.0)", "np.where(asked, scores - means, 1.0)"),
@@ -68,7 +72,10 @@ MUTATIONS = [
     *mutations(
         "lengths.py",
         LENGTHS,
-        ("if _printed(score) >= threshold), default=0)", "if _printed(score) > threshold), default=0)"),
+        (
+            "if _printed(score) >= threshold), default=0)",
+            "if _printed(score) > threshold), default=0)",
+        ),
         ("length not in known and length > best", "length not in known and length < best"),
         ("not _printed(intervals[n][1]) < threshold", "not _printed(intervals[n][1]) <= threshold"),
         ("not _printed(intervals[n][0]) >= threshold", "not _printed(intervals[n][0]) > threshold"),
@@ -120,10 +127,14 @@ MUTATIONS = [
 
 
 def is_caught(mutation: Mutation, folder: Path) -> bool:
-    """Whether a test fails with the mutation; raises SystemExit where the text of the mutation is not there."""
+    """Whether a test fails with the mutation; raises SystemExit where the text of the mutation is
+    not there."""
     source = (ROOT / "rulerkit" / mutation.file).read_text(encoding="utf-8")
     if mutation.old not in source:
-        raise SystemExit(f"{mutation.file} has no {mutation.old!r} any more: renew the list in {Path(__file__).name}")
+        raise SystemExit(
+            f"{mutation.file} has no {mutation.old!r} any more: renew the list in "
+            f"{Path(__file__).name}"
+        )
     changed = folder / "rulerkit" / mutation.file
     changed.write_text(source.replace(mutation.old, mutation.new, 1), encoding="utf-8")
     child = os.fork()  # numpy, pandas and pytest are imported once, in the parent
@@ -131,7 +142,9 @@ def is_caught(mutation: Mutation, folder: Path) -> bool:
         os._exit(_failed(mutation.tests, folder))
     _, status = os.waitpid(child, 0)
     changed.write_text(source, encoding="utf-8")
-    return os.waitstatus_to_exitcode(status) == 1  # pytest's status for failed tests; 2 to 5 are other errors
+    return (
+        os.waitstatus_to_exitcode(status) == 1
+    )  # pytest's status for failed tests; 2 to 5 are other errors
 
 
 def _failed(tests: list[str], folder: Path) -> int:
@@ -141,7 +154,17 @@ def _failed(tests: list[str], folder: Path) -> int:
     sys.path[:0] = [str(folder), str(folder / "tests")]
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return int(
-        pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *(f"tests/{test}" for test in tests)])
+        pytest.main(
+            [
+                "-q",
+                "-x",
+                "-p",
+                "no:cacheprovider",
+                "-p",
+                "no:xdist",
+                *(f"tests/{test}" for test in tests),
+            ]
+        )
     )
 
 
@@ -158,7 +181,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for part in ("rulerkit", "tests", "notebooks", "params"):
-            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__")
+            )
         shutil.copy(ROOT / "pyproject.toml", folder)
         sys.dont_write_bytecode = True  # two mutations within a second would share their bytecode
         chosen = [mutation for mutation in MUTATIONS if only in mutation.file]

@@ -1,7 +1,9 @@
-"""Time and peak memory of `report`, `leaderboard` and `status` on many models: `python benchmarks/tree.py 10 20 40`.
+"""Time and peak memory of `report`, `leaderboard` and `status` on many models: `python
+benchmarks/tree.py 10 20 40`.
 
-Writes a tree of 13 tasks x 6 lengths x 500 examples for each model into a temporary folder, then runs each command twice,
-in a process of its own: first without the cache of judged cells, then with it.
+Writes a tree of 13 tasks x 6 lengths x 500 examples for each model into a temporary folder, then
+runs each command twice, in a process of its own: first without the cache of judged cells, then with
+it.
 """
 
 import json
@@ -30,7 +32,8 @@ CODE = {
 
 PEAK = (
     "import atexit, sys, resource; "
-    "atexit.register(lambda: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr))"
+    "atexit.register(lambda: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, "
+    "file=sys.stderr))"
 )
 
 
@@ -57,10 +60,14 @@ def write_model(outputs: Path, model: str) -> None:
         folder = outputs / "predictions" / "main" / model / task
         folder.mkdir(parents=True)
         for length in LENGTHS:
-            (folder / f"{length}.json").write_text(json.dumps(record(model, task, length), indent=2))
+            (folder / f"{length}.json").write_text(
+                json.dumps(record(model, task, length), indent=2)
+            )
             with open(folder / f"{length}.jsonl", "wb") as file:
                 for index in range(NUM_EXAMPLES):
-                    references = [str(rng.randrange(10**6, 10**7)) for _ in range(REFERENCES.get(task, 1))]
+                    references = [
+                        str(rng.randrange(10**6, 10**7)) for _ in range(REFERENCES.get(task, 1))
+                    ]
                     right = references if rng.random() < 0.9 else references[1:]
                     row = {
                         "index": index,
@@ -80,7 +87,9 @@ def measure(code: str, folder: Path) -> tuple[float, float]:
     """Seconds and peak memory (MiB) of a program in a process of its own."""
     wrapped = f"{PEAK}; {code}"
     start = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", wrapped, str(folder)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", wrapped, str(folder)], capture_output=True, text=True, check=True
+    )
     return time.perf_counter() - start, int(done.stderr.split()[-1]) / 1024
 
 

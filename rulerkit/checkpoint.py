@@ -1,4 +1,5 @@
-"""Checkpoints of the Hugging Face layout, in a folder or on the hub: their small files and what these say."""
+"""Checkpoints of the Hugging Face layout, in a folder or on the hub: their small files and what
+these say."""
 
 import hashlib
 import json
@@ -17,18 +18,26 @@ from rulerkit.tokenizers import ON_HUB
 class Checkpoint:
     """A folder with a `config.json`, or a repository of the Hugging Face hub at one revision."""
 
-    def __init__(self, who: str, path: str, revision: str | None = None, full: bool = False) -> None:
+    def __init__(
+        self, who: str, path: str, revision: str | None = None, full: bool = False
+    ) -> None:
         """`full`: every weight file is read whole to tell checkpoints apart."""
         self.who, self.path, self.revision, self.full = who, path, revision, full
         place = resolve(path)
         self.folder: Path | None = place if place.is_dir() else None
         if self.folder and not (place / "config.json").is_file():
-            raise UserError(f"model {who}: the folder {place} is no model: there is no config.json in it")
+            raise UserError(
+                f"model {who}: the folder {place} is no model: there is no config.json in it"
+            )
         if not self.folder and not is_hub_id(path):
-            raise UserError(f"model {who}: no folder {place}; give a folder with a config.json, or a hub id (org/name)")
+            raise UserError(
+                f"model {who}: no folder {place}; give a folder with a config.json, or a hub id "
+                "(org/name)"
+            )
 
     def file(self, name: str) -> Path | None:
-        """One file, downloaded into the hub's cache where needed; None if the checkpoint has no such file."""
+        """One file, downloaded into the hub's cache where needed; None if the checkpoint has no
+        such file."""
         path = (self.folder or self._download(self.commit, "config.json", name)) / name
         return path if path.is_file() else None
 
@@ -36,7 +45,9 @@ class Checkpoint:
     def config(self) -> JSON:
         """`config.json`."""
         if not self.file("config.json"):
-            raise UserError(f"model {self.who}: {self.path} has no config.json: name a checkpoint that has one")
+            raise UserError(
+                f"model {self.who}: {self.path} has no config.json: name a checkpoint that has one"
+            )
         return self._json("config.json")
 
     @cached_property
@@ -46,8 +57,9 @@ class Checkpoint:
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hex digits over config.json, generation_config.json and the name, size, first and last MiB of every weight
-        file: the rule of 21 November. It stays the same when the folder moves."""
+        """16 hex digits over config.json, generation_config.json and the name, size, first and last
+        MiB of every weight file: the rule of 21 November. It stays the same when the folder
+        moves."""
         assert self.folder
         digest = hashlib.sha256()
         for name in ("config.json", "generation_config.json"):
@@ -64,17 +76,24 @@ class Checkpoint:
         return weights_digests(weight_files(self.folder), self.full)
 
     def tokenizer_spec(self) -> str:
-        """What `load_tokenizer` takes to read this checkpoint's own tokenizer, at the same commit."""
-        return self.path if self.folder or self.revision is None else str(self._download(self.commit, *ON_HUB))
+        """What `load_tokenizer` takes to read this checkpoint's own tokenizer, at the same
+        commit."""
+        return (
+            self.path
+            if self.folder or self.revision is None
+            else str(self._download(self.commit, *ON_HUB))
+        )
 
     def identity(self) -> JSON:
-        """What identifies this checkpoint: the hub id and its commit, or the fingerprints of a folder."""
+        """What identifies this checkpoint: the hub id and its commit, or the fingerprints of a
+        folder."""
         if not self.folder:
             return {"path": self.path, "revision": self.commit}
         return {"fingerprint": self.fingerprint, "weights": self.weights}
 
     def stop_ids(self, eos_token: str | None) -> list[int]:
-        """The ids that end an answer: those of generation_config.json and config.json, and the tokenizer's own."""
+        """The ids that end an answer: those of generation_config.json and config.json, and the
+        tokenizer's own."""
         ids = {entry["id"] for entry in self._added if entry["content"] == eos_token}
         for settings in (self._json("generation_config.json"), self.config):
             value = settings.get("eos_token_id")
@@ -82,8 +101,13 @@ class Checkpoint:
         return sorted(ids - {None})
 
     def special_ids(self) -> set[int]:
-        """The ids that are no part of a text. The marks of a thought are: scoring removes the thought by them."""
-        return {entry["id"] for entry in self._added if entry.get("special") and "think" not in entry["content"]}
+        """The ids that are no part of a text. The marks of a thought are: scoring removes the
+        thought by them."""
+        return {
+            entry["id"]
+            for entry in self._added
+            if entry.get("special") and "think" not in entry["content"]
+        }
 
     @cached_property
     def _added(self) -> list[JSON]:
@@ -97,16 +121,19 @@ class Checkpoint:
         try:
             return dict(json.loads(path.read_bytes())) if path else {}
         except (ValueError, TypeError) as error:
-            raise UserError(f"model {self.who}: {path} cannot be read as JSON: {first_line(error)}") from error
+            raise UserError(
+                f"model {self.who}: {path} cannot be read as JSON: {first_line(error)}"
+            ) from error
 
 
-# --- config.json ------------------------------------------------------------------------------------------------------
+# --- config.json ----------------------------------------------------------------------------------
 
 
 def merge_config(config: Spec, overrides: Spec) -> JSON:
     """A configuration with the values of `overrides`; mappings are merged key by key.
 
-    `rope_scaling` with `type` is the older name of `rope_parameters` with `rope_type`; the result holds the newer ones.
+    `rope_scaling` with `type` is the older name of `rope_parameters` with `rope_type`; the result
+    holds the newer ones.
     """
     merged = newer_rope(config)
     for key, value in newer_rope(overrides).items():
@@ -127,9 +154,11 @@ def newer_rope(config: Spec) -> JSON:
 
 
 def max_positions(config: Spec, yarn: bool = True) -> int | None:
-    """The tokens that a configuration allows for prompt and answer together; None where nothing limits them.
+    """The tokens that a configuration allows for prompt and answer together; None where nothing
+    limits them.
 
-    Position scaling by a plain factor (linear, dynamic, and `yarn`) counts; other kinds state the scaled number themselves.
+    Position scaling by a plain factor (linear, dynamic, and `yarn`) counts; other kinds state the
+    scaled number themselves.
     """
     config = newer_rope(config.get("text_config") or config)
     limit, rope = (

@@ -1,9 +1,11 @@
-"""Judge what the paper says by the scores at hand: a claim holds, does not hold, cannot be judged, or does not apply.
+"""Judge what the paper says by the scores at hand: a claim holds, does not hold, cannot be judged,
+or does not apply.
 
-A notebook states each claim in one of its cells and picks the rows; the functions here compare means by the intervals of
-`statistics.weighted_sum`. Rows are those of `asked`: one row per example, `score` in 0..1. Thresholds and differences are
-in points (percent). Where no rows are given, the study does not ask what the claim is about: it does not apply. Where an
-answer is missing, nothing is judged.
+A notebook states each claim in one of its cells and picks the rows; the functions here compare
+means by the intervals of `statistics.weighted_sum`. Rows are those of `asked`: one row per example,
+`score` in 0..1. Thresholds and differences are in points (percent). Where no rows are given, the
+study does not ask what the claim is about: it does not apply. Where an answer is missing, nothing
+is judged.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
 HOLDS, FAILS = "holds", "does not hold"
 UNKNOWN, NOT_APPLICABLE = "cannot be judged with this data", "not applicable"
 NEGLIGIBLE = 2.0
-"""Points: where a claim says "lower" without saying by how much, a difference certainly smaller than this refutes it."""
+"""Points: where a claim says "lower" without saying by how much, a difference certainly smaller
+than this refutes it."""
 RARE = 5.0
 """Percent: an error that was never seen, and is certainly rarer than this, does not occur."""
 STRAIGHT = 5.0
@@ -55,7 +58,10 @@ def verdict_table(verdicts: Sequence[Verdict]) -> "pd.DataFrame":
 def show_verdicts(verdicts: Sequence[Verdict]) -> "Styler":
     """The verdicts as a small coloured table for a notebook."""
     left: list[Any] = [
-        {"selector": "td, th", "props": "text-align: left; vertical-align: top; color: black; max-width: 34em"}
+        {
+            "selector": "td, th",
+            "props": "text-align: left; vertical-align: top; color: black; max-width: 34em",
+        }
     ]
     return (
         show(verdict_table(verdicts))
@@ -64,11 +70,12 @@ def show_verdicts(verdicts: Sequence[Verdict]) -> "Styler":
     )
 
 
-# --- rows -------------------------------------------------------------------------------------------------------------
+# --- rows -----------------------------------------------------------------------------------------
 
 
 def asked(scores: "pd.DataFrame", study: Study) -> "pd.DataFrame":
-    """A row for each example that the study asks of each model in `scores`; the score is NaN where the answer is missing."""
+    """A row for each example that the study asks of each model in `scores`; the score is NaN where
+    the answer is missing."""
     import pandas as pd
 
     scores = merge_repetitions(scores)
@@ -82,16 +89,21 @@ def asked(scores: "pd.DataFrame", study: Study) -> "pd.DataFrame":
 
 
 def by_label(frame: "pd.DataFrame", tasks: Mapping[str, Any], panel: str = "") -> "pd.DataFrame":
-    """The rows of some tasks (label to task, as `rk.task` takes it), with the columns `panel` and `series`, the label."""
+    """The rows of some tasks (label to task, as `rk.task` takes it), with the columns `panel` and
+    `series`, the label."""
     import pandas as pd
 
     names = {label: task(spec).name for label, spec in tasks.items()}
-    parts = [frame[frame["task"] == name].assign(panel=panel, series=label) for label, name in names.items()]
+    parts = [
+        frame[frame["task"] == name].assign(panel=panel, series=label)
+        for label, name in names.items()
+    ]
     return pd.concat(parts, ignore_index=True)[["panel", "series", *frame.columns]]
 
 
 def by_model(rows: "pd.DataFrame", label: str = "label") -> "Iterator[tuple[str, pd.DataFrame]]":
-    """'LABEL: ' ('' where there is one model) and the rows of each model without the lengths that it was not given.
+    """'LABEL: ' ('' where there is one model) and the rows of each model without the lengths that
+    it was not given.
 
     Where there are no rows, they are yielded once.
     """
@@ -104,27 +116,32 @@ def by_model(rows: "pd.DataFrame", label: str = "label") -> "Iterator[tuple[str,
 
 
 def model_rows(rows: "pd.DataFrame", name: str) -> "pd.DataFrame":
-    """The rows of the model with this name or label. Raises UserError where it is not among those shown."""
+    """The rows of the model with this name or label. Raises UserError where it is not among those
+    shown."""
     chosen = rows[(rows["model"] == name) | (rows["label"] == name)]
     if chosen.empty:
         raise unknown("model among those shown", name, list(dict.fromkeys(rows["model"])))
     return chosen
 
 
-def training_lengths(rows: "pd.DataFrame", given: Mapping[str, Any] | None = None) -> dict[str, float]:
-    """Training length in tokens by label: `given` by name or label, else what the model claims; unknown ones left out.
+def training_lengths(
+    rows: "pd.DataFrame", given: Mapping[str, Any] | None = None
+) -> dict[str, float]:
+    """Training length in tokens by label: `given` by name or label, else what the model claims;
+    unknown ones left out.
 
     Raises UserError where `given` names a model that is not shown.
     """
     trained = {
-        str(label): float(length) for label, length in rows.groupby("label", sort=False)["claimed_length"].max().items()
+        str(label): float(length)
+        for label, length in rows.groupby("label", sort=False)["claimed_length"].max().items()
     }
     for name, length in (given or {}).items():
         trained[str(model_rows(rows, name)["label"].iloc[0])] = float(parse_length(length))
     return {label: length for label, length in trained.items() if length == length}
 
 
-# --- one interval -----------------------------------------------------------------------------------------------------
+# --- one interval ---------------------------------------------------------------------------------
 
 
 def judge(
@@ -135,7 +152,8 @@ def judge(
     seen: str = "",
     fails_below: float | None = None,
 ) -> Verdict:
-    """Whether a value lies between two limits, by its interval (value, low, high) in the unit of the limits.
+    """Whether a value lies between two limits, by its interval (value, low, high) in the unit of
+    the limits.
 
     A value that is certainly below `fails_below` fails; None takes `at_least`.
     """
@@ -152,8 +170,9 @@ Part = tuple[float, "pd.DataFrame"]
 def estimate(parts: Sequence[Part], confidence: float = 0.95) -> Estimate:
     """The sum of weight times mean score over parts, in points, with its interval.
 
-    The mean of a part is that of its cells (run, model, task, length): all weigh the same, or what the column `weight`
-    says. Examples with the same task and index are one observation in every part.
+    The mean of a part is that of its cells (run, model, task, length): all weigh the same, or what
+    the column `weight` says. Examples with the same task and index are one observation in every
+    part.
     """
     cells: list[WeightedCell] = []
     for weight, rows in parts:
@@ -161,7 +180,10 @@ def estimate(parts: Sequence[Part], confidence: float = 0.95) -> Estimate:
         members: list[WeightedCell] = []
         for _, model in rows.groupby(["run", "model"]):
             weights = model.groupby(["task", "length"])["weight"].first()
-            members += [cell._replace(weight=float(weights[key])) for key, cell in weighted_cells(model).items()]
+            members += [
+                cell._replace(weight=float(weights[key]))
+                for key, cell in weighted_cells(model).items()
+            ]
         total = sum(cell.weight for cell in members)
         cells += [cell._replace(weight=weight * cell.weight / total) for cell in members]
     return weighted_sum(cells, confidence).percent()
@@ -175,7 +197,8 @@ def weighted(
     seen: str = "",
     confidence: float = 0.95,
 ) -> Verdict:
-    """The sum of weight times mean score over parts lies between `at_least` and `at_most` points."""
+    """The sum of weight times mean score over parts lies between `at_least` and `at_most`
+    points."""
     if any(rows.empty for _, rows in parts):
         return Verdict(claim, NOT_APPLICABLE, "not asked")
     if any(rows["score"].isna().any() for _, rows in parts):
@@ -203,11 +226,14 @@ def lower(
     confidence: float = 0.95,
 ) -> Verdict:
     """The mean of the rows is lower than that of others, by so many points."""
-    return weighted(claim, [(1, than), (-1, rows)], by_at_least, by_at_most, "lower by ", confidence)
+    return weighted(
+        claim, [(1, than), (-1, rows)], by_at_least, by_at_most, "lower by ", confidence
+    )
 
 
 def keeps_more(claim: str, rows: "pd.DataFrame", than: "pd.DataFrame") -> Verdict:
-    """From the shortest to the longest length the rows keep a greater share of their mean than others do.
+    """From the shortest to the longest length the rows keep a greater share of their mean than
+    others do.
 
     The interval of the difference of the two quotients is linear around the means that were seen.
     """
@@ -218,30 +244,44 @@ def keeps_more(claim: str, rows: "pd.DataFrame", than: "pd.DataFrame") -> Verdic
         if len(groups) < 2:
             return Verdict(claim, NOT_APPLICABLE, "fewer than two lengths were asked")
         if not groups[0]["score"].mean() > 0:
-            return Verdict(claim, UNKNOWN, f"nothing is right at {length_name(int(side['length'].min()))}")
+            return Verdict(
+                claim, UNKNOWN, f"nothing is right at {length_name(int(side['length'].min()))}"
+            )
         first, last = (float(estimate([(1, group)]).value) for group in (groups[0], groups[-1]))
         parts += [(100 * sign / first, groups[-1]), (-100 * sign * last / first**2, groups[0])]
         value += 100 * sign * last / first
     if any(part["score"].isna().any() for _, part in parts):
         return Verdict(claim, UNKNOWN, "answers are missing")
-    return judge(claim, [value + limit for limit in estimate(parts)], seen="keeps more by ", fails_below=NEGLIGIBLE)
+    return judge(
+        claim,
+        [value + limit for limit in estimate(parts)],
+        seen="keeps more by ",
+        fails_below=NEGLIGIBLE,
+    )
 
 
-# --- a row of groups --------------------------------------------------------------------------------------------------
+# --- a row of groups ------------------------------------------------------------------------------
 
 
 def _groups(rows: "pd.DataFrame", by: str | Mapping[str, Any]) -> "dict[str, pd.DataFrame]":
-    """The rows of each length from the shortest, of each value of another column, or of each task of a mapping by label."""
+    """The rows of each length from the shortest, of each value of another column, or of each task
+    of a mapping by label."""
     if isinstance(by, Mapping):
         rows, by = by_label(rows, by), "series"
     groups = rows.groupby(by, sort=by == "length")
-    return {length_name(int(str(key))) if by == "length" else str(key): group for key, group in groups}
+    return {
+        length_name(int(str(key))) if by == "length" else str(key): group for key, group in groups
+    }
 
 
-def falls(claim: str, rows: "pd.DataFrame", by: str | Mapping[str, Any], steadily: bool = False) -> Verdict:
-    """The mean falls from group to group: it is lower in the last than in the first, and no step is certainly up.
+def falls(
+    claim: str, rows: "pd.DataFrame", by: str | Mapping[str, Any], steadily: bool = False
+) -> Verdict:
+    """The mean falls from group to group: it is lower in the last than in the first, and no step is
+    certainly up.
 
-    `steadily`: it falls without its largest step too. `by` is a column or a mapping from label to task.
+    `steadily`: it falls without its largest step too. `by` is a column or a mapping from label to
+    task.
     """
     groups = _groups(rows, by)
     if len(groups) < 2:
@@ -253,7 +293,9 @@ def falls(claim: str, rows: "pd.DataFrame", by: str | Mapping[str, Any], steadil
     seen = f"{names[0]} to {names[-1]} {whole.seen}"
     steps = [estimate([(1, a), (-1, b)], 1 - 0.05 / (len(means) - 1)) for a, b in pairwise(means)]
     rises = [
-        f"{a} to {b} lower by {step}" for step, (a, b) in zip(steps, pairwise(names), strict=True) if step.high < 0
+        f"{a} to {b} lower by {step}"
+        for step, (a, b) in zip(steps, pairwise(names), strict=True)
+        if step.high < 0
     ]
     if rises:
         return Verdict(claim, FAILS, "; ".join([seen, *rises]))
@@ -265,26 +307,36 @@ def falls(claim: str, rows: "pd.DataFrame", by: str | Mapping[str, Any], steadil
 
 
 def abrupt(claim: str, rows: "pd.DataFrame", beyond: float) -> Verdict:
-    """The fall per doubling to the first length past `beyond` is greater than the mean fall per doubling before it."""
+    """The fall per doubling to the first length past `beyond` is greater than the mean fall per
+    doubling before it."""
     lengths = sorted(int(length) for length in rows["length"].unique())
     inside, outside = [n for n in lengths if n <= beyond], [n for n in lengths if n > beyond]
     if not inside or not outside:
-        return Verdict(claim, NOT_APPLICABLE, f"nothing was asked {'beyond' if inside else 'up to'} {beyond:g} tokens")
+        return Verdict(
+            claim,
+            NOT_APPLICABLE,
+            f"nothing was asked {'beyond' if inside else 'up to'} {beyond:g} tokens",
+        )
     first, edge, after = inside[0], inside[-1], outside[0]
     weights = {edge: 1 / np.log2(after / edge), after: -1 / np.log2(after / edge)}
     if edge > first:
         weights[first] = -1 / np.log2(edge / first)
         weights[edge] += 1 / np.log2(edge / first)
     parts = [(float(weight), rows[rows["length"] == length]) for length, weight in weights.items()]
-    return weighted(claim, parts, seen=f"{length_name(edge)} to {length_name(after)} steeper per doubling by ")
+    return weighted(
+        claim, parts, seen=f"{length_name(edge)} to {length_name(after)} steeper per doubling by "
+    )
 
 
 def straight(claim: str, rows: "pd.DataFrame") -> Verdict:
-    """Linear in the log of the length: no mean is further than STRAIGHT from the line through those of all lengths."""
+    """Linear in the log of the length: no mean is further than STRAIGHT from the line through those
+    of all lengths."""
     groups = _groups(rows, "length")
     if len(groups) < 3:
         verdict = UNKNOWN if groups else NOT_APPLICABLE
-        return Verdict(claim, verdict, f"{len(groups)} lengths: a line needs at least 3 to be tested")
+        return Verdict(
+            claim, verdict, f"{len(groups)} lengths: a line needs at least 3 to be tested"
+        )
     x = np.log2(sorted(rows["length"].unique()))
     design = np.column_stack([np.ones_like(x), x])
     residuals = np.eye(len(x)) - design @ np.linalg.pinv(design)
@@ -303,11 +355,12 @@ def straight(claim: str, rows: "pd.DataFrame") -> Verdict:
     )
 
 
-# --- several verdicts -------------------------------------------------------------------------------------------------
+# --- several verdicts -----------------------------------------------------------------------------
 
 
 def among(claim: str, parts: Sequence[Verdict], at_least: float = 0, at_most: float = 1) -> Verdict:
-    """The share of parts that hold lies between two limits (0..1), whatever those are that cannot be judged.
+    """The share of parts that hold lies between two limits (0..1), whatever those are that cannot
+    be judged.
 
     Parts that are not applicable do not count.
     """
@@ -332,19 +385,29 @@ def some(claim: str, parts: Sequence[Verdict]) -> Verdict:
     return among(claim, holding or parts, at_least=1 / max(1, len(parts)))
 
 
-# --- shares of errors -------------------------------------------------------------------------------------------------
+# --- shares of errors -----------------------------------------------------------------------------
 
 
-def rate(claim: str, rows: "pd.DataFrame", labels: Sequence[str], at_least: float = 0, at_most: float = inf) -> Verdict:
-    """The share of answers with one of these labels (rows of `failures.label`) lies between two limits in percent."""
+def rate(
+    claim: str,
+    rows: "pd.DataFrame",
+    labels: Sequence[str],
+    at_least: float = 0,
+    at_most: float = inf,
+) -> Verdict:
+    """The share of answers with one of these labels (rows of `failures.label`) lies between two
+    limits in percent."""
     hits = rows["label"].isin(labels)
     weights = rows.groupby(_CELL)["label"].transform("size")
     counted = rows.assign(score=hits.astype(float), weight=weights)
-    return weighted(claim, [(1, counted)], at_least, at_most, f"{int(hits.sum())} of {len(rows)}, percent ")
+    return weighted(
+        claim, [(1, counted)], at_least, at_most, f"{int(hits.sum())} of {len(rows)}, percent "
+    )
 
 
 def occurs(claim: str, rows: "pd.DataFrame", labels: Sequence[str]) -> Verdict:
-    """At least one answer has one of these labels; fails where their share is certainly below RARE."""
+    """At least one answer has one of these labels; fails where their share is certainly below
+    RARE."""
     verdict = rate(claim, rows, labels, RARE)
     if verdict.verdict == NOT_APPLICABLE:
         return verdict

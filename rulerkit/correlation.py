@@ -1,7 +1,9 @@
-"""Which tasks say the same (Section 6, Figure 5): correlations between tasks over models and lengths, and their clusters.
+"""Which tasks say the same (Section 6, Figure 5): correlations between tasks over models and
+lengths, and their clusters.
 
-A task's vector holds its scores of all models at all lengths. The distance of two tasks is one less Pearson's coefficient,
-clusters are joined by average linkage; the paper names neither the coefficient nor the linkage.
+A task's vector holds its scores of all models at all lengths. The distance of two tasks is one less
+Pearson's coefficient, clusters are joined by average linkage; the paper names neither the
+coefficient nor the linkage.
 """
 
 import math
@@ -21,23 +23,29 @@ RESAMPLES = 1000
 
 
 def task_vectors(cells: "pd.DataFrame") -> "pd.DataFrame":
-    """Scores (percent): a row per model and length at which every task is complete, a column per task.
+    """Scores (percent): a row per model and length at which every task is complete, a column per
+    task.
 
-    Raises UserError where fewer than three rows are complete: no correlation could be told from chance.
+    Raises UserError where fewer than three rows are complete: no correlation could be told from
+    chance.
     """
     order = list(dict.fromkeys(cells["task"]))
-    wide = cells.pivot_table(index=["run", "model", "length"], columns="task", values="score", sort=False)[order]
+    wide = cells.pivot_table(
+        index=["run", "model", "length"], columns="task", values="score", sort=False
+    )[order]
     complete: pd.DataFrame = wide.dropna()
     if len(complete) < 3:
         raise UserError(
-            f"{len(complete)} complete rows of scores (a model at a length): correlations need at least 3; "
+            f"{len(complete)} complete rows of scores (a model at a length): correlations need at "
+            "least 3; "
             "give more models or lengths, or run the evaluation again to complete its cells"
         )
     return complete
 
 
 def correlations(vectors: "pd.DataFrame") -> "pd.DataFrame":
-    """Pearson's coefficient between the columns, in the order of the dendrogram; NaN for a task that never varies."""
+    """Pearson's coefficient between the columns, in the order of the dendrogram; NaN for a task
+    that never varies."""
     from scipy.cluster.hierarchy import leaves_list
 
     coefficients = vectors.corr()
@@ -47,15 +55,21 @@ def correlations(vectors: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def redundancy(
-    vectors: "pd.DataFrame", coefficients: "pd.DataFrame", categories: Mapping[str, str], benchmark: Sequence[str]
+    vectors: "pd.DataFrame",
+    coefficients: "pd.DataFrame",
+    categories: Mapping[str, str],
+    benchmark: Sequence[str],
 ) -> "pd.DataFrame":
-    """A row per task in the order of the dendrogram: task, category, cluster (the dendrogram cut into as many as there are
-    categories), in_benchmark, cut_keeps (whether a cut into as many clusters as the benchmark has tasks would keep it), and
-    `nearest`, the task of the benchmark and of its category that it correlates with most: correlation, low, high."""
+    """A row per task in the order of the dendrogram: task, category, cluster (the dendrogram cut
+    into as many as there are categories), in_benchmark, cut_keeps (whether a cut into as many
+    clusters as the benchmark has tasks would keep it), and `nearest`, the task of the benchmark and
+    of its category that it correlates with most: correlation, low, high."""
     import pandas as pd
 
     members = [task for task in benchmark if task in vectors]
-    first: dict[int, str] = {}  # of each cluster, the first task of the benchmark, or else the first task
+    first: dict[
+        int, str
+    ] = {}  # of each cluster, the first task of the benchmark, or else the first task
     cut = _clusters(coefficients, len(members))
     for task in [*members, *coefficients.index]:
         first.setdefault(cut[task], task)
@@ -82,14 +96,22 @@ def redundancy(
     return pd.DataFrame(rows)
 
 
-def cohesion(vectors: "pd.DataFrame", categories: Mapping[str, str], seed: int = 0) -> dict[str, Estimate]:
-    """By category of at least two tasks: the mean correlation between its tasks less that with the tasks of the others,
-    with a 95 % interval over resampled rows (bootstrap, percentiles)."""
-    random, names = np.random.default_rng(seed), np.asarray([categories[str(task)] for task in vectors])
+def cohesion(
+    vectors: "pd.DataFrame", categories: Mapping[str, str], seed: int = 0
+) -> dict[str, Estimate]:
+    """By category of at least two tasks: the mean correlation between its tasks less that with the
+    tasks of the others, with a 95 % interval over resampled rows (bootstrap, percentiles)."""
+    random, names = (
+        np.random.default_rng(seed),
+        np.asarray([categories[str(task)] for task in vectors]),
+    )
     values = vectors.to_numpy(dtype=float)
-    with np.errstate(invalid="ignore", divide="ignore"):  # a task that never varies has no correlation
+    with np.errstate(
+        invalid="ignore", divide="ignore"
+    ):  # a task that never varies has no correlation
         drawn = [
-            np.corrcoef(values[random.integers(len(values), size=len(values))], rowvar=False) for _ in range(RESAMPLES)
+            np.corrcoef(values[random.integers(len(values), size=len(values))], rowvar=False)
+            for _ in range(RESAMPLES)
         ]
         coefficients = np.stack([np.corrcoef(values, rowvar=False), *drawn])
     intervals = {}
@@ -99,19 +121,26 @@ def cohesion(vectors: "pd.DataFrame", categories: Mapping[str, str], seed: int =
             within = coefficients[:, inside][:, :, inside][:, pairs[0], pairs[1]]
             between = coefficients[:, inside][:, :, ~inside].reshape(len(coefficients), -1)
             seen, *resampled = np.nanmean(within, axis=1) - np.nanmean(between, axis=1)
-            intervals[str(name)] = Estimate(float(seen), *map(float, np.nanquantile(resampled, [0.025, 0.975])))
+            intervals[str(name)] = Estimate(
+                float(seen), *map(float, np.nanquantile(resampled, [0.025, 0.975]))
+            )
     return intervals
 
 
 def pairs(coefficients: "pd.DataFrame", num_rows: int) -> dict[str, Estimate]:
-    """The coefficient of each pair of tasks; the intervals hold for all pairs together (Bonferroni)."""
+    """The coefficient of each pair of tasks; the intervals hold for all pairs together
+    (Bonferroni)."""
     names, values = list(coefficients.index), coefficients.to_numpy(dtype=float)
     above = list(zip(*np.triu_indices(len(names), 1), strict=True))
-    return {f"{names[i]} with {names[j]}": fisher(values[i, j], num_rows, 1 - 0.05 / len(above)) for i, j in above}
+    return {
+        f"{names[i]} with {names[j]}": fisher(values[i, j], num_rows, 1 - 0.05 / len(above))
+        for i, j in above
+    }
 
 
 def fisher(coefficient: float, num_rows: int, confidence: float = 0.95) -> Estimate:
-    """Fisher's interval of a correlation coefficient; -1 to 1 where it was seen on fewer than four rows."""
+    """Fisher's interval of a correlation coefficient; -1 to 1 where it was seen on fewer than four
+    rows."""
     if math.isnan(coefficient) or num_rows < 4:
         return Estimate(coefficient, -1.0, 1.0)
     z = math.atanh(min(max(coefficient, -0.999999), 0.999999))
@@ -120,7 +149,8 @@ def fisher(coefficient: float, num_rows: int, confidence: float = 0.95) -> Estim
 
 
 def _tree(coefficients: "pd.DataFrame") -> "NDArray[np.float64]":
-    """The linkage of the tasks; two tasks without a correlation are as far apart as independent ones."""
+    """The linkage of the tasks; two tasks without a correlation are as far apart as independent
+    ones."""
     from scipy.cluster.hierarchy import linkage, optimal_leaf_ordering
 
     distances = 1 - np.nan_to_num(coefficients.to_numpy(dtype=float))
@@ -129,9 +159,16 @@ def _tree(coefficients: "pd.DataFrame") -> "NDArray[np.float64]":
 
 
 def _clusters(coefficients: "pd.DataFrame", count: int) -> dict[str, int]:
-    """The cluster of each task, numbered in the order of the frame, where the dendrogram is cut into `count`."""
+    """The cluster of each task, numbered in the order of the frame, where the dendrogram is cut
+    into `count`."""
     from scipy.cluster.hierarchy import cut_tree
 
-    labels = cut_tree(_tree(coefficients), n_clusters=max(1, min(count, len(coefficients)))).ravel().tolist()
+    labels = (
+        cut_tree(_tree(coefficients), n_clusters=max(1, min(count, len(coefficients))))
+        .ravel()
+        .tolist()
+    )
     numbers = {label: i for i, label in enumerate(dict.fromkeys(labels), start=1)}
-    return {str(task): numbers[label] for task, label in zip(coefficients.index, labels, strict=True)}
+    return {
+        str(task): numbers[label] for task, label in zip(coefficients.index, labels, strict=True)
+    }

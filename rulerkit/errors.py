@@ -1,4 +1,5 @@
-"""The one error that a user is meant to see: a single line that says what to do next; and remarks on stderr."""
+"""The one error that a user is meant to see: a single line that says what to do next; and remarks
+on stderr."""
 
 import re
 import reprlib
@@ -12,7 +13,8 @@ from rulerkit import escape
 _SECRET = "key|token|secret|password|passwd|authorization|credentials?"
 _SECRET_NAME = re.compile(rf"({_SECRET})(_env)?$", re.IGNORECASE)
 _SECRET_TEXT = re.compile(
-    # the user of a URL; what follows api_key=, "token": or Authorization: Bearer; the value of --api-key
+    # the user of a URL; what follows api_key=, "token": or Authorization: Bearer; the value of
+    # --api-key
     rf"(://)[^/@\s]+(?=@)|((?:{_SECRET})[\"']?\s*[=:]\s*[\"']?(?:bearer\s+)?|--[\w-]*(?:{_SECRET})\s+)[^\s\"'&,;{{}}]+",
     re.IGNORECASE,
 )
@@ -22,8 +24,8 @@ _QUERY = re.compile(r"(https?://[^\s?]*\?)[^\s\"'#]*")
 class UserError(Exception):
     """Something the user can mend.
 
-    The message is one line: who, what was seen, what is allowed, what to do. The command line prints it and exits with
-    status 2; in a notebook it is the last line of the cell.
+    The message is one line: who, what was seen, what is allowed, what to do. The command line
+    prints it and exits with status 2; in a notebook it is the last line of the cell.
     """
 
 
@@ -35,8 +37,8 @@ def unknown(what: str, seen: object, allowed: Iterable[object], hint: str = "") 
     """
     names = [str(name) for name in allowed]
     return UserError(
-        f"unknown {what} {shortened(str(seen))}: {suggestion(seen, names)}allowed: {', '.join(names)}"
-        + (f". {hint}" if hint else "")
+        f"unknown {what} {shortened(str(seen))}: {suggestion(seen, names)}allowed: "
+        f"{', '.join(names)}" + (f". {hint}" if hint else "")
     )
 
 
@@ -60,7 +62,8 @@ def first_line(error: BaseException) -> str:
 
 
 def redact(value: Any) -> Any:
-    """A text, or a mapping, as records and messages may show it: keys, passwords and what follows `?` in a URL are ***.
+    """A text, or a mapping, as records and messages may show it: keys, passwords and what follows
+    `?` in a URL are ***.
 
     A name such as api_key or Authorization makes its value a secret.
 
@@ -73,22 +76,27 @@ def redact(value: Any) -> Any:
         return [redact(item) for item in value]
     if isinstance(value, Mapping):
         secret = {
-            key for key, item in value.items() if isinstance(item, str | Mapping) and _SECRET_NAME.search(str(key))
+            key
+            for key, item in value.items()
+            if isinstance(item, str | Mapping) and _SECRET_NAME.search(str(key))
         }
         return {key: "***" if key in secret else redact(item) for key, item in value.items()}
     return value
 
 
 def remark(text: str) -> None:
-    """Print a line on stderr, above any progress bar; what a server or a file has said cannot steer the terminal."""
+    """Print a line on stderr, above any progress bar; what a server or a file has said cannot steer
+    the terminal."""
     from tqdm import tqdm
 
     tqdm.write(escape.terminal(text), file=sys.stderr)
 
 
 class ModelError(UserError):
-    """A model that stops answering, such as a server that is gone: `evaluate` goes on with the other models."""
+    """A model that stops answering, such as a server that is gone: `evaluate` goes on with the
+    other models."""
 
 
 class TooLong(UserError):  # noqa: N818  (no fault of anybody's)
-    """A length that a model cannot be given here: `evaluate` names it and goes on with what fits."""
+    """A length that a model cannot be given here: `evaluate` names it and goes on with what
+    fits."""

@@ -1,4 +1,5 @@
-"""Text of models, files and users, escaped for the medium that shows it: nothing in it runs, nothing of it is lost."""
+"""Text of models, files and users, escaped for the medium that shows it: nothing in it runs,
+nothing of it is lost."""
 
 import csv
 import html as html_library
@@ -8,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What steers a terminal, changes the order in which letters are shown, or cannot be written as UTF-8."""
+_CONTROLS = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""What steers a terminal, changes the order in which letters are shown, or cannot be written as
+UTF-8."""
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE)
 _LATEX = {
@@ -35,7 +39,8 @@ _MARKDOWN = {
 
 
 def terminal(text: str) -> str:
-    """A text for a terminal or a log: controls become visible (␛, \\u202e); line breaks and tabs stay."""
+    """A text for a terminal or a log: controls become visible (␛, \\u202e); line breaks and tabs
+    stay."""
     return _CONTROLS.sub(lambda match: match[0] if match[0] in "\n\t" else _visible(match[0]), text)
 
 
@@ -45,15 +50,18 @@ def one_line(text: str) -> str:
 
 
 def html(text: str) -> str:
-    """A text for HTML, also within a quoted attribute. Put it below an element of the class `mathjax_ignore`:
-    JupyterLab reads `$` and `\\(` on the finished page as mathematics."""
+    """A text for HTML, also within a quoted attribute. Put it below an element of the class
+    `mathjax_ignore`: JupyterLab reads `$` and `\\(` on the finished page as mathematics."""
     return html_library.escape(terminal(text))
 
 
 def markdown(text: str) -> str:
-    """A text for Markdown as Jupyter and GitHub show it: no emphasis, link, HTML or mathematics, one line."""
+    """A text for Markdown as Jupyter and GitHub show it: no emphasis, link, HTML or mathematics,
+    one line."""
     escaped = "".join(_MARKDOWN.get(letter, letter) for letter in one_line(text))
-    escaped = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", escaped)  # within a word `_` is an ordinary letter
+    escaped = re.sub(
+        r"(?<![^\W_])_|_(?![^\W_])", r"\\_", escaped
+    )  # within a word `_` is an ordinary letter
     return escaped.replace("](", "]\\(")
 
 
@@ -63,12 +71,14 @@ def latex(text: str) -> str:
     plain = "".join(pictures.get(letter, letter) for letter in one_line(text))
     escaped = "".join(_LATEX.get(letter, letter) for letter in plain.replace(">=", "≥"))
     escaped = re.sub("-(?=-)", "-{}", escaped)  # two hyphens would become a dash
-    return "{}" + escaped if escaped[:1] in ("[", "*") else escaped  # behind `\\` they would be its arguments
+    return (
+        "{}" + escaped if escaped[:1] in ("[", "*") else escaped
+    )  # behind `\\` they would be its arguments
 
 
 def csv_cell(value: Any) -> Any:
-    """A value for CSV: a text that a spreadsheet could take for a formula gets a quote (') before it. Numbers stay
-    numbers, whether they are numbers or look like one."""
+    """A value for CSV: a text that a spreadsheet could take for a formula gets a quote (') before
+    it. Numbers stay numbers, whether they are numbers or look like one."""
     is_formula = isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value)
     return f"'{value}" if is_formula else value
 
@@ -77,8 +87,12 @@ def csv_text(frame: "pd.DataFrame", float_format: str | None = None) -> str:
     """A DataFrame as CSV without its index, each text escaped by `csv_cell`."""
     safe = frame.map(csv_cell).rename(columns=csv_cell)
     has_return = safe.map(lambda value: isinstance(value, str) and "\r" in value).any(axis=None)
-    quoting: Any = csv.QUOTE_NONNUMERIC if has_return else csv.QUOTE_MINIMAL  # csv leaves a lone CR unquoted
-    return str(safe.to_csv(index=False, float_format=float_format, lineterminator="\n", quoting=quoting))
+    quoting: Any = (
+        csv.QUOTE_NONNUMERIC if has_return else csv.QUOTE_MINIMAL
+    )  # csv leaves a lone CR unquoted
+    return str(
+        safe.to_csv(index=False, float_format=float_format, lineterminator="\n", quoting=quoting)
+    )
 
 
 def _visible(letter: str) -> str:

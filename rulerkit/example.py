@@ -1,8 +1,8 @@
 """An example: one question put to a model, as a sequence of pieces with their token ids.
 
-`Passage` is text with a role before it is tokenized; `Piece` is the same with its ids. A task writes a `Draft` (what is
-asked, before the length is known) and fills a `ContextBudget` (what is left of the length) with pieces; `generation.py`
-puts the two into an `Example`.
+`Passage` is text with a role before it is tokenized; `Piece` is the same with its ids. A task
+writes a `Draft` (what is asked, before the length is known) and fills a `ContextBudget` (what is
+left of the length) with pieces; `generation.py` puts the two into an `Example`.
 """
 
 import hashlib
@@ -33,7 +33,8 @@ _MOST_DEPTHS = 64
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A text with its role, not yet tokenized; given in parts that meet at clean cuts, so that parts are remembered."""
+    """A text with its role, not yet tokenized; given in parts that meet at clean cuts, so that
+    parts are remembered."""
 
     role: str
     parts: tuple[str, ...]
@@ -52,9 +53,11 @@ def passage(role: str, *parts: str, key: str | None = None, value: str | None = 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of the prompt: its text, its role (one of ROLES), its token ids and, where it has them, key and value.
+    """A stretch of the prompt: its text, its role (one of ROLES), its token ids and, where it has
+    them, key and value.
 
-    Long runs of small pieces (the words of a list) are one piece that can be taken apart by `explode`.
+    Long runs of small pieces (the words of a list) are one piece that can be taken apart by
+    `explode`.
     """
 
     text: str
@@ -71,21 +74,25 @@ class Piece:
 
 @dataclass(frozen=True)
 class Draft:
-    """What an example asks, drawn before its length is known: what stands before and after the context."""
+    """What an example asks, drawn before its length is known: what stands before and after the
+    context."""
 
     head: tuple[Passage, ...]
     tail: tuple[Passage, ...]
     answer_prefix: str
     references: tuple[str, ...]
     plan: Any = None
-    """What the task itself needs to fill the context: needles and depths, words, the question's number."""
+    """What the task itself needs to fill the context: needles and depths, words, the question's
+    number."""
     group: int | None = None
-    """The number of what several examples share, such as the article of a question: they are not independent."""
+    """The number of what several examples share, such as the article of a question: they are not
+    independent."""
 
 
 @dataclass(frozen=True)
 class ContextBudget:
-    """What a task fills: `tokens` between head and tail of a prompt of `length` tokens, encoded by `encoder`.
+    """What a task fills: `tokens` between head and tail of a prompt of `length` tokens, encoded by
+    `encoder`.
 
     `random` is the example's second stream, for all that may differ between lengths.
     """
@@ -95,19 +102,25 @@ class ContextBudget:
     encoder: PieceEncoder
     random: np.random.RandomState
     seed: int
-    """The cell's seed: with it begin the shuffles of the protocol `paper`, which are the same in every example."""
+    """The cell's seed: with it begin the shuffles of the protocol `paper`, which are the same in
+    every example."""
 
     def piece(self, passage: Passage) -> Piece:
         """A passage with its ids, as they are after a clean cut."""
         ids = self.encoder.many(passage.parts)
         return Piece(
-            passage.text, passage.role, ids[0] if len(ids) == 1 else np.concatenate(ids), passage.key, passage.value
+            passage.text,
+            passage.role,
+            ids[0] if len(ids) == 1 else np.concatenate(ids),
+            passage.key,
+            passage.value,
         )
 
 
 @dataclass(frozen=True)
 class ExampleStream:
-    """The random stream of one example, keyed by seed, task name and index: the same at every length."""
+    """The random stream of one example, keyed by seed, task name and index: the same at every
+    length."""
 
     seed: int
     task: str
@@ -122,8 +135,9 @@ class ExampleStream:
 class Example:
     """One prompt with its references.
 
-    `blocks` are the pieces in order, frame included, long runs unexploded; `context` is the range of blocks between the
-    instruction and the question. `length` is the token budget that prompt, answer and thinking share.
+    `blocks` are the pieces in order, frame included, long runs unexploded; `context` is the range
+    of blocks between the instruction and the question. `length` is the token budget that prompt,
+    answer and thinking share.
     """
 
     index: int
@@ -134,7 +148,8 @@ class Example:
     blocks: tuple[Piece, ...]
     context: tuple[int, int]
     whole_ids: Ids | None = field(default=None, repr=False)
-    """The ids of the whole prompt where joining those of its pieces is not exact for this tokenizer."""
+    """The ids of the whole prompt where joining those of its pieces is not exact for this
+    tokenizer."""
     group: int | None = None
     """See `Draft`."""
 
@@ -145,13 +160,22 @@ class Example:
 
     @cached_property
     def ids(self) -> Ids:
-        """The token ids of the prompt as an engine is sent them, int32: exactly one BOS where the model has one."""
-        return self.whole_ids if self.whole_ids is not None else np.concatenate([b.tokens for b in self.blocks])
+        """The token ids of the prompt as an engine is sent them, int32: exactly one BOS where the
+        model has one."""
+        return (
+            self.whole_ids
+            if self.whole_ids is not None
+            else np.concatenate([b.tokens for b in self.blocks])
+        )
 
     @property
     def num_tokens(self) -> int:
         """The number of tokens of the prompt; known before the text is joined."""
-        return len(self.whole_ids) if self.whole_ids is not None else sum(len(b.tokens) for b in self.blocks)
+        return (
+            len(self.whole_ids)
+            if self.whole_ids is not None
+            else sum(len(b.tokens) for b in self.blocks)
+        )
 
     @property
     def pieces(self) -> list[Piece]:
@@ -165,7 +189,8 @@ class Example:
 
     @cached_property
     def depths(self) -> list[float]:
-        """Where each needle lies: tokens before it in the haystack, as percent, at most 64 of them."""
+        """Where each needle lies: tokens before it in the haystack, as percent, at most 64 of
+        them."""
         blocks = self.blocks[slice(*self.context)]
         total = sum(len(block.tokens) for block in blocks)
         found, before = [], 0
@@ -193,8 +218,11 @@ class Example:
         return self.text_of(*(role for role in ROLES if role not in ("template", "answer_prefix")))
 
 
-def run_of_words(text: str, tokens: Ids, words: Callable[[], Iterable[tuple[str, str, int]]]) -> Piece:
-    """One haystack piece for many words; `words` gives text, role and token count of each when they are asked for."""
+def run_of_words(
+    text: str, tokens: Ids, words: Callable[[], Iterable[tuple[str, str, int]]]
+) -> Piece:
+    """One haystack piece for many words; `words` gives text, role and token count of each when they
+    are asked for."""
 
     def explode() -> list[Piece]:
         pieces, start = [], 0

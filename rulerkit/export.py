@@ -1,4 +1,5 @@
-"""Examples as files in upstream's form, a cell or a whole grid of them, on as many cores as there are."""
+"""Examples as files in upstream's form, a cell or a whole grid of them, on as many cores as there
+are."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,11 +35,18 @@ class Order:
 
     def examples(self) -> Examples:
         """The examples of this cell."""
-        return generate(self.task, self.length, self.num_examples, self.seed, _format(self.tokenizer, self.template))
+        return generate(
+            self.task,
+            self.length,
+            self.num_examples,
+            self.seed,
+            _format(self.tokenizer, self.template),
+        )
 
 
 def to_json(example: Example) -> dict[str, Any]:
-    """One line of upstream's JSONL (`index, input, outputs, length, answer_prefix`) with a few fields more."""
+    """One line of upstream's JSONL (`index, input, outputs, length, answer_prefix`) with a few
+    fields more."""
     return {
         "index": example.index,
         "input": example.input,
@@ -52,8 +60,11 @@ def to_json(example: Example) -> dict[str, Any]:
     }
 
 
-def write_grid(orders: Sequence[Order], paths: Sequence[Path], workers: int = 1, progress: bool = True) -> None:
-    """Write each cell to its file, whole or not at all, with `workers` processes; the files do not depend on how many."""
+def write_grid(
+    orders: Sequence[Order], paths: Sequence[Path], workers: int = 1, progress: bool = True
+) -> None:
+    """Write each cell to its file, whole or not at all, with `workers` processes; the files do not
+    depend on how many."""
     from tqdm import tqdm
 
     if workers < 1:
@@ -61,10 +72,23 @@ def write_grid(orders: Sequence[Order], paths: Sequence[Path], workers: int = 1,
     for order in orders:
         order.examples()[0]  # what does not fit is said before anything is written
     total = sum(order.num_examples for order in orders)
-    spawned = ProcessPoolExecutor(workers, mp_context=get_context("spawn")) if workers > 1 else nullcontext()
-    with spawned as pool, tqdm(total=total, unit=" examples", disable=None if progress else True) as bar:
-        chunks = [(o, i, min(i + _CHUNK, o.num_examples)) for o in orders for i in range(0, o.num_examples, _CHUNK)]
-        made = _in_order(pool, chunks, 4 * workers) if pool else (_lines(*chunk) for chunk in chunks)
+    spawned = (
+        ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+        if workers > 1
+        else nullcontext()
+    )
+    with (
+        spawned as pool,
+        tqdm(total=total, unit=" examples", disable=None if progress else True) as bar,
+    ):
+        chunks = [
+            (o, i, min(i + _CHUNK, o.num_examples))
+            for o in orders
+            for i in range(0, o.num_examples, _CHUNK)
+        ]
+        made = (
+            _in_order(pool, chunks, 4 * workers) if pool else (_lines(*chunk) for chunk in chunks)
+        )
         for order, path in zip(orders, paths, strict=True):
             _write(path, islice(made, -(-order.num_examples // _CHUNK)), bar)
 
@@ -94,7 +118,9 @@ def _write(path: Path, chunks: Iterable[list[str]], bar: Any) -> None:
                 bar.update(len(lines))
         part.replace(path)
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}; choose another --output") from error
+        raise UserError(
+            f"cannot write {path}: {error.strerror or error}; choose another --output"
+        ) from error
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)

@@ -1,7 +1,9 @@
-"""What went wrong, counted (Section 5 of the paper): a label for each answer, from the example's pieces and the answer.
+"""What went wrong, counted (Section 5 of the paper): a label for each answer, from the example's
+pieces and the answer.
 
-Examples are functions, not files: `examples_of` makes those of a cell again from its record, where the tokenizer and the
-corpora are at hand. An answer gets one label, the first that fits in the order of LABELS.
+Examples are functions, not files: `examples_of` makes those of a cell again from its record, where
+the tokenizer and the corpora are at hand. An answer gets one label, the first that fits in the
+order of LABELS.
 """
 
 import re
@@ -30,8 +32,10 @@ _BEGINNING = 200
 _FUNCTION_WORDS = frozenset(
     re.findall(
         r"\w+",
-        "the a an and or of to in on at by for from with as is are was were be been it its this that these those he she they "
-        "we you i not no yes so if but there here his her their our your my me him them us do does did has have had will",
+        "the a an and or of to in on at by for from with as is are was were be been it its this "
+        "that these those he she they "
+        "we you i not no yes so if but there here his her their our your my me him them us do does "
+        "did has have had will",
     )
 )
 _DECLINED = re.compile(
@@ -50,18 +54,20 @@ NoContext = Mapping[tuple[str, str, int, int], str]
 
 
 def with_baselines(study: Study, wanted: bool = True) -> Study:
-    """The study with the baselines of its tasks: common words without the demonstration, questions without context."""
+    """The study with the baselines of its tasks: common words without the demonstration, questions
+    without context."""
     baselines = [variant for task in study.tasks for variant in task.baselines()] if wanted else []
     tasks = [*study.tasks, *baselines]
     return replace(study, tasks=tuple({task.name: task for task in tasks}.values()))
 
 
 def label(cells: Iterable[Cell], no_context: NoContext | None = None) -> "pd.DataFrame":
-    """A row per answer: COLUMNS. `name` is the model's label in tables; `depth` is that of the first needle missed (0 to
-    100), NaN where a task has none; `detail` says what was seen.
+    """A row per answer: COLUMNS. `name` is the model's label in tables; `depth` is that of the
+    first needle missed (0 to 100), NaN where a task has none; `detail` says what was seen.
 
-    Answers without context are taken from the cells themselves (tasks with `context: none`) unless they are given.
-    Raises UserError where the examples of a cell with failures cannot be made again.
+    Answers without context are taken from the cells themselves (tasks with `context: none`) unless
+    they are given. Raises UserError where the examples of a cell with failures cannot be made
+    again.
     """
     import pandas as pd
 
@@ -79,13 +85,19 @@ def no_context_answers(cells: Iterable[Cell]) -> NoContext:
         if task.get("context") == "none":
             for row in cell.rows:
                 text = scoring.clean(row["pred"], _thinking(cell))
-                found[cell.model, str(task["dataset"]), int(cell.record["result"]["seed"]), int(row["index"])] = text
+                found[
+                    cell.model,
+                    str(task["dataset"]),
+                    int(cell.record["result"]["seed"]),
+                    int(row["index"]),
+                ] = text
     return found
 
 
 def shares(labels: "pd.DataFrame", confidence: float = 0.95) -> "pd.DataFrame":
-    """How often each label came up: a row per run, model, task, length and label that occurs in `labels`, with count, n,
-    share, low and high (0..1, Wilson's interval); labels that a cell has none of count 0."""
+    """How often each label came up: a row per run, model, task, length and label that occurs in
+    `labels`, with count, n, share, low and high (0..1, Wilson's interval); labels that a cell has
+    none of count 0."""
     import pandas as pd
 
     kinds = [kind for kind in LABELS if kind in set(labels["label"])]
@@ -98,13 +110,17 @@ def shares(labels: "pd.DataFrame", confidence: float = 0.95) -> "pd.DataFrame":
 
 
 def samples(labels: "pd.DataFrame", per_label: int = 2, width: int = 100) -> "pd.DataFrame":
-    """A few answers of each label but `complete`, from different tasks where there are some: label, definition, model,
-    task, length, index, asked (references), written, detail; texts cut at `width` characters."""
+    """A few answers of each label but `complete`, from different tasks where there are some: label,
+    definition, model, task, length, index, asked (references), written, detail; texts cut at
+    `width` characters."""
     import pandas as pd
 
     failed = labels[labels["label"] != "complete"]
     failed = failed.assign(turn=failed.groupby(["label", "task"]).cumcount())
-    chosen = [failed[failed["label"] == kind].sort_values("turn", kind="stable").head(per_label) for kind in LABELS]
+    chosen = [
+        failed[failed["label"] == kind].sort_values("turn", kind="stable").head(per_label)
+        for kind in LABELS
+    ]
     rows = pd.concat(chosen)
     return pd.DataFrame(
         {
@@ -121,7 +137,7 @@ def samples(labels: "pd.DataFrame", per_label: int = 2, width: int = 100) -> "pd
 _CELL = ["run", "model", "name", "engine", "task", "category", "length"]
 
 
-# --- rules ------------------------------------------------------------------------------------------------------------
+# --- rules ----------------------------------------------------------------------------------------
 
 
 def _refused(answer: JudgedAnswer) -> str | None:
@@ -152,9 +168,16 @@ def _beginning(answer: JudgedAnswer) -> str | None:
         _COPIED_WORDS if answer.settings.get("match") == "part" else _FEWEST_WORDS
     ):  # answers are quotes
         return None
-    before = answer.example.text_of("demonstration", "instruction") + answer.example.context_text[: 20 * _BEGINNING]
+    before = (
+        answer.example.text_of("demonstration", "instruction")
+        + answer.example.context_text[: 20 * _BEGINNING]
+    )
     inputs = (before, answer.example.context_text[: 20 * _BEGINNING])
-    return text if any(text in " ".join(each.split()[:_BEGINNING]).lower() for each in inputs) else None
+    return (
+        text
+        if any(text in " ".join(each.split()[:_BEGINNING]).lower() for each in inputs)
+        else None
+    )
 
 
 def _parametric(answer: JudgedAnswer) -> str | None:
@@ -182,7 +205,11 @@ def _squeezed(text: str) -> str:
 
 
 _FIRST_RULES = (
-    Rule("complete", "Everything asked for was written.", lambda answer: "" if answer.score == 1 else None),
+    Rule(
+        "complete",
+        "Everything asked for was written.",
+        lambda answer: "" if answer.score == 1 else None,
+    ),
     Rule(
         "cut in its thought",
         "The thought of a thinking model never ended, so there is no answer.",
@@ -192,16 +219,26 @@ _FIRST_RULES = (
     Rule("refused", "The model declined, or said that the answer is not there.", _refused),
     Rule(
         "copied demonstration",
-        "The answer of the solved example, at least half of its items, or another stretch of it word for word.",
+        "The answer of the solved example, at least half of its items, or another stretch of it "
+        "word for word.",
         _demonstration,
     ),
     Rule(
         "copied beginning",
-        f"Its first {_COPIED_WORDS} words stand together in the first {_BEGINNING} words of the input or of its context.",
+        f"Its first {_COPIED_WORDS} words stand together in the first {_BEGINNING} words of the "
+        "input or of its context.",
         _beginning,
     ),
-    Rule("parametric words", "Nothing but function words (the, an, a) or letters of the alphabet.", _parametric),
-    Rule("duplicated values", "A right answer stands there twice while another one is missing.", _duplicated),
+    Rule(
+        "parametric words",
+        "Nothing but function words (the, an, a) or letters of the alphabet.",
+        _parametric,
+    ),
+    Rule(
+        "duplicated values",
+        "A right answer stands there twice while another one is missing.",
+        _duplicated,
+    ),
 )
 _LAST_RULES = (
     Rule(
@@ -209,34 +246,52 @@ _LAST_RULES = (
         "The answer was cut at its last token, and none of the labels above fits.",
         lambda answer: "" if answer.finish_reason == "length" else None,
     ),
-    Rule("partial", "A part of what was asked for, and nothing wrong that is recognised.", _partial),
-    Rule("nothing recognised", "Nothing of what was asked for, and nothing that is recognised.", lambda answer: ""),
+    Rule(
+        "partial", "A part of what was asked for, and nothing wrong that is recognised.", _partial
+    ),
+    Rule(
+        "nothing recognised",
+        "Nothing of what was asked for, and nothing that is recognised.",
+        lambda answer: "",
+    ),
 )
 
 _FAMILY_RULES = [rule for family in FAMILIES for rule in family.failure_rules]
-LABELS: dict[str, str] = {rule.label: rule.definition for rule in (*_FIRST_RULES, *_FAMILY_RULES, *_LAST_RULES)}
+LABELS: dict[str, str] = {
+    rule.label: rule.definition for rule in (*_FIRST_RULES, *_FAMILY_RULES, *_LAST_RULES)
+}
 """Every label with its definition: those of all families, those of one family, and what is left."""
 
 
 def find_label(answer: JudgedAnswer) -> tuple[str, str]:
     """The label of an answer, the first that fits, and what was seen."""
-    rules = next((family.failure_rules for family in FAMILIES if family.family == answer.settings.get("family")), ())
+    rules = next(
+        (
+            family.failure_rules
+            for family in FAMILIES
+            if family.family == answer.settings.get("family")
+        ),
+        (),
+    )
     tests = ((rule.label, rule.test(answer)) for rule in (*_FIRST_RULES, *rules, *_LAST_RULES))
     return next((label, detail) for label, detail in tests if detail is not None)
 
 
-# --- examples again ---------------------------------------------------------------------------------------------------
+# --- examples again -------------------------------------------------------------------------------
 
 
 def examples_of(cell: Cell) -> Examples:
     """The examples of a cell, made again from its record.
 
-    Raises UserError where prompts were made by another version, or the tokenizer or a corpus is not at hand or another.
+    Raises UserError where prompts were made by another version, or the tokenizer or a corpus is not
+    at hand or another.
     """
     result = cell.record["result"]
     if result.get("prompt_version") != PROMPT_VERSION:
         raise _lost(
-            cell, f"its prompts are of version {result.get('prompt_version')}, this rulerkit makes {PROMPT_VERSION}"
+            cell,
+            f"its prompts are of version {result.get('prompt_version')}, this rulerkit makes "
+            f"{PROMPT_VERSION}",
         )
     try:
         tokenizer = load_tokenizer(result["tokenizer"]["name"])
@@ -249,7 +304,9 @@ def examples_of(cell: Cell) -> Examples:
         examples = Examples(task, int(result["length"]), cell.wanted, int(result["seed"]), form)
         now = {knob: source.fingerprint for knob, source in task.sources().items()}
     except (KeyError, TypeError) as error:
-        raise _lost(cell, f"its record does not say all ({type(error).__name__}: {error})") from error
+        raise _lost(
+            cell, f"its record does not say all ({type(error).__name__}: {error})"
+        ) from error
     then = {knob: source["fingerprint"] for knob, source in result["sources"].items()}
     if changed := [knob for knob in then if now.get(knob) != then[knob]]:
         raise _lost(cell, f"the corpus of {', '.join(changed)} is another one now")
@@ -267,11 +324,12 @@ def _task(settings: Mapping[str, Any]) -> Task:
 
 def _lost(cell: Cell, why: str) -> UserError:
     return UserError(
-        f"{cell.path}: its examples cannot be made again to see what went wrong: {why}; label it where it was made"
+        f"{cell.path}: its examples cannot be made again to see what went wrong: {why}; label it "
+        "where it was made"
     )
 
 
-# --- one cell ---------------------------------------------------------------------------------------------------------
+# --- one cell -------------------------------------------------------------------------------------
 
 
 class _Maker:
@@ -308,21 +366,39 @@ def _label_cell(cell: Cell, alone: NoContext) -> list[list[Any]]:
             alone.get((cell.model, dataset, seed, index)),
         )
         if answer.score < 1 and answer.text:
-            _ = answer.example  # so that what cannot be made again is said whatever rule would have needed it
+            _ = (
+                answer.example
+            )  # so that what cannot be made again is said whatever rule would have needed it
         kind, detail = find_label(answer)
-        rows.append([*head, index, kind, detail, _depth(answer, row), answer.score, row["pred"], answer.references])
+        rows.append(
+            [
+                *head,
+                index,
+                kind,
+                detail,
+                _depth(answer, row),
+                answer.score,
+                row["pred"],
+                answer.references,
+            ]
+        )
     return rows
 
 
 def _depth(answer: JudgedAnswer, row: Mapping[str, Any]) -> float:
-    """Where the first needle missed stands; the first needle, where there is one or all were found."""
+    """Where the first needle missed stands; the first needle, where there is one or all were
+    found."""
     depths = row["depths"]
     if not depths:
         return float("nan")
     if len(depths) == 1 or answer.score == 1 or answer.settings.get("match") == "part":
         return float(depths[0])
-    blocks = [b for b in answer.example.blocks[slice(*answer.example.context)] if b.role == "needle"]
-    missed = (d for b, d in zip(blocks, depths, strict=False) if {b.key, b.value} & {*answer.missing})
+    blocks = [
+        b for b in answer.example.blocks[slice(*answer.example.context)] if b.role == "needle"
+    ]
+    missed = (
+        d for b, d in zip(blocks, depths, strict=False) if {b.key, b.value} & {*answer.missing}
+    )
     return float(next(missed, depths[0]))
 
 

@@ -1,7 +1,8 @@
 """What identifies the weights of a model: digests of weight files and of models in memory.
 
-A record holds `fingerprint` (the rule of 21 November: the edges of files, which misses most changes) and, beside it,
-`weights`: a mapping from the name of a newer rule to its digest. Two records are compared by the rules that both hold.
+A record holds `fingerprint` (the rule of 21 November: the edges of files, which misses most
+changes) and, beside it, `weights`: a mapping from the name of a newer rule to its digest. Two
+records are compared by the rules that both hold.
 """
 
 import hashlib
@@ -33,9 +34,10 @@ def weight_files(folder: Path) -> list[Path]:
 def weights_digests(files: Iterable[Path], full: bool = False) -> dict[str, str]:
     """Rule -> 16 hex digits over weight files: `tensors`, and with `full` also `full`.
 
-    `tensors`: of a safetensors file the names, dtypes, shapes and sizes of all tensors and the first and last 4 KB of each.
-    It sees every tensor that a fine-tune changed as a whole; it does not see a change that leaves both ends of a tensor
-    alone, such as one row of an embedding. Of other formats it reads the whole file. `full` reads every file whole.
+    `tensors`: of a safetensors file the names, dtypes, shapes and sizes of all tensors and the
+    first and last 4 KB of each. It sees every tensor that a fine-tune changed as a whole; it does
+    not see a change that leaves both ends of a tensor alone, such as one row of an embedding. Of
+    other formats it reads the whole file. `full` reads every file whole.
 
     Raises:
         UserError: a file cannot be read, or is cut short.
@@ -43,12 +45,16 @@ def weights_digests(files: Iterable[Path], full: bool = False) -> dict[str, str]
     tensors, whole = hashlib.sha256(), hashlib.sha256()
     for path in files:
         try:
-            ends = _tensor_ends(path) if path.suffix == ".safetensors" else file_digest(path).encode()
+            ends = (
+                _tensor_ends(path) if path.suffix == ".safetensors" else file_digest(path).encode()
+            )
             tensors.update(f"{path.name}\n".encode() + ends)
             if full:
                 whole.update(f"{path.name}\n{file_digest(path)}\n".encode())
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-            raise UserError(f"the weights in {path} cannot be read ({error}): copy or download them again") from error
+            raise UserError(
+                f"the weights in {path} cannot be read ({error}): copy or download them again"
+            ) from error
     digests = {"tensors": tensors.hexdigest()[:16]}
     return digests | {"full": whole.hexdigest()[:16]} if full else digests
 
@@ -67,7 +73,9 @@ def _tensor_ends(path: Path) -> bytes:
             start, end = header[name]["data_offsets"]
             if not 0 <= start <= end <= size - 8 - length:
                 raise ValueError(f"the tensor {name} ends beyond the file, which is cut short")
-            digest.update(f"{name} {header[name]['dtype']} {header[name]['shape']} {end - start}\n".encode())
+            digest.update(
+                f"{name} {header[name]['dtype']} {header[name]['shape']} {end - start}\n".encode()
+            )
             file.seek(8 + length + start)
             digest.update(file.read(min(_TENSOR_EDGE, end - start)))
             file.seek(8 + length + max(start, end - _TENSOR_EDGE))
@@ -76,7 +84,8 @@ def _tensor_ends(path: Path) -> bytes:
 
 
 def file_digest(path: Path) -> str:
-    """The sha256 of a file, 64 hex digits; the cache keeps it under the file's path, size and times of change."""
+    """The sha256 of a file, 64 hex digits; the cache keeps it under the file's path, size and times
+    of change."""
     stat = path.stat()
     key = f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}"
     cached = cache_dir() / "digests" / hashlib.sha256(key.encode()).hexdigest()
@@ -94,7 +103,8 @@ def file_digest(path: Path) -> str:
 
 
 def loaded_digests(network: Any) -> dict[str, str]:
-    """The rule `tensors` for a torch model in memory: name, dtype, shape and both ends of every weight."""
+    """The rule `tensors` for a torch model in memory: name, dtype, shape and both ends of every
+    weight."""
     import torch
 
     digest = hashlib.sha256()
@@ -102,11 +112,13 @@ def loaded_digests(network: Any) -> dict[str, str]:
         flat = weight.detach().reshape(-1)
         count = max(1, _TENSOR_EDGE // flat.element_size())
         ends = torch.cat([flat[:count], flat[-count:]]).cpu().view(torch.uint8)
-        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode() + ends.numpy().tobytes())
+        digest.update(
+            f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode() + ends.numpy().tobytes()
+        )
     return {"tensors": digest.hexdigest()[:16]}
 
 
-# --- the rule of 21 November, by which older records are compared -----------------------------------------------------
+# --- the rule of 21 November, by which older records are compared ---------------------------------
 
 
 def file_edges(path: Path) -> bytes:
@@ -119,8 +131,11 @@ def file_edges(path: Path) -> bytes:
 
 
 def loaded_fingerprint(network: Any) -> str:
-    """16 hex digits over the configuration of a model in memory and the shape and first values of every weight."""
-    digest = hashlib.sha256(f"{type(network).__qualname__}\n{network.config.to_json_string(use_diff=False)}".encode())
+    """16 hex digits over the configuration of a model in memory and the shape and first values of
+    every weight."""
+    digest = hashlib.sha256(
+        f"{type(network).__qualname__}\n{network.config.to_json_string(use_diff=False)}".encode()
+    )
     for name, weight in network.named_parameters():
         first = weight.detach().reshape(-1)[:16].float().cpu().tolist()
         digest.update(f"{name} {tuple(weight.shape)} {first}\n".encode())

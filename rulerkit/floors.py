@@ -1,8 +1,10 @@
-"""Floors: what answers without reading score. A score that is not above its floor says nothing about the model.
+"""Floors: what answers without reading score. A score that is not above its floor says nothing
+about the model.
 
-Two rules stand for no reading: copying the beginning of the context, and naming the most frequent words of its last
-5,000 tokens. The reference readers `floor-copy` and `floor-frequent` answer by the same rules. The third floor, an answer
-to the question alone, needs the model itself: a task with `context: none`.
+Two rules stand for no reading: copying the beginning of the context, and naming the most frequent
+words of its last 5,000 tokens. The reference readers `floor-copy` and `floor-frequent` answer by
+the same rules. The third floor, an answer to the question alone, needs the model itself: a task
+with `context: none`.
 """
 
 from collections import Counter
@@ -30,7 +32,8 @@ def copy_beginning(example: Example, tokenizer: Tokenizer) -> str:
 
 
 def most_frequent_words(example: Example, tokenizer: Tokenizer) -> str:
-    """The most frequent words of the last 5,000 tokens of the context, as many as `max_new_tokens` tokens hold."""
+    """The most frequent words of the last 5,000 tokens of the context, as many as `max_new_tokens`
+    tokens hold."""
     text = tokenizer.decode(_context_ids(example)[-_LAST_TOKENS:])
     words = (word.strip(_PUNCTUATION) for word in text.split())
     counted = Counter(word for word in words if any(letter.isalpha() for letter in word))
@@ -38,7 +41,10 @@ def most_frequent_words(example: Example, tokenizer: Tokenizer) -> str:
     return tokenizer.decode(tokenizer.encode(listed)[: example.max_new_tokens])
 
 
-FLOORS: dict[str, Callable[[Example, Tokenizer], str]] = {"copy": copy_beginning, "frequent": most_frequent_words}
+FLOORS: dict[str, Callable[[Example, Tokenizer], str]] = {
+    "copy": copy_beginning,
+    "frequent": most_frequent_words,
+}
 """Name of a floor -> its rule, which turns an example into an answer."""
 
 
@@ -47,13 +53,15 @@ def floors(examples: Examples) -> dict[str, float]:
     chosen = [examples[index] for index in range(min(NUM_EXAMPLES, len(examples)))]
     tokenizer, score = examples.prompt_format.tokenizer, examples.task.score
     return {
-        name: sum(score(answer(example, tokenizer), example.references) for example in chosen) / len(chosen)
+        name: sum(score(answer(example, tokenizer), example.references) for example in chosen)
+        / len(chosen)
         for name, answer in FLOORS.items()
     }
 
 
 def not_above(cells: "pd.DataFrame") -> "pd.Series[bool]":
-    """Which cells of a summary have a score that is not above a floor of at least 1 percent; False where none is known."""
+    """Which cells of a summary have a score that is not above a floor of at least 1 percent; False
+    where none is known."""
     floor = cells["floor"] if "floor" in cells else cells["score"] * float("nan")
     return (floor >= 1) & (cells["score"] <= floor)
 

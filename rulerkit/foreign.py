@@ -1,9 +1,10 @@
 """Prediction files that others wrote, read as cells, so that `score` has one way for all of them.
 
-- RULER's own: `<model>/<benchmark>/<length>/pred/<task>.jsonl`, rows of index, pred, input, outputs, others, length;
-  a task answered in parts has files `<task>-0.jsonl`, `<task>-1.jsonl`. Its 2025 niah files repeat `index`, so rows
-  are known by their line.
-- lm-evaluation-harness' `samples_<task>_<time>.jsonl`: the example in `doc`, all lengths of a task in one file.
+- RULER's own: `<model>/<benchmark>/<length>/pred/<task>.jsonl`, rows of index, pred, input,
+  outputs, others, length; a task answered in parts has files `<task>-0.jsonl`, `<task>-1.jsonl`.
+  Its 2025 niah files repeat `index`, so rows are known by their line.
+- lm-evaluation-harness' `samples_<task>_<time>.jsonl`: the example in `doc`, all lengths of a task
+  in one file.
 """
 
 import re
@@ -15,7 +16,15 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from rulerkit.errors import UserError, first_line
-from rulerkit.inference.cells import Cell, Count, Report, Whole, check_schema, print_problem, read_cells
+from rulerkit.inference.cells import (
+    Cell,
+    Count,
+    Report,
+    Whole,
+    check_schema,
+    print_problem,
+    read_cells,
+)
 from rulerkit.inference.store import parse_json
 from rulerkit.lengths import parse_length
 from rulerkit.scoring import category, task_name
@@ -41,18 +50,26 @@ class _Row(BaseModel):
 
 
 def read_predictions(
-    path: str | Path, task: str | None = None, length: int | None = None, report: Report = print_problem
+    path: str | Path,
+    task: str | None = None,
+    length: int | None = None,
+    report: Report = print_problem,
 ) -> list[Cell]:
-    """All cells of a prediction file, or of a folder of them, ours or others'; `task`, `length` overrule its name.
+    """All cells of a prediction file, or of a folder of them, ours or others'; `task`, `length`
+    overrule its name.
 
-    Of a folder, files of ours (those with a record beside them), `pred/*.jsonl` and `samples_*.jsonl` at any depth
-    are read; failing these, the `.jsonl` files in it. Of a folder, a damaged file is left out and told to `report`.
-    Raises UserError for a path without predictions, a row without a usable one (file and line are named), and a task
-    or length that cannot be told from the names.
+    Of a folder, files of ours (those with a record beside them), `pred/*.jsonl` and
+    `samples_*.jsonl` at any depth are read; failing these, the `.jsonl` files in it. Of a folder, a
+    damaged file is left out and told to `report`. Raises UserError for a path without predictions,
+    a row without a usable one (file and line are named), and a task or length that cannot be told
+    from the names.
     """
     path = Path(path)
     if not path.exists():
-        raise UserError(f"no predictions at {path}: no such file or folder; give a .jsonl file or a folder of them")
+        raise UserError(
+            f"no predictions at {path}: no such file or folder; give a .jsonl file or a folder of "
+            "them"
+        )
     if path.is_dir():
         ours, files = read_cells(path, strict=False, report=report), _foreign_files(path)
         files = files or ([] if ours else sorted(path.glob("*.jsonl")))
@@ -74,7 +91,10 @@ def read_predictions(
     if wrong and not ours and not parts:
         raise wrong
     if not ours and not parts:
-        raise UserError(f"no predictions in {path}: no .jsonl file of ours, pred/*.jsonl or samples_*.jsonl in it")
+        raise UserError(
+            f"no predictions in {path}: no .jsonl file of ours, pred/*.jsonl or samples_*.jsonl in "
+            "it"
+        )
     return ours + list(parts.values())
 
 
@@ -86,13 +106,16 @@ def _foreign_files(folder: Path) -> list[Path]:
 
 
 def _join(parts: dict[tuple[str, ...], Cell], cell: Cell) -> None:
-    """Add a cell; the parts of one task (task-0, task-1, ...) in one folder are one cell, numbered on."""
+    """Add a cell; the parts of one task (task-0, task-1, ...) in one folder are one cell, numbered
+    on."""
     result = cell.record["result"]
     whole = f"{cell.path.parent}" if _PART.search(cell.path.stem) else f"{cell.path}"
     key = (whole, result["task"]["name"], str(result["length"]))
     if key in parts:
         first = parts[key]
-        first.rows.extend([{**row, "index": len(first.rows) + n} for n, row in enumerate(cell.rows)])
+        first.rows.extend(
+            [{**row, "index": len(first.rows) + n} for n, row in enumerate(cell.rows)]
+        )
         first.record["num_examples"] = len(first.rows)
     else:
         parts[key] = cell
@@ -108,17 +131,31 @@ def _read(file: Path, task: str | None, length: int | None) -> Iterator[Cell]:
         row = _from_harness(row) if "doc" in row else row
         _check(file, line, row)
         # with several filters every document is listed once for each: the first one is read
-        if seen.setdefault(row.get("doc_id", f"line {line}"), row.get("filter", "")) != row.get("filter", ""):
+        if seen.setdefault(row.get("doc_id", f"line {line}"), row.get("filter", "")) != row.get(
+            "filter", ""
+        ):
             continue
         rows = by_length.setdefault(length or row.get("max_length") or told_length(file), [])
         known: dict[str, Any] = {
-            name: row[name] for name in ("finish_reason", "num_prompt_tokens", "digest") if name in row
+            name: row[name]
+            for name in ("finish_reason", "num_prompt_tokens", "digest")
+            if name in row
         }
-        rows.append({"index": len(rows), "pred": row["pred"], "outputs": row["outputs"], "line": line, **known})
+        rows.append(
+            {
+                "index": len(rows),
+                "pred": row["pred"],
+                "outputs": row["outputs"],
+                "line": line,
+                **known,
+            }
+        )
     if not by_length:
         raise UserError(f"{file} holds no predictions: it is empty; answer the task again")
     for budget, rows in by_length.items():
-        yield Cell(file, _record(file, name, budget, len(rows), "lm-eval" if samples else "upstream"), rows)
+        yield Cell(
+            file, _record(file, name, budget, len(rows), "lm-eval" if samples else "upstream"), rows
+        )
 
 
 def _told_task(file: Path, name: str) -> str:
@@ -133,7 +170,9 @@ def told_length(file: Path) -> int:
     lengths = (_length(folder.name) for folder in file.resolve().parents)
     if length := next((length for length in lengths if length >= _SHORTEST), 0):
         return length
-    raise UserError(f"{file}: no folder above it is named by a length (as in 4096/pred/vt.jsonl); give --length")
+    raise UserError(
+        f"{file}: no folder above it is named by a length (as in 4096/pred/vt.jsonl); give --length"
+    )
 
 
 def _length(folder: str) -> int:
@@ -144,22 +183,27 @@ def _length(folder: str) -> int:
 
 
 def _told_model(file: Path) -> str:
-    """`<model>/<benchmark>/<length>/pred/` in upstream's tree, else the nearest folder that names no length."""
+    """`<model>/<benchmark>/<length>/pred/` in upstream's tree, else the nearest folder that names
+    no length."""
     folders = list(file.resolve().parents)
     if folders[0].name == "pred" and len(folders) > 4:
         return folders[3].name
-    return next((f.name for f in folders if f.name not in ("", "pred") and not _length(f.name)), "unnamed")
+    return next(
+        (f.name for f in folders if f.name not in ("", "pred") and not _length(f.name)), "unnamed"
+    )
 
 
 def _check(file: Path, line: int, row: dict[str, Any]) -> None:
-    """Raise UserError where a row has no prediction or references; a single reference becomes a list."""
+    """Raise UserError where a row has no prediction or references; a single reference becomes a
+    list."""
     if isinstance(row.get("outputs"), str):
         row["outputs"] = [row["outputs"]]
     try:
         check_schema(_Row, row)
     except ValueError as error:
         raise UserError(
-            f"{file}, line {line}: {error}; rows need `pred`, a text, and `outputs`, a list of texts: answer the example "
+            f"{file}, line {line}: {error}; rows need `pred`, a text, and `outputs`, a list of "
+            "texts: answer the example "
             "again, or take the line out"
         ) from None
 
@@ -169,7 +213,9 @@ def json_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         lines = file.read_bytes().split(b"\n")
     except OSError as error:
-        raise UserError(f"{file} cannot be read ({error}): give a text file of JSON lines") from None
+        raise UserError(
+            f"{file} cannot be read ({error}): give a text file of JSON lines"
+        ) from None
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -180,7 +226,9 @@ def json_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 f"{file}, line {number}: not JSON ({first_line(error)}); repair or remove the line"
             ) from None
         if not isinstance(row, dict):
-            raise UserError(f"{file}, line {number}: a {type(row).__name__} where a JSON object is expected")
+            raise UserError(
+                f"{file}, line {number}: a {type(row).__name__} where a JSON object is expected"
+            )
         yield number, row
 
 
@@ -190,7 +238,12 @@ def _from_harness(row: dict[str, Any]) -> dict[str, Any]:
     answer = row.get("filtered_resps") or row.get("resps")
     while isinstance(answer, list) and answer:
         answer = answer[0]
-    return {**row, "pred": answer, "outputs": doc.get("outputs"), "max_length": doc.get("max_length")}
+    return {
+        **row,
+        "pred": answer,
+        "outputs": doc.get("outputs"),
+        "max_length": doc.get("max_length"),
+    }
 
 
 def _record(file: Path, task: str, length: int, num_examples: int, run: str) -> dict[str, Any]:

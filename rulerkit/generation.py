@@ -1,4 +1,5 @@
-"""Examples as a function: (task, length, prompt format, seed, index) to one example that fills its token budget."""
+"""Examples as a function: (task, length, prompt format, seed, index) to one example that fills its
+token budget."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -30,9 +31,9 @@ def generate(
 ) -> "Examples":
     """The examples of one cell, made when they are asked for.
 
-    A task's name stands for the original corpora; `task(name).with_corpora("builtin")` reads the stand-ins. `length` is the
-    token budget of each: template, prompt, answer and thinking together. Index i asks the same question
-    at every length, and is the same whatever else was generated.
+    A task's name stands for the original corpora; `task(name).with_corpora("builtin")` reads the
+    stand-ins. `length` is the token budget of each: template, prompt, answer and thinking together.
+    Index i asks the same question at every length, and is the same whatever else was generated.
     """
     return Examples(_task(task), length, num_examples, seed, prompt_format or PromptFormat())
 
@@ -88,7 +89,7 @@ def asked_record(task: Task, length: int, seed: int) -> dict[str, Any]:
     }
 
 
-# --- composing --------------------------------------------------------------------------------------------------------
+# --- composing ------------------------------------------------------------------------------------
 
 
 def _compose(task: Task, length: int, index: int, seed: int, form: PromptFormat) -> Example:
@@ -101,10 +102,19 @@ def _compose(task: Task, length: int, index: int, seed: int, form: PromptFormat)
     budget = length - task.answer_tokens - form.thinking_tokens
 
     def filled(left: int) -> Example:
-        context = task.fill(draft, ContextBudget(length, left, encoder, np.random.RandomState(second_seed), seed))
+        context = task.fill(
+            draft, ContextBudget(length, left, encoder, np.random.RandomState(second_seed), seed)
+        )
         blocks, inside = tuple(head + context + tail), (len(head), len(head) + len(context))
         return Example(
-            index, task.name, length, draft.references, task.answer_tokens, blocks, inside, group=draft.group
+            index,
+            task.name,
+            length,
+            draft.references,
+            task.answer_tokens,
+            blocks,
+            inside,
+            group=draft.group,
         )
 
     if encoder.exact:
@@ -120,9 +130,11 @@ def _compose(task: Task, length: int, index: int, seed: int, form: PromptFormat)
     return _fitted(filled, fixed, budget, form)
 
 
-def _fitted(filled: Callable[[int], Example], fixed: int, budget: int, form: PromptFormat) -> Example:
-    """The fullest example within the budget where pieces cannot be joined exactly: the whole is encoded, and the budget
-    corrected by what was over or missing, a few times."""
+def _fitted(
+    filled: Callable[[int], Example], fixed: int, budget: int, form: PromptFormat
+) -> Example:
+    """The fullest example within the budget where pieces cannot be joined exactly: the whole is
+    encoded, and the budget corrected by what was over or missing, a few times."""
     left = 2 * (budget - fixed)  # pieces count for more alone than together
     best: Example | None = None
     for _ in range(_FITTING_ROUNDS):
@@ -143,21 +155,30 @@ def _fitted(filled: Callable[[int], Example], fixed: int, budget: int, form: Pro
             break
         left -= step
     if best is None:
-        raise UserError(f"{example.task} was not fitted into {example.length} tokens in {_FITTING_ROUNDS} rounds")
+        raise UserError(
+            f"{example.task} was not fitted into {example.length} tokens in {_FITTING_ROUNDS} "
+            "rounds"
+        )
     return best
 
 
 def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
-    """The pieces before and after the context. Borders with the template are encoded in one, the context's are clean."""
+    """The pieces before and after the context. Borders with the template are encoded in one, the
+    context's are clean."""
     before, after = form.around
     closing = [Passage("answer_prefix", (draft.answer_prefix,))]
     ends = [passage("question", DIRECT), *closing, passage("template", after)]
-    tail = [*draft.tail, *(ends if form.closes_user_turn else [passage("template", after), *closing])]
+    tail = [
+        *draft.tail,
+        *(ends if form.closes_user_turn else [passage("template", after), *closing]),
+    ]
     start = [passage("template", before), *draft.head]
     bos = [Piece("", "template", np.array(form.bos, dtype=np.int32))] if form.bos else []
     if not draft.head:
         return bos, _joint([*start, *tail], form, start=True, end=True)
-    frame, content = settle([before, start[1].parts[0]])  # the template's last blanks go to what follows
+    frame, content = settle(
+        [before, start[1].parts[0]]
+    )  # the template's last blanks go to what follows
     first = _joint([passage("template", frame), passage(start[1].role, content)], form, start=True)
     rest = piece_encoder(form.tokenizer).many(start[1].parts[1:])
     instruction = replace(
@@ -166,11 +187,16 @@ def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
         tokens=np.concatenate([first[-1].tokens, *rest]),
     )
     encoder = piece_encoder(form.tokenizer)
-    more = [Piece(p.text, p.role, np.concatenate(encoder.many(p.parts)), p.key, p.value) for p in draft.head[1:]]
+    more = [
+        Piece(p.text, p.role, np.concatenate(encoder.many(p.parts)), p.key, p.value)
+        for p in draft.head[1:]
+    ]
     return bos + first[:-1] + [instruction, *more], _joint(tail, form, end=True)
 
 
-def _joint(passages: list[Passage], form: PromptFormat, start: bool = False, end: bool = False) -> list[Piece]:
+def _joint(
+    passages: list[Passage], form: PromptFormat, start: bool = False, end: bool = False
+) -> list[Piece]:
     """Neighbours encoded as one text; empty ones are left out."""
     passages = [p for p in passages if p.text]
     ids = piece_encoder(form.tokenizer).joint([p.text for p in passages], start, end)
@@ -181,7 +207,9 @@ def _exact(example: Example, encoder: PieceEncoder) -> bool:
     """Whether the ids of the pieces, joined, are known to be those of the whole."""
     first, last = example.context
     blocks = example.blocks[max(0, first - 1) : last + 1]
-    return all(encoder.clean_cut(left.text, right.text) for left, right in pairwise(blocks) if left.text)
+    return all(
+        encoder.clean_cut(left.text, right.text) for left, right in pairwise(blocks) if left.text
+    )
 
 
 def _whole(text: str, form: PromptFormat) -> Ids:
@@ -190,6 +218,7 @@ def _whole(text: str, form: PromptFormat) -> Ids:
 
 def _does_not_fit(task: Task, length: int, fixed: int, budget: int) -> UserError:
     return UserError(
-        f"{task.name} does not fit into {length} tokens: instruction, question and template take {fixed}, the answer (and "
+        f"{task.name} does not fit into {length} tokens: instruction, question and template take "
+        f"{fixed}, the answer (and "
         f"thinking) {length - budget}; take a longer length"
     )

@@ -22,12 +22,14 @@ def nvidia_smi(fields: str) -> list[str]:
     """A line for each GPU; none where there is no driver."""
     call = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
     try:
-        return subprocess.run(call, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+        return subprocess.run(
+            call, capture_output=True, text=True, timeout=60, check=True
+        ).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return []
 
 
-# --- torch ---------------------------------------------------------------------------------------------------------------
+# --- torch ----------------------------------------------------------------------------------------
 
 
 def torch_module() -> Any:
@@ -35,14 +37,20 @@ def torch_module() -> Any:
     try:
         import torch
     except ImportError as error:
-        raise UserError("the transformers engine needs torch: pip install 'rulerkit[transformers]'") from error
+        raise UserError(
+            "the transformers engine needs torch: pip install 'rulerkit[transformers]'"
+        ) from error
     return torch
 
 
 def gpu_name(device: str) -> str | None:
     """The name of a GPU; None where the device is no GPU."""
     cuda = torch_module().cuda
-    return str(cuda.get_device_name(device)) if device.startswith("cuda") and cuda.is_available() else None
+    return (
+        str(cuda.get_device_name(device))
+        if device.startswith("cuda") and cuda.is_available()
+        else None
+    )
 
 
 @contextmanager
@@ -52,12 +60,12 @@ def loading(who: str, path: object) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except Exception as error:  # a checkpoint's own code, torch and optional packages raise anything
+    except (
+        Exception
+    ) as error:  # a checkpoint's own code, torch and optional packages raise anything
         reason = f"{type(error).__name__}: {first_line(error)}"
         if isinstance(error, torch_module().OutOfMemoryError):
-            reason += (
-                "; use a larger GPU, `device: spread`, or for rwkv a `strategy` such as `cuda fp16 *20 -> cpu fp32`"
-            )
+            reason += "; use a larger GPU, `device: spread`, or for rwkv a `strategy` such as `cuda fp16 *20 -> cpu fp32`"
         if "ignore_mismatched_sizes" in reason:
             reason = "its weights do not have the shapes that its config.json describes"
         raise UserError(f"model {who}: {path} cannot be loaded: {reason}") from error

@@ -1,4 +1,5 @@
-"""The Hugging Face hub: files of a repository in the local cache, downloaded where they are not there."""
+"""The Hugging Face hub: files of a repository in the local cache, downloaded where they are not
+there."""
 
 import re
 from collections.abc import Iterable
@@ -11,15 +12,19 @@ from rulerkit.paths import resolve
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a name reads `org/name`; `runs/x` where `runs` is a folder of this project is a path."""
-    return bool(re.fullmatch(r"\w[\w.-]*/[\w.-]+", name)) and not resolve(name.partition("/")[0]).is_dir()
+    """Whether a name reads `org/name`; `runs/x` where `runs` is a folder of this project is a
+    path."""
+    return (
+        bool(re.fullmatch(r"\w[\w.-]*/[\w.-]+", name))
+        and not resolve(name.partition("/")[0]).is_dir()
+    )
 
 
 def download(who: str, path: str, revision: str | None, patterns: Iterable[str]) -> Path:
     """The folder in the hub's cache that holds the files of a repository that match `patterns`.
 
-    Only what the cache lacks is downloaded; an interrupted download resumes. Raises `UserError`, which begins with
-    `who`: why the files cannot be had, and what to do.
+    Only what the cache lacks is downloaded; an interrupted download resumes. Raises `UserError`,
+    which begins with `who`: why the files cannot be had, and what to do.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # of the HTTP client in use
@@ -27,7 +32,11 @@ def download(who: str, path: str, revision: str | None, patterns: Iterable[str])
 
     bar: Any = partial(tqdm, delay=1, disable=None)  # none for small files, none in logs
     try:
-        return Path(snapshot_download(path, revision=revision, allow_patterns=list(patterns), tqdm_class=bar))
+        return Path(
+            snapshot_download(
+                path, revision=revision, allow_patterns=list(patterns), tqdm_class=bar
+            )
+        )
     except (HTTPError, OSError, RuntimeError, ValueError) as error:
         raise UserError(f"{who}: {_reason(path, error)}") from error
 
@@ -47,7 +56,8 @@ def _reason(path: str, error: Exception) -> str:
         return f"this is not a valid hub id ({first_line(error)}): correct its name"
     if constants.is_offline_mode():
         return (
-            f"HF_HUB_OFFLINE is set and {constants.HF_HUB_CACHE} does not hold it: unset it, or download it on a machine "
+            f"HF_HUB_OFFLINE is set and {constants.HF_HUB_CACHE} does not hold it: unset it, or "
+            "download it on a machine "
             f"with a network (hf download {path})"
         )
     return f"it cannot be had from {constants.ENDPOINT} ({first_line(error)}): fetch it again; complete files are kept"

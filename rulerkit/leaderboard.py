@@ -1,5 +1,6 @@
-"""Tables 3 and 10 to 16 of the paper over all models: the paper's, rebuilt from its scores, upstream's later rows, and ours with
-intervals; as CSV, Markdown, LaTeX in the paper's layout, and a page whose tables are sorted by a click on a column's head."""
+"""Tables 3 and 10 to 16 of the paper over all models: the paper's, rebuilt from its scores,
+upstream's later rows, and ours with intervals; as CSV, Markdown, LaTeX in the paper's layout, and a
+page whose tables are sorted by a click on a column's head."""
 
 import math
 import re
@@ -11,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 from rulerkit import escape
 from rulerkit.errors import unknown
 from rulerkit.lengths import THRESHOLDS, length_name, parse_length
-from rulerkit.paper import JUDGED, PAPER_LENGTHS, RANKS, UPSTREAM, agreement, exceptions, rebuilt, upstream_rows
+from rulerkit.paper import (
+    JUDGED,
+    PAPER_LENGTHS,
+    RANKS,
+    UPSTREAM,
+    agreement,
+    exceptions,
+    rebuilt,
+    upstream_rows,
+)
 from rulerkit.scoring import THIRTEEN
 from rulerkit.summary import AVERAGES, Summary, rest_notes, summarize
 from rulerkit.tables import STAND_IN_NOTE, Field, html_field, ordinal, render
@@ -47,10 +57,10 @@ class Board:
     """One table. `rows`, chat models before base models, the threshold's row first in each:
 
     source ('ours', 'paper v3', 'upstream' or 'authors'), run, model, aligned, baseline,
-    claimed_length, effective_length, effective_set,
-    threshold (NaN where there is none), stand_in, avg, wavg_inc, wavg_dec with avg_low, avg_high ..., rank_inc,
-    rank_dec (of ours: their place among the paper's models, where the two can be compared), and for each length 4096:
-    4096, '4096_low', '4096_high', '4096_have' (what there is of an incomplete score).
+    claimed_length, effective_length, effective_set, threshold (NaN where there is none), stand_in,
+    avg, wavg_inc, wavg_dec with avg_low, avg_high ..., rank_inc, rank_dec (of ours: their place
+    among the paper's models, where the two can be compared), and for each length 4096: 4096,
+    '4096_low', '4096_high', '4096_have' (what there is of an incomplete score).
     """
 
     number: str
@@ -67,8 +77,9 @@ def boards(
     lengths: Sequence[int] = PAPER_LENGTHS,
     order: str = "wavg_dec",
 ) -> list[Board]:
-    """All tables. `scores` are rows of `score` over everything that was run, None or empty for the paper alone;
-    `scores.attrs["notes"]`, as `everything` sets it, are further lines to stand below ours.
+    """All tables. `scores` are rows of `score` over everything that was run, None or empty for the
+    paper alone; `scores.attrs["notes"]`, as `everything` sets it, are further lines to stand below
+    ours.
 
     `lengths` are the columns; every row is averaged over those of them that
     all rows share. `order` is one of ORDERS.
@@ -86,11 +97,22 @@ def boards(
         summary = summaries[SINGLE_TASKS.get(category)]
         judged = JUDGED.get(category, "all")
         shared = _shared_lengths(summary, judged, columns)
-        averaged = _summary(scores, SINGLE_TASKS.get(category), shared) if shared != columns else summary
+        averaged = (
+            _summary(scores, SINGLE_TASKS.get(category), shared) if shared != columns else summary
+        )
         rows = _rows(category, version, shared, summary, averaged)
         rows = rows[rows["aligned"] == aligned] if aligned else rows
         rows = _sorted(rows.reindex(columns=_columns(columns)), order)
-        found.append(Board(number, category, title, columns, rows, tuple(_notes(rows, judged, shared, summary, notes))))
+        found.append(
+            Board(
+                number,
+                category,
+                title,
+                columns,
+                rows,
+                tuple(_notes(rows, judged, shared, summary, notes)),
+            )
+        )
     return found
 
 
@@ -121,8 +143,11 @@ def board(found: Iterable[Board], number: str | int) -> Board:
     return by_number[str(number)]
 
 
-def _shared_lengths(summary: Summary | None, category: str, lengths: tuple[int, ...]) -> tuple[int, ...]:
-    """The lengths at which the paper's models and all of ours that have any complete score have one."""
+def _shared_lengths(
+    summary: Summary | None, category: str, lengths: tuple[int, ...]
+) -> tuple[int, ...]:
+    """The lengths at which the paper's models and all of ours that have any complete score have
+    one."""
     shared = tuple(length for length in lengths if length in PAPER_LENGTHS)
     if summary is None:
         return shared
@@ -133,9 +158,14 @@ def _shared_lengths(summary: Summary | None, category: str, lengths: tuple[int, 
 
 
 def _rows(
-    category: str, version: str, shared: tuple[int, ...], summary: Summary | None, averaged: Summary | None
+    category: str,
+    version: str,
+    shared: tuple[int, ...],
+    summary: Summary | None,
+    averaged: Summary | None,
 ) -> "pd.DataFrame":
-    """The rows of a table: the paper's, those of upstream's list for the thirteen tasks, and ours."""
+    """The rows of a table: the paper's, those of upstream's list for the thirteen tasks, and
+    ours."""
     import pandas as pd
 
     blank: dict[str, Any] = {"run": "", "stand_in": False, "effective_set": "", "baseline": False}
@@ -146,27 +176,47 @@ def _rows(
     if summary is not None:
         frames.append(_ours(summary, averaged, category, paper))
     rows: pd.DataFrame = pd.concat([frame for frame in frames if len(frame)])
-    limits = {kind: THRESHOLDS[kind][JUDGED[category]] if category in JUDGED else math.nan for kind in THRESHOLDS}
+    limits = {
+        kind: THRESHOLDS[kind][JUDGED[category]] if category in JUDGED else math.nan
+        for kind in THRESHOLDS
+    }
     rows["threshold"] = rows["aligned"].map(limits)
     return rows
 
 
 def _columns(lengths: Iterable[int]) -> list[str | int]:
     averages = [f"{average}{end}" for average in AVERAGES for end in ("", "_low", "_high")]
-    scores: list[str | int] = [c for n in lengths for c in (n, f"{n}_low", f"{n}_high", f"{n}_have")]
-    about = ["source", "run", "model", "aligned", "baseline", "claimed_length", "effective_length", "effective_set"]
+    scores: list[str | int] = [
+        c for n in lengths for c in (n, f"{n}_low", f"{n}_high", f"{n}_have")
+    ]
+    about = [
+        "source",
+        "run",
+        "model",
+        "aligned",
+        "baseline",
+        "claimed_length",
+        "effective_length",
+        "effective_set",
+    ]
     return [*about, "threshold", "stand_in", *scores, *averages, *RANKS]
 
 
-def _summary(scores: "pd.DataFrame | None", single: str | None, lengths: Sequence[int]) -> Summary | None:
+def _summary(
+    scores: "pd.DataFrame | None", single: str | None, lengths: Sequence[int]
+) -> Summary | None:
     """Our scores of one task, or of the thirteen; None where there are none."""
     if scores is None or scores.empty:
         return None
-    rows = scores[scores["length"].isin(lengths) & (scores["task"].isin([single] if single else THIRTEEN))]
+    rows = scores[
+        scores["length"].isin(lengths) & (scores["task"].isin([single] if single else THIRTEEN))
+    ]
     return summarize(rows, [single] if single else None) if len(rows) else None
 
 
-def _ours(summary: Summary, averaged: Summary | None, category: str, paper: "pd.DataFrame") -> "pd.DataFrame":
+def _ours(
+    summary: Summary, averaged: Summary | None, category: str, paper: "pd.DataFrame"
+) -> "pd.DataFrame":
     import pandas as pd
 
     wanted, judged = JUDGED.get(category, "all"), category in JUDGED
@@ -176,16 +226,28 @@ def _ours(summary: Summary, averaged: Summary | None, category: str, paper: "pd.
         if averaged is not None:
             means = _of_model(averaged.models, model, wanted).iloc[0]
             for average in AVERAGES if judged else AVERAGES[:1]:
-                row |= {f"{average}{end}": means[f"{average}{end}"] for end in ("", "_low", "_high")}
+                row |= {
+                    f"{average}{end}": means[f"{average}{end}"] for end in ("", "_low", "_high")
+                }
         for _, score in _of_model(summary.lengths, model, wanted).iterrows():
             row[int(score["length"])] = score["score"]
             row |= {f"{score['length']}_{name}": score[name] for name in ("low", "high", "have")}
         claimed = float(model["claimed_length"])
         row["claimed_length"] = "" if math.isnan(claimed) else length_name(int(claimed))
-        row |= {name: model[name] if judged else "" for name in ("effective_length", "effective_set")}
+        row |= {
+            name: model[name] if judged else "" for name in ("effective_length", "effective_set")
+        }
         if judged and averaged is not None and not model["stand_in"]:
             row |= _places(row, paper[paper["aligned"] == model["aligned"]])
-        rows.append({**row, "source": OURS, "model": model["label"], "name": model["model"], "baseline": False})
+        rows.append(
+            {
+                **row,
+                "source": OURS,
+                "model": model["label"],
+                "name": model["model"],
+                "baseline": False,
+            }
+        )
     frame = pd.DataFrame(rows)
     if len(frame):
         twice = frame["model"].duplicated(keep=False)
@@ -213,27 +275,44 @@ def _sorted(rows: "pd.DataFrame", order: str) -> "pd.DataFrame":
     rows = rows.reset_index(drop=True)
     key = "avg" if order != "paper" and rows[AVERAGES[1]].isna().all() else order
     value = -rows[key].fillna(-1.0) if key != "paper" else rows.index
-    rows["_kind"], rows["_first"], rows["_value"] = rows["aligned"] == "base", ~rows["baseline"], value
+    rows["_kind"], rows["_first"], rows["_value"] = (
+        rows["aligned"] == "base",
+        ~rows["baseline"],
+        value,
+    )
     keys = ["_kind", "_first", "_value"]
     return rows.sort_values(keys, kind="stable").drop(columns=keys).reset_index(drop=True)
 
 
 def _notes(
-    rows: "pd.DataFrame", category: str, shared: tuple[int, ...], summary: Summary | None, notes: tuple[str, ...]
+    rows: "pd.DataFrame",
+    category: str,
+    shared: tuple[int, ...],
+    summary: Summary | None,
+    notes: tuple[str, ...],
 ) -> list[str]:
-    lines = ["Rows of the paper are rebuilt from its scores; averages that it prints otherwise are listed apart."]
-    names = ", ".join(map(length_name, shared)) or "no length, because no length is complete for all of ours"
+    lines = [
+        "Rows of the paper are rebuilt from its scores; averages that it prints otherwise are "
+        "listed apart."
+    ]
+    names = (
+        ", ".join(map(length_name, shared))
+        or "no length, because no length is complete for all of ours"
+    )
     lines.append(f"Averages and ranks are over the lengths that all rows share: {names}.")
     if rows["source"].isin(UPSTREAM).any():
         lines.append(
-            "Rows of upstream's list give averages only; (authors): reported by the model's authors, maybe with other "
-            "prompts and examples. Effective lengths follow from their scores, which in the list itself they do not always."
+            "Rows of upstream's list give averages only; (authors): reported by the model's "
+            "authors, maybe with other "
+            "prompts and examples. Effective lengths follow from their scores, which in the list "
+            "itself they do not always."
         )
     if rows["threshold"].notna().any():
         pairs = rows[["aligned", "threshold"]].drop_duplicates()
         used = ", ".join(f"{value} ({kind})" for kind, value in pairs.itertuples(index=False))
         lines.append(
-            f"Underlined scores (bold in Markdown) reach the threshold, Llama2-7B at 4K: {used}. Ranks: the paper's models."
+            f"Underlined scores (bold in Markdown) reach the threshold, Llama2-7B at 4K: {used}. "
+            "Ranks: the paper's models."
         )
     ours = rows[rows["source"] == OURS]
     if summary is None or ours.empty:
@@ -242,7 +321,9 @@ def _notes(
     if ours["stand_in"].any():
         stand_ins = ours.loc[ours["stand_in"].astype(bool), "model"]
         lines.append(f"{STAND_IN_NOTE[0].upper()}{STAND_IN_NOTE[1:]}: {', '.join(stand_ins)}.")
-    cells = summary.cells if category == "all" else summary.cells[summary.cells["category"] == category]
+    cells = (
+        summary.cells if category == "all" else summary.cells[summary.cells["category"] == category]
+    )
     return [*lines, *rest_notes(cells), *notes]
 
 
@@ -250,7 +331,9 @@ def csv(board: Board) -> str:
     """Every column of a table's rows; lengths as 4K, 4K_low, 4K_high."""
     names: dict[Any, str] = {}
     for n in board.lengths:
-        names |= {n: length_name(n)} | {f"{n}_{end}": f"{length_name(n)}_{end}" for end in ("low", "high", "have")}
+        names |= {n: length_name(n)} | {
+            f"{n}_{end}": f"{length_name(n)}_{end}" for end in ("low", "high", "have")
+        }
     return escape.csv_text(board.rows.rename(columns=names), "%.4f")
 
 
@@ -261,21 +344,32 @@ def markdown(board: Board) -> str:
 
 
 def latex(board: Board, bold: str = "ours") -> str:
-    """A table in the paper's layout for booktabs: underlined from the threshold on, intervals and ranks as subscripts."""
+    """A table in the paper's layout for booktabs: underlined from the threshold on, intervals and
+    ranks as subscripts."""
     return render(header_of(board), rows_of(board, bold, compact=True), "latex", board.notes)
 
 
 def header_of(board: Board) -> list[str]:
     """The heads of a table's columns."""
-    lengths, averages = map(length_name, board.lengths), (_HEADER[name] for name in _averages(board))
-    return ["Models", "Claimed Length", *["Effective Length"] * _is_judged(board), *lengths, *averages]
+    lengths, averages = (
+        map(length_name, board.lengths),
+        (_HEADER[name] for name in _averages(board)),
+    )
+    return [
+        "Models",
+        "Claimed Length",
+        *["Effective Length"] * _is_judged(board),
+        *lengths,
+        *averages,
+    ]
 
 
 def rows_of(board: Board, bold: str, compact: bool = False) -> list[list[Field] | None]:
-    """The fields of a table, None between groups (chat and base models, each with its threshold's row before it).
+    """The fields of a table, None between groups (chat and base models, each with its threshold's
+    row before it).
 
-    `bold` is 'ours', 'best' (of each column among models of one alignment) or 'none'; intervals of ours stand behind
-    a number as [low, high], `compact` as ± the wider side.
+    `bold` is 'ours', 'best' (of each column among models of one alignment) or 'none'; intervals of
+    ours stand behind a number as [low, high], `compact` as ± the wider side.
     """
     if bold not in BOLD:
         raise unknown("choice of what is bold", bold, BOLD)
@@ -291,11 +385,23 @@ def rows_of(board: Board, bold: str, compact: bool = False) -> list[list[Field] 
         fields.append(Field(_text(row, "claimed_length")))
         if _is_judged(board):
             effective, possible = _text(row, "effective_length"), _text(row, "effective_set")
-            fields.append(Field(f"{effective} [{possible}]" if possible not in ("", effective) else effective or "-"))
+            fields.append(
+                Field(
+                    f"{effective} [{possible}]"
+                    if possible not in ("", effective)
+                    else effective or "-"
+                )
+            )
         for n in board.lengths:
             number, is_best = _number(row, n), (i, n) in best_fields
-            reaches = bool(number) and round(float(row[n]), 1) >= float(row["threshold"])  # rounded as it is printed
-            fields.append(Field(number or _text(row, f"{n}_have"), reaches, is_best, _interval(row, n, compact)))
+            reaches = bool(number) and round(float(row[n]), 1) >= float(
+                row["threshold"]
+            )  # rounded as it is printed
+            fields.append(
+                Field(
+                    number or _text(row, f"{n}_have"), reaches, is_best, _interval(row, n, compact)
+                )
+            )
         for name in _averages(board):
             small = " ".join(filter(None, (_interval(row, name, compact), _rank(row, name))))
             fields.append(Field(_number(row, name), False, (i, name) in best_fields, small))
@@ -304,7 +410,8 @@ def rows_of(board: Board, bold: str, compact: bool = False) -> list[list[Field] 
 
 
 def best(board: Board) -> set[tuple[int, str | int]]:
-    """The greatest value of each column, as printed, among chat and among base models: (row, column)."""
+    """The greatest value of each column, as printed, among chat and among base models: (row,
+    column)."""
     found: set[tuple[int, str | int]] = set()
     columns: list[str | int] = [*board.lengths, *_averages(board)]
     for _, models in board.rows[~board.rows["baseline"]].groupby("aligned"):
@@ -391,9 +498,11 @@ window.rulerkitSort = function (head) {
 
 
 def page(boards: Iterable[Board], bold: str = "ours") -> Html:
-    """All tables below each other, the first one open; ours shaded, `bold` is 'ours', 'best' (in a column) or 'none'."""
+    """All tables below each other, the first one open; ours shaded, `bold` is 'ours', 'best' (in a
+    column) or 'none'."""
     tables = "".join(
-        f"<details{' open' * (not i)}><summary>Table {board.number}: {escape.html(board.title)}</summary>"
+        f"<details{' open' * (not i)}><summary>Table {board.number}: "
+        f"{escape.html(board.title)}</summary>"
         f"{_table(board, bold)}</details>"
         for i, board in enumerate(boards)
     )
@@ -402,16 +511,22 @@ def page(boards: Iterable[Board], bold: str = "ours") -> Html:
 
 
 def _table(board: Board, bold: str) -> str:
-    heads = "".join(f'<th onclick="rulerkitSort(this)">{escape.html(name)}</th>' for name in header_of(board))
+    heads = "".join(
+        f'<th onclick="rulerkitSort(this)">{escape.html(name)}</th>' for name in header_of(board)
+    )
     bodies = {True: "", False: ""}  # the rows of the thresholds stay above those that are sorted
-    for (_, row), fields in zip(board.rows.iterrows(), filter(None, rows_of(board, bold)), strict=True):
+    for (_, row), fields in zip(
+        board.rows.iterrows(), filter(None, rows_of(board, bold)), strict=True
+    ):
         texts = [field.text for field in fields]
         values = [texts[0], *map(_sort_value, texts[1:])]
         cells = "".join(
             f'<td data-v="{escape.html(value)}">{html_field(field)}</td>'
             for value, field in zip(values, fields, strict=True)
         )
-        bodies[bool(row["baseline"])] += f'<tr class="{"ours" if row["source"] == OURS else "paper"}">{cells}</tr>'
+        bodies[bool(row["baseline"])] += (
+            f'<tr class="{"ours" if row["source"] == OURS else "paper"}">{cells}</tr>'
+        )
     notes = "<br>".join(map(escape.html, board.notes))
     return (
         f'<table class="rulerkit-board"><thead><tr>{heads}</tr></thead><tbody>{bodies[True]}</tbody>'
@@ -420,7 +535,8 @@ def _table(board: Board, bold: str) -> str:
 
 
 def _sort_value(text: str) -> str:
-    """A number to sort '98.5', '128K', '>128K', '<4K' or '>=32K, 64K not run' by; '' where there is none."""
+    """A number to sort '98.5', '128K', '>128K', '<4K' or '>=32K, 64K not run' by; '' where there is
+    none."""
     if re.fullmatch(r"\d+\.\d", text):
         return text
     length = re.match(r"([<>]?)=?(\d+[KM])", text)
@@ -428,7 +544,8 @@ def _sort_value(text: str) -> str:
 
 
 def save(study: "Study", boards: Iterable[Board], bold: str = "ours") -> list[Path]:
-    """Write all tables as CSV, Markdown, LaTeX and one sortable page, and what of the paper was rebuilt."""
+    """Write all tables as CSV, Markdown, LaTeX and one sortable page, and what of the paper was
+    rebuilt."""
     boards, paths = list(boards), []
     for board in boards:
         name = f"table_{board.number}"
@@ -438,4 +555,8 @@ def save(study: "Study", boards: Iterable[Board], bold: str = "ours") -> list[Pa
             study.save_table(latex(board, bold), name, ".tex"),
         ]
     paths.append(study.save_table(page(boards, bold).text, "leaderboard", ".html"))
-    return [*paths, study.save_table(agreement(), "rebuilt"), study.save_table(exceptions(), "exceptions")]
+    return [
+        *paths,
+        study.save_table(agreement(), "rebuilt"),
+        study.save_table(exceptions(), "exceptions"),
+    ]

@@ -1,4 +1,5 @@
-"""Sequence lengths: how they are written, and which of them a model's scores call effective (Section 4)."""
+"""Sequence lengths: how they are written, and which of them a model's scores call effective
+(Section 4)."""
 
 import math
 import re
@@ -10,8 +11,9 @@ THRESHOLDS = {
     "chat": {"all": 85.6, "niah": 96.9, "vt": 89.7, "aggregation": 84.8, "qa": 49.7},
     "base": {"all": 79.4, "niah": 90.9, "vt": 58.8, "aggregation": 73.1, "qa": 48.6},
 }
-"""Llama2-7B at 4K, percent, as printed. The paper contradicts itself here (its chat categories average to 87.2, its
-base ones to 79.2), so whoever shows an effective length shows the threshold that it was judged by."""
+"""Llama2-7B at 4K, percent, as printed. The paper contradicts itself here (its chat categories
+average to 87.2, its base ones to 79.2), so whoever shows an effective length shows the threshold
+that it was judged by."""
 
 LONGEST = 16 * 1024**2
 """The largest number of tokens that a parameter may give."""
@@ -32,42 +34,58 @@ def parse_length(text: str | int, least: int = 1) -> int:
     match = re.fullmatch(r"(\d{1,9})([kKmM]?)", str(text).strip())
     length = int(match[1]) * {"": 1, "K": 1024, "M": 1024**2}[match[2].upper()] if match else -1
     if not least <= length <= LONGEST:
-        raise UserError(f"{text!r} is no length: give tokens, e.g. 4096, 4K or 1M, at most {length_name(LONGEST)}")
+        raise UserError(
+            f"{text!r} is no length: give tokens, e.g. 4096, 4K or 1M, at most "
+            f"{length_name(LONGEST)}"
+        )
     return length
 
 
 def effective_length(
-    scores: Mapping[int, float], threshold: float, claimed: float | None = None, unfinished: Collection[int] = ()
+    scores: Mapping[int, float],
+    threshold: float,
+    claimed: float | None = None,
+    unfinished: Collection[int] = (),
 ) -> str:
     """The longest tested length whose score is at least the threshold, as the paper prints it.
 
-    Shorter lengths may fail: this rule alone reproduces all 205 printed values. Scores are percent and compared
-    rounded to one decimal; NaN is a length without a complete score, of which those in `unfinished` have some
-    examples. '<4K' is below the shortest tested length, '>128K' says that the longest tested one passed and that the
-    model claims more, or does not say what it claims. Missing lengths bound it: '>=32K, 64K not run'.
-    '' if no length is complete.
+    Shorter lengths may fail: this rule alone reproduces all 205 printed values. Scores are percent
+    and compared rounded to one decimal; NaN is a length without a complete score, of which those in
+    `unfinished` have some examples. '<4K' is below the shortest tested length, '>128K' says that
+    the longest tested one passed and that the model claims more, or does not say what it claims.
+    Missing lengths bound it: '>=32K, 64K not run'. '' if no length is complete.
     """
     known = {length: score for length, score in scores.items() if not math.isnan(score)}
     if not known:
         return ""
-    best = max((length for length, score in known.items() if _printed(score) >= threshold), default=0)
+    best = max(
+        (length for length, score in known.items() if _printed(score) >= threshold), default=0
+    )
     open_ = [length for length in sorted(scores) if length not in known and length > best]
     if not open_:
         return _answer_name(best, sorted(scores), claimed)
-    missing = ", ".join(f"{length_name(n)} {'unfinished' if n in unfinished else 'not run'}" for n in open_)
+    missing = ", ".join(
+        f"{length_name(n)} {'unfinished' if n in unfinished else 'not run'}" for n in open_
+    )
     return f"{'>=' + length_name(best) if best else 'not known'}, {missing}"
 
 
-def effective_set(intervals: Mapping[int, tuple[float, float]], threshold: float, claimed: float | None = None) -> str:
-    """The effective lengths that the data cannot rule out, given the interval of each length's score in percent.
+def effective_set(
+    intervals: Mapping[int, tuple[float, float]], threshold: float, claimed: float | None = None
+) -> str:
+    """The effective lengths that the data cannot rule out, given the interval of each length's
+    score in percent.
 
-    A length can be the answer if its upper limit reaches the threshold and the lower limit of every longer one stays
-    below it; NaN limits rule out nothing. Neighbours are written '4K..16K', a gap '4K, 16K'.
+    A length can be the answer if its upper limit reaches the threshold and the lower limit of every
+    longer one stays below it; NaN limits rule out nothing. Neighbours are written '4K..16K', a gap
+    '4K, 16K'.
     """
     lengths = sorted(intervals)
     can_pass = [not _printed(intervals[n][1]) < threshold for n in lengths]
     can_fail = [not _printed(intervals[n][0]) >= threshold for n in lengths]
-    possible = [all(can_fail)] + [can_pass[i] and all(can_fail[i + 1 :]) for i in range(len(lengths))]
+    possible = [all(can_fail)] + [
+        can_pass[i] and all(can_fail[i + 1 :]) for i in range(len(lengths))
+    ]
     names = [_answer_name(n, lengths, claimed) for n in [0, *lengths]]
     runs: list[list[str]] = []
     for i, name in enumerate(names):

@@ -1,4 +1,5 @@
-"""Jobs without a network: what models and corpora need on this disk, fetching it, and the environment of such a job."""
+"""Jobs without a network: what models and corpora need on this disk, fetching it, and the
+environment of such a job."""
 
 import fnmatch
 import hashlib
@@ -10,7 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import constants, get_cached_repo_tree, snapshot_download
-from huggingface_hub.errors import CachedRepoTreeNotFoundError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import (
+    CachedRepoTreeNotFoundError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+)
 
 from rulerkit import corpora as texts
 from rulerkit.errors import UserError
@@ -30,7 +35,12 @@ OFFLINE = {
 _SMALL = ("config.json", *ON_HUB, "*.json")
 """The files of a model beside its weights and its code."""
 _NAME = r"(?!training_args|optimizer|scheduler|scaler|adapter|consolidated)[^/]+"
-_WEIGHTS = (rf"{_NAME}\.safetensors", rf"{_NAME}\.bin", r"consolidated[^/]*\.safetensors", rf"{_NAME}\.(pt|pth)")
+_WEIGHTS = (
+    rf"{_NAME}\.safetensors",
+    rf"{_NAME}\.bin",
+    r"consolidated[^/]*\.safetensors",
+    rf"{_NAME}\.(pt|pth)",
+)
 """The formats of weights, of which the first that is there is read."""
 
 _TIKTOKEN = "https://openaipublic.blob.core.windows.net/"
@@ -43,14 +53,17 @@ _TIKTOKEN_FILES = {
 
 
 def missing_of(specs: Iterable[Mapping[str, Any]], corpora: str = "builtin") -> list[str]:
-    """A line for each thing that models and corpora (`builtin` or `original`) need and that is not on this disk.
+    """A line for each thing that models and corpora (`builtin` or `original`) need and that is not
+    on this disk.
 
     Sends no request. What the function of a `function` engine loads by itself is not known here.
     """
     return list(dict.fromkeys(line for need in _needs(specs, corpora) for line in need.missing()))
 
 
-def fetch_all(specs: Iterable[Mapping[str, Any]], corpora: str = "builtin") -> Iterator[tuple[str, str]]:
+def fetch_all(
+    specs: Iterable[Mapping[str, Any]], corpora: str = "builtin"
+) -> Iterator[tuple[str, str]]:
     """Download what models and corpora need and what is not there, one thing after the other.
 
     Yields for each `there`, `fetched` or `failed`, and a line that says what, and where or why.
@@ -81,12 +94,13 @@ def offline() -> dict[str, str]:
     return OFFLINE | {name: os.path.abspath(place) for name, place in places.items() if place}
 
 
-# --- what is needed ---------------------------------------------------------------------------------------------------
+# --- what is needed -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Need:
-    """Something that has to be on this disk. An object of this class itself cannot be fetched; `title` says why."""
+    """Something that has to be on this disk. An object of this class itself cannot be fetched;
+    `title` says why."""
 
     title: str
 
@@ -103,8 +117,8 @@ class Need:
 class Files(Need):
     """The files of a repository of the hub that match `patterns`, or a folder of such files.
 
-    A pattern without `*` names a file that must be there. A model has `weights` besides; with `vocabulary` there must be
-    a tokenizer; with `code` it may run code of other repositories.
+    A pattern without `*` names a file that must be there. A model has `weights` besides; with
+    `vocabulary` there must be a tokenizer; with `code` it may run code of other repositories.
     """
 
     path: str
@@ -120,14 +134,22 @@ class Files(Need):
         try:
             if not folder.is_dir():
                 folder = Path(
-                    snapshot_download(self.path, local_files_only=True, revision=self.revision, ignore_patterns="*")
+                    snapshot_download(
+                        self.path,
+                        local_files_only=True,
+                        revision=self.revision,
+                        ignore_patterns="*",
+                    )
                 )
         except (LocalEntryNotFoundError, HFValidationError):
             return [self.title]
-        return self._lacking(folder) + [line for need in self._code(folder) for line in need.missing()]
+        return self._lacking(folder) + [
+            line for need in self._code(folder) for line in need.missing()
+        ]
 
     def fetch(self) -> Path:
-        """Download the small files, then the weights in one format, then the code of other repositories."""
+        """Download the small files, then the weights in one format, then the code of other
+        repositories."""
         folder = resolve(self.path)
         if not folder.is_dir():
             folder = download(self.title, self.path, self.revision, self.patterns)
@@ -139,18 +161,27 @@ class Files(Need):
         return folder
 
     def _names(self, folder: Path) -> list[str]:
-        """The files of the repository as the hub's client recorded them, else those that are in the folder."""
+        """The files of the repository as the hub's client recorded them, else those that are in the
+        folder."""
         try:
             return [file.path for file in get_cached_repo_tree(self.path, revision=folder.name)]
-        except (CachedRepoTreeNotFoundError, HFValidationError):  # a folder, or a cache that another program filled
+        except (
+            CachedRepoTreeNotFoundError,
+            HFValidationError,
+        ):  # a folder, or a cache that another program filled
             return [path.name for path in folder.iterdir() if path.is_file()]
 
     def _lacking(self, folder: Path) -> list[str]:
-        """A line about the files that should be in the folder and are not; none where it is complete."""
+        """A line about the files that should be in the folder and are not; none where it is
+        complete."""
         names, weights = self._names(folder), self._weights(folder)
         required = [pattern for pattern in self.patterns if "*" not in pattern]
         small = [name for pattern in self.patterns for name in fnmatch.filter(names, pattern)]
-        lacking = [name for name in dict.fromkeys([*required, *small, *weights]) if not (folder / name).is_file()]
+        lacking = [
+            name
+            for name in dict.fromkeys([*required, *small, *weights])
+            if not (folder / name).is_file()
+        ]
         if self.weights and not weights:
             lacking.append("weights")
         if self.vocabulary and not vocabulary_file(names):
@@ -169,7 +200,11 @@ class Files(Need):
     def _code(self, folder: Path) -> Iterator["Files"]:
         """The repositories whose code a config.json names (`org/name--module.Class`)."""
         config = folder / "config.json"
-        named = re.findall(r'"([\w.-]+/[\w.-]+)--(\w+)', config.read_text()) if self.code and config.is_file() else ()
+        named = (
+            re.findall(r'"([\w.-]+/[\w.-]+)--(\w+)', config.read_text())
+            if self.code and config.is_file()
+            else ()
+        )
         for path, module in dict.fromkeys(named):
             yield _files("code", path, patterns=(f"{module}.py", "*.py"))
 
@@ -185,7 +220,9 @@ def _shards(name: str) -> list[str]:
     """All files of the set that a numbered shard belongs to; another file alone."""
     if not (match := re.fullmatch(r"(.+-)(\d+)(-of-(\d+)\..+)", name)):
         return [name]
-    return [f"{match[1]}{number:0{len(match[2])}}{match[3]}" for number in range(1, int(match[4]) + 1)]
+    return [
+        f"{match[1]}{number:0{len(match[2])}}{match[3]}" for number in range(1, int(match[4]) + 1)
+    ]
 
 
 @dataclass(frozen=True)
@@ -195,9 +232,13 @@ class Encoding(Need):
     name: str
 
     def missing(self) -> list[str]:
-        """The title where a file is not in tiktoken's cache, which names files by a digest of their address."""
+        """The title where a file is not in tiktoken's cache, which names files by a digest of their
+        address."""
         files = _TIKTOKEN_FILES.get(self.name, (f"encodings/{self.name}.tiktoken",))
-        paths = [tiktoken_dir() / hashlib.sha1(f"{_TIKTOKEN}{file}".encode()).hexdigest() for file in files]
+        paths = [
+            tiktoken_dir() / hashlib.sha1(f"{_TIKTOKEN}{file}".encode()).hexdigest()
+            for file in files
+        ]
         return [] if all(path.is_file() for path in paths) else [self.title]
 
     def fetch(self) -> Path:
@@ -238,7 +279,9 @@ def _needs_of(spec: Mapping[str, Any]) -> Iterator[Need]:
     path, revision = spec.get("path", ""), spec.get("revision")
     try:
         model: Any = load_model(spec)
-        tokenizer = model.tokenizer_name() if model.engine == "openai" else spec.get("tokenizer", "builtin")
+        tokenizer = (
+            model.tokenizer_name() if model.engine == "openai" else spec.get("tokenizer", "builtin")
+        )
         kind = tokenizer_kind(tokenizer)
     except UserError as error:  # such as a folder that is not there
         yield Need(str(error))
@@ -249,7 +292,9 @@ def _needs_of(spec: Mapping[str, Any]) -> Iterator[Need]:
         code = bool(spec.get("trust_remote_code"))
         patterns = (*_SMALL, "*.py") if code else _SMALL
         own = "tokenizer" not in spec
-        yield _files("model", path, revision, patterns=patterns, weights=True, vocabulary=own, code=code)
+        yield _files(
+            "model", path, revision, patterns=patterns, weights=True, vocabulary=own, code=code
+        )
     if kind == "tiktoken":
         yield Encoding(f"tokenizer {tokenizer} (tiktoken)", tokenizer)
     elif kind == "hub":

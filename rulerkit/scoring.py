@@ -1,6 +1,7 @@
 """Judging: one row per example, by upstream's two string matches and by a strict score beside them.
 
-A score is a number from 0 to 1 here and in every row; tables multiply by 100, in one place (`summary`).
+A score is a number from 0 to 1 here and in every row; tables multiply by 100, in one place
+(`summary`).
 """
 
 import json
@@ -38,7 +39,8 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class Strict(NamedTuple):
-    """Judged by all that was said, each 0..1; `exact` asks for everything right and nothing else."""
+    """Judged by all that was said, each 0..1; `exact` asks for everything right and nothing
+    else."""
 
     precision: float
     f1: float
@@ -46,7 +48,8 @@ class Strict(NamedTuple):
 
 
 def task_name(name: str) -> str:
-    """Our name of a task that a file of ours or of others names; raises UserError for one of no known family."""
+    """Our name of a task that a file of ours or of others names; raises UserError for one of no
+    known family."""
     ours = name.removeprefix("ruler_")
     ours = OTHER_NAMES.get(ours, ours)
     category(ours)
@@ -54,7 +57,8 @@ def task_name(name: str) -> str:
 
 
 def category(task: str) -> str:
-    """'niah', 'vt', 'aggregation' or 'qa', by the first letters of a task's name, so that variants have one too."""
+    """'niah', 'vt', 'aggregation' or 'qa', by the first letters of a task's name, so that variants
+    have one too."""
     return family_of(task).category
 
 
@@ -66,8 +70,9 @@ def cut_thought(prediction: str) -> bool:
 def clean(prediction: str, thinking: bool = False) -> str:
     """The prediction as it is judged: stripped, control characters as newlines, stripped again.
 
-    Of a thinking model, what stands before the last `</think>` is cut off first; a thought that was never closed
-    stays whole (`cut_thought` tells them apart), because no rule could say where its answer begins.
+    Of a thinking model, what stands before the last `</think>` is cut off first; a thought that was
+    never closed stays whole (`cut_thought` tells them apart), because no rule could say where its
+    answer begins.
     """
     if thinking:
         prediction = prediction.rpartition("</think>")[2]
@@ -75,16 +80,24 @@ def clean(prediction: str, thinking: bool = False) -> str:
 
 
 def strict_items(prediction: str, references: Iterable[str]) -> Strict:
-    """Precision and F1 over the distinct items named: a wrong word costs, and so does a sentence around the answer."""
+    """Precision and F1 over the distinct items named: a wrong word costs, and so does a sentence
+    around the answer."""
     named, wanted = set(named_items(prediction)), {reference.lower() for reference in references}
     right = len(named & wanted)
-    return Strict(right / len(named) if named else 0.0, 2 * right / (len(named) + len(wanted)), float(named == wanted))
+    return Strict(
+        right / len(named) if named else 0.0,
+        2 * right / (len(named) + len(wanted)),
+        float(named == wanted),
+    )
 
 
 def strict_answer(prediction: str, references: Iterable[str]) -> Strict:
     """SQuAD's normalised exact match and F1 over words, the best over the references."""
     said = _squad_words(prediction)
-    return max((_overlap(said, _squad_words(reference)) for reference in references), key=lambda s: (s.f1, s.exact))
+    return max(
+        (_overlap(said, _squad_words(reference)) for reference in references),
+        key=lambda s: (s.f1, s.exact),
+    )
 
 
 def _squad_words(text: str) -> list[str]:
@@ -99,20 +112,24 @@ def _overlap(said: list[str], wanted: list[str]) -> Strict:
     return Strict(right / len(said), 2 * right / (len(said) + len(wanted)), float(said == wanted))
 
 
-def score(cells: Iterable[Cell], report: Report | None = None, max_failures: float | None = None) -> "pd.DataFrame":
+def score(
+    cells: Iterable[Cell], report: Report | None = None, max_failures: float | None = None
+) -> "pd.DataFrame":
     """Judge predictions: a DataFrame with one row per example, in the order of the cells.
 
-    What was judged before, of files that did not change, is taken from `outputs/cache`, which may be deleted at any time.
+    What was judged before, of files that did not change, is taken from `outputs/cache`, which may
+    be deleted at any time.
 
-    `score`, `strict` (F1), `precision` and `exact` are 0..1; `wanted` is the number of examples that the cell was to
-    have, `failed` of how many the requests failed, `failed_refused` how many of these the service refused; `empty`,
-    `cut_off`, `cut_thought` and `refused` say what else happened to the answer; `group` numbers what questions share,
-    their article (NaN for other tasks and older rows). The columns from `wanted` on describe the cell and are the same in
-    all its rows. Cells without a row are described in `attrs["empty_cells"]`, by the columns that describe a cell.
-    `max_failures` overrules what the records say.
+    `score`, `strict` (F1), `precision` and `exact` are 0..1; `wanted` is the number of examples
+    that the cell was to have, `failed` of how many the requests failed, `failed_refused` how many
+    of these the service refused; `empty`, `cut_off`, `cut_thought` and `refused` say what else
+    happened to the answer; `group` numbers what questions share, their article (NaN for other tasks
+    and older rows). The columns from `wanted` on describe the cell and are the same in all its
+    rows. Cells without a row are described in `attrs["empty_cells"]`, by the columns that describe
+    a cell. `max_failures` overrules what the records say.
 
-    Raises UserError where a row is damaged or has no references; with `report` the cell is left out and told to it. Also
-    where two cells are the same one.
+    Raises UserError where a row is damaged or has no references; with `report` the cell is left out
+    and told to it. Also where two cells are the same one.
     """
     import numpy as np
     import pandas as pd
@@ -122,7 +139,9 @@ def score(cells: Iterable[Cell], report: Report | None = None, max_failures: flo
     for cell in cells:
         try:
             values = cache.judged(cell)
-            about = describe(cell) | ({} if max_failures is None else {"max_failures": max_failures})
+            about = describe(cell) | (
+                {} if max_failures is None else {"max_failures": max_failures}
+            )
         except UserError as error:
             if not report:
                 raise
@@ -132,7 +151,8 @@ def score(cells: Iterable[Cell], report: Report | None = None, max_failures: flo
         key = tuple(about[name] for name in ("run", "model", "task", "length"))
         if key in seen:
             raise UserError(
-                f"{cell.path}: run {key[0]!r}, model {key[1]!r}, task {key[2]!r} at length {key[3]} is also in "
+                f"{cell.path}: run {key[0]!r}, model {key[1]!r}, task {key[2]!r} at length "
+                f"{key[3]} is also in "
                 f"{seen[key]}; a cell can be counted once: name only one of the two files"
             )
         seen[key] = cell.path
@@ -157,7 +177,17 @@ def score(cells: Iterable[Cell], report: Report | None = None, max_failures: flo
 
 CELL_COLUMNS = ["run", "model", "label", "aligned", "claimed_length", "task", "category", "length"]
 ROW_COLUMNS = [
-    *("index", "score", "strict", "precision", "exact", "empty", "cut_off", "cut_thought", "refused"),
+    *(
+        "index",
+        "score",
+        "strict",
+        "precision",
+        "exact",
+        "empty",
+        "cut_off",
+        "cut_thought",
+        "refused",
+    ),
     *("num_prompt_tokens", "digest", "group"),
 ]
 PROTOCOL_COLUMNS = [
@@ -203,10 +233,11 @@ Judged = dict[str, "NDArray[Any]"]
 
 
 class JudgedCache:
-    """Judged cells by time and size of their files: one file per model of a run, `outputs/cache/scores/RUN/MODEL.npz`.
+    """Judged cells by time and size of their files: one file per model of a run,
+    `outputs/cache/scores/RUN/MODEL.npz`.
 
-    Only cells in `outputs/predictions` have one. A file that is damaged, or made by other code, is made anew; where none
-    can be written, nothing is kept.
+    Only cells in `outputs/predictions` have one. A file that is damaged, or made by other code, is
+    made anew; where none can be written, nothing is kept.
     """
 
     def __init__(self) -> None:
@@ -218,15 +249,29 @@ class JudgedCache:
         run = cell.path.parent.parent.parent
         if not cell.stored or run.parent.name != "predictions":
             return _judged(cell)
-        file = run.parent.parent / "cache" / "scores" / run.name / f"{cell.path.parent.parent.name}.npz"
+        file = (
+            run.parent.parent
+            / "cache"
+            / "scores"
+            / run.name
+            / f"{cell.path.parent.parent.name}.npz"
+        )
         if file not in self._files:
             self._files[file] = _read_cache(file)
-        name, now = f"{cell.path.parent.name}/{cell.path.stem}", [list(each) for each in stamp(cell.path)]
+        name, now = (
+            f"{cell.path.parent.name}/{cell.path.stem}",
+            [list(each) for each in stamp(cell.path)],
+        )
         entry = self._files[file].get(name)
         if not entry or entry["stamp"] != now:
             values = _judged(cell)
             snapshots = sorted(cell.snapshots)
-            entry = {"stamp": now, "warnings": cell.warnings, "snapshots": snapshots, "values": values}
+            entry = {
+                "stamp": now,
+                "warnings": cell.warnings,
+                "snapshots": snapshots,
+                "values": values,
+            }
             self._files[file][name] = entry
             self._changed.add(file)
         known: Judged = entry["values"]
@@ -240,9 +285,13 @@ class JudgedCache:
 
         for file in self._changed:
             entries = self._files[file]
-            about = [{**each, "name": name, "values": len(each["values"]["index"])} for name, each in entries.items()]
+            about = [
+                {**each, "name": name, "values": len(each["values"]["index"])}
+                for name, each in entries.items()
+            ]
             columns: dict[str, Any] = {
-                c: np.concatenate([each["values"][c] for each in entries.values()]) for c in ROW_COLUMNS
+                c: np.concatenate([each["values"][c] for each in entries.values()])
+                for c in ROW_COLUMNS
             }
             head = np.frombuffer(json.dumps([_code_version(), about]).encode(), np.uint8)
             temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
@@ -260,7 +309,9 @@ def _read_cache(file: Path) -> dict[str, dict[str, Any]]:
     try:
         with np.load(file, allow_pickle=False) as content:
             version, about = json.loads(content["about"].tobytes())
-            columns = {name: content[name] for name in ROW_COLUMNS} if version == _code_version() else {}
+            columns = (
+                {name: content[name] for name in ROW_COLUMNS} if version == _code_version() else {}
+            )
         entries, start = {}, 0
         for each in about if columns else ():
             stop = start + each["values"]
@@ -287,9 +338,19 @@ def _judged(cell: Cell) -> Judged:
     task, kind = result["task"], result["task"].get("category") or category(result["task"]["name"])
     part = task.get("match", "part" if kind == "qa" else "all") == "part"
     thinking = result.get("prompt_format", {}).get("thinking_tokens", 0) > 0
-    rows = sorted((_judge(cell, row, part, thinking) for row in cell.stream()), key=lambda row: row[0])
-    columns = dict(zip(ROW_COLUMNS, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(ROW_COLUMNS, ())
-    kinds: dict[str, Any] = dict.fromkeys(ROW_COLUMNS, bool) | {"index": int, "num_prompt_tokens": float, "digest": "S"}
+    rows = sorted(
+        (_judge(cell, row, part, thinking) for row in cell.stream()), key=lambda row: row[0]
+    )
+    columns = (
+        dict(zip(ROW_COLUMNS, zip(*rows, strict=True), strict=True))
+        if rows
+        else dict.fromkeys(ROW_COLUMNS, ())
+    )
+    kinds: dict[str, Any] = dict.fromkeys(ROW_COLUMNS, bool) | {
+        "index": int,
+        "num_prompt_tokens": float,
+        "digest": "S",
+    }
     kinds |= dict.fromkeys(("score", "strict", "precision", "exact", "group"), float)
     if None not in columns["num_prompt_tokens"]:
         kinds["num_prompt_tokens"] = int
@@ -301,7 +362,8 @@ def _judge(cell: Cell, row: dict[str, Any], part: bool, thinking: bool) -> tuple
     raw, references = row.get("pred"), row.get("outputs")
     if not isinstance(raw, str) or not references:
         raise UserError(
-            f"{cell.path}: example {row.get('index')} has no {'prediction' if references else 'references'}, which is "
+            f"{cell.path}: example {row.get('index')} has no "
+            f"{'prediction' if references else 'references'}, which is "
             "never scored as zero; take the row out of the file, or answer it again"
         )
     text, reason = clean(raw, thinking), row.get("finish_reason", "")

@@ -1,7 +1,8 @@
 """Every key of every parameter file: its name, its type and, in words, what it takes.
 
-There are four kinds of files: models (one class of keys for each engine), the parameters of a study, batches, and the site
-file of a cluster. `check` compares a mapping with such a class; what is wrong is a `UserError` of one line.
+There are four kinds of files: models (one class of keys for each engine), the parameters of a
+study, batches, and the site file of a cluster. `check` compares a mapping with such a class; what
+is wrong is a `UserError` of one line.
 """
 
 import hashlib
@@ -34,7 +35,7 @@ JSON = dict[str, Any]
 Spec = Mapping[str, Any]
 """A description that is only read, such as a model's mapping."""
 
-# --- types of values --------------------------------------------------------------------------------------------------
+# --- types of values ------------------------------------------------------------------------------
 
 
 def _number_or_path(value: Any) -> Any:
@@ -78,7 +79,8 @@ LEFT_OUT: Any = None
 class Keys(BaseModel):
     """The keys of a mapping.
 
-    The docstring of a key is shown to users: it ends the sentence "it takes ...". A `Literal` needs none.
+    The docstring of a key is shown to users: it ends the sentence "it takes ...". A `Literal` needs
+    none.
     """
 
     model_config = ConfigDict(
@@ -86,7 +88,7 @@ class Keys(BaseModel):
     )
 
 
-# --- models -----------------------------------------------------------------------------------------------------------
+# --- models ---------------------------------------------------------------------------------------
 
 
 class ModelKeys(Keys):
@@ -128,7 +130,8 @@ class ReaderKeys(ModelKeys):
     """Reference readers, with or without planted effects."""
 
     window: Tokens = LEFT_OUT
-    """a number of tokens, such as 8192 or 8K (0 sees nothing; without a window it sees everything)"""
+    """a number of tokens, such as 8192 or 8K (0 sees nothing; without a window it sees
+    everything)"""
     copy_: Share = Field(LEFT_OUT, alias="copy")
     """a share from 0 to 1: how often it answers with the demonstration's answer"""
     copy_from: Tokens = LEFT_OUT
@@ -184,7 +187,8 @@ class CheckpointKeys(ModelKeys):
     trust_remote_code: bool = LEFT_OUT
     """true or false"""
     fingerprint: Literal["full"] = LEFT_OUT
-    """`full`: read every weight file whole to tell checkpoints apart (default: both ends of every tensor)"""
+    """`full`: read every weight file whole to tell checkpoints apart (default: both ends of every
+    tensor)"""
 
 
 class TransformersKeys(CheckpointKeys):
@@ -264,7 +268,8 @@ class OpenAIKeys(ModelKeys, ServerKeys):
     base_url: Annotated[Text, Field(pattern=r"^https?://[^\s/]+")] = LEFT_OUT
     """the server's address, such as http://localhost:8000/v1 (default https://api.openai.com/v1)"""
     serve: Annotated[Text, Field(pattern=r"\{port\}")] = LEFT_OUT
-    """a command that starts the server and names its {port}, beside {path} and {key}, which are filled in"""
+    """a command that starts the server and names its {port}, beside {path} and {key}, which are
+    filled in"""
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w{0,63}$")] = LEFT_OUT
     """the name of the environment variable that holds the key, never the key itself"""
     prompt_path: Literal["auto", "ids", "text", "prefill", "chat"] = LEFT_OUT
@@ -311,13 +316,23 @@ READER_EFFECTS = ("copy", "copy_from", "fade", "drop", "confuse", "memory")
 
 UNNAMED_KEYS = {
     *("name", "label", "claimed_length", "aligned", "parameters", "slug", "gpus", "nodes", "hours"),
-    *("device", "batch_size", "max_memory", "base_url", "serve", "api_key_env", "in_flight", "prices", "fingerprint"),
+    *(
+        "device",
+        "batch_size",
+        "max_memory",
+        "base_url",
+        "serve",
+        "api_key_env",
+        "in_flight",
+        "prices",
+        "fingerprint",
+    ),
     *ServerKeys.model_fields,
 }
 """The keys that do not enter a variant's name: they do not change what is answered."""
 
 
-# --- studies, batches, sites ------------------------------------------------------------------------------------------
+# --- studies, batches, sites ----------------------------------------------------------------------
 
 
 class Parameters(Keys):
@@ -325,11 +340,14 @@ class Parameters(Keys):
 
     model: Any = "reader-8192"
     models: Items | None = None
-    """a list, such as `models: [reader-4096, reader-8192]`; with papermill: -y 'models: [reader-4096, reader-8192]'"""
+    """a list, such as `models: [reader-4096, reader-8192]`; with papermill: -y 'models:
+    [reader-4096, reader-8192]'"""
     tasks: Items | None = None
-    """a list, such as `tasks: [niah_single_1, vt]`; with papermill: -y 'tasks: [niah_single_1, vt]'"""
+    """a list, such as `tasks: [niah_single_1, vt]`; with papermill: -y 'tasks: [niah_single_1,
+    vt]'"""
     lengths: Annotated[list[Length], Field(strict=False, min_length=1)] = [4096, 8192, 16384, 32768]
-    """a list of tokens from 1 to 16M, such as `lengths: [4096, 8K]`; with papermill: -y 'lengths: [4096, 8192]'"""
+    """a list of tokens from 1 to 16M, such as `lengths: [4096, 8K]`; with papermill: -y 'lengths:
+    [4096, 8192]'"""
     num_examples: Annotated[Count, Field(le=10**6)] = 20
     """a whole number from 1 to 1000000"""
     seed: Annotated[CountOrZero, Field(lt=2**63)] = 42
@@ -339,7 +357,8 @@ class Parameters(Keys):
     repeat: Annotated[Count, Field(le=1000)] = 1
     """a whole number from 1 to 1000: how many times each model answers everything"""
     max_failures: Annotated[float, Field(ge=0)] = 0
-    """a share below 1 or a number: where no more examples of a cell fail, a mean is taken over the rest (default 0)"""
+    """a share below 1 or a number: where no more examples of a cell fail, a mean is taken over the
+    rest (default 0)"""
     corpora: Literal["builtin", "original"] = "builtin"
     protocol: Literal["clean", "paper"] = "clean"
     edition: Annotated[Text, Field(pattern=r"^(2024|2025)$")] | None = None
@@ -375,7 +394,8 @@ class NotebookKeys(Keys):
 
 
 class Site(Keys):
-    """A Slurm cluster: where jobs go, and what they need before they start. Every key may be left out."""
+    """A Slurm cluster: where jobs go, and what they need before they start. Every key may be left
+    out."""
 
     partition: str | None = None
     """the name of the partition of jobs with GPUs"""
@@ -384,7 +404,8 @@ class Site(Keys):
     options: list[Line] = []
     """a list of texts, each on one line: further options of sbatch for every job"""
     gpu_options: list[GpuLine] = ["--gres=gpu:{gpus}"]
-    """a list of texts, each on one line, in which {gpus} stands for the number of GPUs on each node"""
+    """a list of texts, each on one line, in which {gpus} stands for the number of GPUs on each
+    node"""
     cpu_options: list[Line] = []
     """a list of texts, each on one line: options of jobs without GPUs"""
     whole_nodes: Count | None = None
@@ -392,7 +413,8 @@ class Site(Keys):
     hours: Hours = 24.0
     """the hours of jobs whose model names none, above 0, at most 744"""
     signal_before: Annotated[Count, Field(le=65535)] = 300
-    """seconds from 1 to 65535 before the time limit, at most half of it, at which a job goes back into the queue"""
+    """seconds from 1 to 65535 before the time limit, at most half of it, at which a job goes back
+    into the queue"""
     setup: list[Line] = []
     """a list of texts, each on one line: shell before anything else"""
     launcher: Command = ""
@@ -403,7 +425,7 @@ class Site(Keys):
     """true (jobs do without a network) or false"""
 
 
-# --- checking ---------------------------------------------------------------------------------------------------------
+# --- checking -------------------------------------------------------------------------------------
 
 AnyKeys = TypeVar("AnyKeys", bound=Keys)
 
@@ -411,7 +433,8 @@ AnyKeys = TypeVar("AnyKeys", bound=Keys)
 def check(kind: type[AnyKeys], values: Spec, where: str = "", what: str = "key") -> AnyKeys:
     """The values of a mapping, checked and converted.
 
-    `where` begins the message about a wrong value; `what` is what the message about an unknown key calls it.
+    `where` begins the message about a wrong value; `what` is what the message about an unknown key
+    calls it.
     """
     fields = keys_of(kind)
     for key in values:
@@ -423,10 +446,19 @@ def check(kind: type[AnyKeys], values: Spec, where: str = "", what: str = "key")
         first = error.errors()[0]
         key = str(first["loc"][0])
         value, literal = redact(values)[key], first["type"] == "literal_error"
-        hint = suggestion(value, get_args(fields[key].annotation)) if literal and isinstance(value, str) else ""
-        quotes = "; put a text that looks like a number in quotes" if first["type"] == "string_type" else ""
+        hint = (
+            suggestion(value, get_args(fields[key].annotation))
+            if literal and isinstance(value, str)
+            else ""
+        )
+        quotes = (
+            "; put a text that looks like a number in quotes"
+            if first["type"] == "string_type"
+            else ""
+        )
         raise UserError(
-            f"{where}{key}: {shortened(value)} is not allowed; {hint}it takes {_words(fields[key])}{quotes}"
+            f"{where}{key}: {shortened(value)} is not allowed; {hint}it takes "
+            f"{_words(fields[key])}{quotes}"
         ) from None
 
 
@@ -441,10 +473,12 @@ def takes(engine: str, key: str) -> str:
 
 
 def _words(field: FieldInfo) -> str:
-    return " ".join((field.description or f"one of {', '.join(get_args(field.annotation))}").split())
+    return " ".join(
+        (field.description or f"one of {', '.join(get_args(field.annotation))}").split()
+    )
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 _PLAIN = {
@@ -465,14 +499,17 @@ class _Refused(yaml.MarkedYAMLError):
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice, and scalars that versions of YAML read in different ways (no, 010, dates)."""
+    """Refuses a key that stands twice, and scalars that versions of YAML read in different ways
+    (no, 010, dates)."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
         names = set()
         for key, _ in node.value:
             if key.value in names:
-                raise _Refused(problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark)
+                raise _Refused(
+                    problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark
+                )
             names.add(key.value)
         return node
 
@@ -480,7 +517,8 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_scalar_node(anchor)
         if not re.fullmatch(_PLAIN.get(node.tag.rpartition(":")[2], "(?!)"), node.value):
             problem = (
-                f"{shortened(node.value)} is not a plain value: write numbers as 10 or 0.5, truth as true or false, and "
+                f"{shortened(node.value)} is not a plain value: write numbers as 10 or 0.5, truth "
+                "as true or false, and "
                 "any other text in quotes"
             )
             raise _Refused(problem=problem, problem_mark=node.start_mark)
@@ -492,9 +530,17 @@ def parse_yaml(text: str | bytes, where: object) -> Any:
     try:
         content = yaml.load(text, _Loader)
         values, count = [content], 0
-        while values and count <= _MOST_VALUES:  # an alias counts each time: aliases of aliases grow without bound
+        while (
+            values and count <= _MOST_VALUES
+        ):  # an alias counts each time: aliases of aliases grow without bound
             value, count = values.pop(), count + 1
-            values += value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
+            values += (
+                value
+                if isinstance(value, list)
+                else value.values()
+                if isinstance(value, dict)
+                else ()
+            )
         if values:
             raise ValueError(f"it holds more than {_MOST_VALUES} values")
         return content
@@ -511,10 +557,14 @@ def read_yaml(path: Path) -> JSON:
     try:
         content = parse_yaml(path.read_bytes(), path)
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}; parameter files lie in {home() / 'params'}") from error
+        raise UserError(
+            f"cannot read {path}: {error.strerror}; parameter files lie in {home() / 'params'}"
+        ) from error
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         seen = "nothing" if content is None else f"a {type(content).__name__}"
-        raise UserError(f"{path} holds {seen}: it must hold `name: value` lines, such as `num_examples: 20`")
+        raise UserError(
+            f"{path} holds {seen}: it must hold `name: value` lines, such as `num_examples: 20`"
+        )
     return content
 
 
@@ -530,7 +580,7 @@ def read_site(path: Path | None = None) -> Site:
     return Site() if path is None and not default.exists() else read_keys(Site, path or default)
 
 
-# --- the mapping of a model -------------------------------------------------------------------------------------------
+# --- the mapping of a model -----------------------------------------------------------------------
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -538,29 +588,40 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 def read_spec(spec: str | Spec) -> JSON:
     """The checked mapping of a model, with `name` and `engine` set and `base` merged in.
 
-    A string is a file `params/models/<name>.yaml`, a path to such a file or to a model folder, a reader (`perfect`, `mute`,
-    `floor-copy`, `floor-frequent`, `reader-<tokens>` for any window), or a hub id `org/name`, in this order. A mapping may
-    name a `base` and say what differs; without a `name` such a variant is named after what differs.
+    A string is a file `params/models/<name>.yaml`, a path to such a file or to a model folder, a
+    reader (`perfect`, `mute`, `floor-copy`, `floor-frequent`, `reader-<tokens>` for any window), or
+    a hub id `org/name`, in this order. A mapping may name a `base` and say what differs; without a
+    `name` such a variant is named after what differs.
     """
     try:
         full = _expand(spec, ())
     except RecursionError:
-        raise UserError(f"model {spec}: the mapping is its own base; name another model as its `base`") from None
+        raise UserError(
+            f"model {spec}: the mapping is its own base; name another model as its `base`"
+        ) from None
     checked = check_spec(full, str(full.get("name") or full.get("path", "of a mapping")))
     engine, needed = checked["engine"], "entry" if checked["engine"] == "function" else "path"
     if engine != "reader" and needed not in checked:
-        raise UserError(f"model {checked['name']}: `{needed}` is missing; it takes {takes(engine, needed)}")
+        raise UserError(
+            f"model {checked['name']}: `{needed}` is missing; it takes {takes(engine, needed)}"
+        )
     return checked
 
 
 def check_spec(spec: Spec, who: str) -> JSON:
     """A mapping without a base, checked, with `engine` and `name` set."""
-    engine = spec.get("engine") or next((engine for key, engine in _ENGINE_OF.items() if key in spec), None)
+    engine = spec.get("engine") or next(
+        (engine for key, engine in _ENGINE_OF.items() if key in spec), None
+    )
     if engine is None:
-        raise UserError(f"model {who}: nothing says who answers: give one of path, entry, window or engine")
+        raise UserError(
+            f"model {who}: nothing says who answers: give one of path, entry, window or engine"
+        )
     if str(engine) not in ENGINE_KEYS:
         raise unknown(f"engine of the model {who}", engine, ENGINE_KEYS)
-    checked = check(ENGINE_KEYS[engine], spec, f"model {who}: ", f"key of the model {who} (engine {engine})")
+    checked = check(
+        ENGINE_KEYS[engine], spec, f"model {who}: ", f"key of the model {who} (engine {engine})"
+    )
     values = {"engine": engine} | checked.model_dump(by_alias=True, exclude_unset=True)
     return values | {"name": _name(values)}
 
@@ -577,7 +638,8 @@ def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
         return _merge(spec, files)
     if not isinstance(spec, str):
         raise UserError(
-            f"a model is a name, a path, a hub id or a mapping (several stand in `models`); seen: {shortened(spec)}; a "
+            "a model is a name, a path, a hub id or a mapping (several stand in `models`); seen: "
+            f"{shortened(spec)}; a "
             "function or a loaded checkpoint becomes a model by rulerkit.model(it, name=...)"
         )
     listed = home() / "params" / "models" / f"{spec}.yaml"
@@ -598,16 +660,24 @@ def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
 def _from_file(path: Path, files: tuple[Path, ...]) -> JSON:
     """What stands under the only key of a model file."""
     if path in files:
-        raise UserError(f"model file {path}: it is its own base, through {' -> '.join(p.name for p in (*files, path))}")
+        raise UserError(
+            f"model file {path}: it is its own base, through "
+            f"{' -> '.join(p.name for p in (*files, path))}"
+        )
     content = read_yaml(path)
     if list(content) != ["model"]:
-        raise UserError(f"model file {path}: it holds one key, `model:` (a name, or a mapping), and nothing else")
+        raise UserError(
+            f"model file {path}: it holds one key, `model:` (a name, or a mapping), and nothing "
+            "else"
+        )
     return _expand(content["model"], (*files, path))
 
 
 def _merge(spec: Spec, files: tuple[Path, ...]) -> JSON:
     """A mapping over its `base`; `null` takes a key of the base away."""
-    known = dict.fromkeys(["base", *(key for kind in ENGINE_KEYS.values() for key in keys_of(kind))])
+    known = dict.fromkeys(
+        ["base", *(key for kind in ENGINE_KEYS.values() for key in keys_of(kind))]
+    )
     for key in spec:
         if key not in known:
             raise unknown("key of a model", key, known)
@@ -615,10 +685,18 @@ def _merge(spec: Spec, files: tuple[Path, ...]) -> JSON:
     base = _expand(given.pop("base"), files) if "base" in given else {}
     if base and "name" not in given:
         if any(given.get(key) not in (None, base.get(key)) for key in ("path", "entry", "window")):
-            for key in ("name", "label", "slug"):  # this is another model, not a variant of its base
+            for key in (
+                "name",
+                "label",
+                "slug",
+            ):  # this is another model, not a variant of its base
                 base.pop(key, None)
         else:
-            differs = {key: value for key, value in given.items() if key not in UNNAMED_KEYS and value != base.get(key)}
+            differs = {
+                key: value
+                for key, value in given.items()
+                if key not in UNNAMED_KEYS and value != base.get(key)
+            }
             base["name"] = check_spec(base, str(spec["base"]))["name"] + _suffix(differs)
             if differs:
                 base.pop("label", None)
@@ -651,7 +729,8 @@ def _name(spec: Spec) -> str:
         raise UserError(f"the model of {spec.get('entry', 'a function')} needs a name: add `name:`")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise UserError(
-            f"model name {name!r} cannot name a folder: give a `name:` of letters, digits, '.', '_' and '-' "
+            f"model name {name!r} cannot name a folder: give a `name:` of letters, digits, '.', "
+            "'_' and '-' "
             "that begins with a letter or digit"
         )
     return name

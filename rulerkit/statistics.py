@@ -1,19 +1,22 @@
-"""One estimator for every number that the kit shows: a weighted sum of cells' mean scores, with its interval.
+"""One estimator for every number that the kit shows: a weighted sum of cells' mean scores, with its
+interval.
 
-A cell's mean, the mean over tasks and lengths, a difference between two models, lengths or tasks: each is a sum of cells'
-means with weights. Example i of a task asks the same at every length and of every model, so its weighted scores are added
-up first, example by example; different tasks ask different things and are independent. The positive sums are *gains*, the
-negative ones *losses*. Each side gets Wilson's score interval with the variance that was seen, and the two intervals are
-joined by the rule of Newcombe (1998, "MOVER"), with the correlation that was seen. For one right-or-wrong cell this is Wilson's
-interval, for two of different tasks Newcombe's.
+A cell's mean, the mean over tasks and lengths, a difference between two models, lengths or tasks:
+each is a sum of cells' means with weights. Example i of a task asks the same at every length and of
+every model, so its weighted scores are added up first, example by example; different tasks ask
+different things and are independent. The positive sums are *gains*, the negative ones *losses*.
+Each side gets Wilson's score interval with the variance that was seen, and the two intervals are
+joined by the rule of Newcombe (1998, "MOVER"), with the correlation that was seen. For one
+right-or-wrong cell this is Wilson's interval, for two of different tasks Newcombe's.
 
-Few errors show little of the variance, so it is drawn towards that of right-or-wrong scores, with the weight of a quarter of an
-error. One pseudo-example in each task, right with the side's mean probability in each cell, keeps a task without any error
-from counting as certain. No interval has zero width. `benchmarks/coverage.py` measures the coverage: 92.4 to 98.7 % where
-the errors or flips expected are more than one or two, above that where they are fewer.
+Few errors show little of the variance, so it is drawn towards that of right-or-wrong scores, with
+the weight of a quarter of an error. One pseudo-example in each task, right with the side's mean
+probability in each cell, keeps a task without any error from counting as certain. No interval has
+zero width. `benchmarks/coverage.py` measures the coverage: 92.4 to 98.7 % where the errors or flips
+expected are more than one or two, above that where they are fewer.
 
-The interval is about the examples that could have been drawn. Questions that share an article (`groups`) are drawn together,
-so their deviations are added up before they are squared.
+The interval is about the examples that could have been drawn. Questions that share an article
+(`groups`) are drawn together, so their deviations are added up before they are squared.
 """
 
 import math
@@ -35,8 +38,9 @@ _DIGITS = 12  # a mean of full scores is 1, not 0.9999999999999997
 
 
 class WeightedCell(NamedTuple):
-    """A cell of a weighted sum. `scores` (0..1) are by example index, NaN where an example has no answer; the cells of one
-    task are paired by index. `groups` numbers what examples share, such as an article; None where they share nothing."""
+    """A cell of a weighted sum. `scores` (0..1) are by example index, NaN where an example has no
+    answer; the cells of one task are paired by index. `groups` numbers what examples share, such as
+    an article; None where they share nothing."""
 
     weight: float
     task: str
@@ -65,19 +69,25 @@ def critical_value(confidence: float) -> float:
 
 
 def wilson(share: float, num_examples: float, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson's score interval of a share (0..1) seen on a number of examples; never of zero width."""
+    """Wilson's score interval of a share (0..1) seen on a number of examples; never of zero
+    width."""
     z = critical_value(confidence)
     shrink = 1 + z * z / num_examples
     centre = (share + z * z / (2 * num_examples)) / shrink
-    half = z * math.sqrt(share * (1 - share) / num_examples + (z / (2 * num_examples)) ** 2) / shrink
+    half = (
+        z * math.sqrt(share * (1 - share) / num_examples + (z / (2 * num_examples)) ** 2) / shrink
+    )
     return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))
 
 
-def weighted_sum(cells: Iterable[WeightedCell], confidence: float = 0.95, times: float = 1.0) -> Estimate:
-    """The sum of weight times mean score over cells, with its interval. Every cell needs at least one score.
+def weighted_sum(
+    cells: Iterable[WeightedCell], confidence: float = 0.95, times: float = 1.0
+) -> Estimate:
+    """The sum of weight times mean score over cells, with its interval. Every cell needs at least
+    one score.
 
-    For a mean over cells the weights add up to 1; for a difference they add up to 0. `times` gives the interval that so
-    many times as many examples with the same scores would have.
+    For a mean over cells the weights add up to 1; for a difference they add up to 0. `times` gives
+    the interval that so many times as many examples with the same scores would have.
     """
     tasks = [_Task(members) for members in _by_task(cells)]
     gains, losses = _Side(tasks, positive=True), _Side(tasks, positive=False)
@@ -95,9 +105,11 @@ def weighted_sum(cells: Iterable[WeightedCell], confidence: float = 0.95, times:
 
 
 def no_difference_z(cells: Iterable[WeightedCell]) -> float:
-    """How many standard errors a difference is from 0 if each example's difference was as likely up as down.
+    """How many standard errors a difference is from 0 if each example's difference was as likely up
+    as down.
 
-    For right-or-wrong scores of one pair of cells this is McNemar's statistic. 0 where nothing differs.
+    For right-or-wrong scores of one pair of cells this is McNemar's statistic. 0 where nothing
+    differs.
     """
     tasks = [_Task(members) for members in _by_task(cells)]
     value = sum(float(task.sums.mean()) for task in tasks)
@@ -106,12 +118,14 @@ def no_difference_z(cells: Iterable[WeightedCell]) -> float:
 
 
 def no_difference_p(cells: Iterable[WeightedCell]) -> float:
-    """The one-sided p-value of a loss: the chance of a `no_difference_z` as low if there was no difference."""
+    """The one-sided p-value of a loss: the chance of a `no_difference_z` as low if there was no
+    difference."""
     return NormalDist().cdf(no_difference_z(cells))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted by Holm's method: those below 0.05 keep the chance of any false alarm below 5 %."""
+    """p-values adjusted by Holm's method: those below 0.05 keep the chance of any false alarm below
+    5 %."""
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     adjusted, largest = [0.0] * len(p_values), 0.0
     for rank, i in enumerate(order):
@@ -148,7 +162,10 @@ class _Task:
         factor = asked.shape[1] / asked.sum(axis=1, keepdims=True)
         self.sums = (weights * (means + factor * np.where(asked, scores - means, 0.0))).sum(axis=0)
         self.weights = weights[:, 0]
-        groups = next((cell.groups for cell in cells if cell.groups is not None and len(cell.groups) == size), None)
+        groups = next(
+            (cell.groups for cell in cells if cell.groups is not None and len(cell.groups) == size),
+            None,
+        )
         self.groups = None if groups is None else groups[some]
 
     def side(self, positive: bool) -> "tuple[Floats, Floats]":
@@ -161,7 +178,8 @@ class _Task:
         return sign * self.sums if one_sided else np.maximum(sign * self.sums, 0.0), weights
 
     def squares(self, deviations: "Floats") -> float:
-        """The sum of squared deviations; of those that share a group, of their sum where that is greater."""
+        """The sum of squared deviations; of those that share a group, of their sum where that is
+        greater."""
         squares = float((deviations**2).sum())
         if self.groups is None:
             return squares
@@ -184,7 +202,9 @@ class _Side:
         self.mean = self.variance = without_spread = 0.0
         if not self.span:
             return
-        self.mean = min(1.0, max(0.0, sum(float(values.mean()) for _, values, _ in sides) / self.span))
+        self.mean = min(
+            1.0, max(0.0, sum(float(values.mean()) for _, values, _ in sides) / self.span)
+        )
         for task, values, weights in sides:
             n, k = values.size, PSEUDO_EXAMPLES
             span, squares = float(weights.sum()), float((weights**2).sum())
@@ -202,7 +222,8 @@ class _Side:
             self.num_examples = self.span**2 * self.mean * (1 - self.mean) / self.variance
 
     def interval(self, confidence: float, times: float) -> Estimate:
-        """Wilson's, as if so many right-or-wrong examples had been seen as give the variance that was seen."""
+        """Wilson's, as if so many right-or-wrong examples had been seen as give the variance that
+        was seen."""
         if not self.span:
             return Estimate(0.0, 0.0, 0.0)
         low, high = wilson(self.mean, times * self.num_examples, confidence)

@@ -1,7 +1,9 @@
-"""Studies: what is asked of which models, read from YAML files, papermill or a notebook's first cells and checked once.
+"""Studies: what is asked of which models, read from YAML files, papermill or a notebook's first
+cells and checked once.
 
-Top-level keys are notebook parameters, as papermill takes them with `-f`; several files compose, later ones win. A model
-file holds one key, `model:`. Unknown keys, and strings where lists belong, are errors.
+Top-level keys are notebook parameters, as papermill takes them with `-f`; several files compose,
+later ones win. A model file holds one key, `model:`. Unknown keys, and strings where lists belong,
+are errors.
 """
 
 import ast
@@ -46,15 +48,20 @@ class Study:
     protocol: str
     outputs: Path
     repeat: int = 1
-    """How many times each model answers everything; a greedy model that is batched need not say the same twice."""
+    """How many times each model answers everything; a greedy model that is batched need not say the
+    same twice."""
     max_failures: float = 0
-    """How many examples of a cell, as a share below 1 or a number, may fail so that a mean is taken over the rest."""
+    """How many examples of a cell, as a share below 1 or a number, may fail so that a mean is taken
+    over the rest."""
 
     @property
     def folders(self) -> list[Path]:
         """Where the predictions of each repetition lie: `<run>`, `<run>-repeat2`, ..."""
         first = self.predictions
-        return [first, *(first.with_name(f"{first.name}-repeat{i}") for i in range(2, self.repeat + 1))]
+        return [
+            first,
+            *(first.with_name(f"{first.name}-repeat{i}") for i in range(2, self.repeat + 1)),
+        ]
 
     @property
     def predictions(self) -> Path:
@@ -62,9 +69,17 @@ class Study:
         return self.outputs / "predictions" / self.run
 
     def cells(self) -> Iterator[tuple[str, Path, Task, int]]:
-        """Every cell that the study asks for: the model's name, the file of its answers, its task and length."""
-        for length, folder, model, asked in product(self.lengths, self.folders, self.models, self.tasks):
-            yield name_of(model), cell_file(folder, name_of(model), asked.name, length), asked, length
+        """Every cell that the study asks for: the model's name, the file of its answers, its task
+        and length."""
+        for length, folder, model, asked in product(
+            self.lengths, self.folders, self.models, self.tasks
+        ):
+            yield (
+                name_of(model),
+                cell_file(folder, name_of(model), asked.name, length),
+                asked,
+                length,
+            )
 
     @cached_property
     def title(self) -> str:
@@ -73,7 +88,8 @@ class Study:
         return joined if len(joined) <= _LONGEST_TITLE else f"{joined[: _LONGEST_TITLE - 4]}+etc"
 
     def save_table(self, table: "str | pd.DataFrame", name: str = "", suffix: str = ".md") -> Path:
-        """Write a table, a DataFrame as CSV without its index; the file is named after the models it shows, and `name`."""
+        """Write a table, a DataFrame as CSV without its index; the file is named after the models
+        it shows, and `name`."""
         text, suffix = (table, suffix) if isinstance(table, str) else (csv_text(table), ".csv")
         path = self._place("tables", name, suffix)
         try:
@@ -103,28 +119,42 @@ class Study:
 def study(source: Mapping[str, Any] | None = None, notebook: str = "", **parameters: Any) -> Study:
     """The study that parameters describe.
 
-    `source` is a notebook's `globals()` or a dict of parameters; `parameters` win over it. In a notebook only known
-    names are read, and what papermill injected beside them is an error that lists the known ones.
+    `source` is a notebook's `globals()` or a dict of parameters; `parameters` win over it. In a
+    notebook only known names are read, and what papermill injected beside them is an error that
+    lists the known ones.
     """
     source = source or {}
-    in_notebook = "In" in source and "get_ipython" in source  # its globals hold much that is no parameter
+    in_notebook = (
+        "In" in source and "get_ipython" in source
+    )  # its globals hold much that is no parameter
     _check_names([*(_injected(source["In"]) if in_notebook else source), *parameters])
-    given = {name: value for name, value in {**source, **parameters}.items() if name in Parameters.model_fields}
+    given = {
+        name: value
+        for name, value in {**source, **parameters}.items()
+        if name in Parameters.model_fields
+    }
     values = check(Parameters, given)
-    models = expand(values.models) if values.models else [] if values.model is None else [values.model]
-    tasks = [_asked_task(spec, values).with_corpora(values.corpora) for spec in values.tasks or THIRTEEN]
+    models = (
+        expand(values.models) if values.models else [] if values.model is None else [values.model]
+    )
+    tasks = [
+        _asked_task(spec, values).with_corpora(values.corpora) for spec in values.tasks or THIRTEEN
+    ]
     return Study(
         notebook=notebook,
         models=_checked_models(models),
         tasks=tuple({task.name: task for task in tasks}.values()),
         lengths=tuple(sorted(set(values.lengths))),
         outputs=resolve(values.outputs),
-        **values.model_dump(include={"num_examples", "seed", "run", "corpora", "protocol", "repeat", "max_failures"}),
+        **values.model_dump(
+            include={"num_examples", "seed", "run", "corpora", "protocol", "repeat", "max_failures"}
+        ),
     )
 
 
 def _asked_task(spec: Any, values: Parameters) -> Task:
-    """A task under the study's protocol. Its own edition must be that of the protocol, or the study's `edition`."""
+    """A task under the study's protocol. Its own edition must be that of the protocol, or the
+    study's `edition`."""
     edition = values.edition or PROTOCOLS[values.protocol]
     if isinstance(spec, Task):
         asked = replace(spec, protocol=values.protocol)
@@ -133,10 +163,14 @@ def _asked_task(spec: Any, values: Parameters) -> Task:
     else:
         asked = task(spec, values.protocol, values.edition)
     if asked.edition != edition:
-        other = next(protocol for protocol, its_edition in PROTOCOLS.items() if its_edition == asked.edition)
+        other = next(
+            protocol for protocol, its_edition in PROTOCOLS.items() if its_edition == asked.edition
+        )
         raise UserError(
-            f"the task {asked.name} has edition {asked.edition}, the study {edition} (protocol {values.protocol}): one study "
-            f"has one edition; set `edition: {asked.edition}` or `protocol: {other}` for all its tasks, or leave the "
+            f"the task {asked.name} has edition {asked.edition}, the study {edition} (protocol "
+            f"{values.protocol}): one study "
+            f"has one edition; set `edition: {asked.edition}` or `protocol: {other}` for all its "
+            "tasks, or leave the "
             "task's edition out"
         )
     return asked
@@ -144,10 +178,15 @@ def _asked_task(spec: Any, values: Parameters) -> Task:
 
 def _checked_models(specs: list[Any]) -> tuple[dict[str, Any] | Model, ...]:
     """Checked specs, and models that were made in Python; each has another name."""
-    models = [read_spec(s) if isinstance(s, str | Mapping) or not isinstance(s, Model) else s for s in specs]
+    models = [
+        read_spec(s) if isinstance(s, str | Mapping) or not isinstance(s, Model) else s
+        for s in specs
+    ]
     names = [name_of(model) for model in models]
     if repeated := {name for name in names if names.count(name) > 1}:
-        raise UserError(f"models: {', '.join(sorted(repeated))} stands there twice: give each another `name:`")
+        raise UserError(
+            f"models: {', '.join(sorted(repeated))} stands there twice: give each another `name:`"
+        )
     return tuple(models)
 
 
@@ -162,18 +201,27 @@ def load_files(files: Iterable[str | Path]) -> dict[str, Any]:
 
 
 def expand(models: Iterable[Any]) -> list[Any]:
-    """Names, paths and mappings of models, with each glob (`checkpoints/*`) replaced by the paths that it matches."""
+    """Names, paths and mappings of models, with each glob (`checkpoints/*`) replaced by the paths
+    that it matches."""
     specs: list[Any] = []
     for spec in models:
-        found = sorted(glob(str(resolve(spec)))) if isinstance(spec, str) and re.search(r"[*?\[]", spec) else [spec]
+        found = (
+            sorted(glob(str(resolve(spec))))
+            if isinstance(spec, str) and re.search(r"[*?\[]", spec)
+            else [spec]
+        )
         if not found:
-            raise UserError(f"models: nothing matches {spec!r} below {home()}; give a name, a path or another pattern")
+            raise UserError(
+                f"models: nothing matches {spec!r} below {home()}; give a name, a path or another "
+                "pattern"
+            )
         specs += found
     return specs
 
 
 def known_names() -> list[str]:
-    """The parameters that some notebook or `evaluate` knows: those of `settings` and of all notebooks here."""
+    """The parameters that some notebook or `evaluate` knows: those of `settings` and of all
+    notebooks here."""
     names = dict.fromkeys(Parameters.model_fields)
     for path in sorted((home() / "notebooks").glob("*.ipynb")):
         names |= dict.fromkeys(notebook_parameters(path))
@@ -187,18 +235,25 @@ def read_notebook(path: Path) -> list[dict[str, Any]]:
         for cell in cells:
             _ = cell["cell_type"], "".join(cell["source"]), cell.get("metadata", {}).get("tags", [])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is no notebook: {error}; repair it, or move it out of {path.parent}") from error
+        raise UserError(
+            f"{path} is no notebook: {error}; repair it, or move it out of {path.parent}"
+        ) from error
     return cells
 
 
 def notebook_parameters(path: Path) -> list[str]:
     """The names that the cell tagged `parameters` of a notebook sets."""
-    tagged = [cell for cell in read_notebook(path) if "parameters" in cell.get("metadata", {}).get("tags", [])]
+    tagged = [
+        cell
+        for cell in read_notebook(path)
+        if "parameters" in cell.get("metadata", {}).get("tags", [])
+    ]
     try:
         return [name for cell in tagged for name in _assigned("".join(cell["source"]))]
     except SyntaxError as error:
         raise UserError(
-            f"{path}: the cell tagged `parameters` must hold `name = value` lines: line {error.lineno}: {error.msg}"
+            f"{path}: the cell tagged `parameters` must hold `name = value` lines: line "
+            f"{error.lineno}: {error.msg}"
         ) from error
 
 
@@ -210,14 +265,21 @@ def _check_names(names: Iterable[str], where: str = "") -> None:
 
 
 def _injected(cells: list[str]) -> list[str]:
-    """The names that papermill set: those of the executed cells that it marks with `# Parameters`."""
+    """The names that papermill set: those of the executed cells that it marks with `#
+    Parameters`."""
     return [name for cell in cells if cell.startswith("# Parameters\n") for name in _assigned(cell)]
 
 
 def _assigned(source: str) -> list[str]:
     """The names that lines such as `a = 1` and `a: int = 1` set."""
-    lines = [node for node in ast.parse(source).body if isinstance(node, ast.Assign | ast.AnnAssign)]
-    targets = [t for node in lines for t in (node.targets if isinstance(node, ast.Assign) else [node.target])]
+    lines = [
+        node for node in ast.parse(source).body if isinstance(node, ast.Assign | ast.AnnAssign)
+    ]
+    targets = [
+        t
+        for node in lines
+        for t in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    ]
     return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
@@ -227,4 +289,6 @@ def name_of(model: Any) -> str:
 
 
 def _unwritable(path: Path, error: OSError) -> UserError:
-    return UserError(f"cannot write {path}: {error.strerror}; choose another folder with `outputs:`")
+    return UserError(
+        f"cannot write {path}: {error.strerror}; choose another folder with `outputs:`"
+    )

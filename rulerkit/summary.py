@@ -1,7 +1,8 @@
-"""Tables of scores: each cell, each length, each model, with intervals, and nothing averaged over what is missing.
+"""Tables of scores: each cell, each length, each model, with intervals, and nothing averaged over
+what is missing.
 
-Scores are multiplied by 100 here, and only here: rows hold 0..1, everything below holds percent. Every interval is
-`statistics.weighted_sum`'s.
+Scores are multiplied by 100 here, and only here: rows hold 0..1, everything below holds percent.
+Every interval is `statistics.weighted_sum`'s.
 """
 
 import re
@@ -41,17 +42,19 @@ Key = tuple[str, int]
 class Summary:
     """Four tidy tables of percents.
 
-    `cells`: a row per run, model, task and length. Columns run, model, label, aligned, claimed_length, task, category,
-    length, score, low, high, strict, exact, floor (the better of two answers without reading; NaN where it was not
-    recorded), n, wanted, empty, cut_off, cut_thought, refused (numbers of answers),
-    stand_in, complete, failed (number of requests), have ('300/500' where incomplete, else ''), rest ('498/500, 2 failed'
-    where the mean is over the rest, as `max_failures` allows, else ''), engine, seed, prompt_version, tokenizer, template,
-    note. Where a cell is incomplete its scores are NaN.
-    `lengths`: a row per model, category ('all', 'niah', 'vt', 'aggregation', 'qa') and length: score (mean over the
-    category's tasks), low, high, tasks, n (smallest of its cells), complete, have, stand_in.
-    `models`: a row per model and category: tasks, avg, avg_low, avg_high, wavg_inc, wavg_inc_low, wavg_inc_high,
-    wavg_dec, wavg_dec_low, wavg_dec_high, effective_length and effective_set (text, '' where the tasks are not the
-    benchmark's), threshold, rank_inc, rank_dec (among models of the same alignment), complete, stand_in.
+    `cells`: a row per run, model, task and length. Columns run, model, label, aligned,
+    claimed_length, task, category, length, score, low, high, strict, exact, floor (the better of
+    two answers without reading; NaN where it was not recorded), n, wanted, empty, cut_off,
+    cut_thought, refused (numbers of answers), stand_in, complete, failed (number of requests), have
+    ('300/500' where incomplete, else ''), rest ('498/500, 2 failed' where the mean is over the
+    rest, as `max_failures` allows, else ''), engine, seed, prompt_version, tokenizer, template,
+    note. Where a cell is incomplete its scores are NaN. `lengths`: a row per model, category
+    ('all', 'niah', 'vt', 'aggregation', 'qa') and length: score (mean over the category's tasks),
+    low, high, tasks, n (smallest of its cells), complete, have, stand_in. `models`: a row per model
+    and category: tasks, avg, avg_low, avg_high, wavg_inc, wavg_inc_low, wavg_inc_high, wavg_dec,
+    wavg_dec_low, wavg_dec_high, effective_length and effective_set (text, '' where the tasks are
+    not the benchmark's), threshold, rank_inc, rank_dec (among models of the same alignment),
+    complete, stand_in.
     """
 
     cells: "pd.DataFrame"
@@ -61,7 +64,8 @@ class Summary:
 
 
 class Averages(NamedTuple):
-    """Over lengths from the shortest to the longest: plain, weights 1, 2, 3, ... and weights ..., 3, 2, 1."""
+    """Over lengths from the shortest to the longest: plain, weights 1, 2, 3, ... and weights ...,
+    3, 2, 1."""
 
     avg: float
     wavg_inc: float
@@ -69,7 +73,8 @@ class Averages(NamedTuple):
 
 
 def length_weights(num_lengths: int) -> "list[Floats]":
-    """The weights of the three averages, each adding up to 1 (for six lengths: 1..6 over 21, Section 4)."""
+    """The weights of the three averages, each adding up to 1 (for six lengths: 1..6 over 21,
+    Section 4)."""
     rising = np.arange(1, num_lengths + 1) / (num_lengths * (num_lengths + 1) / 2)
     return [np.full(num_lengths, 1 / num_lengths), rising, rising[::-1]]
 
@@ -94,12 +99,13 @@ def summarize(
 ) -> Summary:
     """Summarize the rows of `score` over a grid of tasks, lengths and examples.
 
-    Without `tasks`, means are over the benchmark's thirteen and other tasks stand in `cells` only; with them, over
-    those given. `lengths` are those given, else all that any model has; `num_examples` the first so many, else as
-    many as each cell was to have. What the grid lacks is shown as missing and no mean is taken over the rest. Cells
-    without a row show how many requests failed, if `scores.attrs["empty_cells"]` has them, as `score` sets it. A model
-    that answered several times (`repeat`) is one model: see `merge_repetitions`.
-    Raises UserError if there is nothing to summarize.
+    Without `tasks`, means are over the benchmark's thirteen and other tasks stand in `cells` only;
+    with them, over those given. `lengths` are those given, else all that any model has;
+    `num_examples` the first so many, else as many as each cell was to have. What the grid lacks is
+    shown as missing and no mean is taken over the rest. Cells without a row show how many requests
+    failed, if `scores.attrs["empty_cells"]` has them, as `score` sets it. A model that answered
+    several times (`repeat`) is one model: see `merge_repetitions`. Raises UserError if there is
+    nothing to summarize.
     """
     if num_examples is not None:
         scores = scores[scores["index"] < num_examples]
@@ -110,25 +116,44 @@ def summarize(
     failed_cells = _failed_cells(scores)
     if scores.empty:
         failed_requests = sum(cell["failed"] for cell in failed_cells)
-        also = f" ({failed_requests} requests failed: see *.failures.jsonl)" if failed_requests else ""
+        also = (
+            f" ({failed_requests} requests failed: see *.failures.jsonl)" if failed_requests else ""
+        )
         raise UserError(
-            f"nothing to summarize: no scored example is among the tasks, lengths and examples asked for{also}; "
+            "nothing to summarize: no scored example is among the tasks, lengths and examples "
+            f"asked for{also}; "
             "evaluate first, or ask for what the predictions hold"
         )
     scores = merge_repetitions(scores)
-    grid = sorted(set(lengths) if lengths is not None else {int(n) for n in scores["length"].unique()})
-    categories = dict(scores[["task", "category"]].drop_duplicates("task").itertuples(index=False, name=None))
+    grid = sorted(
+        set(lengths) if lengths is not None else {int(n) for n in scores["length"].unique()}
+    )
+    categories = dict(
+        scores[["task", "category"]].drop_duplicates("task").itertuples(index=False, name=None)
+    )
     averaged = list(dict.fromkeys(tasks or scoring.THIRTEEN))
-    shown = list(tasks) if tasks is not None else [task for task in scoring.THIRTEEN if task in categories]
+    shown = (
+        list(tasks)
+        if tasks is not None
+        else [task for task in scoring.THIRTEEN if task in categories]
+    )
     shown += [task for task in categories if task not in shown]
     present = set(categories)
-    categories |= {task: scoring.category(task) for task in [*averaged, *shown] if task not in present}
+    categories |= {
+        task: scoring.category(task) for task in [*averaged, *shown] if task not in present
+    }
     cells: list[dict[str, Any]] = []
     means: list[dict[str, Any]] = []
     models: list[dict[str, Any]] = []
     for (run, name), rows in scores.groupby(KEYS, sort=False):
-        failed = {(c["task"], c["length"]): c for c in failed_cells if c["model"] == name and c["run"] == run}
-        model = _Model(rows, failed, {task: categories[task] for task in shown}, grid, num_examples, confidence)
+        failed = {
+            (c["task"], c["length"]): c
+            for c in failed_cells
+            if c["model"] == name and c["run"] == run
+        }
+        model = _Model(
+            rows, failed, {task: categories[task] for task in shown}, grid, num_examples, confidence
+        )
         cells += model.rows.values()
         for category in CATEGORIES:
             members = [task for task in averaged if category in ("all", categories[task])]
@@ -138,29 +163,40 @@ def summarize(
                 models.append(group.model_row())
     import pandas as pd
 
-    return Summary(pd.DataFrame(cells), pd.DataFrame(means), _ranked(pd.DataFrame(models)), confidence)
+    return Summary(
+        pd.DataFrame(cells), pd.DataFrame(means), _ranked(pd.DataFrame(models)), confidence
+    )
 
 
 def _failed_cells(scores: "pd.DataFrame") -> list[dict[str, Any]]:
-    """The cells without a row whose requests failed; those of a repetition belong to the run that it repeats."""
+    """The cells without a row whose requests failed; those of a repetition belong to the run that
+    it repeats."""
     models = set(scores[KEYS].drop_duplicates().itertuples(index=False, name=None))
     found = []
     for cell in scores.attrs.get("empty_cells", ()):
         run = base_run(cell["run"])
-        found += [{**cell, "run": run if (run, cell["model"]) in models else cell["run"]}] if cell["failed"] else []
+        found += (
+            [{**cell, "run": run if (run, cell["model"]) in models else cell["run"]}]
+            if cell["failed"]
+            else []
+        )
     return found
 
 
 def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
-    """The rows of `score` with the runs `R-repeat2`, `R-repeat3`, ... of a model merged into its run `R`.
+    """The rows of `score` with the runs `R-repeat2`, `R-repeat3`, ... of a model merged into its
+    run `R`.
 
-    An example's score is the mean over its repetitions, so that an interval over examples holds both kinds of noise:
-    that of the examples and that of the repetitions. `empty`, `cut_off`, `cut_thought` and `refused` are added up. An
-    example without an answer in one of the repetitions is left out.
+    An example's score is the mean over its repetitions, so that an interval over examples holds
+    both kinds of noise: that of the examples and that of the repetitions. `empty`, `cut_off`,
+    `cut_thought` and `refused` are added up. An example without an answer in one of the repetitions
+    is left out.
     """
     names = set(scores[KEYS].drop_duplicates().itertuples(index=False, name=None))
     first = {(run, model): base_run(run) for run, model in names}
-    merged = {name: run for name, run in first.items() if run != name[0] and (run, name[1]) in names}
+    merged = {
+        name: run for name, run in first.items() if run != name[0] and (run, name[1]) in names
+    }
     if not merged:
         return scores
     scores = scores.assign(repetition=scores["run"])
@@ -169,7 +205,9 @@ def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
     repetitions = scores.groupby(KEYS)["repetition"].transform("nunique")
     keys = [*KEYS, "task", "length", "index"]
     rules = dict.fromkeys(scores.columns.difference([*keys, "repetition"]), "first")
-    rules |= dict.fromkeys(["score", "strict", "precision", "exact"], "mean") | dict.fromkeys(COUNTS, "sum")
+    rules |= dict.fromkeys(["score", "strict", "precision", "exact"], "mean") | dict.fromkeys(
+        COUNTS, "sum"
+    )
     answers = scores.groupby(keys)["repetition"].transform("size")
     return scores[answers == repetitions].groupby(keys, sort=False, as_index=False).agg(rules)
 
@@ -186,7 +224,11 @@ def weighted_cells(scores: "pd.DataFrame") -> dict[Key, WeightedCell]:
     """
     positions = scores.groupby(["task", "length"], sort=False).indices
     index, values = scores["index"].to_numpy(dtype=int), scores["score"].to_numpy(dtype=float)
-    groups = scores["group"].factorize()[0] if "group" in scores and scores["group"].notna().any() else None
+    groups = (
+        scores["group"].factorize()[0]
+        if "group" in scores and scores["group"].notna().any()
+        else None
+    )
     cells = {}
     for key, rows in positions.items():
         task, length = cast(Key, key)
@@ -195,14 +237,17 @@ def weighted_cells(scores: "pd.DataFrame") -> dict[Key, WeightedCell]:
         by_index[index[rows]] = values[rows]
         numbers = None
         if groups is not None:
-            numbers = np.arange(size) + len(scores)  # an example without a group is a group of its own
+            numbers = np.arange(size) + len(
+                scores
+            )  # an example without a group is a group of its own
             numbers[index[rows]] = np.where(groups[rows] >= 0, groups[rows], numbers[index[rows]])
         cells[task, length] = WeightedCell(1.0, task, by_index, numbers)
     return cells
 
 
 class _Model:
-    """One model over the grid: `rows` of the table of cells, and the examples' scores of those cells that have some."""
+    """One model over the grid: `rows` of the table of cells, and the examples' scores of those
+    cells that have some."""
 
     def __init__(
         self,
@@ -218,25 +263,39 @@ class _Model:
         self.cells = weighted_cells(scores)
         self.rows: dict[Key, dict[str, Any]] = {}
         columns = {name: scores[name].to_numpy() for name in _CELL_COLUMNS}
-        columns |= {name: scores[name].to_numpy() if name in scores else np.zeros(len(scores)) for name in FAILURES}
+        columns |= {
+            name: scores[name].to_numpy() if name in scores else np.zeros(len(scores))
+            for name in FAILURES
+        }
         positions = scores.groupby(["task", "length"], sort=False).indices
         usual = num_examples or int(scores["wanted"].max())
         for task, length in product(categories, grid):
-            examples = {name: column[positions.get((task, length), [])] for name, column in columns.items()}
+            examples = {
+                name: column[positions.get((task, length), [])] for name, column in columns.items()
+            }
             if not len(examples["score"]) and (failed := failed_cells.get((task, length))):
                 examples |= {name: np.array([failed[name]]) for name in ["wanted", *FAILURES]}
             wanted = num_examples or examples["wanted"].max(initial=0) or usual
             about = {**self.about, "task": task, "category": categories[task], "length": length}
-            self.rows[task, length] = about | self._cell(self.cells.get((task, length)), examples, int(wanted))
+            self.rows[task, length] = about | self._cell(
+                self.cells.get((task, length)), examples, int(wanted)
+            )
 
-    def _cell(self, cell: WeightedCell | None, examples: "dict[str, NDArray[Any]]", wanted: int) -> dict[str, Any]:
+    def _cell(
+        self, cell: WeightedCell | None, examples: "dict[str, NDArray[Any]]", wanted: int
+    ) -> dict[str, Any]:
         n = len(examples["score"])
         failed, refused, allowed = (examples[name].max(initial=0) for name in FAILURES)
-        have = f"{n}/{wanted}" + (f", {failure_counts(int(failed), int(refused))}" if failed else "")
+        have = f"{n}/{wanted}" + (
+            f", {failure_counts(int(failed), int(refused))}" if failed else ""
+        )
         rest = 0 < wanted - n <= min(failed, allowed_failures(allowed, wanted))
         complete = cell is not None and (n >= wanted or bool(rest))
         score = weighted_sum([cell], self.confidence).percent() if cell and complete else MISSING
-        judged = {name: 100 * float(examples[name].mean()) if complete else np.nan for name in ("strict", "exact")}
+        judged = {
+            name: 100 * float(examples[name].mean()) if complete else np.nan
+            for name in ("strict", "exact")
+        }
         return {
             "score": score.value,
             "low": score.low,
@@ -260,7 +319,11 @@ class _Group:
 
     def __init__(self, model: _Model, tasks: list[str], category: str) -> None:
         self.model, self.tasks, self.category, self.grid = model, tasks, category, model.grid
-        rows = [model.rows[task, length] for task, length in product(tasks, model.grid) if (task, length) in model.rows]
+        rows = [
+            model.rows[task, length]
+            for task, length in product(tasks, model.grid)
+            if (task, length) in model.rows
+        ]
         self.about = {**model.about, "category": category, "tasks": len(tasks)}
         self.stand_in = any(row["stand_in"] for row in rows)
         self.begun = [n for n in self.grid if any(row["n"] and row["length"] == n for row in rows)]
@@ -274,14 +337,19 @@ class _Group:
     def _mean(self, weights: Mapping[int, float]) -> Estimate:
         """The mean over the tasks, the lengths weighted; NaN where a cell is incomplete."""
         cells = [
-            (weight / len(self.tasks), self.model.rows.get((task, length)), self.model.cells.get((task, length)))
+            (
+                weight / len(self.tasks),
+                self.model.rows.get((task, length)),
+                self.model.cells.get((task, length)),
+            )
             for length, weight in weights.items()
             for task in self.tasks
         ]
         if not all(row and row["complete"] for _, row, _ in cells):
             return MISSING
         return weighted_sum(
-            [cell._replace(weight=weight) for weight, _, cell in cells if cell], self.model.confidence
+            [cell._replace(weight=weight) for weight, _, cell in cells if cell],
+            self.model.confidence,
         ).percent()
 
     def _length_row(self, length: int) -> dict[str, Any]:
@@ -305,7 +373,9 @@ class _Group:
         if begun < len(self.tasks):
             return f"{begun}/{len(self.tasks)} tasks"
         incomplete = [row for row in cells if not row["complete"]]
-        return min(incomplete, key=lambda row: row["n"] / row["wanted"])["have"] if incomplete else ""
+        return (
+            min(incomplete, key=lambda row: row["n"] / row["wanted"])["have"] if incomplete else ""
+        )
 
     def model_row(self) -> dict[str, Any]:
         values: dict[str, float] = {}
@@ -323,9 +393,12 @@ class _Group:
         }
 
     def _effective(self, threshold: float) -> dict[str, str]:
-        """Thresholds belong to the benchmark's own tasks: for any other set of tasks there is no effective length."""
+        """Thresholds belong to the benchmark's own tasks: for any other set of tasks there is no
+        effective length."""
         benchmark = [t for t in scoring.THIRTEEN if self.category in ("all", scoring.category(t))]
-        if sorted(self.tasks) != sorted(benchmark) or not any(row["complete"] for row in self.length_rows):
+        if sorted(self.tasks) != sorted(benchmark) or not any(
+            row["complete"] for row in self.length_rows
+        ):
             return {"effective_length": "", "effective_set": ""}
         claimed = self.about["claimed_length"]
         scores = {row["length"]: row["score"] for row in self.length_rows}
@@ -337,7 +410,8 @@ class _Group:
 
 
 def _ranked(models: "pd.DataFrame") -> "pd.DataFrame":
-    """Ranks within each category, among chat and among base models apart, as the paper counts them."""
+    """Ranks within each category, among chat and among base models apart, as the paper counts
+    them."""
     for average in ("inc", "dec"):
         values = models.groupby(["category", "aligned"])[f"wavg_{average}"]
         models[f"rank_{average}"] = values.transform(lambda column: ranks(column))
@@ -345,11 +419,14 @@ def _ranked(models: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def rest_notes(cells: "pd.DataFrame") -> list[str]:
-    """A line that names the cells whose mean is over the examples that did not fail; none where there is no such cell."""
+    """A line that names the cells whose mean is over the examples that did not fail; none where
+    there is no such cell."""
     rest = cells[cells["rest"] != ""]
     names = [f"{c.label} {c.task} {c.length} {c.rest}" for c in rest.head(_NAMED).itertuples()]
     more = f" and {len(rest) - _NAMED} cells more" if len(rest) > _NAMED else ""
-    return [f"Means over the rest, as max_failures allows: {'; '.join(names)}{more}."] if names else []
+    return (
+        [f"Means over the rest, as max_failures allows: {'; '.join(names)}{more}."] if names else []
+    )
 
 
 def summary_lengths(summary: Summary) -> list[int]:

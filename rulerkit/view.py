@@ -1,6 +1,8 @@
-"""An example to look at: its pieces in the colours of their roles (as in Table 2 of the paper), long stretches cut short.
+"""An example to look at: its pieces in the colours of their roles (as in Table 2 of the paper),
+long stretches cut short.
 
-`show` makes HTML for a notebook, `to_terminal` text for a terminal; `show_beside` shows our numbers with the paper's.
+`show` makes HTML for a notebook, `to_terminal` text for a terminal; `show_beside` shows our numbers
+with the paper's.
 """
 
 import re
@@ -57,7 +59,8 @@ class Html:
 
 
 class Part(NamedTuple):
-    """What is shown of one piece, or, without a piece, the remark that stands for what is not shown."""
+    """What is shown of one piece, or, without a piece, the remark that stands for what is not
+    shown."""
 
     text: str
     role: str
@@ -65,9 +68,12 @@ class Part(NamedTuple):
 
 
 def parts(example: Example) -> list[list[Part]]:
-    """What is shown of an example: stretches (neighbours of one role, or a list of words) of parts."""
+    """What is shown of an example: stretches (neighbours of one role, or a list of words) of
+    parts."""
     stretches: list[list[Piece]] = []
-    for words, blocks in groupby(example.blocks, key=lambda block: block.role if not block.explode else id(block)):
+    for words, blocks in groupby(
+        example.blocks, key=lambda block: block.role if not block.explode else id(block)
+    ):
         own = list(blocks)
         if not isinstance(words, str):
             own = [piece for block in own if block.explode for piece in block.explode()]
@@ -97,28 +103,39 @@ def show(*examples: Example) -> Html:
 
 
 def to_terminal(example: Example, color: bool = True) -> str:
-    """An example as text, a stretch a line: in ANSI colours, or with its roles in square brackets."""
+    """An example as text, a stretch a line: in ANSI colours, or with its roles in square
+    brackets."""
     head = escape.terminal(f"{example.task}: {_about(example)}")
     tail = escape.terminal(f"references: {', '.join(example.references)}")
     if color:
         legend = " ".join(_ansi(role.replace("_", " "), role) for role in ROLES)
-        body = [legend, "".join(_ansi(part.text, part.role) for stretch in parts(example) for part in stretch)]
+        body = [
+            legend,
+            "".join(_ansi(part.text, part.role) for stretch in parts(example) for part in stretch),
+        ]
     else:
-        body = [escape.terminal("".join(_marked(stretch))).rstrip("\n") for stretch in parts(example)]
+        body = [
+            escape.terminal("".join(_marked(stretch))).rstrip("\n") for stretch in parts(example)
+        ]
     return "\n".join([head, *body, tail]) + "\n"
 
 
 def show_beside(rows: "pd.DataFrame") -> "Styler":
-    """The table of `paper.beside` for a notebook: the paper's rows shaded, and a loud warning over stand-ins."""
+    """The table of `paper.beside` for a notebook: the paper's rows shaded, and a loud warning over
+    stand-ins."""
     columns: list[str | int] = list(rows.columns)
-    shown = rows.set_axis([_TITLES.get(name) or length_name(int(name)) for name in columns], axis="columns")
+    shown = rows.set_axis(
+        [_TITLES.get(name) or length_name(int(name)) for name in columns], axis="columns"
+    )
     styler = table(shown, precision=1, na_rep="–")
     styler = styler.set_properties(["Model", "Source", "Note"], **{"text-align": "left"})
     styler = styler.apply(_shade_paper, axis=1)
     if rows["note"].fillna("").str.contains(STAND_IN_NOTE, regex=False).any():
         warning = "WARNING: OUR ROWS USE STAND-IN CORPORA AND ARE NOT COMPARABLE WITH THE PAPER'S"
         bold = "font-weight: bold; color: #D55E00; text-align: left; caption-side: top"
-        styler = styler.set_caption(warning).set_table_styles([{"selector": "caption", "props": bold}])
+        styler = styler.set_caption(warning).set_table_styles(
+            [{"selector": "caption", "props": bold}]
+        )
     return styler
 
 
@@ -127,7 +144,7 @@ def _shade_paper(row: "pd.Series[str]") -> list[str]:
     return [shade] * len(row)
 
 
-# --- what is shown ----------------------------------------------------------------------------------------------------
+# --- what is shown --------------------------------------------------------------------------------
 
 
 def _shortened(stretch: Sequence[Piece]) -> list[Part]:
@@ -151,7 +168,10 @@ def _shortened(stretch: Sequence[Piece]) -> list[Part]:
             hidden["tokens"] += piece.num_tokens
             hidden[piece.role] += piece.role != "haystack"
         else:
-            start, end = _border(piece.text, max(0, first)), _border(piece.text, min(len(piece.text), last))
+            start, end = (
+                _border(piece.text, max(0, first)),
+                _border(piece.text, min(len(piece.text), last)),
+            )
             whole = start == 0 and end == len(piece.text)
             hidden["tokens"] += round(piece.num_tokens * (end - start) / len(piece.text))
             exact = exact and whole
@@ -186,11 +206,12 @@ def _about(example: Example) -> str:
     )
 
 
-# --- HTML -------------------------------------------------------------------------------------------------------------
+# --- HTML -----------------------------------------------------------------------------------------
 
 
 def _span(inner: str, role: str, title: str = "") -> str:
-    """Tinted so faintly that the theme's own text colour, light or dark, stays readable; a line below says it again."""
+    """Tinted so faintly that the theme's own text colour, light or dark, stays readable; a line
+    below says it again."""
     if role == "haystack":
         return f'<span style="opacity:.8">{inner}</span>'
     red, green, blue = _TINTS[role][0]
@@ -202,7 +223,10 @@ def _html(part: Part, example: Example) -> str:
     if part.piece is None:
         return f'<span style="opacity:.6;font-style:italic">{escape.html(part.text)}</span>'
     piece = part.piece
-    inner = "".join(f"<b>{escape.html(t)}</b>" if bold else escape.html(t) for t, bold in _emphasised(part, example))
+    inner = "".join(
+        f"<b>{escape.html(t)}</b>" if bold else escape.html(t)
+        for t, bold in _emphasised(part, example)
+    )
     what = f"{part.role.replace('_', ' ')}, {piece.num_tokens:,} tokens"
     pair = f": {piece.key} = {piece.value}" if piece.key and piece.value else ""
     return _span(inner, part.role, f' title="{escape.html(what + pair)}"')
@@ -214,27 +238,41 @@ def _emphasised(part: Part, example: Example) -> Iterator[tuple[str, bool]]:
     if piece is None or part.role not in ("needle", "distractor"):
         yield part.text, False
         return
-    strong = [piece.key, piece.value] if piece.value else list(example.references) if part.role == "needle" else []
-    found = "|".join(re.escape(text) for text in sorted({s for s in strong if s}, key=len, reverse=True))
+    strong = (
+        [piece.key, piece.value]
+        if piece.value
+        else list(example.references)
+        if part.role == "needle"
+        else []
+    )
+    found = "|".join(
+        re.escape(text) for text in sorted({s for s in strong if s}, key=len, reverse=True)
+    )
     for i, text in enumerate(re.split(f"({found})", part.text) if found else [part.text]):
         if text:
             yield text, i % 2 == 1
 
 
-# --- terminal ---------------------------------------------------------------------------------------------------------
+# --- terminal -------------------------------------------------------------------------------------
 
 
 def _ansi(text: str, role: str) -> str:
     text = escape.terminal(text)
     if role in ("haystack", "gap"):
         return text if role == "haystack" else f"\x1b[2;3m{text}\x1b[0m"
-    code = f"\x1b[1;38;5;{_TINTS[role][1]}m" if role == "needle" else f"\x1b[38;5;{_TINTS[role][1]}m"
+    code = (
+        f"\x1b[1;38;5;{_TINTS[role][1]}m" if role == "needle" else f"\x1b[38;5;{_TINTS[role][1]}m"
+    )
     return f"{code}{text}\x1b[0m"
 
 
 def _marked(stretch: Sequence[Part]) -> Iterator[str]:
     """A stretch behind its role; parts of another role in braces, as `{needle: 12. word}`."""
-    usual = "haystack" if len(stretch) > 1 and any(p.role == "haystack" for p in stretch) else stretch[0].role
+    usual = (
+        "haystack"
+        if len(stretch) > 1 and any(p.role == "haystack" for p in stretch)
+        else stretch[0].role
+    )
     yield f"[{usual}] "
     for part in stretch:
         yield part.text if part.role in (usual, "gap") else f"{{{part.role}: {part.text.strip()}}} "

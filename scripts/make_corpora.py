@@ -1,10 +1,12 @@
-"""Writes the built-in corpora into rulerkit/data: endless prose, and question answering about invented worlds.
+"""Writes the built-in corpora into rulerkit/data: endless prose, and question answering about
+invented worlds.
 
     python scripts/make_corpora.py
 
-No answer can be known from the real world: people, places, rivers, ships and books are made up of syllables, dates and
-numbers are drawn. Sentence forms and words are the files beside this script and rulerkit/data/fictional.txt. Random choices
-use `random()` alone, whose stream Python keeps from version to version, so every machine writes the same texts.
+No answer can be known from the real world: people, places, rivers, ships and books are made up of
+syllables, dates and numbers are drawn. Sentence forms and words are the files beside this script
+and rulerkit/data/fictional.txt. Random choices use `random()` alone, whose stream Python keeps from
+version to version, so every machine writes the same texts.
 """
 
 import gzip
@@ -19,7 +21,9 @@ from typing import Any, TypeVar
 from rulerkit.corpora.fictional import Relation, relations
 
 T = TypeVar("T")
-Row = tuple[str, tuple[str, ...], tuple[int, ...], tuple[int, ...]]  # question, answers, gold, related
+Row = tuple[
+    str, tuple[str, ...], tuple[int, ...], tuple[int, ...]
+]  # question, answers, gold, related
 Table = tuple[list[str], list[int], list[Row]]  # documents, groups, questions
 
 _ARTICLE = re.compile(r"\b([Aa]) (?=[aeiou])")
@@ -52,7 +56,8 @@ class Dice:
 
 
 class Form:
-    """A sentence with {slots}, each filled from the word list of that name; `{word2}` fills `{word}` a second time."""
+    """A sentence with {slots}, each filled from the word list of that name; `{word2}` fills
+    `{word}` a second time."""
 
     def __init__(self, text: str) -> None:
         self.slots: list[str] = _SLOT.findall(text)
@@ -86,16 +91,24 @@ def listed(line: str) -> list[str]:
 
 
 @cache
-def prose_tables() -> tuple[dict[str, list[Form]], dict[str, Sequence[str]], list[dict[str, Sequence[str]]]]:
-    """Sentence forms by place in the paragraph, the words that any topic uses, and each topic's own words."""
+def prose_tables() -> tuple[
+    dict[str, list[Form]], dict[str, Sequence[str]], list[dict[str, Sequence[str]]]
+]:
+    """Sentence forms by place in the paragraph, the words that any topic uses, and each topic's own
+    words."""
     table = sections("prose.txt")
-    forms = {place: [Form(line) for line in table[place]] for place in ("open", "body", "thought", "close")}
+    forms = {
+        place: [Form(line) for line in table[place]]
+        for place in ("open", "body", "thought", "close")
+    }
     forms["longer"] = [Form(line) for line in _longer(table["body"])]
     shared: dict[str, Sequence[str]] = {name: listed(table[name][0]) for name in _ALTERNATIVES}
     topics: list[dict[str, Sequence[str]]] = []
     for heading, lines in table.items():
         if heading.startswith("topic "):
-            topics.append({name: listed(words) for name, words in (line.split(": ", 1) for line in lines)})
+            topics.append(
+                {name: listed(words) for name, words in (line.split(": ", 1) for line in lines)}
+            )
     return forms, shared, topics
 
 
@@ -110,8 +123,9 @@ def _longer(lines: list[str]) -> Iterator[str]:
 
 
 def prose_essays(seed: str = "prose") -> Iterator[list[str]]:
-    """Essays without end, each a list of sentences (6 to 30 words) on one topic; no sentence comes back for as long as
-    `_MEMORY` sentences. Nothing in them looks like a needle: no digits, no names."""
+    """Essays without end, each a list of sentences (6 to 30 words) on one topic; no sentence comes
+    back for as long as `_MEMORY` sentences. Nothing in them looks like a needle: no digits, no
+    names."""
     dice = Dice(seed)
     forms, shared, topics = prose_tables()
     seen: set[str] = set()
@@ -129,8 +143,11 @@ def prose_essays(seed: str = "prose") -> Iterator[list[str]]:
         yield essay
 
 
-def _paragraph(dice: Dice, forms: dict[str, list[Form]], words: dict[str, Sequence[str]], seen: set[str]) -> list[str]:
-    """An opening, four to eight sentences and often a closing one, about a few of the topic's people and things."""
+def _paragraph(
+    dice: Dice, forms: dict[str, list[Form]], words: dict[str, Sequence[str]], seen: set[str]
+) -> list[str]:
+    """An opening, four to eight sentences and often a closing one, about a few of the topic's
+    people and things."""
     words = words | {"who": dice.some(words["who"], 3), "place": dice.some(words["place"], 3)}
     middle = ("thought", "body", "body", "longer", "longer")
     places = ["open", *(dice.pick(middle) for _ in range(4 + dice.below(5)))]
@@ -148,7 +165,8 @@ def _paragraph(dice: Dice, forms: dict[str, list[Form]], words: dict[str, Sequen
 
 
 def prose_words(at_least: int) -> tuple[list[str], int]:
-    """Whole essays until there are `at_least` words; the words, and the index where the second essay begins."""
+    """Whole essays until there are `at_least` words; the words, and the index where the second
+    essay begins."""
     words: list[str] = []
     restart = 0
     for essay in prose_essays():
@@ -159,17 +177,33 @@ def prose_words(at_least: int) -> tuple[list[str], int]:
     raise AssertionError("the essays have no end")
 
 
-# --- question answering -----------------------------------------------------------------------------------------------
+# --- question answering ---------------------------------------------------------------------------
 
-_KINDS = {"person": "person", "place": "town"}  # what an answer of this type can be asked about in turn
-_MONTHS = listed("January, February, March, April, May, June, July, August, September, October, November, December")
-_ONSETS = listed("b, br, c, d, dr, f, fl, g, gr, h, j, k, l, m, n, p, pr, qu, r, s, sk, st, t, tr, v, w, z")
+_KINDS = {
+    "person": "person",
+    "place": "town",
+}  # what an answer of this type can be asked about in turn
+_MONTHS = listed(
+    "January, February, March, April, May, June, July, August, September, October, November, "
+    "December"
+)
+_ONSETS = listed(
+    "b, br, c, d, dr, f, fl, g, gr, h, j, k, l, m, n, p, pr, qu, r, s, sk, st, t, tr, v, w, z"
+)
 _VOWELS = listed("a, e, i, o, u, ae, ei, ou, y")
-_MIDDLES = listed("l, ld, lm, m, mb, n, nd, nt, r, rd, rk, rm, rv, s, sk, ss, st, t, th, v, z, x, lt, pt, ff, g, k")
+_MIDDLES = listed(
+    "l, ld, lm, m, mb, n, nd, nt, r, rd, rk, rm, rv, s, sk, ss, st, t, th, v, z, x, lt, pt, ff, g, "
+    "k"
+)
 _ENDS = {
     "first": listed("a, o, e, in, en, is, or, an, iel, ek, us, ya"),
-    "last": listed("ak, ane, aro, eck, ell, enko, idge, ik, imar, oth, ovan, ulk, und, uvar, yne, ostin, emet, avray"),
-    "place": listed("aven, holt, mere, stead, gard, wick, burn, ford, dale, mouth, haven, low, combe, ness, vik"),
+    "last": listed(
+        "ak, ane, aro, eck, ell, enko, idge, ik, imar, oth, ovan, ulk, und, uvar, yne, ostin, "
+        "emet, avray"
+    ),
+    "place": listed(
+        "aven, holt, mere, stead, gard, wick, burn, ford, dale, mouth, haven, low, combe, ness, vik"
+    ),
     "name": listed("ava, ela, une, ith, orra, ain, iss, ole, ede, umna"),
     "land": listed("ia, mark, ova, ania, land, esse"),
 }
@@ -184,10 +218,19 @@ class _World:
         self._first_names = [self._word("first") for _ in range(400)]
         self.lands = [self._word("land") for _ in range(60)]
         table = sections("fictional.txt")
-        self._stock = {name: listed(table[name][0]) for name in ("trade", "institution", "ship", "bridge", "book")}
-        self._intros = {h.split()[1]: [Form(f) for f in lines] for h, lines in table.items() if h.startswith("intro ")}
+        self._stock = {
+            name: listed(table[name][0])
+            for name in ("trade", "institution", "ship", "bridge", "book")
+        }
+        self._intros = {
+            h.split()[1]: [Form(f) for f in lines]
+            for h, lines in table.items()
+            if h.startswith("intro ")
+        }
         self._fillers = {
-            h.split()[1]: [Form(f) for f in lines] for h, lines in table.items() if h.startswith("filler ")
+            h.split()[1]: [Form(f) for f in lines]
+            for h, lines in table.items()
+            if h.startswith("filler ")
         }
         self._of_kind: dict[str, list[Relation]] = {}
         for relation in relations():
@@ -195,14 +238,17 @@ class _World:
         self.kinds = list(self._of_kind)
 
     def _word(self, kind: str) -> str:
-        """A new capitalised word that is not the beginning or the end of another, so none is found inside another."""
+        """A new capitalised word that is not the beginning or the end of another, so none is found
+        inside another."""
         pick = self.dice.pick
         while True:
             word = pick(_ONSETS) + pick(_VOWELS) + pick(_MIDDLES)
             if kind != "first" and self.dice.random() < 0.5:
                 word += pick(_VOWELS) + pick(_MIDDLES[:8])
             word += pick(_ENDS[kind])
-            parts = [part for n in range(4, len(word)) for part in (f"{word[:n]}-", f"-{word[-n:]}")]
+            parts = [
+                part for n in range(4, len(word)) for part in (f"{word[:n]}-", f"-{word[-n:]}")
+            ]
             if (
                 f"{word}-" in self._used
                 or f"-{word}" in self._used
@@ -227,14 +273,17 @@ class _World:
             return self._word(kind)
         while True:
             if kind == "date":
-                value = self._new(f"{10 + dice.below(19)} {dice.pick(_MONTHS)} {1400 + dice.below(560)}")
+                value = self._new(
+                    f"{10 + dice.below(19)} {dice.pick(_MONTHS)} {1400 + dice.below(560)}"
+                )
             else:
                 value = self._new(f"{10 + dice.below(90)},{dice.below(1000):03d}")
             if value:
                 return value
 
     def entity(self, kind: str, like: str | None = None) -> str:
-        """A new thing of this kind; `like`: one that shares its distinctive word, where the kind allows it."""
+        """A new thing of this kind; `like`: one that shares its distinctive word, where the kind
+        allows it."""
         if kind == "town":
             return self._word("place")
         if kind == "person":
@@ -251,14 +300,19 @@ class _World:
     def relations_of(self, kind: str) -> list[Relation]:
         return self._of_kind[kind]
 
-    def document(self, kind: str, entity: str, land: str, facts: list[tuple[Relation, str]], words: range) -> str:
-        """Some sentences about one thing that state these facts in random order; `words`: how many words it may have
-        (filled up to somewhere in the upper part of that range)."""
+    def document(
+        self, kind: str, entity: str, land: str, facts: list[tuple[Relation, str]], words: range
+    ) -> str:
+        """Some sentences about one thing that state these facts in random order; `words`: how many
+        words it may have (filled up to somewhere in the upper part of that range)."""
         dice = self.dice
         forms, shared, topics = prose_tables()
         slots = shared | dice.pick(topics) | {"trade": [dice.pick(self._stock["trade"])]}
         slots |= {"e": [entity], "land": [land]}
-        stated = [dice.pick(r.statements).replace("{e}", entity).replace("{a}", answer) for r, answer in facts]
+        stated = [
+            dice.pick(r.statements).replace("{e}", entity).replace("{a}", answer)
+            for r, answer in facts
+        ]
         stated.insert(0, dice.pick(self._intros[kind]).fill(slots, dice))
         target = words.start + dice.below(max(1, (len(words) - 1) * 2 // 3))
         count = sum(s.count(" ") + 1 for s in stated)
@@ -274,8 +328,9 @@ class _World:
 
 
 def fictional() -> Table:
-    """Single-hop, in SQuAD's shape: 60 articles, one a land, of 20 paragraphs (90 to 180 words), each with the
-    questions that it answers; every answer stands in its own paragraph and nowhere else."""
+    """Single-hop, in SQuAD's shape: 60 articles, one a land, of 20 paragraphs (90 to 180 words),
+    each with the questions that it answers; every answer stands in its own paragraph and nowhere
+    else."""
     world = _World("fictional")
     documents: list[str] = []
     groups: list[int] = []
@@ -294,8 +349,9 @@ def fictional() -> Table:
 
 
 def fictional_two_hop(rounds: int = 127) -> Table:
-    """Two-hop, in HotpotQA's shape: titled documents (40 to 120 words); each question needs two of them, and has eight
-    others about things of the same kinds, some of the same name. A round has one question for each first step."""
+    """Two-hop, in HotpotQA's shape: titled documents (40 to 120 words); each question needs two of
+    them, and has eight others about things of the same kinds, some of the same name. A round has
+    one question for each first step."""
     world = _World("fictional two hop")
     dice = world.dice
     firsts = [r for r in relations() if r.phrases]
@@ -304,7 +360,9 @@ def fictional_two_hop(rounds: int = 127) -> Table:
 
     def write(kind: str, entity: str, known: dict[str, str]) -> int:
         chosen = [r for r in world.relations_of(kind) if r.name in known]
-        chosen += dice.some([r for r in world.relations_of(kind) if r.name not in known], 3 - len(chosen))
+        chosen += dice.some(
+            [r for r in world.relations_of(kind) if r.name not in known], 3 - len(chosen)
+        )
         facts = [(r, known.get(r.name) or world.value(r.answer)) for r in chosen]
         text = world.document(kind, entity, dice.pick(world.lands), facts, range(40, 119))
         documents.append(f"{entity}\n{text}")
@@ -324,8 +382,8 @@ def fictional_two_hop(rounds: int = 127) -> Table:
             write(kind, lookalike, {(first if kind == first.kind else second).name: ""})
         phrase = dice.pick(first.phrases).replace("{e}", subject)
         rows.append((dice.pick(second.questions).replace("{e}", phrase), (answer,), gold, ()))
-    # The other eight: the three look-alikes written with the question, and the five documents of the next question
-    # with the same first step.
+    # The other eight: the three look-alikes written with the question, and the five documents of
+    # the next question with the same first step.
     finished: list[Row] = []
     for number, (text, answers, golds, _) in enumerate(rows):
         follower = (number + len(firsts)) % len(rows)
@@ -338,7 +396,10 @@ def corpora() -> dict[str, Any]:
     """Each built-in corpus as its file holds it."""
     words, restart = prose_words(400_000)
     sets = {"fictional": fictional(), "fictional_two_hop": fictional_two_hop()}
-    tables = {name: dict(zip(("documents", "groups", "questions"), table, strict=True)) for name, table in sets.items()}
+    tables = {
+        name: dict(zip(("documents", "groups", "questions"), table, strict=True))
+        for name, table in sets.items()
+    }
     return {"prose": {"text": " ".join(words), "restart": restart}, **tables}
 
 
@@ -346,7 +407,9 @@ def main() -> None:
     """Write the files."""
     for name, content in corpora().items():
         path = Path(__file__).parents[1] / "rulerkit" / "data" / f"{name}.json.gz"
-        path.write_bytes(gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0))
+        path.write_bytes(
+            gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0)
+        )
 
 
 if __name__ == "__main__":

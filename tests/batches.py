@@ -1,4 +1,5 @@
-"""Batches under test: models that write down what they are asked, and the commands in processes of their own."""
+"""Batches under test: models that write down what they are asked, and the commands in processes of
+their own."""
 
 import json
 import os
@@ -67,8 +68,8 @@ def __getattr__(name):
 
     return load
 '''
-"""`pace`: seconds for a call; `broken` and `wrong`: any number; `longest`: the letters of a prompt that it takes; `meets`:
-the models that must have been asked before it answers."""
+"""`pace`: seconds for a call; `broken` and `wrong`: any number; `longest`: the letters of a prompt
+that it takes; `meets`: the models that must have been asked before it answers."""
 
 ASKS = """\
 import rulerkit as rk
@@ -121,7 +122,11 @@ class Project:
 
     def notebook(self, name: str, more: str = "", source: str = "") -> None:
         """A notebook that asks; `more` arguments of its study, `source` behind its question."""
-        notebook(self.root / f"notebooks/{name}.ipynb", PARAMETERS, ASKS.format(name=name, more=more) + source)
+        notebook(
+            self.root / f"notebooks/{name}.ipynb",
+            PARAMETERS,
+            ASKS.format(name=name, more=more) + source,
+        )
 
     def batch(self, content: dict[str, Any], name: str = "mine") -> Path:
         """A batch file."""
@@ -132,7 +137,11 @@ class Project:
     @property
     def environment(self) -> dict[str, str]:
         """That of its commands: GPUs are locked in a folder of its own."""
-        plain = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_") and k != "CUDA_VISIBLE_DEVICES"}
+        plain = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith("SLURM_") and k != "CUDA_VISIBLE_DEVICES"
+        }
         return {**plain, "RULERKIT_HOME": str(self.root), "TMPDIR": str(self.root / "tmp")}
 
     def call(
@@ -142,7 +151,9 @@ class Project:
         command = [sys.executable, "-m", "rulerkit", *map(str, arguments)]
         env = {**self.environment, **environment}
         where = cwd or self.root.parent
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=where, env=env, check=False)
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=300, cwd=where, env=env, check=False
+        )
         assert "Traceback" not in ended.stdout + ended.stderr, ended.stdout + ended.stderr
         return ended
 
@@ -172,7 +183,11 @@ class Project:
     def journal(self) -> list[Row]:
         """Every question that was answered, in order."""
         file = self.root / "journal.jsonl"
-        return [Row(**json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
+        return (
+            [Row(**json.loads(line)) for line in file.read_text().splitlines()]
+            if file.exists()
+            else []
+        )
 
     def asked(self, model: str) -> Counter[str]:
         """How often a model was asked what."""
@@ -182,7 +197,9 @@ class Project:
         """`model/task/length` -> the indices of its rows, whole lines only."""
         folder = self.root / f"outputs/predictions/{run}"
         return {
-            str(file.relative_to(folder).with_suffix("")): [json.loads(line)["index"] for line in whole_lines(file)]
+            str(file.relative_to(folder).with_suffix("")): [
+                json.loads(line)["index"] for line in whole_lines(file)
+            ]
             for file in sorted(folder.rglob("*.jsonl"))
         }
 
@@ -190,11 +207,16 @@ class Project:
         """`subject/notebook` -> when it was written."""
         folder = self.root / f"outputs/notebooks/{run}"
         found = folder.rglob("*.ipynb")
-        return {str(file.relative_to(folder).with_suffix("")): file.stat().st_mtime for file in sorted(found)}
+        return {
+            str(file.relative_to(folder).with_suffix("")): file.stat().st_mtime
+            for file in sorted(found)
+        }
 
     def book(self, name: str, run: str = "main") -> dict[str, Any]:
         """An executed notebook."""
-        book: dict[str, Any] = json.loads((self.root / f"outputs/notebooks/{run}/{name}.ipynb").read_text())
+        book: dict[str, Any] = json.loads(
+            (self.root / f"outputs/notebooks/{run}/{name}.ipynb").read_text()
+        )
         return book
 
     def said(self, name: str, run: str = "main") -> str:
@@ -209,7 +231,9 @@ def whole_lines(file: Path) -> list[str]:
 
 def printed(book: dict[str, Any]) -> str:
     """What an executed notebook printed."""
-    return "".join("".join(out.get("text", [])) for cell in book["cells"] for out in cell.get("outputs", []))
+    return "".join(
+        "".join(out.get("text", [])) for cell in book["cells"] for out in cell.get("outputs", [])
+    )
 
 
 def hear_signals() -> None:

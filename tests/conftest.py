@@ -1,4 +1,5 @@
-"""What all tests share: the folder of real data, its vocabularies, and why a test is skipped without it."""
+"""What all tests share: the folder of real data, its vocabularies, and why a test is skipped
+without it."""
 
 import os
 import subprocess
@@ -32,7 +33,8 @@ VOCABULARIES = (
 
 
 def real_data() -> Path | None:
-    """The folder that RULERKIT_DATA names, in the layout of the README's section on data; None where it is unset."""
+    """The folder that RULERKIT_DATA names, in the layout of the README's section on data; None
+    where it is unset."""
     folder = os.environ.get("RULERKIT_DATA")
     return Path(folder).expanduser().resolve() if folder else None
 
@@ -73,7 +75,9 @@ def mounted(place: Path, options: str) -> Iterator[Path]:
     """A file system of its own at a place, which is gone afterwards."""
     place.mkdir()
     try:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], check=True, capture_output=True)
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], check=True, capture_output=True
+        )
     except (OSError, subprocess.CalledProcessError):
         pytest.skip(f"a file system ({options}) can be mounted by root only")
     try:

@@ -1,4 +1,5 @@
-"""The processes of this machine that a test has started, by a text in their command line or environment."""
+"""The processes of this machine that a test has started, by a text in their command line or
+environment."""
 
 import os
 import time
@@ -6,7 +7,8 @@ from pathlib import Path
 
 
 def processes(mark: str, file: str = "cmdline") -> dict[int, str]:
-    """Number and command line of the processes that have a text in a file of /proc: `cmdline` or `environ`."""
+    """Number and command line of the processes that have a text in a file of /proc: `cmdline` or
+    `environ`."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:

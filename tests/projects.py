@@ -1,4 +1,5 @@
-"""A project of its own for tests of batches: the repository's params/ and notebooks/, and small notebooks more."""
+"""A project of its own for tests of batches: the repository's params/ and notebooks/, and small
+notebooks more."""
 
 import json
 import shutil
@@ -32,14 +33,19 @@ def notebook(path: Path, parameters: str, source: str) -> None:
         {**empty, "id": "source", "metadata": {}, "source": source},
     ]
     about = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    path.write_text(json.dumps({"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}))
+    path.write_text(
+        json.dumps({"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5})
+    )
 
 
 def make_project(root: Path) -> Path:
-    """A project root with the repository's params/ and notebooks/, and three small notebooks more."""
+    """A project root with the repository's params/ and notebooks/, and three small notebooks
+    more."""
     for name in ("params", "notebooks"):
         shutil.copytree(REPOSITORY / name, root / name)
     notebook(root / "notebooks/10_small.ipynb", PARAMETERS, SMALL)
     notebook(root / "notebooks/20_fails.ipynb", PARAMETERS, FAILS)
-    notebook(root / "notebooks/30_free.ipynb", 'seed = 42\nrun = "main"\noutputs = "outputs"\n', FREE)
+    notebook(
+        root / "notebooks/30_free.ipynb", 'seed = 42\nrun = "main"\noutputs = "outputs"\n', FREE
+    )
     return root

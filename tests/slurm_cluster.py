@@ -1,4 +1,5 @@
-"""A Slurm of this machine for tests, projects on it, and models that write down who asked them what, where and when."""
+"""A Slurm of this machine for tests, projects on it, and models that write down who asked them
+what, where and when."""
 
 import json
 import os
@@ -119,7 +120,12 @@ class Project:
         (root / "held.py").write_text(HELD)
 
     def plan(
-        self, models: list[Any], notebooks: dict[str, list[str]], site: dict[str, Any], examples: int = 8, **more: Any
+        self,
+        models: list[Any],
+        notebooks: dict[str, list[str]],
+        site: dict[str, Any],
+        examples: int = 8,
+        **more: Any,
     ) -> None:
         """Write the batch file, the notebooks with the tasks that each asks, and the site file."""
         for name, tasks in notebooks.items():
@@ -153,9 +159,12 @@ class Project:
         return self.call(sys.executable, "-m", "rulerkit", *arguments, check=check, **more)
 
     def submit(self) -> Counter[str]:
-        """`rulerkit batch --slurm`: how often it says `submitted` and `in queue`, by these words and by job."""
+        """`rulerkit batch --slurm`: how often it says `submitted` and `in queue`, by these words
+        and by job."""
         said = self.rulerkit("batch", self.file, "--slurm")
-        lines = re.findall(rf"^(submitted|in queue) \d+  rulerkit-{self.run}-(\S+)-\w{{6}} ", said, re.MULTILINE)
+        lines = re.findall(
+            rf"^(submitted|in queue) \d+  rulerkit-{self.run}-(\S+)-\w{{6}} ", said, re.MULTILINE
+        )
         return Counter([word for word, _ in lines] + [f"{word} {name}" for word, name in lines])
 
     def status(self, **more: str) -> dict[str, str]:
@@ -173,9 +182,15 @@ class Project:
                 about = self.call("scontrol", "--details", "show", "job", number)
                 restarts = int(about.partition("Restarts=")[2].split()[0])
                 indices = re.findall(r"\(IDX:([\d,-]+)\)", about)
-                gpus = {str(gpu) for part in indices for gpu in _numbers(part)} if state == "RUNNING" else set()
+                gpus = (
+                    {str(gpu) for part in indices for gpu in _numbers(part)}
+                    if state == "RUNNING"
+                    else set()
+                )
                 subject = name.removeprefix(f"rulerkit-{self.run}-").rpartition("-")[0]
-                found[f"{subject} again" if subject in found else subject] = Job(number, state, node, restarts, gpus)
+                found[f"{subject} again" if subject in found else subject] = Job(
+                    number, state, node, restarts, gpus
+                )
         return found
 
     def journal(self) -> list[Row]:
@@ -193,7 +208,8 @@ class Project:
         return list(found.values())
 
     def holds(self, model: str, life: int = 1) -> bool:
-        """Whether a model's process of this number has answered two calls and is at its third (or first, for ever)."""
+        """Whether a model's process of this number has answered two calls and is at its third (or
+        first, for ever)."""
         lives = self.lives(model)
         calls = sum(bool(row.asked) for row in lives[life - 1]) if len(lives) >= life else 0
         return calls >= (1 if model.startswith("never") else 3)
@@ -205,7 +221,9 @@ class Project:
     def indices(self, model: str) -> dict[str, list[int]]:
         """The examples that a model's files hold, by task, as they stand there."""
         files = (self.root / f"outputs/predictions/{self.run}/{model}").rglob("*.jsonl")
-        return {file.parent.name: [json.loads(line)["index"] for line in file.open()] for file in files}
+        return {
+            file.parent.name: [json.loads(line)["index"] for line in file.open()] for file in files
+        }
 
     def out(self, subject: str, name: str = "") -> str:
         """What the jobs of a model have said, or others in this folder."""
@@ -215,8 +233,12 @@ class Project:
         """Wait until something holds."""
         deadline = time.monotonic() + PATIENCE
         while not until():
-            assert time.monotonic() < deadline, f"gave up waiting until {what}: {self.queue()} {self.status()}"
-            self.call("scontrol", "update", "partitionname=urgent", "state=up")  # else Slurm looks once a minute
+            assert time.monotonic() < deadline, (
+                f"gave up waiting until {what}: {self.queue()} {self.status()}"
+            )
+            self.call(
+                "scontrol", "update", "partitionname=urgent", "state=up"
+            )  # else Slurm looks once a minute
             time.sleep(0.5)
 
 
@@ -227,7 +249,8 @@ def _numbers(part: str) -> Iterator[int]:
 
 
 def asked_in_vain(lives: Iterable[list[Row]]) -> list[int]:
-    """The prompts that a process was asked though an earlier one had answered them: not in flight when that was killed."""
+    """The prompts that a process was asked though an earlier one had answered them: not in flight
+    when that was killed."""
     answered: set[int] = set()
     again: list[int] = []
     for rows in lives:
@@ -242,17 +265,23 @@ def clashes(rows: Iterable[Row]) -> list[tuple[Row, Row]]:
     lives: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
         lives[row.pid].append(row)
-    ends = [(each[0], each[-1], set((each[0].gpus or "").split(",")) - {""}) for each in lives.values()]
+    ends = [
+        (each[0], each[-1], set((each[0].gpus or "").split(",")) - {""}) for each in lives.values()
+    ]
     return [
         (first, other)
         for (first, last, gpus), (other, other_last, others) in combinations(ends, 2)
-        if first.node == other.node and gpus & others and first.time < other_last.time and other.time < last.time
+        if first.node == other.node
+        and gpus & others
+        and first.time < other_last.time
+        and other.time < last.time
     ]
 
 
 @contextmanager
 def slurm() -> Iterator[dict[str, str]]:
-    """A Slurm of two nodes with four pretended GPUs each: the environment of its users. Always torn down."""
+    """A Slurm of two nodes with four pretended GPUs each: the environment of its users. Always torn
+    down."""
     state = Path(f"/tmp/rulerkit-slurm.{os.getpid()}")  # a short path: sockets have short names
     own = ("SLURM_", "SBATCH_", "SQUEUE_", "RULERKIT_", "CUDA_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(own)}
@@ -265,10 +294,17 @@ def slurm() -> Iterator[dict[str, str]]:
         "--state",
         state,
     ]  # once this process closes the line, or is killed
-    watcher = subprocess.Popen(end, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+    watcher = subprocess.Popen(
+        end, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    )
     try:
         up = subprocess.run(
-            [UP, "--state", state], capture_output=True, text=True, timeout=300, env=environment, check=False
+            [UP, "--state", state],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env=environment,
+            check=False,
         )
         assert up.returncode == 0, f"no Slurm came up: {up.stderr[-2000:]}"
         yield environment | {"SLURM_CONF": up.stdout.strip().rpartition("SLURM_CONF=")[2]}

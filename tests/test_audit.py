@@ -1,4 +1,5 @@
-"""The audit: files of ours are in order; what is wrong with upstream's, the harness' and broken ones is named."""
+"""The audit: files of ours are in order; what is wrong with upstream's, the harness' and broken
+ones is named."""
 
 import json
 import re
@@ -29,7 +30,9 @@ def rows_of(name: str, length: int = LENGTH, **more: Any) -> list[Row]:
     return [{key: to_json(example)[key] for key in kept} | more for example in made]
 
 
-def looked(folder: Path, rows: list[Row], name: str, length: int | None = LENGTH) -> dict[str, Finding]:
+def looked(
+    folder: Path, rows: list[Row], name: str, length: int | None = LENGTH
+) -> dict[str, Finding]:
     """What the audit says of rows: findings that are no `ok`, by name."""
     file = folder / f"{name}.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -40,7 +43,10 @@ def looked(folder: Path, rows: list[Row], name: str, length: int | None = LENGTH
 @pytest.mark.parametrize("name", THIRTEEN)
 def test_our_data_is_in_order(tmp_path: Path, name: str) -> None:
     assert looked(tmp_path, rows_of(name), name) == {}
-    with_prefix = [row | {"input": row["input"] + row["answer_prefix"], "answer_prefix": ""} for row in rows_of(name)]
+    with_prefix = [
+        row | {"input": row["input"] + row["answer_prefix"], "answer_prefix": ""}
+        for row in rows_of(name)
+    ]
     assert looked(tmp_path, with_prefix, name) == {}  # the 2024 edition's files
 
 
@@ -59,7 +65,7 @@ def test_our_predictions_are_in_order(tmp_path: Path, name: str) -> None:
     assert "1 of 12 missing (first: 3)" in missing.seen
 
 
-# --- one fault at a time ----------------------------------------------------------------------------------------------
+# --- one fault at a time --------------------------------------------------------------------------
 
 
 def at(rows: list[Row], number: int, **changes: Any) -> list[Row]:
@@ -122,30 +128,77 @@ FAULTS: list[tuple[str, str, Callable[[list[Row]], list[Row]], str]] = [
         "11 distinct indices in 2 of 12 rows (first: line 3, index 2)",
     ),
     ("vt", "indices", lambda rows: rows[:4] + rows[5:], "1 of 12 missing (first: 4)"),
-    ("vt", "prompts", lambda rows: [*rows[:-1], rows[0] | {"index": 11}], "in 1 of 12 rows (first: line 12, index 11)"),
-    ("fwe", "budget", lambda rows: edit(rows, lambda text: text + " again" * 60), "in 12 of 12 rows"),
+    (
+        "vt",
+        "prompts",
+        lambda rows: [*rows[:-1], rows[0] | {"index": 11}],
+        "in 1 of 12 rows (first: line 12, index 11)",
+    ),
+    (
+        "fwe",
+        "budget",
+        lambda rows: edit(rows, lambda text: text + " again" * 60),
+        "in 12 of 12 rows",
+    ),
     ("niah_single_1", "fill", lambda rows: rows_of("niah_single_1", 2048), "50.0 % filled"),
     ("cwe", "capped list", lambda rows: rows_of("cwe", 2048), "a list that ends early"),
-    ("vt", "token counts", lambda rows: [row | {"length": row["length"] // 2} for row in rows], "not those of builtin"),
-    ("niah_multivalue", "references", lambda rows: at(rows, 5, outputs=["0000000"]), "in 1 of 12 rows (first: line 6"),
-    ("qa_1", "references", lambda rows: at(rows, 5, outputs=["Zanzibar"]), "in 1 of 12 rows (first: line 6"),
-    ("vt", "demonstration", lambda rows: edit(rows, without_demonstration), "none in 12 of 12 rows"),
-    ("cwe", "demonstration", lambda rows: edit(rows, without_demonstration), "none in 12 of 12 rows"),
-    ("niah_single_3", "answer prefix", lambda rows: [row | {"answer_prefix": ""} for row in rows], "no answer prefix"),
+    (
+        "vt",
+        "token counts",
+        lambda rows: [row | {"length": row["length"] // 2} for row in rows],
+        "not those of builtin",
+    ),
+    (
+        "niah_multivalue",
+        "references",
+        lambda rows: at(rows, 5, outputs=["0000000"]),
+        "in 1 of 12 rows (first: line 6",
+    ),
+    (
+        "qa_1",
+        "references",
+        lambda rows: at(rows, 5, outputs=["Zanzibar"]),
+        "in 1 of 12 rows (first: line 6",
+    ),
+    (
+        "vt",
+        "demonstration",
+        lambda rows: edit(rows, without_demonstration),
+        "none in 12 of 12 rows",
+    ),
+    (
+        "cwe",
+        "demonstration",
+        lambda rows: edit(rows, without_demonstration),
+        "none in 12 of 12 rows",
+    ),
+    (
+        "niah_single_3",
+        "answer prefix",
+        lambda rows: [row | {"answer_prefix": ""} for row in rows],
+        "no answer prefix",
+    ),
     (
         "vt",
         "answer prefix",
         lambda rows: [r | {"answer_prefix": r["answer_prefix"].strip()} for r in rows],
         "its blank",
     ),
-    ("niah_single_1", "BOS text", lambda rows: edit(rows, lambda text: "<s>[INST] " + text), "written out in 12 of 12"),
+    (
+        "niah_single_1",
+        "BOS text",
+        lambda rows: edit(rows, lambda text: "<s>[INST] " + text),
+        "written out in 12 of 12",
+    ),
     ("niah_single_1", "positions", at_one_place, "50 % of the prompt in 12 of 12 rows"),
     ("qa_1", "positions", gold_at_five, "the answer at document 5 in 12 of 12 rows"),
     ("cwe", "layouts", same_layout, "only 1 orders of words in 12 of 12 rows"),
 ]
 
 
-@pytest.mark.parametrize(("name", "finding", "fault", "says"), FAULTS, ids=[f"{n} {f}" for n, f, *_ in FAULTS])
+@pytest.mark.parametrize(
+    ("name", "finding", "fault", "says"), FAULTS, ids=[f"{n} {f}" for n, f, *_ in FAULTS]
+)
 def test_a_fault_is_named(
     tmp_path: Path, name: str, finding: str, fault: Callable[[list[Row]], list[Row]], says: str
 ) -> None:
@@ -171,12 +224,17 @@ def test_every_audit_has_a_fault_here() -> None:
 def test_predictions_that_echo_or_say_nothing(tmp_path: Path) -> None:
     rows = rows_of("vt")
     echoed = [row | {"pred": row["input"] + "ABCDE"} for row in rows]
-    assert looked(tmp_path, echoed, "vt")["predictions"].seen.startswith("the prompt itself in 12 of 12")
+    assert looked(tmp_path, echoed, "vt")["predictions"].seen.startswith(
+        "the prompt itself in 12 of 12"
+    )
     silent = at([row | {"pred": "x"} for row in rows], 7, pred=" ")
-    assert looked(tmp_path, silent, "vt")["predictions"].seen == "nothing in 1 of 12 rows (first: line 8, index 7)"
+    assert (
+        looked(tmp_path, silent, "vt")["predictions"].seen
+        == "nothing in 1 of 12 rows (first: line 8, index 7)"
+    )
 
 
-# --- the harness ------------------------------------------------------------------------------------------------------
+# --- the harness ----------------------------------------------------------------------------------
 
 
 def harness(name: str, score: Callable[[str, list[str]], float]) -> list[Row]:
@@ -184,11 +242,20 @@ def harness(name: str, score: Callable[[str, list[str]], float]) -> list[Row]:
     samples = []
     for row in rows_of(name):
         answers = [*row["outputs"], "another name"]
-        doc = row | {"outputs": answers, "max_length": LENGTH, "gen_prefix": row["answer_prefix"].strip()}
+        doc = row | {
+            "outputs": answers,
+            "max_length": LENGTH,
+            "gen_prefix": row["answer_prefix"].strip(),
+        }
         doc["input"] += " "
         del doc["answer_prefix"]
         for kind in ("none", "strict"):
-            sample = {"doc_id": row["index"], "doc": doc, "filter": kind, "filtered_resps": [answers[0]]}
+            sample = {
+                "doc_id": row["index"],
+                "doc": doc,
+                "filter": kind,
+                "filtered_resps": [answers[0]],
+            }
             samples.append(sample | {str(LENGTH): score(answers[0], answers), "8192": -1.0})
     return samples
 
@@ -207,7 +274,7 @@ def test_question_answering_scored_as_a_mean(tmp_path: Path) -> None:
     assert "another score than ours" in wrong["own scores"].seen
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def test_names_tell_task_and_length(tmp_path: Path) -> None:

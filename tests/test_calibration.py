@@ -1,4 +1,5 @@
-"""The reference readers on the original corpora: their scores are known, so the whole instrument is."""
+"""The reference readers on the original corpora: their scores are known, so the whole instrument
+is."""
 
 import os
 
@@ -10,13 +11,16 @@ from rulerkit.models import load_model
 from rulerkit.scoring import string_match_all, string_match_part
 from rulerkit.tasks import THIRTEEN, task
 
-pytestmark = pytest.mark.skipif("RULERKIT_DATA" not in os.environ, reason="RULERKIT_DATA names no original corpora")
+pytestmark = pytest.mark.skipif(
+    "RULERKIT_DATA" not in os.environ, reason="RULERKIT_DATA names no original corpora"
+)
 TOKENIZERS = ("llama-2", "llama-3", "qwen2.5")
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
 def test_readers_answer_exactly_what_is_inside_their_window(tokenizer: str) -> None:
-    """`perfect` and a window as long as the prompt score 100 in every task; half the window is below the threshold."""
+    """`perfect` and a window as long as the prompt score 100 in every task; half the window is
+    below the threshold."""
     folder = f"{os.environ['RULERKIT_DATA']}/tokenizers/{tokenizer}"
     specs = ({"engine": "reader"}, {"window": 4096}, {"window": 2048})
     models = [load_model({**spec, "name": "reader", "tokenizer": folder}) for spec in specs]
@@ -26,7 +30,11 @@ def test_readers_answer_exactly_what_is_inside_their_window(tokenizer: str) -> N
         examples = generate(name, 4096, 6, prompt_format=models[0].prompt_format)
         answers = [[answer.text for _, answer in model.answer(examples)] for model in models]
         whole, window, half = (
-            sum(match(text, example.references) for text, example in zip(texts, examples, strict=True)) / len(examples)
+            sum(
+                match(text, example.references)
+                for text, example in zip(texts, examples, strict=True)
+            )
+            / len(examples)
             for texts in answers
         )
         assert whole == window == 1, name

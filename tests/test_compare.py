@@ -1,4 +1,5 @@
-"""Comparing two models on the same examples: pairing, refusals, verdicts, the command, and its notebook."""
+"""Comparing two models on the same examples: pairing, refusals, verdicts, the command, and its
+notebook."""
 
 import json
 import math
@@ -51,7 +52,8 @@ ASKED: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An outputs/ folder in which three readers answered ASKED, and `perfect` in a second run too."""
+    """An outputs/ folder in which three readers answered ASKED, and `perfect` in a second run
+    too."""
     outputs = tmp_path_factory.mktemp("made") / "outputs"
     rk.evaluate(rk.study(ASKED, outputs=outputs), progress=False)
     rk.evaluate(rk.study(ASKED, outputs=outputs, models=["perfect"], run="again"), progress=False)
@@ -67,7 +69,9 @@ def outputs(made: Path, tmp_path: Path) -> Path:
 def change(path: Path, **entries: Any) -> None:
     """Change every row of a prediction file."""
     rows = [json.loads(line) | entries for line in path.read_text(encoding="utf-8").splitlines()]
-    path.write_bytes(b"".join(row_line({k: v for k, v in row.items() if k != "checksum"}) for row in rows))
+    path.write_bytes(
+        b"".join(row_line({k: v for k, v in row.items() if k != "checksum"}) for row in rows)
+    )
 
 
 def record(path: Path, section: str, **entries: Any) -> None:
@@ -76,12 +80,17 @@ def record(path: Path, section: str, **entries: Any) -> None:
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
-# --- differences ------------------------------------------------------------------------------------------------------
+# --- differences ----------------------------------------------------------------------------------
 
 
 def pairs(num_tasks: int, num_lengths: int, n: int, **lost: int) -> pd.DataFrame:
     """All right for A; B loses the first so many examples of `task_length`, such as t0_1=3."""
-    rows = [(f"niah_{t}", n_length, i) for t in range(num_tasks) for n_length in range(num_lengths) for i in range(n)]
+    rows = [
+        (f"niah_{t}", n_length, i)
+        for t in range(num_tasks)
+        for n_length in range(num_lengths)
+        for i in range(n)
+    ]
     frame = pd.DataFrame(rows, columns=["task", "length", "index"]).assign(category="niah", a=1.0)
     cell = "t" + frame["task"].str[5:] + "_" + frame["length"].astype(str)
     frame["b"] = (frame["index"] >= cell.map(lost).fillna(0)).astype(float)
@@ -90,9 +99,16 @@ def pairs(num_tasks: int, num_lengths: int, n: int, **lost: int) -> pd.DataFrame
 
 @given(st.integers(1, 5), st.integers(1, 3), st.integers(20, 200), st.floats(0.1, 20))
 @settings(max_examples=40, deadline=None)
-def test_the_smallest_loss_is_seen_and_one_example_less_is_not(tasks: int, lengths: int, n: int, margin: float) -> None:
+def test_the_smallest_loss_is_seen_and_one_example_less_is_not(
+    tasks: int, lengths: int, n: int, margin: float
+) -> None:
     levels = {(f"niah_{t}", length) for t in range(tasks) for length in range(lengths)}
-    families = len(levels) + (tasks if lengths > 1 else 0) + (lengths if tasks > 1 else 0) + (min(tasks, lengths) > 1)
+    families = (
+        len(levels)
+        + (tasks if lengths > 1 else 0)
+        + (lengths if tasks > 1 else 0)
+        + (min(tasks, lengths) > 1)
+    )
     smallest = smallest_loss(n, families, margin)
     if math.isnan(smallest):
         rows, _ = judge_pairs(pairs(tasks, lengths, n, t0_0=n), margin, 0.95)
@@ -132,9 +148,16 @@ def test_gains_are_no_losses_and_cells_without_a_miss_are_named() -> None:
 
 @pytest.mark.parametrize(
     ("n", "lost", "margin", "word"),
-    [(500, 0, 1.0, NOT_WORSE), (20, 0, 1.0, CANNOT_TELL), (500, 50, 1.0, WORSE), (500, 50, 99.0, NOT_WORSE)],
+    [
+        (500, 0, 1.0, NOT_WORSE),
+        (20, 0, 1.0, CANNOT_TELL),
+        (500, 50, 1.0, WORSE),
+        (500, 50, 99.0, NOT_WORSE),
+    ],
 )
-def test_the_verdict_follows_from_losses_and_the_mean(n: int, lost: int, margin: float, word: str) -> None:
+def test_the_verdict_follows_from_losses_and_the_mean(
+    n: int, lost: int, margin: float, word: str
+) -> None:
     rows, cells = judge_pairs(pairs(2, 1, n, t0_0=lost), margin, 0.95)
     sides = Side("A", ()), Side("B", ())
     found = Comparison(*sides, margin, 0.95, "digest", rows, pd.DataFrame(), tuple(cells), ())
@@ -145,13 +168,17 @@ def test_differences_are_those_of_the_scores(made: Path) -> None:
     found = compare("main/perfect", "reader-1024", outputs=made)
     scores = rk.score(rk.read_cells(made / "predictions/main"))
     for _, row in found.rows[found.rows["level"] == "cell"].iterrows():
-        own = scores[(scores["task"] == row["task"]) & (scores["length"] == row["length"])].set_index("index")
+        own = scores[
+            (scores["task"] == row["task"]) & (scores["length"] == row["length"])
+        ].set_index("index")
         a, b = (own.loc[own["model"] == name, "score"] for name in ("perfect", "reader-1024"))
         assert row["difference"] == pytest.approx(100 * (b - a).mean())
         assert (row["a"], row["b"], row["n"]) == pytest.approx((100 * a.mean(), 100 * b.mean(), 8))
         assert (row["better"], row["worse"]) == ((b > a).sum(), (b < a).sum())
         assert row["low"] <= row["difference"] <= row["high"]
-        flips = found.flips[(found.flips["task"] == row["task"]) & (found.flips["length"] == row["length"])]
+        flips = found.flips[
+            (found.flips["task"] == row["task"]) & (found.flips["length"] == row["length"])
+        ]
         assert set(flips["index"]) == set(own.index[own["model"] == "perfect"][(a != b).to_numpy()])
     cells = found.rows[found.rows["level"] == "cell"]
     for level, by in (("task", "task"), ("length", "length")):
@@ -164,8 +191,11 @@ def test_differences_are_those_of_the_scores(made: Path) -> None:
 
 
 def test_repetitions_are_one_side(outputs: Path) -> None:
-    """Half of the repetitions lose an answer: the example's score is their mean, the number of examples stays."""
-    shutil.copytree(outputs / "predictions/main/reader-1024", outputs / "predictions/main-repeat2/perfect")
+    """Half of the repetitions lose an answer: the example's score is their mean, the number of
+    examples stays."""
+    shutil.copytree(
+        outputs / "predictions/main/reader-1024", outputs / "predictions/main-repeat2/perfect"
+    )
     for path in (outputs / "predictions/main-repeat2").rglob("*.json"):
         content = json.loads(path.read_text(encoding="utf-8"))
         content["result"]["model"] |= {"name": "perfect"}
@@ -188,15 +218,27 @@ def test_missing_cells_and_rows_are_left_out_and_named(outputs: Path) -> None:
     short.write_text("".join(lines[:5]), encoding="utf-8")
     found = compare("main/perfect", "reader-1024", outputs=outputs)
     assert set(
-        found.rows.loc[found.rows["level"] == "cell", ["task", "length"]].itertuples(index=False, name=None)
-    ) == {*(("niah_multikey_1", 1024), ("niah_multikey_1", 2048), ("vt", 2048), ("qa_1", 1024), ("qa_1", 2048))}
+        found.rows.loc[found.rows["level"] == "cell", ["task", "length"]].itertuples(
+            index=False, name=None
+        )
+    ) == {
+        *(
+            ("niah_multikey_1", 1024),
+            ("niah_multikey_1", 2048),
+            ("vt", 2048),
+            ("qa_1", 1024),
+            ("qa_1", 2048),
+        )
+    }
     notes = " | ".join(found.notes)
     assert "only main/reader-1024 has vt at 1024: left out" in notes
     assert "37 of 40 examples were answered by both" in notes
-    assert math.isclose(found.rows.set_index(["level", "length"]).loc[("length", 1024), "difference"], 0)
+    assert math.isclose(
+        found.rows.set_index(["level", "length"]).loc[("length", 1024), "difference"], 0
+    )
 
 
-# --- pairing ----------------------------------------------------------------------------------------------------------
+# --- pairing --------------------------------------------------------------------------------------
 
 
 def test_other_prompts_are_refused_and_named(outputs: Path) -> None:
@@ -204,7 +246,8 @@ def test_other_prompts_are_refused_and_named(outputs: Path) -> None:
     change(path, digest="0" * 16)
     record(path.with_suffix(".json"), "tokenizer", fingerprint="another")
     with pytest.raises(
-        UserError, match=r"not asked the same prompts in vt at 2048 \(tokenizer.fingerprint: .* \| another"
+        UserError,
+        match=r"not asked the same prompts in vt at 2048 \(tokenizer.fingerprint: .* \| another",
     ):
         compare("main/perfect", "reader-1024", outputs=outputs)
     found = compare("main/perfect", "reader-1024", by="index", outputs=outputs)
@@ -234,13 +277,33 @@ def test_settings_that_differ_are_notes(outputs: Path) -> None:
 @pytest.mark.parametrize(
     ("a", "b", "options", "message"),
     [
-        ("nobody", "reader-1024", {}, r"unknown model or folder of predictions 'nobody'.*main/reader-1024"),
+        (
+            "nobody",
+            "reader-1024",
+            {},
+            r"unknown model or folder of predictions 'nobody'.*main/reader-1024",
+        ),
         ("readr-1024", "main/perfect", {}, r"did you mean 'main/reader-1024'"),
         ("perfect", "reader-1024", {}, r"several runs: name one of again/perfect, main/perfect"),
-        ("main", "reader-1024", {}, r"main holds main/dropping, main/perfect, main/reader-1024: a side is one model"),
+        (
+            "main",
+            "reader-1024",
+            {},
+            r"main holds main/dropping, main/perfect, main/reader-1024: a side is one model",
+        ),
         ("main/perfect", "main/perfect", {}, r"are the same predictions"),
-        ("main/perfect", "reader-1024", {"by": "number"}, r"unknown way to pair examples 'number'.*digest, index"),
-        ("main/perfect", "reader-1024", {"margin": 0}, r"margin is 0: it must be a number of points above 0"),
+        (
+            "main/perfect",
+            "reader-1024",
+            {"by": "number"},
+            r"unknown way to pair examples 'number'.*digest, index",
+        ),
+        (
+            "main/perfect",
+            "reader-1024",
+            {"margin": 0},
+            r"margin is 0: it must be a number of points above 0",
+        ),
         ("main/perfect", "reader-1024", {"margin": math.nan}, r"margin is nan"),
         ("main/perfect", "reader-1024", {"tasks": ["cwe"]}, r"main/perfect holds no answer at all"),
     ],
@@ -263,7 +326,12 @@ def test_nothing_in_common(outputs: Path) -> None:
 
 def test_sides_are_found_by_path_run_or_name(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = made / "predictions/main/reader-1024"
-    assert len(find(folder)) == len(find("main/reader-1024", made)) == len(find("reader-1024", made)) == 6
+    assert (
+        len(find(folder))
+        == len(find("main/reader-1024", made))
+        == len(find("reader-1024", made))
+        == 6
+    )
     monkeypatch.chdir(folder.parent)
     assert len(find("reader-1024")) == 6
     assert len(find(folder / "vt/1024.jsonl")) == 1
@@ -274,7 +342,7 @@ def test_sides_are_found_by_path_run_or_name(made: Path, monkeypatch: pytest.Mon
     assert side(find(folder)).label == "reader (1K window)"
 
 
-# --- verdicts ---------------------------------------------------------------------------------------------------------
+# --- verdicts -------------------------------------------------------------------------------------
 
 
 def test_worse(made: Path) -> None:
@@ -327,7 +395,7 @@ def test_the_power_of_a_comparison() -> None:
             power_text(13, 1, 200, **wrong)
 
 
-# --- text, JSON, figure -----------------------------------------------------------------------------------------------
+# --- text, JSON, figure ---------------------------------------------------------------------------
 
 
 def test_tables(made: Path) -> None:
@@ -347,7 +415,10 @@ def test_tables(made: Path) -> None:
         difference_table(found, "html")
     assert "worse" in flips_text(found)
     assert "better" not in flips_text(found)
-    assert flips_text(compare("main/perfect", "again/perfect", outputs=made)) == "No example has another score."
+    assert (
+        flips_text(compare("main/perfect", "again/perfect", outputs=made))
+        == "No example has another score."
+    )
 
 
 def test_json_holds_everything(made: Path) -> None:
@@ -371,7 +442,7 @@ def test_figure(made: Path) -> None:
         differences_by_task(found.rows.iloc[:0])
 
 
-# --- command ----------------------------------------------------------------------------------------------------------
+# --- command --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -407,7 +478,7 @@ def test_command(
         assert json.loads(capsys.readouterr().out)["verdict"]["status"] == status
 
 
-# --- notebook ---------------------------------------------------------------------------------------------------------
+# --- notebook -------------------------------------------------------------------------------------
 
 SMALL: dict[str, Any] = {"tasks": TASKS, "lengths": [1024, 2048], "num_examples": 12, "seed": 7}
 
@@ -422,7 +493,9 @@ def test_notebook_recovers_a_dropping_reader(tmp_path: Path) -> None:
     tables = outputs / "tables/main/13_compare_models"
     ends = (".md", ".csv", ".tex", "-flips.csv", "-verdict.json")
     assert files(tables) == {f"perfect+dropping{end}" for end in ends}
-    assert files(outputs / "figures/main/13_compare_models") == {f"perfect+dropping{end}" for end in (".pdf", ".png")}
+    assert files(outputs / "figures/main/13_compare_models") == {
+        f"perfect+dropping{end}" for end in (".pdf", ".png")
+    }
     found = json.loads((tables / "perfect+dropping-verdict.json").read_text(encoding="utf-8"))
     assert found["difference"]["low"] < -25 < found["difference"]["high"] < 0
     assert found["a"]["label"] == "perfect reader"
@@ -445,7 +518,12 @@ def test_what_the_notebook_asks() -> None:
 
 def test_a_study_compares_no_more_than_it_asks(made: Path) -> None:
     study = rk.study(
-        ASKED, outputs=made, models=["perfect", "reader-1024"], tasks=["vt"], lengths=[1024], num_examples=4
+        ASKED,
+        outputs=made,
+        models=["perfect", "reader-1024"],
+        tasks=["vt"],
+        lengths=[1024],
+        num_examples=4,
     )
     found = compare_study(study, rk.evaluate(study, progress=False))
     assert list(found.rows["level"]) == ["cell", "task", "length", "all"]

@@ -1,4 +1,5 @@
-"""Corpora: the originals where they are at hand, the stand-ins always, downloads from a server on this machine."""
+"""Corpora: the originals where they are at hand, the stand-ins always, downloads from a server on
+this machine."""
 
 import gzip
 import hashlib
@@ -59,13 +60,19 @@ def test_the_script_writes_what_the_package_holds() -> None:
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     for name, content in script.corpora().items():
-        held = gzip.decompress((Path(corpora.__file__).parents[1] / f"data/{name}.json.gz").read_bytes())
+        held = gzip.decompress(
+            (Path(corpora.__file__).parents[1] / f"data/{name}.json.gz").read_bytes()
+        )
         assert held == json.dumps(content, separators=(",", ":")).encode(), name
 
 
 @pytest.mark.parametrize(
     ("name", "digest"),
-    [("prose", "d49d2ef2c54c5822"), ("fictional", "988069f2cebe8a9c"), ("fictional_two_hop", "2d497409e3aa16c2")],
+    [
+        ("prose", "d49d2ef2c54c5822"),
+        ("fictional", "988069f2cebe8a9c"),
+        ("fictional_two_hop", "2d497409e3aa16c2"),
+    ],
 )
 def test_the_built_in_corpora_never_change(name: str, digest: str) -> None:
     load = corpora.load_haystack if name == "prose" else corpora.load_qa
@@ -78,7 +85,8 @@ def test_the_built_in_corpora_never_change(name: str, digest: str) -> None:
 def test_sentence_starts() -> None:
     text = (
         'Mr. Smith met J. K. Jones, i.e. the Dr. of law. "Was it late?" he asked. (It was.) Really! Yes... and no. '
-        "1. Begin here. So do I. Then stop... Now they went at 5 p.m. to sleep. e.g. this stays. **Bold** ends"
+        "1. Begin here. So do I. Then stop... Now they went at 5 p.m. to sleep. e.g. this stays. "
+        "**Bold** ends"
     )
     words = text.split()
     starts = corpora.sentence_starts(words)
@@ -110,7 +118,9 @@ def test_words_are_wonderwords_lists() -> None:
 
 def test_paul_graham(real_data: Path) -> None:
     haystack = corpora.load_haystack("paul_graham")
-    assert haystack.source == corpora.Source("paul_graham", "bbebcf5a2e7e74c5", stand_in=False, note="")
+    assert haystack.source == corpora.Source(
+        "paul_graham", "bbebcf5a2e7e74c5", stand_in=False, note=""
+    )
     assert len(haystack.words) == 525_449
     first = (real_data / "essays/gkamradt/addiction.txt").read_text(encoding="utf-8").split()
     second = (real_data / "essays/gkamradt/aord.txt").read_text(encoding="utf-8").split()
@@ -214,4 +224,7 @@ def original_text(folder: Path) -> str:
 def test_the_recorded_checksums_are_those_of_the_essays(real_data: Path) -> None:
     for file in downloads.originals():
         if file.path.startswith("essays/gkamradt/"):
-            assert hashlib.sha256((real_data / file.path).read_bytes()).hexdigest() == file.addresses[0][1]
+            assert (
+                hashlib.sha256((real_data / file.path).read_bytes()).hexdigest()
+                == file.addresses[0][1]
+            )

@@ -1,4 +1,5 @@
-"""The demo of all notebooks: each must find, in its tables, the effect that was planted in its reference readers.
+"""The demo of all notebooks: each must find, in its tables, the effect that was planted in its
+reference readers.
 
 Also how a batch gives a notebook models and parameters of its own.
 """
@@ -27,7 +28,7 @@ planted = pytest.mark.slow
 together = pytest.mark.xdist_group("demo-all")
 
 
-# --- entries with models and parameters of their own ------------------------------------------------------------------
+# --- entries with models and parameters of their own ----------------------------------------------
 
 
 def plan(folder: Path, content: dict[str, Any], **settings: Any) -> Any:
@@ -56,12 +57,17 @@ def test_entries_bring_their_own(tmp_path: Path) -> None:
     assert runs[0].parameters == {**common, "seed": 1, "model": "reader-4096"}
     assert runs[1].parameters == {**common, "seed": 3, "needles": ["passkey"], "model": "perfect"}
     assert runs[3].parameters == {**common, "seed": 1, "models": ["mute", "perfect"]}
-    assert runs[4].parameters == common, "a notebook that finds its models by itself takes what it knows"
+    assert runs[4].parameters == common, (
+        "a notebook that finds its models by itself takes what it knows"
+    )
     assert [run.output in batch.last for run in runs] == [False, False, False, True, True]
 
 
 def test_the_command_line_has_the_last_word(tmp_path: Path) -> None:
-    entry = {"notebook": "02_needle_types", "parameters": {"num_examples": 50, "needles": ["vanilla"]}}
+    entry = {
+        "notebook": "02_needle_types",
+        "parameters": {"num_examples": 50, "needles": ["vanilla"]},
+    }
     (run,) = plan(tmp_path, {"models": ["mute"], "notebooks": [entry]}, num_examples=2).runs
     assert run.parameters == {"num_examples": 2, "needles": ["vanilla"], "model": "mute"}
 
@@ -69,15 +75,33 @@ def test_the_command_line_has_the_last_word(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"notebook": "02_needle_types", "model": "mute"}, "unknown key of a notebook in .*: did you mean 'models'"),
+        (
+            {"notebook": "02_needle_types", "model": "mute"},
+            "unknown key of a notebook in .*: did you mean 'models'",
+        ),
         ({"models": ["mute"]}, "is no notebook"),
-        ({"notebook": "02_needle_types", "models": "mute"}, "a notebook's models: 'mute' is not allowed"),
-        ({"notebook": "02_needle_types", "parameters": ["x"]}, "a notebook's parameters: .* is not allowed"),
+        (
+            {"notebook": "02_needle_types", "models": "mute"},
+            "a notebook's models: 'mute' is not allowed",
+        ),
+        (
+            {"notebook": "02_needle_types", "parameters": ["x"]},
+            "a notebook's parameters: .* is not allowed",
+        ),
         ({"notebook": "02_needle"}, "unknown notebook '02_needle'"),
         ({"notebook": "02_needle_types", "models": ["mut"]}, "unknown model 'mut'"),
-        ({"notebook": "02_needle_types", "parameters": {"needle": ["passkey"]}}, "unknown parameter 'needle'"),
-        ({"notebook": "02_needle_types", "parameters": {"run": "x"}}, "a batch writes into one place"),
-        ({"notebook": "02_needle_types", "parameters": {"models": ["mute"]}}, "models stand beside `parameters`"),
+        (
+            {"notebook": "02_needle_types", "parameters": {"needle": ["passkey"]}},
+            "unknown parameter 'needle'",
+        ),
+        (
+            {"notebook": "02_needle_types", "parameters": {"run": "x"}},
+            "a batch writes into one place",
+        ),
+        (
+            {"notebook": "02_needle_types", "parameters": {"models": ["mute"]}},
+            "models stand beside `parameters`",
+        ),
     ],
 )
 def test_mistakes_in_entries_are_named(tmp_path: Path, entry: dict[str, Any], message: str) -> None:
@@ -94,14 +118,17 @@ def test_the_demo_has_every_notebook() -> None:
         assert all(name.startswith(("reader", "perfect", "mute")) for name in names), "readers only"
 
 
-# --- what is planned --------------------------------------------------------------------------------------------------
+# --- what is planned ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("run", [run for run in read_batch(DEMO).runs if run.studies], ids=lambda run: run.title)
+@pytest.mark.parametrize(
+    "run", [run for run in read_batch(DEMO).runs if run.studies], ids=lambda run: run.title
+)
 def test_a_plan_is_what_a_notebook_asks(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its cells are run as papermill hands them over, where nobody may be asked: then it names all that it asks for first."""
+    """Its cells are run as papermill hands them over, where nobody may be asked: then it names all
+    that it asks for first."""
     from IPython.core.interactiveshell import InteractiveShell
     from papermill.iorw import load_notebook_node
     from papermill.parameterize import parameterize_notebook
@@ -116,14 +143,18 @@ def test_a_plan_is_what_a_notebook_asks(
     shell = InteractiveShell(config=Config(HistoryManager={"enabled": False}))
     ended = next(result for result in map(shell.run_cell, code) if not result.success)
     assert "nothing was answered yet" in str(ended.error_in_exec)
-    lines = re.findall(r"^not answered: (.+) at (\d+): 0 of (\d+) examples$", capsys.readouterr().err, re.MULTILINE)
+    lines = re.findall(
+        r"^not answered: (.+) at (\d+): 0 of (\d+) examples$", capsys.readouterr().err, re.MULTILINE
+    )
     planned = studies_of(run.notebook, parameters)
-    assert [(f"{n.model} {n.task}", str(n.length), str(n.wanted)) for n in needs_of(planned[:1])] == lines
+    assert [
+        (f"{n.model} {n.task}", str(n.length), str(n.wanted)) for n in needs_of(planned[:1])
+    ] == lines
     assert len(planned) == sum(source.count("rk.evaluate(") for source in code)
     assert not (tmp_path / "outputs").exists()
 
 
-# --- what was planted -------------------------------------------------------------------------------------------------
+# --- what was planted -----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -155,8 +186,13 @@ def share_within(frame: pd.DataFrame, planted: float) -> float:
 @planted
 @together
 def test_what_was_planned_is_what_was_asked(outputs: Path) -> None:
-    """Every cell that a notebook asks for is planned, none besides, and each notebook found all that it asked for."""
-    needs = {need.path: need for job in read_batch(DEMO, {"outputs": str(outputs)}).jobs for need in job.needs}
+    """Every cell that a notebook asks for is planned, none besides, and each notebook found all
+    that it asked for."""
+    needs = {
+        need.path: need
+        for job in read_batch(DEMO, {"outputs": str(outputs)}).jobs
+        for need in job.needs
+    }
     cells = {cell.path: cell for cell in read_cells(outputs / "predictions")}
     assert needs.keys() == cells.keys()
     assert len(needs) > 500
@@ -165,13 +201,16 @@ def test_what_was_planned_is_what_was_asked(outputs: Path) -> None:
         assert (cell.model, cell.task, cell.length) == (need.model, need.task, need.length)
         assert [row["index"] for row in cell.rows] == list(range(need.wanted)), need
     for log in outputs.rglob("notebooks/demo-all/*/*.log"):
-        assert "not answered" not in log.read_text(), "as evaluate says of a cell that nobody planned"
+        assert "not answered" not in log.read_text(), (
+            "as evaluate says of a cell that nobody planned"
+        )
 
 
 @planted
 @together
 def test_fading_takes_the_same_share_of_every_needle(outputs: Path) -> None:
-    """An item at distance d is found with probability 2 ** (-d / 8192), and distances are even from 0 to the length."""
+    """An item at distance d is found with probability 2 ** (-d / 8192), and distances are even from
+    0 to the length."""
     found = table(outputs, "02_needle_types", "reader-fading")
     for length, own in found.groupby("length"):
         x = float(str(length)) / 8192 * math.log(2)
@@ -215,7 +254,11 @@ def test_a_steady_fall_and_one_past_a_window(outputs: Path) -> None:
 @planted
 @together
 def test_a_sample_misleads_where_frequencies_are_close(outputs: Path) -> None:
-    means = table(outputs, "06_frequent_words", "reader-sample").groupby("series", sort=False)["score"].mean()
+    means = (
+        table(outputs, "06_frequent_words", "reader-sample")
+        .groupby("series", sort=False)["score"]
+        .mean()
+    )
     assert list(means.index) == ["α = 2.0", "α = 1.5", "α = 1.2"]
     assert means.is_monotonic_decreasing
     assert verdicts(outputs, "06_frequent_words", "reader-sample") == ["holds"]

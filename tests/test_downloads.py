@@ -1,4 +1,5 @@
-"""Downloads, from a server on this machine that serves small files in the place of the originals."""
+"""Downloads, from a server on this machine that serves small files in the place of the
+originals."""
 
 import hashlib
 import json
@@ -73,7 +74,11 @@ SQUAD = {
                 {
                     "context": " Tin is a metal. ",
                     "qas": [
-                        {"question": "What is tin? ", "answers": [{"text": "a metal"}] * 2, "is_impossible": False},
+                        {
+                            "question": "What is tin? ",
+                            "answers": [{"text": "a metal"}] * 2,
+                            "is_impossible": False,
+                        },
                         {"question": "What is gold?", "answers": [], "is_impossible": True},
                     ],
                 }
@@ -98,13 +103,20 @@ def small(server: Server) -> list[Download]:
         Download("essays/pages/cities.html", (page,)),
         Download("essays/pages/gone.html", (gone,)),
         Download(downloads.SQUAD, (server.add("/dev.json", json.dumps(SQUAD).encode()),)),
-        Download(downloads.HOTPOTQA, ((f"{server.address}/none.json", "0" * 64), server.add("/mirror.json", b"[]"))),
+        Download(
+            downloads.HOTPOTQA,
+            ((f"{server.address}/none.json", "0" * 64), server.add("/mirror.json", b"[]")),
+        ),
     ]
 
 
-def test_fetch_fills_the_cache_and_goes_on_where_it_stopped(empty: Path, server: Server, small: list[Download]) -> None:
+def test_fetch_fills_the_cache_and_goes_on_where_it_stopped(
+    empty: Path, server: Server, small: list[Download]
+) -> None:
     paths = corpora.fetch(progress=True, downloads=small)
-    assert paths == [empty / path for path in (downloads.ESSAYS, downloads.SQUAD, downloads.HOTPOTQA)]
+    assert paths == [
+        empty / path for path in (downloads.ESSAYS, downloads.SQUAD, downloads.HOTPOTQA)
+    ]
     joined = json.loads(paths[0].read_text())
     page = "Great cities attract\n\nambitious people’s cats.\n"
     assert joined == {"text": f"First essay. It ends.Second essay.\n{page}", "essays": 3, "of": 4}
@@ -129,24 +141,34 @@ def test_fetch_fills_the_cache_and_goes_on_where_it_stopped(empty: Path, server:
 
 def test_fetch_refuses_another_checksum(empty: Path, server: Server, small: list[Download]) -> None:
     server.files["/dev.json"] = b"<html>please log in</html>"
-    with pytest.raises(UserError, match=r"^fetch: http\S+dev\.json is not the file expected") as error:
+    with pytest.raises(
+        UserError, match=r"^fetch: http\S+dev\.json is not the file expected"
+    ) as error:
         corpora.fetch(progress=False, downloads=small)
     assert "\n" not in str(error.value)
     assert not (empty / downloads.SQUAD).exists()
     assert (empty / "essays/gkamradt/a.txt").exists()  # what came before is kept
 
 
-def test_fetch_names_an_address_that_refuses(empty: Path, server: Server, small: list[Download]) -> None:
+def test_fetch_names_an_address_that_refuses(
+    empty: Path, server: Server, small: list[Download]
+) -> None:
     server.http.shutdown()
     server.http.server_close()
-    with pytest.raises(UserError, match=r"^fetch: http\S+a\.txt cannot be reached \(ConnectionError\)") as error:
+    with pytest.raises(
+        UserError, match=r"^fetch: http\S+a\.txt cannot be reached \(ConnectionError\)"
+    ) as error:
         corpora.fetch(progress=False, downloads=small)
     assert "\n" not in str(error.value)
 
 
-def test_fetch_names_every_address_it_tried(empty: Path, server: Server, small: list[Download]) -> None:
+def test_fetch_names_every_address_it_tried(
+    empty: Path, server: Server, small: list[Download]
+) -> None:
     del server.files["/mirror.json"]
-    with pytest.raises(UserError, match=r"none\.json answered 404; http\S+mirror\.json answered 404"):
+    with pytest.raises(
+        UserError, match=r"none\.json answered 404; http\S+mirror\.json answered 404"
+    ):
         corpora.fetch(progress=False, downloads=small)
 
 

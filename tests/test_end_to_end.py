@@ -1,4 +1,5 @@
-"""The whole way with a real checkpoint and the original corpora: asked, answered, killed, gone on with, reported."""
+"""The whole way with a real checkpoint and the original corpora: asked, answered, killed, gone on
+with, reported."""
 
 import csv
 import io
@@ -38,42 +39,62 @@ class Place(NamedTuple):
     def rows(self, outputs: str) -> dict[str, list[dict[str, Any]]]:
         """Task -> its rows, by index."""
         files = sorted(self.predictions(outputs).glob(f"*/{LENGTH}.jsonl"))
-        found = {file.parent.name: [json.loads(line) for line in file.read_text().splitlines()] for file in files}
+        found = {
+            file.parent.name: [json.loads(line) for line in file.read_text().splitlines()]
+            for file in files
+        }
         return {task: sorted(rows, key=lambda row: row["index"]) for task, rows in found.items()}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Place:
-    """Two random layers under the real vocabulary of Llama-3; outputs differ from token to token."""
+    """Two random layers under the real vocabulary of Llama-3; outputs differ from token to
+    token."""
     root = tmp_path_factory.mktemp("project")
     for folder in ("params", "notebooks", "checkpoints"):
         (root / folder).mkdir()
     shape = {"intermediate_size": 64, "max_position_embeddings": 2 * LENGTH}
     save_llama(root / "checkpoints/tiny", 128256, **shape, bos_token_id=128000, eos_token_id=128001)
-    shutil.copy(data / "tokenizers/llama-3/tokenizer.json", root / "checkpoints/tiny/tokenizer.json")
+    shutil.copy(
+        data / "tokenizers/llama-3/tokenizer.json", root / "checkpoints/tiny/tokenizer.json"
+    )
     model = "{path: checkpoints/tiny, name: tiny-llama, label: Tiny, batch_size: 1, device: cpu}"
     (root / "model.yaml").write_text(f"model: {model}\n")
-    environment = {**os.environ, "RULERKIT_HOME": str(root), "RULERKIT_DATA": str(data), "HF_HUB_OFFLINE": "1"}
+    environment = {
+        **os.environ,
+        "RULERKIT_HOME": str(root),
+        "RULERKIT_DATA": str(data),
+        "HF_HUB_OFFLINE": "1",
+    }
     return Place(root, environment)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(place: Place) -> "subprocess.CompletedProcess[str]":
     done = subprocess.run(
-        place.command("undisturbed"), env=place.environment, capture_output=True, text=True, timeout=300, check=False
+        place.command("undisturbed"),
+        env=place.environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done
 
 
 @pytest.mark.slow
-def test_thirteen_tasks_within_their_budget(place: Place, undisturbed: "subprocess.CompletedProcess[str]") -> None:
+def test_thirteen_tasks_within_their_budget(
+    place: Place, undisturbed: "subprocess.CompletedProcess[str]"
+) -> None:
     found = place.rows("undisturbed")
     assert set(found) == set(THIRTEEN)
     tokenizer = load_tokenizer(str(place.root / "checkpoints/tiny"))
     answers = set()
     for task, rows in found.items():
-        record = json.loads((place.predictions("undisturbed") / task / f"{LENGTH}.json").read_text())
+        record = json.loads(
+            (place.predictions("undisturbed") / task / f"{LENGTH}.json").read_text()
+        )
         result = record["result"]
         assert result["tokenizer"]["fingerprint"] == tokenizer.fingerprint
         assert (result["length"], result["seed"], record["num_examples"]) == (LENGTH, 42, 2)
@@ -88,14 +109,22 @@ def test_thirteen_tasks_within_their_budget(place: Place, undisturbed: "subproce
             answers.add(row["pred"])
         assert len({row["digest"] for row in rows}) == 2
     assert len(answers) == 26, "a model that says the same to every prompt proves nothing"
-    assert [line.split()[0] for line in undisturbed.stdout.splitlines() if " [" in line] == list(THIRTEEN)
+    assert [line.split()[0] for line in undisturbed.stdout.splitlines() if " [" in line] == list(
+        THIRTEEN
+    )
 
 
 @pytest.mark.slow
-def test_killed_half_way_and_started_again(place: Place, undisturbed: "subprocess.CompletedProcess[str]") -> None:
-    """SIGKILL once some rows are there; the same command ends with the rows of a run that nobody disturbed."""
+def test_killed_half_way_and_started_again(
+    place: Place, undisturbed: "subprocess.CompletedProcess[str]"
+) -> None:
+    """SIGKILL once some rows are there; the same command ends with the rows of a run that nobody
+    disturbed."""
     with subprocess.Popen(
-        place.command("killed"), env=place.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        place.command("killed"),
+        env=place.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     ) as process:
         until = time.monotonic() + 120
         while sum(map(len, kept_lines(place, "killed").values())) < 11 and process.poll() is None:
@@ -106,7 +135,12 @@ def test_killed_half_way_and_started_again(place: Place, undisturbed: "subproces
     kept = kept_lines(place, "killed")
     assert 11 <= sum(map(len, kept.values())) < 26
     again = subprocess.run(
-        place.command("killed"), env=place.environment, capture_output=True, text=True, timeout=300, check=False
+        place.command("killed"),
+        env=place.environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert again.returncode == 0, again.stderr
     assert place.rows("killed") == place.rows("undisturbed")
@@ -123,7 +157,9 @@ def kept_lines(place: Place, outputs: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.slow
-def test_reported_on_a_laptop(place: Place, undisturbed: "subprocess.CompletedProcess[str]", tmp_path: Path) -> None:
+def test_reported_on_a_laptop(
+    place: Place, undisturbed: "subprocess.CompletedProcess[str]", tmp_path: Path
+) -> None:
     """From a copy of outputs/ alone: no checkpoint, no tokenizer, no corpora."""
     shutil.copytree(place.root / "undisturbed", tmp_path / "copied")
     away = {name: value for name, value in os.environ.items() if not name.startswith("RULERKIT_")}
@@ -134,9 +170,20 @@ def test_reported_on_a_laptop(place: Place, undisturbed: "subprocess.CompletedPr
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert [row["task"] for row in rows] == list(THIRTEEN)
     for row in rows:
-        assert (row["model"], row["label"], row["n"], row["have"]) == ("tiny-llama", "Tiny", "2", "")
-        assert (row["stand_in"], row["engine"], row["length"]) == ("False", "transformers", str(LENGTH))
+        assert (row["model"], row["label"], row["n"], row["have"]) == (
+            "tiny-llama",
+            "Tiny",
+            "2",
+            "",
+        )
+        assert (row["stand_in"], row["engine"], row["length"]) == (
+            "False",
+            "transformers",
+            str(LENGTH),
+        )
     for row in rows:
-        record = json.loads((place.predictions("undisturbed") / row["task"] / f"{LENGTH}.json").read_text())
+        record = json.loads(
+            (place.predictions("undisturbed") / row["task"] / f"{LENGTH}.json").read_text()
+        )
         notes = {source["note"] for source in record["result"]["sources"].values()}
         assert row["note"] == "; ".join(sorted(notes - {""}))

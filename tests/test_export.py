@@ -1,4 +1,5 @@
-"""Examples as upstream's files: what a line holds, grids, and files that do not depend on the number of processes."""
+"""Examples as upstream's files: what a line holds, grids, and files that do not depend on the
+number of processes."""
 
 import json
 from pathlib import Path
@@ -32,7 +33,11 @@ def test_upstreams_lines(tmp_path: Path) -> None:
 
 
 def test_files_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
-    orders = [order(name, length, 40) for name in ("niah_multikey_3", "fwe", "qa_2") for length in (1024, 2048)]
+    orders = [
+        order(name, length, 40)
+        for name in ("niah_multikey_3", "fwe", "qa_2")
+        for length in (1024, 2048)
+    ]
     for workers in (1, 2):
         paths = [tmp_path / str(workers) / f"{o.task.name}-{o.length}.jsonl" for o in orders]
         write_grid(orders, paths, workers, progress=False)
@@ -45,7 +50,11 @@ def test_files_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_said_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="longer length"):
-        write_grid([order("vt"), order("cwe", 256)], [tmp_path / "a.jsonl", tmp_path / "b.jsonl"], progress=False)
+        write_grid(
+            [order("vt"), order("cwe", 256)],
+            [tmp_path / "a.jsonl", tmp_path / "b.jsonl"],
+            progress=False,
+        )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,4 +1,5 @@
-"""What went wrong: labels on answers written by hand, and planted effects found again by their labels."""
+"""What went wrong: labels on answers written by hand, and planted effects found again by their
+labels."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +12,15 @@ import pytest
 
 from rulerkit.errors import UserError
 from rulerkit.example import Example
-from rulerkit.failures import LABELS, examples_of, label, no_context_answers, samples, shares, with_baselines
+from rulerkit.failures import (
+    LABELS,
+    examples_of,
+    label,
+    no_context_answers,
+    samples,
+    shares,
+    with_baselines,
+)
 from rulerkit.generation import Examples, generate
 from rulerkit.inference import predict
 from rulerkit.inference.cells import Cell
@@ -27,7 +36,9 @@ from rulerkit.tokenizers import load_tokenizer
 LENGTH = 2048
 
 
-def cell_of(examples: Examples, texts: dict[int, str], reason: str = "stop", name: str = "hand") -> Cell:
+def cell_of(
+    examples: Examples, texts: dict[int, str], reason: str = "stop", name: str = "hand"
+) -> Cell:
     """A cell as predictions of a model `name` would leave it."""
     rows = []
     for index, text in texts.items():
@@ -46,25 +57,43 @@ def cell_of(examples: Examples, texts: dict[int, str], reason: str = "stop", nam
             }
         )
     result = {**examples.record(), "model": {"name": name, "engine": "function"}}
-    record = {"format": 1, "result": result, "num_examples": len(examples), "label": name, "run": "main"}
+    record = {
+        "format": 1,
+        "result": result,
+        "num_examples": len(examples),
+        "label": name,
+        "run": "main",
+    }
     return Cell(Path(f"{name}.jsonl"), json.loads(json.dumps(record)), rows)
 
 
 def asked(spec: Any, length: int = LENGTH, num_examples: int = 3, **form: Any) -> Examples:
-    return generate(task(spec).with_corpora("builtin"), length, num_examples, prompt_format=prompt_format(**form))
+    return generate(
+        task(spec).with_corpora("builtin"),
+        length,
+        num_examples,
+        prompt_format=prompt_format(**form),
+    )
 
 
-def labelled(spec: Any, write: Callable[[Example], str], reason: str = "stop", **more: Any) -> "pd.Series[Any]":
+def labelled(
+    spec: Any, write: Callable[[Example], str], reason: str = "stop", **more: Any
+) -> "pd.Series[Any]":
     examples = asked(spec, **more)
     return label([cell_of(examples, {1: write(examples[1])}, reason)]).iloc[0]
 
 
 def distractors(example: Example, key: bool = False) -> list[str]:
-    """Values (or keys) of what could be taken for the needles, those nearest to the first needle first."""
+    """Values (or keys) of what could be taken for the needles, those nearest to the first needle
+    first."""
     pieces = [piece for piece in example.pieces if piece.value]
     wanted = next(i for i, piece in enumerate(pieces) if piece.role == "needle")
     order = sorted(range(len(pieces)), key=lambda i: abs(i - wanted))
-    return [str(pieces[i].key if key else pieces[i].value) for i in order if pieces[i].role == "distractor"]
+    return [
+        str(pieces[i].key if key else pieces[i].value)
+        for i in order
+        if pieces[i].role == "distractor"
+    ]
 
 
 def shown_answer(example: Example) -> str:
@@ -84,25 +113,50 @@ HAND: list[tuple[str, Any, Callable[[Example], str], str]] = [
     ("complete", "niah_single_2", lambda e: f"It is {e.references[0]}.", ""),
     ("complete", "qa_1", lambda e: e.references[0].upper(), ""),
     ("empty", "vt", lambda e: " \n\x00 ", ""),
-    ("refused", "niah_single_2", lambda e: "The number is not mentioned in the text.", "not mentioned"),
+    (
+        "refused",
+        "niah_single_2",
+        lambda e: "The number is not mentioned in the text.",
+        "not mentioned",
+    ),
     ("refused", "qa_1", lambda e: "I cannot answer this.", "cannot answer"),
     ("copied demonstration", "cwe", shown_answer, ""),
-    ("copied demonstration", "cwe", lambda e: "they are " + ", ".join(shown_answer(e).split()[1:14:2]), ""),
+    (
+        "copied demonstration",
+        "cwe",
+        lambda e: "they are " + ", ".join(shown_answer(e).split()[1:14:2]),
+        "",
+    ),
     ("copied demonstration", "vt", shown_answer, ""),
     ("copied demonstration", {"base": "vt", "edition": "2024"}, shown_answer, ""),
     ("copied beginning", "cwe", lambda e: first_words(e) + " 1. 2. 3.", ""),
     ("copied beginning", {"base": "cwe", "demonstration": False}, first_words, ""),
     ("copied beginning", "niah_single_2", lambda e: first_words(e, 30), ""),
     ("copied beginning", "qa_1", lambda e: first_words(e, 20), ""),
-    ("copied beginning", "vt", lambda e: "The grass is green. The sky is blue.", "the grass is green"),
+    (
+        "copied beginning",
+        "vt",
+        lambda e: "The grass is green. The sky is blue.",
+        "the grass is green",
+    ),
     ("parametric words", "cwe", lambda e: "1. the 2. an 3. a 4. of", "the an a of"),
     ("parametric words", "fwe", lambda e: "a, b, c", "a b c"),
     ("duplicated values", "niah_multivalue", lambda e: ", ".join([e.references[0]] * 4), ""),
     ("near distractor", "niah_multikey_2", lambda e: distractors(e)[0], "tokens from the needle"),
-    ("near distractor", "niah_multikey_3", lambda e: f"it's {distractors(e)[1]}, sure", "tokens from the needle"),
+    (
+        "near distractor",
+        "niah_multikey_3",
+        lambda e: f"it's {distractors(e)[1]}, sure",
+        "tokens from the needle",
+    ),
     ("other key", "niah_multikey_2", lambda e: distractors(e)[-1], "tokens from the needle"),
     ("wrong chain", "vt_2_chains", lambda e: " ".join(distractors(e, key=True)), ""),
-    ("wrong chain", "vt_2_chains", lambda e: f"{e.references[0]} {distractors(e, key=True)[0]}", ""),
+    (
+        "wrong chain",
+        "vt_2_chains",
+        lambda e: f"{e.references[0]} {distractors(e, key=True)[0]}",
+        "",
+    ),
     ("less frequent word", "cwe", lambda e: f"1. {e.references[0]} 2. {uncommon(e)}", ""),
     ("less frequent word", "fwe", lambda e: f"{uncommon(e)}, {e.references[0]}", ""),
     ("other document", "qa_1", other_document, "Document"),
@@ -118,12 +172,18 @@ HAND: list[tuple[str, Any, Callable[[Example], str], str]] = [
 
 
 def uncommon(example: Example) -> str:
-    context = {piece.text.strip().rpartition(" ")[2] for piece in example.pieces if piece.role != "needle"}
+    context = {
+        piece.text.strip().rpartition(" ")[2] for piece in example.pieces if piece.role != "needle"
+    }
     return sorted(word for word in context if word.isalpha() and word in example.context_text)[0]
 
 
-@pytest.mark.parametrize(("kind", "spec", "write", "detail"), HAND, ids=[f"{h[0]}-{i}" for i, h in enumerate(HAND)])
-def test_answers_by_hand(kind: str, spec: Any, write: Callable[[Example], str], detail: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "spec", "write", "detail"), HAND, ids=[f"{h[0]}-{i}" for i, h in enumerate(HAND)]
+)
+def test_answers_by_hand(
+    kind: str, spec: Any, write: Callable[[Example], str], detail: str
+) -> None:
     row = labelled(spec, write)
     assert row["label"] == kind, row.to_dict()
     assert detail in row["detail"]
@@ -136,8 +196,14 @@ def test_every_label_has_an_answer_by_hand() -> None:
 
 
 def test_cut_off_where_nothing_else_fits() -> None:
-    assert labelled("niah_single_2", lambda e: "The special magic number for", "length")["label"] == "cut off"
-    assert labelled("niah_multikey_2", lambda e: distractors(e)[0], "length")["label"] == "near distractor"
+    assert (
+        labelled("niah_single_2", lambda e: "The special magic number for", "length")["label"]
+        == "cut off"
+    )
+    assert (
+        labelled("niah_multikey_2", lambda e: distractors(e)[0], "length")["label"]
+        == "near distractor"
+    )
     assert labelled("niah_single_2", lambda e: e.references[0], "length")["label"] == "complete"
 
 
@@ -148,15 +214,23 @@ def test_refused_by_the_service() -> None:
 
 def test_a_thought_that_never_ends() -> None:
     thinking = {"thinking_tokens": 200}
-    assert labelled("vt", lambda e: "<think> the chain", **thinking)["label"] == "cut in its thought"
-    assert labelled("vt", lambda e: "<think> hm </think> the", **thinking)["label"] == "parametric words"
+    assert (
+        labelled("vt", lambda e: "<think> the chain", **thinking)["label"] == "cut in its thought"
+    )
+    assert (
+        labelled("vt", lambda e: "<think> hm </think> the", **thinking)["label"]
+        == "parametric words"
+    )
 
 
 def test_the_answer_that_is_given_without_context() -> None:
     alone = asked({"base": "qa_1", "context": "none"}, num_examples=4)
     among = asked("qa_1", num_examples=4)
     guesses = cell_of(alone, {1: "In Timbuktu.", 2: among[2].references[0]})
-    cells = [guesses, cell_of(among, {0: "Elsewhere", 1: "in the Timbuktu", 2: among[2].references[0]})]
+    cells = [
+        guesses,
+        cell_of(among, {0: "Elsewhere", 1: "in the Timbuktu", 2: among[2].references[0]}),
+    ]
     assert no_context_answers(cells) == {
         ("hand", "fictional", 42, 1): "In Timbuktu.",
         ("hand", "fictional", 42, 2): among[2].references[0],
@@ -175,18 +249,26 @@ def test_depth_of_the_needle_that_was_missed() -> None:
     for needle, depth in zip(needles, examples[1].depths, strict=True):
         text = " ".join(r for r in examples[1].references if r != needle.value)
         assert label([cell_of(examples, {1: text})]).iloc[0]["depth"] == depth
-    assert labelled("fwe", lambda e: "none")["depth"] != labelled("fwe", lambda e: "none")["depth"]  # NaN
+    assert (
+        labelled("fwe", lambda e: "none")["depth"] != labelled("fwe", lambda e: "none")["depth"]
+    )  # NaN
 
 
 def test_a_row_says_whose_answer_it_is() -> None:
     row = labelled("niah_multikey_2", lambda e: "7")
-    known = {"run": "main", "model": "hand", "engine": "function", "task": "niah_multikey_2", "category": "niah"}
+    known = {
+        "run": "main",
+        "model": "hand",
+        "engine": "function",
+        "task": "niah_multikey_2",
+        "category": "niah",
+    }
     assert row[list(known)].to_dict() == known
     assert (row["length"], row["index"], row["score"]) == (LENGTH, 1, 0)
     assert label([]).empty
 
 
-# --- examples again ---------------------------------------------------------------------------------------------------
+# --- examples again -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -198,7 +280,11 @@ def test_examples_are_made_again_from_the_record(name: str) -> None:
 
 
 def test_examples_with_template_budget_and_variant() -> None:
-    examples = asked({"base": "vt", "num_chains": 3, "max_new_tokens": 77}, template="llama3", thinking_tokens=100)
+    examples = asked(
+        {"base": "vt", "num_chains": 3, "max_new_tokens": 77},
+        template="llama3",
+        thinking_tokens=100,
+    )
     again = examples_of(cell_of(examples, {2: "x"}))
     assert [(e.prompt, e.max_new_tokens) for e in again] == [(e.prompt, 77) for e in examples]
 
@@ -208,7 +294,11 @@ def test_examples_with_template_budget_and_variant() -> None:
     [
         (("prompt_version",), 0, "prompts are of version 0"),
         (("tokenizer", "fingerprint"), "0" * 16, "tokenizer builtin is another one now"),
-        (("sources", "dataset", "fingerprint"), "0" * 16, "the corpus of dataset is another one now"),
+        (
+            ("sources", "dataset", "fingerprint"),
+            "0" * 16,
+            "the corpus of dataset is another one now",
+        ),
         (("task", "family"), "riddles", "record does not say all .*riddles"),
         (("seed",), 43, "the prompt of example 0 comes out differently"),
         (("tokenizer", "name"), "no/such-tokenizer", "no/such-tokenizer"),
@@ -237,7 +327,7 @@ def test_tokenizers_at_hand_only(data: Path) -> None:
         label([cell])
 
 
-# --- planted ----------------------------------------------------------------------------------------------------------
+# --- planted --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -260,7 +350,9 @@ def test_planted_rates_are_found_again(
     effects: dict[str, Any], spec: Any, kinds: list[str], planted: float, tmp_path: Path
 ) -> None:
     model = load_model({"engine": "reader", "name": "planted", **effects})
-    labels = label([predict(model, asked(spec, num_examples=120), tmp_path / "run", progress=False)])
+    labels = label(
+        [predict(model, asked(spec, num_examples=120), tmp_path / "run", progress=False)]
+    )
     share = labels["label"].isin(kinds).mean()
     low, high = wilson(share, 120, 0.999)
     assert low <= planted <= high, labels["label"].value_counts().to_dict()
@@ -269,13 +361,16 @@ def test_planted_rates_are_found_again(
 def test_memory_is_seen_through_the_questions_asked_alone(tmp_path: Path) -> None:
     model = load_model({"engine": "reader", "name": "planted", "memory": 0.3, "drop": 0.5})
     specs = ["qa_1", {"base": "qa_1", "context": "none"}]
-    cells = [predict(model, asked(spec, num_examples=120), tmp_path / "run", progress=False) for spec in specs]
+    cells = [
+        predict(model, asked(spec, num_examples=120), tmp_path / "run", progress=False)
+        for spec in specs
+    ]
     share = label(cells).query("task == 'qa_1'")["label"].eq("no-context answer").mean()
     low, high = wilson(share, 120, 0.999)
     assert low <= 0.7 * 0.5 <= high
 
 
-# --- tables, figure, claims -------------------------------------------------------------------------------------------
+# --- tables, figure, claims -----------------------------------------------------------------------
 
 
 def table(**counts: dict[str, int]) -> pd.DataFrame:
@@ -294,7 +389,9 @@ def table(**counts: dict[str, int]) -> pd.DataFrame:
 
 
 def test_shares_add_up() -> None:
-    found = shares(table(vt__4096={"complete": 6, "partial": 4}, cwe__8192={"complete": 3, "empty": 1}))
+    found = shares(
+        table(vt__4096={"complete": 6, "partial": 4}, cwe__8192={"complete": 3, "empty": 1})
+    )
     assert (found.groupby(["task", "length"])["share"].sum() - 1).abs().max() < 1e-9
     row = found.query("task == 'vt' and label == 'partial'").iloc[0]
     assert (row["count"], row["n"], row["share"]) == (4, 10, 0.4)
@@ -303,7 +400,11 @@ def test_shares_add_up() -> None:
 
 
 def test_samples_come_from_different_tasks() -> None:
-    found = samples(table(vt__4096={"empty": 3, "complete": 3}, cwe__4096={"empty": 2}, fwe__4096={"partial": 1}))
+    found = samples(
+        table(
+            vt__4096={"empty": 3, "complete": 3}, cwe__4096={"empty": 2}, fwe__4096={"partial": 1}
+        )
+    )
     assert found["label"].tolist() == ["empty", "empty", "partial"]
     assert found["task"].tolist() == ["vt", "cwe", "fwe"]
     assert found["definition"].tolist() == [LABELS["empty"], LABELS["empty"], LABELS["partial"]]
@@ -311,7 +412,9 @@ def test_samples_come_from_different_tasks() -> None:
 
 def test_figure_of_stacked_shares() -> None:
     labels = table(
-        vt__4096={"complete": 6, "partial": 4}, vt__8192={"complete": 5, "empty": 5}, cwe__4096={"partial": 1}
+        vt__4096={"complete": 6, "partial": 4},
+        vt__8192={"complete": 5, "empty": 5},
+        cwe__4096={"partial": 1},
     )
     panels = failures_by_length(shares(labels), remarks(labels))
     assert [panel.get_title() for panel in panels] == ["vt", "cwe"]
@@ -320,7 +423,11 @@ def test_figure_of_stacked_shares() -> None:
         heights[bar.get_x()] = heights.get(bar.get_x(), 0) + bar.get_height()
     assert [round(height, 6) for height in heights.values()] == [100, 100]
     figure: Any = panels[0].figure
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["partial", "empty", "complete"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "partial",
+        "empty",
+        "complete",
+    ]
     assert figure.get_supxlabel() == "reference readers"
     with pytest.raises(UserError, match="no labels to draw"):
         failures_by_length(shares(labels.iloc[:0]))
@@ -336,7 +443,14 @@ def test_every_label_has_a_look_of_its_own() -> None:
 def test_baselines_are_asked_beside_the_tasks() -> None:
     small = study(tasks=["vt", "cwe", "qa_1", {"base": "qa_2", "context": "none"}], model="perfect")
     names = [each.name for each in with_baselines(small).tasks]
-    assert names == ["vt", "cwe", "qa_1", "qa_2-context_none", "cwe-demonstration_False", "qa_1-context_none"]
+    assert names == [
+        "vt",
+        "cwe",
+        "qa_1",
+        "qa_2-context_none",
+        "cwe-demonstration_False",
+        "qa_1-context_none",
+    ]
     assert with_baselines(small, False).tasks == small.tasks
     assert with_baselines(with_baselines(small)).tasks == with_baselines(small).tasks
 
@@ -349,7 +463,9 @@ def test_the_notebook_finds_what_is_planted(tmp_path: Path) -> None:
         "num_examples": 12,
     }
     source = home() / "notebooks/12_failures.ipynb"
-    papermill.execute_notebook(source, tmp_path / "out.ipynb", given, progress_bar=False, cwd=tmp_path)
+    papermill.execute_notebook(
+        source, tmp_path / "out.ipynb", given, progress_bar=False, cwd=tmp_path
+    )
     tables = tmp_path / "tables/main/12_failures"
     found = pd.read_csv(tables / "reader-failing.csv").set_index(["task", "length", "label"])
     copied = found.loc["cwe", 12288, "copied demonstration"]
@@ -359,6 +475,11 @@ def test_the_notebook_finds_what_is_planted(tmp_path: Path) -> None:
     assert found.loc["cwe-demonstration_False", 12288, "copied beginning"]["share"] > 0.7
     verdicts = pd.read_csv(tables / "reader-failing-claims.csv").set_index("claim")["verdict"]
     copies = next(claim for claim in verdicts.index if claim.startswith("Common words: most"))
-    assert verdicts[copies] == "cannot be judged with this data", "12 answers do not show that copies are rare"
+    assert verdicts[copies] == "cannot be judged with this data", (
+        "12 answers do not show that copies are rare"
+    )
     assert len(pd.read_csv(tables / "reader-failing-samples.csv")) > 5
-    assert {path.suffix for path in (tmp_path / "figures/main/12_failures").iterdir()} == {".pdf", ".png"}
+    assert {path.suffix for path in (tmp_path / "figures/main/12_failures").iterdir()} == {
+        ".pdf",
+        ".png",
+    }

@@ -55,11 +55,17 @@ class Colours(Task):
         colours = stream.random.sample(COLOURS, len(NAMES))
         lines = [
             PlacedPassage(
-                stream.random.random(), passage(role, f"{name} has the colour {colour}.\n", key=name, value=colour)
+                stream.random.random(),
+                passage(role, f"{name} has the colour {colour}.\n", key=name, value=colour),
             )
-            for role, name, colour in zip(["needle"] + ["distractor"] * 3, NAMES, colours, strict=True)
+            for role, name, colour in zip(
+                ["needle"] + ["distractor"] * 3, NAMES, colours, strict=True
+            )
         ]
-        head, tail = passage("instruction", "Remember all colours.\n"), passage("question", f"What about {NAMES[0]}?")
+        head, tail = (
+            passage("instruction", "Remember all colours.\n"),
+            passage("question", f"What about {NAMES[0]}?"),
+        )
         return Draft((head,), (tail,), f" {NAMES[0]} has the colour", (colours[0],), lines)
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece]:
@@ -112,7 +118,11 @@ def test_files_of_a_new_family_are_audited(colours: Task, tmp_path: Path) -> Non
 
     def failed() -> set[str]:
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return {finding.name for finding in audit_file(file, tokenizer, "colours", 1024) if finding.level == FAIL}
+        return {
+            finding.name
+            for finding in audit_file(file, tokenizer, "colours", 1024)
+            if finding.level == FAIL
+        }
 
     assert failed() == set()
     for row in rows:

@@ -1,4 +1,5 @@
-"""Every changed tensor changes the fingerprint of the weights, and records of earlier rules stay comparable."""
+"""Every changed tensor changes the fingerprint of the weights, and records of earlier rules stay
+comparable."""
 
 import os
 from pathlib import Path
@@ -18,7 +19,10 @@ SHAPES = {"embedding": (400, 16), "norm": (7,), "head": (50, 50), "scale": (1,)}
 
 
 def save(folder: Path, changed: str = "", place: int = 0) -> list[Path]:
-    tensors = {name: np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for name, shape in SHAPES.items()}
+    tensors = {
+        name: np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        for name, shape in SHAPES.items()
+    }
     if changed:
         tensors[changed].flat[place] += 1
     save_file(tensors, folder / "model.safetensors", {"written": changed})
@@ -64,7 +68,9 @@ def test_a_file_of_another_format_is_read_once_and_again_when_it_changes(
 def test_weights_that_are_cut_short_are_one_line(tmp_path: Path, cut: int) -> None:
     [file] = save(tmp_path)
     file.write_bytes(file.read_bytes()[:cut])
-    with pytest.raises(UserError, match=r"model\.safetensors cannot be read .*: copy or download them again"):
+    with pytest.raises(
+        UserError, match=r"model\.safetensors cannot be read .*: copy or download them again"
+    ):
         weights_digests([file])
 
 
@@ -75,5 +81,8 @@ def test_records_are_compared_by_the_rules_that_both_hold() -> None:
     other = {"model": {"fingerprint": "e", "weights": {"tensors": "b", "full": "g"}}}
     assert differences(old, new) == differences(new, old) == differences(new, full) == []
     assert differences(new, other) == [("model.weights.tensors", "a", "b")]
-    assert [field for field, *_ in differences(full, other)] == ["model.weights.tensors", "model.weights.full"]
+    assert [field for field, *_ in differences(full, other)] == [
+        "model.weights.tensors",
+        "model.weights.full",
+    ]
     assert differences(old, {"model": {"fingerprint": "x", "weights": {"tensors": "a"}}}) != []

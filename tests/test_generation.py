@@ -1,4 +1,5 @@
-"""Examples as a function: exact ids, full budgets, the same example from anywhere, free positions, golden digests."""
+"""Examples as a function: exact ids, full budgets, the same example from anywhere, free positions,
+golden digests."""
 
 import hashlib
 import json
@@ -37,7 +38,9 @@ def walk(example: Example) -> Iterator[tuple[Piece, int, int]]:
     assert at_token == example.num_tokens
 
 
-def check_example(example: Example, length: int, bos: tuple[int, ...], tokenizer: Tokenizer) -> None:
+def check_example(
+    example: Example, length: int, bos: tuple[int, ...], tokenizer: Tokenizer
+) -> None:
     """Text and ids are their pieces, joined; ids are the whole text's; the budget holds."""
     assert "".join(piece.text for piece in example.pieces) == example.prompt
     assert {piece.role for piece in example.pieces} <= set(ROLES)
@@ -46,7 +49,9 @@ def check_example(example: Example, length: int, bos: tuple[int, ...], tokenizer
     assert len(example.ids) == example.num_tokens
     assert example.num_tokens + example.max_new_tokens <= length
     if example.whole_ids is None:
-        assert np.array_equal(np.concatenate([piece.tokens for piece in example.pieces]), example.ids)
+        assert np.array_equal(
+            np.concatenate([piece.tokens for piece in example.pieces]), example.ids
+        )
 
 
 def check_positions(example: Example, tokenizer: Tokenizer) -> None:
@@ -58,25 +63,32 @@ def check_positions(example: Example, tokenizer: Tokenizer) -> None:
         if piece.role != "needle":
             continue
         said = tokenizer.decode(ids[at_token : at_token + piece.num_tokens])
-        assert unicodedata.normalize("NFC", said.strip()) == unicodedata.normalize("NFC", piece.text.strip())
+        assert unicodedata.normalize("NFC", said.strip()) == unicodedata.normalize(
+            "NFC", piece.text.strip()
+        )
         found.append(piece.text)
     family = TASKS[example.task].family
     if family != "question_answering":
         assert all(any(reference in text for text in found) for reference in example.references)
     elif example.references[0].lower() not in ("yes", "no", "noanswer"):
-        assert any(reference.lower() in text.lower() for reference in example.references for text in found)
+        assert any(
+            reference.lower() in text.lower() for reference in example.references for text in found
+        )
     if family == "niah":
         assert len(found) == len(example.references)
     if family == "variable_tracking":
         assert [text.split()[1] for text in found] == list(example.references)
 
 
-# --- every vocabulary, every task ---------------------------------------------------------------------------------------
+# --- every vocabulary, every task -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("length", "count"), [(1024, 2), (4096, 4), (32768, 1)])
-def test_every_task_fits_and_fills(vocabulary: Tokenizer, data: Path, length: int, count: int) -> None:
-    """Ids exact, the budget never exceeded and nearly filled, needles where they are said to be: the original corpora."""
+def test_every_task_fits_and_fills(
+    vocabulary: Tokenizer, data: Path, length: int, count: int
+) -> None:
+    """Ids exact, the budget never exceeded and nearly filled, needles where they are said to be:
+    the original corpora."""
     form = prompt_format(vocabulary, template="base")
     wanted = {1024: (95.0, 90.0), 4096: (99.5, 97.0), 32768: (99.9, 99.5)}[length]
     poor = {}
@@ -91,23 +103,42 @@ def test_every_task_fits_and_fills(vocabulary: Tokenizer, data: Path, length: in
     assert poor == {}
 
 
-@pytest.mark.parametrize("folder", ["gpt-neox", "llama-2", "rwkv", "llama-3/tokenizer.model", "mistral"])
+@pytest.mark.parametrize(
+    "folder", ["gpt-neox", "llama-2", "rwkv", "llama-3/tokenizer.model", "mistral"]
+)
 def test_the_longest_of_the_paper(data: Path, folder: str) -> None:
     tokenizer = load_tokenizer(str(data / "tokenizers" / folder))
     form = prompt_format(tokenizer, template="base")
-    for name in ("niah_single_1", "niah_multikey_1", "niah_multikey_3", "vt", "cwe", "fwe", "qa_1", "qa_2"):
+    for name in (
+        "niah_single_1",
+        "niah_multikey_1",
+        "niah_multikey_3",
+        "vt",
+        "cwe",
+        "fwe",
+        "qa_1",
+        "qa_2",
+    ):
         example = generate(name, 131072, 8, prompt_format=form)[7]
         check_example(example, 131072, form.bos, tokenizer)
         check_positions(example, tokenizer)
-        assert example.num_tokens + example.max_new_tokens >= 131072 * (0.995 if name in QA else 0.999)
+        assert example.num_tokens + example.max_new_tokens >= 131072 * (
+            0.995 if name in QA else 0.999
+        )
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_builtin_fills(name: str) -> None:
-    for length, least in ((1024, 95.0), (4096, 97.0 if name in QA else 99.5), (32768, 99.5 if name in QA else 99.9)):
+    for length, least in (
+        (1024, 95.0),
+        (4096, 97.0 if name in QA else 99.5),
+        (32768, 99.5 if name in QA else 99.9),
+    ):
         examples = list(generate(builtin(name), length, 10))
         assert all(example.num_tokens + example.max_new_tokens <= length for example in examples)
-        filled = [100 * (example.num_tokens + example.max_new_tokens) / length for example in examples]
+        filled = [
+            100 * (example.num_tokens + example.max_new_tokens) / length for example in examples
+        ]
         assert np.mean(filled) >= least
 
 
@@ -117,13 +148,18 @@ def test_a_million_tokens(spec: str) -> None:
     length = 1_048_576
     example = generate(builtin(spec), length, 1)[0]
     assert 0.999 * length <= example.num_tokens + example.max_new_tokens <= length
-    assert all(reference in example.context_text for reference in example.references) or spec == "qa_1"
+    assert (
+        all(reference in example.context_text for reference in example.references) or spec == "qa_1"
+    )
 
 
 def test_where_pieces_cannot_be_joined_prompts_are_encoded_whole(data: Path) -> None:
-    """A vocabulary for which no way of joining is exact: slower, never wrong, still full and within the budget."""
+    """A vocabulary for which no way of joining is exact: slower, never wrong, still full and within
+    the budget."""
     inner = load_tokenizer(str(data / "tokenizers" / "llama-2"))
-    tokenizer = Tokenizer("odd", "0", lambda texts: [inner.encode(t)[::-1].tolist() for t in texts], inner.decode, 1)
+    tokenizer = Tokenizer(
+        "odd", "0", lambda texts: [inner.encode(t)[::-1].tolist() for t in texts], inner.decode, 1
+    )
     form = prompt_format(tokenizer, template="llama2")
     assert not piece_encoder(tokenizer).exact
     for name in THIRTEEN:
@@ -132,7 +168,7 @@ def test_where_pieces_cannot_be_joined_prompts_are_encoded_whole(data: Path) -> 
         assert example.num_tokens + example.max_new_tokens >= 4096 * (0.97 if name in QA else 0.99)
 
 
-# --- the same example from anywhere -------------------------------------------------------------------------------------
+# --- the same example from anywhere ---------------------------------------------------------------
 
 
 def fingerprint(example: Example) -> str:
@@ -200,14 +236,16 @@ def test_depths_are_those_of_the_tokens() -> None:
         assert example.depths == pytest.approx(wanted, abs=0.006)
 
 
-# --- free positions -----------------------------------------------------------------------------------------------------
+# --- free positions -------------------------------------------------------------------------------
 
 
 def first_depths(spec: object, length: int = 4096, count: int = 300) -> list[float]:
     return [example.depths[0] / 100 for example in generate(builtin(spec), length, count)]
 
 
-@pytest.mark.parametrize("name", ["niah_single_1", "niah_single_2", "niah_single_3", "niah_multikey_1"])
+@pytest.mark.parametrize(
+    "name", ["niah_single_1", "niah_single_2", "niah_single_3", "niah_multikey_1"]
+)
 def test_needles_lie_anywhere(name: str) -> None:
     stats = pytest.importorskip("scipy.stats")
     assert stats.kstest(first_depths(name), "uniform").pvalue > 0.01
@@ -218,7 +256,9 @@ def test_lines_and_documents_lie_anywhere(name: str) -> None:
     """Few lines: depths are steps, so they are compared with even steps."""
     stats = pytest.importorskip("scipy.stats")
     depths = np.array(first_depths(name, 8192))
-    jitter = np.random.RandomState(1).uniform(-0.5, 0.5, len(depths)) * np.diff(np.unique(depths)).mean()
+    jitter = (
+        np.random.RandomState(1).uniform(-0.5, 0.5, len(depths)) * np.diff(np.unique(depths)).mean()
+    )
     assert stats.kstest(np.clip(depths + jitter, 0, 1), "uniform").pvalue > 0.01
     assert (depths < 0.02).any()
     assert (depths > 0.98).any()
@@ -252,12 +292,13 @@ def test_layouts_of_lists_are_drawn_anew(name: str) -> None:
 
 def test_the_gold_document_is_not_always_in_one_place() -> None:
     numbers = [
-        [p.role for p in example.pieces if p.key].index("needle") for example in generate(builtin("qa_1"), 4096, 100)
+        [p.role for p in example.pieces if p.key].index("needle")
+        for example in generate(builtin("qa_1"), 4096, 100)
     ]
     assert len(set(numbers)) > 15
 
 
-# --- what does not fit --------------------------------------------------------------------------------------------------
+# --- what does not fit ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("spec", [*TASKS, {"base": "qa_1", "context": "none"}])
@@ -273,12 +314,16 @@ def test_too_short_lengths(spec: object) -> None:
             assert example.num_tokens + example.max_new_tokens <= length
             assert example.num_tokens > 20
     assert len(said) >= 2
-    assert all("\n" not in text and str(length) in text and "longer" in text for length, text in said)
+    assert all(
+        "\n" not in text and str(length) in text and "longer" in text for length, text in said
+    )
 
 
 def test_thinking_that_leaves_no_room() -> None:
     with pytest.raises(UserError, match="longer"):
-        generate(builtin("vt"), 4096, 1, prompt_format=prompt_format("builtin", thinking_tokens=4000))[0]
+        generate(
+            builtin("vt"), 4096, 1, prompt_format=prompt_format("builtin", thinking_tokens=4000)
+        )[0]
 
 
 @pytest.mark.parametrize(
@@ -315,7 +360,7 @@ def test_a_record_says_all_that_defines_the_examples() -> None:
     assert record["sources"]["essays"]["stand_in"] is True
 
 
-# --- golden digests -----------------------------------------------------------------------------------------------------
+# --- golden digests -------------------------------------------------------------------------------
 
 GOLDEN = {
     "niah_single_1": "84fbb357507f6d57",
@@ -340,10 +385,14 @@ GOLDEN = {
     "vt_2_chains-edition_2024": "4c948b1f5d6eda78",
     "cwe-edition_2024": "53d1ce3b09ceeb9a",
 }
-"""Of examples 0, 1 and 37 at 4096 tokens, `builtin` tokenizer and corpora, seed 42. If this test fails, prompts have
-changed: raise PROMPT_VERSION, say so in the changelog, and put the digests that the failure prints here."""
+"""Of examples 0, 1 and 37 at 4096 tokens, `builtin` tokenizer and corpora, seed 42. If this test
+fails, prompts have changed: raise PROMPT_VERSION, say so in the changelog, and put the digests that
+the failure prints here."""
 
-GOLDEN_SPECS = [*TASKS, *({"base": name, "edition": "2024"} for name in ("vt", "vt_2_chains", "cwe"))]
+GOLDEN_SPECS = [
+    *TASKS,
+    *({"base": name, "edition": "2024"} for name in ("vt", "vt_2_chains", "cwe")),
+]
 GOLDEN_VERSION = 1
 
 
@@ -363,10 +412,14 @@ def test_golden_digests() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in TASKS if TASKS[name].family not in ("variable_tracking", "common_words")]
+    "name",
+    [name for name in TASKS if TASKS[name].family not in ("variable_tracking", "common_words")],
 )
 def test_other_tasks_have_one_edition(name: str) -> None:
     """The editions differ in variable tracking and common words alone."""
-    new, old = (generate({"base": name, "edition": year, "name": name}, 2048, 1) for year in ("2025", "2024"))
+    new, old = (
+        generate({"base": name, "edition": year, "name": name}, 2048, 1)
+        for year in ("2025", "2024")
+    )
     new, old = (generate(row.task.with_corpora("builtin"), 2048, 1)[0] for row in (new, old))
     assert new.prompt == old.prompt

@@ -1,4 +1,5 @@
-"""A smoke test for GPU nodes: one small model of the user's, with the kit's vllm engine and with transformers.
+"""A smoke test for GPU nodes: one small model of the user's, with the kit's vllm engine and with
+transformers.
 
     RULERKIT_GPU_MODEL=Qwen/Qwen2.5-0.5B-Instruct make test-gpu
 
@@ -45,17 +46,19 @@ END_LIMIT = 30  # seconds in which the server must end after its parent was kill
 EQUAL_FIRST_TOKENS = 0.8
 """The share of answers whose first token must be equal in bfloat16.
 
-bfloat16 keeps 8 bits: a logit of 16 to 32 has an error of about 1/16, and vLLM and transformers add in different orders. The
-next token differs wherever two candidates are closer than that, and every later token adds its chance, so whole answers are
-not compared. Measured with a tiny Llama of random weights: transformers in bfloat16 against float32 at 1K and 2K, 51 of 52
-first tokens equal and 3 of 52 answers; vLLM against transformers, both in bfloat16 on a CPU at 1K, 25 and 5 of 26. A trained
-model is surer of the first token behind an answer prefix. The bound leaves five times that room; wrong positions, prompts or
-cached blocks change far more.
+bfloat16 keeps 8 bits: a logit of 16 to 32 has an error of about 1/16, and vLLM and transformers add
+in different orders. The next token differs wherever two candidates are closer than that, and every
+later token adds its chance, so whole answers are not compared. Measured with a tiny Llama of random
+weights: transformers in bfloat16 against float32 at 1K and 2K, 51 of 52 first tokens equal and 3 of
+52 answers; vLLM against transformers, both in bfloat16 on a CPU at 1K, 25 and 5 of 26. A trained
+model is surer of the first token behind an answer prefix. The bound leaves five times that room;
+wrong positions, prompts or cached blocks change far more.
 """
 
 pytestmark = [
     pytest.mark.skipif(
-        not MODEL, reason="RULERKIT_GPU_MODEL names no model: set it to a folder or hub id, then make test-gpu"
+        not MODEL,
+        reason="RULERKIT_GPU_MODEL names no model: set it to a folder or hub id, then make test-gpu",
     ),
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
     pytest.mark.xdist_group("vllm"),
@@ -89,7 +92,9 @@ def study(model: Any, outputs: Path) -> Any:
 
 
 def answers(cells: list[Cell]) -> dict[tuple[str, int, int], str]:
-    return {(cell.task, cell.length, row["index"]): row["pred"] for cell in cells for row in cell.rows}
+    return {
+        (cell.task, cell.length, row["index"]): row["pred"] for cell in cells for row in cell.rows
+    }
 
 
 def stored(outputs: Path) -> dict[Path, str]:
@@ -100,7 +105,8 @@ def stored(outputs: Path) -> dict[Path, str]:
 
 @contextmanager
 def peak_memory() -> Iterator[list[int]]:
-    """Within, the list holds the most memory in use so far on each GPU, in MiB; it is empty without nvidia-smi."""
+    """Within, the list holds the most memory in use so far on each GPU, in MiB; it is empty without
+    nvidia-smi."""
     peak: list[int] = []
     done = threading.Event()
 
@@ -145,7 +151,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run with the vllm engine, killed half-way and resumed; prints what a bug report needs."""
     outputs = tmp_path_factory.mktemp("vllm")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("registry")))  # start servers, do not look for any
+        patch.setenv(
+            "XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("registry"))
+        )  # start servers, do not look for any
         at_kill, left_over = kill_half_way(outputs)
         model: Any = rk.load_model(spec("vllm"))
         try:
@@ -163,7 +171,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
             rk.close()
             model.close()
     before = {(f.parent.name, int(f.stem), i) for f, text in at_kill.items() for i in indices(text)}
-    rows = [row for cell in cells for row in cell.rows if (cell.task, cell.length, row["index"]) not in before]
+    rows = [
+        row
+        for cell in cells
+        for row in cell.rows
+        if (cell.task, cell.length, row["index"]) not in before
+    ]
     about = {
         "server": command,
         "servers": servers,
@@ -184,7 +197,10 @@ def indices(text: str) -> list[int]:
 def versions(model: Any) -> dict[str, Any]:
     import torch
 
-    packages = model.environment()["packages"] | {"CUDA": torch.version.cuda, "python": sys.version.split()[0]}
+    packages = model.environment()["packages"] | {
+        "CUDA": torch.version.cuda,
+        "python": sys.version.split()[0],
+    }
     return {
         "versions": ", ".join(f"{name} {version}" for name, version in packages.items()),
         "GPUs, driver, memory": nvidia_smi("name,driver_version,memory.total") or "no nvidia-smi",
@@ -228,6 +244,8 @@ def test_answers_agree_with_those_of_transformers(run: Run, tmp_path: Path) -> N
     for key in [key for key in ours if ours[key] != theirs[key]][:5]:
         print(key, {"vllm": ours[key][:80], "transformers": theirs[key][:80]})
     if run.dtype == "float32":
-        assert equal == TOTAL, "in float32 all must be equal; does an attention kernel of vLLM use TF32 on this GPU?"
+        assert equal == TOTAL, (
+            "in float32 all must be equal; does an attention kernel of vLLM use TF32 on this GPU?"
+        )
     else:
         assert first >= EQUAL_FIRST_TOKENS * TOTAL

@@ -1,5 +1,5 @@
-"""Hostile text as label, task, prediction, reference, file name and verdict, through every output: nothing in it runs,
-nothing of it is lost."""
+"""Hostile text as label, task, prediction, reference, file name and verdict, through every output:
+nothing in it runs, nothing of it is lost."""
 
 import json
 import re
@@ -38,18 +38,28 @@ class Outputs:
 
     def __init__(self, text: str, folder: Path) -> None:
         model = rk.model(lambda prompts: [text] * len(prompts), name="hostile", label="l")
-        study = rk.study(models=[model], tasks=["niah_single_1"], lengths=[1024], num_examples=2, outputs=folder)
+        study = rk.study(
+            models=[model], tasks=["niah_single_1"], lengths=[1024], num_examples=2, outputs=folder
+        )
         labels = failures.label(rk.evaluate(study, progress=False))
         scores = scores_of({("m", 4096): 1.0, ("n", 4096): 0.5}, n=2).assign(wanted=2)
         scores["label"] = scores["model"].map({"m": text, "n": "n"})
         summary = rk.summarize(scores.assign(task=scores["task"].replace("vt", text), note=text))
         verdict = claims.Verdict(text, claims.HOLDS, text)
         example = rk.generate("niah_single_1", 1024, 1)[0]
-        blocks = tuple(replace(b, text=text, key=text, value=text) if b.role == "needle" else b for b in example.blocks)
+        blocks = tuple(
+            replace(b, text=text, key=text, value=text) if b.role == "needle" else b
+            for b in example.blocks
+        )
         example = replace(example, blocks=blocks, task=text, references=(text,))
         board = next(board for board in boards(scores) if board.number == "3")
-        samples = failures.samples(labels, width=500).assign(detail=text).rename(columns={"detail": text})
-        self.frames = {"samples": samples, "tidy": pd.DataFrame({text: [text], "n": [-1.5], "digits": ["-5"]})}
+        samples = (
+            failures.samples(labels, width=500).assign(detail=text).rename(columns={"detail": text})
+        )
+        self.frames = {
+            "samples": samples,
+            "tidy": pd.DataFrame({text: [text], "n": [-1.5], "digits": ["-5"]}),
+        }
         self.html = {
             "page": page([board]).text,
             "example": show(example).text,
@@ -76,14 +86,16 @@ class Outputs:
 
 
 @pytest.fixture(scope="module", params=HOSTILE)
-def outputs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Outputs]:
+def outputs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Outputs]:
     text = HOSTILE[request.param]
     return text, Outputs(text, tmp_path_factory.mktemp(request.param))
 
 
 def browse(parts: dict[str, str], folder: Path) -> tuple[bool, dict[str, Any]]:
-    """A page of these parts, opened in a browser: whether a script of theirs ran; and of each part its text, its links
-    and images, and the stretches of text that MathJax would read."""
+    """A page of these parts, opened in a browser: whether a script of theirs ran; and of each part
+    its text, its links and images, and the stretches of text that MathJax would read."""
     report = """<script>addEventListener("load", () => {
       const parts = {};
       for (const part of document.querySelectorAll("[data-part]")) {
@@ -100,7 +112,13 @@ def browse(parts: dict[str, str], folder: Path) -> tuple[bool, dict[str, Any]]:
     file = folder / "page.html"
     body = "".join(f'<div data-part="{name}">{part}</div>' for name, part in parts.items())
     file.write_text(f"<meta charset=utf-8><title></title>{body}{report}", encoding="utf-8")
-    call = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'user'}"]
+    call = [
+        str(BROWSER),
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={folder / 'user'}",
+    ]
     call += ["--virtual-time-budget=3000", "--dump-dom", file.as_uri()]
     dump = subprocess.run(call, capture_output=True, text=True, timeout=120, check=True).stdout
     title = re.search(r"<title>(.*?)</title>", dump)
@@ -136,7 +154,8 @@ def test_the_browser_would_have_seen_it(tmp_path: Path) -> None:
 
 
 def test_latex_compiles_and_prints_it(outputs: tuple[str, Outputs], tmp_path: Path) -> None:
-    """Compiled where a TeX is installed; always: braces match, and every special letter is escaped or our own."""
+    """Compiled where a TeX is installed; always: braces match, and every special letter is escaped
+    or our own."""
     _, made = outputs
     for name, table in made.latex.items():
         assert not CONTROLS.search(table), name
@@ -149,7 +168,9 @@ def test_latex_compiles_and_prints_it(outputs: tuple[str, Outputs], tmp_path: Pa
         return
     body = "\n\n".join(made.latex.values())
     (tmp_path / "t.tex").write_text(
-        "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\\tiny\n" + body + "\n\\end{document}\n"
+        "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\\tiny\n"
+        + body
+        + "\n\\end{document}\n"
     )
     done = subprocess.run(
         ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"],
@@ -164,8 +185,15 @@ def test_csv_reads_back_and_holds_no_formula(outputs: tuple[str, Outputs]) -> No
     text, made = outputs
     for name, frame in made.frames.items():
         back = pd.read_csv(made.saved[name], keep_default_na=False)
-        texts = [*back.columns, *(value for value in back.to_numpy().ravel() if isinstance(value, str))]
-        assert not [value for value in texts if value[:1] in "=+-@\t\r" and value and not re.fullmatch(r"-?\d+", value)]
+        texts = [
+            *back.columns,
+            *(value for value in back.to_numpy().ravel() if isinstance(value, str)),
+        ]
+        assert not [
+            value
+            for value in texts
+            if value[:1] in "=+-@\t\r" and value and not re.fullmatch(r"-?\d+", value)
+        ]
         plain = back.rename(columns=unquoted).map(unquoted)
         assert list(plain.columns) == list(frame.columns)
         assert plain[text].tolist() == [text] * len(frame), name
@@ -190,7 +218,13 @@ def test_the_command_line_shows_names_and_errors_harmlessly(
     name = HOSTILE[kind].replace("/", "∕")
     folder = tmp_path / name / "niah_single_1"
     folder.mkdir(parents=True)
-    row = {"index": 0, "pred": HOSTILE[kind], "outputs": [HOSTILE[kind]], "task": "niah_single_1", "length": 4096}
+    row = {
+        "index": 0,
+        "pred": HOSTILE[kind],
+        "outputs": [HOSTILE[kind]],
+        "task": "niah_single_1",
+        "length": 4096,
+    }
     (folder / "4096.jsonl").write_text(json.dumps(row) + "\n")
     for arguments in (
         ["score", str(folder / "4096.jsonl"), "--task", "niah_single_1", "--length", "4096"],

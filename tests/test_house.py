@@ -1,4 +1,5 @@
-"""The rules of the house that a program can check: the order of imports, what they cost, sizes, pins."""
+"""The rules of the house that a program can check: the order of imports, what they cost, sizes,
+pins."""
 
 import ast
 import re
@@ -34,14 +35,27 @@ ORDER = (
     {"cli"},
     {"__main__"},
 )
-"""The rooms from the lowest on: each may import from those before it, or beside it where no circle comes of it."""
+"""The rooms from the lowest on: each may import from those before it, or beside it where no circle
+comes of it."""
 
-HEAVY = ("numpy", "pandas", "scipy", "torch", "transformers", "tokenizers", "vllm", "matplotlib", "papermill", "openai")
+HEAVY = (
+    "numpy",
+    "pandas",
+    "scipy",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "vllm",
+    "matplotlib",
+    "papermill",
+    "openai",
+)
 """What starting the command line must not import."""
 
 
 def modules() -> dict[str, Path]:
-    """All modules of the package by their dotted name without `rulerkit.`; the package's own is ''."""
+    """All modules of the package by their dotted name without `rulerkit.`; the package's own is
+    ''."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
@@ -50,9 +64,16 @@ def modules() -> dict[str, Path]:
 
 
 def imports_of(path: Path, known: set[str], top_only: bool = False) -> set[str]:
-    """The modules of this package that a file imports; with `top_only` those it imports when it is imported."""
+    """The modules of this package that a file imports; with `top_only` those it imports when it is
+    imported."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    inside = {id(n) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for n in ast.walk(f) if n is not f}
+    inside = {
+        id(n)
+        for f in ast.walk(tree)
+        if isinstance(f, ast.FunctionDef)
+        for n in ast.walk(f)
+        if n is not f
+    }
     found = set()
     for node in ast.walk(tree):
         if top_only and id(node) in inside:
@@ -94,7 +115,11 @@ def test_imports_go_one_way() -> None:
 
 def test_imports_make_no_circle() -> None:
     files = modules()
-    uses = {name: imports_of(path, set(files), top_only=True) - {name, ""} for name, path in files.items() if name}
+    uses = {
+        name: imports_of(path, set(files), top_only=True) - {name, ""}
+        for name, path in files.items()
+        if name
+    }
     while free := [name for name, used in uses.items() if not used & uses.keys()]:
         for name in free:
             del uses[name]
@@ -108,17 +133,26 @@ def test_public_things_have_docstrings(name: str) -> None:
     bare = [
         node.name
         for node in tree.body
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_" and not ast.get_docstring(node)
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        and node.name[0] != "_"
+        and not ast.get_docstring(node)
     ]
     assert bare == []
 
 
 def test_the_command_line_starts_light() -> None:
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", "import rulerkit.cli"], capture_output=True, text=True, cwd=ROOT
+        [sys.executable, "-X", "importtime", "-c", "import rulerkit.cli"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    imported = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines() if "|" in line}
+    imported = {
+        line.rpartition("|")[2].strip().split(".")[0]
+        for line in done.stderr.splitlines()
+        if "|" in line
+    }
     assert imported & set(HEAVY) == set()
 
 
@@ -128,7 +162,9 @@ def test_generation_needs_no_model_library() -> None:
         "for task in TASKS.values(): generate(task.with_corpora('builtin'), 4096, 1)[0].ids\n"
         f"print(sorted(set(sys.modules) & {set(HEAVY) - {'numpy', 'scipy', 'tokenizers'}!r}))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 
@@ -145,7 +181,10 @@ def _floors() -> dict[str, str]:
     """Every requirement of pyproject.toml, extras included: its name and what it allows."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project.get("optional-dependencies", {})
-    lines = [line.partition(";")[0] for line in [*project["dependencies"], *(x for e in extras.values() for x in e)]]
+    lines = [
+        line.partition(";")[0]
+        for line in [*project["dependencies"], *(x for e in extras.values() for x in e)]
+    ]
     found = (re.fullmatch(r"\s*([A-Za-z0-9_.-]+)(?:\[.*\])?\s*(.*?)\s*", line) for line in lines)
     return {match[1].lower().replace("_", "-"): match[2] for match in found if match}
 
@@ -159,14 +198,18 @@ def test_environment_pins_stand_within_the_floors() -> None:
     floors, pins = _floors(), {}
     for entry in yaml.safe_load(path.read_text(encoding="utf-8"))["dependencies"]:
         for line in entry.get("pip", []) if isinstance(entry, dict) else [entry]:
-            found = re.fullmatch(r"([A-Za-z0-9_.-]+)(?:\[.*\])?\s*={1,2}\s*([0-9][\w.+]*)(?:=.*)?", line)
+            found = re.fullmatch(
+                r"([A-Za-z0-9_.-]+)(?:\[.*\])?\s*={1,2}\s*([0-9][\w.+]*)(?:=.*)?", line
+            )
             if not line.startswith(("-e", ".", "pip", "python")) or line.startswith("python-"):
                 assert found, f"environment.yml does not pin {line!r} exactly"
             if found:
                 pins[found[1].lower().replace("_", "-")] = found[2]
     assert pins, "environment.yml pins nothing"
     outside = [
-        f"{n}=={v} is not {floors[n]}" for n, v in pins.items() if n in floors and v not in SpecifierSet(floors[n])
+        f"{n}=={v} is not {floors[n]}"
+        for n, v in pins.items()
+        if n in floors and v not in SpecifierSet(floors[n])
     ]
     assert outside == []
     core = {
@@ -186,7 +229,8 @@ def test_environment_pins_stand_within_the_floors() -> None:
 
 @pytest.mark.parametrize("name", ["core", "dev"])
 def test_requirements_are_hashed_and_satisfy_pyproject(name: str) -> None:
-    """Exact versions with hashes, of everything that pyproject.toml asks for, and no address of a registry."""
+    """Exact versions with hashes, of everything that pyproject.toml asks for, and no address of a
+    registry."""
     from packaging.requirements import Requirement
 
     text = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
@@ -199,8 +243,13 @@ def test_requirements_are_hashed_and_satisfy_pyproject(name: str) -> None:
         assert [each.operator for each in requirement.specifier] == ["=="], pin
         pins.setdefault(requirement.name.lower().replace("_", "-"), []).append(requirement)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    asked = project["dependencies"] + (project["optional-dependencies"]["dev"] if name == "dev" else [])
+    asked = project["dependencies"] + (
+        project["optional-dependencies"]["dev"] if name == "dev" else []
+    )
     for wanted in map(Requirement, asked):
-        versions = [next(iter(pin.specifier)).version for pin in pins.get(wanted.name.lower().replace("_", "-"), [])]
+        versions = [
+            next(iter(pin.specifier)).version
+            for pin in pins.get(wanted.name.lower().replace("_", "-"), [])
+        ]
         assert versions, f"{wanted.name} is missing: make requirements"
         assert [version for version in versions if version not in wanted.specifier] == [], wanted

@@ -1,4 +1,5 @@
-"""Predictions survive what kills a job, and are never mixed with others. Also a program: see `main`."""
+"""Predictions survive what kills a job, and are never mixed with others. Also a program: see
+`main`."""
 
 import hashlib
 import io
@@ -64,29 +65,43 @@ class Questions:
 
     def __getitem__(self, index: int) -> Question:
         self.made.append(index)
-        return Question(index, f"{self.edition}{self.seed}: " + " ".join(f"word{index}-{n}" for n in range(200)))
+        return Question(
+            index, f"{self.edition}{self.seed}: " + " ".join(f"word{index}-{n}" for n in range(200))
+        )
 
     def record(self) -> dict[str, Any]:
         return {
-            "task": {"name": "vt", "family": "vt", "category": "vt", "match": "all", "num_hops": 4, "chains": (1,)},
+            "task": {
+                "name": "vt",
+                "family": "vt",
+                "category": "vt",
+                "match": "all",
+                "num_hops": 4,
+                "chains": (1,),
+            },
             "length": self.length,
             "seed": self.seed,
             "prompt_version": 1,
             "prompt_format": {"template": "base"},
             "tokenizer": {"name": "builtin", "fingerprint": "f00"},
-            "sources": {"essay": {"name": "prose", "fingerprint": "abc", "stand_in": True, "note": ""}},
+            "sources": {
+                "essay": {"name": "prose", "fingerprint": "abc", "stand_in": True, "note": ""}
+            },
             **self.more,
         }
 
 
 class Parrot:
-    """A model that answers each question by its number, slowly where asked, and fails where asked."""
+    """A model that answers each question by its number, slowly where asked, and fails where
+    asked."""
 
     engine, aligned = "parrot", "base"
     claimed_length: int | None = 4096
     prompt_format: Any = None
 
-    def __init__(self, pause: float = 0.0, fails_at: int | None = None, text: Any = None, **identity: Any) -> None:
+    def __init__(
+        self, pause: float = 0.0, fails_at: int | None = None, text: Any = None, **identity: Any
+    ) -> None:
         self.name, self.label = "parrot", "Parrot"
         self.pause, self.fails_at, self.text, self.more = pause, fails_at, text, identity
         self.surroundings: dict[str, Any] = {"gpu": "none", "packages": {"parrots": "1"}}
@@ -192,7 +207,13 @@ def test_a_cell_is_rows_and_a_record(folder: Path) -> None:
     assert {key: record[key] for key in ("format", "num_examples", "label", "claimed_length", "aligned", "run")} == {
         "format": 2, "num_examples": 3, "label": "Parrot", "claimed_length": 4096, "aligned": "base", "run": "main",
     }  # fmt: skip
-    assert (cell.run, cell.model, cell.task, cell.length, cell.wanted) == ("main", "parrot", "vt", 1024, 3)
+    assert (cell.run, cell.model, cell.task, cell.length, cell.wanted) == (
+        "main",
+        "parrot",
+        "vt",
+        1024,
+        3,
+    )
     assert cell.complete
     assert cell.missing == []
 
@@ -234,7 +255,9 @@ def test_killed_half_way_it_ends_with_the_same_file(folder: Path, undisturbed: l
     assert not path.with_suffix(".lock").exists()
 
 
-def test_ctrl_c_keeps_every_answer_and_gives_the_lock_back(folder: Path, undisturbed: list[str]) -> None:
+def test_ctrl_c_keeps_every_answer_and_gives_the_lock_back(
+    folder: Path, undisturbed: list[str]
+) -> None:
     path = folder / "parrot" / "vt" / "1024.jsonl"
     process = start(folder)
     wait_for_rows(path, 5)
@@ -246,12 +269,16 @@ def test_ctrl_c_keeps_every_answer_and_gives_the_lock_back(folder: Path, undistu
     assert lines(path) == undisturbed
 
 
-def test_of_two_processes_on_one_cell_the_second_is_refused(folder: Path, undisturbed: list[str]) -> None:
+def test_of_two_processes_on_one_cell_the_second_is_refused(
+    folder: Path, undisturbed: list[str]
+) -> None:
     path = folder / "parrot" / "vt" / "1024.jsonl"
     process = start(folder)
     try:
         wait_for_rows(path, 2)
-        with pytest.raises(UserError, match=rf"1024 is being written by process {process.pid} on host \S+"):
+        with pytest.raises(
+            UserError, match=rf"1024 is being written by process {process.pid} on host \S+"
+        ):
             go(Silent(), Questions(40), folder)
         with pytest.raises(UserError, match=f"process {process.pid}"):
             go(Silent(), Questions(40), folder, fresh=True)
@@ -282,7 +309,9 @@ def test_who_lost_the_lock_writes_no_more(folder: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("fails_at", [0, 6])
-def test_a_model_that_fails_loses_nothing_and_its_error_passes_on(folder: Path, fails_at: int) -> None:
+def test_a_model_that_fails_loses_nothing_and_its_error_passes_on(
+    folder: Path, fails_at: int
+) -> None:
     questions = Questions(10)
     with pytest.raises(ConnectionError, match="the engine died"):
         go(Parrot(fails_at=fails_at), questions, folder)
@@ -307,17 +336,25 @@ def test_failures_stand_in_a_ledger_and_only_they_are_asked_again(
     cell = go(Partly(), Questions(10), folder)
     assert cell.missing == [3, 7]
     said = capsys.readouterr().err
-    assert f"parrot: 2 of 10 examples of vt at 1024 have no answer (HTTP 400 for 3): {cell.path.parent}" in said
+    assert (
+        "parrot: 2 of 10 examples of vt at 1024 have no answer (HTTP 400 for 3): "
+        f"{cell.path.parent}" in said
+    )
     assert said.count("\n") == 1
     again = Partly()
     assert go(again, Questions(10), folder).missing == [3, 7]
     assert again.answered == [3, 7]
-    attempts = [json.loads(line) for line in cell.path.with_name("1024.failures.jsonl").read_text().splitlines()]
+    attempts = [
+        json.loads(line)
+        for line in cell.path.with_name("1024.failures.jsonl").read_text().splitlines()
+    ]
     assert [(each["index"], each["reason"], each["refused"]) for each in attempts] == [
         (3, "HTTP 400 for 3", True),
         (7, "HTTP 400 for 7", False),
     ] * 2
-    assert all(datetime.fromisoformat(each["time"]).utcoffset() == timedelta(0) for each in attempts)
+    assert all(
+        datetime.fromisoformat(each["time"]).utcoffset() == timedelta(0) for each in attempts
+    )
     assert len(read_cells(folder)) == 1
     assert go(Parrot(), Questions(10), folder).complete
 
@@ -381,7 +418,9 @@ def test_an_engine_that_returns_the_prompt_is_refused(folder: Path, echo: Any) -
     [
         lambda example: example.prompt[-300:],  # a base model that babbles the question
         lambda example: "thinking " * 400 + example.prompt[:400],  # a long thought that quotes
-        lambda example: " ".join(example.prompt[len(example.prompt) * n // 4 :][:120] for n in (1, 2, 3)),
+        lambda example: " ".join(
+            example.prompt[len(example.prompt) * n // 4 :][:120] for n in (1, 2, 3)
+        ),
         lambda example: "",
     ],
 )
@@ -396,11 +435,15 @@ def test_an_example_asked_twice_counts_once(folder: Path) -> None:
         log.append({**rows[1], "pred": "another"})
     (read,) = read_cells(folder)
     assert read.rows == rows
-    assert [line.partition(", line ")[2][:28] for line in read.warnings] == ["5: a second row for example 1"[:28]]
+    assert [line.partition(", line ")[2][:28] for line in read.warnings] == [
+        "5: a second row for example 1"[:28]
+    ]
     assert footnotes([read]) == [f"{read.warnings[0]}."]
 
 
-def test_more_examples_are_added_and_fewer_take_nothing_away(folder: Path, undisturbed: list[str]) -> None:
+def test_more_examples_are_added_and_fewer_take_nothing_away(
+    folder: Path, undisturbed: list[str]
+) -> None:
     go(Parrot(), Questions(10), folder)
     model = Parrot()
     cell = go(model, Questions(40), folder)
@@ -419,12 +462,26 @@ def test_more_examples_are_added_and_fewer_take_nothing_away(folder: Path, undis
         (Questions(9, seed=43), Parrot(), "with seed 42, now it is 43:"),
         (Questions(9, more={"prompt_version": 2}), Parrot(), "with prompt_version 1, now it is 2:"),
         (Questions(9), Parrot(dtype="bfloat16"), 'with model.dtype absent, now it is "bfloat16":'),
-        (Questions(9, more={"prompt_format": {"template": "chat"}}), Parrot(), 'prompt_format.template "base", now it'),
-        (Questions(9, more={"tokenizer": {"name": "x", "fingerprint": "b"}}), Parrot(), 'tokenizer.fingerprint "f00"'),
-        (Questions(9, seed=1, more={"prompt_version": 2}), Parrot(), "seed 42, now it is 1 (and 1 more differences):"),
+        (
+            Questions(9, more={"prompt_format": {"template": "chat"}}),
+            Parrot(),
+            'prompt_format.template "base", now it',
+        ),
+        (
+            Questions(9, more={"tokenizer": {"name": "x", "fingerprint": "b"}}),
+            Parrot(),
+            'tokenizer.fingerprint "f00"',
+        ),
+        (
+            Questions(9, seed=1, more={"prompt_version": 2}),
+            Parrot(),
+            "seed 42, now it is 1 (and 1 more differences):",
+        ),
     ],
 )
-def test_what_decides_the_result_may_not_change(folder: Path, questions: Questions, model: Any, said: str) -> None:
+def test_what_decides_the_result_may_not_change(
+    folder: Path, questions: Questions, model: Any, said: str
+) -> None:
     path = go(Parrot(), Questions(4), folder).path
     before = path.read_bytes(), path.with_suffix(".json").read_bytes()
     for count in (4, 9):  # a complete cell, and one to go on with
@@ -470,7 +527,10 @@ def test_prompts_that_changed_without_saying_so_stop_the_run(folder: Path, bad: 
     rows = [{**row, "digest": "0" * 16} if row["index"] == bad else row for row in cell.rows]
     cell.path.write_bytes(b"".join(map(row_line, rows)))
     questions = Questions(9)
-    with pytest.raises(UserError, match=rf"prompt of example {bad} .*digest 0{{16}}, now \w{{16}}.*run: NAME.*--fresh"):
+    with pytest.raises(
+        UserError,
+        match=rf"prompt of example {bad} .*digest 0{{16}}, now \w{{16}}.*run: NAME.*--fresh",
+    ):
         go(Silent(), questions, folder)
     assert set(questions.made) <= {0, 5, 6}
 
@@ -491,7 +551,9 @@ def test_fresh_moves_the_old_files_aside_and_deletes_nothing(folder: Path) -> No
 def test_a_full_disk_keeps_what_was_written(small_disk: Path) -> None:
     folder = small_disk / "main"
     model = Parrot(text=lambda example: "x" * 2000)
-    with pytest.raises(UserError, match="No space left on device; everything written so far is kept") as error:
+    with pytest.raises(
+        UserError, match="No space left on device; everything written so far is kept"
+    ) as error:
         go(model, Questions(100), folder)
     assert "\n" not in str(error.value)
     assert model.closed == 1
@@ -504,7 +566,9 @@ def test_a_full_disk_keeps_what_was_written(small_disk: Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_one_line(small_disk: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"cannot write .*: Not a directory; everything .* choose a folder"):
+    with pytest.raises(
+        UserError, match=r"cannot write .*: Not a directory; everything .* choose a folder"
+    ):
         go(Silent(), Questions(2), tmp_path / "file" / "main")
     cell = go(Parrot(), Questions(2), small_disk / "main")
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
@@ -528,7 +592,12 @@ def test_cells_are_found_in_files_and_folders(folder: Path) -> None:
     for length in (2048, 1024):
         for run in ("main", "second"):
             go(Parrot(), Questions(2, length=length), folder.parent / run)
-    for stray in (".ipynb_checkpoints/1024-checkpoint.jsonl", "._1024.jsonl", "2048.lock", "notes.json"):
+    for stray in (
+        ".ipynb_checkpoints/1024-checkpoint.jsonl",
+        "._1024.jsonl",
+        "2048.lock",
+        "notes.json",
+    ):
         file = folder / "parrot" / "vt" / stray
         file.parent.mkdir(exist_ok=True)
         file.write_text("no row")
@@ -540,7 +609,9 @@ def test_cells_are_found_in_files_and_folders(folder: Path) -> None:
     assert read_cells(folder / "parrot" / "vt" / ".ipynb_checkpoints", strict=False) == []
 
 
-def test_what_is_no_prediction_is_named(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_prediction_is_named(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(UserError, match=r"no predictions at .*nowhere"):
         read_cells(tmp_path / "nowhere")
     cell = go(Parrot(), Questions(2), folder)
@@ -549,7 +620,9 @@ def test_what_is_no_prediction_is_named(folder: Path, tmp_path: Path, capsys: py
     stray = folder / "parrot" / "vt" / "512.jsonl"
     stray.write_text(cell.path.read_text())
     assert read_cells(folder) == [cell]
-    assert re.search(r"left out: .*512\.jsonl has no record 512\.json beside it", capsys.readouterr().err)
+    assert re.search(
+        r"left out: .*512\.jsonl has no record 512\.json beside it", capsys.readouterr().err
+    )
     assert read_cells(folder, strict=False) == [cell]
     stray.unlink()
     record = cell.path.with_suffix(".json")
@@ -619,7 +692,8 @@ if __name__ == "__main__":
 
 
 class Short(Parrot):
-    """A model that finds out only when it is asked that a length does not fit, as an engine does once it has loaded."""
+    """A model that finds out only when it is asked that a length does not fit, as an engine does
+    once it has loaded."""
 
     fits = 0
 
@@ -629,7 +703,9 @@ class Short(Parrot):
 
 
 @pytest.mark.parametrize("fits", [0, 3])
-def test_a_length_that_turns_out_too_long_leaves_no_empty_cell_and_loses_no_row(tmp_path: Path, fits: int) -> None:
+def test_a_length_that_turns_out_too_long_leaves_no_empty_cell_and_loses_no_row(
+    tmp_path: Path, fits: int
+) -> None:
     model = Short()
     model.fits = fits
     with pytest.raises(TooLong):

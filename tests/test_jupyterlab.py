@@ -1,4 +1,5 @@
-"""Every notebook by hand: opened in a real JupyterLab in a headless browser, all cells run, as a person would."""
+"""Every notebook by hand: opened in a real JupyterLab in a headless browser, all cells run, as a
+person would."""
 
 import os
 import shutil
@@ -32,17 +33,36 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
     """A JupyterLab over small copies of all notebooks: its folder and its address."""
     if not BROWSER:
         pytest.skip("no chromium here: install it, or name it with CHROMIUM")
-    pytest.importorskip("playwright", reason="playwright drives the browser: pip install playwright")
+    pytest.importorskip(
+        "playwright", reason="playwright drives the browser: pip install playwright"
+    )
     folder = tmp_path_factory.mktemp("lab")
     for path in NOTEBOOKS:
         known = notebook_parameters(path)
-        given = {name: value for name, value in SMALL.items() if name in known} | {"outputs": str(folder / "outputs")}
-        nbformat.write(parameterize_notebook(load_notebook_node(str(path)), given), folder / path.name)
+        given = {name: value for name, value in SMALL.items() if name in known} | {
+            "outputs": str(folder / "outputs")
+        }
+        nbformat.write(
+            parameterize_notebook(load_notebook_node(str(path)), given), folder / path.name
+        )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    call = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root"]
-    call += ["--IdentityProvider.token=t", f"--ServerApp.root_dir={folder}", "--LabApp.news_url=None"]
+    call = [
+        sys.executable,
+        "-m",
+        "jupyter",
+        "lab",
+        "--no-browser",
+        "--ip=127.0.0.1",
+        f"--port={port}",
+        "--allow-root",
+    ]
+    call += [
+        "--IdentityProvider.token=t",
+        f"--ServerApp.root_dir={folder}",
+        "--LabApp.news_url=None",
+    ]
     with (folder / "server.log").open("w") as log:
         server = subprocess.Popen(call, stdout=log, stderr=log)
     address = f"http://127.0.0.1:{port}/lab"
@@ -72,7 +92,9 @@ def test_all_cells_run_without_an_error(path: Path, lab: tuple[Path, str], brows
     page = browser.new_page(viewport={"width": 1200, "height": 6000})
     page.goto(f"{address}/tree/{path.name}?token=t&reset")
     page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
-    page.wait_for_selector("[data-status=idle], .jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=60_000)
+    page.wait_for_selector(
+        "[data-status=idle], .jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=60_000
+    )
     page.wait_for_timeout(1500)
     page.click("text=Run >> nth=0")
     page.wait_for_timeout(500)
@@ -81,7 +103,9 @@ def test_all_cells_run_without_an_error(path: Path, lab: tuple[Path, str], brows
 
     def finished() -> bool:
         nonlocal bars
-        bars = max(bars, page.locator(".jupyter-widgets .progress-bar, .jupyter-widget-hprogress").count())
+        bars = max(
+            bars, page.locator(".jupyter-widgets .progress-bar, .jupyter-widget-hprogress").count()
+        )
         page.keyboard.press("Control+s")
         page.wait_for_timeout(1500)
         cells = _saved(folder / path.name)
@@ -93,8 +117,14 @@ def test_all_cells_run_without_an_error(path: Path, lab: tuple[Path, str], brows
     page.close()
     outputs = [output for cell in _saved(folder / path.name) for output in cell.outputs]
     assert [output.evalue for output in outputs if output.output_type == "error"] == []
-    assert [output.text for output in outputs if output.get("name") == "stderr" and "Warning" in output.text] == []
-    if "num_examples" in notebook_parameters(path) and "evaluate" in path.read_text(encoding="utf-8"):
+    assert [
+        output.text
+        for output in outputs
+        if output.get("name") == "stderr" and "Warning" in output.text
+    ] == []
+    if "num_examples" in notebook_parameters(path) and "evaluate" in path.read_text(
+        encoding="utf-8"
+    ):
         assert bars >= 1
 
 

@@ -1,4 +1,5 @@
-"""The files of params/models/: every one can be read, and those of the paper's checkpoints say what the paper says."""
+"""The files of params/models/: every one can be read, and those of the paper's checkpoints say what
+the paper says."""
 
 import csv
 from pathlib import Path
@@ -12,7 +13,10 @@ from rulerkit.settings import read_spec
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted((ROOT / "params" / "models").glob("*.yaml"))
-PAPER = {row["slug"]: row for row in csv.DictReader((ROOT / "rulerkit" / "data" / "paper" / "models.csv").open())}
+PAPER = {
+    row["slug"]: row
+    for row in csv.DictReader((ROOT / "rulerkit" / "data" / "paper" / "models.csv").open())
+}
 
 FORM_OF = {  # Table 6 -> the form's name; two entries stand for two models each
     "GPT-4": "gpt-4",
@@ -43,7 +47,11 @@ HEADS = {  # attention heads, from the checkpoints' config.json; those not here 
     "dbrx": 48,
     "longalpaca-13b": 40,
     "jamba-52b-base": 32,
-    **{slug: 32 for slug in PAPER if slug.startswith(("lwm", "together", "longchat", "llama2", "mistral", "yarn"))},
+    **{
+        slug: 32
+        for slug in PAPER
+        if slug.startswith(("lwm", "together", "longchat", "llama2", "mistral", "yarn"))
+    },
 }
 
 specs = pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
@@ -61,7 +69,9 @@ def test_a_file_of_the_paper_says_what_the_paper_says(file: Path) -> None:
     if "slug" not in spec:
         return
     row = PAPER[spec["slug"]]
-    if spec["engine"] == "rwkv":  # the paper's export needs remote code; the file names it and leads to its source
+    if (
+        spec["engine"] == "rwkv"
+    ):  # the paper's export needs remote code; the file names it and leads to its source
         assert row["checkpoint"] in file.read_text(encoding="utf-8").splitlines()[0]
     else:
         assert row["checkpoint"] in spec.values()
@@ -69,7 +79,9 @@ def test_a_file_of_the_paper_says_what_the_paper_says(file: Path) -> None:
     assert spec["claimed_length"] == parse_length(claimed)
     assert spec["aligned"] == ("chat" if row["aligned"] == "true" else "base")
     assert spec.get("parameters", "-") == row["parameters"]
-    form = FORM_OF.get(row["template"]) or next(f for f in SHARED[row["template"]] if row["slug"].startswith(f))
+    form = FORM_OF.get(row["template"]) or next(
+        f for f in SHARED[row["template"]] if row["slug"].startswith(f)
+    )
     assert spec.get("template", "gpt-4" if spec["engine"] == "openai" else "auto") == form
     assert form in FORMS
 
@@ -97,8 +109,13 @@ def test_a_model_may_be_given_what_it_claims(file: Path) -> None:
         return
     assert spec["claimed_length"] <= spec.get("max_length", spec["claimed_length"])
     overrides = spec.get("hf_overrides", {})
-    if rope := overrides.get("rope_parameters"):  # vLLM does not multiply the factor into the positions
-        assert rope["factor"] * rope["original_max_position_embeddings"] == overrides["max_position_embeddings"]
+    if rope := overrides.get(
+        "rope_parameters"
+    ):  # vLLM does not multiply the factor into the positions
+        assert (
+            rope["factor"] * rope["original_max_position_embeddings"]
+            == overrides["max_position_embeddings"]
+        )
         assert overrides["max_position_embeddings"] >= spec["claimed_length"]
 
 

@@ -1,4 +1,5 @@
-"""What a notebook would ask, found out before anybody is asked: from its own first lines, whatever they look like."""
+"""What a notebook would ask, found out before anybody is asked: from its own first lines, whatever
+they look like."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +16,9 @@ from tests.projects import notebook
 
 REPOSITORY = Path(__file__).parents[1]
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
-PARAMETERS = 'model = "perfect"\ntasks = ["vt"]\nlengths = [1024]\nnum_examples = 2\noutputs = "outputs"\n'
+PARAMETERS = (
+    'model = "perfect"\ntasks = ["vt"]\nlengths = [1024]\nnum_examples = 2\noutputs = "outputs"\n'
+)
 START = 'import rulerkit as rk\nstudy = rk.study(globals(), notebook="mine")\n'
 ASKED = [("perfect", "vt", 1024, 2)]
 
@@ -29,7 +32,12 @@ def nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setenv("RULERKIT_HOME", str(root))
     monkeypatch.chdir(root)
     yield
-    assert {path.name for path in root.rglob("*")} <= {"params", "notebooks", "mine.ipynb", "mine.yaml"}
+    assert {path.name for path in root.rglob("*")} <= {
+        "params",
+        "notebooks",
+        "mine.ipynb",
+        "mine.yaml",
+    }
 
 
 def asked(*cells: str, **parameters: Any) -> list[tuple[str, str, int, int]]:
@@ -45,7 +53,9 @@ def asked(*cells: str, **parameters: Any) -> list[tuple[str, str, int, int]]:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_every_notebook_of_the_house_can_be_planned(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_notebook_of_the_house_can_be_planned(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What it plans is held to what it asks by test_demo_all."""
     monkeypatch.setenv("RULERKIT_HOME", str(REPOSITORY))
     needs = needs_of(studies_of(path, {"outputs": "/nowhere"}))
@@ -60,7 +70,10 @@ def test_every_notebook_of_the_house_can_be_planned(path: Path, monkeypatch: pyt
         (START, "scores = rk.score(rk.evaluate(study, progress=False))[0]\n"),
         (START, "rk.evaluate(study)[0].rows\n", 'raise RuntimeError("nobody runs this")\n'),
         (START, "from rulerkit import evaluate\ncells = evaluate(study)\n"),
-        ("%matplotlib inline\n" + START + "  \n!ls\ncells = rk.evaluate(study)\n", "%%bash\nls | head (\n"),
+        (
+            "%matplotlib inline\n" + START + "  \n!ls\ncells = rk.evaluate(study)\n",
+            "%%bash\nls | head (\n",
+        ),
         (START, "%%time\ncells = rk.evaluate(study)\n"),
         (START, 'text = ("%d"\n% 3)\ncells = rk.evaluate(study) if text == "3" else None\n'),
         (START + "def ask(study):\n    return rk.evaluate(study)\n", "cells = ask(study)\n"),
@@ -82,15 +95,26 @@ def test_every_notebook_of_the_house_can_be_planned(path: Path, monkeypatch: pyt
         "ipython",
     ],
 )
-def test_what_is_asked_is_found_wherever_it_stands(cells: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_asked_is_found_wherever_it_stands(
+    cells: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert asked(*cells) == ASKED
     assert capsys.readouterr().out == ""
 
 
 def test_two_questions_are_joined_and_the_larger_number_counts() -> None:
     more = 'rk.evaluate(rk.study(globals(), num_examples=5, tasks=["fwe", "vt"]))\n'
-    found = asked(START, more, "cells = rk.evaluate(study)\n", 'rk.evaluate(rk.study(globals(), lengths=["2K"]))\n')
-    assert sorted(found) == [("perfect", "fwe", 1024, 5), ("perfect", "vt", 1024, 5), ("perfect", "vt", 2048, 2)]
+    found = asked(
+        START,
+        more,
+        "cells = rk.evaluate(study)\n",
+        'rk.evaluate(rk.study(globals(), lengths=["2K"]))\n',
+    )
+    assert sorted(found) == [
+        ("perfect", "fwe", 1024, 5),
+        ("perfect", "vt", 1024, 5),
+        ("perfect", "vt", 2048, 2),
+    ]
 
 
 def test_parameters_take_the_place_that_papermill_gives_them() -> None:
@@ -107,24 +131,48 @@ def test_a_notebook_that_asks_nobody_is_not_run(source: str) -> None:
 @pytest.mark.parametrize(
     ("cells", "parameters", "says"),
     [
-        ((START + "rk.evaluate(study)\n",), {"lenghts": [1024]}, "unknown parameter 'lenghts': did you mean 'lengths'"),
+        (
+            (START + "rk.evaluate(study)\n",),
+            {"lenghts": [1024]},
+            "unknown parameter 'lenghts': did you mean 'lengths'",
+        ),
         (
             (START + "rk.evaluate(study)\n",),
             {"num_examples": 0},
             "num_examples: 0 is not allowed; it takes a whole number",
         ),
-        ((START + "rk.evaluate(study)\n",), {"tasks": ["vtt"]}, "unknown task 'vtt': did you mean 'vt'"),
-        (("import no_such_module\n" + START, "rk.evaluate(study)\n"), {}, "ModuleNotFoundError: No module named"),
+        (
+            (START + "rk.evaluate(study)\n",),
+            {"tasks": ["vtt"]},
+            "unknown task 'vtt': did you mean 'vt'",
+        ),
+        (
+            ("import no_such_module\n" + START, "rk.evaluate(study)\n"),
+            {},
+            "ModuleNotFoundError: No module named",
+        ),
         ((START + "1 / 0\n", "rk.evaluate(study)\n"), {}, "ZeroDivisionError: division by zero"),
-        ((START + "cells = rk.evaluate(study)\ncells[0]\nrk.evaluate(study)\n",), {}, "IndexError: .*line of its own"),
+        (
+            (START + "cells = rk.evaluate(study)\ncells[0]\nrk.evaluate(study)\n",),
+            {},
+            "IndexError: .*line of its own",
+        ),
         (
             (START + "if study:\ncells = rk.evaluate(study)\n",),
             {},
             "(SyntaxError|IndentationError): expected an indented",
         ),
         ((START, "a = rk.evaluate(study)[0], rk.evaluate(study)\n"), {}, "IndexError"),
-        ((START, "rk.evaluate(study)\n", "rk.evaluate(rk.study(globals(), lengths=[]))\n"), {}, "lengths: .*list"),
-        ((START, "for n in (2, 4):\n    rk.evaluate(rk.study(globals(), num_examples=n))[0]\n"), {}, "IndexError"),
+        (
+            (START, "rk.evaluate(study)\n", "rk.evaluate(rk.study(globals(), lengths=[]))\n"),
+            {},
+            "lengths: .*list",
+        ),
+        (
+            (START, "for n in (2, 4):\n    rk.evaluate(rk.study(globals(), num_examples=n))[0]\n"),
+            {},
+            "IndexError",
+        ),
     ],
 )
 def test_what_fails_before_the_last_question_is_told_in_one_line(
@@ -137,7 +185,8 @@ def test_what_fails_before_the_last_question_is_told_in_one_line(
 
 
 def test_nobody_is_asked_and_no_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model's module would fail at once, and nothing is answered twice by planning within a question."""
+    """The model's module would fail at once, and nothing is answered twice by planning within a
+    question."""
     spec = {"name": "absent", "entry": "no_such_module:load"}
     assert asked(START + "rk.evaluate(study)\n", model=spec) == [("absent", "vt", 1024, 2)]
 

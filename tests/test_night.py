@@ -1,5 +1,5 @@
-"""What happens in a night: power cuts, signals, full and read-only disks, dead hosts. The same command goes on, nothing that
-was written is lost, nothing is counted twice."""
+"""What happens in a night: power cuts, signals, full and read-only disks, dead hosts. The same
+command goes on, nothing that was written is lost, nothing is counted twice."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def job_of(project: Project, **parameters: Any) -> Job:
     return job
 
 
-# --- signals and power cuts -------------------------------------------------------------------------------------------
+# --- signals and power cuts -----------------------------------------------------------------------
 
 
 def power_cut(batch: Started) -> None:
@@ -82,7 +82,11 @@ def test_whatever_ends_a_batch_the_same_command_goes_on(project: Project) -> Non
     waits = "from pathlib import Path\nimport time\nPath('{0}/kernel').touch()\nwhile Path('{0}/hold').exists(): time.sleep(0.05)\n"
     project.notebook("50_asks", source=waits.format(project.root))
     (project.root / "hold").touch()
-    content = {"models": [told("a")], "together": ["50_asks"], "parameters": {"num_examples": EXAMPLES}}
+    content = {
+        "models": [told("a")],
+        "together": ["50_asks"],
+        "parameters": {"num_examples": EXAMPLES},
+    }
     batch = project.batch(content)
     rows = project.root / "outputs/predictions/main/a/vt/1024.jsonl"
     project.set("a", "pace", 0.2)
@@ -90,16 +94,22 @@ def test_whatever_ends_a_batch_the_same_command_goes_on(project: Project) -> Non
     for accident, status in ACCIDENTS:
         before, known = project.journal(), len(lines)
         with project.started("batch", batch) as running:
-            wait_until("it goes on", lambda n=known: rows.exists() and rows.read_bytes().count(b"\n") > n)
+            wait_until(
+                "it goes on", lambda n=known: rows.exists() and rows.read_bytes().count(b"\n") > n
+            )
             strike(running, accident, status)
         now = rows.read_bytes().splitlines(keepends=True)
         assert now[: len(lines)] == lines, accident.__name__
         lines = [line for line in now if line.endswith(b"\n")]
         asked = [row.prompt for row in project.journal()]
         again = set(asked[: len(before)]) & set(asked[len(before) :])
-        assert again <= set(asked[len(before) - 1 : len(before)]), "only what was not written yet is asked again"
+        assert again <= set(asked[len(before) - 1 : len(before)]), (
+            "only what was not written yet is asked again"
+        )
         assert state(batch, "a predictions") == "interrupted"
-    assert len(lines) < EXAMPLES, "the last accident came after the last answer: a slower pace is needed"
+    assert len(lines) < EXAMPLES, (
+        "the last accident came after the last answer: a slower pace is needed"
+    )
 
     project.set("a", "pace", 0)
     for accident, status in (ACCIDENTS[1], ACCIDENTS[2]):
@@ -126,7 +136,9 @@ def strike(running: Started, accident: Callable[[Started], None], status: int) -
     """An accident, behind which no process may be left."""
     accident(running)
     assert running.end()[0] == status, accident.__name__
-    wait_until(f"all is over after it was {accident.__name__}", lambda: not running.alive(), seconds=15)
+    wait_until(
+        f"all is over after it was {accident.__name__}", lambda: not running.alive(), seconds=15
+    )
     said = running.out.read_text()
     assert "Traceback" not in said
     if accident is interrupted:
@@ -151,7 +163,7 @@ def test_a_step_that_is_killed_is_told_and_tried_again(project: Project) -> None
     assert project.call("run", job.file).stdout.startswith("done       a predictions\n")
 
 
-# --- disks ------------------------------------------------------------------------------------------------------------
+# --- disks ----------------------------------------------------------------------------------------
 
 
 def remount(place: Path, options: str) -> None:
@@ -159,10 +171,13 @@ def remount(place: Path, options: str) -> None:
 
 
 def test_a_full_disk_costs_nothing_that_was_written(project: Project, small_disk: Path) -> None:
-    """Full before anything is written, then at one file after the other: each call says so, and the next one goes on."""
+    """Full before anything is written, then at one file after the other: each call says so, and the
+    next one goes on."""
     examples = 60
     parameters = {"num_examples": examples, "outputs": str(small_disk)}
-    batch = project.batch({"models": [told("a")], "together": ["50_asks"], "parameters": parameters})
+    batch = project.batch(
+        {"models": [told("a")], "together": ["50_asks"], "parameters": parameters}
+    )
     rows = small_disk / "predictions/main/a/vt/1024.jsonl"
     lines: list[bytes] = []
     counts, refused = [], set()
@@ -172,7 +187,10 @@ def test_a_full_disk_costs_nothing_that_was_written(project: Project, small_disk
         assert ended.returncode in (1, 2)
         said = ended.stdout + ended.stderr
         refused |= set(
-            re.findall(r"cannot write (\S+): No space left on device; everything written so far is kept", said)
+            re.findall(
+                r"cannot write (\S+): No space left on device; everything written so far is kept",
+                said,
+            )
         )
         now = rows.read_bytes().splitlines(keepends=True) if rows.exists() else []
         assert now[: len(lines)] == lines
@@ -181,26 +199,36 @@ def test_a_full_disk_costs_nothing_that_was_written(project: Project, small_disk
         counts.append(len(lines))
     assert counts[0] == 0
     assert any(0 < count < examples for count in counts), counts
-    assert {Path(file).suffix for file in refused} >= {".yaml", ".json", ".jsonl"}, "refused at several moments"
+    assert {Path(file).suffix for file in refused} >= {".yaml", ".json", ".jsonl"}, (
+        "refused at several moments"
+    )
     remount(small_disk, "size=1m")
     ended = project.call("batch", batch)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert rows.read_bytes().splitlines(keepends=True)[: len(lines)] == lines
-    assert [json.loads(line)["index"] for line in rows.read_text().splitlines()] == [*range(examples)]
+    assert [json.loads(line)["index"] for line in rows.read_text().splitlines()] == [
+        *range(examples)
+    ]
     asked = project.asked("a")
     assert len(asked) == examples
     assert asked.total() - examples <= len(counts), "only what could not be written was asked again"
-    assert f"a {examples} rows" in printed(json.loads((small_disk / "notebooks/main/all/50_asks.ipynb").read_text()))
+    assert f"a {examples} rows" in printed(
+        json.loads((small_disk / "notebooks/main/all/50_asks.ipynb").read_text())
+    )
 
 
 def test_a_disk_that_can_only_be_read(project: Project, small_disk: Path) -> None:
     """What is done is found done; what is not says why, in one line; nothing is lost."""
     parameters = {"outputs": str(small_disk)}
-    batch = project.batch({"models": [told("a")], "together": ["50_asks"], "parameters": parameters})
+    batch = project.batch(
+        {"models": [told("a")], "together": ["50_asks"], "parameters": parameters}
+    )
     remount(small_disk, "ro")
     ended = project.call("batch", batch)
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
-    assert re.match(r"rulerkit: cannot write \S+job\.yaml: Read-only file system; everything", ended.stderr)
+    assert re.match(
+        r"rulerkit: cannot write \S+job\.yaml: Read-only file system; everything", ended.stderr
+    )
     assert state(batch, "a predictions") == "missing"
 
     remount(small_disk, "rw,size=1m")
@@ -212,7 +240,8 @@ def test_a_disk_that_can_only_be_read(project: Project, small_disk: Path) -> Non
     ended = project.call("run", model.file, over_all.file)
     assert ended.returncode == 1
     assert re.match(
-        r"FAILED +all 50_asks: cannot write \S+: Read-only file system; everything written so far", ended.stdout
+        r"FAILED +all 50_asks: cannot write \S+: Read-only file system; everything written so far",
+        ended.stdout,
     )
     assert "1 steps were done before" in ended.stdout
 
@@ -225,14 +254,23 @@ def test_a_disk_that_can_only_be_read(project: Project, small_disk: Path) -> Non
     assert set(project.asked("a").values()) == {1}
 
 
-# --- a host that died -------------------------------------------------------------------------------------------------
+# --- a host that died -----------------------------------------------------------------------------
 
-ELSEWHERE = {"host": "node7", "machine": "another", "pid": 1, "started": "1", "job": "12", "restart": 0, "token": "t"}
+ELSEWHERE = {
+    "host": "node7",
+    "machine": "another",
+    "pid": 1,
+    "started": "1",
+    "job": "12",
+    "restart": 0,
+    "token": "t",
+}
 
 
 @pytest.fixture
 def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The lock of a process on another host, which gave a sign of life just now; signs count as quick ones here."""
+    """The lock of a process on another host, which gave a sign of life just now; signs count as
+    quick ones here."""
     monkeypatch.setattr(locks, "BEAT", 0.4)
     monkeypatch.setattr(locks, "STALE", 1.2)
     lock = tmp_path / "a.lock"
@@ -271,7 +309,9 @@ def test_a_job_of_a_dead_host_is_taken_over(project: Project) -> None:
     assert not lock.exists()
 
 
-def test_a_job_of_a_living_host_is_left_to_it_with_all_that_reads_its_answers(project: Project) -> None:
+def test_a_job_of_a_living_host_is_left_to_it_with_all_that_reads_its_answers(
+    project: Project,
+) -> None:
     content = {"models": [told("a"), told("b")], "together": ["50_asks"]}
     jobs = read_batch(project.batch(content)).jobs
     for job in jobs:

@@ -1,4 +1,5 @@
-"""The notebooks: kept plain enough to be read, and run for real in the ways that people run them."""
+"""The notebooks: kept plain enough to be read, and run for real in the ways that people run
+them."""
 
 import ast
 import json
@@ -30,7 +31,7 @@ def read(path: Path) -> nbformat.NotebookNode:
     return nbformat.read(path, as_version=nbformat.NO_CONVERT)
 
 
-# --- rules ------------------------------------------------------------------------------------------------------------
+# --- rules ----------------------------------------------------------------------------------------
 
 
 def test_there_are_notebooks() -> None:
@@ -44,7 +45,9 @@ def test_valid_short_and_without_outputs(path: Path) -> None:
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
     assert len(notebook["cells"]) <= MOST_CELLS
     ids = [cell["id"] for cell in notebook["cells"]]
-    assert all(re.fullmatch(r"[a-z0-9-]+", each) for each in ids), "ids are words, so that differences can be read"
+    assert all(re.fullmatch(r"[a-z0-9-]+", each) for each in ids), (
+        "ids are words, so that differences can be read"
+    )
     assert len(set(ids)) == len(ids)
     for cell in notebook["cells"]:
         assert not cell.get("outputs"), f"{cell['id']} has outputs: strip them"
@@ -60,7 +63,9 @@ def test_opens_with_the_question_then_the_parameters(path: Path) -> None:
         assert word in first["source"]
     assert second["metadata"]["tags"] == ["parameters"]
     assert not any("parameters" in cell["metadata"].get("tags", []) for cell in rest)
-    assert f'notebook="{path.stem}"' in next(cell["source"] for cell in rest if cell["cell_type"] == "code")
+    assert f'notebook="{path.stem}"' in next(
+        cell["source"] for cell in rest if cell["cell_type"] == "code"
+    )
 
 
 @every_notebook
@@ -76,16 +81,29 @@ def test_parameters_are_one_literal_a_line_with_help(path: Path) -> None:
 @every_notebook
 def test_papermill_lists_the_parameters(path: Path) -> None:
     found = papermill.inspect_notebook(path)
-    assert set(found) == {line.split(" = ")[0] for line in read(path)["cells"][1]["source"].splitlines()}
+    assert set(found) == {
+        line.split(" = ")[0] for line in read(path)["cells"][1]["source"].splitlines()
+    }
     assert all(entry["help"] for entry in found.values())
 
 
 @every_notebook
 def test_no_programs_in_notebooks(path: Path) -> None:
-    banned = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.For, ast.While, ast.Lambda, ast.If, ast.Try)
+    banned = (
+        ast.FunctionDef,
+        ast.AsyncFunctionDef,
+        ast.ClassDef,
+        ast.For,
+        ast.While,
+        ast.Lambda,
+        ast.If,
+        ast.Try,
+    )
     for source in code(read(path)):
         for node in ast.walk(ast.parse(source)):  # magics and `!pip` are no Python and fail here
-            assert not isinstance(node, banned), f"{ast.unparse(node)!r} belongs into the package, where it is tested"
+            assert not isinstance(node, banned), (
+                f"{ast.unparse(node)!r} belongs into the package, where it is tested"
+            )
         assert "sys.path" not in source
         assert "print(" not in source, "a final expression shows it better"
 
@@ -96,9 +114,13 @@ def test_no_results_in_the_text(path: Path) -> None:
     for cell in read(path)["cells"]:
         if cell["cell_type"] == "markdown":
             text = re.sub(
-                r"`[^`]*`|\]\([^)]*\)|(Section|Table|Figure|Appendix)s? [\dA-Z.]+|Llama2-7B", "", cell["source"]
+                r"`[^`]*`|\]\([^)]*\)|(Section|Table|Figure|Appendix)s? [\dA-Z.]+|Llama2-7B",
+                "",
+                cell["source"],
             )
-            assert not re.search(r"\d", text), f"{cell['id']}: {re.search(r'.{0,30}[0-9].{0,30}', text)}"
+            assert not re.search(r"\d", text), (
+                f"{cell['id']}: {re.search(r'.{0,30}[0-9].{0,30}', text)}"
+            )
 
 
 @every_notebook
@@ -108,11 +130,12 @@ def test_saved_as_jupyter_saves(path: Path) -> None:
     assert set(read(path)["metadata"]) == {"kernelspec", "language_info"}
 
 
-# --- running ----------------------------------------------------------------------------------------------------------
+# --- running --------------------------------------------------------------------------------------
 
 
 def run(name: str, folder: Path, **parameters: Any) -> list[Any]:
-    """Execute a notebook with papermill, from another working directory; the code cells of the executed copy."""
+    """Execute a notebook with papermill, from another working directory; the code cells of the
+    executed copy."""
     source, target = home() / "notebooks" / f"{name}.ipynb", folder / "out.ipynb"
     given = {"outputs": str(folder / "outputs"), **parameters}
     executed = papermill.execute_notebook(source, target, given, progress_bar=False, cwd=folder)
@@ -136,7 +159,9 @@ def test_tasks(tmp_path: Path) -> None:
     page = shown(cells, "examples", "text/html")
     assert all(f"<b>{task}</b>" in page for task in THIRTEEN)
     assert shown(cells, "figure-1", "image/png")
-    assert files(tmp_path / "outputs") == {f"figures/main/00_tasks/figure_1{s}" for s in (".pdf", ".png")}
+    assert files(tmp_path / "outputs") == {
+        f"figures/main/00_tasks/figure_1{s}" for s in (".pdf", ".png")
+    }
 
 
 def test_main_results_of_one_model(tmp_path: Path) -> None:
@@ -144,7 +169,11 @@ def test_main_results_of_one_model(tmp_path: Path) -> None:
     by_task = shown(cells, "tasks", "text/markdown")
     assert by_task.count("100.00 [") >= 13
     assert "| qa_2 |" in by_task
-    leader = next(line for line in shown(cells, "leaderboard", "text/markdown").splitlines() if "reader" in line)
+    leader = next(
+        line
+        for line in shown(cells, "leaderboard", "text/markdown").splitlines()
+        if "reader" in line
+    )
     assert leader.split(" | ")[2].startswith("4K"), "the effective length of a reader is its window"
     assert "**100.0**" in leader
     assert "WARNING" in shown(cells, "beside", "text/html")
@@ -153,7 +182,10 @@ def test_main_results_of_one_model(tmp_path: Path) -> None:
     outputs = tmp_path / "outputs"
     made = {"reader-4096" + end for end in (".pdf", ".png", "-tasks.pdf", "-tasks.png")}
     assert files(outputs / "figures/main/01_main_results") == made
-    made = {"reader-4096" + end for end in (".md", ".csv", ".tex", "-tasks.md", "-paper.csv", "-claims.csv")}
+    made = {
+        "reader-4096" + end
+        for end in (".md", ".csv", ".tex", "-tasks.md", "-paper.csv", "-claims.csv")
+    }
     assert files(outputs / "tables/main/01_main_results") == made
     assert len(list((outputs / "predictions/main/reader-4096").rglob("*.jsonl"))) == 26
 
@@ -161,7 +193,15 @@ def test_main_results_of_one_model(tmp_path: Path) -> None:
 def test_main_results_of_several_models_and_other_tasks(tmp_path: Path) -> None:
     models = ["reader-4096", "perfect", {"base": "perfect", "name": "p2", "label": "Llama3.1 (8B)"}]
     tasks = ["niah_single_1", {"base": "niah_multikey_1", "num_keys": 8}]
-    cells = run("01_main_results", tmp_path, models=models, tasks=tasks, lengths=[4096], num_examples=2, run="other")
+    cells = run(
+        "01_main_results",
+        tmp_path,
+        models=models,
+        tasks=tasks,
+        lengths=[4096],
+        num_examples=2,
+        run="other",
+    )
     leaderboard = shown(cells, "leaderboard", "text/markdown")
     assert "No effective length" in leaderboard
     assert "Means over 2 tasks" in leaderboard
@@ -174,14 +214,20 @@ def test_main_results_of_several_models_and_other_tasks(tmp_path: Path) -> None:
 def test_a_second_run_asks_nothing(tmp_path: Path) -> None:
     small = {"model": "reader-4096", "tasks": ["vt"], "lengths": [4096], "num_examples": 2}
     run("01_main_results", tmp_path, **small)
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "outputs/predictions").rglob("*.jsonl")}
+    before = {
+        path: path.stat().st_mtime_ns
+        for path in (tmp_path / "outputs/predictions").rglob("*.jsonl")
+    }
     run("01_main_results", tmp_path, **small)
     assert before
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 def test_unknown_parameters_are_errors_that_name_the_known(tmp_path: Path) -> None:
-    with pytest.raises(papermill.PapermillExecutionError, match=r"unknown parameter 'lenghts'.*did you mean 'lengths'"):
+    with pytest.raises(
+        papermill.PapermillExecutionError,
+        match=r"unknown parameter 'lenghts'.*did you mean 'lengths'",
+    ):
         run("01_main_results", tmp_path, lenghts=[4096])
     assert not (tmp_path / "outputs").exists()
 
@@ -194,13 +240,28 @@ def test_a_string_where_a_list_belongs_shows_papermills_option(tmp_path: Path) -
 def test_the_command_of_the_readme_from_another_folder(tmp_path: Path) -> None:
     root = home()
     command = [
-        *(sys.executable, "-m", "papermill", str(root / "notebooks/01_main_results.ipynb"), "out.ipynb"),
-        *("-f", str(root / "params/models/reader-8192.yaml"), "-f", str(root / "params/sizes/smoke.yaml")),
+        *(
+            sys.executable,
+            "-m",
+            "papermill",
+            str(root / "notebooks/01_main_results.ipynb"),
+            "out.ipynb",
+        ),
+        *(
+            "-f",
+            str(root / "params/models/reader-8192.yaml"),
+            "-f",
+            str(root / "params/sizes/smoke.yaml"),
+        ),
         *("-p", "outputs", str(tmp_path / "outputs")),
     ]
     environment = {k: v for k, v in os.environ.items() if k != "RULERKIT_HOME"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr[-2000:]
-    table = (tmp_path / "outputs/tables/main/01_main_results/reader-8192.md").read_text(encoding="utf-8")
+    table = (tmp_path / "outputs/tables/main/01_main_results/reader-8192.md").read_text(
+        encoding="utf-8"
+    )
     assert re.search(r"\| reader \(8K window\).*\| 8K ", table)
     assert {path.name for path in tmp_path.iterdir()} == {"out.ipynb", "outputs"}

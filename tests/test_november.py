@@ -1,7 +1,8 @@
 """Outputs made by the version of 21 November 2026 are read, resumed and reported for ever.
 
-`tests/november/` is a project of that day: two readers on two tasks at two lengths, one cell without its last answer, one
-notebook that failed, and predictions in upstream's layout. Paths and host names in it were made neutral.
+`tests/november/` is a project of that day: two readers on two tasks at two lengths, one cell
+without its last answer, one notebook that failed, and predictions in upstream's layout. Paths and
+host names in it were made neutral.
 """
 
 import csv
@@ -31,7 +32,9 @@ def project(tmp_path: Path) -> Path:
 def program(project: Path, *arguments: str, status: int = 0) -> str:
     """What a command says in the project."""
     place = os.environ | {"RULERKIT_HOME": str(project)}
-    done = subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True, cwd=project, env=place)
+    done = subprocess.run(
+        [*PROGRAM, *arguments], capture_output=True, text=True, cwd=project, env=place
+    )
     assert done.returncode == status, done.stderr
     return done.stdout
 
@@ -47,7 +50,11 @@ def rows(file: Path) -> list[dict[str, object]]:
 
 
 def test_a_report_shows_the_scores_of_that_day(project: Path) -> None:
-    perfect = {("perfect", task, length): "100.0000" for task in ("niah_multivalue", "vt") for length in (1024, 2048)}
+    perfect = {
+        ("perfect", task, length): "100.0000"
+        for task in ("niah_multivalue", "vt")
+        for length in (1024, 2048)
+    }
     assert scores(project) == perfect | {
         ("reader-1024", "niah_multivalue", 1024): "100.0000",
         ("reader-1024", "niah_multivalue", 2048): "",

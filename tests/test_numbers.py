@@ -1,4 +1,5 @@
-"""One number has one interval: in tables, figures, verdicts, comparisons, the leaderboard, and what the notebooks write."""
+"""One number has one interval: in tables, figures, verdicts, comparisons, the leaderboard, and what
+the notebooks write."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ LIMITS = ["low", "high"]
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Answers of a reader of all and of one with a window, whose scores are fractional on some tasks."""
+    """Answers of a reader of all and of one with a window, whose scores are fractional on some
+    tasks."""
     folder = tmp_path_factory.mktemp("numbers") / "outputs"
     rk.evaluate(rk.study(ASKED, models=["perfect", "reader-4096"], outputs=folder), progress=False)
     return folder
@@ -34,7 +36,9 @@ def scores(outputs: Path) -> pd.DataFrame:
 
 
 def same(one: Any, other: Any) -> None:
-    np.testing.assert_allclose(np.asarray(one, dtype=float), np.asarray(other, dtype=float), atol=2e-4)
+    np.testing.assert_allclose(
+        np.asarray(one, dtype=float), np.asarray(other, dtype=float), atol=2e-4
+    )
 
 
 def test_scores_have_one_interval(scores: pd.DataFrame) -> None:
@@ -43,14 +47,25 @@ def test_scores_have_one_interval(scores: pd.DataFrame) -> None:
     cells = summary.cells[summary.cells["model"] == "reader-4096"].set_index(["task", "length"])
     for (task, length), examples in reader.groupby(["task", "length"]):
         same(cells.loc[(task, length), ["score", *LIMITS]], claims.estimate([(1, examples)]))
-    means = summary.lengths[(summary.lengths["model"] == "reader-4096") & (summary.lengths["category"] == "all")]
+    means = summary.lengths[
+        (summary.lengths["model"] == "reader-4096") & (summary.lengths["category"] == "all")
+    ]
     for _, mean in means.iterrows():
-        same(mean[["score", *LIMITS]], claims.estimate([(1, reader[reader["length"] == mean["length"]])]))
-    model = summary.models[(summary.models["model"] == "reader-4096") & (summary.models["category"] == "all")].iloc[0]
+        same(
+            mean[["score", *LIMITS]],
+            claims.estimate([(1, reader[reader["length"] == mean["length"]])]),
+        )
+    model = summary.models[
+        (summary.models["model"] == "reader-4096") & (summary.models["category"] == "all")
+    ].iloc[0]
     same(model[["avg", "avg_low", "avg_high"]], claims.estimate([(1, reader)]))
-    row = board(boards(scores), 3).rows.query("source == 'ours' and model.str.contains('4K')").iloc[0]
+    row = (
+        board(boards(scores), 3).rows.query("source == 'ours' and model.str.contains('4K')").iloc[0]
+    )
     same(row[["avg", "avg_low", "avg_high"]], model[["avg", "avg_low", "avg_high"]])
-    same([row[f"{n}_{limit}"] for n in LENGTHS for limit in LIMITS], means[LIMITS].to_numpy().ravel())
+    same(
+        [row[f"{n}_{limit}"] for n in LENGTHS for limit in LIMITS], means[LIMITS].to_numpy().ravel()
+    )
     band = score_by_length(means).collections[0].get_paths()[0].vertices
     for _, mean in means.iterrows():
         heights = band[np.isclose(band[:, 0], mean["length"]), 1]
@@ -64,12 +79,17 @@ def test_differences_have_one_interval(scores: pd.DataFrame, outputs: Path) -> N
         parts = []
         for weight, side in ((1, reader), (-1, perfect)):
             chosen = side[side["task"] == row["task"]] if row["task"] else side
-            parts.append((weight, chosen[chosen["length"] == row["length"]] if row["length"] else chosen))
+            parts.append(
+                (weight, chosen[chosen["length"] == row["length"]] if row["length"] else chosen)
+            )
         same(row[["difference", *LIMITS]], claims.estimate(parts))
     mean = found.rows.iloc[-1]
     text = f"{mean['difference']:+.2f} points [{mean['low']:+.2f}, {mean['high']:+.2f}]"
     assert text in found.verdict.text
-    assert f"{mean['difference']:+.1f} [{mean['low']:+.1f}, {mean['high']:+.1f}]" in difference_table(found)
+    assert (
+        f"{mean['difference']:+.1f} [{mean['low']:+.1f}, {mean['high']:+.1f}]"
+        in difference_table(found)
+    )
     lines = [line.get_xdata() for line in differences_by_task(found.rows).get_lines()]
     assert any(len(line) == 2 and np.allclose(line, mean[LIMITS].astype(float)) for line in lines)
 
@@ -83,9 +103,18 @@ def test_tables_of_the_notebooks_have_these_intervals(scores: pd.DataFrame, outp
     tables = outputs / "tables/main"
     keys = ["model", "task", "length"]
     written = pd.read_csv(tables / "01_main_results/perfect+reader-4096.csv").set_index(keys)
-    same(written[["score", *LIMITS]], rk.summarize(scores).cells.set_index(keys).loc[written.index, ["score", *LIMITS]])
+    same(
+        written[["score", *LIMITS]],
+        rk.summarize(scores).cells.set_index(keys).loc[written.index, ["score", *LIMITS]],
+    )
     compared = pd.read_csv(tables / "13_compare_models/perfect+reader-4096.csv")
-    same(compared[LIMITS], compare("main/perfect", "main/reader-4096", outputs=outputs).rows[LIMITS])
-    listed = pd.read_csv(tables / "leaderboard/table_3.csv").query("source == 'ours'").set_index("model")
-    expected = board(boards(scores), 3).rows.query("source == 'ours'").set_index("model").loc[listed.index]
+    same(
+        compared[LIMITS], compare("main/perfect", "main/reader-4096", outputs=outputs).rows[LIMITS]
+    )
+    listed = (
+        pd.read_csv(tables / "leaderboard/table_3.csv").query("source == 'ours'").set_index("model")
+    )
+    expected = (
+        board(boards(scores), 3).rows.query("source == 'ours'").set_index("model").loc[listed.index]
+    )
     same(listed[["avg_low", "avg_high"]], expected[["avg_low", "avg_high"]])

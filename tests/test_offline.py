@@ -1,7 +1,8 @@
-"""Nodes without a network: what is missing is named, `rulerkit fetch` gets it, and then nothing reaches for the network.
+"""Nodes without a network: what is missing is named, `rulerkit fetch` gets it, and then nothing
+reaches for the network.
 
-A small hub on this machine serves a tiny model to the real client, in processes of their own: the client reads its
-settings when it is imported.
+A small hub on this machine serves a tiny model to the real client, in processes of their own: the
+client reads its settings when it is imported.
 """
 
 import hashlib
@@ -30,14 +31,17 @@ from rulerkit.settings import read_spec
 ROOT = Path(__file__).resolve().parent.parent
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
-needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="the transformers engine needs torch")
+needs_torch = pytest.mark.skipif(
+    find_spec("torch") is None, reason="the transformers engine needs torch"
+)
 
 
-# --- a hub, and a network that nobody can use -------------------------------------------------------------------------
+# --- a hub, and a network that nobody can use -----------------------------------------------------
 
 
 class Hub:
-    """Serves folders as repositories of the hub, each at one commit, and counts what was asked for."""
+    """Serves folders as repositories of the hub, each at one commit, and counts what was asked
+    for."""
 
     def __init__(self) -> None:
         self.repositories: dict[str, Path] = {}
@@ -66,7 +70,8 @@ class Hub:
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         found = re.fullmatch(
-            r"(/api/models)?/([\w.-]+/[\w.-]+)(?:/(revision|tree|resolve)/([^/?]+)/?([^?]*))?(?:\?.*)?", request.path
+            r"(/api/models)?/([\w.-]+/[\w.-]+)(?:/(revision|tree|resolve)/([^/?]+)/?([^?]*))?(?:\?.*)?",
+            request.path,
         )
         api, name, kind, revision, file = found.groups() if found else ("", "", "", "", "")
         folder = self.repositories.get(name)
@@ -77,19 +82,28 @@ class Hub:
         if api:
             paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
             names = [str(path.relative_to(folder)) for path in paths]
-            listing: Any = {"id": name, "sha": COMMIT, "siblings": [{"rfilename": each} for each in names]}
+            listing: Any = {
+                "id": name,
+                "sha": COMMIT,
+                "siblings": [{"rfilename": each} for each in names],
+            }
             if kind == "tree":
                 listing = [
                     {"type": "file", "path": each, "size": path.stat().st_size, "oid": digest(path)}
                     for each, path in zip(names, paths, strict=True)
                 ]
-            return self.send(request, json.dumps(listing).encode(), {"Content-Type": "application/json"})
+            return self.send(
+                request, json.dumps(listing).encode(), {"Content-Type": "application/json"}
+            )
         if name in self.gated:
             return self.refuse(request, 403, "GatedRepo")
         if not (folder / file).is_file():
             return self.refuse(request, 404, "EntryNotFound")
         return self.send(
-            request, (folder / file).read_bytes(), {"ETag": f'"{digest(folder / file)}"'}, file in self.cut
+            request,
+            (folder / file).read_bytes(),
+            {"ETag": f'"{digest(folder / file)}"'},
+            file in self.cut,
         )
 
     def refuse(self, request: BaseHTTPRequestHandler, status: int, code: str) -> None:
@@ -98,12 +112,20 @@ class Hub:
         request.send_header("Content-Length", "0")
         request.end_headers()
 
-    def send(self, request: Any, content: bytes, headers: dict[str, str], cut: bool = False) -> None:
-        start = int((re.fullmatch(r"bytes=(\d+)-", request.headers.get("Range", "")) or ["", "0"])[1])
+    def send(
+        self, request: Any, content: bytes, headers: dict[str, str], cut: bool = False
+    ) -> None:
+        start = int(
+            (re.fullmatch(r"bytes=(\d+)-", request.headers.get("Range", "")) or ["", "0"])[1]
+        )
         request.send_response(206 if start else 200)
         if start:
             request.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-        for key, value in {**headers, "X-Repo-Commit": COMMIT, "Content-Length": str(len(content) - start)}.items():
+        for key, value in {
+            **headers,
+            "X-Repo-Commit": COMMIT,
+            "Content-Length": str(len(content) - start),
+        }.items():
             request.send_header(key, value)
         request.end_headers()
         if request.command == "GET":
@@ -151,7 +173,11 @@ class DeadEnd:
     def environment(self) -> dict[str, str]:
         """All ways out lead here."""
         names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
-        return dict.fromkeys(names, self.address) | {"HF_ENDPOINT": self.address, "NO_PROXY": "", "no_proxy": ""}
+        return dict.fromkeys(names, self.address) | {
+            "HF_ENDPOINT": self.address,
+            "NO_PROXY": "",
+            "no_proxy": "",
+        }
 
 
 @pytest.fixture
@@ -165,7 +191,9 @@ def dead_end() -> Iterator[DeadEnd]:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty project root with empty caches, and none of this machine's settings."""
     for name in list(os.environ):
-        if name.startswith(("HF_", "HUGGING", "TRANSFORMERS_", "TIKTOKEN", "DATA_GYM", "RULERKIT_")):
+        if name.startswith(
+            ("HF_", "HUGGING", "TRANSFORMERS_", "TIKTOKEN", "DATA_GYM", "RULERKIT_")
+        ):
             monkeypatch.delenv(name)
     monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
     monkeypatch.setenv("RULERKIT_CACHE", str(tmp_path / "cache"))
@@ -175,7 +203,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "params" / "models").mkdir(parents=True)
     (tmp_path / "notebooks").mkdir()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf" / "hub"))
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setattr(
+        "huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9"
+    )  # nobody listens there
     corpora.load_haystack.cache_clear()
     corpora.load_qa.cache_clear()
     return tmp_path
@@ -183,7 +213,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Llama of random weights in two shards, with its tokenizer; beside them all that need not be fetched."""
+    """A Llama of random weights in two shards, with its tokenizer; beside them all that need not be
+    fetched."""
     torch: Any = pytest.importorskip("torch", reason="the transformers engine needs torch")
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -194,9 +225,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(special_tokens=["</s>"], initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        special_tokens=["</s>"], initial_alphabet=alphabet, show_progress=False
+    )
     backend.train_from_iterator(["One of the special magic numbers is: 1"], trainer)
-    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>").save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="</s>"
+    ).save_pretrained(folder)
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=backend.get_vocab_size(),
@@ -211,7 +246,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     transformers.LlamaForCausalLM(config).save_pretrained(folder, max_shard_size="140KB")
     assert all(
-        (folder / name).is_file() for name in (*SHARDS, "model.safetensors.index.json", "generation_config.json")
+        (folder / name).is_file()
+        for name in (*SHARDS, "model.safetensors.index.json", "generation_config.json")
     )
     (folder / "README.md").write_text("not to be fetched")
     return folder
@@ -221,7 +257,13 @@ def missing(spec: dict[str, Any]) -> list[str]:
     return missing_of([read_spec(spec)])
 
 
-TINY = {"path": "org/tiny", "engine": "transformers", "template": "base", "dtype": "float32", "device": "cpu"}
+TINY = {
+    "path": "org/tiny",
+    "engine": "transformers",
+    "template": "base",
+    "dtype": "float32",
+    "device": "cpu",
+}
 
 
 def program(*arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
@@ -232,7 +274,13 @@ def program(*arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
 def python(code: str, *arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
     call = [sys.executable, "-c", code, *arguments]
     return subprocess.run(
-        call, capture_output=True, text=True, timeout=600, cwd=ROOT, env=os.environ | more, check=False
+        call,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=ROOT,
+        env=os.environ | more,
+        check=False,
     )
 
 
@@ -253,7 +301,7 @@ def holds(line: str, *parts: str) -> None:
     assert [part for part in parts if part not in line] == [], line
 
 
-# --- the hub ----------------------------------------------------------------------------------------------------------
+# --- the hub --------------------------------------------------------------------------------------
 
 
 def test_a_model_is_fetched_once_in_the_one_format_that_is_read(
@@ -268,12 +316,21 @@ def test_a_model_is_fetched_once_in_the_one_format_that_is_read(
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.startswith(f"fetched  model org/tiny (hub id): {place / 'hf'}")
     got = hub.got("org/tiny")
-    assert got >= {*SHARDS, "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
+    assert got >= {
+        *SHARDS,
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
     assert "README.md" not in got
 
     hub.asked.clear()
     assert missing(TINY) == []
-    assert program("fetch", "-f", asked, HF_ENDPOINT=hub.address).stdout == "there    model org/tiny (hub id)\n"
+    assert (
+        program("fetch", "-f", asked, HF_ENDPOINT=hub.address).stdout
+        == "there    model org/tiny (hub id)\n"
+    )
     assert not hub.asked, "what is there is not asked for again"
 
 
@@ -306,7 +363,13 @@ def test_an_incomplete_model_is_missing_and_is_completed(place: Path, hub: Hub, 
     assert program("fetch", "-f", asked, HF_ENDPOINT=hub.address).returncode == 0
     cache = place / "hf" / "hub"
     snapshot = cache / "models--org--tiny" / "snapshots" / COMMIT
-    names = {SHARDS[1], "config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"}
+    names = {
+        SHARDS[1],
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+    }
     for name in names:
         link = snapshot / name
         target, blob, content = link.readlink(), link.resolve(), link.read_bytes()
@@ -330,7 +393,9 @@ def test_an_incomplete_model_is_missing_and_is_completed(place: Path, hub: Hub, 
     (other / "refs" / "main").write_text(COMMIT)
     assert missing(TINY | {"path": "org/other"}) == []
     (other / "snapshots" / COMMIT / SHARDS[0]).unlink()
-    assert missing(TINY | {"path": "org/other"}) == [f"model org/other (hub id): {SHARDS[0]} missing"]
+    assert missing(TINY | {"path": "org/other"}) == [
+        f"model org/other (hub id): {SHARDS[0]} missing"
+    ]
 
 
 def test_a_download_that_is_cut_goes_on_where_it_was(place: Path, hub: Hub, tiny: Path) -> None:
@@ -347,12 +412,22 @@ def test_a_download_that_is_cut_goes_on_where_it_was(place: Path, hub: Hub, tiny
     assert missing(TINY) == []
 
 
-def test_what_cannot_be_had_is_said_in_one_line_and_the_others_go_on(place: Path, hub: Hub, tiny: Path) -> None:
+def test_what_cannot_be_had_is_said_in_one_line_and_the_others_go_on(
+    place: Path, hub: Hub, tiny: Path
+) -> None:
     hub.repositories |= {"org/tiny": tiny, "org/gated": tiny}
     hub.gated = {"org/gated"}
     asked = "[org/gated, org/none, {path: org/tiny, revision: v9, name: v9}, org/x--y, {path: org/tiny, name: main}]"
-    gated, none, revision, odd = failures(program("fetch", "-y", f"models: {asked}", HF_ENDPOINT=hub.address))
-    holds(gated, "model org/gated (hub id)", "gated", f"terms at {hub.address}/org/gated", "hf auth login")
+    gated, none, revision, odd = failures(
+        program("fetch", "-y", f"models: {asked}", HF_ENDPOINT=hub.address)
+    )
+    holds(
+        gated,
+        "model org/gated (hub id)",
+        "gated",
+        f"terms at {hub.address}/org/gated",
+        "hf auth login",
+    )
     holds(none, "model org/none (hub id)", f"there is no {hub.address}/org/none", "hf auth login")
     holds(revision, "model org/tiny at v9 (hub id)", "no such revision")
     holds(odd, "model org/x--y (hub id)")
@@ -361,12 +436,23 @@ def test_what_cannot_be_had_is_said_in_one_line_and_the_others_go_on(place: Path
     closed = DeadEnd()
     closed.socket.close()
     (away,) = failures(program("fetch", "-y", "model: org/other", HF_ENDPOINT=closed.address))
-    holds(away, f"model org/other (hub id): it cannot be had from {closed.address}", "fetch it again")
-    (unset,) = failures(program("fetch", "-y", "model: org/other", HF_ENDPOINT=hub.address, HF_HUB_OFFLINE="1"))
-    holds(unset, "model org/other (hub id): HF_HUB_OFFLINE is set", "unset it", "hf download org/other")
+    holds(
+        away, f"model org/other (hub id): it cannot be had from {closed.address}", "fetch it again"
+    )
+    (unset,) = failures(
+        program("fetch", "-y", "model: org/other", HF_ENDPOINT=hub.address, HF_HUB_OFFLINE="1")
+    )
+    holds(
+        unset,
+        "model org/other (hub id): HF_HUB_OFFLINE is set",
+        "unset it",
+        "hf download org/other",
+    )
 
 
-def test_a_tokenizer_of_its_own_and_code_elsewhere_are_fetched_too(place: Path, hub: Hub, tiny: Path) -> None:
+def test_a_tokenizer_of_its_own_and_code_elsewhere_are_fetched_too(
+    place: Path, hub: Hub, tiny: Path
+) -> None:
     tuned, code = place / "tuned", place / "code"
     code.mkdir()
     (code / "modeling_x.py").write_text("from .configuration_x import X")
@@ -374,7 +460,9 @@ def test_a_tokenizer_of_its_own_and_code_elsewhere_are_fetched_too(place: Path, 
     (code / "model.safetensors").write_text("not to be fetched")
     tuned.mkdir()
     config = json.loads((tiny / "config.json").read_text())
-    (tuned / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoModel": "org/code--modeling_x.X"}}))
+    (tuned / "config.json").write_text(
+        json.dumps(config | {"auto_map": {"AutoModel": "org/code--modeling_x.X"}})
+    )
     (tuned / "pytorch_model.bin").write_text("the only format there is")
     (tuned / "training_args.bin").write_text("no weights")
     hub.repositories |= {"org/tuned": tuned, "org/code": code, "org/words": tiny}
@@ -401,7 +489,9 @@ def test_a_single_file_of_the_hub(place: Path, hub: Hub, dead_end: DeadEnd) -> N
     hub.repositories["org/rwkv"] = served
     spec = {"path": "org/rwkv", "engine": "rwkv", "file": "small.pth", "strategy": "cpu fp32"}
     assert missing(spec) == ["model org/rwkv (hub id)"]
-    assert program("fetch", "-y", json.dumps({"model": spec}), HF_ENDPOINT=hub.address).returncode == 0
+    assert (
+        program("fetch", "-y", json.dumps({"model": spec}), HF_ENDPOINT=hub.address).returncode == 0
+    )
     assert hub.got("org/rwkv") == {"small.pth"}
     assert missing(spec) == []
     code = "import json, sys; from rulerkit.models import load_model; print(load_model(json.loads(sys.argv[1])).identity())"
@@ -409,7 +499,7 @@ def test_a_single_file_of_the_hub(place: Path, hub: Hub, dead_end: DeadEnd) -> N
     assert (COMMIT in done.stdout, dead_end.tried) == (True, 0), done.stderr[-2000:]
 
 
-# --- the job ----------------------------------------------------------------------------------------------------------
+# --- the job --------------------------------------------------------------------------------------
 
 
 @needs_torch
@@ -435,7 +525,13 @@ def test_a_job_answers_offline_and_reaches_for_no_network(
     assert job.items() >= OFFLINE.items()
     assert job["HF_HUB_CACHE"] == str(place / "hf" / "hub")
 
-    evaluate = ["evaluate", "-f", asked, "-y", "{tasks: [niah_single_1], lengths: [1024], num_examples: 1}"]
+    evaluate = [
+        "evaluate",
+        "-f",
+        asked,
+        "-y",
+        "{tasks: [niah_single_1], lengths: [1024], num_examples: 1}",
+    ]
     done = program(*evaluate, **dead_end.environment, **job, HF_HOME=str(place / "another"))
     assert done.returncode == 0, done.stderr[-3000:]
     assert dead_end.tried == 0, "nothing may reach for the network"
@@ -452,11 +548,16 @@ def test_without_the_variables_the_network_is_reached_for(place: Path, dead_end:
     assert dead_end.tried > 0
 
 
-# --- folders, tokenizers, corpora -------------------------------------------------------------------------------------
+# --- folders, tokenizers, corpora -----------------------------------------------------------------
 
 
 def test_readers_and_builtin_tokenizers_need_nothing(place: Path) -> None:
-    everything = ["reader-8192", "perfect", {"entry": "m:load", "name": "f"}, {"entry": "m:load", "name": "g"}]
+    everything = [
+        "reader-8192",
+        "perfect",
+        {"entry": "m:load", "name": "f"},
+        {"entry": "m:load", "name": "g"},
+    ]
     assert missing_of([read_spec(each) for each in everything]) == []
     served = {"path": "some-model", "engine": "openai", "tokenizer": "builtin"}
     assert missing_of([read_spec(served)], "builtin") == []
@@ -469,7 +570,9 @@ def test_a_folder_that_is_not_there_is_named_and_cannot_be_fetched(place: Path) 
     (line,) = missing(spec)
     assert f"no folder {place / 'checkpoints' / '1000'}" in line
     assert list(fetch_all([read_spec(spec)])) == [("failed", f"{line}; this cannot be fetched")]
-    assert missing({"path": "/nowhere/x.pth", "engine": "rwkv"})[0].startswith("model x.pth: no file or folder")
+    assert missing({"path": "/nowhere/x.pth", "engine": "rwkv"})[0].startswith(
+        "model x.pth: no file or folder"
+    )
     (line,) = missing({"path": "p", "engine": "openai", "tokenizer": "/nowhere/tokenizer.model"})
     holds(line, "tokenizer '/nowhere/tokenizer.model'", "no such file or folder")
 
@@ -496,7 +599,9 @@ def test_a_folder_that_was_not_copied_whole_is_named(place: Path) -> None:
     assert missing(spec) == []
 
 
-def test_tiktoken_files_are_looked_for_where_tiktoken_keeps_them(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiktoken_files_are_looked_for_where_tiktoken_keeps_them(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tiktoken import load
     from tiktoken_ext.openai_public import ENCODING_CONSTRUCTORS
 
@@ -522,13 +627,17 @@ def test_tiktoken_files_are_looked_for_where_tiktoken_keeps_them(place: Path, mo
     assert offline.offline()["TIKTOKEN_CACHE_DIR"] == str(place / "cache" / "tiktoken")
 
 
-def test_a_tiktoken_encoding_that_cannot_be_had_is_said_in_one_line(place: Path, dead_end: DeadEnd) -> None:
+def test_a_tiktoken_encoding_that_cannot_be_had_is_said_in_one_line(
+    place: Path, dead_end: DeadEnd
+) -> None:
     asked = "model: {path: gpt-4, engine: openai}"
     (line,) = failures(program("fetch", "-y", asked, **dead_end.environment))
     holds(line, "tokenizer cl100k_base (tiktoken)", "cannot be downloaded", "fetch it again")
 
 
-def test_a_tiktoken_encoding_is_read_from_where_it_was_put(place: Path, data: Path, dead_end: DeadEnd) -> None:
+def test_a_tiktoken_encoding_is_read_from_where_it_was_put(
+    place: Path, data: Path, dead_end: DeadEnd
+) -> None:
     """The file that a fetch would have put there; the job's variables lead to it."""
     address = "https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken"
     kept = offline.tiktoken_dir() / hashlib.sha1(address.encode()).hexdigest()
@@ -542,7 +651,11 @@ def test_a_tiktoken_encoding_is_read_from_where_it_was_put(place: Path, data: Pa
 
 def test_original_corpora_that_are_missing_are_named_with_what_fetches_them(place: Path) -> None:
     lines = missing_of([], "original")
-    assert [re.findall(r"corpus '(\w+)'", line) for line in lines] == [["paul_graham"], ["squad"], ["hotpotqa"]]
+    assert [re.findall(r"corpus '(\w+)'", line) for line in lines] == [
+        ["paul_graham"],
+        ["squad"],
+        ["hotpotqa"],
+    ]
     assert all("rulerkit fetch" in line and "\n" not in line for line in lines)
     assert missing_of([], "builtin") == []
 
@@ -554,7 +667,10 @@ def test_original_corpora_that_are_there_are_left_alone(
     assert missing_of([], "original") == []
     (place / "size.yaml").write_text("corpora: original")
     done = program("fetch", "-f", str(place / "size.yaml"), **dead_end.environment)
-    assert (done.returncode, done.stdout) == (0, "there     corpora: original\n".replace("     ", "    ")), done.stderr
+    assert (done.returncode, done.stdout) == (
+        0,
+        "there     corpora: original\n".replace("     ", "    "),
+    ), done.stderr
     assert dead_end.tried == 0
     assert offline.offline()["RULERKIT_DATA"] == str(data)
 
@@ -574,5 +690,7 @@ def test_a_batch_names_every_model_and_corpus_that_any_of_its_notebooks_asks_for
     (place / "notebooks").rmdir()
     (place / "notebooks").symlink_to(ROOT / "notebooks")
     lines = failures(program("fetch", "-f", str(batch), **dead_end.environment))
-    for line, title in zip(lines, ("model org/one (hub id)", "model org/two (hub id)", "fetch: "), strict=True):
+    for line, title in zip(
+        lines, ("model org/one (hub id)", "model org/two (hub id)", "fetch: "), strict=True
+    ):
         holds(line, title)

@@ -1,4 +1,5 @@
-"""The OpenAI engine against real HTTP on loopback: a reader behind a server, servers that misbehave, transformers serve."""
+"""The OpenAI engine against real HTTP on loopback: a reader behind a server, servers that
+misbehave, transformers serve."""
 
 import json
 import os
@@ -34,11 +35,14 @@ RESET, HALF = 0, 1  # in place of a status: the connection is cut before, or wit
 
 
 class Reader(ThreadingHTTPServer):
-    """A reference reader behind HTTP. `behave` may answer in its place, or change its answer; `seen` are the requests."""
+    """A reference reader behind HTTP. `behave` may answer in its place, or change its answer;
+    `seen` are the requests."""
 
     daemon_threads, block_on_close = True, False
 
-    def __init__(self, tokenizer: Tokenizer, adds_bos: bool = False, template: str = "{user}") -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, adds_bos: bool = False, template: str = "{user}"
+    ) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.tokenizer, self.adds_bos, self.template = tokenizer, adds_bos, template
         self.seen: list[dict[str, Any]] = []
@@ -46,7 +50,10 @@ class Reader(ThreadingHTTPServer):
         self.at_once = self.most_at_once = 0
         self.behave: Callable[[dict[str, Any]], Reaction | None] = lambda body: None
         self.amend: Callable[[dict[str, Any], dict[str, Any]], None] = lambda body, reply: None
-        self.listing: dict[str, Any] = {"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "tests"}]}
+        self.listing: dict[str, Any] = {
+            "object": "list",
+            "data": [{"id": "m", "object": "model", "owned_by": "tests"}],
+        }
         self.count = threading.Lock()
         self.released = threading.Event()
 
@@ -56,7 +63,8 @@ class Reader(ThreadingHTTPServer):
 
     @property
     def real(self) -> list[dict[str, Any]]:
-        """The requests that hold a prompt of ours; the others only found out what the server takes."""
+        """The requests that hold a prompt of ours; the others only found out what the server
+        takes."""
         return [body for body in self.seen if body.get("max_tokens") != 16]
 
     def read(self, body: dict[str, Any]) -> tuple[str, int]:
@@ -68,20 +76,39 @@ class Reader(ThreadingHTTPServer):
         user, *more = [message["content"] for message in body["messages"]]
         text = self.template.format(user=user)
         if more:
-            text += more[0] if body.get("continue_final_message") else f"{more[0]}</s> {self.template.format(user='')}"
+            text += (
+                more[0]
+                if body.get("continue_final_message")
+                else f"{more[0]}</s> {self.template.format(user='')}"
+            )
         return text, self.tokenizer.count(text) + self.adds_bos
 
     def answer(self, body: dict[str, Any]) -> dict[str, Any]:
         text, tokens = self.read(body)
         ids = self.tokenizer.encode(read_answer(text.replace(DIRECT, "")) or "")
         said = self.tokenizer.decode(ids[: body["max_tokens"]])
-        said_as = {"message": {"role": "assistant", "content": said}} if "messages" in body else {"text": said}
+        said_as = (
+            {"message": {"role": "assistant", "content": said}}
+            if "messages" in body
+            else {"text": said}
+        )
         finish = "length" if len(ids) > body["max_tokens"] else "stop"
         written = min(len(ids), body["max_tokens"])
-        usage = {"prompt_tokens": tokens, "completion_tokens": written, "total_tokens": tokens + written}
+        usage = {
+            "prompt_tokens": tokens,
+            "completion_tokens": written,
+            "total_tokens": tokens + written,
+        }
         usage["prompt_tokens_details"] = {"cached_tokens": 128}  # type: ignore[assignment]
         choice = {"index": 0, "finish_reason": finish, "logprobs": None, **said_as}
-        return {"id": "x", "object": "o", "created": 0, "model": "m-0613", "choices": [choice], "usage": usage}
+        return {
+            "id": "x",
+            "object": "o",
+            "created": 0,
+            "model": "m-0613",
+            "choices": [choice],
+            "usage": usage,
+        }
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -131,7 +158,11 @@ class Handler(BaseHTTPRequestHandler):
         kind = "text/html" if isinstance(body, str) else "application/json"
         try:
             self.send_response(status)
-            for name, value in {"Content-Type": kind, "Content-Length": str(len(data)), **headers}.items():
+            for name, value in {
+                "Content-Type": kind,
+                "Content-Length": str(len(data)),
+                **headers,
+            }.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(data)
@@ -151,7 +182,8 @@ def serve(reader: Reader) -> Iterator[Reader]:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
-    """A well-behaved server that counts with the built-in tokenizer; the client waits little between attempts."""
+    """A well-behaved server that counts with the built-in tokenizer; the client waits little
+    between attempts."""
     monkeypatch.setattr(sending, "FIRST_WAIT", 0.02)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     yield from serve(Reader(load_tokenizer("builtin")))
@@ -162,7 +194,9 @@ def client(server: Reader, **spec: Any) -> Any:
 
 
 def some(model: Any, number: int = 6, name: str = "niah_single_1", length: int = 1024) -> Examples:
-    return generate(task(name).with_corpora("builtin"), length, number, prompt_format=model.prompt_format)
+    return generate(
+        task(name).with_corpora("builtin"), length, number, prompt_format=model.prompt_format
+    )
 
 
 def told(model: Any, examples: Examples) -> tuple[dict[int, Any], str]:
@@ -183,7 +217,9 @@ def right(examples: Examples, answers: dict[int, Answer]) -> list[bool]:
     return [string_match_all(answers[i].text, examples[i].references) == 1 for i in sorted(answers)]
 
 
-def nth(every: int, reaction: Callable[[], Reaction]) -> Callable[[dict[str, Any]], Reaction | None]:
+def nth(
+    every: int, reaction: Callable[[], Reaction]
+) -> Callable[[dict[str, Any]], Reaction | None]:
     """Something else at every n-th request that holds a prompt."""
     lock, count = threading.Lock(), [0]
 
@@ -198,7 +234,7 @@ def nth(every: int, reaction: Callable[[], Reaction]) -> Callable[[dict[str, Any
     return behave
 
 
-# --- a server as it should be -----------------------------------------------------------------------------------------
+# --- a server as it should be ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["ids", "text", "prefill", "chat"])
@@ -214,9 +250,17 @@ def test_every_path_sends_the_whole_prompt(server: Reader, path: str) -> None:
             usage = answer.usage or {}
             assert usage["prompt_tokens"] == examples[index].num_tokens
             assert usage["completion_tokens"] == answer.num_tokens
-            assert (usage["cached_tokens"], "cost" in usage, usage["seconds"] >= 0) == (128, False, True)
+            assert (usage["cached_tokens"], "cost" in usage, usage["seconds"] >= 0) == (
+                128,
+                False,
+                True,
+            )
     body = server.real[-1]
-    assert (body["temperature"], body["max_tokens"], body["model"]) == (0, examples[0].max_new_tokens, "m")
+    assert (body["temperature"], body["max_tokens"], body["model"]) == (
+        0,
+        examples[0].max_new_tokens,
+        "m",
+    )
     if path == "chat":
         assert [m["role"] for m in body["messages"]] == ["user"]
         assert DIRECT in body["messages"][0]["content"]
@@ -227,7 +271,9 @@ def test_every_path_sends_the_whole_prompt(server: Reader, path: str) -> None:
 
 
 def test_a_cell_is_stored_with_its_path_and_what_it_took(server: Reader, tmp_path: Path) -> None:
-    model = client(server, prices={"prompt": 10, "completion": 30, "cached": 5}, extra_body={"seed": 7})
+    model = client(
+        server, prices={"prompt": 10, "completion": 30, "cached": 5}, extra_body={"seed": 7}
+    )
     examples = some(model)
     cell = predict(model, examples, tmp_path / "run", progress=False)
     assert cell.complete
@@ -256,7 +302,9 @@ def test_a_cell_is_stored_with_its_path_and_what_it_took(server: Reader, tmp_pat
         predict(other, some(other), tmp_path / "run", progress=False)
 
 
-def test_requests_are_under_way_together_and_are_dropped_when_nobody_reads_on(server: Reader) -> None:
+def test_requests_are_under_way_together_and_are_dropped_when_nobody_reads_on(
+    server: Reader,
+) -> None:
     model = client(server, concurrency=4)
     server.behave = lambda body: time.sleep(0.05)
     assert len(told(model, some(model, 20))[0]) == 20
@@ -270,7 +318,7 @@ def test_requests_are_under_way_together_and_are_dropped_when_nobody_reads_on(se
     assert [t for t in threading.enumerate() if t.name == "rulerkit-client"] == []
 
 
-# --- paths and the BOS ------------------------------------------------------------------------------------------------
+# --- paths and the BOS ----------------------------------------------------------------------------
 
 TEMPLATE = "{{ bos_token }}<|user|>{{ messages[-1]['content'] }}<|end|><|assistant|>"
 
@@ -289,8 +337,13 @@ def make_tokenizer(made: Path, template: str | None) -> Path:
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    special = [AddedToken(t, special=True) for t in ("<s>", "</s>", "<|user|>", "<|end|>", "<|assistant|>")]
-    texts = [generate(task(n).with_corpora("builtin"), 2048, 1)[0].prompt for n in ("niah_single_2", "vt", "qa_1")]
+    special = [
+        AddedToken(t, special=True) for t in ("<s>", "</s>", "<|user|>", "<|end|>", "<|assistant|>")
+    ]
+    texts = [
+        generate(task(n).with_corpora("builtin"), 2048, 1)[0].prompt
+        for n in ("niah_single_2", "vt", "qa_1")
+    ]
     trainer = trainers.BpeTrainer(
         vocab_size=2000,
         special_tokens=special,
@@ -298,9 +351,15 @@ def make_tokenizer(made: Path, template: str | None) -> Path:
         show_progress=False,
     )
     backend.train_from_iterator(texts, trainer)
-    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 0)]
+    )
     backend.save(str(made / "tokenizer.json"))
-    settings = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "PreTrainedTokenizerFast"}
+    settings = {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
     settings |= {"chat_template": template} if template else {}
     (made / "tokenizer_config.json").write_text(json.dumps(settings))
     return made
@@ -309,7 +368,9 @@ def make_tokenizer(made: Path, template: str | None) -> Path:
 @pytest.mark.parametrize("adds_bos", [True, False])
 @pytest.mark.parametrize("template", ["auto", "base"])
 @pytest.mark.parametrize("path", ["ids", "text"])
-def test_exactly_one_bos_whoever_adds_it(folder: Path, path: str, template: str, adds_bos: bool) -> None:
+def test_exactly_one_bos_whoever_adds_it(
+    folder: Path, path: str, template: str, adds_bos: bool
+) -> None:
     for server in serve(Reader(load_tokenizer(str(folder)), adds_bos)):
         model = client(server, tokenizer=str(folder), prompt_path=path, template=template)
         assert model.server.adds_bos == adds_bos
@@ -317,7 +378,9 @@ def test_exactly_one_bos_whoever_adds_it(folder: Path, path: str, template: str,
         answers, error = told(model, examples)
         assert error == ""
         assert all(right(examples, answers))
-        assert [answers[i].usage["prompt_tokens"] for i in (0, 1)] == [examples[i].num_tokens for i in (0, 1)]
+        assert [answers[i].usage["prompt_tokens"] for i in (0, 1)] == [
+            examples[i].num_tokens for i in (0, 1)
+        ]
         for body in server.real:
             sent = body["prompt"]
             ids = sent if path == "ids" else server.tokenizer.encode(sent).tolist()
@@ -343,9 +406,13 @@ def test_messages_leave_the_template_to_the_server_and_count_it(folder: Path, pa
 def test_a_server_that_closes_the_assistants_turn_is_no_prefill(folder: Path) -> None:
     template = "<|user|>{user}<|end|><|assistant|>"
     for server in serve(Reader(load_tokenizer(str(folder)), True, template)):
-        # the client's own fields are taken away, so this server does what others do that never heard of them
+        # the client's own fields are taken away, so this server does what others do that never
+        # heard of them
         model = client(
-            server, tokenizer=str(folder), prompt_path="prefill", extra_body={"continue_final_message": None}
+            server,
+            tokenizer=str(folder),
+            prompt_path="prefill",
+            extra_body={"continue_final_message": None},
         )
         answers, error = told(model, some(model, 2))
         assert (answers, server.real) == ({}, [])
@@ -365,8 +432,12 @@ def no_completions(body: dict[str, Any]) -> Reaction | None:
     return (404, {}, {"error": {"message": words, "code": None}}) if "prompt" in body else None
 
 
-@pytest.mark.parametrize(("behave", "path"), [(lambda body: None, "ids"), (no_ids, "text"), (no_completions, "chat")])
-def test_auto_takes_the_first_path_that_the_server_takes(server: Reader, behave: Any, path: str) -> None:
+@pytest.mark.parametrize(
+    ("behave", "path"), [(lambda body: None, "ids"), (no_ids, "text"), (no_completions, "chat")]
+)
+def test_auto_takes_the_first_path_that_the_server_takes(
+    server: Reader, behave: Any, path: str
+) -> None:
     server.behave = behave
     model = client(server)
     examples = some(model)
@@ -391,7 +462,9 @@ def test_ids_of_another_tokenizer_are_never_sent(server: Reader, folder: Path) -
             _ = client(server, tokenizer=str(folder), prompt_path=path).server
     assert server.real == []
     chat = client(server, tokenizer=str(folder), prompt_path="chat", template="gpt-4")
-    assert not chat.server.exact  # a closed service: its own counts are kept, ours decide the length
+    assert (
+        not chat.server.exact
+    )  # a closed service: its own counts are kept, ours decide the length
     examples = some(chat, 2)
     answers, error = told(chat, examples)
     assert error == ""
@@ -415,7 +488,7 @@ def test_newer_models_want_another_name_for_the_limit(server: Reader) -> None:
     assert all("temperature" not in body for body in server.seen)
 
 
-# --- servers that misbehave -------------------------------------------------------------------------------------------
+# --- servers that misbehave -----------------------------------------------------------------------
 
 
 def error(message: str, **more: Any) -> dict[str, Any]:
@@ -428,7 +501,11 @@ def choice(**more: Any) -> dict[str, Any]:
 
 
 def said(finish: str | None, content: Any = "half", **more: Any) -> dict[str, Any]:
-    return choice(finish_reason=finish, text=content, message={"role": "assistant", "content": content, **more})
+    return choice(
+        finish_reason=finish,
+        text=content,
+        message={"role": "assistant", "content": content, **more},
+    )
 
 
 ONCE: list[Reaction] = [
@@ -450,7 +527,14 @@ ONCE: list[Reaction] = [
     (200, {}, {"choices": []}),
     (200, {}, {"choices": [{"message": "a text", "finish_reason": "stop"}], "usage": []}),
     (429, {"retry-after": "soon"}, {"detail": ["too", "many"]}),
-    (200, {}, {"choices": [{"message": None, "text": "", "finish_reason": "stop"}], "usage": {"completion_tokens": 0}}),
+    (
+        200,
+        {},
+        {
+            "choices": [{"message": None, "text": "", "finish_reason": "stop"}],
+            "usage": {"completion_tokens": 0},
+        },
+    ),
 ]
 """What the hostile server does at the first request for a prompt, one after the other."""
 
@@ -463,11 +547,13 @@ ALWAYS: list[tuple[Reaction, str, bool]] = [
     ((200, {}, choice()), "the server broke off (finish_reason None)", False),
     ((500, {}, error("the card fell off the bus")), "HTTP 500: the card fell off the bus", False),
 ]
-"""What it does with a few prompts however often it is asked, the reason in the ledger, and whether that is a refusal."""
+"""What it does with a few prompts however often it is asked, the reason in the ledger, and whether
+that is a refusal."""
 
 
 def test_what_can_be_answered_is_whatever_a_server_does(server: Reader, tmp_path: Path) -> None:
-    """Two models behind it, all tasks; the first prompt of each is refused. The second run asks only for the rest."""
+    """Two models behind it, all tasks; the first prompt of each is refused. The second run asks
+    only for the rest."""
     started: dict[str, int] = {}
     doomed: dict[str, tuple[Reaction, str, bool]] = {}
     lock = threading.Lock()
@@ -488,13 +574,25 @@ def test_what_can_be_answered_is_whatever_a_server_does(server: Reader, tmp_path
         return ONCE[number % len(ONCE)] if first else None
 
     server.behave = behave
-    common = {"path": "m", "base_url": server.url, "tokenizer": "builtin", "timeout": 2.5, "max_retries": 2}
+    common = {
+        "path": "m",
+        "base_url": server.url,
+        "tokenizer": "builtin",
+        "timeout": 2.5,
+        "max_retries": 2,
+    }
     models = [{**common, "name": path, "prompt_path": path} for path in ("ids", "chat")]
     study = rk.study(models=models, lengths=[2048], num_examples=3, outputs=str(tmp_path))
     cells = rk.evaluate(study, progress=False)
     assert len(cells) == 26
-    assert all(string_match_all(row["pred"], row["outputs"]) == 1 for cell in cells for row in cell.rows)
-    ledger = [json.loads(line) for file in tmp_path.rglob("*.failures.jsonl") for line in file.read_text().splitlines()]
+    assert all(
+        string_match_all(row["pred"], row["outputs"]) == 1 for cell in cells for row in cell.rows
+    )
+    ledger = [
+        json.loads(line)
+        for file in tmp_path.rglob("*.failures.jsonl")
+        for line in file.read_text().splitlines()
+    ]
     expected = sorted((reason, refused) for _, reason, refused in doomed.values())
     assert sorted((entry["reason"], entry["refused"]) for entry in ledger) == expected
     assert len(doomed) == 2 * len(ALWAYS)
@@ -531,12 +629,21 @@ def test_a_wait_that_a_server_asks_for_holds_all_requests(server: Reader) -> Non
     ("finish", "text", "expected"),
     [("end_turn", "done", "stop"), ("MAX_TOKENS", "The", "length"), ("stop", "", "stop")],
 )
-def test_servers_have_several_words_for_the_end_of_an_answer(finish: str, text: str, expected: str) -> None:
+def test_servers_have_several_words_for_the_end_of_an_answer(
+    finish: str, text: str, expected: str
+) -> None:
     form = load_model("perfect").prompt_format
-    reply = Reply.model_validate({**said(finish, text), "usage": None, "model": "m-1", "system_fingerprint": "fp"})
+    reply = Reply.model_validate(
+        {**said(finish, text), "usage": None, "model": "m-1", "system_fingerprint": "fp"}
+    )
     answer = read_reply(reply, form)
     assert (answer.text, answer.finish_reason) == (text, expected)
-    usage = {"server_finish_reason": finish, "server_model": "m-1", "system_fingerprint": "fp", "seconds": 0.0}
+    usage = {
+        "server_finish_reason": finish,
+        "server_model": "m-1",
+        "system_fingerprint": "fp",
+        "seconds": 0.0,
+    }
     assert answer.usage == usage
 
 
@@ -565,7 +672,9 @@ def test_a_timed_out_request_waits_until_all_others_were_sent(server: Reader) ->
 def test_a_server_that_hangs_is_told_of_and_not_waited_for_forever(server: Reader) -> None:
     model = client(server, concurrency=2, timeout=1, max_retries=1)
     examples = some(model, 40)
-    server.behave = lambda body: server.released.wait(20) and None if body["max_tokens"] != 16 else None
+    server.behave = lambda body: (
+        server.released.wait(20) and None if body["max_tokens"] != 16 else None
+    )
     start = time.perf_counter()
     answers, error = told(model, examples)
     assert (answers, time.perf_counter() - start < 15) == ({}, True)
@@ -583,7 +692,9 @@ def test_a_server_that_cuts_the_prompt_is_found_out(server: Reader, tmp_path: Pa
 
     server.amend = amend
     model = client(server, concurrency=2)
-    with pytest.raises(UserError, match=r"the server cut the prompt: it read 512 of \d+ tokens \(length 1024\)"):
+    with pytest.raises(
+        UserError, match=r"the server cut the prompt: it read 512 of \d+ tokens \(length 1024\)"
+    ):
         predict(model, some(model), tmp_path / "run", progress=False)
     assert next(iter((tmp_path / "run").rglob("*.jsonl"))).read_text() == ""
     assert len(server.real) <= 5
@@ -594,7 +705,13 @@ def test_a_thought_that_the_server_takes_apart_is_put_back(server: Reader) -> No
         reply["choices"][0]["message"]["reasoning_content"] = "hm"
 
     server.amend = amend
-    model = client(server, base_url=f"{server.url}/", prompt_path="chat", thinking_tokens=64, enable_thinking=True)
+    model = client(
+        server,
+        base_url=f"{server.url}/",
+        prompt_path="chat",
+        thinking_tokens=64,
+        enable_thinking=True,
+    )
     examples = some(model, 2)
     answers, error = told(model, examples)
     assert error == ""
@@ -605,11 +722,17 @@ def test_a_thought_that_the_server_takes_apart_is_put_back(server: Reader) -> No
 
 def test_a_key_is_sent_and_never_told(server: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     model = client(server, api_key_env="A_KEY_OF_OURS")
-    with pytest.raises(UserError, match="environment variable A_KEY_OF_OURS, which holds the key, is not set"):
+    with pytest.raises(
+        UserError, match="environment variable A_KEY_OF_OURS, which holds the key, is not set"
+    ):
         _ = model.server
     monkeypatch.setenv("A_KEY_OF_OURS", "sk-very-secret-0123456789")
     examples = some(model, 3)
-    server.behave = lambda body: (401, {}, {"error": {"message": "Incorrect key: sk-very-secret-0123456789."}})
+    server.behave = lambda body: (
+        401,
+        {},
+        {"error": {"message": "Incorrect key: sk-very-secret-0123456789."}},
+    )
     answers, error = told(model, examples)
     assert answers == {}
     assert "HTTP 401: Incorrect key: ***" in error
@@ -623,10 +746,16 @@ def test_a_key_is_sent_and_never_told(server: Reader, monkeypatch: pytest.Monkey
     assert "secret" not in str(caught.value)
 
 
-def test_secrets_of_a_mapping_stand_in_no_record_and_no_message(server: Reader, tmp_path: Path) -> None:
+def test_secrets_of_a_mapping_stand_in_no_record_and_no_message(
+    server: Reader, tmp_path: Path
+) -> None:
     hidden = {
         "base_url": server.url.replace("//", "//me:hush-1@") + "?code=hush-2",
-        "extra_body": {"api_key": "hush-3", "headers": {"Authorization": "Bearer hush-4"}, "stop_token_ids": [1]},
+        "extra_body": {
+            "api_key": "hush-3",
+            "headers": {"Authorization": "Bearer hush-4"},
+            "stop_token_ids": [1],
+        },
     }
     model = client(server, **hidden)
     predict(model, some(model, 1), tmp_path / "run", progress=False)
@@ -638,7 +767,9 @@ def test_secrets_of_a_mapping_stand_in_no_record_and_no_message(server: Reader, 
         client(server, **hidden | {"extra_body": {}, "base_url": "ftp://me:hush-5@host?key=hush-6"})
     record = (tmp_path / "run/m/niah_single_1/1024.json").read_text()
     assert all("hush" not in text for text in (problem, str(caught.value), record))
-    assert json.loads(record)["environment"]["base_url"] == server.url.replace("//", "//***@") + "?***"
+    assert (
+        json.loads(record)["environment"]["base_url"] == server.url.replace("//", "//***@") + "?***"
+    )
     assert json.loads(record)["result"]["model"]["extra_body"]["stop_token_ids"] == [1]
 
 
@@ -663,7 +794,9 @@ def test_nobody_there(server: Reader) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
-    with pytest.raises(UserError, match=r"nothing answers at http.*Connection refused|connect.*base_url"):
+    with pytest.raises(
+        UserError, match=r"nothing answers at http.*Connection refused|connect.*base_url"
+    ):
         _ = client(server, base_url=url).prompt_format
     server.listing = "<html>It works!</html>"  # type: ignore[assignment]
     server.behave = lambda body: (200, {}, "<html>It works!</html>")
@@ -672,7 +805,10 @@ def test_nobody_there(server: Reader) -> None:
 
 
 def test_lengths_beyond_what_the_server_takes_are_named(server: Reader) -> None:
-    server.listing = {"object": "list", "data": [{"id": "m", "object": "model", "max_model_len": 2048}]}
+    server.listing = {
+        "object": "list",
+        "data": [{"id": "m", "object": "model", "max_model_len": 2048}],
+    }
     model = client(server)
     assert model.too_long(2048) is None
     assert "its limit is 2048 tokens: lengths up to 2048 fit" in model.too_long(2049)
@@ -684,14 +820,20 @@ def test_lengths_beyond_what_the_server_takes_are_named(server: Reader) -> None:
     assert len(server.seen) == seen  # what the mapping says needs no server
 
 
-# --- what a mapping may say -------------------------------------------------------------------------------------------
+# --- what a mapping may say -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ({"base_url": "localhost:8000"}, "'localhost:8000' is not allowed; it takes the server's address"),
-        ({"prompt_path": "chat", "prefix_in": "assistant"}, "prompt_path: chat has no assistant's turn"),
+        (
+            {"base_url": "localhost:8000"},
+            "'localhost:8000' is not allowed; it takes the server's address",
+        ),
+        (
+            {"prompt_path": "chat", "prefix_in": "assistant"},
+            "prompt_path: chat has no assistant's turn",
+        ),
         ({"prompt_path": "prefill", "prefix_in": "user"}, "else use prompt_path: chat"),
         ({"prompt_path": "telepathy"}, "auto, ids, text, prefill, chat"),
         ({"prices": {"prompt": 1}}, "it takes a mapping: dollars per million tokens"),
@@ -700,7 +842,9 @@ def test_lengths_beyond_what_the_server_takes_are_named(server: Reader) -> None:
         ({"dtype": "float32"}, "unknown key"),
     ],
 )
-def test_what_is_wrong_with_a_mapping_is_said_before_anything_is_asked(spec: dict[str, Any], words: str) -> None:
+def test_what_is_wrong_with_a_mapping_is_said_before_anything_is_asked(
+    spec: dict[str, Any], words: str
+) -> None:
     with pytest.raises(UserError, match=words) as caught:
         load_model({"engine": "openai", "path": "m", "tokenizer": "builtin"} | spec)
     assert len(str(caught.value).splitlines()) == 1
@@ -708,40 +852,49 @@ def test_what_is_wrong_with_a_mapping_is_said_before_anything_is_asked(spec: dic
 
 def test_the_tokenizer_is_known_or_must_be_named(folder: Path) -> None:
     with pytest.raises(UserError, match="`tokenizer` is missing"):
-        _ = load_model({"engine": "openai", "path": "some-model", "prompt_path": "chat"}).prompt_format
+        _ = load_model(
+            {"engine": "openai", "path": "some-model", "prompt_path": "chat"}
+        ).prompt_format
     own = load_model({"engine": "openai", "path": str(folder), "prompt_path": "text"})
     assert own.prompt_format.tokenizer.bos_token == "<s>"
 
 
-# --- real servers -----------------------------------------------------------------------------------------------------
+# --- real servers ---------------------------------------------------------------------------------
 
 MESSAGES = (
-    "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}{% if m['role'] == 'user' %}<|end|>"
+    "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}{% if m['role'] == "
+    "'user' %}<|end|>"
     "{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A two-layer Llama of random weights that takes 4096 tokens, with its tokenizer and chat template."""
+    """A two-layer Llama of random weights that takes 4096 tokens, with its tokenizer and chat
+    template."""
     made = make_tokenizer(tmp_path_factory.mktemp("tiny"), MESSAGES)
     save_llama(made, 2000)
     return made
 
 
 def answers_of(spec: Any, folder: Path) -> dict[tuple[str, int], str]:
-    """The predictions on a few cells, stored; the server must have read as many tokens as were sent."""
+    """The predictions on a few cells, stored; the server must have read as many tokens as were
+    sent."""
     model, found = load_model(spec), {}
     for name, length in (("niah_single_1", 1024), ("vt", 1024), ("fwe", 2048)):
         cell = predict(model, some(model, 3, name, length), folder, progress=False)
         found |= {(name, row["index"]): row["pred"] for row in cell.rows}
         for row in cell.rows:
-            assert row.get("usage", {}).get("prompt_tokens", row["num_prompt_tokens"]) == row["num_prompt_tokens"]
+            assert (
+                row.get("usage", {}).get("prompt_tokens", row["num_prompt_tokens"])
+                == row["num_prompt_tokens"]
+            )
     return found
 
 
 def serve_command() -> str | None:
-    """`transformers` with its serving extras: as RULERKIT_SERVE names it, else the one on the path."""
+    """`transformers` with its serving extras: as RULERKIT_SERVE names it, else the one on the
+    path."""
     if named := os.environ.get("RULERKIT_SERVE"):
         return named
     return shutil.which("transformers") if find_spec("fastapi") and find_spec("uvicorn") else None
@@ -753,17 +906,28 @@ def test_transformers_serve_answers_as_transformers_does(
 ) -> None:
     command = serve_command()
     if command is None:
-        pytest.skip("no `transformers serve`: RULERKIT_SERVE names none, and transformers[serving] is not installed")
+        pytest.skip(
+            "no `transformers serve`: RULERKIT_SERVE names none, and transformers[serving] is not "
+            "installed"
+        )
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     plain = answers_of({"path": str(tiny), "device": "cpu", "name": "plain"}, tmp_path)
     assert len(set(plain.values())) > 5
     serve = f"{command} serve --device cpu --host 127.0.0.1 --port {{port}}"
     model = load_model({"path": str(tiny), "serve": serve, "name": "served", "concurrency": 2})
     assert isinstance(model, OpenAI)
-    assert (model.prompt_path, model.server.adds_bos, model.server.exact) == ("text", True, True)  # it takes no ids
+    assert (model.prompt_path, model.server.adds_bos, model.server.exact) == (
+        "text",
+        True,
+        True,
+    )  # it takes no ids
     try:
         assert answers_of(model, tmp_path) == plain
-        where = {"path": str(tiny), "base_url": model.replicas[0].address.url, "prompt_path": "prefill"}
+        where = {
+            "path": str(tiny),
+            "base_url": model.replicas[0].address.url,
+            "prompt_path": "prefill",
+        }
         with pytest.raises(UserError, match="model prefill: "):  # it has no such thing
             _ = load_model(where | {"name": "prefill"}).prompt_format
     finally:

@@ -1,4 +1,5 @@
-"""The paper's rows by name and beside ours, and upstream's list; test_leaderboard rebuilds the paper's tables."""
+"""The paper's rows by name and beside ours, and upstream's list; test_leaderboard rebuilds the
+paper's tables."""
 
 import math
 
@@ -58,7 +59,10 @@ def test_unknown_parts_of_the_paper(wrong):
 def test_beside():
     found = paper.beside(
         summarize(
-            scores_of({("llama-3.1-8b", n): 0.9 for n in (4096, 8192)} | {("mine", n): 0.5 for n in (4096, 8192)})
+            scores_of(
+                {("llama-3.1-8b", n): 0.9 for n in (4096, 8192)}
+                | {("mine", n): 0.5 for n in (4096, 8192)}
+            )
         )
     )
     assert found["source"].tolist() == ["ours", "paper v3", "ours"]
@@ -103,7 +107,11 @@ ALIKE = {"note": "Protocol paper: prompts of the time", "tokenizer": "llama3", "
         (0.955, {}, "agrees"),
         (0.945, {}, "differs"),
         (0.955, {"note": ""}, "not comparable: protocol"),
-        (0.955, {"tokenizer": "builtin", "template": "qwen"}, "not comparable: tokenizer, template"),
+        (
+            0.955,
+            {"tokenizer": "builtin", "template": "qwen"},
+            "not comparable: tokenizer, template",
+        ),
         (0.955, {"stand_in": True}, "not comparable: examples"),
     ],
 )

@@ -1,4 +1,5 @@
-"""Parameters: composed from files, completed by defaults, checked once, and what stands in them found again by name."""
+"""Parameters: composed from files, completed by defaults, checked once, and what stands in them
+found again by name."""
 
 import json
 import shutil
@@ -19,13 +20,15 @@ REPOSITORY = Path(__file__).parents[1]
 
 
 ALIASES = "".join(
-    f"{key}: &{key} [{', '.join(9 * ['*' + base])}]\n" for base, key in zip("abcdef", "bcdefg", strict=True)
+    f"{key}: &{key} [{', '.join(9 * ['*' + base])}]\n"
+    for base, key in zip("abcdef", "bcdefg", strict=True)
 )
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project root of its own, with the repository's params/ and notebooks/; the working directory is elsewhere."""
+    """A project root of its own, with the repository's params/ and notebooks/; the working
+    directory is elsewhere."""
     root = tmp_path / "project"
     for name in ("params", "notebooks"):
         shutil.copytree(REPOSITORY / name, root / name)
@@ -46,17 +49,36 @@ def names(asked: Study) -> list[str]:
 
 
 def notebook(path: Path, source: str) -> Path:
-    cell: dict[str, Any] = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": source}
-    return write(path, json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    cell: dict[str, Any] = {
+        "cell_type": "code",
+        "metadata": {"tags": ["parameters"]},
+        "source": source,
+    }
+    return write(
+        path, json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    )
 
 
 def globals_of(injected: str, **values: Any) -> dict[str, Any]:
-    """A notebook's globals behind papermill: its cells in `In`, the injected one among them, and all names set."""
-    cells = ["", "lengths = [4096]\nsteps = 3", f"# Parameters\n{injected}", "import rulerkit as rk\nlenghts = 3"]
-    return {"In": cells, "get_ipython": lambda: None, "_i1": cells[1], "rk": rk, "lenghts": 3, **values}
+    """A notebook's globals behind papermill: its cells in `In`, the injected one among them, and
+    all names set."""
+    cells = [
+        "",
+        "lengths = [4096]\nsteps = 3",
+        f"# Parameters\n{injected}",
+        "import rulerkit as rk\nlenghts = 3",
+    ]
+    return {
+        "In": cells,
+        "get_ipython": lambda: None,
+        "_i1": cells[1],
+        "rk": rk,
+        "lenghts": 3,
+        **values,
+    }
 
 
-# --- defaults and composing -------------------------------------------------------------------------------------------
+# --- defaults and composing -----------------------------------------------------------------------
 
 
 def test_defaults(project: Path) -> None:
@@ -73,15 +95,24 @@ def test_the_notebook_has_the_same_defaults(project: Path) -> None:
     path = project / "notebooks/01_main_results.ipynb"
     cells = json.loads(path.read_text())["cells"]
     given: dict[str, Any] = {}
-    exec("".join(next(c for c in cells if "parameters" in c["metadata"].get("tags", []))["source"]), given)
+    exec(
+        "".join(next(c for c in cells if "parameters" in c["metadata"].get("tags", []))["source"]),
+        given,
+    )
     left_out = ("repeat", "edition", "max_failures")
-    defaults = {name: field.default for name, field in Parameters.model_fields.items() if name not in left_out}
+    defaults = {
+        name: field.default
+        for name, field in Parameters.model_fields.items()
+        if name not in left_out
+    }
     assert {name: given[name] for name in defaults} == defaults
 
 
 def test_files_compose_and_later_ones_win(project: Path, tmp_path: Path) -> None:
     mine = write(tmp_path / "elsewhere/mine.yaml", "num_examples: 3\nrun: second\n")
-    merged = load_files(["params/models/reader-4096.yaml", project / "params/sizes/paper.yaml", "mine.yaml"])
+    merged = load_files(
+        ["params/models/reader-4096.yaml", project / "params/sizes/paper.yaml", "mine.yaml"]
+    )
     assert merged == load_files(["params/models/reader-4096.yaml", "params/sizes/paper.yaml", mine])
     asked = study(merged)
     assert names(asked) == ["reader-4096"]
@@ -94,29 +125,41 @@ def test_keywords_win_over_the_source(project: Path) -> None:
     assert study({"seed": 1, "num_examples": 5}, seed=2).num_examples == 5
 
 
-@pytest.mark.parametrize("path", sorted((REPOSITORY / "params").glob("[ms]*/*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((REPOSITORY / "params").glob("[ms]*/*.yaml")), ids=lambda path: path.stem
+)
 def test_every_file_of_params_can_be_used(path: Path) -> None:
     asked = study(load_files([path]))
     assert asked.title == (path.stem if path.parent.name == "models" else "reader-8192")
 
 
-# --- models -----------------------------------------------------------------------------------------------------------
+# --- models ---------------------------------------------------------------------------------------
 
 
 def test_a_model_file_with_a_mapping_and_a_base(project: Path) -> None:
     text = "model: {base: llama-3.1-8b, path: checkpoints/1000, name: r7-1000, label: Ours}"
     write(project / "params/models/ours.yaml", text)
-    for source in (load_files(["params/models/ours.yaml"]), {"model": "ours"}, {"models": ["ours"]}):
+    for source in (
+        load_files(["params/models/ours.yaml"]),
+        {"model": "ours"},
+        {"models": ["ours"]},
+    ):
         (model,) = study(source).models
         assert isinstance(model, dict)
-        assert (model["name"], model["label"], model["path"]) == ("r7-1000", "Ours", "checkpoints/1000")
+        assert (model["name"], model["label"], model["path"]) == (
+            "r7-1000",
+            "Ours",
+            "checkpoints/1000",
+        )
         assert (model["claimed_length"], model["engine"]) == (131072, "vllm")
 
 
 def test_a_variant_has_a_stable_folder_safe_name(project: Path) -> None:
     spec = {"base": "llama-3.1-8b", "template": "base"}
     assert (
-        names(study(model=spec)) == names(study(model=dict(reversed(spec.items())))) == ["llama-3.1-8b-template_base"]
+        names(study(model=spec))
+        == names(study(model=dict(reversed(spec.items()))))
+        == ["llama-3.1-8b-template_base"]
     )
 
 
@@ -139,14 +182,23 @@ def test_globs_expand_below_the_project_root(project: Path, tmp_path: Path) -> N
 
 
 def test_models_win_over_model_and_none_leaves_it(project: Path) -> None:
-    assert names(study(model="mute", models=["perfect", "reader-16K"])) == ["perfect", "reader-16384"]
+    assert names(study(model="mute", models=["perfect", "reader-16K"])) == [
+        "perfect",
+        "reader-16384",
+    ]
     assert names(study(model="mute", models=None)) == ["mute"]
     assert names(study(model=None)) == []
 
 
 def test_models_made_in_python(project: Path) -> None:
     echo = rk.model(lambda prompts: [prompt[-5:] for prompt in prompts], name="echo")
-    asked = study(notebook="01_main_results", models=["mute", echo], tasks=["vt"], lengths=[1024], num_examples=2)
+    asked = study(
+        notebook="01_main_results",
+        models=["mute", echo],
+        tasks=["vt"],
+        lengths=[1024],
+        num_examples=2,
+    )
     assert asked.models[1] is echo
     assert asked.title == "mute+echo"
     mute, cell = rk.evaluate(asked, progress=False)
@@ -158,7 +210,10 @@ def test_models_made_in_python(project: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"model": 5}, "a model is a name, a path, a hub id or a mapping (several stand in `models`); seen: 5"),
+        (
+            {"model": 5},
+            "a model is a name, a path, a hub id or a mapping (several stand in `models`); seen: 5",
+        ),
         ({"model": ["mute"]}, "several stand in `models`"),
         ({"models": [5]}, "a model is a name, a path, a hub id or a mapping"),
         ({"models": "mute"}, "-y 'models: [reader-4096, reader-8192]'"),
@@ -177,11 +232,17 @@ def test_what_is_no_model(project: Path, given: dict[str, Any], says: str) -> No
     assert "\n" not in str(error.value)
 
 
-# --- tasks and corpora ------------------------------------------------------------------------------------------------
+# --- tasks and corpora ----------------------------------------------------------------------------
 
 
 def test_tasks_with_base_and_knobs(project: Path) -> None:
-    asked = study(tasks=["vt", {"base": "niah_multikey_1", "num_keys": 8}, {"base": "vt", "num_hops": 2, "name": "v2"}])
+    asked = study(
+        tasks=[
+            "vt",
+            {"base": "niah_multikey_1", "num_keys": 8},
+            {"base": "vt", "num_hops": 2, "name": "v2"},
+        ]
+    )
     assert [task.name for task in asked.tasks] == ["vt", "niah_multikey_1-num_keys_8", "v2"]
     assert [task.settings().get("num_keys") for task in asked.tasks] == [None, 8, None]
     assert asked.tasks[2].settings()["num_hops"] == 2
@@ -193,10 +254,12 @@ def test_corpora_reach_every_task(project: Path) -> None:
     settings = [task.settings() for task in study(tasks=tasks, corpora="original").tasks]
     assert [each.get("essays") for each in settings] == ["paul_graham", None, None, None]
     assert [each.get("dataset") for each in settings] == [None, "squad", "hotpotqa", None]
-    assert all(source.stand_in for task in study(tasks=tasks).tasks for source in task.sources().values())
+    assert all(
+        source.stand_in for task in study(tasks=tasks).tasks for source in task.sources().values()
+    )
 
 
-# --- values -----------------------------------------------------------------------------------------------------------
+# --- values ---------------------------------------------------------------------------------------
 
 
 def test_lengths_are_read_sorted_and_counted_once(project: Path) -> None:
@@ -218,7 +281,10 @@ def test_python_may_give_tuples(project: Path) -> None:
         ({"tasks": ["vtt"]}, "did you mean 'vt'"),
         ({"tasks": [{"base": "vt", "num_hopz": 3}]}, "did you mean 'num_hops'"),
         ({"lengths": 4096}, "with papermill: -y 'lengths: [4096, 8192]'"),
-        ({"lengths": ["4X"]}, "lengths: ['4X'] is not allowed; it takes a list of tokens from 1 to 16M"),
+        (
+            {"lengths": ["4X"]},
+            "lengths: ['4X'] is not allowed; it takes a list of tokens from 1 to 16M",
+        ),
         ({"lengths": [[4096]]}, "lengths: [[4096]] is not allowed"),
         ({"lengths": [4096.0]}, "lengths: [4096.0] is not allowed"),
         ({"lengths": [0]}, "lengths: [0] is not allowed"),
@@ -235,10 +301,22 @@ def test_python_may_give_tuples(project: Path) -> None:
         ({"run": "a" * 101}, "names a folder: at most 100 letters"),
         ({"run": False}, "run: False is not allowed; it takes what names a folder"),
         ({"run": 1.1}, "put a text that looks like a number in quotes"),
-        ({"tasks": [{"base": "vt", "num_hops": 10**6}]}, "it must be a whole number from 1 to 100000"),
-        ({"tasks": [{"base": "vt", "num_chains": 9000}]}, "ask for 45000 items: they may ask for at most 10000"),
-        ({"tasks": [{"base": "niah_multikey_1", "num_values": 10**5}]}, "they may ask for at most 100000"),
-        ({"tasks": [{"base": "fwe", "word_length": 101}]}, "it must be a whole number from 1 to 100"),
+        (
+            {"tasks": [{"base": "vt", "num_hops": 10**6}]},
+            "it must be a whole number from 1 to 100000",
+        ),
+        (
+            {"tasks": [{"base": "vt", "num_chains": 9000}]},
+            "ask for 45000 items: they may ask for at most 10000",
+        ),
+        (
+            {"tasks": [{"base": "niah_multikey_1", "num_values": 10**5}]},
+            "they may ask for at most 100000",
+        ),
+        (
+            {"tasks": [{"base": "fwe", "word_length": 101}]},
+            "it must be a whole number from 1 to 100",
+        ),
         ({"tasks": [{"base": "vt", "name": "a" * 201}]}, "at most 200 letters"),
         ({"corpora": "orginal"}, "did you mean 'original'"),
         ({"outputs": 5}, "the path of a folder"),
@@ -265,7 +343,7 @@ def test_relative_paths_count_from_the_project_root(project: Path, tmp_path: Pat
         rk.load_model({"path": "checkpoints/two"})
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -278,7 +356,11 @@ def test_relative_paths_count_from_the_project_root(project: Path, tmp_path: Pat
         ("num_exampels: 3", "unknown parameter in"),
         ("run: a\nseed: 1\nrun: b\n", "the key 'run' stands twice"),
         ("model: {base: mute, label: a, label: b}", "the key 'label' stands twice"),
-        ("run: no", "'no' is not a plain value: write numbers as 10 or 0.5, truth as true or false, and any"),
+        (
+            "run: no",
+            "'no' is not a plain value: write numbers as 10 or 0.5, truth as true or false, and "
+            "any",
+        ),
         ("seed: 010", "'010' is not a plain value"),
         ("seed: 1_000", "'1_000' is not a plain value"),
         ("run: 2024-05-13", "'2024-05-13' is not a plain value"),
@@ -303,7 +385,9 @@ def test_merged_keys_of_yaml_may_be_overridden(project: Path) -> None:
 
 
 def test_files_that_cannot_be_read(project: Path) -> None:
-    with pytest.raises(UserError, match=r"cannot read .*nothere.yaml: No such file .*; parameter files lie in"):
+    with pytest.raises(
+        UserError, match=r"cannot read .*nothere.yaml: No such file .*; parameter files lie in"
+    ):
         load_files(["nothere.yaml"])
     with pytest.raises(UserError, match="Is a directory"):
         load_files(["params"])
@@ -312,17 +396,21 @@ def test_files_that_cannot_be_read(project: Path) -> None:
         read_yaml(project / "latin.yaml")
 
 
-# --- notebooks --------------------------------------------------------------------------------------------------------
+# --- notebooks ------------------------------------------------------------------------------------
 
 
 def test_in_a_notebook_only_known_names_are_read(project: Path) -> None:
-    source = globals_of("num_examples = 3\nlengths = [8192]", num_examples=3, lengths=[8192], seed=7, text="x")
+    source = globals_of(
+        "num_examples = 3\nlengths = [8192]", num_examples=3, lengths=[8192], seed=7, text="x"
+    )
     asked = study(source, notebook="01_main_results")
     assert (asked.num_examples, asked.lengths, asked.seed) == (3, (8192,), 7)
 
 
 def test_what_papermill_injects_and_nobody_knows_is_an_error(project: Path) -> None:
-    with pytest.raises(UserError, match="unknown parameter 'num_exampels': did you mean 'num_examples'"):
+    with pytest.raises(
+        UserError, match="unknown parameter 'num_exampels': did you mean 'num_examples'"
+    ):
         study(globals_of("num_exampels = 3", num_exampels=3))
 
 
@@ -330,7 +418,10 @@ def test_parameters_of_another_notebook_may_pass(project: Path) -> None:
     source = globals_of("steps = 3", steps=3)
     with pytest.raises(UserError, match="unknown parameter 'steps'"):
         study(source)
-    notebook(project / "notebooks/90_training.ipynb", "steps: int = 10  # of training\nlengths = [4096]\n")
+    notebook(
+        project / "notebooks/90_training.ipynb",
+        "steps: int = 10  # of training\nlengths = [4096]\n",
+    )
     assert notebook_parameters(project / "notebooks/90_training.ipynb") == ["steps", "lengths"]
     assert set(known_names()) >= {*Parameters.model_fields, "steps"}
     assert study(source).num_examples == 20
@@ -339,21 +430,33 @@ def test_parameters_of_another_notebook_may_pass(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[1]", "{}", '{"cells": [1]}', '{"cells": 5}', '{"cells": [{"metadata": {"tags": ["parameters"]}}]}']
+    "text",
+    [
+        "",
+        "[1]",
+        "{}",
+        '{"cells": [1]}',
+        '{"cells": 5}',
+        '{"cells": [{"metadata": {"tags": ["parameters"]}}]}',
+    ],
 )
 def test_a_broken_notebook_is_named(project: Path, text: str) -> None:
     write(project / "notebooks/90_broken.ipynb", text)
-    with pytest.raises(UserError, match=r"90_broken.ipynb is no notebook: .*; repair it, or move it out of"):
+    with pytest.raises(
+        UserError, match=r"90_broken.ipynb is no notebook: .*; repair it, or move it out of"
+    ):
         study(seed=3)
 
 
 def test_a_parameters_cell_that_is_no_python_is_named(project: Path) -> None:
     notebook(project / "notebooks/90_broken.ipynb", "a = 1\nb = = 2\n")
-    with pytest.raises(UserError, match=r"90_broken.ipynb: the cell tagged `parameters` .* line 2: invalid syntax"):
+    with pytest.raises(
+        UserError, match=r"90_broken.ipynb: the cell tagged `parameters` .* line 2: invalid syntax"
+    ):
         study(seed=3)
 
 
-# --- where tables and figures go --------------------------------------------------------------------------------------
+# --- where tables and figures go ------------------------------------------------------------------
 
 
 def test_tables_are_named_after_the_models_they_show(project: Path) -> None:
@@ -386,7 +489,9 @@ def test_an_outputs_folder_that_cannot_be_written_is_one_line(project: Path) -> 
 
     write(project / "results", "a file where a folder should be")
     asked = study(outputs="results")
-    with pytest.raises(UserError, match=r"cannot write .*results/tables.*: Not a directory; choose .* `outputs:`"):
+    with pytest.raises(
+        UserError, match=r"cannot write .*results/tables.*: Not a directory; choose .* `outputs:`"
+    ):
         asked.save_table("text")
     with pytest.raises(UserError, match=r"cannot write .*results/figures.*: Not a directory"):
         asked.save_figure(Figure())
@@ -406,7 +511,13 @@ def test_parameters_survive_yaml(project: Path) -> None:
 
 def test_a_repeated_study_has_a_folder_for_each_repetition(tmp_path: Path) -> None:
     asked = study(
-        {"model": "perfect", "tasks": ["niah_single_1"], "lengths": [1024], "num_examples": 2, "repeat": 2},
+        {
+            "model": "perfect",
+            "tasks": ["niah_single_1"],
+            "lengths": [1024],
+            "num_examples": 2,
+            "repeat": 2,
+        },
         outputs=tmp_path,
     )
     cells = rk.evaluate(asked, progress=False)
@@ -437,7 +548,9 @@ def test_the_last_model_stays_loaded_until_another_is_asked_for(project: Path) -
     assert closed == ["one", "two"]
 
 
-def test_a_model_that_breaks_off_keeps_its_answers_and_the_next_one_runs(project: Path, capsys: Any) -> None:
+def test_a_model_that_breaks_off_keeps_its_answers_and_the_next_one_runs(
+    project: Path, capsys: Any
+) -> None:
     def broken(prompts: list[str]) -> list[str]:
         if len(calls) > 2:
             raise rk.UserError("the key is refused")

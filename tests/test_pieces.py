@@ -1,4 +1,5 @@
-"""Ids of pieces, joined, are the ids of the whole: on every vocabulary, for random texts cut at clean cuts."""
+"""Ids of pieces, joined, are the ids of the whole: on every vocabulary, for random texts cut at
+clean cuts."""
 
 from pathlib import Path
 
@@ -87,20 +88,29 @@ BORDERS = [
     "1|  2",
     "\n| \n",
 ]
-"""Cuts that some vocabulary takes amiss, or nearly; the bar is where to cut if that is called clean."""
+"""Cuts that some vocabulary takes amiss, or nearly; the bar is where to cut if that is called
+clean."""
 WORDS = st.lists(st.one_of(st.sampled_from(ATOMS), st.text(max_size=6)), max_size=5).map("".join)
 
 
 def check_cuts(vocabulary: Tokenizer, parts: list[str]) -> None:
-    joined = np.concatenate([piece_encoder(vocabulary).start(parts[0]), *piece_encoder(vocabulary).many(parts[1:])])
+    joined = np.concatenate(
+        [piece_encoder(vocabulary).start(parts[0]), *piece_encoder(vocabulary).many(parts[1:])]
+    )
     assert joined.tolist() == vocabulary.encode("".join(parts)).tolist(), parts
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(texts=st.lists(WORDS, min_size=2, max_size=4), draw=st.randoms(use_true_random=False))
 def test_clean_cuts_are_exact(vocabulary: Tokenizer, texts: list[str], draw) -> None:
-    """Whatever `clean_cut` allows. The text ends in a letter, as every prompt that ends in an answer prefix does."""
-    encoder, text = piece_encoder(vocabulary), ("".join(texts) + "a").encode("utf-8", "ignore").decode()
+    """Whatever `clean_cut` allows. The text ends in a letter, as every prompt that ends in an
+    answer prefix does."""
+    encoder, text = (
+        piece_encoder(vocabulary),
+        ("".join(texts) + "a").encode("utf-8", "ignore").decode(),
+    )
     if not encoder.exact:
         pytest.skip("prompts of this vocabulary are encoded whole")
     cuts = [i for i in range(1, len(text)) if encoder.clean_cut(text[:i], text[i:])]
@@ -108,11 +118,19 @@ def test_clean_cuts_are_exact(vocabulary: Tokenizer, texts: list[str], draw) -> 
     check_cuts(vocabulary, [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(before=WORDS, border=st.sampled_from(BORDERS), after=WORDS)
 def test_difficult_borders(vocabulary: Tokenizer, before: str, border: str, after: str) -> None:
-    left, _, right = (before + border + after + "a").encode("utf-8", "ignore").decode().partition("|")
-    if left and piece_encoder(vocabulary).exact and piece_encoder(vocabulary).clean_cut(left, right):
+    left, _, right = (
+        (before + border + after + "a").encode("utf-8", "ignore").decode().partition("|")
+    )
+    if (
+        left
+        and piece_encoder(vocabulary).exact
+        and piece_encoder(vocabulary).clean_cut(left, right)
+    ):
         check_cuts(vocabulary, [left, right])
 
 
@@ -138,7 +156,8 @@ def test_where_a_text_may_be_cut(left: str, right: str, clean: bool) -> None:
 
 
 def test_a_tokenizer_that_merges_across_borders_is_not_called_exact() -> None:
-    """One whose ids depend on all that went before: no cut can be exact, and the encoder must find out."""
+    """One whose ids depend on all that went before: no cut can be exact, and the encoder must find
+    out."""
 
     def encode_many(texts):
         return [[len(text[: i + 1]) * 7 % 251 for i in range(len(text))] for text in texts]
@@ -165,7 +184,9 @@ def test_the_memory_forgets_without_harm(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("rulerkit.tokenizers.pieces._REMEMBERED", 3)
     encoder = PieceEncoder(load_tokenizer("builtin"))
     texts = [f" word{i % 7}" for i in range(40)]
-    assert [ids.tolist() for ids in encoder.many(texts)] == [encoder(text).tolist() for text in texts]
+    assert [ids.tolist() for ids in encoder.many(texts)] == [
+        encoder(text).tolist() for text in texts
+    ]
 
 
 def test_units_hold_the_ids_of_their_texts(vocabulary: Tokenizer) -> None:
@@ -181,7 +202,8 @@ def test_units_hold_the_ids_of_their_texts(vocabulary: Tokenizer) -> None:
 
 @pytest.mark.parametrize("harm", [None, b"", b"PK\x03\x04 torn"])
 def test_units_kept_in_a_file_are_the_same(tmp_path: Path, harm: bytes | None) -> None:
-    """The second process reads what the first wrote; a torn file is encoded anew, never believed."""
+    """The second process reads what the first wrote; a torn file is encoded anew, never
+    believed."""
     encoder, path = piece_encoder(load_tokenizer("builtin")), tmp_path / "kept.npz"
     texts = [" one", " two", " one", " three-four"]
     first = Units(texts, encoder, kept=path)
@@ -189,7 +211,11 @@ def test_units_kept_in_a_file_are_the_same(tmp_path: Path, harm: bytes | None) -
     if harm is not None:
         path.write_bytes(harm)
     again = Units(texts, encoder, kept=path)
-    assert again.ids.tolist() == first.ids.tolist() == np.concatenate([encoder(text) for text in texts]).tolist()
+    assert (
+        again.ids.tolist()
+        == first.ids.tolist()
+        == np.concatenate([encoder(text) for text in texts]).tolist()
+    )
     assert again.offsets.tolist() == first.offsets.tolist()
     assert list(tmp_path.iterdir()) == [path]
 
@@ -205,5 +231,10 @@ def test_interleaved_columns_are_rows() -> None:
 
 @given(rows=st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=8))
 def test_ranges_count_on_from_each_start(rows: list[tuple[int, int]]) -> None:
-    starts, counts = (np.array(column, dtype=np.int64) for column in (zip(*rows, strict=True) if rows else ((), ())))
-    assert ranges(starts, counts).tolist() == [start + i for start, count in rows for i in range(count)]
+    starts, counts = (
+        np.array(column, dtype=np.int64)
+        for column in (zip(*rows, strict=True) if rows else ((), ()))
+    )
+    assert ranges(starts, counts).tolist() == [
+        start + i for start, count in rows for i in range(count)
+    ]

@@ -1,4 +1,5 @@
-"""The planner: sizes and caches as published shapes have them, requests that fit, time that adds up or was measured."""
+"""The planner: sizes and caches as published shapes have them, requests that fit, time that adds up
+or was measured."""
 
 import json
 import re
@@ -13,29 +14,67 @@ import rulerkit as rk
 from rulerkit.cli import main
 from rulerkit.errors import UserError
 from rulerkit.plan import CARDS, GIB, Plan, card, plan_study
-from rulerkit.plan.shapes import Shape, attention_layers, count_parameters, read_parameters, shape_of
+from rulerkit.plan.shapes import (
+    Shape,
+    attention_layers,
+    count_parameters,
+    read_parameters,
+    shape_of,
+)
 from rulerkit.studies import study
 
-LLAMA = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096, "num_hidden_layers": 32}
-LLAMA |= {"intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 131072, "model_type": "llama"}  # type: ignore[dict-item]
+LLAMA = {
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+}
+LLAMA |= {
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "model_type": "llama",
+}  # type: ignore[dict-item]
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama-3.1-8b": LLAMA,
     "llama-3.1-70b": LLAMA
-    | {"num_attention_heads": 64, "hidden_size": 8192, "num_hidden_layers": 80, "intermediate_size": 28672},
-    "llama-2-7b": LLAMA | {"num_key_value_heads": 32, "intermediate_size": 11008, "vocab_size": 32000},
+    | {
+        "num_attention_heads": 64,
+        "hidden_size": 8192,
+        "num_hidden_layers": 80,
+        "intermediate_size": 28672,
+    },
+    "llama-2-7b": LLAMA
+    | {"num_key_value_heads": 32, "intermediate_size": 11008, "vocab_size": 32000},
     "mistral-7b": LLAMA | {"vocab_size": 32000, "sliding_window": None},
     "mixtral-8x7b": LLAMA | {"vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2},
     "qwen2.5-7b": LLAMA
-    | {"hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4}
-    | {"intermediate_size": 18944, "vocab_size": 152064, "use_sliding_window": False, "sliding_window": 131072},
+    | {
+        "hidden_size": 3584,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+    }
+    | {
+        "intermediate_size": 18944,
+        "vocab_size": 152064,
+        "use_sliding_window": False,
+        "sliding_window": 131072,
+    },
     "chatglm3-6b": {"num_layers": 28, "num_attention_heads": 32, "hidden_size": 4096}
-    | {"multi_query_group_num": 2, "kv_channels": 128, "ffn_hidden_size": 13696, "padded_vocab_size": 65024},
-    "jamba-1.5-mini": LLAMA | {"attn_layer_period": 8, "attn_layer_offset": 4, "model_type": "jamba"},
+    | {
+        "multi_query_group_num": 2,
+        "kv_channels": 128,
+        "ffn_hidden_size": 13696,
+        "padded_vocab_size": 65024,
+    },
+    "jamba-1.5-mini": LLAMA
+    | {"attn_layer_period": 8, "attn_layer_offset": 4, "model_type": "jamba"},
     "mamba": {"d_model": 2560, "n_layer": 64},
 }
 
 
-# --- shapes -----------------------------------------------------------------------------------------------------------
+# --- shapes ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -77,21 +116,33 @@ def test_cache_of_published_models(name: str, kib: int) -> None:
 def test_cache_by_cards_types_windows_and_latents() -> None:
     shape = shape_of(LLAMA, {})
     assert shape.kv_bytes(4096, 4) == shape.kv_bytes(4096) / 4
-    assert shape.kv_bytes(4096, 8) == shape.kv_bytes(4096, 16) == shape.kv_bytes(4096) / 8  # a head at least
+    assert (
+        shape.kv_bytes(4096, 8) == shape.kv_bytes(4096, 16) == shape.kv_bytes(4096) / 8
+    )  # a head at least
     assert shape_of(LLAMA, {"kv_cache_dtype": "fp8"}).kv_bytes(4096) == shape.kv_bytes(4096) / 2
     kinds = ["sliding_attention"] * 5 + ["full_attention", "linear_attention"]
-    assert attention_layers(LLAMA | {"layer_types": kinds, "sliding_window": 1024}) == (1024,) * 5 + (0,)
-    windows = shape_of(LLAMA | {"num_hidden_layers": 7, "layer_types": kinds, "sliding_window": 1024}, {})
+    assert attention_layers(LLAMA | {"layer_types": kinds, "sliding_window": 1024}) == (
+        1024,
+    ) * 5 + (0,)
+    windows = shape_of(
+        LLAMA | {"num_hidden_layers": 7, "layer_types": kinds, "sliding_window": 1024}, {}
+    )
     assert windows.kv_bytes(8192) == (5 * 1024 + 8192) * 2 * 8 * 128 * 2
-    assert attention_layers(LLAMA | {"sliding_window_pattern": 6, "sliding_window": 512})[:6] == (512,) * 5 + (0,)
-    mla = shape_of(LLAMA | {"kv_lora_rank": 512, "qk_rope_head_dim": 64}, {"parameters": "671B/37B"})
+    assert attention_layers(LLAMA | {"sliding_window_pattern": 6, "sliding_window": 512})[:6] == (
+        512,
+    ) * 5 + (0,)
+    mla = shape_of(
+        LLAMA | {"kv_lora_rank": 512, "qk_rope_head_dim": 64}, {"parameters": "671B/37B"}
+    )
     assert mla.kv_bytes(1, 8) == mla.kv_bytes(1) == 32 * 576 * 2  # one copy for every rank
 
 
 def test_flops_are_linear_then_quadratic() -> None:
     shape = shape_of(LLAMA, {})
     assert shape.prefill_flops(1000) == 2 * shape.active * 1000 + 2 * 32 * 32 * 128 * 1000**2
-    assert shape.prefill_flops(131072) > 2 * 2 * shape.active * 131072  # attention is more than half
+    assert (
+        shape.prefill_flops(131072) > 2 * 2 * shape.active * 131072
+    )  # attention is more than half
     windows = Shape(1e9, 1e9, layers=(100,), heads=1, kv_heads=1, head_dim=1)
     assert windows.prefill_flops(1000) - 2e12 == 4 * (100 * 100 / 2 + 900 * 100)
     assert windows.prefill_flops(50) - 1e11 == 4 * 50 * 50 / 2
@@ -106,7 +157,7 @@ def test_numbers_of_parameters() -> None:
             read_parameters(wrong)
 
 
-# --- plans ------------------------------------------------------------------------------------------------------------
+# --- plans ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -115,7 +166,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def planned(gpu: str = "h100", parameters: str | None = None, memory: float | None = None, **more: Any) -> Plan:
+def planned(
+    gpu: str = "h100", parameters: str | None = None, memory: float | None = None, **more: Any
+) -> Plan:
     asked = {"lengths": ["4K", "128K"], "num_examples": 500} | more
     (found,) = plan_study(study(asked), card(gpu, memory), parameters)
     return found
@@ -154,12 +207,17 @@ def test_what_does_not_fit_is_named_and_not_counted(folder: Path) -> None:
     assert small.hours == 13 * (small.lines[0].hours or 0)
     assert "tensor_parallel_size" in small.text()
     assert "the weights alone do not fit" in planned(memory=12, models=[spec]).lines[0].why_not
-    assert "max_position_embeddings" in planned(models=[spec], lengths=["4K", "1M"]).lines[1].why_not
+    assert (
+        "max_position_embeddings" in planned(models=[spec], lengths=["4K", "1M"]).lines[1].why_not
+    )
 
 
 def test_parameters_may_be_given(folder: Path) -> None:
     spec = {"path": str(folder), "name": "m"}
-    assert planned(models=[spec], parameters="16B").lines[0].flops > 2 * planned(models=[spec]).lines[0].flops * 0.9  # type: ignore[operator]
+    assert (
+        planned(models=[spec], parameters="16B").lines[0].flops
+        > 2 * planned(models=[spec]).lines[0].flops * 0.9
+    )  # type: ignore[operator]
     bare = planned(models=["reader-8192"], parameters="8B")
     assert bare.lines[0].kv_bytes is None
     assert bare.lines[0].flops == 13 * 500 * 2 * 8e9 * 4096
@@ -176,7 +234,7 @@ def test_nothing_known_says_what_to_give() -> None:
     assert all(each.memory < 150 for each in CARDS.values())
 
 
-# --- measured ---------------------------------------------------------------------------------------------------------
+# --- measured -------------------------------------------------------------------------------------
 
 
 def slow(prompts: list[str]) -> list[str]:
@@ -187,7 +245,9 @@ def slow(prompts: list[str]) -> list[str]:
 def test_a_calibration_is_extrapolated() -> None:
     """A function that takes a microsecond a character: 4K by measurement, 8K twice that."""
     model = rk.model(slow, name="slow")
-    asked = study({"models": [model], "lengths": ["4K", "8K"], "num_examples": 10, "tasks": ["niah_single_1"]})
+    asked = study(
+        {"models": [model], "lengths": ["4K", "8K"], "num_examples": 10, "tasks": ["niah_single_1"]}
+    )
     (plan,) = plan_study(asked, card("h100"), calibrate=True)
     characters = len(rk.generate(rk.task("niah_single_1"), 4096, 1)[0].prompt)
     short, long = (line.hours or 0 for line in plan.lines)
@@ -206,7 +266,9 @@ def test_replicas_divide_the_hours(folder: Path) -> None:
     one = plan()
     assert "one replica; more GPUs are used too, 1 for each further one" in one.text()
     assert plan(8).hours == pytest.approx(one.hours / 8)
-    assert plan(4, tensor_parallel_size=2).hours == pytest.approx(plan(tensor_parallel_size=2).hours / 4)
+    assert plan(4, tensor_parallel_size=2).hours == pytest.approx(
+        plan(tensor_parallel_size=2).hours / 4
+    )
     assert "4 replicas, 8 cards in all" in plan(4, tensor_parallel_size=2).text()
     (four,) = plan_study(
         study(
@@ -220,11 +282,32 @@ def test_replicas_divide_the_hours(folder: Path) -> None:
 
 def test_gpus_are_counted_by_node() -> None:
     shares = {"tensor_parallel_size": 8, "pipeline_parallel_size": 2}
-    asked = study({"model": {"engine": "vllm", "path": "org/none", "name": "m", "parameters": "37B/671B", **shares}})
-    (plan,) = plan_study(asked, card("h200"))
-    assert all("16 GPUs do not fit one node of 8: set nodes: 2" in line.why_not for line in plan.lines)
     asked = study(
-        {"model": {"engine": "vllm", "path": "org/none", "name": "m", "parameters": "8B", "nodes": 2, **shares}}
+        {
+            "model": {
+                "engine": "vllm",
+                "path": "org/none",
+                "name": "m",
+                "parameters": "37B/671B",
+                **shares,
+            }
+        }
+    )
+    (plan,) = plan_study(asked, card("h200"))
+    assert all(
+        "16 GPUs do not fit one node of 8: set nodes: 2" in line.why_not for line in plan.lines
+    )
+    asked = study(
+        {
+            "model": {
+                "engine": "vllm",
+                "path": "org/none",
+                "name": "m",
+                "parameters": "8B",
+                "nodes": 2,
+                **shares,
+            }
+        }
     )
     (plan,) = plan_study(asked, card("h200"))
     assert "16 x H200 (141 GB), 2 nodes of 8" in plan.text()
@@ -233,10 +316,12 @@ def test_gpus_are_counted_by_node() -> None:
     assert all("set nodes: 4" in line.why_not for line in plan.lines)
 
 
-# --- the commands -----------------------------------------------------------------------------------------------------
+# --- the commands ---------------------------------------------------------------------------------
 
 
-def called(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str, str]:
+def called(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str
+) -> tuple[int, str, str]:
     monkeypatch.setattr(sys, "argv", ["rulerkit", *words])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -245,12 +330,17 @@ def called(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_the_plan_command(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    tmp_path: Path,
 ) -> None:
     size = tmp_path / "size.yaml"
     size.write_text("lengths: [4K, 32K]\nnum_examples: 10\n")
     model = f"model: {{path: {folder}, name: m}}"
-    status, out, _ = called(capsys, monkeypatch, "plan", "-y", model, "-f", str(size), "--gpu", "a100")
+    status, out, _ = called(
+        capsys, monkeypatch, "plan", "-y", model, "-f", str(size), "--gpu", "a100"
+    )
     assert status == 0
     assert out.startswith("m: 13 tasks x 10 examples\n")
     assert "A100 (80 GB)" in out
@@ -259,13 +349,17 @@ def test_the_plan_command(
     assert "--params" in err
 
 
-def test_the_check_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_check_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     settings = ("-y", "tasks: [vt, niah_single_1]", "-y", "lengths: [1K, 2K]")
     status, out, _ = called(capsys, monkeypatch, "check", "-y", "model: perfect", *settings)
     assert status == 0
     assert out.startswith("perfect: 2 tasks at 1024 and 2048 tokens\n  ok    ")
     assert "both ends" in out
-    status, out, _ = called(capsys, monkeypatch, "check", "-y", "model: perfect", *settings, "--no-ask")
+    status, out, _ = called(
+        capsys, monkeypatch, "check", "-y", "model: perfect", *settings, "--no-ask"
+    )
     assert "both ends" not in out
     bad = ("-y", "tasks: [{base: vt, max_new_tokens: 4}]")
     status, out, err = called(capsys, monkeypatch, "check", "-y", "model: perfect", *bad)
@@ -273,11 +367,15 @@ def test_the_check_command(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     assert "FAIL  answer room" in out
     assert "mend them first" in err
     file = tmp_path / "vt.jsonl"
-    for command in (["generate", "vt", "--output", str(file), "--length", "2K", "--num-examples", "9"],):
+    for command in (
+        ["generate", "vt", "--output", str(file), "--length", "2K", "--num-examples", "9"],
+    ):
         called(capsys, monkeypatch, *command)
     told = ("--task", "vt", "--length", "2K", "--tokenizer", "builtin")
     assert called(capsys, monkeypatch, "check", str(file), *told)[0] == 0
-    status, out, _ = called(capsys, monkeypatch, "check", str(file), "--task", "vt", "--length", "1K")
+    status, out, _ = called(
+        capsys, monkeypatch, "check", str(file), "--task", "vt", "--length", "1K"
+    )
     assert status == 1
     assert "FAIL  budget" in out
     assert called(capsys, monkeypatch, "check")[0] == 2

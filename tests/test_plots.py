@@ -33,8 +33,11 @@ def closed_figures():
     plt.close("all")
 
 
-def summary_of(*names: str, examples: int = 4, have: int = 4, aligned: str = "chat", engine: str = "reader") -> Summary:
-    """A summary of invented scores: model i knows a share of the answers that falls with the length."""
+def summary_of(
+    *names: str, examples: int = 4, have: int = 4, aligned: str = "chat", engine: str = "reader"
+) -> Summary:
+    """A summary of invented scores: model i knows a share of the answers that falls with the
+    length."""
     rows = [
         {
             "run": "main", "model": name, "label": name.upper(), "aligned": aligned, "claimed_length": float("nan"),
@@ -63,8 +66,12 @@ def boxes(figure: plt.Figure) -> list[tuple[str, matplotlib.transforms.Bbox]]:
     unseen = set()
     for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
         low, high = sorted(axis.get_view_interval())
-        unseen |= {tick.label1 for tick in axis.get_major_ticks() if not low <= tick.get_loc() <= high}
-    found = [t for t in figure.findobj(matplotlib.text.Text) if t.get_text().strip() and t.get_visible()]
+        unseen |= {
+            tick.label1 for tick in axis.get_major_ticks() if not low <= tick.get_loc() <= high
+        }
+    found = [
+        t for t in figure.findobj(matplotlib.text.Text) if t.get_text().strip() and t.get_visible()
+    ]
     found = [t for t in found if t not in unseen]
     return [(t.get_text(), matplotlib.text.Text.get_window_extent(t)) for t in found]
 
@@ -74,7 +81,12 @@ def assert_fit_for_print(axes: Axes) -> None:
     figure = axes.figure
     found = boxes(figure)
     for text, box in found:
-        inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= figure.bbox.x1 + 1 and box.y1 <= figure.bbox.y1 + 1
+        inside = (
+            box.x0 >= -1
+            and box.y0 >= -1
+            and box.x1 <= figure.bbox.x1 + 1
+            and box.y1 <= figure.bbox.y1 + 1
+        )
         assert inside, f"{text!r} is cut"
     for (a, first), (b, second) in combinations(found, 2):
         width = min(first.x1, second.x1) - max(first.x0, second.x0)
@@ -82,7 +94,7 @@ def assert_fit_for_print(axes: Axes) -> None:
         assert min(width, height) < 1.5, f"{a!r} lies on {b!r}"
 
 
-# --- score by length --------------------------------------------------------------------------------------------------
+# --- score by length ------------------------------------------------------------------------------
 
 
 def test_lines_are_the_scores_and_bands_their_intervals() -> None:
@@ -109,7 +121,9 @@ def test_lengths_are_named_on_a_log_axis() -> None:
 def test_every_model_is_named_and_nothing_overlaps(num_models: int) -> None:
     names = [f"model number {i}" for i in range(num_models)]
     summary = summary_of(*names)
-    axes = plots.score_by_length(summary.lengths, plots.thresholds(summary.models), plots.remarks(summary.cells))
+    axes = plots.score_by_length(
+        summary.lengths, plots.thresholds(summary.models), plots.remarks(summary.cells)
+    )
     said = {text for text, _ in boxes(axes.figure)}
     assert {name.upper() for name in names} <= said
     assert axes.figure.get_figwidth() == (SINGLE if num_models <= 8 else DOUBLE)
@@ -120,7 +134,8 @@ def test_label_stands_at_the_end_of_its_own_line() -> None:
     summary = summary_of("a", "b", "c")
     axes = plots.score_by_length(summary.lengths)
     ends = {
-        name.upper(): own["score"].iloc[-1] for name, own in summary.lengths.query("category=='all'").groupby("model")
+        name.upper(): own["score"].iloc[-1]
+        for name, own in summary.lengths.query("category=='all'").groupby("model")
     }
     assert {text.get_text(): text.xy[1] for text in axes.texts} == pytest.approx(ends)
 
@@ -136,7 +151,10 @@ def test_threshold_is_drawn_and_named() -> None:
 
 def test_chat_and_base_models_have_each_their_threshold() -> None:
     both = pd.concat([summary_of("a").models, summary_of("b", aligned="base").models])
-    assert plots.thresholds(both) == {"Llama2-7B (chat) at 4K": 85.6, "Llama2-7B (base) at 4K": 79.4}
+    assert plots.thresholds(both) == {
+        "Llama2-7B (chat) at 4K": 85.6,
+        "Llama2-7B (base) at 4K": 79.4,
+    }
 
 
 def test_other_tasks_have_no_threshold() -> None:
@@ -173,7 +191,7 @@ def test_faces_say_what_they_show() -> None:
     assert plots.remarks(summary_of("a", engine="transformers").cells) == ""
 
 
-# --- tasks by length --------------------------------------------------------------------------------------------------
+# --- tasks by length ------------------------------------------------------------------------------
 
 
 def test_fields_show_the_scores() -> None:
@@ -199,7 +217,7 @@ def test_a_panel_per_model() -> None:
     assert_fit_for_print(panels[0])
 
 
-# --- Figure 1 ---------------------------------------------------------------------------------------------------------
+# --- Figure 1 -------------------------------------------------------------------------------------
 
 
 def test_words_are_counted_as_they_stand_in_the_context() -> None:
@@ -214,10 +232,14 @@ def test_words_are_counted_as_they_stand_in_the_context() -> None:
 def test_coded_words_follow_their_law() -> None:
     example = generate("fwe", 4096, 1)[0]
     counts = plots.word_counts(example)
-    assert dict(zip(counts["word"], counts["count"], strict=True)) == Counter(example.context_text.split())
+    assert dict(zip(counts["word"], counts["count"], strict=True)) == Counter(
+        example.context_text.split()
+    )
     assert counts["word"][0] == "..."
     assert counts["word"][1:4].tolist() == list(example.references)
-    assert counts["count"][1] / counts["count"][3] == pytest.approx(4, rel=0.02)  # ranks 2 and 4, alpha 2
+    assert counts["count"][1] / counts["count"][3] == pytest.approx(
+        4, rel=0.02
+    )  # ranks 2 and 4, alpha 2
 
 
 def test_figure_1_shows_both_laws_in_natural_logarithms() -> None:
@@ -237,7 +259,7 @@ def test_figure_1_shows_both_laws_in_natural_logarithms() -> None:
     assert_fit_for_print(left)
 
 
-# --- style ------------------------------------------------------------------------------------------------------------
+# --- style ----------------------------------------------------------------------------------------
 
 
 def test_pdf_embeds_its_fonts_whoever_saves_it(tmp_path: Path) -> None:

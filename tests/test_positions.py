@@ -1,6 +1,8 @@
-"""Positions that are free: over 500 examples the answer's depth passes for uniform, and no layout comes twice.
+"""Positions that are free: over 500 examples the answer's depth passes for uniform, and no layout
+comes twice.
 
-Upstream re-seeds its shuffles for every example: there the gold document of qa_1 is number 24 of 26 at 4K, always.
+Upstream re-seeds its shuffles for every example: there the gold document of qa_1 is number 24 of 26
+at 4K, always.
 """
 
 from random import Random
@@ -16,9 +18,12 @@ EXAMPLES = 500
 
 
 def depth_of_an_answer(example: Example, random: Random) -> float:
-    """Where one answer drawn among an example's stands in the context, 0 to 1: by tokens, for QA by document."""
+    """Where one answer drawn among an example's stands in the context, 0 to 1: by tokens, for QA by
+    document."""
     start, stop = example.context
-    pieces: list[Piece] = [p for b in example.blocks[start:stop] for p in (b.explode() if b.explode else [b])]
+    pieces: list[Piece] = [
+        p for b in example.blocks[start:stop] for p in (b.explode() if b.explode else [b])
+    ]
     sizes = [1 if example.task.startswith("qa") else piece.num_tokens for piece in pieces]
     answers = [i for i, piece in enumerate(pieces) if piece.role == "needle"]
     chosen = answers[random.randrange(len(answers))]

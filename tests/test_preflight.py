@@ -1,4 +1,5 @@
-"""The preflight: ten popular chat templates pass it, and every fault that is put in is caught by the check of its name."""
+"""The preflight: ten popular chat templates pass it, and every fault that is put in is caught by
+the check of its name."""
 
 import json
 import time
@@ -25,25 +26,33 @@ from rulerkit.tokenizers import load_tokenizer
 LENGTH = 2048
 LOOP = "{% for message in messages %}"
 LLAMA31 = (
-    "{{- bos_token }}{%- if messages[0]['role'] == 'system' %}{%- set system = messages[0]['content']|trim %}"
+    "{{- bos_token }}{%- if messages[0]['role'] == 'system' %}{%- set system = "
+    "messages[0]['content']|trim %}"
     "{%- set messages = messages[1:] %}{%- else %}{%- set system = '' %}{%- endif %}"
-    "{{- '<|start_header_id|>system<|end_header_id|>\\n\\n' }}{{- 'Cutting Knowledge Date: December 2023\\n' }}"
-    "{{- 'Today Date: ' + date_string + '\\n\\n' }}{{- system }}{{- '<|eot_id|>' }}{%- for message in messages %}"
-    "{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' }}"
-    "{%- endfor %}{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}"
+    "{{- '<|start_header_id|>system<|end_header_id|>\\n\\n' }}{{- 'Cutting Knowledge Date: "
+    "December 2023\\n' }}"
+    "{{- 'Today Date: ' + date_string + '\\n\\n' }}{{- system }}{{- '<|eot_id|>' }}{%- for message "
+    "in messages %}"
+    "{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | "
+    "trim + '<|eot_id|>' }}"
+    "{%- endfor %}{%- if add_generation_prompt %}{{- "
+    "'<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}"
 )
 CHATML = (
-    "{%- if messages[0]['role'] != 'system' %}{{- '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' }}"
+    "{%- if messages[0]['role'] != 'system' %}{{- '<|im_start|>system\\nYou are a helpful "
+    "assistant.<|im_end|>\\n' }}"
     "{%- endif %}"
     + LOOP
     + "{{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}{% endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
 )
 GEMMA = (
-    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not "
+    "supported') }}{% endif %}"
     + LOOP
     + "{% if (message['role'] == 'assistant') %}{% set role = 'model' %}{% else %}{% set role = message['role'] %}{% endif %}"
-    "{{ '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}{% endfor %}"
+    "{{ '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}{% "
+    "endfor %}"
     "{% if add_generation_prompt %}{{'<start_of_turn>model\\n'}}{% endif %}"
 )
 COMMAND_R = (
@@ -63,7 +72,11 @@ PLAIN_ROLES = (
     + "{{ '<|' + message['role'] + '|>\\n' + message['content'] + END }}{% endfor %}"
     + "{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"
 )
-R1 = "{{ bos_token }}" + LOOP + "{{ '<｜User｜>' + message['content'] }}{% endfor %}{{ '<｜Assistant｜><think>\\n' }}"
+R1 = (
+    "{{ bos_token }}"
+    + LOOP
+    + "{{ '<｜User｜>' + message['content'] }}{% endfor %}{{ '<｜Assistant｜><think>\\n' }}"
+)
 # name -> (chat template, special tokens, the one that is BOS, whether the tokenizer adds it)
 TEMPLATES: dict[str, tuple[str, tuple[str, ...], str | None, bool]] = {
     "llama-3.1": (
@@ -88,12 +101,19 @@ TEMPLATES: dict[str, tuple[str, tuple[str, ...], str | None, bool]] = {
     ),
     "command-r": (
         COMMAND_R,
-        ("<BOS_TOKEN>", "<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|USER_TOKEN|>", "<|CHATBOT_TOKEN|>"),
+        (
+            "<BOS_TOKEN>",
+            "<|START_OF_TURN_TOKEN|>",
+            "<|END_OF_TURN_TOKEN|>",
+            "<|USER_TOKEN|>",
+            "<|CHATBOT_TOKEN|>",
+        ),
         "<BOS_TOKEN>",
         True,
     ),
     "glm-4": (
-        "[gMASK]<sop>" + PLAIN_ROLES.replace(" + END", "").replace("<|assistant|>\\n", "<|assistant|>"),
+        "[gMASK]<sop>"
+        + PLAIN_ROLES.replace(" + END", "").replace("<|assistant|>\\n", "<|assistant|>"),
         ("[gMASK]", "<sop>", "<|user|>", "<|assistant|>", "<|system|>"),
         "[gMASK]",
         False,
@@ -132,7 +152,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A byte-level BPE vocabulary, trained on prompts."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    texts = [e.prompt for n in THIRTEEN for e in generate(task(n).with_corpora("builtin"), 4096, 4, seed=7)]
+    texts = [
+        e.prompt
+        for n in THIRTEEN
+        for e in generate(task(n).with_corpora("builtin"), 4096, 4, seed=7)
+    ]
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -152,10 +176,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Makes a folder with the tokenizer and chat template of one of TEMPLATES, and a config.json beside them."""
+    """Makes a folder with the tokenizer and chat template of one of TEMPLATES, and a config.json
+    beside them."""
     from tokenizers import Tokenizer, normalizers, processors
 
-    def make(name: str, template: str | None = None, lower: bool = False, vocab_size: int = 0, **config: Any) -> Path:
+    def make(
+        name: str,
+        template: str | None = None,
+        lower: bool = False,
+        vocab_size: int = 0,
+        **config: Any,
+    ) -> Path:
         text, special, bos, added = TEMPLATES[name]
         place = tmp_path_factory.mktemp(name.replace(".", "-"))
         backend = Tokenizer.from_file(str(trained))
@@ -175,7 +206,9 @@ def folder(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[
         }
         (place / "tokenizer_config.json").write_text(json.dumps(settings))
         size = vocab_size or backend.get_vocab_size()
-        (place / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": size, **config}))
+        (place / "config.json").write_text(
+            json.dumps({"model_type": "llama", "vocab_size": size, **config})
+        )
         return place
 
     return make
@@ -190,14 +223,18 @@ def answers(prompts: list[str]) -> list[str]:
 
 
 def one(model: Model, spec: Any = "vt", length: int = LENGTH, index: int = 0) -> Case:
-    return case(model, generate(task(spec).with_corpora("builtin"), length, index + 1, 42, model.prompt_format), index)
+    return case(
+        model,
+        generate(task(spec).with_corpora("builtin"), length, index + 1, 42, model.prompt_format),
+        index,
+    )
 
 
 def fails(findings: Iterable[Finding]) -> set[str]:
     return {finding.name for finding in findings if finding.level == FAIL}
 
 
-# --- what is right passes ---------------------------------------------------------------------------------------------
+# --- what is right passes -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("prefix_in", ["assistant", "user"])
@@ -207,9 +244,16 @@ def test_popular_templates_pass(folder: Callable[..., Path], name: str, prefix_i
     tasks = [task(each).with_corpora("builtin") for each in THIRTEEN]
     found = list(check_model(model, tasks, [LENGTH]))
     assert [finding for finding in found if finding.level == FAIL] == []
-    assert {"template", "answer prefix", "prefix turn", "prefix blank", "ids", "needles", "budget", "fill"} <= {
-        finding.name for finding in found if finding.level == "ok"
-    }
+    assert {
+        "template",
+        "answer prefix",
+        "prefix turn",
+        "prefix blank",
+        "ids",
+        "needles",
+        "budget",
+        "fill",
+    } <= {finding.name for finding in found if finding.level == "ok"}
     bos = TEMPLATES[name][2]
     first = one(model).example.ids[:1]
     assert bos is None or model.prompt_format.tokenizer.decode(first) == bos
@@ -227,18 +271,23 @@ def test_readers_pass_and_a_cell_takes_less_than_a_second() -> None:
     assert any("8192 that the model claims" in line for line in told(found["reader-8192"]))
 
 
-@pytest.mark.parametrize("name", ["llama-3", "qwen2.5", "gpt-neox", "llama-2", "deepseek-v4", "rwkv", "openai"])
+@pytest.mark.parametrize(
+    "name", ["llama-3", "qwen2.5", "gpt-neox", "llama-2", "deepseek-v4", "rwkv", "openai"]
+)
 def test_real_vocabularies_pass(data: Path, name: str) -> None:
     model = asked_of(data / "tokenizers" / name)
-    found = list(check_model(model, [task(each).with_corpora("builtin") for each in THIRTEEN], [LENGTH]))
+    found = list(
+        check_model(model, [task(each).with_corpora("builtin") for each in THIRTEEN], [LENGTH])
+    )
     assert [finding for finding in found if finding.level == FAIL] == []
 
 
-# --- faults put into prompts ------------------------------------------------------------------------------------------
+# --- faults put into prompts ----------------------------------------------------------------------
 
 
 def swapped(example: Example, **roles: Any) -> Example:
-    """The example with the text of the last piece of a role changed (None takes it out); ids are made anew by `encoded`."""
+    """The example with the text of the last piece of a role changed (None takes it out); ids are
+    made anew by `encoded`."""
     blocks = list(example.blocks)
     for role, change in roles.items():
         at = max(i for i, block in enumerate(blocks) if block.role == role)
@@ -267,7 +316,10 @@ def no_bos(whole: Case) -> Case:
 
 def late_bos(whole: Case) -> Case:
     ids = whole.example.ids
-    return replace(whole, example=replace(whole.example, whole_ids=np.concatenate([ids[1:3], ids[:1], ids[3:]])))
+    return replace(
+        whole,
+        example=replace(whole.example, whole_ids=np.concatenate([ids[1:3], ids[:1], ids[3:]])),
+    )
 
 
 def prefix_lost(whole: Case) -> Case:
@@ -301,7 +353,9 @@ def template_not_counted(whole: Case) -> Case:
     """Made for the bare tokenizer, and framed afterwards."""
     bare = prompt_format(whole.tokenizer, template="base")
     made = generate(whole.task, LENGTH, 1, 42, bare)[0]
-    before, after = (Piece(text, "template", whole.tokenizer.encode(text)) for text in whole.form.around)
+    before, after = (
+        Piece(text, "template", whole.tokenizer.encode(text)) for text in whole.form.around
+    )
     *rest, prefix = made.blocks
     return encoded(whole, replace(made, blocks=(before, *rest, after, prefix)))
 
@@ -340,7 +394,9 @@ def needle_left_out(whole: Case) -> Case:
         (needle_left_out, "needles"),
     ],
 )
-def test_a_faulty_prompt_is_caught(folder: Callable[..., Path], fault: Callable[[Case], Case], name: str) -> None:
+def test_a_faulty_prompt_is_caught(
+    folder: Callable[..., Path], fault: Callable[[Case], Case], name: str
+) -> None:
     whole = one(asked_of(folder("llama-3.1")))
     assert fails(look(whole)) == set()
     (finding,) = [f for f in look(fault(whole)) if f.level == FAIL and f.name == name]
@@ -355,7 +411,7 @@ def test_a_prefix_for_the_assistant_is_wrong_in_the_users_turn(folder: Callable[
     assert fails(look(replace(made, model=asked_of(place)))) >= {"prefix turn"}
 
 
-# --- faults in what a model is said to be -----------------------------------------------------------------------------
+# --- faults in what a model is said to be ---------------------------------------------------------
 
 
 def test_a_limit_that_is_too_small_is_named(folder: Callable[..., Path]) -> None:
@@ -365,12 +421,20 @@ def test_a_limit_that_is_too_small_is_named(folder: Callable[..., Path]) -> None
     assert "max_new_tokens is 8" in finding.seen
 
 
-@pytest.mark.parametrize("settings", [{"stop": ["\n", "-"]}, {"stop": ". "}, {"extra_body": {"stop": [", "]}}])
-def test_a_stop_string_inside_an_answer(folder: Callable[..., Path], settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "settings", [{"stop": ["\n", "-"]}, {"stop": ". "}, {"extra_body": {"stop": [", "]}}]
+)
+def test_a_stop_string_inside_an_answer(
+    folder: Callable[..., Path], settings: dict[str, Any]
+) -> None:
     model = asked_of(folder("gemma"))
     vars(model)["spec"] |= settings
     asked = {"-": "niah_multivalue", ". ": "cwe", ", ": "niah_multiquery"}
-    stop = (settings.get("stop") or settings["extra_body"]["stop"])[-1] if settings.get("stop") != ". " else ". "
+    stop = (
+        (settings.get("stop") or settings["extra_body"]["stop"])[-1]
+        if settings.get("stop") != ". "
+        else ". "
+    )
     spec: Any = asked[stop]
     if stop == "-":
         spec = {"base": "niah_single_3"}
@@ -380,7 +444,9 @@ def test_a_stop_string_inside_an_answer(folder: Callable[..., Path], settings: d
 
 def test_the_template_of_another_model(folder: Callable[..., Path]) -> None:
     for form in ("qwen", "command-r", "jamba", CHATML):
-        assert fails(look(one(asked_of(folder("llama-3.1"), template=form)))) == {"template marks"}, form
+        assert fails(look(one(asked_of(folder("llama-3.1"), template=form)))) == {
+            "template marks"
+        }, form
     assert fails(look(one(asked_of(folder("llama-3.1"), template="base")))) == set()
     # The tokenizer's own template whose marks it does not know: its added tokens were lost.
     assert "template marks" in fails(look(one(asked_of(folder("tulu", template=CHATML)))))
@@ -429,7 +495,9 @@ def test_a_thought_without_room(folder: Callable[..., Path]) -> None:
     assert fails(look(one(asked_of(place, thinking_tokens=256, prefix_in="user")))) == set()
     # Room was promised after the examples were made.
     promised = asked_of(place, thinking_tokens=256, prefix_in="user")
-    assert fails(look(replace(one(asked_of(place, prefix_in="user")), model=promised))) == {"budget"}
+    assert fails(look(replace(one(asked_of(place, prefix_in="user")), model=promised))) == {
+        "budget"
+    }
 
 
 def test_a_length_beyond_the_model_is_a_note(folder: Callable[..., Path]) -> None:
@@ -459,21 +527,29 @@ def test_a_chat_model_without_a_template_is_a_finding(folder: Callable[..., Path
     assert [(finding.level, finding.name) for finding in found] == [(FAIL, "model")]
     for part in ("model m", "no chat template", "`template: NAME`", "qwen", "`template: base`"):
         assert part in found[0].seen
-    for template, form in ({"template": "base"}, "base"), ({"template": "qwen"}, "qwen"), ({"aligned": "base"}, "base"):
+    for template, form in (
+        ({"template": "base"}, "base"),
+        ({"template": "qwen"}, "qwen"),
+        ({"aligned": "base"}, "base"),
+    ):
         assert rk.load_model(spec | template).prompt_format.form == form
     (place / "chat_template.json").write_text(json.dumps({"chat_template": CHATML}))
     load_tokenizer.cache_clear()
     assert rk.load_model(spec).prompt_format.form == CHATML
-    assert rk.load_model({"window": 4096, "aligned": "chat"}).prompt_format.form == "base"  # a reader has no template
+    assert (
+        rk.load_model({"window": 4096, "aligned": "chat"}).prompt_format.form == "base"
+    )  # a reader has no template
 
 
-# --- faults of servers ------------------------------------------------------------------------------------------------
+# --- faults of servers ----------------------------------------------------------------------------
 
 
 class Server(Engine):
     """An engine that does something to what it is sent, and counts as servers do."""
 
-    def __init__(self, tokenizer: Path, change: Callable[[np.ndarray], np.ndarray], echoes: bool = False) -> None:
+    def __init__(
+        self, tokenizer: Path, change: Callable[[np.ndarray], np.ndarray], echoes: bool = False
+    ) -> None:
         super().__init__({"name": "server", "engine": "function", "tokenizer": str(tokenizer)})
         self.change, self.echoes = change, echoes
 
@@ -496,10 +572,16 @@ def the_same(ids: np.ndarray) -> np.ndarray:
         (the_same, set(), ""),
         (lambda ids: ids[len(ids) // 2 :], {"engine's count", "both ends"}, "was cut"),
         (lambda ids: np.concatenate([ids[:1], ids]), {"engine's count"}, "second BOS"),
-        (lambda ids: np.concatenate([ids[:5], ids, ids[:5]]), {"engine's count"}, "frames the prompt once more"),
+        (
+            lambda ids: np.concatenate([ids[:5], ids, ids[:5]]),
+            {"engine's count"},
+            "frames the prompt once more",
+        ),
     ],
 )
-def test_what_a_server_does_to_a_prompt(folder: Callable[..., Path], change: Any, names: set[str], says: str) -> None:
+def test_what_a_server_does_to_a_prompt(
+    folder: Callable[..., Path], change: Any, names: set[str], says: str
+) -> None:
     found = check_answers(Server(folder("llama-3.1"), change), LENGTH)  # type: ignore[arg-type]
     assert fails(found) == names
     assert says in "".join(finding.mend for finding in found if finding.level == FAIL)
@@ -520,7 +602,9 @@ def test_functions_that_echo_truncate_or_say_nothing() -> None:
     assert fails(check_answers(asked_of("builtin"), LENGTH)) == set()
     assert fails(check_answers(asked_of("builtin", cut), LENGTH)) == {"both ends"}
     assert fails(check_answers(asked_of("builtin", echoes), LENGTH)) == {"asked"}
-    assert fails(check_answers(asked_of("builtin", lambda prompts: [" "] * len(prompts)), LENGTH)) == {"empty"}
+    assert fails(
+        check_answers(asked_of("builtin", lambda prompts: [" "] * len(prompts)), LENGTH)
+    ) == {"empty"}
     assert isinstance(asked_of("builtin"), Function)
 
 

@@ -1,4 +1,5 @@
-"""The frame around an example: the paper's forms byte for byte, one BOS, blanks kept, dates that stand still."""
+"""The frame around an example: the paper's forms byte for byte, one BOS, blanks kept, dates that
+stand still."""
 
 import json
 from collections.abc import Callable
@@ -39,11 +40,15 @@ TABLE_6 = {  # written from the paper's Table 6; {t} is the user's part, the ans
     "Please feel free to ask any question and I will always answer it\n\nUser: {t}\n\nAssistant:",
 }
 LLAMA3_LIKE = (
-    "{{- bos_token }}{%- if not date_string is defined %}{%- set date_string = 'unknown' %}{%- endif %}"
-    "{{- '<|start_header_id|>system<|end_header_id|>\\n\\nToday Date: ' + date_string + '<|eot_id|>' }}"
-    "{%- for message in messages %}{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'"
+    "{{- bos_token }}{%- if not date_string is defined %}{%- set date_string = 'unknown' %}{%- "
+    "endif %}"
+    "{{- '<|start_header_id|>system<|end_header_id|>\\n\\nToday Date: ' + date_string + "
+    "'<|eot_id|>' }}"
+    "{%- for message in messages %}{{- '<|start_header_id|>' + message['role'] + "
+    "'<|end_header_id|>\\n\\n'"
     " + message['content'] | trim + '<|eot_id|>' }}{%- endfor %}"
-    "{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}"
+    "{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' "
+    "}}{%- endif %}"
 )
 
 
@@ -55,10 +60,12 @@ def example(form: PromptFormat, name: object = "niah_single_1", length: int = 14
 def test_forms_byte_for_byte(name: str) -> None:
     made = example(prompt_format("builtin", template=name))
     user = made.prompt[len(TABLE_6[name].partition("{t}")[0]) :]
-    assert user.startswith("A special magic number is hidden within the following text. Make sure to memorize it.")
-    asked = user.partition("\nWhat is the special magic number for ")[2].partition(" mentioned in the provided text?")[
-        0
-    ]
+    assert user.startswith(
+        "A special magic number is hidden within the following text. Make sure to memorize it."
+    )
+    asked = user.partition("\nWhat is the special magic number for ")[2].partition(
+        " mentioned in the provided text?"
+    )[0]
     prefix = f" The special magic number for {asked} mentioned in the provided text is"
     user = user.rpartition("mentioned in the provided text?")[0] + "mentioned in the provided text?"
     assert made.prompt == TABLE_6[name].replace("{t}", user) + prefix
@@ -79,7 +86,8 @@ def test_prefix_in_the_users_turn(name: str) -> None:
 @pytest.mark.parametrize("where", ["assistant", "user"])
 @pytest.mark.parametrize("name", TABLE_6)
 def test_ids_of_every_form(vocabulary: Tokenizer, name: str, where: str) -> None:
-    """One BOS at most, put before the ids of the text as the vocabulary itself encodes it; all within the length."""
+    """One BOS at most, put before the ids of the text as the vocabulary itself encodes it; all
+    within the length."""
     form = prompt_format(vocabulary, template=name, prefix_in=where)
     for spec in ("niah_single_1", "vt", {"base": "qa_1", "context": "none"}):
         made = example(form, spec)
@@ -90,8 +98,12 @@ def test_ids_of_every_form(vocabulary: Tokenizer, name: str, where: str) -> None
             assert made.ids.tolist().count(vocabulary.bos_id) <= 1
 
 
-@pytest.mark.parametrize("name", [name for name in TABLE_6 if name not in ("command-r", "glm", "llama3", "jamba")])
-@pytest.mark.parametrize("folder", ["llama-2", "llama-3", "llama-4", "mistral", "mistral/tokenizer.model.v1"])
+@pytest.mark.parametrize(
+    "name", [name for name in TABLE_6 if name not in ("command-r", "glm", "llama3", "jamba")]
+)
+@pytest.mark.parametrize(
+    "folder", ["llama-2", "llama-3", "llama-4", "mistral", "mistral/tokenizer.model.v1"]
+)
 def test_one_bos_before_forms_without_an_opening(data: Path, folder: str, name: str) -> None:
     vocabulary = load_tokenizer(str(data / "tokenizers" / folder))
     ids = example(prompt_format(vocabulary, template=name)).ids.tolist()
@@ -108,7 +120,7 @@ def test_llama3_opens_itself(data: Path, file: str) -> None:
     assert made.ids.tolist().count(128000) == 1
 
 
-# --- the tokenizer's own chat template --------------------------------------------------------------------------------
+# --- the tokenizer's own chat template ------------------------------------------------------------
 
 
 def test_own_template_of_a_folder(data: Path) -> None:
@@ -122,7 +134,10 @@ def test_own_template_of_a_folder(data: Path) -> None:
 
 def test_without_a_template_auto_is_base() -> None:
     assert prompt_format("builtin").form == "base"
-    assert example(prompt_format("builtin")).prompt == example(prompt_format("builtin", template="base")).prompt
+    assert (
+        example(prompt_format("builtin")).prompt
+        == example(prompt_format("builtin", template="base")).prompt
+    )
 
 
 def test_a_system_prompt(data: Path) -> None:
@@ -131,7 +146,8 @@ def test_a_system_prompt(data: Path) -> None:
 
 
 def test_a_template_that_trims_keeps_the_blanks(data: Path) -> None:
-    """Content and prefix are put in raw: the trailing blank of variable tracking's prefix is there, once."""
+    """Content and prefix are put in raw: the trailing blank of variable tracking's prefix is there,
+    once."""
     form = prompt_format(str(data / "tokenizers" / "llama-3"), template=LLAMA3_LIKE)
     made = example(form, "vt")
     value = made.prompt.rpartition("are assigned the value ")[2].partition(",")[0]
@@ -144,7 +160,8 @@ def test_a_template_that_trims_keeps_the_blanks(data: Path) -> None:
 @pytest.mark.parametrize("edition", ["2024", "2025"])
 @pytest.mark.parametrize("name", ["base", "glm", "llama3", "lwm"])
 def test_blanks_beside_the_frame(vocabulary: Tokenizer, name: str, edition: str) -> None:
-    """The 2024 demonstration begins with a blank, glm's frame ends with one: both stay, and the ids are the whole's."""
+    """The 2024 demonstration begins with a blank, glm's frame ends with one: both stay, and the ids
+    are the whole's."""
     form = prompt_format(vocabulary, template=name)
     made = example(form, {"base": "vt", "edition": edition})
     before = TABLE_6[name].partition("{t}")[0]
@@ -156,7 +173,10 @@ def test_blanks_beside_the_frame(vocabulary: Tokenizer, name: str, edition: str)
 def test_a_template_with_the_date() -> None:
     """Any way of asking for today gives the same day, or every digest would change overnight."""
     asked = "{{ strftime_now('%d %b %Y') }}|{{ strftime_now('%Y-%m-%d') }}|{{ date_string }}|{{ messages[0].content }}"
-    assert prompt_format("builtin", template=asked).around == ("26 Jul 2024|2024-07-26|26 Jul 2024|", "")
+    assert prompt_format("builtin", template=asked).around == (
+        "26 Jul 2024|2024-07-26|26 Jul 2024|",
+        "",
+    )
     assert "Today Date: 26 Jul 2024" in prompt_format("builtin", template=LLAMA3_LIKE).around[0]
 
 
@@ -188,9 +208,7 @@ def test_templates_are_rendered_as_transformers_renders_them(data: Path) -> None
 
 @pytest.mark.parametrize("thinking", [True, False, None])
 def test_thinking_can_be_switched(thinking: bool | None) -> None:
-    text = (
-        "{{ messages[0].content }}{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
-    )
+    text = "{{ messages[0].content }}{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
     form = prompt_format("builtin", template=text, enable_thinking=thinking)
     assert form.around == ("", "<think></think>" if thinking is False else "")
 
@@ -207,7 +225,7 @@ def test_sentencepiece_template_has_one_bos(data: Path, tmp_path: Path) -> None:
     assert made.num_tokens <= 1400 - 128
 
 
-# --- budgets ----------------------------------------------------------------------------------------------------------
+# --- budgets --------------------------------------------------------------------------------------
 
 
 def test_thinking_tokens_are_kept_free() -> None:
@@ -217,7 +235,10 @@ def test_thinking_tokens_are_kept_free() -> None:
 
 
 def test_a_longer_frame_takes_from_the_haystack() -> None:
-    short, long = (example(prompt_format("builtin", template=name), length=4096) for name in ("base", "longchat"))
+    short, long = (
+        example(prompt_format("builtin", template=name), length=4096)
+        for name in ("base", "longchat")
+    )
     assert short.references == long.references
     assert abs(short.num_tokens - long.num_tokens) < 30
     assert len(long.context_text) < len(short.context_text)
@@ -237,7 +258,7 @@ def test_settings_tell_formats_apart(data: Path) -> None:
     assert len(set(said)) == len(said)
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Two declared protocols: what `paper` does to the distributions that a score may depend on, and that they never mix."""
+"""Two declared protocols: what `paper` does to the distributions that a score may depend on, and
+that they never mix."""
 
 import os
 from collections import Counter
@@ -27,18 +28,24 @@ DATA = os.environ.get("RULERKIT_DATA")
 NEEDS_DATA = pytest.mark.skipif(DATA is None, reason="RULERKIT_DATA names no original corpora")
 
 
-def examples(spec: Any, protocol: str, length: int = 4096, num_examples: int = 40, **settings: Any) -> Examples:
+def examples(
+    spec: Any, protocol: str, length: int = 4096, num_examples: int = 40, **settings: Any
+) -> Examples:
     return generate(task(spec, protocol).with_corpora("builtin"), length, num_examples, **settings)
 
 
 def layout(example: Example) -> tuple[int, ...]:
     """The order of the first 400 words, whatever they are: for each when it first came."""
     first: dict[str, int] = {}
-    words = [piece.text.split()[-1] for piece in example.pieces if piece.role in ("needle", "haystack", "distractor")]
+    words = [
+        piece.text.split()[-1]
+        for piece in example.pieces
+        if piece.role in ("needle", "haystack", "distractor")
+    ]
     return tuple(first.setdefault(word, len(first)) for word in words[:400])
 
 
-# --- distributions: the numbers of BENCHMARK.md, section 7 ------------------------------------------------------------
+# --- distributions: the numbers of BENCHMARK.md, section 7 ----------------------------------------
 
 
 @NEEDS_DATA
@@ -49,31 +56,50 @@ def test_the_paper_asks_the_first_questions_among_their_own_article() -> None:
     places = [[piece.role for piece in listed].index("needle") for listed in documents]
     depths = [place / (len(listed) - 1) for place, listed in zip(places, documents, strict=True)]
     assert sum(depth >= 0.9 for depth in depths) >= 190
-    numbers = Counter((place + 1, len(listed)) for place, listed in zip(places, documents, strict=True))
+    numbers = Counter(
+        (place + 1, len(listed)) for place, listed in zip(places, documents, strict=True)
+    )
     assert numbers.most_common(1)[0][0] == (24, 26)
     assert 24 <= sum(map(len, documents)) / len(documents) <= 26
     assert 0.80 <= sum(example.num_tokens + 32 for example in made) / 200 / 4096 <= 0.86
-    assert all(piece.role != "haystack" for listed in documents for piece in listed), "all are of the same article"
-    questions = [example.text_of("question").rpartition("Question: ")[2].strip() for example in made[:2]]
-    assert questions == ["In what country is Normandy located?", "When were the Normans in Normandy?"]
+    assert all(piece.role != "haystack" for listed in documents for piece in listed), (
+        "all are of the same article"
+    )
+    questions = [
+        example.text_of("question").rpartition("Question: ")[2].strip() for example in made[:2]
+    ]
+    assert questions == [
+        "In what country is Normandy located?",
+        "When were the Normans in Normandy?",
+    ]
     (long,) = generate(task("qa_1", "paper"), 131072, 1, prompt_format=form)
     assert abs(len(long.blocks[slice(*long.context)]) - 760) <= 10
 
 
 @pytest.mark.parametrize("name", ["cwe", "fwe"])
 def test_the_paper_has_one_layout_and_clean_one_for_each_example(name: str) -> None:
-    paper, clean = (Counter(map(layout, examples(name, protocol))) for protocol in ("paper", "clean"))
+    paper, clean = (
+        Counter(map(layout, examples(name, protocol))) for protocol in ("paper", "clean")
+    )
     assert len(paper) <= 3
     assert paper.most_common(1)[0][1] >= 30
     assert len(clean) == 40
 
 
 def test_the_paper_has_needles_at_forty_depths() -> None:
-    depths = {depth for example in examples("niah_single_2", "paper", 32768, 200) for depth in example.depths}
+    depths = {
+        depth
+        for example in examples("niah_single_2", "paper", 32768, 200)
+        for depth in example.depths
+    }
     steps = {round(depth * 39 / 100) for depth in depths}
     assert all(min(abs(depth - 100 * step / 39) for step in steps) < 0.7 for depth in depths)
     assert len(steps) >= 36
-    free = [depth for example in examples("niah_single_2", "clean", 32768, 200) for depth in example.depths]
+    free = [
+        depth
+        for example in examples("niah_single_2", "clean", 32768, 200)
+        for depth in example.depths
+    ]
     assert sum(abs(depth * 39 / 100 - round(depth * 39 / 100)) > 0.3 for depth in free) > 40
 
 
@@ -89,8 +115,12 @@ def test_the_paper_fills_long_lists_with_random_letters() -> None:
     words = {}
     for protocol in ("paper", "clean"):
         (example,) = generate(task("cwe", protocol), 262144, 1, prompt_format=form)
-        words[protocol] = {piece.text.split()[-1] for piece in example.pieces if piece.role == "haystack"}
-    assert sum("-" in word for word in words["clean"]) > 5 * sum("-" in word for word in words["paper"])
+        words[protocol] = {
+            piece.text.split()[-1] for piece in example.pieces if piece.role == "haystack"
+        }
+    assert sum("-" in word for word in words["clean"]) > 5 * sum(
+        "-" in word for word in words["paper"]
+    )
     assert len(words["paper"]) > 9000
 
 
@@ -101,10 +131,14 @@ def test_the_paper_can_be_answered_and_differs_from_clean_only_where_it_says(nam
         assert paper.task.score(answer.text, example.references) == 1
         assert example.num_tokens + example.max_new_tokens <= 4096
     same = [one.digest == other.digest for one, other in zip(paper, clean, strict=True)]
-    assert all(same) if name in ("niah_single_1", "niah_multikey_2", "niah_multikey_3") else not any(same)
+    assert (
+        all(same)
+        if name in ("niah_single_1", "niah_multikey_2", "niah_multikey_3")
+        else not any(same)
+    )
 
 
-# --- the protocol belongs to the study and to the record --------------------------------------------------------------
+# --- the protocol belongs to the study and to the record ------------------------------------------
 
 
 def test_the_protocol_sets_the_edition_and_edition_overrides_it() -> None:
@@ -117,8 +151,14 @@ def test_the_protocol_sets_the_edition_and_edition_overrides_it() -> None:
     ):
         asked = study(parameters)
         assert {one.edition for one in asked.tasks} == {edition}
-        assert {one.protocol for one in asked.tasks} == {asked.protocol} == {parameters.get("protocol", "clean")}
-        assert [one.name for one in asked.tasks] == [one.name.partition("-")[0] for one in asked.tasks]
+        assert (
+            {one.protocol for one in asked.tasks}
+            == {asked.protocol}
+            == {parameters.get("protocol", "clean")}
+        )
+        assert [one.name for one in asked.tasks] == [
+            one.name.partition("-")[0] for one in asked.tasks
+        ]
 
 
 @pytest.mark.parametrize(
@@ -136,21 +176,35 @@ def test_what_contradicts_the_study_is_an_error(parameters: dict[str, Any]) -> N
         study(parameters)
 
 
-def test_protocols_never_stand_in_one_table_and_are_never_resumed_by_the_other(tmp_path: Path) -> None:
+def test_protocols_never_stand_in_one_table_and_are_never_resumed_by_the_other(
+    tmp_path: Path,
+) -> None:
     model, other = load_model("perfect"), load_model("mute")
-    cells = [predict(model, examples("niah_single_1", "clean", 1024, 2), tmp_path / "main", progress=False)]
+    cells = [
+        predict(
+            model, examples("niah_single_1", "clean", 1024, 2), tmp_path / "main", progress=False
+        )
+    ]
     assert cells[0].record["result"]["protocol"] == "clean"
     with pytest.raises(UserError, match="protocol"):
-        predict(model, examples("niah_single_1", "paper", 1024, 2), tmp_path / "main", progress=False)
-    cells.append(predict(other, examples("niah_multikey_2", "paper", 1024, 2), tmp_path / "main", progress=False))
+        predict(
+            model, examples("niah_single_1", "paper", 1024, 2), tmp_path / "main", progress=False
+        )
+    cells.append(
+        predict(
+            other, examples("niah_multikey_2", "paper", 1024, 2), tmp_path / "main", progress=False
+        )
+    )
     with pytest.raises(UserError, match="protocol"):
         check_same(cells)
 
 
-# --- floors -----------------------------------------------------------------------------------------------------------
+# --- floors ---------------------------------------------------------------------------------------
 
 
-def test_scores_that_are_not_above_their_floor_are_marked_in_tables_and_figures(tmp_path: Path) -> None:
+def test_scores_that_are_not_above_their_floor_are_marked_in_tables_and_figures(
+    tmp_path: Path,
+) -> None:
     tasks = [task(name).with_corpora("builtin") for name in ("cwe", "niah_single_1")]
     made = [generate(one, 4096, 3) for one in tasks]
     cells = [predict(load_model("perfect"), one, tmp_path / "main", progress=False) for one in made]

@@ -1,4 +1,5 @@
-"""One machine's queue, with pretended GPUs: never two runs on one, all of them used, several models side by side."""
+"""One machine's queue, with pretended GPUs: never two runs on one, all of them used, several models
+side by side."""
 
 import os
 import shutil
@@ -37,7 +38,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def jobs_of(project: Project, models: Sequence[dict[str, Any]], **parameters: Any) -> list[Job]:
-    """The models' jobs alone, without notebooks: they are asked what a notebook over all would need."""
+    """The models' jobs alone, without notebooks: they are asked what a notebook over all would
+    need."""
     content = {"models": models, "together": ["50_asks"], "parameters": parameters}
     jobs = [job for job in read_batch(project.batch(content)).jobs if job.model]
     for job in jobs:
@@ -45,7 +47,9 @@ def jobs_of(project: Project, models: Sequence[dict[str, Any]], **parameters: An
     return jobs
 
 
-def run(jobs: Sequence[Job], gpus: Sequence[str] = (), side_by_side: int | None = None) -> list[Outcome]:
+def run(
+    jobs: Sequence[Job], gpus: Sequence[str] = (), side_by_side: int | None = None
+) -> list[Outcome]:
     ended = list(execute(jobs, gpus, side_by_side))
     assert {each.title: each.says for each in ended if each.state != "done"} == {}
     return ended
@@ -62,7 +66,7 @@ def gpus(row: Row) -> set[str]:
     return set(filter(None, row.gpus.split(",")))
 
 
-# --- which GPUs are here ----------------------------------------------------------------------------------------------
+# --- which GPUs are here --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -105,7 +109,9 @@ esac
 """
 
 
-def test_what_nvidia_smi_lists_is_believed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nvidia_smi_lists_is_believed(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A GPU is locked by its UUID, by whatever number it goes."""
     nvidia_smi(project.root, TWO_GPUS, monkeypatch)
     assert gpus_here() == ["0", "1"]
@@ -126,8 +132,12 @@ def test_what_nvidia_smi_lists_is_believed(project: Project, monkeypatch: pytest
     assert {row.gpus for row in project.journal()} == {"0,1"}
 
 
-@pytest.mark.parametrize("says", ["#!/bin/sh\necho 'No devices were found'\nexit 6\n", "no program\n"])
-def test_a_driver_that_finds_nothing_is_no_gpu(says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "says", ["#!/bin/sh\necho 'No devices were found'\nexit 6\n", "no program\n"]
+)
+def test_a_driver_that_finds_nothing_is_no_gpu(
+    says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     nvidia_smi(tmp_path, says, monkeypatch)
     assert gpus_here() == []
@@ -135,7 +145,9 @@ def test_a_driver_that_finds_nothing_is_no_gpu(says: str, tmp_path: Path, monkey
 
 def test_a_job_that_can_never_run_here_is_told_before_any_begins(project: Project) -> None:
     jobs = jobs_of(project, [told("a"), told("large", gpus=4)])
-    with pytest.raises(UserError, match=r"^large needs 4 GPUs, here are 2 \(0, 1\): lower .*-y 'models") as error:
+    with pytest.raises(
+        UserError, match=r"^large needs 4 GPUs, here are 2 \(0, 1\): lower .*-y 'models"
+    ) as error:
         check(jobs, ["0", "1"])
     assert "\n" not in str(error.value)
     check(jobs, [])
@@ -150,11 +162,12 @@ def test_a_job_that_can_never_run_here_is_told_before_any_begins(project: Projec
     assert [outcome.state for outcome in execute(jobs[1:], ["0"])] == ["kept"]
 
 
-# --- handing them out -------------------------------------------------------------------------------------------------
+# --- handing them out -----------------------------------------------------------------------------
 
 
 def test_never_two_runs_on_one_gpu_and_all_of_them_used(project: Project) -> None:
-    """Models that take 4, 2, 2, 1, 1 and 1 of four GPUs, and two that take none; those that can must run at once."""
+    """Models that take 4, 2, 2, 1, 1 and 1 of four GPUs, and two that take none; those that can
+    must run at once."""
     sizes = {"d": 1, "e": 1, "f": 1, "b": 2, "c": 2, "a": 4, "g": 0, "h": 0}
     for name, others in (("b", "c"), ("c", "b"), ("d", "e f"), ("e", "d f"), ("f", "d e")):
         project.set(name, "meets", others)
@@ -163,7 +176,10 @@ def test_never_two_runs_on_one_gpu_and_all_of_them_used(project: Project) -> Non
     assert {row.model: len(gpus(row)) for row in rows} == sizes
     assert all(not gpus(a) & gpus(b) for a, b in overlapping(rows))
     assert {row.gpus for row in rows if row.model in "gh"} == {""}, "they run beside, and see none"
-    used = {name: set().union(*(gpus(row) for row in rows if row.model in name)) for name in ("bc", "def")}
+    used = {
+        name: set().union(*(gpus(row) for row in rows if row.model in name))
+        for name in ("bc", "def")
+    }
     assert (len(used["bc"]), len(used["def"])) == (4, 3), "at the same time"
     order = list(dict.fromkeys(row.model for row in rows if row.model not in "gh"))
     assert [sizes[name] for name in order] == [4, 2, 2, 1, 1, 1], "the largest first"
@@ -183,7 +199,9 @@ def test_the_gpus_of_a_scheduler_are_shared_out_without_locks(
     assert all(a.gpus != b.gpus for a, b in overlapping(rows))
 
 
-def test_without_gpus_models_run_on_the_processors(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_gpus_models_run_on_the_processors(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that wants a GPU takes all of them; those that need none run side by side."""
     monkeypatch.setattr(queue, "_processors", lambda: 2)
     project.set("c", "meets", "d")
@@ -195,7 +213,11 @@ def test_without_gpus_models_run_on_the_processors(project: Project, monkeypatch
 
 
 def test_as_many_side_by_side_as_are_asked_for(project: Project) -> None:
-    run(jobs_of(project, [told("a", gpus=1), told("b"), told("c", gpus=1)]), ["0", "1"], side_by_side=1)
+    run(
+        jobs_of(project, [told("a", gpus=1), told("b"), told("c", gpus=1)]),
+        ["0", "1"],
+        side_by_side=1,
+    )
     assert overlapping(project.journal()) == []
     assert {row.model for row in project.journal()} == set("abc")
 
@@ -206,16 +228,24 @@ def test_no_gpu_is_seen_where_none_is_handed_out(project: Project) -> None:
     assert {row.gpus for row in project.journal()} == {""}
 
 
-# --- two batches on one machine ---------------------------------------------------------------------------------------
+# --- two batches on one machine -------------------------------------------------------------------
 
 
 def test_two_batches_share_the_gpus_and_ask_nothing_twice(project: Project) -> None:
     """The same batch twice, and another one beside it, at the same time on the same two GPUs."""
     project.set("b", "meets", "go")
-    common = {"together": ["50_asks"], "parameters": {"run": "one", "lengths": [1024], "num_examples": 3}}
+    common = {
+        "together": ["50_asks"],
+        "parameters": {"run": "one", "lengths": [1024], "num_examples": 3},
+    }
     one = project.batch({"models": [told("a", gpus=1), told("b", gpus=2)], **common}, "one")
     other = project.batch(
-        {**common, "models": [told("c", gpus=2), told("d", gpus=1)], "parameters": {"run": "other"}}, "other"
+        {
+            **common,
+            "models": [told("c", gpus=2), told("d", gpus=1)],
+            "parameters": {"run": "other"},
+        },
+        "other",
     )
     with project.started("batch", one, "--gpus", "0,1") as first:
         project.wait_for("b")
@@ -225,15 +255,22 @@ def test_two_batches_share_the_gpus_and_ask_nothing_twice(project: Project) -> N
         ):
             for each in (second, third):
                 wait_until(
-                    "it waits", lambda each=each: "waiting: other processes hold the GPUs" in each.out.read_text()
+                    "it waits",
+                    lambda each=each: (
+                        "waiting: other processes hold the GPUs" in each.out.read_text()
+                    ),
                 )
             project.go()
             ended = [each.end() for each in (first, second, third)]
     rows = project.journal()
     assert [status for status, _ in ended] == [0, 0, 0], ended
     assert all(not gpus(a) & gpus(b) for a, b in overlapping(rows))
-    assert {name: set(project.asked(name).values()) for name in "abcd"} == {name: {1} for name in "abcd"}
-    assert [project.rows(run)[f"{name}/vt/1024"] for run, name in (("one", "b"), ("other", "d"))] == [[0, 1, 2], [0, 1]]
+    assert {name: set(project.asked(name).values()) for name in "abcd"} == {
+        name: {1} for name in "abcd"
+    }
+    assert [
+        project.rows(run)[f"{name}/vt/1024"] for run, name in (("one", "b"), ("other", "d"))
+    ] == [[0, 1, 2], [0, 1]]
     assert "a+b 6 rows" in project.said("all/50_asks", "one")
     assert "c+d 4 rows" in project.said("all/50_asks", "other")
     assert list(project.root.rglob("*.lock")) == []
@@ -262,7 +299,10 @@ def test_a_job_is_done_by_one_process_and_told_by_the_other(project: Project) ->
     assert (second.returncode, second.stderr) == (0, "")
     assert second.stdout.startswith(f"elsewhere  a predictions: process {pid} on host ")
     assert set(project.asked("a").values()) == {1}
-    assert project.call("run", job.file, job.file).stdout == "1 steps were done before; nothing was asked again\n"
+    assert (
+        project.call("run", job.file, job.file).stdout
+        == "1 steps were done before; nothing was asked again\n"
+    )
 
 
 def test_who_was_faster_by_a_moment_has_the_job(project: Project) -> None:
@@ -278,7 +318,8 @@ def test_who_was_faster_by_a_moment_has_the_job(project: Project) -> None:
 
 
 def test_a_job_runs_from_any_folder_as_it_was_planned(project: Project, tmp_path: Path) -> None:
-    """With the package installed elsewhere, so that only the job file knows where the project is."""
+    """With the package installed elsewhere, so that only the job file knows where the project
+    is."""
     site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
     shutil.copytree(Path(rulerkit.__file__).parent, site / "rulerkit")
     elsewhere.mkdir()
@@ -288,12 +329,16 @@ def test_a_job_runs_from_any_folder_as_it_was_planned(project: Project, tmp_path
     ended = project.call("run", file, cwd=elsewhere, **installed)
     assert (ended.returncode, ended.stdout) == (0, f"{'done':10} a predictions\n"), ended.stderr
     assert project.rows() == {"a/vt/1024": [0, 1]}
-    ended = project.call("status", os.path.relpath(job.file.parents[1], elsewhere), cwd=elsewhere, **installed)
+    ended = project.call(
+        "status", os.path.relpath(job.file.parents[1], elsewhere), cwd=elsewhere, **installed
+    )
     assert ended.stdout.splitlines()[-1] == "1 steps: 1 done"
     assert list(elsewhere.iterdir()) == []
 
 
-def test_a_link_in_the_place_of_the_gpus_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_in_the_place_of_the_gpus_locks_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A folder there gets the mode that lets all users write; what a link names keeps its own."""
     victim = tmp_path / "victim"
     victim.mkdir(mode=0o700)

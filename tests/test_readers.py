@@ -1,4 +1,5 @@
-"""Readers with planted effects: what is planted is found again, at its rate, and nothing else is."""
+"""Readers with planted effects: what is planted is found again, at its rate, and nothing else
+is."""
 
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def within(seen: float, planted: float, num_trials: int) -> bool:
     return low <= planted <= high
 
 
-# --- distances --------------------------------------------------------------------------------------------------------
+# --- distances ------------------------------------------------------------------------------------
 
 
 def test_distances_are_those_of_the_tokens() -> None:
@@ -57,7 +58,7 @@ def test_distances_are_those_of_the_tokens() -> None:
         assert abs(distance - tokenizer.count(text[place:])) <= 32
 
 
-# --- rates ------------------------------------------------------------------------------------------------------------
+# --- rates ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,12 @@ def test_distances_are_those_of_the_tokens() -> None:
         ({"confuse": 0.4}, "niah_multikey_1", 1, 0.6),
         ({"confuse": 0.4}, "niah_multikey_2", 1, 0.6),
         ({"confuse": 0.4}, "niah_multikey_3", 1, 0.6),
-        ({"confuse": 0.4}, "niah_multiquery", 4, (1 + 3 * 0.6) / 4),  # the first has no other key to be taken for
+        (
+            {"confuse": 0.4},
+            "niah_multiquery",
+            4,
+            (1 + 3 * 0.6) / 4,
+        ),  # the first has no other key to be taken for
         ({"confuse": 0.4}, "vt_2_chains", 3, 0.6),
         ({"confuse": 0.4}, "cwe", 10, 0.6),
         ({"confuse": 0.4}, "fwe", 3, 0.6),
@@ -90,7 +96,9 @@ def test_a_planted_rate_is_the_one_that_is_scored(
 ) -> None:
     seen = mean_score(reader(**effects), asked(spec), tmp_path)
     assert within(seen, expected, MANY * items), f"{seen:.3f} seen, {expected:.3f} planted"
-    assert not within(seen, expected - 0.3, MANY * items), "a test that would pass for any rate proves nothing"
+    assert not within(seen, expected - 0.3, MANY * items), (
+        "a test that would pass for any rate proves nothing"
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,11 +114,15 @@ def test_a_planted_rate_is_the_one_that_is_scored(
         ({"drop": 0.0, "confuse": 0.0, "copy": 0.0}, "cwe"),
     ],
 )
-def test_where_there_is_nothing_to_err_about_all_is_right(effects: dict[str, Any], spec: Any, tmp_path: Path) -> None:
+def test_where_there_is_nothing_to_err_about_all_is_right(
+    effects: dict[str, Any], spec: Any, tmp_path: Path
+) -> None:
     assert mean_score(reader(**effects), asked(spec, num_examples=20), tmp_path) == 1
 
 
-@pytest.mark.parametrize(("name", "half"), [("niah_single_2", 1500), ("niah_multivalue", 3000), ("vt", 1500)])
+@pytest.mark.parametrize(
+    ("name", "half"), [("niah_single_2", 1500), ("niah_multivalue", 3000), ("vt", 1500)]
+)
 def test_what_fades_is_found_less_often_the_farther_it_stands(name: str, half: int) -> None:
     near, far, expected = [], [], []
     for example, answer in reader(fade=half).answer(asked(name, 4096)):
@@ -129,7 +141,9 @@ def test_what_fades_is_found_less_often_the_farther_it_stands(name: str, half: i
 
 def test_effects_read_the_question_in_prompts_that_ask_for_a_direct_answer(tmp_path: Path) -> None:
     model = reader(drop=0.0, template="gpt-4")
-    examples = generate(task("qa_1").with_corpora("builtin"), 2048, 5, prompt_format=model.prompt_format)
+    examples = generate(
+        task("qa_1").with_corpora("builtin"), 2048, 5, prompt_format=model.prompt_format
+    )
     assert DIRECT in examples[0].prompt
     assert mean_score(model, examples, tmp_path) == 1
 
@@ -154,7 +168,9 @@ def test_a_memory_guesses_the_same_with_and_without_documents() -> None:
     model = reader(memory=0.3, window=300)
     alone = said(model, asked({"base": "qa_1", "context": "none"}, num_examples=30))
     among = said(model, asked("qa_1", num_examples=30))
-    assert sum(a == b for a, b in zip(alone, among, strict=True)) >= 27  # else the answer stood in the window
+    assert (
+        sum(a == b for a, b in zip(alone, among, strict=True)) >= 27
+    )  # else the answer stood in the window
     assert len(set(alone)) > 20
 
 
@@ -164,20 +180,31 @@ def test_a_memory_guesses_the_same_with_and_without_documents() -> None:
 def test_floors_are_the_scores_of_readers_that_do_not_read(
     name: str, copied: float, frequent: float, tmp_path: Path
 ) -> None:
-    """BENCHMARK.md, section 7: aggregation tasks reward copying and counting a part of the context."""
+    """BENCHMARK.md, section 7: aggregation tasks reward copying and counting a part of the
+    context."""
     examples = asked(name, 8192, NUM_EXAMPLES)
     seen = floors(examples)
     assert seen == pytest.approx(
-        {rule: mean_score(load_model(f"floor-{rule}"), examples, tmp_path) for rule in ("copy", "frequent")}
+        {
+            rule: mean_score(load_model(f"floor-{rule}"), examples, tmp_path)
+            for rule in ("copy", "frequent")
+        }
     )
     assert seen["copy"] >= copied
     assert seen["frequent"] >= frequent
     assert max(seen.values()) == 0 if name == "niah_single_2" else max(seen.values()) <= 1
 
 
-# --- the same again ---------------------------------------------------------------------------------------------------
+# --- the same again -------------------------------------------------------------------------------
 
-ALL: dict[str, Any] = {"copy": 0.3, "copy_from": 1000, "fade": 2000, "drop": 0.2, "confuse": 0.3, "memory": 0.3}
+ALL: dict[str, Any] = {
+    "copy": 0.3,
+    "copy_from": 1000,
+    "fade": 2000,
+    "drop": 0.2,
+    "confuse": 0.3,
+    "memory": 0.3,
+}
 
 
 def test_answers_repeat_exactly_whatever_else_was_asked() -> None:
@@ -185,7 +212,10 @@ def test_answers_repeat_exactly_whatever_else_was_asked() -> None:
         examples = asked(name, num_examples=8)
         first = said(reader(**ALL), examples)
         assert said(reader(**ALL), examples) == first
-        backwards = {e.index: a.text for e, a in reader(**ALL).answer(examples[i] for i in reversed(range(8)))}
+        backwards = {
+            e.index: a.text
+            for e, a in reader(**ALL).answer(examples[i] for i in reversed(range(8)))
+        }
         assert [backwards[i] for i in range(8)] == first
 
 
@@ -198,23 +228,36 @@ def test_other_names_err_elsewhere() -> None:
 
 def test_effects_do_not_disturb_each_other() -> None:
     examples = asked("cwe", num_examples=6)
-    assert said(reader(drop=0.3, confuse=0.0, copy=0.0), examples) == said(reader(drop=0.3), examples)
+    assert said(reader(drop=0.3, confuse=0.0, copy=0.0), examples) == said(
+        reader(drop=0.3), examples
+    )
 
 
-# --- specs ------------------------------------------------------------------------------------------------------------
+# --- specs ----------------------------------------------------------------------------------------
 
 
 def test_effects_belong_to_the_identity_and_the_label() -> None:
     plain, dropping = load_model("reader-8192"), load_model({"base": "reader-8192", "drop": 0.2})
-    assert plain.identity() == {"engine": "reader", "window": 8192, "reader_version": 1}, "old predictions stay valid"
+    assert plain.identity() == {"engine": "reader", "window": 8192, "reader_version": 1}, (
+        "old predictions stay valid"
+    )
     assert dropping.identity() == plain.identity() | {"drop": 0.2}
-    assert (dropping.name, dropping.label) == ("reader-8192-drop_0.2", "reader (8K window, drops 20%)")
-    assert load_model({"engine": "reader", "fade": "8K"}).label == "reader (fades by half every 8192 tokens)"
+    assert (dropping.name, dropping.label) == (
+        "reader-8192-drop_0.2",
+        "reader (8K window, drops 20%)",
+    )
+    assert (
+        load_model({"engine": "reader", "fade": "8K"}).label
+        == "reader (fades by half every 8192 tokens)"
+    )
 
 
 def test_a_reader_without_a_name_is_named_after_its_effects() -> None:
     assert read_spec({"engine": "reader", "drop": 0.2})["name"] == "perfect-drop_0.2"
-    assert read_spec({"window": 4096, "confuse": 0.1, "drop": 0.2})["name"] == "reader-4096-drop_0.2-confuse_0.1"
+    assert (
+        read_spec({"window": 4096, "confuse": 0.1, "drop": 0.2})["name"]
+        == "reader-4096-drop_0.2-confuse_0.1"
+    )
 
 
 @pytest.mark.parametrize(

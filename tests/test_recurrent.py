@@ -1,6 +1,8 @@
-"""Models whose memory is a state: tiny random Mamba, Mamba-2, Jamba and RWKV checkpoints in the layouts they come in.
+"""Models whose memory is a state: tiny random Mamba, Mamba-2, Jamba and RWKV checkpoints in the
+layouts they come in.
 
-Their weights mean nothing, but all else is real: files, tokenizers, engines, prompts of all tasks, rows on disk.
+Their weights mean nothing, but all else is real: files, tokenizers, engines, prompts of all tasks,
+rows on disk.
 """
 
 import json
@@ -34,7 +36,9 @@ from rulerkit.settings import read_spec
 from rulerkit.tasks import THIRTEEN, task
 from rulerkit.tokenizers import Tokenizer
 
-needs_rwkv = pytest.mark.skipif(find_spec("rwkv") is None, reason="the rwkv engine needs the rwkv package")
+needs_rwkv = pytest.mark.skipif(
+    find_spec("rwkv") is None, reason="the rwkv engine needs the rwkv package"
+)
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +56,15 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    text = load_haystack("prose").words + 3 * load_words().everything  # so that lists of words fit into 1K
+    text = (
+        load_haystack("prose").words + 3 * load_words().everything
+    )  # so that lists of words fit into 1K
     backend.train_from_iterator([" ".join(text)], trainer)
     assert backend.get_vocab_size() == VOCABULARY
     folder = tmp_path_factory.mktemp("words")
-    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|endoftext|>").save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<|endoftext|>"
+    ).save_pretrained(folder)
     torch.set_num_threads(1)  # idle threads that spin make tiny models slow on a busy machine
     return folder
 
@@ -82,17 +90,25 @@ def specs(words: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, di
 
 
 def asked(one: Model, name: str, length: int, count: int) -> Any:
-    return generate(task(name).with_corpora("builtin"), length, count, prompt_format=one.prompt_format)
+    return generate(
+        task(name).with_corpora("builtin"), length, count, prompt_format=one.prompt_format
+    )
 
 
-def said(one: Model, name: str = "niah_single_2", length: int = 1024, count: int = 3) -> dict[int, Answer]:
-    return {example.index: answer for example, answer in one.answer(asked(one, name, length, count))}
+def said(
+    one: Model, name: str = "niah_single_2", length: int = 1024, count: int = 3
+) -> dict[int, Answer]:
+    return {
+        example.index: answer for example, answer in one.answer(asked(one, name, length, count))
+    }
 
 
 @pytest.mark.parametrize(
     "kind", [*NETWORKS, "mamba-ssm", *(pytest.param(f"rwkv-{v}", marks=needs_rwkv) for v in (5, 7))]
 )
-def test_all_tasks_are_answered(kind: str, specs: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+def test_all_tasks_are_answered(
+    kind: str, specs: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
     one = load_model(specs[kind])
     cells = [(name, 1024, 2 if name in ("niah_single_2", "vt") else 1) for name in THIRTEEN]
     texts = []
@@ -121,20 +137,26 @@ def test_an_answer_does_not_depend_on_its_batch(kind: str, words: Path) -> None:
     assert len({example.num_tokens for example in prompts}) > 2
     expected = {example.index: answer for example, answer in alone.answer(prompts)}
     assert {example.index: answer for example, answer in batched.answer(prompts)} == expected
-    assert len({answer.text for answer in expected.values()}) > 1, "the answers hardly depend on the prompts"
+    assert len({answer.text for answer in expected.values()}) > 1, (
+        "the answers hardly depend on the prompts"
+    )
 
 
 @pytest.mark.parametrize("kind", ["Jamba", "Mamba2"])
-def test_recurrent_models_refuse_chunks_that_would_change_their_answers(kind: str, words: Path) -> None:
+def test_recurrent_models_refuse_chunks_that_would_change_their_answers(
+    kind: str, words: Path
+) -> None:
     pair = build(kind), transformers.PreTrainedTokenizerFast.from_pretrained(words)
     with pytest.raises(UserError, match=r"prefill_chunk_size.* leave it out"):
         said(model(pair, name="tiny", prefill_chunk_size=256))
 
 
-# --- mamba_ssm's own layout -------------------------------------------------------------------------------------------
+# --- mamba_ssm's own layout -----------------------------------------------------------------------
 
 
-def test_a_converted_mamba_has_the_logits_of_the_model_that_was_written(specs: dict[str, dict[str, Any]]) -> None:
+def test_a_converted_mamba_has_the_logits_of_the_model_that_was_written(
+    specs: dict[str, dict[str, Any]],
+) -> None:
     from rulerkit.checkpoint import Checkpoint
     from rulerkit.models.recurrent import is_mamba_ssm, mamba_ssm_options
 
@@ -142,7 +164,11 @@ def test_a_converted_mamba_has_the_logits_of_the_model_that_was_written(specs: d
     checkpoint = Checkpoint("x", specs["mamba-ssm"]["path"])
     assert is_mamba_ssm(checkpoint.config)
     assert not is_mamba_ssm(Checkpoint("x", specs["mamba"]["path"]).config)
-    read = partial(transformers.AutoModelForCausalLM.from_pretrained, checkpoint.path, **mamba_ssm_options(checkpoint))
+    read = partial(
+        transformers.AutoModelForCausalLM.from_pretrained,
+        checkpoint.path,
+        **mamba_ssm_options(checkpoint),
+    )
     converted = read(dtype=torch.float32)
     ids = torch.randint(1, VOCABULARY, (2, 300), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
@@ -192,7 +218,9 @@ def test_what_is_no_plain_mamba_is_named(specs: dict[str, dict[str, Any]], tmp_p
 
 
 def test_a_checkpoint_of_mamba_ssm_takes_no_overrides(specs: dict[str, dict[str, Any]]) -> None:
-    with pytest.raises(UserError, match="hf_overrides does not apply to a checkpoint in mamba_ssm's layout"):
+    with pytest.raises(
+        UserError, match="hf_overrides does not apply to a checkpoint in mamba_ssm's layout"
+    ):
         said(load_model(specs["mamba-ssm"] | {"hf_overrides": {"n_layer": 1}}))
 
 
@@ -201,7 +229,7 @@ def change(folder: Path, **keys: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | keys))
 
 
-# --- RWKV from a .pth file --------------------------------------------------------------------------------------------
+# --- RWKV from a .pth file ------------------------------------------------------------------------
 
 
 @needs_rwkv
@@ -228,7 +256,9 @@ def test_versions_and_formats_take_turns_in_one_process(
 
 
 @needs_rwkv
-def test_what_rwkv_7_does_not_run_is_named(specs: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+def test_what_rwkv_7_does_not_run_is_named(
+    specs: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
     weights = torch.load(specs["rwkv-7"]["path"])
     torch.save(weights | {"blocks.0.ffn.s_emb.weight": torch.zeros(1)}, tmp_path / "deep.pth")
     for spec, message in [
@@ -257,9 +287,17 @@ def test_weights_are_known_by_what_they_are_and_torch_keeps_its_settings(
     specs: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
     one = load_model(specs["rwkv-5"])
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
+    before = (
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.backends.cudnn.allow_tf32,
+        torch.backends.cudnn.benchmark,
+    )
     said(one, count=1)
-    after = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
+    after = (
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.backends.cudnn.allow_tf32,
+        torch.backends.cudnn.benchmark,
+    )
     assert after == before
     copy = tmp_path / "moved.pth"
     shutil.copy(specs["rwkv-5"]["path"], copy)

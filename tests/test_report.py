@@ -1,4 +1,5 @@
-"""What a report says of cells that are not complete, of a service's versions of a model, and of a damaged cache."""
+"""What a report says of cells that are not complete, of a service's versions of a model, and of a
+damaged cache."""
 
 import json
 from pathlib import Path
@@ -17,8 +18,11 @@ from rulerkit.scoring import score
 from rulerkit.summary import summarize
 
 
-def write_cell(outputs: Path, length: int = 1024, have: int = 4, model: str = "m", **record: Any) -> Path:
-    """A cell of 4 examples of `vt`, of which `have` are answered and the others failed; the first was refused."""
+def write_cell(
+    outputs: Path, length: int = 1024, have: int = 4, model: str = "m", **record: Any
+) -> Path:
+    """A cell of 4 examples of `vt`, of which `have` are answered and the others failed; the first
+    was refused."""
     path = outputs / "predictions" / "main" / model / "vt" / f"{length}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     result = {"task": {"name": "vt"}, "length": length, "model": {"name": model}}
@@ -26,7 +30,9 @@ def write_cell(outputs: Path, length: int = 1024, have: int = 4, model: str = "m
         json.dumps({"format": 2, "result": result, "num_examples": 4, "run": "main", **record})
     )
     path.write_bytes(b"".join(map(row_line, map(row, range(4 - have, 4)))))
-    failures = [{"index": index, "reason": "it broke", "refused": index == 0} for index in range(4 - have)]
+    failures = [
+        {"index": index, "reason": "it broke", "refused": index == 0} for index in range(4 - have)
+    ]
     path.with_name(f"{length}.failures.jsonl").write_bytes(b"".join(map(row_line, failures)))
     return path
 
@@ -56,7 +62,8 @@ def test_versions_of_a_service_are_named(tmp_path: Path) -> None:
     write_cell(tmp_path, 2048).write_bytes(row_line(row(0)) + row_line(row(1, "m-2")))
     for _ in ("read", "from the cache"):
         assert footnotes(scored(tmp_path)[0]) == [
-            "The service answered with several versions of m: m-1 (3 cells), m-2 (1 cell); the version changed within "
+            "The service answered with several versions of m: m-1 (3 cells), m-2 (1 cell); the "
+            "version changed within "
             "main vt 2048 (m-1, m-2)."
         ]
 
@@ -91,13 +98,19 @@ def test_failed_requests_are_counted_and_means_are_over_the_rest_where_allowed(
             "" if second else "2/4, 1 refused by the service, 1 failed",
             "0/4, 1 refused by the service, 3 failed",
         ]
-        assert (list(table["have"]), list(table["complete"])) == (haves, [True, bool(second), False])
+        assert (list(table["have"]), list(table["complete"])) == (
+            haves,
+            [True, bool(second), False],
+        )
     folder = str(tmp_path / "predictions")
     words = "0/4, 1 refused by the service, 3 failed"
     assert words in rulerkit("score", folder).out
     said = rulerkit("report", folder, "--max-failures", "2", "--format", "csv").out
     assert words in said
-    assert "m vt 2048 2/4, 1 refused by the service, 1 failed" in rulerkit("score", folder, "--max-failures", "2").out
+    assert (
+        "m vt 2048 2/4, 1 refused by the service, 1 failed"
+        in rulerkit("score", folder, "--max-failures", "2").out
+    )
 
 
 def test_a_model_without_any_answer_is_named(tmp_path: Path) -> None:
@@ -116,7 +129,10 @@ def test_a_comparison_leaves_out_what_failed(tmp_path: Path) -> None:
     sides = [tmp_path / "predictions" / "main" / model for model in ("one", "two")]
     found = compare(*sides)
     assert list(found.rows.loc[found.rows["level"] == "cell", "length"]) == [1024]
-    assert "1 requests of main/two failed, more than max_failures allows: left out vt at 2048" in found.notes
+    assert (
+        "1 requests of main/two failed, more than max_failures allows: left out vt at 2048"
+        in found.notes
+    )
     allowed = compare(*sides, max_failures=1)
     assert list(allowed.rows.loc[allowed.rows["level"] == "cell", "n"]) == [4, 3]
     with pytest.raises(UserError, match="nothing is left to compare"):

@@ -1,4 +1,5 @@
-"""Tables hold only what was made alike, say why where it was not, and name what differs around it."""
+"""Tables hold only what was made alike, say why where it was not, and name what differs around
+it."""
 
 import json
 import shutil
@@ -49,7 +50,8 @@ def outputs(made: Path, tmp_path: Path) -> Path:
 
 
 def change(outputs: Path, where: str, how: Change) -> None:
-    """Write other things into the records of the cells that a pattern names, as another job would have."""
+    """Write other things into the records of the cells that a pattern names, as another job would
+    have."""
     found = sorted((outputs / "predictions").glob(f"{where}.json"))
     assert found, where
     for path in found:
@@ -103,7 +105,7 @@ def refused(found: Iterable[Cell]) -> str:
     return message
 
 
-# --- what is not mixed ------------------------------------------------------------------------------------------------
+# --- what is not mixed ----------------------------------------------------------------------------
 
 
 def test_what_was_made_alike_stands_in_one_table(outputs: Path) -> None:
@@ -117,8 +119,16 @@ def test_what_was_made_alike_stands_in_one_table(outputs: Path) -> None:
     [
         ("seed", 43, "seed 42, perfect vt 2048 with 43"),
         ("prompt_version", 2, "prompt_version 1, perfect vt 2048 with 2"),
-        ("prompt_format.template", "llama3", 'prompt_format.template "auto", perfect vt 2048 with "llama3"'),
-        ("prompt_format.thinking_tokens", 100, "prompt_format.thinking_tokens 0, perfect vt 2048 with 100"),
+        (
+            "prompt_format.template",
+            "llama3",
+            'prompt_format.template "auto", perfect vt 2048 with "llama3"',
+        ),
+        (
+            "prompt_format.thinking_tokens",
+            100,
+            "prompt_format.thinking_tokens 0, perfect vt 2048 with 100",
+        ),
         ("tokenizer.fingerprint", "f00", 'perfect vt 2048 with "f00"'),
         ("model.window", 7, "model.window null, perfect vt 2048 with 7"),
         ("task.max_new_tokens", 7, "task.max_new_tokens 30, perfect vt 2048 with 7"),
@@ -136,8 +146,10 @@ def test_it_is_said_what_to_do(outputs: Path) -> None:
     change(outputs, "main/perfect/vt/2048", result("task.num_hops", 9))
     place = outputs / "predictions/main/perfect/vt"
     assert refused(cells(outputs)) == (
-        "perfect vt 1024 was made with task.num_hops 4, perfect vt 2048 with 9, and one table cannot hold both: report "
-        f"{place}/1024.jsonl or {place}/2048.jsonl alone, give one of them a place of its own with run: NAME, or answer "
+        "perfect vt 1024 was made with task.num_hops 4, perfect vt 2048 with 9, and one table "
+        "cannot hold both: report "
+        f"{place}/1024.jsonl or {place}/2048.jsonl alone, give one of them a place of its own with "
+        "run: NAME, or answer "
         "it anew with --fresh, which moves the old files aside"
     )
 
@@ -148,7 +160,8 @@ def test_tasks_of_one_model_share_seed_and_frame_but_not_corpora(outputs: Path) 
     message = refused(cell for cell in cells(outputs) if cell.model == "perfect")
     assert "perfect niah_single_2 1024 was made with seed 42, perfect vt 1024 with 43" in message
     assert (
-        f"report {outputs}/predictions/main/perfect/niah_single_2 or {outputs}/predictions/main/perfect/vt " in message
+        f"report {outputs}/predictions/main/perfect/niah_single_2 or "
+        f"{outputs}/predictions/main/perfect/vt " in message
     )
 
 
@@ -163,13 +176,17 @@ def test_tasks_of_one_model_share_seed_and_frame_but_not_corpora(outputs: Path) 
     ],
 )
 @pytest.mark.parametrize("where", ["main/reader-1024", "other/perfect"])
-def test_models_and_runs_were_asked_the_same(outputs: Path, where: str, field: str, value: Any) -> None:
+def test_models_and_runs_were_asked_the_same(
+    outputs: Path, where: str, field: str, value: Any
+) -> None:
     tasks = "niah_single_2" if "." in field else "*"
     change(outputs, f"{where}/{tasks}/*", result(field, value))
     found = read_cells(outputs / "predictions")
     message = refused(found)
     assert field in message
-    folders = ("main/perfect", "main/reader-1024") if where.startswith("main") else ("main", "other")
+    folders = (
+        ("main/perfect", "main/reader-1024") if where.startswith("main") else ("main", "other")
+    )
     ours, theirs = (outputs / "predictions" / folder for folder in folders)
     assert f"report {ours} or {theirs} alone" in message
     assert ("niah_single_2 1024 of run other with" in message) == where.startswith("other")
@@ -180,7 +197,10 @@ def test_models_and_runs_were_asked_the_same(outputs: Path, where: str, field: s
 def test_a_model_that_differs_from_itself_is_named_first(outputs: Path) -> None:
     """Beside another model it would be told to report it alone, in vain."""
     change(outputs, "main/reader-1024/vt/2048", result("task.num_hops", 9))
-    assert "reader-1024 vt 1024 was made with task.num_hops 4, reader-1024 vt 2048 with 9" in refused(cells(outputs))
+    assert (
+        "reader-1024 vt 1024 was made with task.num_hops 4, reader-1024 vt 2048 with 9"
+        in refused(cells(outputs))
+    )
 
 
 @pytest.mark.parametrize(
@@ -230,11 +250,15 @@ def test_of_long_values_the_difference_is_shown() -> None:
     assert first_of([("f", start, start[:-1])])[1:3] == (f'...{"x" * 21}"', f'...{"x" * 20}"')
 
 
-# --- footnotes --------------------------------------------------------------------------------------------------------
+# --- footnotes ------------------------------------------------------------------------------------
 
 
 def test_one_environment_needs_no_footnote(outputs: Path) -> None:
-    change(outputs, "main/perfect/*/*", environment({"host": "elsewhere", "platform": "another", "path": "/moved"}))
+    change(
+        outputs,
+        "main/perfect/*/*",
+        environment({"host": "elsewhere", "platform": "another", "path": "/moved"}),
+    )
     assert footnotes(cells(outputs)) == []
 
 
@@ -248,11 +272,18 @@ def test_arguments_of_vllm_that_leave_answers_alone_are_no_difference() -> None:
     assert differences(model(), model(limit_mm_per_prompt={"image": 0})) == []
     assert differences(model(block_size=32, max_num_seqs=3), model(block_size=32)) == []
     assert differences(model(block_size=32), model()) != []
-    assert differences(model(block_size=32), model(block_size=64)) == [("model.engine_args.block_size", 32, 64)]
+    assert differences(model(block_size=32), model(block_size=64)) == [
+        ("model.engine_args.block_size", 32, 64)
+    ]
 
 
 def test_differences_of_environment_are_named_with_who_had_them(outputs: Path) -> None:
-    one = {"gpu": "NVIDIA H100", "tensor_parallel_size": 1, "git": "abc1234" + "0" * 33, "packages": {"vllm": "0.31.0"}}
+    one = {
+        "gpu": "NVIDIA H100",
+        "tensor_parallel_size": 1,
+        "git": "abc1234" + "0" * 33,
+        "packages": {"vllm": "0.31.0"},
+    }
     two = {
         "gpu": "NVIDIA A100",
         "tensor_parallel_size": 2,
@@ -261,12 +292,18 @@ def test_differences_of_environment_are_named_with_who_had_them(outputs: Path) -
     }
     change(outputs, "main/perfect/*/*", environment(one))
     change(outputs, "main/reader-1024/*/*", environment(two))
-    change(outputs, "main/reader-1024/vt/1024", environment({**two, "packages": {"vllm": "0.31.0"}}, two))
+    change(
+        outputs,
+        "main/reader-1024/vt/1024",
+        environment({**two, "packages": {"vllm": "0.31.0"}}, two),
+    )
     check_same(cells(outputs))
     small = "reader (1K window)"
     assert footnotes(cells(outputs)) == [
-        f"Environments differ: gpu NVIDIA H100 (perfect reader), NVIDIA A100 ({small}); tensor_parallel_size 1 (perfect "
-        f"reader), 2 ({small}); commit abc1234 (perfect reader), def5678-dirty ({small}); vllm 0.31.0 (perfect reader, "
+        f"Environments differ: gpu NVIDIA H100 (perfect reader), NVIDIA A100 ({small}); "
+        "tensor_parallel_size 1 (perfect "
+        f"reader), 2 ({small}); commit abc1234 (perfect reader), def5678-dirty ({small}); vllm "
+        "0.31.0 (perfect reader, "
         f"{small}), 0.32.0 ({small})."
     ]
 
@@ -274,11 +311,15 @@ def test_differences_of_environment_are_named_with_who_had_them(outputs: Path) -
 def test_one_model_needs_no_name_and_a_lost_gpu_is_told(outputs: Path) -> None:
     change(outputs, "other/*/vt/*", environment({"gpu": "NVIDIA H100", "device": "cuda:1"}))
     change(outputs, "other/*/niah_single_2/*", environment({"device": "cuda:0"}, {"device": "cpu"}))
-    assert footnotes(cells(outputs, "other")) == ["Environments differ: gpu none, NVIDIA H100; device cuda, cpu."]
+    assert footnotes(cells(outputs, "other")) == [
+        "Environments differ: gpu none, NVIDIA H100; device cuda, cpu."
+    ]
 
 
 def test_what_a_model_never_has_is_no_difference(outputs: Path) -> None:
-    change(outputs, "main/perfect/*/*", environment({"gpu": "NVIDIA H100", "tensor_parallel_size": 2}))
+    change(
+        outputs, "main/perfect/*/*", environment({"gpu": "NVIDIA H100", "tensor_parallel_size": 2})
+    )
     assert footnotes(cells(outputs)) == []
 
 
@@ -288,9 +329,13 @@ def test_many_models_and_values_are_counted(outputs: Path) -> None:
         shutil.copytree(main / "perfect", main / f"copy-{number}")
         change(outputs, f"main/copy-{number}/*/*", result("model.name", f"copy-{number}"))
         change(
-            outputs, f"main/copy-{number}/*/*", environment({"python": f"3.{number}", "gpu": "A" if number else "B"})
+            outputs,
+            f"main/copy-{number}/*/*",
+            environment({"python": f"3.{number}", "gpu": "A" if number else "B"}),
         )
-    assert footnotes(cells(outputs)) == ["Environments differ: gpu B (copy-0), A (4 models); 6 values of python."]
+    assert footnotes(cells(outputs)) == [
+        "Environments differ: gpu B (copy-0), A (4 models); 6 values of python."
+    ]
 
 
 def test_models_have_the_names_of_the_table(outputs: Path) -> None:
@@ -300,21 +345,29 @@ def test_models_have_the_names_of_the_table(outputs: Path) -> None:
     assert line.endswith(" (perfect [main], reader (1K window)), 9 (perfect [other]).")
 
 
-# --- where tables are made --------------------------------------------------------------------------------------------
+# --- where tables are made ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("format", ["table", "markdown", "latex", "csv"])
-def test_report_refuses_to_mix_and_footnotes_the_rest(outputs: Path, rulerkit: Caller, format: str) -> None:
+def test_report_refuses_to_mix_and_footnotes_the_rest(
+    outputs: Path, rulerkit: Caller, format: str
+) -> None:
     change(outputs, "main/perfect/*/*", environment({"python": "3.99_x"}))
     ended = rulerkit("report", outputs / "predictions/main", "--format", format)
     assert ended.status == 0
-    told = {"table": "\nEnvironments differ: python ", "markdown": "\n- Environments differ: python "}
+    told = {
+        "table": "\nEnvironments differ: python ",
+        "markdown": "\n- Environments differ: python ",
+    }
     assert ended.out.count(told.get(format, "\nEnvironments differ: python ")) == (format != "csv")
     assert (r"3.99\_x" in ended.out) == (format == "latex")
     change(outputs, "main/perfect/*/*", result("seed", 43))
     ended = rulerkit("report", outputs / "predictions/main", "--format", format)
     assert (ended.status, ended.out, len(ended.lines)) == (2, "", 1)
-    assert "perfect niah_single_2 1024 was made with seed 43, reader-1024 niah_single_2 1024 with 42" in ended.err
+    assert (
+        "perfect niah_single_2 1024 was made with seed 43, reader-1024 niah_single_2 1024 with 42"
+        in ended.err
+    )
     assert rulerkit("report", outputs / "predictions/main/perfect", "--format", format).status == 0
 
 
@@ -345,9 +398,17 @@ def test_score_holds_each_model_to_itself(outputs: Path, rulerkit: Caller) -> No
     assert "perfect vt 1024 with 44" in ended.err
 
 
-def test_the_leaderboard_of_a_batch_does_the_same(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_leaderboard_of_a_batch_does_the_same(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked = study(
-        {"models": list(MODELS), "tasks": list(TASKS), "lengths": list(LENGTHS), "outputs": str(outputs), "run": "main"}
+        {
+            "models": list(MODELS),
+            "tasks": list(TASKS),
+            "lengths": list(LENGTHS),
+            "outputs": str(outputs),
+            "run": "main",
+        }
     )
     change(outputs, "main/perfect/*/*", environment({"python": "3.99"}))
     _print_leaderboard(asked)
@@ -363,11 +424,16 @@ def test_the_leaderboard_of_a_batch_does_the_same(outputs: Path, capsys: pytest.
 
 
 def test_the_tables_of_the_paper_do_the_same(outputs: Path) -> None:
-    asked = study({"models": None, "model": None, "outputs": str(outputs), "run": "main"}, notebook="leaderboard")
+    asked = study(
+        {"models": None, "model": None, "outputs": str(outputs), "run": "main"},
+        notebook="leaderboard",
+    )
     change(outputs, "main/perfect/*/*", environment({"python": "3.99"}))
     found = boards(everything(asked), lengths=LENGTHS)
     notes = {
-        board.number: [note for note in board.notes if note.startswith("Environments differ: python ")]
+        board.number: [
+            note for note in board.notes if note.startswith("Environments differ: python ")
+        ]
         for board in found
     }
     assert len(notes["3"]) == len(notes["14"]) == 1

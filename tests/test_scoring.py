@@ -64,7 +64,10 @@ def row(pred, outputs, index=0, reason="stop"):
     [
         ("  12345 \n", "12345"),
         ("a\x00b\tc\x1fd", "a\nb\nc\nd"),
-        ("\x00 12345 \x07", "12345"),  # what is left at the ends after control characters went is stripped too
+        (
+            "\x00 12345 \x07",
+            "12345",
+        ),  # what is left at the ends after control characters went is stripped too
         ("\x7f\x9f", "\x7f\x9f"),  # only \x00 to \x1f are control characters here
         ("", ""),
         (" \n\t\x00", ""),
@@ -162,7 +165,11 @@ def test_squad_scores(pred, references, f1, exact):
 
 
 def test_score_gives_a_row_per_example():
-    rows = [row("AB, CD", ["ab", "cd"]), row("", ["ab", "cd"], 1, "refused"), row("AB, X", ["ab", "cd"], 2, "length")]
+    rows = [
+        row("AB, CD", ["ab", "cd"]),
+        row("", ["ab", "cd"], 1, "refused"),
+        row("AB, X", ["ab", "cd"], 2, "length"),
+    ]
     found = score([cell(rows, num_examples=5)])
     assert list(found.columns) == COLUMNS
     assert found["score"].tolist() == [1.0, 0.0, 0.5]
@@ -172,7 +179,14 @@ def test_score_gives_a_row_per_example():
     assert found["refused"].tolist() == [False, True, False]
     assert found["cut_off"].tolist() == [False, False, True]
     first = found.iloc[0].to_dict()
-    told = {"run": "main", "model": "m", "label": "M", "aligned": "base", "claimed_length": 8192, "task": "vt"}
+    told = {
+        "run": "main",
+        "model": "m",
+        "label": "M",
+        "aligned": "base",
+        "claimed_length": 8192,
+        "task": "vt",
+    }
     told |= {
         "category": "vt",
         "length": 4096,
@@ -204,7 +218,9 @@ def test_score_of_nothing_has_the_columns():
     assert list(score([cell([])]).columns) == COLUMNS
 
 
-@pytest.mark.parametrize(("pred", "outputs", "word"), [(None, ["a"], "prediction"), ("a", [], "references")])
+@pytest.mark.parametrize(
+    ("pred", "outputs", "word"), [(None, ["a"], "prediction"), ("a", [], "references")]
+)
 def test_what_was_not_answered_is_never_a_zero(pred, outputs, word):
     with pytest.raises(UserError, match=f"example 7 has no {word}"):
         score([cell([row(pred, outputs, 7)])])
@@ -217,8 +233,14 @@ def test_a_cell_counts_once():
 
 def test_task_names():
     assert [task_name(name) for name in THIRTEEN] == list(THIRTEEN)
-    assert [category(name) for name in THIRTEEN] == ["niah"] * 8 + ["vt"] + ["aggregation"] * 2 + ["qa"] * 2
-    assert [task_name(n) for n in ("ruler_vt", "ruler_qa_squad", "ruler_qa_hotpot")] == ["vt", "qa_1", "qa_2"]
+    assert [category(name) for name in THIRTEEN] == ["niah"] * 8 + ["vt"] + ["aggregation"] * 2 + [
+        "qa"
+    ] * 2
+    assert [task_name(n) for n in ("ruler_vt", "ruler_qa_squad", "ruler_qa_hotpot")] == [
+        "vt",
+        "qa_1",
+        "qa_2",
+    ]
     assert category("vt-num_hops=8") == "vt"
     for wrong in ("gsm8k", "vtt", "quality", ""):
         with pytest.raises(UserError, match="unknown task"):
@@ -238,11 +260,22 @@ def upstream_row(index, pred, outputs):
 
 def test_upstream_tree(tmp_path):
     for length, preds in ((4096, ["1", "2", "x"]), (8192, ["1", "x", "x"])):
-        rows = [upstream_row(0, pred, [ref]) for pred, ref in zip(preds, "123", strict=True)]  # `index` repeated
+        rows = [
+            upstream_row(0, pred, [ref]) for pred, ref in zip(preds, "123", strict=True)
+        ]  # `index` repeated
         write(tmp_path / f"my-model/synthetic/{length}/pred/niah_single_1.jsonl", rows)
-        write(tmp_path / f"my-model/synthetic/{length}/data/niah_single_1/validation.jsonl", [{"input": "?"}])
-    write(tmp_path / "my-model/synthetic/4096/pred/qa_1-0.jsonl", [upstream_row(0, "in Rome", ["rome", "Roma"])])
-    write(tmp_path / "my-model/synthetic/4096/pred/qa_1-1.jsonl", [upstream_row(0, "in Oslo", ["rome", "Roma"])])
+        write(
+            tmp_path / f"my-model/synthetic/{length}/data/niah_single_1/validation.jsonl",
+            [{"input": "?"}],
+        )
+    write(
+        tmp_path / "my-model/synthetic/4096/pred/qa_1-0.jsonl",
+        [upstream_row(0, "in Rome", ["rome", "Roma"])],
+    )
+    write(
+        tmp_path / "my-model/synthetic/4096/pred/qa_1-1.jsonl",
+        [upstream_row(0, "in Oslo", ["rome", "Roma"])],
+    )
     found = score(read_predictions(tmp_path))
     means = found.groupby(["model", "task", "length"])["score"].agg(["mean", "size"])
     assert means.to_dict("index") == {
@@ -251,19 +284,31 @@ def test_upstream_tree(tmp_path):
         ("my-model", "qa_1", 4096): {"mean": 0.5, "size": 2},
     }
     assert (found.groupby(["task", "length"])["wanted"].first() == [3, 3, 2]).all()
-    assert found.groupby(["task", "length"])["index"].apply(list).tolist() == [[0, 1, 2], [0, 1, 2], [0, 1]]
+    assert found.groupby(["task", "length"])["index"].apply(list).tolist() == [
+        [0, 1, 2],
+        [0, 1, 2],
+        [0, 1],
+    ]
     one = score(read_predictions(tmp_path / "my-model/synthetic/8192/pred"))
     assert one["score"].tolist() == [1.0, 0.0, 0.0]
 
 
 def test_our_own_files(tmp_path):
-    rows = [{**row(pred, ["ab"], i), "length": 4030, "task": "vt", "depths": []} for i, pred in enumerate(["AB", "no"])]
+    rows = [
+        {**row(pred, ["ab"], i), "length": 4030, "task": "vt", "depths": []}
+        for i, pred in enumerate(["AB", "no"])
+    ]
     file = write(tmp_path / "main/m/vt/4096.jsonl", rows)
-    file.with_suffix(".json").write_text(json.dumps({"format": 1, **cell([], num_examples=3).record}))
+    file.with_suffix(".json").write_text(
+        json.dumps({"format": 1, **cell([], num_examples=3).record})
+    )
     write(tmp_path / "other/synthetic/8192/pred/vt.jsonl", [upstream_row(0, "ab", ["AB"])])
     for place in (file, tmp_path / "main"):
         found = score(read_predictions(place))
-        assert found[["run", "model", "score", "wanted"]].values.tolist() == [["main", "m", 1, 3], ["main", "m", 0, 3]]
+        assert found[["run", "model", "score", "wanted"]].values.tolist() == [
+            ["main", "m", 1, 3],
+            ["main", "m", 0, 3],
+        ]
     both = score(read_predictions(tmp_path))
     assert both.groupby("model")["score"].apply(list).to_dict() == {"m": [1.0, 0.0], "other": [1.0]}
 
@@ -271,10 +316,29 @@ def test_our_own_files(tmp_path):
 def test_harness_samples(tmp_path):
     rows = []
     for i, (length, pred) in enumerate([(4096, "ABCDE"), (4096, "none"), (8192, "abcde FGHIJ")]):
-        doc = {"index": i, "input": "...", "outputs": ["ABCDE", "FGHIJ"], "length": 4001, "max_length": length}
-        sample = {"doc_id": i, "doc": doc, "target": "['ABCDE']", "arguments": [["...", {"until": []}]]}
+        doc = {
+            "index": i,
+            "input": "...",
+            "outputs": ["ABCDE", "FGHIJ"],
+            "length": 4001,
+            "max_length": length,
+        }
+        sample = {
+            "doc_id": i,
+            "doc": doc,
+            "target": "['ABCDE']",
+            "arguments": [["...", {"until": []}]],
+        }
         for kind in ("none", "strict"):
-            rows.append({**sample, "resps": [[pred]], "filtered_resps": [pred], "filter": kind, "4096": -1.0})
+            rows.append(
+                {
+                    **sample,
+                    "resps": [[pred]],
+                    "filtered_resps": [pred],
+                    "filter": kind,
+                    "4096": -1.0,
+                }
+            )
     write(tmp_path / "org__model/samples_ruler_vt_2025-03-01T10-11-12.345678.jsonl", rows)
     found = score(read_predictions(tmp_path))
     assert found["length"].tolist() == [4096, 4096, 8192]
@@ -286,7 +350,11 @@ def test_harness_samples(tmp_path):
 def test_task_and_length_can_be_told(tmp_path):
     file = write(tmp_path / "answers.jsonl", [upstream_row(0, "12", ["12"])])
     found = score(read_predictions(file, task="cwe", length=16384))
-    assert (found["task"].item(), found["length"].item(), found["score"].item()) == ("cwe", 16384, 1.0)
+    assert (found["task"].item(), found["length"].item(), found["score"].item()) == (
+        "cwe",
+        16384,
+        1.0,
+    )
 
 
 def test_lines_end_with_newlines_only(tmp_path):

@@ -1,4 +1,5 @@
-"""Servers that the kit starts: asked, killed, slow, never healthy, shared between processes, and never left behind."""
+"""Servers that the kit starts: asked, killed, slow, never healthy, shared between processes, and
+never left behind."""
 
 import json
 import os
@@ -50,7 +51,8 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 def spec(folder: Path, *options: str, **more: Any) -> dict[str, Any]:
-    """A model behind a server that is to be started; its processes have the folder's name in their command line."""
+    """A model behind a server that is to be started; its processes have the folder's name in their
+    command line."""
     server = f"cd {ROOT} && exec {shlex.quote(sys.executable)} -m tests.text_server --journal {folder}/journal "
     command = f"{server} --port {{port}} --key {{key}} {' '.join(options)}"
     return {"name": "served", "path": "any", "serve": command, "tokenizer": "builtin", **more}
@@ -62,14 +64,20 @@ def journal(folder: Path) -> list[dict[str, Any]]:
 
 def examples(model: Any, count: int, name: str = "vt") -> Any:
     length = 1024 if name.startswith("niah") or name == "vt" else 2048
-    return generate(task(name).with_corpora("builtin"), length, count, prompt_format=model.prompt_format)
+    return generate(
+        task(name).with_corpora("builtin"), length, count, prompt_format=model.prompt_format
+    )
 
 
 def test_all_tasks_are_answered_by_a_server_that_takes_text_only(tmp_path: Path) -> None:
-    study = rk.study(model=spec(tmp_path), lengths=[2048], num_examples=2, outputs=str(tmp_path / "outputs"))
+    study = rk.study(
+        model=spec(tmp_path), lengths=[2048], num_examples=2, outputs=str(tmp_path / "outputs")
+    )
     cells = rk.evaluate(study, progress=False)
     assert [cell.task for cell in cells] == list(THIRTEEN)
-    assert all(string_match_all(row["pred"], row["outputs"]) == 1 for cell in cells for row in cell.rows)
+    assert all(
+        string_match_all(row["pred"], row["outputs"]) == 1 for cell in cells for row in cell.rows
+    )
     assert cells[0].record["result"]["model"]["prompt_path"] == "text"
     assert len({entry["pid"] for entry in journal(tmp_path)}) == 1
     assert len(journal(tmp_path)) == 26
@@ -94,7 +102,9 @@ def test_two_replicas_answer_about_half_each_and_none_twice(tmp_path: Path) -> N
     assert Counter(entry["pid"] for entry in journal(tmp_path)).total() == 40
 
 
-def test_a_replica_that_dies_hands_its_work_to_the_others(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_replica_that_dies_hands_its_work_to_the_others(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     model = load_model(spec(tmp_path, "--pace 0.05", replicas=2, concurrency=4))
     assert isinstance(model, ServerEngine)
     answers: dict[int, str] = {}
@@ -113,7 +123,9 @@ def test_a_replica_that_dies_hands_its_work_to_the_others(tmp_path: Path, capfd:
     assert "the other servers take over its work" in said
 
 
-def test_an_answer_that_is_given_up_half_way_leaves_the_server_ready_for_the_next(tmp_path: Path) -> None:
+def test_an_answer_that_is_given_up_half_way_leaves_the_server_ready_for_the_next(
+    tmp_path: Path,
+) -> None:
     model = load_model(spec(tmp_path, "--pace 0.05", concurrency=2))
     asked = examples(model, 20)
     for _ in range(3):
@@ -157,10 +169,20 @@ def test_a_server_that_never_gets_healthy_is_one_line_and_ended(tmp_path: Path) 
 
 
 def test_a_command_that_does_not_run_is_one_line(tmp_path: Path) -> None:
-    wrong = {"name": "wrong", "path": "x", "tokenizer": "builtin", "serve": "no-such-command --port {port}"}
-    with pytest.raises(UserError, match=r"its server did not start \(exit status 127\): .*no-such-command: not found"):
+    wrong = {
+        "name": "wrong",
+        "path": "x",
+        "tokenizer": "builtin",
+        "serve": "no-such-command --port {port}",
+    }
+    with pytest.raises(
+        UserError,
+        match=r"its server did not start \(exit status 127\): .*no-such-command: not found",
+    ):
         _ = load_model(wrong).prompt_format
-    with pytest.raises(UserError, match=r"it takes a command that starts the server and names its \{port\}"):
+    with pytest.raises(
+        UserError, match=r"it takes a command that starts the server and names its \{port\}"
+    ):
         load_model(wrong | {"serve": "vllm serve x"})
     with pytest.raises(UserError, match="leave `base_url` out"):
         load_model(wrong | {"base_url": "http://localhost:1/v1"})
@@ -185,7 +207,9 @@ def evaluating(folder: Path, model: dict[str, Any], count: int) -> "subprocess.P
     """A process that evaluates a model."""
     (folder / "model.yaml").write_text(json.dumps(model))
     call = [sys.executable, "-c", EVALUATE, f"{folder}/model.yaml", str(count), f"{folder}/outputs"]
-    return subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    return subprocess.Popen(
+        call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
 
 
 def wait_for_rows(outputs: Path, count: int) -> None:
@@ -214,7 +238,9 @@ def test_a_served_model_is_found_and_used_by_every_process(tmp_path: Path) -> No
     model = spec(tmp_path)
     (tmp_path / "served.yaml").write_text(json.dumps({"model": model}))
     call = [*PROGRAM, "serve", str(tmp_path / "served.yaml")]
-    serving = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    serving = subprocess.Popen(
+        call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
     try:
         assert serving.stdout
         assert serving.stdout.readline().startswith("served answers at http://127.0.0.1:")
@@ -222,7 +248,10 @@ def test_a_served_model_is_found_and_used_by_every_process(tmp_path: Path) -> No
         for count in (2, 4):
             out, err = evaluating(tmp_path, model, count).communicate(timeout=60)
             assert (out.strip(), "asks the server that runs at" in err) == (str(count), True)
-        other = {**model, "serve": model["serve"] + " --pace 0"}  # another command is another server
+        other = {
+            **model,
+            "serve": model["serve"] + " --pace 0",
+        }  # another command is another server
         out, err = evaluating(tmp_path, other, 5).communicate(timeout=60)
         assert "asks the server" not in err
         pids = [entry["pid"] for entry in journal(tmp_path)]
@@ -268,7 +297,9 @@ def test_a_served_model_that_goes_away_is_said_and_then_started_anew(tmp_path: P
     next(answers)
     serving.kill()
     serving.wait()
-    with pytest.raises(UserError, match=r"model served: its server at http://127\.0\.0\.1:\d+/v1 does not answer"):
+    with pytest.raises(
+        UserError, match=r"model served: its server at http://127\.0\.0\.1:\d+/v1 does not answer"
+    ):
         list(answers)
     assert len(list(model.answer(asked))) == 20
 
@@ -307,7 +338,9 @@ def test_a_server_that_a_notebook_started_ends_with_its_kernel(tmp_path: Path) -
     try:
         kernel.start_channels()
         kernel.wait_for_ready(timeout=60)
-        code = KERNEL.format(root=str(ROOT), model=json.dumps(spec(tmp_path)), outputs=str(tmp_path / "outputs"))
+        code = KERNEL.format(
+            root=str(ROOT), model=json.dumps(spec(tmp_path)), outputs=str(tmp_path / "outputs")
+        )
         reply = kernel.execute_interactive(code, timeout=60, output_hook=lambda message: None)
         assert reply["content"]["status"] == "ok"
         assert processes("text_server --journal " + str(tmp_path))
@@ -318,12 +351,18 @@ def test_a_server_that_a_notebook_started_ends_with_its_kernel(tmp_path: Path) -
         manager.shutdown_kernel(now=True)
 
 
-def test_gpus_are_shared_out_among_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "llama", "max_position_embeddings": 4096}')
+def test_gpus_are_shared_out_among_replicas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "llama", "max_position_embeddings": 4096}'
+    )
 
     def groups(visible: str, **more: Any) -> list[list[str]]:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        model: Any = load_model({"engine": "vllm", "path": str(tmp_path), "name": "m", "dtype": "float32", **more})
+        model: Any = load_model(
+            {"engine": "vllm", "path": str(tmp_path), "name": "m", "dtype": "float32", **more}
+        )
         found: list[list[str]] = model._gpu_groups()
         return found
 
@@ -347,7 +386,10 @@ def test_a_batch_gives_free_gpus_to_replicas_and_none_to_a_model_that_is_served(
     make_project(project)
     monkeypatch.setenv("RULERKIT_HOME", str(project))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    models = [spec(tmp_path, f"--pace 0.1 --journal {tmp_path}/{name}", gpus=1) | {"name": name} for name in "ab"]
+    models = [
+        spec(tmp_path, f"--pace 0.1 --journal {tmp_path}/{name}", gpus=1) | {"name": name}
+        for name in "ab"
+    ]
 
     def batch(run: str) -> dict[str, set[str | None]]:
         """The GPUs that the servers of each model had."""
@@ -355,13 +397,24 @@ def test_a_batch_gives_free_gpus_to_replicas_and_none_to_a_model_that_is_served(
             (tmp_path / name).unlink(missing_ok=True)
         small = {"tasks": ["vt"], "lengths": [1024], "num_examples": 12, "run": run}
         file = project / "params/batches/served.yaml"
-        file.write_text(json.dumps({"models": models, "notebooks": ["10_small"], "parameters": small}))
+        file.write_text(
+            json.dumps({"models": models, "notebooks": ["10_small"], "parameters": small})
+        )
         done = subprocess.run(
-            [*PROGRAM, "batch", str(file), "--gpus", "0-3"], capture_output=True, text=True, cwd=project, timeout=120
+            [*PROGRAM, "batch", str(file), "--gpus", "0-3"],
+            capture_output=True,
+            text=True,
+            cwd=project,
+            timeout=120,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        rows = {name: [json.loads(line) for line in (tmp_path / name).read_text().splitlines()] for name in "ab"}
-        assert all(len({row["prompt"] for row in each}) == len(each) == 12 for each in rows.values())
+        rows = {
+            name: [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+            for name in "ab"
+        }
+        assert all(
+            len({row["prompt"] for row in each}) == len(each) == 12 for each in rows.values()
+        )
         return {name: {row["gpus"] for row in each} for name, each in rows.items()}
 
     first = batch("one")
@@ -381,13 +434,20 @@ def test_a_batch_gives_free_gpus_to_replicas_and_none_to_a_model_that_is_served(
         serving.wait(30)
 
 
-def test_a_server_hides_behind_its_key_and_ignores_proxies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_hides_behind_its_key_and_ignores_proxies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     model: Any = load_model(spec(tmp_path))
     assert len(list(model.answer(examples(model, 1)))) == 1
     stranger = load_model(
-        {"path": "any", "base_url": model.replicas[0].address.url, "tokenizer": "builtin", "prompt_path": "text"}
+        {
+            "path": "any",
+            "base_url": model.replicas[0].address.url,
+            "tokenizer": "builtin",
+            "prompt_path": "text",
+        }
     )
     with pytest.raises(UserError, match="HTTP 401"):
         list(stranger.answer(examples(stranger, 1)))
@@ -396,9 +456,11 @@ def test_a_server_hides_behind_its_key_and_ignores_proxies(tmp_path: Path, monke
 
 def test_the_end_of_a_log_is_said_by_its_cause() -> None:
     log = (
-        "(EngineCore pid=7) ERROR 11-20 12:25:11 [core.py:1] ValueError: 16.0 GiB KV cache is needed. Try increasing x\n"
+        "(EngineCore pid=7) ERROR 11-20 12:25:11 [core.py:1] ValueError: 16.0 GiB KV cache is "
+        "needed. Try increasing x\n"
         "Traceback (most recent call last):\n"
-        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n"
+        "RuntimeError: Engine core initialization failed. See root cause above. Failed core "
+        "proc(s): {}\n"
     )
     assert last_error(log) == "ValueError: 16.0 GiB KV cache is needed"
     assert last_error("[rank0]: OSError: no weights\n") == "OSError: no weights"
@@ -416,13 +478,19 @@ def test_a_server_is_healthy_by_health_or_by_its_list_of_models() -> None:
         ({"/health": 0, "/v1/models": 0}, False),
     ):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Address, "get", lambda self, path, timeout=2.0, pages=pages: (pages.get(path, 0), ""))
+            patch.setattr(
+                Address,
+                "get",
+                lambda self, path, timeout=2.0, pages=pages: (pages.get(path, 0), ""),
+            )
             assert address.healthy() == healthy
 
 
 def test_a_server_that_ignores_the_end_is_killed(tmp_path: Path) -> None:
     stubborn = f"trap '' TERM; echo deaf; : {tmp_path}; while true; do sleep 0.2; done"
-    process = ServerProcess("stubborn", lambda address: ["/bin/bash", "-c", stubborn], {}, timeout=2)
+    process = ServerProcess(
+        "stubborn", lambda address: ["/bin/bash", "-c", stubborn], {}, timeout=2
+    )
     time.sleep(3)
     with pytest.raises(UserError, match="it said last: deaf"):
         process.poll()

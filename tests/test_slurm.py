@@ -1,6 +1,8 @@
-"""A night on a real Slurm: jobs cancelled, pre-empted, timed out, a node lost, a wrong parameter; all that can be done is.
+"""A night on a real Slurm: jobs cancelled, pre-empted, timed out, a node lost, a wrong parameter;
+all that can be done is.
 
-Needs the scripts that bring up a Slurm on one machine, in the folder that SLURM_TOOLS names or in ../shared/tools.
+Needs the scripts that bring up a Slurm on one machine, in the folder that SLURM_TOOLS names or in
+../shared/tools.
 """
 
 import os
@@ -13,7 +15,17 @@ from pathlib import Path
 import pytest
 
 from tests.projects import notebook
-from tests.slurm_cluster import ASKS, BATCH, PARAMETERS, UP, Project, asked_in_vain, clashes, held, slurm
+from tests.slurm_cluster import (
+    ASKS,
+    BATCH,
+    PARAMETERS,
+    UP,
+    Project,
+    asked_in_vain,
+    clashes,
+    held,
+    slurm,
+)
 
 if not UP.exists():
     pytest.skip(f"no {UP}: SLURM_TOOLS names the folder with slurm-up.sh", allow_module_level=True)
@@ -35,20 +47,40 @@ def cluster() -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def make(cluster: dict[str, str], tmp_path: Path) -> Iterator[Make]:
-    """Makes projects on the cluster, in folders whose names hold what shells and Slurm read otherwise."""
+    """Makes projects on the cluster, in folders whose names hold what shells and Slurm read
+    otherwise."""
     yield lambda name: Project(tmp_path / f"{name} it's 100%j", cluster)
     subprocess.run(["scancel", "--me"], env=cluster, timeout=60, check=True)
 
 
 def test_a_night_with_every_accident(make: Make) -> None:
     night = make("night")
-    models = [held("preempted", 4), held("cancelled", 1), held("downed", 3), held("timed", 0, hours=1 / 60)]
-    wrong = {"notebook": "52_third", "models": [{"base": "perfect", "name": "wrong"}], "parameters": {"lengths": [64]}}
-    site = CPU | {"launcher": "env LAUNCHED=$WORD", "setup": ["WORD='by us'", "export WORD=${WORD% us}"]}
+    models = [
+        held("preempted", 4),
+        held("cancelled", 1),
+        held("downed", 3),
+        held("timed", 0, hours=1 / 60),
+    ]
+    wrong = {
+        "notebook": "52_third",
+        "models": [{"base": "perfect", "name": "wrong"}],
+        "parameters": {"lengths": [64]},
+    }
+    site = CPU | {
+        "launcher": "env LAUNCHED=$WORD",
+        "setup": ["WORD='by us'", "export WORD=${WORD% us}"],
+    }
     night.plan(models, THREE, site, together=["50_first"])
     night.add(wrong)
     # notebooks and models without GPUs run on a node of their own choice, which no urgent job takes
-    night.call("scontrol", "create", "partitionname=cpu", "nodes=node1", "prioritytier=10", "preemptmode=off")
+    night.call(
+        "scontrol",
+        "create",
+        "partitionname=cpu",
+        "nodes=node1",
+        "prioritytier=10",
+        "preemptmode=off",
+    )
 
     assert night.status()["timed predictions"] == "missing"
     assert night.submit()["submitted"] == 6  # five models, one notebook over all of them
@@ -59,42 +91,82 @@ def test_a_night_with_every_accident(make: Make) -> None:
     assert (again["in queue"], again["submitted"], again["submitted wrong"]) == (5, 1, 1)
 
     queue = night.queue()
-    assert {name: len(queue[name].gpus) for name in names} == {"preempted": 4, "cancelled": 1, "downed": 3, "timed": 0}
+    assert {name: len(queue[name].gpus) for name in names} == {
+        "preempted": 4,
+        "cancelled": 1,
+        "downed": 3,
+        "timed": 0,
+    }
     for row in night.journal():
         assert set((row.gpus or "").split(",")) - {""} == queue[row.model].gpus
-        assert (row.job, row.node, row.launched) == (queue[row.model].number, queue[row.model].node, "by")
-    assert (queue["preempted"].node, queue["timed"].node, queue["downed"].node) == ("node1", "node1", "node2")
-    for seen in (night.status(), night.status(PATH="/nowhere")):  # with Slurm's word, and from the files alone
+        assert (row.job, row.node, row.launched) == (
+            queue[row.model].number,
+            queue[row.model].node,
+            "by",
+        )
+    assert (queue["preempted"].node, queue["timed"].node, queue["downed"].node) == (
+        "node1",
+        "node1",
+        "node2",
+    )
+    for seen in (
+        night.status(),
+        night.status(PATH="/nowhere"),
+    ):  # with Slurm's word, and from the files alone
         # the minute of `timed` may be over at any moment on a slow machine
         assert [seen[f"{name} predictions"] for name in names if name != "timed"] == ["running"] * 3
         assert seen["preempted 51_second"] == "waiting"
 
     night.call("scancel", queue["cancelled"].number)
-    urgent = ["sbatch", "--partition=urgent", "--nodelist=node1", "--gres=gpu:4", "--output=/dev/null"]
+    urgent = [
+        "sbatch",
+        "--partition=urgent",
+        "--nodelist=node1",
+        "--gres=gpu:4",
+        "--output=/dev/null",
+    ]
     night.call(*urgent, "--wrap", "sleep 2")
     night.call("scontrol", "update", "nodename=node2", "state=down", "reason=test")
     night.wait("downed is back in the queue", lambda: night.queue()["downed"].restarts == 1)
     assert night.status()["downed predictions"] == "queued"
-    night.call("scontrol", "update", "nodename=node2", "state=resume", check=False)  # it may be back by itself
-    night.wait("all run again", lambda: all(night.holds(name, life=2) for name in ("preempted", "downed", "timed")))
+    night.call(
+        "scontrol", "update", "nodename=node2", "state=resume", check=False
+    )  # it may be back by itself
+    night.wait(
+        "all run again",
+        lambda: all(night.holds(name, life=2) for name in ("preempted", "downed", "timed")),
+    )
     night.go()
     night.wait("all have ended", lambda: not night.queue())
     assert "NODE FAILURE" in night.out("downed")
 
     seen = night.status()
-    done = [f"{name} {step}" for name in ("preempted", "downed", "timed") for step in ("predictions", *THREE)]
+    done = [
+        f"{name} {step}"
+        for name in ("preempted", "downed", "timed")
+        for step in ("predictions", *THREE)
+    ]
     assert {title for title, state in seen.items() if state == "done"} == set(done)
     assert (seen["cancelled predictions"], seen["wrong predictions"]) == ("interrupted", "failed")
     assert seen["all 50_first"] == "incomplete"
-    assert "incomplete all 50_first: 1 of 4 cells are incomplete, the first is cancelled vt" in night.out(
-        "all", "night-50_first.job"
+    assert (
+        "incomplete all 50_first: 1 of 4 cells are incomplete, the first is cancelled vt"
+        in night.out("all", "night-50_first.job")
     )
 
     last = night.submit()
-    assert [last[f"submitted {name}"] for name in ("cancelled", "wrong", "50_first", "downed")] == [1, 1, 1, 0]
+    assert [last[f"submitted {name}"] for name in ("cancelled", "wrong", "50_first", "downed")] == [
+        1,
+        1,
+        1,
+        0,
+    ]
     night.wait("all have ended", lambda: not night.queue())
     seen = night.status()
-    assert {title for title, state in seen.items() if state != "done"} == {"wrong predictions", "wrong 52_third"}
+    assert {title for title, state in seen.items() if state != "done"} == {
+        "wrong predictions",
+        "wrong 52_third",
+    }
     assert Counter(seen.values()) == {"done": 17, "failed": 1, "missing": 1}
     said = [line for line in night.out("wrong").splitlines() if "FAILED" in line]
     assert len(said) == 3  # one of each job
@@ -105,11 +177,15 @@ def test_a_night_with_every_accident(make: Make) -> None:
     for name in names:
         assert night.indices(name) == {task: [*range(8)] for task in ("vt", "niah_single_1", "fwe")}
         lives = night.lives(name)
-        assert len(lives) == 2 or (name == "timed" and len(lives) > 2)  # whose time is over again on a slow machine
+        assert len(lives) == 2 or (
+            name == "timed" and len(lives) > 2
+        )  # whose time is over again on a slow machine
         assert asked_in_vain(lives) == []  # nor anything of a cell that was complete
         asked = Counter(prompt for rows in lives for row in rows for prompt in row.asked)
         assert len(asked) == 3 * 8
-        assert 0 < asked.total() - 3 * 8 <= BATCH * (len(lives) - 1)  # each kill with one call under way
+        assert (
+            0 < asked.total() - 3 * 8 <= BATCH * (len(lives) - 1)
+        )  # each kill with one call under way
         assert all((night.folder / f"{name}/{notebook}.ipynb").exists() for notebook in THREE)
     assert clashes(night.journal()) == []
 
@@ -119,13 +195,26 @@ def test_jobs_that_get_nowhere_stop_and_those_that_may_not_go_back_come_again(ma
     names = ["never-requeued", "never-resubmitted", "resubmitted", "hanging"]
     wrapper = place.root / "bin/scontrol"
     wrapper.parent.mkdir()
-    wrapper.write_text('#!/bin/bash\n[[ $SLURM_JOB_NAME != *resubmitted* ]] || exit 1\nexec /usr/bin/scontrol "$@"\n')
+    wrapper.write_text(
+        '#!/bin/bash\n[[ $SLURM_JOB_NAME != *resubmitted* ]] || exit 1\nexec /usr/bin/scontrol "$@"\n'
+    )
     wrapper.chmod(0o755)
-    place.plan([held(name, 1) for name in names[:3]], ONE, {"setup": ['PATH="$RULERKIT_HOME/bin:$PATH"']}, examples=12)
+    place.plan(
+        [held(name, 1) for name in names[:3]],
+        ONE,
+        {"setup": ['PATH="$RULERKIT_HOME/bin:$PATH"']},
+        examples=12,
+    )
     hanging = place.root / "hanging"  # a line for each time that its notebook was executed
     hangs = f"import time\nprint(file=open({str(hanging)!r}, 'a'))\nwhile True: time.sleep(1)\n"
-    notebook(place.root / "notebooks/60_hangs.ipynb", PARAMETERS, ASKS.format(name="60_hangs", tasks='["vt"]') + hangs)
-    place.add({"notebook": "60_hangs", "models": [{"base": "perfect", "name": "hanging", "gpus": 1}]})
+    notebook(
+        place.root / "notebooks/60_hangs.ipynb",
+        PARAMETERS,
+        ASKS.format(name="60_hangs", tasks='["vt"]') + hangs,
+    )
+    place.add(
+        {"notebook": "60_hangs", "models": [{"base": "perfect", "name": "hanging", "gpus": 1}]}
+    )
     assert place.submit()["submitted"] == 4
 
     def at_it(name: str, life: int) -> bool:
@@ -143,7 +232,9 @@ def test_jobs_that_get_nowhere_stop_and_those_that_may_not_go_back_come_again(ma
         for name in nearly_over:
             place.wait(f"{name} is at it", lambda name=name, life=life: at_it(name, life))  # type: ignore[misc]
         jobs, new = place.queue(), [name for name in nearly_over if "resubmitted" in name]
-        place.call("scancel", "--batch", "--signal=USR1", *(jobs[name].number for name in nearly_over))
+        place.call(
+            "scancel", "--batch", "--signal=USR1", *(jobs[name].number for name in nearly_over)
+        )
         told = time.time()
         place.wait("new jobs wait", lambda new=new, told=told: begun_again(new, told))  # type: ignore[misc]
         if new:
@@ -156,7 +247,10 @@ def test_jobs_that_get_nowhere_stop_and_those_that_may_not_go_back_come_again(ma
     assert seen["hanging 60_hangs"] == "failed"
     for name in ("never-requeued", "never-resubmitted", "hanging"):
         (said,) = [line for line in place.out(name).splitlines() if "FAILED" in line]
-        assert f"no new answer in 2 restarts ({12 * (name == 'hanging')} answers, as before): stopped" in said
+        assert (
+            f"no new answer in 2 restarts ({12 * (name == 'hanging')} answers, as before): stopped"
+            in said
+        )
     assert [len(place.lives(name)) for name in names[:3]] == [2, 2, 2]
     assert hanging.read_text().count("\n") == 3  # the first time there were new answers
     assert place.indices("resubmitted") == {"vt": [*range(12)]}
@@ -169,7 +263,10 @@ def test_jobs_that_take_whole_nodes_share_the_models_out(make: Make) -> None:
     site = {"whole_nodes": 4, "hours": 0.2}
     place.plan(models, ONE, site, together=["50_first"])
     assert place.submit() == Counter(
-        {"submitted": 4, **dict.fromkeys(("submitted whole-node1", "submitted whole-node2", "submitted e"), 1)}
+        {
+            "submitted": 4,
+            **dict.fromkeys(("submitted whole-node1", "submitted whole-node2", "submitted e"), 1),
+        }
         | {"submitted 50_first": 1}
     )
     names = [model["name"] for model in models]
@@ -187,10 +284,16 @@ def test_jobs_that_take_whole_nodes_share_the_models_out(make: Make) -> None:
 
     job, _ = nodes["a"]
     place.call("scancel", job)
-    place.wait("one node is given back", lambda: job not in {each.number for each in place.queue().values()})
+    place.wait(
+        "one node is given back",
+        lambda: job not in {each.number for each in place.queue().values()},
+    )
     lost = [name for name in "abcd" if nodes[name][0] == job]
     again = place.submit()  # while the other one runs
-    assert (again["submitted"], again["in queue"]) == (1, 2)  # the new one, that of `e` and the comparison
+    assert (again["submitted"], again["in queue"]) == (
+        1,
+        2,
+    )  # the new one, that of `e` and the comparison
     place.go()
     place.wait("all have ended", lambda: not place.queue())
     assert set(place.status().values()) == {"done"}

@@ -25,7 +25,8 @@ def test_a_right_or_wrong_cell_has_wilsons_interval(right: int, wrong: int) -> N
 
 
 def test_two_tasks_have_newcombes_interval() -> None:
-    """Newcombe (1998), Statistics in Medicine 17, 873-890, Table II, method 10, (a): 56/70 against 48/80."""
+    """Newcombe (1998), Statistics in Medicine 17, 873-890, Table II, method 10, (a): 56/70 against
+    48/80."""
     a, b = array([1.0] * 56 + [0.0] * 14), array([1.0] * 48 + [0.0] * 32)
     found = weighted_sum([WeightedCell(1.0, "a", a), WeightedCell(-1.0, "b", b)])
     # the pseudo-examples of one side do not move it: each side has one cell
@@ -53,11 +54,15 @@ def test_pairs_make_a_difference_narrower_and_groups_make_it_wider() -> None:
     same = np.repeat((rng.random(40) < 0.5) * 1.0, 5)
     alone = weighted_sum([WeightedCell(1.0, "qa_1", same)])
     grouped = weighted_sum([WeightedCell(1.0, "qa_1", same, np.repeat(np.arange(40), 5))])
-    assert grouped.high - grouped.low == pytest.approx(math.sqrt(5) * (alone.high - alone.low), rel=0.1)
+    assert grouped.high - grouped.low == pytest.approx(
+        math.sqrt(5) * (alone.high - alone.low), rel=0.1
+    )
 
 
 def test_missing_examples_count_only_where_they_are() -> None:
-    whole = weighted_sum([WeightedCell(0.5, "vt", array([1, 0, 1, 1])), WeightedCell(0.5, "vt", array([1, 1, 0]))])
+    whole = weighted_sum(
+        [WeightedCell(0.5, "vt", array([1, 0, 1, 1])), WeightedCell(0.5, "vt", array([1, 1, 0]))]
+    )
     assert whole.value == pytest.approx((3 / 4 + 2 / 3) / 2)
     gap = weighted_sum([WeightedCell(1.0, "vt", array([1, float("nan"), 1, 0]))])
     assert gap == pytest.approx(tuple(weighted_sum([WeightedCell(1.0, "vt", array([1, 1, 0]))])))
@@ -66,7 +71,10 @@ def test_missing_examples_count_only_where_they_are() -> None:
 def test_fractional_scores_have_the_width_that_was_seen() -> None:
     rng = np.random.default_rng(1)
     parts = rng.binomial(5, 0.8, 200) / 5
-    found, as_binary = weighted_sum([WeightedCell(1.0, "vt", parts)]), wilson(float(parts.mean()), 200)
+    found, as_binary = (
+        weighted_sum([WeightedCell(1.0, "vt", parts)]),
+        wilson(float(parts.mean()), 200),
+    )
     assert 0.4 < (found.high - found.low) / (as_binary[1] - as_binary[0]) < 0.5  # 1 / sqrt(5)
 
 
@@ -77,7 +85,9 @@ def test_intervals_cover_the_truth(share: float, confidence: float) -> None:
     for _ in range(500):
         a = rng.random(100) < share
         b = np.where(rng.random(100) < 0.5, rng.random(100) < share, a)
-        found = weighted_sum([WeightedCell(1.0, "vt", b * 1.0), WeightedCell(-1.0, "vt", a * 1.0)], confidence)
+        found = weighted_sum(
+            [WeightedCell(1.0, "vt", b * 1.0), WeightedCell(-1.0, "vt", a * 1.0)], confidence
+        )
         inside += found.low <= 0 <= found.high
     assert abs(inside / 500 - confidence) < 0.035
 
@@ -94,4 +104,9 @@ def test_holm_adjusts_in_order() -> None:
 
 
 def test_a_mean_of_full_scores_is_exactly_one() -> None:
-    assert weighted_sum([WeightedCell(1 / 13, str(task), array([1.0] * 10)) for task in range(13)]).value == 1
+    assert (
+        weighted_sum(
+            [WeightedCell(1 / 13, str(task), array([1.0] * 10)) for task in range(13)]
+        ).value
+        == 1
+    )

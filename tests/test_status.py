@@ -1,4 +1,5 @@
-"""How far a batch is, from its files alone: before it, while it runs, after it was killed, after it has ended."""
+"""How far a batch is, from its files alone: before it, while it runs, after it was killed, after it
+has ended."""
 
 import re
 import subprocess
@@ -45,8 +46,14 @@ def look(project: Project, batch: Path) -> Seen:
 
 def files(root: Path) -> dict[Path, tuple[int, int]]:
     """All files but locks, which are touched while their owners live."""
-    found = [file for file in root.rglob("*") if file.suffix != ".lock" and "tmp" not in file.relative_to(root).parts]
-    return {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in found if file.is_file()}
+    found = [
+        file
+        for file in root.rglob("*")
+        if file.suffix != ".lock" and "tmp" not in file.relative_to(root).parts
+    ]
+    return {
+        file: (file.stat().st_mtime_ns, file.stat().st_size) for file in found if file.is_file()
+    }
 
 
 class Story(NamedTuple):
@@ -65,7 +72,8 @@ class Story(NamedTuple):
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    """`quick` and `slow` answer, `broken` fails, `short` cannot be given 2048 tokens; killed while `slow` answers."""
+    """`quick` and `slow` answer, `broken` fails, `short` cannot be given 2048 tokens; killed while
+    `slow` answers."""
     project = Project(tmp_path_factory.mktemp("status") / "project")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RULERKIT_HOME", str(project.root))
@@ -99,7 +107,9 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         cut = look(project, batch)
         (project.root / "broken.broken").unlink()
         ended.append(project.call("batch", batch))
-        yield Story(project, batch, before, during, killed_, after, cut, look(project, batch), ended)
+        yield Story(
+            project, batch, before, during, killed_, after, cut, look(project, batch), ended
+        )
 
 
 def cut_half_way(file: Path) -> None:
@@ -140,7 +150,10 @@ def test_while_it_runs(story: Story) -> None:
     assert slow.tokens_left == 2 * 1024 + 3 * 2048
     assert slow.seconds_left is not None
     assert 0 < slow.seconds_left < 3600
-    assert re.search(r" 0/2 cells, 1/6 examples; 8,192 tokens left; about \d+ (s|min); on \S+$", seen.line(slow.title))
+    assert re.search(
+        r" 0/2 cells, 1/6 examples; 8,192 tokens left; about \d+ (s|min); on \S+$",
+        seen.line(slow.title),
+    )
     assert seen.line("all 51_all").split(maxsplit=3)[3] == "for slow"
     left = sum(step.tokens_left for step in seen.steps.values())
     assert seen.told[-1].endswith(f"; {left:,} tokens left, at most")
@@ -158,7 +171,8 @@ def test_after_a_power_cut(story: Story) -> None:
 
 
 def test_after_it_has_ended(story: Story) -> None:
-    """A model that fails stops no other; a notebook that compares them shows what there is and says what is missing."""
+    """A model that fails stops no other; a notebook that compares them shows what there is and says
+    what is missing."""
     assert (story.ended[0].returncode, story.ended[1].returncode) == (1, 0)
     assert states(story.after) == {
         **dict.fromkeys(("quick predictions", "slow predictions", "short predictions"), "done"),
@@ -170,9 +184,13 @@ def test_after_it_has_ended(story: Story) -> None:
     assert story.after.steps["all 51_all"].says == less
     said = story.ended[0].stdout
     assert re.search(rf"^incomplete all 51_all: {less}$", said, re.MULTILINE)
-    assert re.search("^missing +broken 50_own: none of its 2 cells has an answer yet$", said, re.MULTILINE)
     assert re.search(
-        "^FAILED +broken predictions: exit status 1: RuntimeError: broken is out of order$", said, re.MULTILINE
+        "^missing +broken 50_own: none of its 2 cells has an answer yet$", said, re.MULTILINE
+    )
+    assert re.search(
+        "^FAILED +broken predictions: exit status 1: RuntimeError: broken is out of order$",
+        said,
+        re.MULTILINE,
     )
     line = "3 steps are not done: broken predictions (failed), broken 50_own (missing), all 51_all (incomplete)"
     assert story.ended[0].stderr.splitlines() == [line]
@@ -184,7 +202,10 @@ def test_what_failed_shows_its_last_lines_and_the_command_to_repeat_it(story: St
     *last, again = story.after.told[place + 1 : place + 7]
     assert last[-1] == "    | RuntimeError: broken is out of order"
     assert all(line.startswith("    | ") for line in last)
-    assert again == f"    again: rulerkit run {story.project.root}/outputs/notebooks/main/broken/mine.job.yaml"
+    assert (
+        again
+        == f"    again: rulerkit run {story.project.root}/outputs/notebooks/main/broken/mine.job.yaml"
+    )
 
 
 def test_a_length_that_a_model_cannot_be_given_counts_as_done(story: Story) -> None:
@@ -209,7 +230,8 @@ def test_when_all_is_mended(story: Story) -> None:
     assert states(story.mended) == dict.fromkeys(ALL, "done")
     assert story.mended.told[-1] == "6 steps: 6 done"
     assert (
-        story.mended.line("all 51_all").split()[-1] == f"{story.project.root}/outputs/notebooks/main/all/51_all.ipynb"
+        story.mended.line("all 51_all").split()[-1]
+        == f"{story.project.root}/outputs/notebooks/main/all/51_all.ipynb"
     )
     cells = {f"{name}/vt/{length}": [0, 1, 2] for name in MODELS for length in (1024, 2048)}
     del cells["short/vt/2048"]
@@ -230,7 +252,9 @@ def test_the_folder_tells_what_the_batch_file_tells(story: Story) -> None:
     for seen in (story.during, story.killed, story.after, story.cut, story.mended):
         assert seen.from_folder is not None
         plain = [re.sub(r"about \d+ \w+", "about", line) for line in seen.from_folder[:-1]]
-        assert sorted(plain) == sorted(re.sub(r"about \d+ \w+", "about", line) for line in seen.told[:-1])
+        assert sorted(plain) == sorted(
+            re.sub(r"about \d+ \w+", "about", line) for line in seen.told[:-1]
+        )
 
 
 def test_the_command_works_where_nothing_can_be_written(story: Story) -> None:
@@ -245,7 +269,8 @@ def test_the_command_works_where_nothing_can_be_written(story: Story) -> None:
         with pytest.raises(OSError, match="Read-only"):
             (root / "outputs/new").touch()
         shown = [
-            story.project.call("status", place, "--cells") for place in (story.batch, root / "outputs/notebooks/main")
+            story.project.call("status", place, "--cells")
+            for place in (story.batch, root / "outputs/notebooks/main")
         ]
     finally:
         subprocess.run(["umount", root], check=True)
@@ -255,13 +280,16 @@ def test_the_command_works_where_nothing_can_be_written(story: Story) -> None:
 
 
 def test_a_folder_without_jobs_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no job: give a batch file, or outputs/notebooks/RUN") as error:
+    with pytest.raises(
+        UserError, match="holds no job: give a batch file, or outputs/notebooks/RUN"
+    ) as error:
         jobs_in(tmp_path)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(None, "0 s"), (59.4, "59 s"), (60, "1 min"), (3599, "59 min"), (19260, "5 h 21 min")]
+    ("seconds", "said"),
+    [(None, "0 s"), (59.4, "59 s"), (60, "1 min"), (3599, "59 min"), (19260, "5 h 21 min")],
 )
 def test_durations(seconds: float | None, said: str) -> None:
     assert duration(seconds) == said

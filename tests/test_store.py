@@ -22,13 +22,18 @@ from rulerkit.inference.locks import Lock, start_time
 from rulerkit.inference.store import Log, machine, write_whole
 
 HOLD = "import sys, time; from pathlib import Path; from rulerkit.inference.locks import Lock; "
-HOLD += "lock = Lock(Path(sys.argv[1])); lock.__enter__(); print('held', flush=True); time.sleep(60)"
+HOLD += (
+    "lock = Lock(Path(sys.argv[1])); lock.__enter__(); print('held', flush=True); time.sleep(60)"
+)
 
 
 def hold(path: Path, **environment: str) -> "subprocess.Popen[str]":
     """Another process that holds a lock."""
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
+        [sys.executable, "-c", HOLD, str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
     )
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
@@ -57,7 +62,9 @@ def foreign(lock_file: Path) -> Path:
 
 
 @pytest.mark.parametrize("size", [10, 4096, 1_000_000])
-def test_each_row_is_one_write_and_there_at_once(tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_row_is_one_write_and_there_at_once(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     writes: list[int] = []
     real = os.write
 
@@ -72,7 +79,9 @@ def test_each_row_is_one_write_and_there_at_once(tmp_path: Path, size: int, monk
     assert len(writes) == 1
 
 
-def test_rows_reach_the_disk_every_few_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_reach_the_disk_every_few_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     monkeypatch.setattr(store, "SYNC", 0.2)
@@ -139,7 +148,9 @@ def test_a_lock_is_made_named_and_removed_also_on_errors(lock_file: Path) -> Non
 def test_a_second_process_is_refused_until_the_first_is_killed(lock_file: Path) -> None:
     holder = hold(lock_file)
     try:
-        with pytest.raises(UserError, match=rf"4096 is being written by process {holder.pid} on host .*run: NAME"):
+        with pytest.raises(
+            UserError, match=rf"4096 is being written by process {holder.pid} on host .*run: NAME"
+        ):
             Lock(lock_file).__enter__()
         os.utime(lock_file, (0, 0))  # untouched, but its owner is seen to live
         with pytest.raises(UserError, match=f"process {holder.pid}"):
@@ -174,7 +185,9 @@ def test_a_process_number_used_again_is_another_process(lock_file: Path) -> None
 
 def test_another_host_is_dead_after_two_minutes(foreign: Path) -> None:
     rewrite(foreign, age=100)
-    with pytest.raises(UserError, match=r"process 17 on host node7 .last sign of life 10[0-9] s ago"):
+    with pytest.raises(
+        UserError, match=r"process 17 on host node7 .last sign of life 10[0-9] s ago"
+    ):
         Lock(foreign).__enter__()
     rewrite(foreign, age=130)
     with Lock(foreign):
@@ -189,7 +202,9 @@ def test_a_container_of_the_same_host_name_is_another_machine(foreign: Path) -> 
         Lock(foreign).__enter__()
 
 
-def test_a_requeued_job_takes_over_from_its_former_self(foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_requeued_job_takes_over_from_its_former_self(
+    foreign: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rewrite(foreign, job="812", restart=1)
     monkeypatch.setenv("SLURM_JOB_ID", "812")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
@@ -205,13 +220,17 @@ FIELDS = st.sampled_from(["host", "pid", "started", "machine", "job", "restart",
 
 
 @given(
-    garbage=st.binary(max_size=40) | JSON.map(json.dumps) | st.dictionaries(FIELDS, JSON).map(json.dumps),
+    garbage=st.binary(max_size=40)
+    | JSON.map(json.dumps)
+    | st.dictionaries(FIELDS, JSON).map(json.dumps),
     age=st.sampled_from([-7200, 0, 100, 500]),
 )
 @example(garbage="", age=0)
 @example(garbage=json.dumps({"host": "node7", "pid": 17, "started": "1"}), age=-7200)
 @settings(max_examples=60, deadline=None)
-def test_any_content_and_date_of_a_lock_is_one_line_or_taken_over(garbage: str | bytes, age: int) -> None:
+def test_any_content_and_date_of_a_lock_is_one_line_or_taken_over(
+    garbage: str | bytes, age: int
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "4096.lock"
         file.write_bytes(garbage if isinstance(garbage, bytes) else garbage.encode())
@@ -259,9 +278,12 @@ def test_the_loss_is_seen_before_the_heart_beats_again(lock_file: Path) -> None:
 
 
 def test_of_many_that_find_a_dead_lock_one_goes_on(lock_file: Path) -> None:
-    """Threads are as good as processes here: each has its own token, and the files are all they share."""
+    """Threads are as good as processes here: each has its own token, and the files are all they
+    share."""
     for _ in range(30):
-        lock_file.write_text(json.dumps({"host": "node7", "pid": 17, "started": "1", "token": "dead"}))
+        lock_file.write_text(
+            json.dumps({"host": "node7", "pid": 17, "started": "1", "token": "dead"})
+        )
         os.utime(lock_file, (0, 0))
         won: list[Lock] = []
         barrier = threading.Barrier(8)
@@ -297,7 +319,9 @@ def test_who_comes_late_leaves_the_lock_that_replaced_the_dead_one(foreign: Path
 
 def test_a_claim_whose_maker_died_is_cleared_away(foreign: Path) -> None:
     rewrite(foreign, age=500)
-    claim = foreign.with_name(f".4096.lock.{uuid.uuid5(uuid.NAMESPACE_OID, foreign.read_text()).hex}.claim")
+    claim = foreign.with_name(
+        f".4096.lock.{uuid.uuid5(uuid.NAMESPACE_OID, foreign.read_text()).hex}.claim"
+    )
     claim.write_text("")
     os.utime(claim, (0, 0))
     with Lock(foreign):
@@ -323,7 +347,9 @@ def test_the_commit_is_that_of_the_project(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "a").write_text("a")
     subprocess.run([*git, "add", "a"], check=True)
     subprocess.run([*git, "commit", "-qm", "a"], check=True)
-    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    commit = subprocess.run(
+        [*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout.strip()
     assert machine({})["git"] == commit
     store._commit.cache_clear()
     (tmp_path / "a").write_text("b")

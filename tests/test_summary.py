@@ -21,17 +21,41 @@ NAN = float("nan")
 
 
 def scores_of(share, tasks=THIRTEEN, n=50, wanted=None, **columns):
-    """Scores of cells with the same share right on every task: {(model, length): share}; `n` may be a function."""
+    """Scores of cells with the same share right on every task: {(model, length): share}; `n` may be
+    a function."""
     frames = []
     for (model, length), right in share.items():
         for task in tasks:
             have = n(model, length, task) if callable(n) else n
             values = np.arange(have) < round(right * have)
-            about = {"run": "main", "model": model, "label": model, "aligned": "chat", "claimed_length": NAN}
-            about |= {"task": task, "category": category(task), "length": length, "index": range(have)}
-            about |= {"score": values.astype(float), "strict": values * 0.5, "precision": 0.5, "exact": 0.0}
-            about |= dict.fromkeys(("empty", "cut_off", "cut_thought", "refused", "stand_in"), False)
-            about |= {"num_prompt_tokens": length - 100, "digest": "d", "wanted": wanted or 50, "engine": "reader"}
+            about = {
+                "run": "main",
+                "model": model,
+                "label": model,
+                "aligned": "chat",
+                "claimed_length": NAN,
+            }
+            about |= {
+                "task": task,
+                "category": category(task),
+                "length": length,
+                "index": range(have),
+            }
+            about |= {
+                "score": values.astype(float),
+                "strict": values * 0.5,
+                "precision": 0.5,
+                "exact": 0.0,
+            }
+            about |= dict.fromkeys(
+                ("empty", "cut_off", "cut_thought", "refused", "stand_in"), False
+            )
+            about |= {
+                "num_prompt_tokens": length - 100,
+                "digest": "d",
+                "wanted": wanted or 50,
+                "engine": "reader",
+            }
             about |= {"failed": 0, "failed_refused": 0, "max_failures": 0.0}
             about |= {
                 "seed": 42,
@@ -53,7 +77,15 @@ def row(frame, **where):
 
 
 def test_lengths_have_names():
-    names = {4096: "4K", 131072: "128K", 1048576: "1M", 2097152: "2M", 1000: "1000", 1536: "1536", 1024: "1K"}
+    names = {
+        4096: "4K",
+        131072: "128K",
+        1048576: "1M",
+        2097152: "2M",
+        1000: "1000",
+        1536: "1536",
+        1024: "1K",
+    }
     assert {length: length_name(length) for length in names} == names
     assert all(parse_length(name) == length for length, name in names.items())
     assert parse_length(" 128k ") == 131072
@@ -135,7 +167,13 @@ def test_a_complete_summary():
     summary = summarize(scores)
     assert len(summary.cells) == 2 * 13 * 2
     cell = row(summary.cells, model="a", task="vt", length=K8)
-    assert (cell["score"], cell["strict"], cell["n"], cell["wanted"], cell["complete"]) == (80, 40, 50, 50, True)
+    assert (cell["score"], cell["strict"], cell["n"], cell["wanted"], cell["complete"]) == (
+        80,
+        40,
+        50,
+        50,
+        True,
+    )
     assert (cell["low"], cell["high"]) == pytest.approx([100 * limit for limit in wilson(0.8, 50)])
     length = row(summary.lengths, model="a", category="all", length=K8)
     assert (length["score"], length["tasks"], length["n"]) == (pytest.approx(80), 13, 50)
@@ -160,7 +198,8 @@ def test_intervals_are_never_of_zero_width():
 
 def test_missing_examples_are_never_averaged_away():
     scores = scores_of(
-        {("a", n): 1.0 for n in (K4, K8)}, n=lambda m, length, t: 30 if (length, t) == (K8, "vt") else 50
+        {("a", n): 1.0 for n in (K4, K8)},
+        n=lambda m, length, t: 30 if (length, t) == (K8, "vt") else 50,
     )
     summary = summarize(scores)
     cell = row(summary.cells, task="vt", length=K8)
@@ -194,7 +233,9 @@ def test_missing_tasks_are_never_averaged_away():
     assert row(asked.models, category="all")["avg"] == pytest.approx(100)
     assert row(asked.models, category="all")["tasks"] == 3
     assert row(asked.models, category="all")["effective_length"] == ""
-    assert row(asked.models, category="vt")["effective_length"] == ">4K"  # all of the category's tasks
+    assert (
+        row(asked.models, category="vt")["effective_length"] == ">4K"
+    )  # all of the category's tasks
     assert row(asked.models, category="niah")["effective_length"] == ""
     assert "Means over 3 tasks" in table_text(asked)
     assert "No effective length" in table_text(asked)
@@ -238,7 +279,11 @@ def test_examples_of_a_group_are_drawn_together():
     scores = scores_of({("a", K4): 0.5})
     alone, pairs, none = (
         row(summarize(scores.assign(group=group)).cells, task="vt")
-        for group in (scores["index"], [f"article {i // 25}" for i in scores["index"]], float("nan"))
+        for group in (
+            scores["index"],
+            [f"article {i // 25}" for i in scores["index"]],
+            float("nan"),
+        )
     )
     assert alone["high"] - alone["low"] == pytest.approx(none["high"] - none["low"])
     assert pairs["high"] - pairs["low"] > 2 * (alone["high"] - alone["low"])
@@ -271,7 +316,9 @@ def test_runs_and_alignments_stand_apart():
 def test_tables_in_every_format():
     scores = scores_of({("a_1", K4): 1.0, ("a_1", K8): 0.8}, stand_in=True, claimed_length=131072.0)
     summary = summarize(scores)
-    plain, markdown, latex = (table_text(summary, format) for format in ("table", "markdown", "latex"))
+    plain, markdown, latex = (
+        table_text(summary, format) for format in ("table", "markdown", "latex")
+    )
     assert "100.0*" in plain
     assert "80.0*" not in plain
     assert "**100.0**" in markdown
@@ -290,14 +337,30 @@ def test_tables_in_every_format():
 
 
 def test_csv_is_tidy():
-    scores = scores_of({("a", K4): 1.0, ("a", K8): 0.5}, n=lambda m, length, t: 49 if t == "cwe" else 50)
+    scores = scores_of(
+        {("a", K4): 1.0, ("a", K8): 0.5}, n=lambda m, length, t: 49 if t == "cwe" else 50
+    )
     lines = list(csv.DictReader(io.StringIO(table_text(summarize(scores), "csv"))))
     assert len(lines) == 26
     line = next(line for line in lines if line["task"] == "vt" and line["length"] == "8192")
-    assert (float(line["score"]), float(line["threshold"]), line["n"], line["seed"]) == (50, 85.6, "50", "42")
-    assert {"low", "high", "wanted", "empty", "cut_off", "refused", "stand_in", "engine", "tokenizer", "run"} <= set(
-        line
+    assert (float(line["score"]), float(line["threshold"]), line["n"], line["seed"]) == (
+        50,
+        85.6,
+        "50",
+        "42",
     )
+    assert {
+        "low",
+        "high",
+        "wanted",
+        "empty",
+        "cut_off",
+        "refused",
+        "stand_in",
+        "engine",
+        "tokenizer",
+        "run",
+    } <= set(line)
     gap = next(line for line in lines if line["task"] == "cwe")
     assert (gap["score"], gap["have"]) == ("", "49/50")
 
@@ -322,8 +385,11 @@ def test_ordinals():
 
 
 def test_questions_of_an_article_count_together(tmp_path: Path) -> None:
-    """Each row of a question names its article; an interval over articles is not that of independent questions."""
-    study = rk.study(model="reader-2048", tasks=["qa_1"], lengths=[4096], num_examples=60, outputs=str(tmp_path))
+    """Each row of a question names its article; an interval over articles is not that of
+    independent questions."""
+    study = rk.study(
+        model="reader-2048", tasks=["qa_1"], lengths=[4096], num_examples=60, outputs=str(tmp_path)
+    )
     scores = rk.score(rk.evaluate(study, progress=False))
     assert scores["group"].notna().all()
     assert scores["group"].nunique() < 60

@@ -1,4 +1,5 @@
-"""What is asked: every prompt byte for byte (written out here by hand), counts, order, knobs, and reading."""
+"""What is asked: every prompt byte for byte (written out here by hand), counts, order, knobs, and
+reading."""
 
 import re
 from collections import Counter
@@ -30,12 +31,19 @@ def between(text: str, head: str, tail: str) -> str:
     return text[len(head) : len(text) - len(tail)]
 
 
-# --- the thirteen -----------------------------------------------------------------------------------------------------
+# --- the thirteen ---------------------------------------------------------------------------------
 
 
 def test_the_thirteen_and_the_five() -> None:
     assert list(TASKS) == [
-        *("niah_single_1", "niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multikey_2", "niah_multikey_3"),
+        *(
+            "niah_single_1",
+            "niah_single_2",
+            "niah_single_3",
+            "niah_multikey_1",
+            "niah_multikey_2",
+            "niah_multikey_3",
+        ),
         *("niah_multivalue", "niah_multiquery", "vt", "cwe", "fwe", "qa_1", "qa_2"),
         *("niah_single_words", "niah_multivalue_2", "niah_multiquery_2", "vt_2_chains", "fwe_3.5"),
     ]
@@ -50,7 +58,13 @@ def test_the_thirteen_and_the_five() -> None:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_answer_tokens(name: str) -> None:
-    want = {"niah": 128, "variable_tracking": 30, "common_words": 120, "frequent_words": 50, "question_answering": 32}
+    want = {
+        "niah": 128,
+        "variable_tracking": 30,
+        "common_words": 120,
+        "frequent_words": 50,
+        "question_answering": 32,
+    }
     assert TASKS[name].answer_tokens == want[TASKS[name].family]
     assert TASKS[name].settings()["max_new_tokens"] == want[TASKS[name].family]
 
@@ -75,7 +89,7 @@ def test_more_answers_need_more_tokens(spec: dict, tokens: int) -> None:
     assert made.num_tokens + tokens <= 4096
 
 
-# --- needle in a haystack ---------------------------------------------------------------------------------------------
+# --- needle in a haystack -------------------------------------------------------------------------
 
 NEEDLES = {  # task: haystack, kind of key, kind of value, keys, values, queries (the table of the benchmark)
     "niah_single_1": ("noise", "words", "numbers", 1, 1, 1),
@@ -96,25 +110,33 @@ NEEDLES = {  # task: haystack, kind of key, kind of value, keys, values, queries
 def test_needle_prompts(name: str) -> None:
     haystack, key_kind, kind, num_keys, num_values, num_queries = NEEDLES[name]
     for made in examples(name):
-        query = re.findall(r"special magic [a-z]+ for (.+) mentioned in the provided text\? The", made.prompt)[-1]
+        query = re.findall(
+            r"special magic [a-z]+ for (.+) mentioned in the provided text\? The", made.prompt
+        )[-1]
         if num_values * num_queries == 1:
             one = kind.removesuffix("s")
             context = between(
                 made.prompt,
-                f"A special magic {one} is hidden within the following text. Make sure to memorize it. I will quiz you "
+                f"A special magic {one} is hidden within the following text. Make sure to memorize "
+                "it. I will quiz you "
                 f"about the {one} afterwards.\n",
-                f"\nWhat is the special magic {one} for {query} mentioned in the provided text? The special magic {one} "
+                f"\nWhat is the special magic {one} for {query} mentioned in the provided text? "
+                f"The special magic {one} "
                 f"for {query} mentioned in the provided text is",
             )
         else:
             context = between(
                 made.prompt,
-                f"Some special magic {kind} are hidden within the following text. Make sure to memorize it. I will quiz "
+                f"Some special magic {kind} are hidden within the following text. Make sure to "
+                "memorize it. I will quiz "
                 f"you about the {kind} afterwards.\n",
-                f"\nWhat are all the special magic {kind} for {query} mentioned in the provided text? The special magic "
+                f"\nWhat are all the special magic {kind} for {query} mentioned in the provided "
+                "text? The special magic "
                 f"{kind} for {query} mentioned in the provided text are",
             )
-        hidden = re.findall(rf"One of the special magic {kind} for ({KIND[key_kind]}) is: ({KIND[kind]})\.", context)
+        hidden = re.findall(
+            rf"One of the special magic {kind} for ({KIND[key_kind]}) is: ({KIND[kind]})\.", context
+        )
         assert len({value for _, value in hidden}) == len(hidden)
         asked = query.split(", ") if num_queries > 1 else [query]
         if num_queries > 1:
@@ -146,7 +168,9 @@ def check_haystack(haystack: str, kind: str, context: str) -> None:
     else:
         corpus = load_haystack("prose")
         words = re.sub(rf" ?{needle}", "", context).split(" ")
-        assert [word for word in words if word] == list(corpus.words[: len([w for w in words if w])])
+        assert [word for word in words if word] == list(
+            corpus.words[: len([w for w in words if w])]
+        )
         assert "\n" not in context
         assert "  " not in context
 
@@ -178,8 +202,8 @@ def test_all_kinds_of_keys_and_values() -> None:
                 made = examples(spec, 2048, 1)[0]
                 assert re.fullmatch(KIND[value], made.references[0])
                 assert (
-                    f" for {re.findall('for (.+) mentioned', made.answer_prefix)[0]} is: {made.references[0]}."
-                    in made.prompt
+                    f" for {re.findall('for (.+) mentioned', made.answer_prefix)[0]} is: "
+                    f"{made.references[0]}." in made.prompt
                 )
 
 
@@ -189,7 +213,8 @@ def test_keys_are_adjective_and_noun() -> None:
         for piece in made.pieces:
             if piece.role == "needle":
                 assert any(
-                    piece.key[:i] in set(words.adjectives) and piece.key[i + 1 :] in set(words.nouns)
+                    piece.key[:i] in set(words.adjectives)
+                    and piece.key[i + 1 :] in set(words.nouns)
                     for i, letter in enumerate(piece.key)
                     if letter == "-"
                 )
@@ -198,7 +223,9 @@ def test_keys_are_adjective_and_noun() -> None:
 def test_even_depths_are_forty() -> None:
     made = examples({"base": "niah_single_2", "depths": "even"}, 16384, 60)
     nearest = [round(one.depths[0] / 100 * 39) for one in made]
-    assert all(abs(one.depths[0] - 100 * step / 39) < 0.6 for one, step in zip(made, nearest, strict=True))
+    assert all(
+        abs(one.depths[0] - 100 * step / 39) < 0.6 for one, step in zip(made, nearest, strict=True)
+    )
     assert len(set(nearest)) > 25
     assert min(nearest) <= 2
     assert max(nearest) >= 37
@@ -206,15 +233,18 @@ def test_even_depths_are_forty() -> None:
 
 @pytest.mark.parametrize("haystack", ["noise", "essay", "needle"])
 def test_even_depths_in_every_haystack(haystack: str) -> None:
-    for made in examples({"base": "niah_multikey_1", "haystack": haystack, "depths": "even"}, 1024, 60):
+    for made in examples(
+        {"base": "niah_multikey_1", "haystack": haystack, "depths": "even"}, 1024, 60
+    ):
         assert made.references[0] in made.context_text
 
 
-# --- variable tracking ------------------------------------------------------------------------------------------------
+# --- variable tracking ----------------------------------------------------------------------------
 
 
 def chains_of(context: str, letters: int) -> dict[str, list[str]]:
-    """Value to names, by following the statements in order; each must stand after the one it refers to."""
+    """Value to names, by following the statements in order; each must stand after the one it refers
+    to."""
     held: dict[str, str] = {}
     chains: dict[str, list[str]] = {}
     for name, other, value in re.findall(
@@ -229,19 +259,25 @@ def chains_of(context: str, letters: int) -> dict[str, list[str]]:
 
 
 VT = [("vt", 1, 4), ("vt_2_chains", 2, 2), ({"base": "vt", "num_chains": 3, "num_hops": 6}, 3, 6)]
-VT += [({"base": "vt", "num_hops": 1}, 1, 1), ({"base": "vt", "num_chains": 4, "num_hops": 1}, 4, 1)]
+VT += [
+    ({"base": "vt", "num_hops": 1}, 1, 1),
+    ({"base": "vt", "num_chains": 4, "num_hops": 1}, 4, 1),
+]
 
 
 def vt_prefix(hops: int, value: str, spelled: str) -> str:
     return (
-        f" Answer: According to the chain(s) of variable assignment in the text above, {hops + 1} variables are {spelled} "
+        f" Answer: According to the chain(s) of variable assignment in the text above, {hops + 1} "
+        f"variables are {spelled} "
         f"the value {value}, they are: "
     )
 
 
 @pytest.mark.parametrize(("spec", "chains", "hops"), VT)
 def test_tracking_prompts_2025(spec: object, chains: int, hops: int) -> None:
-    opening = "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n"
+    opening = (
+        "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n"
+    )
     shown = set()
     for made in examples(spec):
         parts = made.prompt.split(opening)
@@ -253,12 +289,18 @@ def test_tracking_prompts_2025(spec: object, chains: int, hops: int) -> None:
         assert {len(names) for names in demonstrated.values()} == {hops + 1}
         assert len(demonstrated) == chains
         answer = (
-            "\n" + question.format(value) + vt_prefix(hops, value, "assigned") + " " + " ".join(demonstrated[value])
+            "\n"
+            + question.format(value)
+            + vt_prefix(hops, value, "assigned")
+            + " "
+            + " ".join(demonstrated[value])
         )
         check_lines(between(parts[1], "", answer + "\n\n"), cut=False)
         shown.add(parts[1])
         value = re.findall(r"assigned the value (\d+) in the text above", parts[2])[0]
-        context = between(parts[2], "", "\n" + question.format(value) + vt_prefix(hops, value, "assigned"))
+        context = between(
+            parts[2], "", "\n" + question.format(value) + vt_prefix(hops, value, "assigned")
+        )
         tracked = chains_of(context + "\n", 5)
         assert len(tracked) == chains
         assert {len(names) for names in tracked.values()} == {hops + 1}
@@ -270,16 +312,24 @@ def test_tracking_prompts_2025(spec: object, chains: int, hops: int) -> None:
 
 def check_lines(context: str, cut: bool = True) -> None:
     lines = context.split("\n")
-    assert all(line == NOISE or re.fullmatch(r"VAR [A-Z]+ = (\d{5}|VAR [A-Z]+ )", line) for line in lines[:-1])
+    assert all(
+        line == NOISE or re.fullmatch(r"VAR [A-Z]+ = (\d{5}|VAR [A-Z]+ )", line)
+        for line in lines[:-1]
+    )
     assert lines[-1].startswith(("The grass is green.", "VAR"))
-    assert lines[-1] in (NOISE, *([" ".join(SENTENCES[:i]) for i in range(1, 5)] if cut else [])) or "VAR" in lines[-1]
+    assert (
+        lines[-1] in (NOISE, *([" ".join(SENTENCES[:i]) for i in range(1, 5)] if cut else []))
+        or "VAR" in lines[-1]
+    )
 
 
 @pytest.mark.parametrize(("spec", "chains", "hops"), VT)
 def test_tracking_prompts_2024(spec: object, chains: int, hops: int) -> None:
     opening = "Memorize and track the chain(s) of variable assignment hidden in the following text."
     shown = set()
-    for made in examples({"edition": "2024", **(spec if isinstance(spec, dict) else {"base": spec})}):
+    for made in examples(
+        {"edition": "2024", **(spec if isinstance(spec, dict) else {"base": spec})}
+    ):
         demonstration, _, rest = made.prompt.rpartition(opening + "\n\n")
         value = re.findall(r"assigned the value (\d+) in the text Answer:", demonstration)[0]
         names = demonstration.rstrip("\n").split(" ")[-hops - 1 :]
@@ -294,7 +344,9 @@ def test_tracking_prompts_2024(spec: object, chains: int, hops: int) -> None:
         assert body.endswith("back again.\n")
         shown.add(demonstration)
         value = re.findall(r"assigned the value (\d+) in the text above", rest)[0]
-        question = f"\nQuestion: Find all variables that are assigned the value {value} in the text above."
+        question = (
+            f"\nQuestion: Find all variables that are assigned the value {value} in the text above."
+        )
         context = between(rest, "", question + vt_prefix(hops, value, "assgined"))
         assert chains_of(context, 5)[value] == list(made.references)
         assert len(chains_of(context, 5)) == chains
@@ -303,7 +355,8 @@ def test_tracking_prompts_2024(spec: object, chains: int, hops: int) -> None:
 
 
 def check_blanks(context: str) -> None:
-    """Statements and noise joined by one blank each; only noise ends in a newline; a hop keeps its own blank."""
+    """Statements and noise joined by one blank each; only noise ends in a newline; a hop keeps its
+    own blank."""
     statement = r"VAR [A-Z]+ = (?:\d{5}|VAR [A-Z]+ )"
     short = "|".join(re.escape(" ".join(SENTENCES[:i])) for i in range(1, 5))
     units = rf"(?:{statement}|{re.escape(NOISE)}\n)"
@@ -313,8 +366,14 @@ def check_blanks(context: str) -> None:
 def test_the_demonstration_is_about_500_tokens() -> None:
     for spec, _, _ in VT:
         for edition in ("2024", "2025"):
-            made = examples({"edition": edition, **(spec if isinstance(spec, dict) else {"base": spec})}, 8192, 2)
-            tokens = [sum(p.num_tokens for p in one.pieces if p.role == "demonstration") for one in made]
+            made = examples(
+                {"edition": edition, **(spec if isinstance(spec, dict) else {"base": spec})},
+                8192,
+                2,
+            )
+            tokens = [
+                sum(p.num_tokens for p in one.pieces if p.role == "demonstration") for one in made
+            ]
             assert all(400 <= count <= 800 for count in tokens), (spec, edition, tokens)
 
 
@@ -327,10 +386,15 @@ def test_a_demonstration_can_be_left_out() -> None:
     made = examples({"base": "vt", "demonstration": False})[0]
     assert made.prompt.startswith("Memorize and track")
     assert made.prompt.count("Memorize and track") == 1
-    assert examples({"base": "cwe", "demonstration": False})[0].prompt.count("Below is a numbered list") == 1
+    assert (
+        examples({"base": "cwe", "demonstration": False})[0].prompt.count(
+            "Below is a numbered list"
+        )
+        == 1
+    )
 
 
-# --- common words -----------------------------------------------------------------------------------------------------
+# --- common words ---------------------------------------------------------------------------------
 
 
 def cwe_list(text: str) -> Counter[str]:
@@ -346,9 +410,12 @@ def cwe_list(text: str) -> Counter[str]:
     ("length", "often", "seldom", "shown"),
     [(1024, 6, 1, (20, 3, 1)), (4095, 6, 1, (20, 3, 1)), (4096, 30, 3, (40, 10, 3))],
 )
-def test_common_words_prompts(edition: str, length: int, often: int, seldom: int, shown: tuple[int, int, int]) -> None:
+def test_common_words_prompts(
+    edition: str, length: int, often: int, seldom: int, shown: tuple[int, int, int]
+) -> None:
     opening = (
-        "Below is a numbered list of words. In these words, some appear more often than others. Memorize the ones that "
+        "Below is a numbered list of words. In these words, some appear more often than others. "
+        "Memorize the ones that "
         "appear most often.\n"
     )
     question = "\nQuestion: What are the 10 most common words in the above list?"
@@ -373,7 +440,8 @@ def test_common_words_prompts(edition: str, length: int, often: int, seldom: int
 
 
 def test_common_words_score_for_themselves_only() -> None:
-    """At 131072 tokens the list needs hyphenated pairs: no common word stands in another entry, nor in the pairs."""
+    """At 131072 tokens the list needs hyphenated pairs: no common word stands in another entry, nor
+    in the pairs."""
     seen = set()
     for length in (4096, 131072):
         for made in examples("cwe", length, 3):
@@ -387,7 +455,8 @@ def test_common_words_score_for_themselves_only() -> None:
 
 
 def test_pairs_are_shuffled_in() -> None:
-    """Beyond the single words the list is filled with pairs of the same lists, spread evenly, in no jump of size."""
+    """Beyond the single words the list is filled with pairs of the same lists, spread evenly, in no
+    jump of size."""
     made = examples("cwe", 131072, 1)[0]
     singles = set(load_words().everything)
     entries = re.findall(r"\d+\. (.+?)(?= \d+\. |\n)", made.context_text)
@@ -396,7 +465,11 @@ def test_pairs_are_shuffled_in() -> None:
     assert 0.4 < np.mean(pairs) < 0.6
     adjectives, nouns = set(load_words().adjectives), set(load_words().nouns)
     for word in {word for word in entries if word not in singles}:
-        assert any(word[:i] in adjectives and word[i + 1 :] in nouns for i in range(len(word)) if word[i] == "-"), word
+        assert any(
+            word[:i] in adjectives and word[i + 1 :] in nouns
+            for i in range(len(word))
+            if word[i] == "-"
+        ), word
     sizes = [len(set(re.findall(r"\d+\. (.+?)(?= \d+\. |\n)", examples("cwe", n, 1)[0].context_text))) for n in
              (100_000, 104_000, 108_000, 112_000, 116_000, 120_000, 124_000, 128_000)]  # fmt: skip
     steps = np.diff(sizes)
@@ -404,21 +477,25 @@ def test_pairs_are_shuffled_in() -> None:
     assert steps.max() < 2 * steps.min(), sizes
 
 
-# --- frequent words ---------------------------------------------------------------------------------------------------
+# --- frequent words -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "alpha", "zeta"), [("fwe", 2.0, 1.6449340668482264), ("fwe_3.5", 3.5, 1.1267338673170566)]
+    ("name", "alpha", "zeta"),
+    [("fwe", 2.0, 1.6449340668482264), ("fwe_3.5", 3.5, 1.1267338673170566)],
 )
 @pytest.mark.parametrize("length", [1024, 4096, 32768])
 def test_frequent_words_prompts(name: str, alpha: float, zeta: float, length: int) -> None:
     for made in examples(name, length, 2):
         context = between(
             made.prompt,
-            "Read the following coded text and track the frequency of each coded word. Find the three most frequently "
+            "Read the following coded text and track the frequency of each coded word. Find the "
+            "three most frequently "
             "appeared coded words. ",
-            "\nQuestion: Do not provide any explanation. Please ignore the dots '....'. What are the three most frequently "
-            "appeared words in the above coded text? Answer: According to the coded text above, the three most "
+            "\nQuestion: Do not provide any explanation. Please ignore the dots '....'. What are "
+            "the three most frequently "
+            "appeared words in the above coded text? Answer: According to the coded text above, "
+            "the three most "
             "frequently appeared words are:",
         )
         counts = Counter(context.split(" "))
@@ -429,7 +506,8 @@ def test_frequent_words_prompts(name: str, alpha: float, zeta: float, length: in
         vocabulary = length // 50
         low = np.ceil(max(count * k**alpha * zeta for k, count in enumerate(ranks, 1)) - 1e-6)
         expected = [
-            [int(n * k**-alpha / zeta) for k in range(1, vocabulary + 1)] for n in range(int(low) - 2, int(low) + 60)
+            [int(n * k**-alpha / zeta) for k in range(1, vocabulary + 1)]
+            for n in range(int(low) - 2, int(low) + 60)
         ]
         assert ranks in [[count for count in row if count] for row in expected], ranks[:8]
 
@@ -445,7 +523,9 @@ def test_frequent_words_knobs() -> None:
     assert all(len(word) == 4 for word in counts if word != "...")
 
 
-@pytest.mark.parametrize("spec", [{"base": "fwe", "k": 10}, "fwe", "fwe_3.5", {"base": "fwe", "alpha": 1.5}])
+@pytest.mark.parametrize(
+    "spec", [{"base": "fwe", "k": 10}, "fwe", "fwe_3.5", {"base": "fwe", "alpha": 1.5}]
+)
 @pytest.mark.parametrize("length", [256, 512, 1024, 4096])
 def test_the_answer_is_never_a_tie(spec: object, length: int) -> None:
     try:
@@ -459,11 +539,9 @@ def test_the_answer_is_never_a_tie(spec: object, length: int) -> None:
         assert counts[last][1] > (counts[last + 1][1] if counts[last + 1 :] else 0)
 
 
-# --- question answering -----------------------------------------------------------------------------------------------
+# --- question answering ---------------------------------------------------------------------------
 
-INSTRUCTION = (
-    "Answer the question based on the given documents. Only give me the answer and do not output any other words."
-)
+INSTRUCTION = "Answer the question based on the given documents. Only give me the answer and do not output any other words."
 
 
 @pytest.mark.parametrize("name", ["qa_1", "qa_2"])
@@ -494,12 +572,19 @@ def check_questions(asked: Task, length: int) -> None:
         question = next(q for q in by_text[text] if q.answers == made.references)
         pieces = [piece for piece in made.pieces if (piece.key or "").isdigit()]
         documents = [int(piece.key) for piece in pieces]
-        assert context == "\n\n".join(f"Document {i}:\n{corpus.documents[d]}" for i, d in enumerate(documents, 1))
+        assert context == "\n\n".join(
+            f"Document {i}:\n{corpus.documents[d]}" for i, d in enumerate(documents, 1)
+        )
         assert len(set(documents)) == len(documents)
-        assert {d for d, piece in zip(documents, pieces, strict=True) if piece.role == "needle"} == set(question.gold)
+        assert {
+            d for d, piece in zip(documents, pieces, strict=True) if piece.role == "needle"
+        } == set(question.gold)
         if length == 4096:
             assert set(question.related) <= set(documents)
-        if asked.settings()["dataset"] != "hotpotqa" or question.answers[0].lower() not in ("yes", "no"):
+        if asked.settings()["dataset"] != "hotpotqa" or question.answers[0].lower() not in (
+            "yes",
+            "no",
+        ):
             gold = " ".join(corpus.documents[d] for d in question.gold).lower()
             assert any(answer.lower() in gold for answer in made.references)
 
@@ -518,7 +603,12 @@ def test_questions_come_from_one_permutation() -> None:
     """No question twice before all were asked; another seed asks in another order."""
     texts = [made.text_of("question") for made in examples("qa_1", 1024, 400)]
     assert len(set(texts)) > 390
-    groups = {piece.key for made in examples("qa_1", 1024, 50) for piece in made.pieces if piece.role == "needle"}
+    groups = {
+        piece.key
+        for made in examples("qa_1", 1024, 50)
+        for piece in made.pieces
+        if piece.role == "needle"
+    }
     assert len(groups) > 40
     other = generate(task("qa_1").with_corpora("builtin"), 1024, 5, seed=7)[0]
     assert other.text_of("question") != texts[0]
@@ -534,7 +624,7 @@ def test_a_question_alone() -> None:
         assert made.depths == []
 
 
-# --- knobs and names --------------------------------------------------------------------------------------------------
+# --- knobs and names ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -604,7 +694,9 @@ def test_names_of_variants(spec: dict, name: str) -> None:
 def test_wrong_knobs(spec: object, named: str) -> None:
     with pytest.raises(UserError, match=named) as error:
         generate(
-            task(spec).with_corpora("builtin") if not isinstance(spec, dict) or "essays" not in spec else task(spec),
+            task(spec).with_corpora("builtin")
+            if not isinstance(spec, dict) or "essays" not in spec
+            else task(spec),
             8192,
             1,
         )[0]
@@ -625,10 +717,17 @@ def test_settings_hold_every_knob() -> None:
     for made in TASKS.values():
         changed = replace(made, edition="2024")
         assert changed.settings() != made.settings()
-        assert {"name", "family", "category", "match", "edition", "max_new_tokens"} <= made.settings().keys()
+        assert {
+            "name",
+            "family",
+            "category",
+            "match",
+            "edition",
+            "max_new_tokens",
+        } <= made.settings().keys()
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("length", [1024, 4096, 16384])
@@ -641,7 +740,9 @@ def test_a_careful_reader_finds_every_answer(name: str, length: int) -> None:
         assert any(found) if TASKS[name].match == "part" else all(found), (answer, made.references)
 
 
-@pytest.mark.parametrize("name", ["niah_single_1", "niah_single_2", "niah_multikey_2", "niah_multikey_3", "vt", "qa_1"])
+@pytest.mark.parametrize(
+    "name", ["niah_single_1", "niah_single_2", "niah_multikey_2", "niah_multikey_3", "vt", "qa_1"]
+)
 def test_a_reader_cannot_find_what_it_is_not_shown(name: str) -> None:
     """The second half of a prompt alone, where the first needle lies in the first half."""
     tried = 0
@@ -666,6 +767,8 @@ def test_variants_can_be_read(spec: dict) -> None:
         assert all(reference in answer for reference in made.references), (answer, made.references)
 
 
-@pytest.mark.parametrize("text", ["", "Tell me a story.", "Question: Who wrote this?", "Answer the question."])
+@pytest.mark.parametrize(
+    "text", ["", "Tell me a story.", "Question: Who wrote this?", "Answer the question."]
+)
 def test_other_texts_are_not_read(text: str) -> None:
     assert read_answer(text) is None

@@ -1,4 +1,5 @@
-"""Vocabularies of every kind: counts on the real essays, round trips, special tokens, and what is no tokenizer."""
+"""Vocabularies of every kind: counts on the real essays, round trips, special tokens, and what is
+no tokenizer."""
 
 import json
 import subprocess
@@ -34,12 +35,18 @@ ESSAY_TOKENS = {  # tokens of PaulGrahamEssays.json, as counted by the vocabular
     "openai/o200k_base.tiktoken": 679_937,
     "deepseek-v4": 696_295,
 }
-BOS = {"llama-2": 1, "llama-3": 128000, "llama-3/tokenizer.model": 128000, "llama-4": 200000, "mistral": 1} | {
-    f"mistral/{name}": 1 for name in ("tokenizer.model.v1", "tekken_240718.json")
-}
+BOS = {
+    "llama-2": 1,
+    "llama-3": 128000,
+    "llama-3/tokenizer.model": 128000,
+    "llama-4": 200000,
+    "mistral": 1,
+} | {f"mistral/{name}": 1 for name in ("tokenizer.model.v1", "tekken_240718.json")}
 MIXED = (
-    "The grass is green.  Two blanks, naïve café, “quotes” — 3,141.59 & 50%!\n\nVAR ABCDE = VAR XYZWQ \n"
-    "中文字符 日本語 한국어 עברית العربية हिन्दी 🙂👩‍👩‍👧 x² ½\tTab\r\nCRLF 550e8400-e29b-41d4-a716-446655440000.\n"
+    "The grass is green.  Two blanks, naïve café, “quotes” — 3,141.59 & 50%!\n\nVAR ABCDE = VAR "
+    "XYZWQ \n"
+    "中文字符 日本語 한국어 עברית العربية हिन्दी 🙂👩‍👩‍👧 x² ½\tTab\r\nCRLF "
+    "550e8400-e29b-41d4-a716-446655440000.\n"
 )
 
 
@@ -49,7 +56,9 @@ def load(data: Path, name: str) -> Tokenizer:
 
 @pytest.mark.parametrize("name", ESSAY_TOKENS)
 def test_counts_on_the_essays(data: Path, name: str) -> None:
-    text = json.loads((data / "essays" / "PaulGrahamEssays.json").read_text(encoding="utf-8"))["text"]
+    text = json.loads((data / "essays" / "PaulGrahamEssays.json").read_text(encoding="utf-8"))[
+        "text"
+    ]
     assert load(data, name).count(text) == ESSAY_TOKENS[name]
 
 
@@ -99,7 +108,9 @@ def test_ids_are_those_of_the_libraries(data: Path) -> None:
         ("gpt-neox", "<|endoftext|>", [0]),
     ],
 )
-def test_special_tokens_in_a_text_become_their_ids(data: Path, name: str, text: str, ids: list[int]) -> None:
+def test_special_tokens_in_a_text_become_their_ids(
+    data: Path, name: str, text: str, ids: list[int]
+) -> None:
     assert load(data, name).encode(text).tolist() == ids
 
 
@@ -128,15 +139,30 @@ def test_a_relative_path_counts_from_the_project(
         load_tokenizer.cache_clear()
 
 
-# --- builtin ----------------------------------------------------------------------------------------------------------
+# --- builtin --------------------------------------------------------------------------------------
 
 
 def test_builtin_splits_words_numbers_and_punctuation() -> None:
     tokenizer = load_tokenizer("builtin")
-    tokens = [tokenizer.decode([i]) for i in tokenizer.encode("Is able-cat's  value: 1234567?\n\nYes_no\tπ²")]
-    assert tokens == ["Is", " able", "-", "cat", "'", "s", " ", " value", ":", " 123", "456", "7", "?"] + [
-        *["\n", "\n", "Yes", "_", "no", "\t", "π²"]
+    tokens = [
+        tokenizer.decode([i])
+        for i in tokenizer.encode("Is able-cat's  value: 1234567?\n\nYes_no\tπ²")
     ]
+    assert tokens == [
+        "Is",
+        " able",
+        "-",
+        "cat",
+        "'",
+        "s",
+        " ",
+        " value",
+        ":",
+        " 123",
+        "456",
+        "7",
+        "?",
+    ] + [*["\n", "\n", "Yes", "_", "no", "\t", "π²"]]
 
 
 def test_builtin_counts_the_same_in_every_process() -> None:
@@ -146,12 +172,16 @@ def test_builtin_counts_the_same_in_every_process() -> None:
     assert done.stdout.split() == [str(tokenizer.count(MIXED)), tokenizer.fingerprint]
 
 
-# --- ranks files ------------------------------------------------------------------------------------------------------
+# --- ranks files ----------------------------------------------------------------------------------
 
 
 def strange_ranks(data: Path, folder: Path) -> Path:
     """A ranks file that no checksum knows: cl100k's without its last line."""
-    lines = (data / "tokenizers" / "openai" / "cl100k_base.tiktoken").read_bytes().splitlines(keepends=True)
+    lines = (
+        (data / "tokenizers" / "openai" / "cl100k_base.tiktoken")
+        .read_bytes()
+        .splitlines(keepends=True)
+    )
     path = folder / "mine.tiktoken"
     path.write_bytes(b"".join(lines[:-1]))
     return path
@@ -169,14 +199,15 @@ def test_an_unknown_ranks_file_needs_its_pattern(data: Path, tmp_path: Path) -> 
 
 
 def test_another_pattern_is_another_vocabulary(data: Path) -> None:
-    """Records compare fingerprints, and ids are kept in files named after them: other ids need another one."""
+    """Records compare fingerprints, and ids are kept in files named after them: other ids need
+    another one."""
     path = data / "tokenizers" / "openai" / "cl100k_base.tiktoken"
     known, other = load_tokenizer(str(path)), load_tokenizer(f"{path}#qwen")
     assert known.encode("1234567").tolist() != other.encode("1234567").tolist()
     assert known.fingerprint != other.fingerprint
 
 
-# --- what is no tokenizer ---------------------------------------------------------------------------------------------
+# --- what is no tokenizer -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -210,7 +241,9 @@ def test_broken_files(tmp_path: Path, name: str, content: bytes) -> None:
         ({}, None),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("vocabulary", ["gpt-neox/20B_tokenizer.json", "mistral/tekken_240718.json"])
+@pytest.mark.parametrize(
+    "vocabulary", ["gpt-neox/20B_tokenizer.json", "mistral/tekken_240718.json"]
+)
 def test_the_chat_template_of_a_folder(
     data: Path, tmp_path: Path, vocabulary: str, files: dict[str, Any], template: str | None
 ) -> None:
@@ -222,7 +255,18 @@ def test_the_chat_template_of_a_folder(
 
 @pytest.mark.parametrize(
     "spec",
-    ["nothing", "no/such/thing", "~nobody/x", "org/x--y", "nothing#gpt2", "", " ", "a\n/b", "\0", "x" * 5000],
+    [
+        "nothing",
+        "no/such/thing",
+        "~nobody/x",
+        "org/x--y",
+        "nothing#gpt2",
+        "",
+        " ",
+        "a\n/b",
+        "\0",
+        "x" * 5000,
+    ],
 )
 def test_a_name_of_nothing(spec: str) -> None:
     with pytest.raises(UserError) as error:
@@ -239,7 +283,8 @@ def test_a_folder_without_a_vocabulary(tmp_path: Path) -> None:
 def test_a_hub_name_without_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     code = (
         "from rulerkit.tokenizers import load_tokenizer\nfrom rulerkit.errors import UserError\n"
-        "try: load_tokenizer('nobody-here/no-such-model')\nexcept UserError as error: print('said:', error)"
+        "try: load_tokenizer('nobody-here/no-such-model')\nexcept UserError as error: "
+        "print('said:', error)"
     )
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path))

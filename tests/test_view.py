@@ -70,8 +70,12 @@ def test_a_gap_of_whole_pieces_is_exact_and_says_what_it_hides(name: str) -> Non
     gaps = [part.text for part in shown if part.piece is None and "about" not in part.text]
     assert gaps
     for role in ("needle", "distractor"):
-        hidden = sum(int(n.replace(",", "")) for gap in gaps for n in re.findall(rf"([\d,]+) {role}s", gap))
-        assert hidden == sum(p.role == role for p in example.pieces) - sum(p.role == role for p in kept)
+        hidden = sum(
+            int(n.replace(",", "")) for gap in gaps for n in re.findall(rf"([\d,]+) {role}s", gap)
+        )
+        assert hidden == sum(p.role == role for p in example.pieces) - sum(
+            p.role == role for p in kept
+        )
 
 
 @pytest.mark.parametrize("name", [name for name in THIRTEEN if name not in ("cwe", "fwe")])
@@ -86,7 +90,9 @@ def test_html_is_balanced_and_holds_the_references() -> None:
     examples = [example_of(name) for name in THIRTEEN]
     page = Balanced(show(*examples)._repr_html_())
     text = "".join(page.text)
-    assert all(example.task in text and ", ".join(example.references) in text for example in examples)
+    assert all(
+        example.task in text and ", ".join(example.references) in text for example in examples
+    )
     assert all(role.replace("_", " ") in text for role in ROLES)
 
 
@@ -101,7 +107,10 @@ def test_html_sets_off_keys_and_values() -> None:
 def with_text(text: str) -> Example:
     example = example_of("niah_single_2")
     first, last = example.context
-    blocks = [replace(b, text=text, key="<k>", value='"v"') if b.role == "needle" else b for b in example.blocks]
+    blocks = [
+        replace(b, text=text, key="<k>", value='"v"') if b.role == "needle" else b
+        for b in example.blocks
+    ]
     assert last > first
     return replace(example, blocks=tuple(blocks), references=("<b>&",), task="a<b")
 
@@ -144,7 +153,13 @@ def test_short_stretches_are_shown_whole() -> None:
 
 
 def beside_rows(note: str) -> pd.DataFrame:
-    row = {"claimed_length": "", "effective_length": "4K", 4096: 99.96, "avg": float("nan"), "wavg_inc": 1.0}
+    row = {
+        "claimed_length": "",
+        "effective_length": "4K",
+        4096: 99.96,
+        "avg": float("nan"),
+        "wavg_inc": 1.0,
+    }
     return pd.DataFrame(
         [
             {"model": "m<1>", "source": "ours", **row, "wavg_dec": 1.0, "note": note},

@@ -1,7 +1,8 @@
-"""vLLM's server as the kit starts it: the order of prompts, and real servers on the CPU, sent ids, killed and starved of
-memory.
+"""vLLM's server as the kit starts it: the order of prompts, and real servers on the CPU, sent ids,
+killed and starved of memory.
 
-The servers' tests run where vllm is installed: `make test-vllm` makes an environment of its own for them.
+The servers' tests run where vllm is installed: `make test-vllm` makes an environment of its own for
+them.
 """
 
 import json
@@ -37,10 +38,12 @@ from tests.processes import gone_within, processes
 from tests.tiny_llama import save_llama, save_tokenizer
 
 TASKS = ("niah_single_2", "vt", "cwe", "qa_1")
-needs_vllm = pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: make test-vllm")
+needs_vllm = pytest.mark.skipif(
+    find_spec("vllm") is None, reason="vllm is not installed: make test-vllm"
+)
 pytestmark = pytest.mark.xdist_group("vllm")
 
-# --- without an engine: the order, the mapping, what does not fit -----------------------------------------------------
+# --- without an engine: the order, the mapping, what does not fit ---------------------------------
 
 
 def prompt(*ids: int) -> Example:
@@ -94,11 +97,16 @@ def test_each_server_goes_on_from_its_own_last_prompt() -> None:
     assert len(order) == 0
 
 
-def test_examples_that_stream_in_share_nearly_as_much_with_their_neighbours_as_sorted_ones() -> None:
-    """Essay prompts of one cell, made 20 ahead and more: shared prefixes of neighbours, in tokens."""
+def test_examples_that_stream_in_share_nearly_as_much_with_their_neighbours_as_sorted_ones() -> (
+    None
+):
+    """Essay prompts of one cell, made 20 ahead and more: shared prefixes of neighbours, in
+    tokens."""
 
     def shared(row: list[Example]) -> int:
-        return sum(int(np.argmax(np.append(a.ids[:800] != b.ids[:800], True))) for a, b in pairwise(row))
+        return sum(
+            int(np.argmax(np.append(a.ids[:800] != b.ids[:800], True))) for a, b in pairwise(row)
+        )
 
     asked = list(generate(task("niah_single_2").with_corpora("builtin"), 1024, 60))
     assert all(e.num_tokens >= 800 for e in asked)
@@ -117,15 +125,27 @@ def test_examples_that_stream_in_share_nearly_as_much_with_their_neighbours_as_s
 
 def config(folder: Path, **more: Any) -> str:
     folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "max_position_embeddings": 4096} | more))
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "llama", "max_position_embeddings": 4096} | more)
+    )
     return str(folder)
 
 
 def test_only_what_changes_the_answers_is_part_of_a_models_identity(tmp_path: Path) -> None:
     base = {"path": config(tmp_path / "m"), "engine": "vllm", "dtype": "bfloat16"}
     identity = load_model(base).identity()
-    assert (identity["engine"], identity["prompt_path"], identity["dtype"]) == ("vllm", "ids", "bfloat16")
-    same = {"tensor_parallel_size": 4, "gpu_memory_utilization": 0.5, "max_num_seqs": 3, "in_flight": 9, "replicas": 2}
+    assert (identity["engine"], identity["prompt_path"], identity["dtype"]) == (
+        "vllm",
+        "ids",
+        "bfloat16",
+    )
+    same = {
+        "tensor_parallel_size": 4,
+        "gpu_memory_utilization": 0.5,
+        "max_num_seqs": 3,
+        "in_flight": 9,
+        "replicas": 2,
+    }
     same["engine_args"] = {"enable_prefix_caching": False, "kv_cache_memory_bytes": 2**30}
     assert load_model(base | same).identity() == identity
     for other in (
@@ -145,7 +165,13 @@ def test_a_length_beyond_the_model_is_told_with_what_would_make_it_fit(tmp_path:
     reason = load_model(base).too_long(8192)
     assert reason
     assert all(word in reason for word in ("4096", "hf_overrides", "max_length: 8192"))
-    yarn = {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}}
+    yarn = {
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "original_max_position_embeddings": 4096,
+        }
+    }
     assert load_model(base | {"hf_overrides": yarn}).too_long(16384) is None
     assert load_model(base | {"hf_overrides": yarn}).too_long(16385)
     longer = load_model(base | {"max_length": "16K"})
@@ -163,7 +189,9 @@ def test_a_length_beyond_the_model_is_told_with_what_would_make_it_fit(tmp_path:
         ({"batch_size": 4}, "unknown key"),
     ],
 )
-def test_a_mapping_with_a_mistake_is_refused(tmp_path: Path, more: dict[str, Any], words: str) -> None:
+def test_a_mapping_with_a_mistake_is_refused(
+    tmp_path: Path, more: dict[str, Any], words: str
+) -> None:
     with pytest.raises(UserError, match=words):
         load_model({"path": config(tmp_path / "m"), "engine": "vllm"} | more)
 
@@ -177,15 +205,33 @@ def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vllm is installed")
 def test_without_vllm_the_first_answer_says_what_to_install(tmp_path: Path) -> None:
-    one = load_model({"path": config(tmp_path / "m"), "engine": "vllm", "tokenizer": "builtin", "dtype": "float32"})
+    one = load_model(
+        {
+            "path": config(tmp_path / "m"),
+            "engine": "vllm",
+            "tokenizer": "builtin",
+            "dtype": "float32",
+        }
+    )
     with pytest.raises(UserError, match=r"pip install 'rulerkit\[vllm\]'"):
         next(one.answer([prompt(1, 2)]))
 
 
 def test_arguments_become_the_command_line_of_the_server(tmp_path: Path) -> None:
-    more = {"hf_overrides": {"rope_theta": 1e6}, "max_length": "8K", "trust_remote_code": False, "max_num_seqs": 8}
-    more["engine_args"] = {"enable_prefix_caching": False, "served_model_name": ["a", "b"], "load_format": None}
-    one = load_model({"path": config(tmp_path / "m"), "engine": "vllm", "dtype": "float32", "name": "m"} | more)
+    more = {
+        "hf_overrides": {"rope_theta": 1e6},
+        "max_length": "8K",
+        "trust_remote_code": False,
+        "max_num_seqs": 8,
+    }
+    more["engine_args"] = {
+        "enable_prefix_caching": False,
+        "served_model_name": ["a", "b"],
+        "load_format": None,
+    }
+    one = load_model(
+        {"path": config(tmp_path / "m"), "engine": "vllm", "dtype": "float32", "name": "m"} | more
+    )
     assert isinstance(one, Vllm)
     line = one.command(Address("http://127.0.0.1:4321/v1", "secret"))
     text = " ".join(line)
@@ -236,24 +282,37 @@ def test_several_nodes_share_one_server(tmp_path: Path, monkeypatch: pytest.Monk
 def test_what_the_server_read_must_be_what_it_was_sent(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     save_tokenizer(tmp_path / "m", ["some words to learn"], 300)
-    one: Any = load_model({"path": config(tmp_path / "m"), "engine": "vllm", "dtype": "float32", "name": "m"})
+    one: Any = load_model(
+        {"path": config(tmp_path / "m"), "engine": "vllm", "dtype": "float32", "name": "m"}
+    )
     asked = prompt(5, 6, 7)
 
     def reply(**choice: Any) -> Reply:
-        whole = {"prompt_token_ids": [5, 6, 7], "token_ids": [70, 71], "finish_reason": "length", **choice}
+        whole = {
+            "prompt_token_ids": [5, 6, 7],
+            "token_ids": [70, 71],
+            "finish_reason": "length",
+            **choice,
+        }
         return Reply.model_validate({"choices": [whole], "usage": {"prompt_tokens": 3}})
 
     answer = one.read(asked, reply())
-    assert (answer.finish_reason, answer.num_tokens, answer.usage["prompt_tokens"]) == ("length", 2, 3)
+    assert (answer.finish_reason, answer.num_tokens, answer.usage["prompt_tokens"]) == (
+        "length",
+        2,
+        3,
+    )
     for wrong in ([5, 6], [0, 5, 6, 7], [5, 6, 8], None):
-        with pytest.raises(UserError, match=r"vLLM read \d prompt tokens of example 0 of any, other than the 3"):
+        with pytest.raises(
+            UserError, match=r"vLLM read \d prompt tokens of example 0 of any, other than the 3"
+        ):
             one.read(asked, reply(prompt_token_ids=wrong))
     for end in ("error", "abort", None):
         with pytest.raises(RequestError, match=f"finish_reason {end}"):
             one.read(asked, reply(finish_reason=end))
 
 
-# --- real servers -----------------------------------------------------------------------------------------------------
+# --- real servers ---------------------------------------------------------------------------------
 
 BYTES = 2 * 2 * 32 * 4  # keys and values of a token: two layers, one head of 32 numbers in float32
 
@@ -264,8 +323,8 @@ def spec(folder: Path, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A two-layer Llama of random weights with a byte-pair tokenizer; several tokens end an answer, and its
-    generation_config.json asks for sampling and a penalty, which nobody may heed."""
+    """A two-layer Llama of random weights with a byte-pair tokenizer; several tokens end an answer,
+    and its generation_config.json asks for sampling and a penalty, which nobody may heed."""
     torch: Any = pytest.importorskip("torch")
 
     folder = tmp_path_factory.mktemp("models") / "tiny"
@@ -273,7 +332,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     size = save_tokenizer(folder, texts, 2000)
     torch.set_num_threads(1)
     save_llama(folder, size, head_dim=32, max_position_embeddings=32768)
-    settings = {"eos_token_id": [1, *range(300, 320)], "do_sample": True, "temperature": 0.7, "repetition_penalty": 3.0}
+    settings = {
+        "eos_token_id": [1, *range(300, 320)],
+        "do_sample": True,
+        "temperature": 0.7,
+        "repetition_penalty": 3.0,
+    }
     (folder / "generation_config.json").write_text(json.dumps(settings))
     return folder
 
@@ -288,11 +352,17 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def cell(one: Any, name: str, length: int, count: int) -> Examples:
-    return generate(task(name).with_corpora("builtin"), length, count, prompt_format=one.prompt_format)
+    return generate(
+        task(name).with_corpora("builtin"), length, count, prompt_format=one.prompt_format
+    )
 
 
 def rows(cells: Iterable[Cell]) -> dict[tuple[str, int], tuple[str, str]]:
-    return {(row["task"], row["index"]): (row["pred"], row["finish_reason"]) for done in cells for row in done.rows}
+    return {
+        (row["task"], row["index"]): (row["pred"], row["finish_reason"])
+        for done in cells
+        for row in done.rows
+    }
 
 
 def thirteen(model: dict[str, Any], folder: Path, length: int, count: int) -> list[Cell]:
@@ -307,7 +377,9 @@ def test_thirteen_tasks_are_answered_as_by_transformers_and_the_server_stays_for
 ) -> None:
     try:
         ours = thirteen(spec(tiny), tmp_path / "vllm", 4096, 2)
-        theirs = thirteen({"path": str(tiny), "name": "tiny", "device": "cpu"}, tmp_path / "transformers", 4096, 2)
+        theirs = thirteen(
+            {"path": str(tiny), "name": "tiny", "device": "cpu"}, tmp_path / "transformers", 4096, 2
+        )
         assert rows(ours) == rows(theirs)
         assert len(rows(ours)) == 26
         for row in (row for done in ours for row in done.rows):
@@ -334,10 +406,14 @@ def test_thirteen_tasks_are_answered_as_by_transformers_and_the_server_stays_for
 def behind_base_url(
     folder: Path, count: int, monkeypatch: pytest.MonkeyPatch, *flags: str
 ) -> dict[tuple[str, int], str]:
-    """The answers to the thirteen tasks at 4K of a vLLM server that a user's command starts, asked at its `base_url`."""
+    """The answers to the thirteen tasks at 4K of a vLLM server that a user's command starts, asked
+    at its `base_url`."""
     more = "--dtype float32 --max-model-len 8192 --enforce-eager --generation-config vllm --host 127.0.0.1"
     line = f"VLLM_CPU_KVCACHE_SPACE=1 {sys.executable} -m vllm.entrypoints.openai.api_server --model {{path}} {more}"
-    common = {"path": str(folder), "extra_body": {"stop_token_ids": [1]}}  # that of the checkpoints saved below
+    common = {
+        "path": str(folder),
+        "extra_body": {"stop_token_ids": [1]},
+    }  # that of the checkpoints saved below
     command = f"{line} {shlex.join(flags)} --port {{port}} --api-key {{key}}"
     one: Any = load_model(common | {"serve": command, "name": "own"})
     try:
@@ -348,13 +424,16 @@ def behind_base_url(
         other: Any = load_model(common | where | {"name": "there"})
         assert other.prompt_path == "ids"
         asked = [example for name in THIRTEEN for example in cell(other, name, 4096, count)]
-        return {(example.task, example.index): answer.text for example, answer in other.answer(asked)}
+        return {
+            (example.task, example.index): answer.text for example, answer in other.answer(asked)
+        }
     finally:
         one.close()
 
 
 def broken_ends(cells: Iterable[Cell]) -> dict[tuple[str, int], str]:
-    """The texts of rows; vLLM's own detokenizer leaves half a character at the end out, ours shows a broken one."""
+    """The texts of rows; vLLM's own detokenizer leaves half a character at the end out, ours shows
+    a broken one."""
     return {key: text.rstrip("\ufffd") for key, (text, _) in rows(cells).items()}
 
 
@@ -364,17 +443,36 @@ def test_qwen3_with_yarn_beyond_its_positions_answers_as_by_transformers(
 ) -> None:
     transformers: Any = pytest.importorskip("transformers")
     torch: Any = pytest.importorskip("torch")
-    folder = shutil.copytree(tiny, tmp_path / "qwen3", ignore=shutil.ignore_patterns("*.safetensors"))
+    folder = shutil.copytree(
+        tiny, tmp_path / "qwen3", ignore=shutil.ignore_patterns("*.safetensors")
+    )
     torch.manual_seed(1)
-    shape = {"vocab_size": 2000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "head_dim": 32}
+    shape = {
+        "vocab_size": 2000,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "head_dim": 32,
+    }
     shape |= {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 2048}
     made = transformers.Qwen3Config(**shape, initializer_range=0.2, bos_token_id=0, eos_token_id=1)
     transformers.Qwen3ForCausalLM(made).save_pretrained(folder)
-    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048, "rope_theta": 10000.0}
+    yarn = {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 2048,
+        "rope_theta": 10000.0,
+    }
     over = {"hf_overrides": {"rope_parameters": yarn, "max_position_embeddings": 8192}}
     try:
         ours = thirteen(spec(folder, **over), tmp_path / "vllm", 4096, 2)
-        plain = {"path": str(folder), "engine": "transformers", "name": "tiny", "device": "cpu", **over}
+        plain = {
+            "path": str(folder),
+            "engine": "transformers",
+            "name": "tiny",
+            "device": "cpu",
+            **over,
+        }
         theirs = thirteen(plain, tmp_path / "transformers", 4096, 2)
         assert rows(ours) == rows(theirs)
         assert len(rows(ours)) == 26
@@ -390,7 +488,9 @@ def test_mamba2_without_positions_answers_as_by_transformers(
 ) -> None:
     transformers: Any = pytest.importorskip("transformers")
     torch: Any = pytest.importorskip("torch")
-    folder = shutil.copytree(tiny, tmp_path / "mamba2", ignore=shutil.ignore_patterns("*.safetensors"))
+    folder = shutil.copytree(
+        tiny, tmp_path / "mamba2", ignore=shutil.ignore_patterns("*.safetensors")
+    )
     torch.manual_seed(2)
     shape = {
         "vocab_size": 2000,
@@ -401,7 +501,13 @@ def test_mamba2_without_positions_answers_as_by_transformers(
         "n_groups": 1,
     }
     made = transformers.Mamba2Config(
-        **shape, num_heads=4, head_dim=32, chunk_size=64, bos_token_id=0, eos_token_id=1, initializer_range=0.2
+        **shape,
+        num_heads=4,
+        head_dim=32,
+        chunk_size=64,
+        bos_token_id=0,
+        eos_token_id=1,
+        initializer_range=0.2,
     )
     transformers.Mamba2ForCausalLM(made).save_pretrained(folder)
     try:
@@ -416,7 +522,8 @@ def test_mamba2_without_positions_answers_as_by_transformers(
 
 
 MESSAGES = (
-    "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}{% if m['role'] == 'user' %}<|end|>"
+    "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}{% if m['role'] == "
+    "'user' %}<|end|>"
     "{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
@@ -425,10 +532,13 @@ MESSAGES = (
 def test_a_server_of_ones_own_gives_the_same_answers_by_ids_text_and_prefill(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """vLLM once more, started by a user's command, with its own tokenizer; then the same server behind `base_url`."""
+    """vLLM once more, started by a user's command, with its own tokenizer; then the same server
+    behind `base_url`."""
     folder = shutil.copytree(tiny, tmp_path / "tiny")
     settings = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": MESSAGES}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(settings | {"chat_template": MESSAGES})
+    )
     flags = "--dtype float32 --max-model-len 8192 --enforce-eager --generation-config vllm --host 127.0.0.1"
     line = f"VLLM_CPU_KVCACHE_SPACE=1 {sys.executable} -m vllm.entrypoints.openai.api_server --model {{path}} {flags}"
     # the engines end an answer at the ids that the checkpoint names; so must the requests
@@ -439,7 +549,12 @@ def test_a_server_of_ones_own_gives_the_same_answers_by_ids_text_and_prefill(
     try:
         started = thirteen(served, tmp_path / "serve", 4096, 2)
         assert started[0].record["result"]["model"]["prompt_path"] == "ids"
-        theirs = thirteen({"path": str(folder), "name": "tiny", "device": "cpu"}, tmp_path / "transformers", 4096, 2)
+        theirs = thirteen(
+            {"path": str(folder), "name": "tiny", "device": "cpu"},
+            tmp_path / "transformers",
+            4096,
+            2,
+        )
         assert {key: text for key, (text, _) in rows(started).items()} == broken_ends(theirs)
         one: Any = load_model(served)
         one.open()
@@ -449,13 +564,19 @@ def test_a_server_of_ones_own_gives_the_same_answers_by_ids_text_and_prefill(
         where = {"base_url": replica.address.url, "api_key_env": "KEY_OF_TINY"}
         for path, adds_bos in (("ids", False), ("text", True), ("prefill", True)):
             other: Any = load_model({**common, **where, "prompt_path": path, "name": path})
-            assert (other.server.adds_bos, other.server.exact, other.server.limit) == (adds_bos, True, 8192)
+            assert (other.server.adds_bos, other.server.exact, other.server.limit) == (
+                adds_bos,
+                True,
+                8192,
+            )
             assert "8192" in (other.too_long(16384) or "")
             for name in ("niah_single_1", "vt", "fwe"):
                 asked = cell(other, name, 2048, 2)
                 answers = {example.index: answer.text for example, answer in other.answer(asked)}
                 expected = plain.answer(cell(plain, name, 2048, 2))
-                assert answers == {example.index: answer.text.rstrip("\ufffd") for example, answer in expected}, path
+                assert answers == {
+                    example.index: answer.text.rstrip("\ufffd") for example, answer in expected
+                }, path
     finally:
         close()
         if server.ServerEngine._running:
@@ -466,7 +587,11 @@ def test_a_server_of_ones_own_gives_the_same_answers_by_ids_text_and_prefill(
 def test_of_two_replicas_one_is_killed_and_the_other_answers_the_rest(
     tiny: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    one = load_model(spec(tiny, replicas=2, max_length="8K", engine_args={"kv_cache_memory_bytes": BYTES * 2**15}))
+    one = load_model(
+        spec(
+            tiny, replicas=2, max_length="8K", engine_args={"kv_cache_memory_bytes": BYTES * 2**15}
+        )
+    )
     assert isinstance(one, Vllm)
     asked = cell(one, "niah_single_2", 2048, 40)
     answers: dict[int, str] = {}
@@ -482,13 +607,17 @@ def test_of_two_replicas_one_is_killed_and_the_other_answers_the_rest(
                 assert len(other.under_way) >= 10
                 process = replica.process
                 assert process
-                (guarded,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+                (guarded,) = (
+                    Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+                )
                 os.killpg(int(guarded), signal.SIGKILL)
     finally:
         one.close()
     assert sorted(answers) == list(range(40))
     assert "the other servers take over its work" in capfd.readouterr().err
-    plain = load_model({"path": str(tiny), "engine": "transformers", "name": "tiny", "device": "cpu"})
+    plain = load_model(
+        {"path": str(tiny), "engine": "transformers", "name": "tiny", "device": "cpu"}
+    )
     assert {example.index: answer.text for example, answer in plain.answer(asked)} == answers
 
 
@@ -504,24 +633,36 @@ def test_after_a_killed_parent_nothing_is_left_and_the_same_command_ends_with_th
                          outputs=sys.argv[2])
         rk.evaluate(study, progress=False)
         """
-    command = [sys.executable, "-c", code, json.dumps(spec(tiny, concurrency=2)), str(tmp_path / "cut")]
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        json.dumps(spec(tiny, concurrency=2)),
+        str(tmp_path / "cut"),
+    ]
     parent = subprocess.Popen(command, env=os.environ | {"RULERKIT_TEST_MARK": str(tmp_path)})
     file = tmp_path / "cut/predictions/main/tiny/niah_single_2/2048.jsonl"
     until = time.monotonic() + 240
     while not (file.exists() and file.read_text().count("\n") >= 4) and time.monotonic() < until:
         assert parent.poll() is None
         time.sleep(0.01)
-    assert len(processes(str(tmp_path), "environ")) >= 4  # the parent, the guard, the server and its engine
+    assert (
+        len(processes(str(tmp_path), "environ")) >= 4
+    )  # the parent, the guard, the server and its engine
     parent.kill()
     parent.wait()
     assert gone_within(20, str(tmp_path), "environ"), processes(str(tmp_path), "environ")
     before = file.read_text()
     assert 4 <= before.count("\n") < 24
-    plain = load_model({"path": str(tiny), "engine": "transformers", "name": "tiny", "device": "cpu"})
+    plain = load_model(
+        {"path": str(tiny), "engine": "transformers", "name": "tiny", "device": "cpu"}
+    )
     whole = {e.index: a.text for e, a in plain.answer(cell(plain, "niah_single_2", 2048, 24))}
     assert subprocess.run(command).returncode == 0
     assert file.read_text().startswith(before)
-    assert {row["index"]: row["pred"] for row in map(json.loads, file.read_text().splitlines())} == whole
+    assert {
+        row["index"]: row["pred"] for row in map(json.loads, file.read_text().splitlines())
+    } == whole
 
 
 class _AsMade(PromptQueue):
@@ -541,7 +682,9 @@ class _AsMade(PromptQueue):
 def test_the_order_reuses_more_of_a_scarce_cache_and_what_it_cannot_hold_is_not_run(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    one = load_model(spec(tiny, engine_args={"kv_cache_memory_bytes": BYTES * 4608, "block_size": 32}))
+    one = load_model(
+        spec(tiny, engine_args={"kv_cache_memory_bytes": BYTES * 4608, "block_size": 32})
+    )
     assert isinstance(one, Vllm)
     essays = ("niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multivalue")
     asked = [e for name in essays for e in cell(one, name, 2048, 10)]
@@ -566,9 +709,18 @@ def test_the_order_reuses_more_of_a_scarce_cache_and_what_it_cannot_hold_is_not_
         process = one.replicas[0].process
         assert process
         pid = process.pid
-        study = rk.study(model=one, tasks=["vt", "cwe"], lengths=[1024, 8192], num_examples=2, outputs=str(tmp_path))
+        study = rk.study(
+            model=one,
+            tasks=["vt", "cwe"],
+            lengths=[1024, 8192],
+            num_examples=2,
+            outputs=str(tmp_path),
+        )
         done = evaluate(study, progress=False, not_run=lambda *words: not_run.append(words))
-        assert [(each.task, each.length, len(each.rows)) for each in done] == [("vt", 1024, 2), ("cwe", 1024, 2)]
+        assert [(each.task, each.length, len(each.rows)) for each in done] == [
+            ("vt", 1024, 2),
+            ("cwe", 1024, 2),
+        ]
         assert one.replicas[0].process is process
         assert process.pid == pid
     finally:
@@ -581,13 +733,21 @@ def test_the_order_reuses_more_of_a_scarce_cache_and_what_it_cannot_hold_is_not_
 
 @needs_vllm
 def test_a_server_that_cannot_start_is_one_line(tiny: Path) -> None:
-    one = load_model(spec(tiny, max_length="16K", engine_args={"kv_cache_memory_bytes": BYTES * 8192}))
+    one = load_model(
+        spec(tiny, max_length="16K", engine_args={"kv_cache_memory_bytes": BYTES * 8192})
+    )
     assert isinstance(one, Vllm)
     with pytest.raises(UserError) as caught:
         list(one.answer(cell(one, "vt", 1024, 1)))
     message = str(caught.value)
     print(message)
     assert "\n" not in message
-    for words in ("model tiny: its server did not start", "its log is", "KV", "tensor_parallel_size", "max_length"):
+    for words in (
+        "model tiny: its server did not start",
+        "its log is",
+        "KV",
+        "tensor_parallel_size",
+        "max_length",
+    ):
         assert words in message
     one.close()

@@ -1,7 +1,8 @@
-"""vLLM's own configuration of a model: our files pass, and what vLLM cannot start is a FAIL with its reason.
+"""vLLM's own configuration of a model: our files pass, and what vLLM cannot start is a FAIL with
+its reason.
 
-Each kind of checkpoint is a tiny config.json with the positions and scaling of the real one. The tests that build vLLM's
-configuration run where vllm is installed: `make test-vllm`.
+Each kind of checkpoint is a tiny config.json with the positions and scaling of the real one. The
+tests that build vLLM's configuration run where vllm is installed: `make test-vllm`.
 """
 
 import json
@@ -19,40 +20,79 @@ from rulerkit.checks.vllm_config import check_vllm_config, examine, gpus_beyond_
 from rulerkit.cli import main
 from tests.tiny_llama import save_tokenizer
 
-needs_vllm = pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: make test-vllm")
+needs_vllm = pytest.mark.skipif(
+    find_spec("vllm") is None, reason="vllm is not installed: make test-vllm"
+)
 pytestmark = pytest.mark.xdist_group("vllm")
 
 K = 1024
-SMALL = {"hidden_size": 512, "intermediate_size": 64, "num_hidden_layers": 4, "vocab_size": 1000, "head_dim": 16}
+SMALL = {
+    "hidden_size": 512,
+    "intermediate_size": 64,
+    "num_hidden_layers": 4,
+    "vocab_size": 1000,
+    "head_dim": 16,
+}
 SMALL |= {"num_attention_heads": 32, "num_key_value_heads": 8}
 
 
-def config(architecture: str, model_type: str, positions: int | None, **more: Any) -> dict[str, Any]:
+def config(
+    architecture: str, model_type: str, positions: int | None, **more: Any
+) -> dict[str, Any]:
     """A config.json."""
-    kind = {"architectures": [architecture], "model_type": model_type, "max_position_embeddings": positions}
+    kind = {
+        "architectures": [architecture],
+        "model_type": model_type,
+        "max_position_embeddings": positions,
+    }
     return SMALL | kind | {"torch_dtype": "bfloat16"} | more
 
 
-def seeing(architecture: str, model_type: str, text: dict[str, Any], vision: str, **more: Any) -> dict[str, Any]:
+def seeing(
+    architecture: str, model_type: str, text: dict[str, Any], vision: str, **more: Any
+) -> dict[str, Any]:
     """A config.json of a model that also takes images."""
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1}
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+    }
     vision_config = sizes | {"image_size": 28, "patch_size": 14, "model_type": vision}
     kind = {"architectures": [architecture], "model_type": model_type, "torch_dtype": "bfloat16"}
     return kind | {"text_config": SMALL | text, "vision_config": vision_config} | more
 
 
-YARN = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 32, "beta_slow": 1}
+YARN = {
+    "type": "yarn",
+    "factor": 40,
+    "original_max_position_embeddings": 4096,
+    "beta_fast": 32,
+    "beta_slow": 1,
+}
 OLMO_YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 MAMBA2 = {"mamba_n_heads": 32, "mamba_d_head": 32, "mamba_n_groups": 1, "mamba_d_state": 16}
-LATENT = {"kv_lora_rank": 32, "q_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32, "v_head_dim": 32}
+LATENT = {
+    "kv_lora_rank": 32,
+    "q_lora_rank": 32,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 32,
+}
 DUAL_CHUNK = {"chunk_size": 262144, "local_size": 8192, "original_max_position_embeddings": 262144}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LLAMA3 |= {"original_max_position_embeddings": 8192}
 LONGROPE = {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [1.0] * 8}
-FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+FP8 = {
+    "quant_method": "fp8",
+    "fmt": "e4m3",
+    "activation_scheme": "dynamic",
+    "weight_block_size": [128, 128],
+}
 
-# A file of params/models/ -> the config.json of its checkpoint, reduced, and the longest length that must pass
+# A file of params/models/ -> the config.json of its checkpoint, reduced, and the longest length
+# that must pass
 CHECKPOINTS: dict[str, tuple[dict[str, Any], int]] = {
     "llama-3.1-8b": (config("LlamaForCausalLM", "llama", 128 * K, rope_scaling=LLAMA3), 128 * K),
     "llama2-7b-chat": (config("LlamaForCausalLM", "llama", 4 * K), 8 * K),
@@ -61,14 +101,22 @@ CHECKPOINTS: dict[str, tuple[dict[str, Any], int]] = {
         128 * K,
     ),
     "yarn-7b-base": (
-        config("LlamaForCausalLM", "llama", 128 * K, rope_scaling=YARN | {"factor": 32.0, "finetuned": True}),
+        config(
+            "LlamaForCausalLM",
+            "llama",
+            128 * K,
+            rope_scaling=YARN | {"factor": 32.0, "finetuned": True},
+        ),
         128 * K,
     ),
     "yi-34b": (config("LlamaForCausalLM", "llama", 200000), 256 * K),
     "qwen3-8b": (config("Qwen3ForCausalLM", "qwen3", 40960), 128 * K),
     "qwen3-4b-2507": (config("Qwen3ForCausalLM", "qwen3", 256 * K), 256 * K),
     "qwen3-30b-a3b-2507": (config("Qwen3MoeForCausalLM", "qwen3_moe", 256 * K, **EXPERTS), 256 * K),
-    "qwen3-next-80b-a3b": (config("Qwen3NextForCausalLM", "qwen3_next", 256 * K, **EXPERTS), 256 * K),
+    "qwen3-next-80b-a3b": (
+        config("Qwen3NextForCausalLM", "qwen3_next", 256 * K, **EXPERTS),
+        256 * K,
+    ),
     "qwen2.5-7b-1m": (
         config("Qwen2ForCausalLM", "qwen2", 1010000, dual_chunk_attention_config=DUAL_CHUNK),
         256 * K,
@@ -85,21 +133,43 @@ CHECKPOINTS: dict[str, tuple[dict[str, Any], int]] = {
         ),
         128 * K,
     ),
-    "ministral-8b": (config("MistralForCausalLM", "mistral", 32 * K, sliding_window=32 * K), 32 * K),
-    "command-r-35b": (config("CohereForCausalLM", "cohere", 8 * K, model_max_length=128 * K), 128 * K),
+    "ministral-8b": (
+        config("MistralForCausalLM", "mistral", 32 * K, sliding_window=32 * K),
+        32 * K,
+    ),
+    "command-r-35b": (
+        config("CohereForCausalLM", "cohere", 8 * K, model_max_length=128 * K),
+        128 * K,
+    ),
     "glm-4.5-air": (config("Glm4MoeForCausalLM", "glm4_moe", 128 * K, n_routed_experts=8), 128 * K),
     "granite-4.0-h-tiny": (
         config(
-            "GraniteMoeHybridForCausalLM", "granitemoehybrid", 128 * K, layer_types=["mamba", "attention"] * 2, **MAMBA2
+            "GraniteMoeHybridForCausalLM",
+            "granitemoehybrid",
+            128 * K,
+            layer_types=["mamba", "attention"] * 2,
+            **MAMBA2,
         ),
         128 * K,
     ),
     "nemotron-nano-9b-v2": (
-        config("NemotronHForCausalLM", "nemotron_h", 128 * K, layers_block_type=["mamba", "attention"] * 2),
+        config(
+            "NemotronHForCausalLM",
+            "nemotron_h",
+            128 * K,
+            layers_block_type=["mamba", "attention"] * 2,
+        ),
         128 * K,
     ),
     "jamba-1.6-mini": (
-        config("JambaForCausalLM", "jamba", 256 * K, attn_layer_period=2, attn_layer_offset=1, num_experts=2),
+        config(
+            "JambaForCausalLM",
+            "jamba",
+            256 * K,
+            attn_layer_period=2,
+            attn_layer_offset=1,
+            num_experts=2,
+        ),
         256 * K,
     ),
     "lfm2.5-1.2b": (config("Lfm2ForCausalLM", "lfm2", 128000), 126976),
@@ -123,7 +193,12 @@ CHECKPOINTS: dict[str, tuple[dict[str, Any], int]] = {
         128 * K,
     ),
     "nemotron-3-nano-30b-a3b": (
-        config("NemotronHForCausalLM", "nemotron_h", 256 * K, layers_block_type=["mamba", "attention"] * 2),
+        config(
+            "NemotronHForCausalLM",
+            "nemotron_h",
+            256 * K,
+            layers_block_type=["mamba", "attention"] * 2,
+        ),
         256 * K,
     ),
     "chatglm3-6b": (
@@ -167,7 +242,11 @@ CHECKPOINTS: dict[str, tuple[dict[str, Any], int]] = {
         seeing(
             "Gemma4ForConditionalGeneration",
             "gemma4",
-            {"model_type": "gemma4_text", "max_position_embeddings": 256 * K, "sliding_window": 1024},
+            {
+                "model_type": "gemma4_text",
+                "max_position_embeddings": 256 * K,
+                "sliding_window": 1024,
+            },
             "gemma4_vision",
         ),
         256 * K,
@@ -223,24 +302,40 @@ def arguments(folder: Path, base: str | None = None, **more: Any) -> dict[str, A
     """What vLLM is started with for a file of params/models/ whose checkpoint lies in a folder."""
     spec = {"base": base} if base else {"engine": "vllm"}
     model: Any = rk.load_model({**spec, "path": str(folder), "name": "m", **more})
-    text_only = {"language_model_only": True} if "vision_config" in (folder / "config.json").read_text() else {}
+    text_only = (
+        {"language_model_only": True}
+        if "vision_config" in (folder / "config.json").read_text()
+        else {}
+    )
     return vllm_arguments(model) | text_only
 
 
-# --- with vLLM --------------------------------------------------------------------------------------------------------
+# --- with vLLM ------------------------------------------------------------------------------------
 
 
 ONE_OF_EACH_KIND = {
-    *("llama-3.1-8b", "qwen3-8b", "phi3-medium-14b", "qwen2.5-7b-1m", "olmo-3-7b", "granite-4.0-h-tiny"),
+    *(
+        "llama-3.1-8b",
+        "qwen3-8b",
+        "phi3-medium-14b",
+        "qwen2.5-7b-1m",
+        "olmo-3-7b",
+        "granite-4.0-h-tiny",
+    ),
     *("gemma-3-12b", "deepseek-v3"),
 }
-"""llama3's scaling, YaRN, longrope, dual chunk, sliding window, hybrid, vision, latent attention. vLLM takes ten seconds to
-look at each architecture, so the others are slow tests: `pytest -m slow tests/test_vllm_config.py`."""
+"""llama3's scaling, YaRN, longrope, dual chunk, sliding window, hybrid, vision, latent attention.
+vLLM takes ten seconds to look at each architecture, so the others are slow tests: `pytest -m slow
+tests/test_vllm_config.py`."""
 
 
 @needs_vllm
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n in ONE_OF_EACH_KIND else [pytest.mark.slow]) for n in CHECKPOINTS]
+    "name",
+    [
+        pytest.param(n, marks=[] if n in ONE_OF_EACH_KIND else [pytest.mark.slow])
+        for n in CHECKPOINTS
+    ],
 )
 def test_our_files_start_and_go_as_far_as_they_say(name: str, tmp_path: Path) -> None:
     content, longest = CHECKPOINTS[name]
@@ -265,7 +360,12 @@ def test_our_files_start_and_go_as_far_as_they_say(name: str, tmp_path: Path) ->
 @needs_vllm
 def test_yarn_without_positions_as_model_cards_give_it_starts_all_the_same(tmp_path: Path) -> None:
     folder = written(tmp_path / "m", config("Qwen3ForCausalLM", "qwen3", 40960))
-    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32 * K, "rope_theta": 1e6}
+    yarn = {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 32 * K,
+        "rope_theta": 1e6,
+    }
     settings = arguments(folder, hf_overrides={"rope_parameters": yarn})
     assert examine(settings, 128 * K)[0] == OK
     assert examine(settings, 128 * K + 1)[0] == FAIL
@@ -273,7 +373,9 @@ def test_yarn_without_positions_as_model_cards_give_it_starts_all_the_same(tmp_p
 
 @needs_vllm
 def test_a_model_without_positions_takes_the_length_that_is_set(tmp_path: Path) -> None:
-    content = config("Mamba2ForCausalLM", "mamba2", None, num_heads=64, head_dim=16, state_size=16, n_groups=1)
+    content = config(
+        "Mamba2ForCausalLM", "mamba2", None, num_heads=64, head_dim=16, state_size=16, n_groups=1
+    )
     folder = written(tmp_path / "m", content)
     assert examine(arguments(folder, max_length="8K"), 8 * K)[0] == OK
     assert examine(arguments(folder, max_length="8K"), 8 * K + 1)[0] == FAIL
@@ -296,7 +398,11 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"hf_overrides": {"architectures": ["BaichuanForCausalLM"]}},
         "was supported in vLLM until v0.23.0",
     ),
-    "heads": (LLAMA, {"tensor_parallel_size": 3}, "attention heads (32) must be divisible by tensor parallel size (3)"),
+    "heads": (
+        LLAMA,
+        {"tensor_parallel_size": 3},
+        "attention heads (32) must be divisible by tensor parallel size (3)",
+    ),
     "unknown quantization": (LLAMA, {"quantization": "int3"}, "Unknown quantization method: int3"),
     "unknown argument": (LLAMA, {"engine_args": {"no_such": 1}}, "no_such"),
 }
@@ -320,7 +426,10 @@ def test_the_command_builds_the_configuration(
     vocabulary = save_tokenizer(folder, ["one two three"], 400)
     (folder / "config.json").write_text(json.dumps(LLAMA | {"vocab_size": vocabulary}))
     settings = ("-y", "tasks: [vt]", "-y", "lengths: [4096]", "-y", "corpora: builtin", "--no-ask")
-    for shares, status, line in ((1, 0, "ok    vLLM config"), (3, 1, "must be divisible by tensor parallel size (3)")):
+    for shares, status, line in (
+        (1, 0, "ok    vLLM config"),
+        (3, 1, "must be divisible by tensor parallel size (3)"),
+    ):
         model = f"model: {{path: {folder}, engine: vllm, name: m, tensor_parallel_size: {shares}}}"
         monkeypatch.setattr(sys, "argv", ["rulerkit", "check", *settings, "-y", model])
         with pytest.raises(SystemExit) as ended:
@@ -330,7 +439,7 @@ def test_the_command_builds_the_configuration(
         assert ended.value.code == status, said
 
 
-# --- without vLLM -----------------------------------------------------------------------------------------------------
+# --- without vLLM ---------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vllm is installed")

@@ -1,9 +1,11 @@
-"""A small OpenAI-compatible server for tests: takes text only, counts no cached tokens, lists a model under its own name.
+"""A small OpenAI-compatible server for tests: takes text only, counts no cached tokens, lists a
+model under its own name.
 
-    python -m tests.text_server --port 8000 --key K [--journal FILE] [--pace SECONDS] [--never-healthy] [--die-after N]
+    python -m tests.text_server --port 8000 --key K [--journal FILE] [--pace SECONDS]
+    [--never-healthy] [--die-after N]
 
-Answers as the reference reader does. Each line of the journal is the digest of a prompt, this process's id and the GPUs that it
-may use.
+Answers as the reference reader does. Each line of the journal is the digest of a prompt, this
+process's id and the GPUs that it may use.
 """
 
 import argparse
@@ -58,7 +60,11 @@ class Handler(BaseHTTPRequestHandler):
             with lock, open(options.journal, "a", encoding="utf-8") as journal:
                 answered += 1
                 digest = sha256(body["prompt"].encode()).hexdigest()[:16]
-                row = {"prompt": digest, "pid": os.getpid(), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}
+                row = {
+                    "prompt": digest,
+                    "pid": os.getpid(),
+                    "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
+                }
                 journal.write(json.dumps(row) + "\n")
             if options.die_after and answered > options.die_after:
                 print("RuntimeError: the card fell off the bus", flush=True)

@@ -1,4 +1,5 @@
-"""A tiny Llama of random weights with a byte-pair tokenizer, as several tests save one to a folder."""
+"""A tiny Llama of random weights with a byte-pair tokenizer, as several tests save one to a
+folder."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,7 +9,8 @@ import pytest
 
 
 def save_tokenizer(folder: Path, texts: Iterable[str], vocab_size: int, *more: str) -> int:
-    """Train a byte-pair tokenizer that puts a BOS before a text, with `more` special tokens; its size."""
+    """Train a byte-pair tokenizer that puts a BOS before a text, with `more` special tokens; its
+    size."""
     transformers: Any = pytest.importorskip("transformers")
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
@@ -22,15 +24,20 @@ def save_tokenizer(folder: Path, texts: Iterable[str], vocab_size: int, *more: s
         show_progress=False,
     )
     backend.train_from_iterator(texts, trainer)
-    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>")
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 0)]
+    )
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token="<s>", eos_token="</s>"
+    )
     fast.save_pretrained(folder)
     size: int = backend.get_vocab_size()
     return size
 
 
 def save_llama(folder: Path, vocab_size: int, **shape: Any) -> None:
-    """Two layers of random weights, the same ones for the same shape; `shape` goes over the configuration."""
+    """Two layers of random weights, the same ones for the same shape; `shape` goes over the
+    configuration."""
     torch: Any = pytest.importorskip("torch", reason="a tiny checkpoint is made with torch")
     transformers: Any = pytest.importorskip("transformers")
 

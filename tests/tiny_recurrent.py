@@ -14,7 +14,9 @@ VOCABULARY = 8189  # no multiple of 8: mamba_ssm rounds it up
 
 _TINY: dict[str, Any] = {"vocab_size": 8192, "hidden_size": 32, "num_hidden_layers": 2}
 _ENDS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
-_ATTENTION = _TINY | _ENDS | {"intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
+_ATTENTION = (
+    _TINY | _ENDS | {"intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
+)
 _EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1}
 _MAMBA2 = {
     "mamba_n_heads": 4,
@@ -24,7 +26,11 @@ _MAMBA2 = {
     "mamba_chunk_size": 64,
 }
 _MIXED = {"layer_types": ["linear_attention", "full_attention"]}
-_SLIDING = {"layer_types": ["full_attention", "sliding_attention"], "use_sliding_window": True, "sliding_window": 64}
+_SLIDING = {
+    "layer_types": ["full_attention", "sliding_attention"],
+    "use_sliding_window": True,
+    "sliding_window": 64,
+}
 _DELTA = {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 2,
@@ -35,25 +41,46 @@ _DELTA = {
 SHAPES: dict[str, dict[str, Any]] = {
     "Mamba": _TINY | {"state_size": 16},
     "FalconMamba": _TINY | {"state_size": 16},
-    "Mamba2": _TINY | _ENDS | {"num_heads": 4, "head_dim": 16, "n_groups": 1, "state_size": 16, "chunk_size": 64},
+    "Mamba2": _TINY
+    | _ENDS
+    | {"num_heads": 4, "head_dim": 16, "n_groups": 1, "state_size": 16, "chunk_size": 64},
     "Rwkv": _TINY | {"context_length": 4096},
     "Jamba": _ATTENTION
     | {"num_hidden_layers": 4, "attn_layer_period": 4, "attn_layer_offset": 2, "mamba_d_state": 8}
-    | {"expert_layer_period": 2, "expert_layer_offset": 1, "num_experts": 2, "num_experts_per_tok": 1},
+    | {
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+        "num_experts": 2,
+        "num_experts_per_tok": 1,
+    },
     "Bamba": _ATTENTION | _MAMBA2 | {"attn_layer_indices": [1]},
     "FalconH1": _ATTENTION | _MAMBA2 | {"mamba_d_ssm": 64},
     "Zamba2": _ATTENTION
-    | {"num_hidden_layers": 3, "layers_block_type": ["mamba", "hybrid", "mamba"], "num_mem_blocks": 1}
+    | {
+        "num_hidden_layers": 3,
+        "layers_block_type": ["mamba", "hybrid", "mamba"],
+        "num_mem_blocks": 1,
+    }
     | {"mamba_d_state": 16, "n_mamba_heads": 4, "mamba_ngroups": 1, "chunk_size": 64},
     "NemotronH": _ATTENTION
     | {"num_hidden_layers": 3, "layers_block_type": ["mamba", "attention", "mamba"], "head_dim": 16}
-    | {"mamba_num_heads": 4, "mamba_head_dim": 16, "n_groups": 1, "ssm_state_size": 16, "chunk_size": 64},
+    | {
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 16,
+        "n_groups": 1,
+        "ssm_state_size": 16,
+        "chunk_size": 64,
+    },
     "GraniteMoeHybrid": _ATTENTION
     | _MAMBA2
     | _EXPERTS
     | {"layers_block_type": ["mamba", "attention"], "shared_intermediate_size": 32},
     "RecurrentGemma": _ATTENTION
-    | {"num_hidden_layers": 3, "block_types": ["recurrent", "recurrent", "attention"], "lru_width": 32}
+    | {
+        "num_hidden_layers": 3,
+        "block_types": ["recurrent", "recurrent", "attention"],
+        "lru_width": 32,
+    }
     | {"attention_window_size": 64, "tie_word_embeddings": False},
     "Qwen3Next": _ATTENTION
     | _MIXED
@@ -91,12 +118,16 @@ NETWORKS = {"mamba": "Mamba", "mamba-2": "Mamba2", "jamba": "Jamba", "rwkv-4": "
 
 
 def write_original(network: Any, folder: Path) -> None:
-    """A Mamba's weights as mamba_ssm's `save_pretrained` writes them: no model_type, `embedding`, pytorch_model.bin."""
+    """A Mamba's weights as mamba_ssm's `save_pretrained` writes them: no model_type, `embedding`,
+    pytorch_model.bin."""
     folder.mkdir()
     shape = {"d_model": 32, "n_layer": 2, "vocab_size": VOCABULARY, "pad_vocab_size_multiple": 8}
     norm = {"ssm_cfg": {}, "rms_norm": True, "residual_in_fp32": True, "fused_add_norm": True}
     (folder / "config.json").write_text(json.dumps(shape | norm))
-    named = {k.replace("backbone.embeddings.", "backbone.embedding."): v for k, v in network.state_dict().items()}
+    named = {
+        k.replace("backbone.embeddings.", "backbone.embedding."): v
+        for k, v in network.state_dict().items()
+    }
     assert "lm_head.weight" in named
     torch.save(named, folder / "pytorch_model.bin")
 
@@ -110,7 +141,8 @@ def _norm(name: str, size: int) -> dict[str, Any]:
 
 
 def write_pth(path: Path) -> None:
-    """A random RWKV-5.2 of two layers and two heads, under its authors' names, with the World vocabulary."""
+    """A random RWKV-5.2 of two layers and two heads, under its authors' names, with the World
+    vocabulary."""
     torch.manual_seed(5)
     size, wide, heads, vocabulary = 64, 128, 2, 65536
     weights = {
@@ -137,7 +169,8 @@ def write_pth(path: Path) -> None:
 
 
 def write_pth_7(path: Path) -> None:
-    """A random RWKV-7 of two layers and two heads, under its authors' names, with the World vocabulary."""
+    """A random RWKV-7 of two layers and two heads, under its authors' names, with the World
+    vocabulary."""
     torch.manual_seed(7)
     size, wide, heads, rank, vocabulary = 64, 128, 2, 8, 65536
     weights = {

@@ -1,8 +1,9 @@
 """Batches: models x notebooks from one YAML file, planned and checked as a whole, then run as jobs.
 
-A batch file names `models`, the notebooks that run once per model (`notebooks`), those that run once over all models
-(`together`), a `size` (a file of params/sizes/) and further `parameters`. An entry of `notebooks` or `together` is a
-name, or a mapping with models and parameters of its own: `{notebook: 03_distractors, models: [...], parameters: {...}}`.
+A batch file names `models`, the notebooks that run once per model (`notebooks`), those that run
+once over all models (`together`), a `size` (a file of params/sizes/) and further `parameters`. An
+entry of `notebooks` or `together` is a name, or a mapping with models and parameters of its own:
+`{notebook: 03_distractors, models: [...], parameters: {...}}`.
 """
 
 import os
@@ -32,17 +33,25 @@ class Batch:
 
     @cached_property
     def jobs(self) -> list[Job]:
-        """A job for each model that any notebook asks, then one for each notebook over several models or none."""
+        """A job for each model that any notebook asks, then one for each notebook over several
+        models or none."""
         models = self._models
-        own = {name: [run for run in self.runs if run.subject == name and _asked(run) <= {name}] for name in models}
-        jobs = [self._job(name, spec, self._askers(name), own[name]) for name, spec in models.items()]
+        own = {
+            name: [run for run in self.runs if run.subject == name and _asked(run) <= {name}]
+            for name in models
+        }
+        jobs = [
+            self._job(name, spec, self._askers(name), own[name]) for name, spec in models.items()
+        ]
         for run in self.runs:
             if run not in own.get(run.subject, []):
                 asked = _asked(run)
                 everything = run.output in self.last and not asked
                 asks = [r for r in self.runs if r.studies] if everything else [run]
                 after = list(models) if everything else [name for name in models if name in asked]
-                name = run.output.stem if run.subject == "all" else f"{run.subject}-{run.output.stem}"
+                name = (
+                    run.output.stem if run.subject == "all" else f"{run.subject}-{run.output.stem}"
+                )
                 jobs.append(self._job(name, None, asks, [run], after))
         return jobs
 
@@ -53,7 +62,8 @@ class Batch:
 
     @property
     def corpora(self) -> str:
-        """`original` if the batch or any of its notebooks asks for the original texts, else `builtin`."""
+        """`original` if the batch or any of its notebooks asks for the original texts, else
+        `builtin`."""
         asked = {self.study.corpora, *(each.corpora for run in self.runs for each in run.studies)}
         return "original" if "original" in asked else "builtin"
 
@@ -65,12 +75,18 @@ class Batch:
                 assert isinstance(spec, dict), "a batch file holds no model made in Python"
                 if spec["name"] == "all":
                     raise UserError(
-                        f"{self.path}: no model can be called all, as what concerns several is: give it a `name:`"
+                        f"{self.path}: no model can be called all, as what concerns several is: "
+                        "give it a `name:`"
                     )
                 if found.setdefault(spec["name"], spec) != spec:
-                    differs = [k for k in {**spec, **found[spec["name"]]} if spec.get(k) != found[spec["name"]].get(k)]
+                    differs = [
+                        k
+                        for k in {**spec, **found[spec["name"]]}
+                        if spec.get(k) != found[spec["name"]].get(k)
+                    ]
                     raise UserError(
-                        f"{self.path} has two models named {spec['name']}, which differ in {', '.join(differs)}: give one "
+                        f"{self.path} has two models named {spec['name']}, which differ in "
+                        f"{', '.join(differs)}: give one "
                         "of them a `name:` of its own"
                     )
         return found
@@ -97,16 +113,20 @@ def _asked(run: Ask) -> set[str]:
 
 
 def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
-    """The runs of a batch file, in order, with parameters over its own; all is checked before anything starts."""
+    """The runs of a batch file, in order, with parameters over its own; all is checked before
+    anything starts."""
     content = read_keys(BatchKeys, path)
     parameters = _size(content.size, path) | content.parameters | dict(settings or {})
     named = parameters.pop("models", None) or content.models
     if not named or not (content.notebooks or content.together):
         raise UserError(
-            f"{path} names no models, or no notebooks: a batch needs `models:` and `notebooks:` or `together:`"
+            f"{path} names no models, or no notebooks: a batch needs `models:` and `notebooks:` or "
+            "`together:`"
         )
     if "model" in parameters:
-        raise UserError(f"model is no parameter of the batch {path}: it takes a list, `models: [...]`")
+        raise UserError(
+            f"model is no parameter of the batch {path}: it takes a list, `models: [...]`"
+        )
     whole = study(parameters | {"models": named})
     defaults = _Defaults(path, expand(named), parameters, frozenset(settings or {}))
     runs = [run for entry in content.notebooks for run in _runs(_entry(entry, defaults), whole)]
@@ -114,7 +134,10 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     runs += together
     outputs = [run.output for run in runs]
     if twice := next((run for run in runs if outputs.count(run.output) > 1), None):
-        raise UserError(f"{path} runs {twice.title} twice: two runs cannot write one notebook; remove one of them")
+        raise UserError(
+            f"{path} runs {twice.title} twice: two runs cannot write one notebook; remove one of "
+            "them"
+        )
     batch = Batch(path, tuple(runs), frozenset(run.output for run in together), whole)
     _ = [job.needs for job in batch.jobs]  # a wrong parameter of any notebook is found here
     return batch
@@ -122,7 +145,8 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
 
 @dataclass(frozen=True)
 class _Defaults:
-    """What holds for every entry of a batch file; an entry cannot change what the command line has set (`fixed`)."""
+    """What holds for every entry of a batch file; an entry cannot change what the command line has
+    set (`fixed`)."""
 
     path: Path
     models: list[Any]
@@ -132,7 +156,8 @@ class _Defaults:
 
 @dataclass(frozen=True)
 class _Entry:
-    """An entry of `notebooks` or `together`: what runs, for which models and with which parameters."""
+    """An entry of `notebooks` or `together`: what runs, for which models and with which
+    parameters."""
 
     notebook: Path
     models: list[Any]
@@ -140,7 +165,8 @@ class _Entry:
 
 
 def _entry(entry: Any, defaults: _Defaults) -> _Entry:
-    """A name stands for a notebook with the batch's models and parameters; a mapping may have others."""
+    """A name stands for a notebook with the batch's models and parameters; a mapping may have
+    others."""
     path = defaults.path
     if not isinstance(entry, Mapping):
         return _Entry(_notebook(entry), defaults.models, defaults.parameters)
@@ -148,11 +174,13 @@ def _entry(entry: Any, defaults: _Defaults) -> _Entry:
     keys = check(NotebookKeys, given, f"{path}: a notebook's ", f"key of a notebook in {path}")
     if keys.notebook is None:
         raise UserError(
-            f"{path}: {dict(entry)} is no notebook: give a name, or {{notebook: NAME, parameters: {{...}}}}"
+            f"{path}: {dict(entry)} is no notebook: give a name, or {{notebook: NAME, parameters: "
+            f"{{...}}}}"
         )
     if {"run", "outputs", "model", "models"} & keys.parameters.keys():
         raise UserError(
-            f"{keys.notebook} in {path} sets run, outputs or models among its parameters: a batch writes into one "
+            f"{keys.notebook} in {path} sets run, outputs or models among its parameters: a batch "
+            "writes into one "
             "place, and models stand beside `parameters`"
         )
     models = keys.models or defaults.models
@@ -165,14 +193,18 @@ def _runs(entry: _Entry, whole: Study) -> list[Run]:
     """A run for each model where the notebook takes one, else one run."""
     known, given = notebook_parameters(entry.notebook), entry.parameters
     if "model" in known:
-        return [_run(entry.notebook, read_spec(m)["name"], given | {"model": m}, whole) for m in entry.models]
+        return [
+            _run(entry.notebook, read_spec(m)["name"], given | {"model": m}, whole)
+            for m in entry.models
+        ]
     if "models" in known:
         return [_run(entry.notebook, "all", given | {"models": entry.models}, whole)]
     return [_run(entry.notebook, "all", {k: v for k, v in given.items() if k in known}, whole)]
 
 
 def _over_all(entry: _Entry, whole: Study) -> Run:
-    """One run over all models, or of a notebook that finds by itself whom to show, when all others have ended."""
+    """One run over all models, or of a notebook that finds by itself whom to show, when all others
+    have ended."""
     known, given = notebook_parameters(entry.notebook), entry.parameters | {"models": entry.models}
     if "models" not in known:
         given = {name: value for name, value in given.items() if name in known}

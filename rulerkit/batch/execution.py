@@ -1,4 +1,5 @@
-"""How one job is done on this machine: the model's answers, then its notebooks, each step a process of its own."""
+"""How one job is done on this machine: the model's answers, then its notebooks, each step a process
+of its own."""
 
 import json
 import os
@@ -22,17 +23,19 @@ from rulerkit.inference.locks import Lock, wait_for
 from rulerkit.inference.store import disk
 
 CHAIN = "RULERKIT_JOB"
-"""Environment variable: the number of a scheduler's job, the same when the job starts again, or as another one."""
+"""Environment variable: the number of a scheduler's job, the same when the job starts again, or as
+another one."""
 PATIENCE = 2
-"""After so many restarts by the scheduler without a new answer a job gives up, instead of coming back for ever."""
+"""After so many restarts by the scheduler without a new answer a job gives up, instead of coming
+back for ever."""
 _GRACE = 20.0  # seconds that a step has to end by itself
 _TOGETHER = 2.0  # seconds between the end of a step and that of this process, by which both were ended from outside
 
 
 class Outcome(NamedTuple):
-    """How a step ended: `done`, `kept` (it was done before), `failed`, `incomplete` (a model that left examples
-    unanswered, or a notebook that read less than it asked for), `missing` (its answers are not there, so it did not run)
-    or `elsewhere` (another process is at it)."""
+    """How a step ended: `done`, `kept` (it was done before), `failed`, `incomplete` (a model that
+    left examples unanswered, or a notebook that read less than it asked for), `missing` (its
+    answers are not there, so it did not run) or `elsewhere` (another process is at it)."""
 
     title: str
     state: str
@@ -42,7 +45,8 @@ class Outcome(NamedTuple):
 
 
 def perform(job: Job, environment: Mapping[str, str] | None = None) -> Iterator[Outcome]:
-    """Do what of a job is not done yet; yields each step's outcome. Nothing that a step does raises.
+    """Do what of a job is not done yet; yields each step's outcome. Nothing that a step does
+    raises.
 
     `environment` is added to that of the steps, such as CUDA_VISIBLE_DEVICES.
     """
@@ -97,7 +101,9 @@ def titles(job: Job) -> list[str]:
 
 def is_open(job: Job) -> bool:
     """Whether anything of a job is left to do."""
-    return bool(job.model and job.unanswered(job.needs)) or not all(is_done(job, run) for run in job.runs)
+    return bool(job.model and job.unanswered(job.needs)) or not all(
+        is_done(job, run) for run in job.runs
+    )
 
 
 def is_done(job: Job, run: Run) -> bool:
@@ -128,7 +134,9 @@ def _give_up(job: Job, reason: str) -> Outcome:
     """Say of the step at which a job got nowhere that it failed."""
     asking = bool(job.model and job.unanswered(job.needs))
     run = next((run for run in job.runs if not asking and not is_done(job, run)), None)
-    title, record, log = (run.title, run.record, run.log) if run else (job.title, job.record, job.log)
+    title, record, log = (
+        (run.title, run.record, run.log) if run else (job.title, job.record, job.log)
+    )
     _note(record, state="failed", error=reason)
     return _outcome(job, title, "failed", reason, log)
 
@@ -142,19 +150,26 @@ def _predictions(job: Job, starts: list[dict[str, Any]], environment: dict[str, 
     status = _call(["predictions", str(job.file)], job.log, environment, [job.again])
     left = job.unanswered(job.needs)
     state = "failed" if status else "incomplete" if left else "done"
-    error = _last_line(job.log, status) if status else _missing(left, len(job.needs)) if left else ""
+    error = (
+        _last_line(job.log, status) if status else _missing(left, len(job.needs)) if left else ""
+    )
     _note(job.record, state=state, error=error or None, ended=time.time())
     return _outcome(job, job.title, state, error, job.log)
 
 
-def _notebook(job: Job, run: Run, starts: list[dict[str, Any]], environment: dict[str, str]) -> Outcome:
-    """One notebook by papermill, on what is kept: no notebook loads a model, so a wrong plot costs no GPU."""
+def _notebook(
+    job: Job, run: Run, starts: list[dict[str, Any]], environment: dict[str, str]
+) -> Outcome:
+    """One notebook by papermill, on what is kept: no notebook loads a model, so a wrong plot costs
+    no GPU."""
     if is_done(job, run):
         return _outcome(job, run.title, "kept")
     needs = job.reads(run)
     missing = job.unanswered(needs)
     if missing and not any(need.have for need in needs):
-        return _outcome(job, run.title, "missing", f"none of its {len(needs)} cells has an answer yet")
+        return _outcome(
+            job, run.title, "missing", f"none of its {len(needs)} cells has an answer yet"
+        )
     about = {"source": run.source, "answers": fingerprint(needs)}
     write_record(run.record, {"state": "running", "starts": starts, **_here(environment), **about})
     with disk(run.output):
@@ -168,7 +183,7 @@ def _notebook(job: Job, run: Run, starts: list[dict[str, Any]], environment: dic
     return _outcome(job, run.title, state, says, run.log)
 
 
-# --- restarts ---------------------------------------------------------------------------------------------------------
+# --- restarts -------------------------------------------------------------------------------------
 
 
 def _note(record: Path, **fields: Any) -> None:
@@ -177,9 +192,14 @@ def _note(record: Path, **fields: Any) -> None:
 
 
 def _started(job: Job) -> list[dict[str, Any]]:
-    """This start and the earlier ones of the same job of a scheduler, each with how far it was by then."""
+    """This start and the earlier ones of the same job of a scheduler, each with how far it was by
+    then."""
     me = os.environ.get(CHAIN)
-    known = [start for start in read_record(job.record).get("starts", []) if me and start.get("job") == me]
+    known = [
+        start
+        for start in read_record(job.record).get("starts", [])
+        if me and start.get("job") == me
+    ]
     counts = [(need.have, need.length) for need in job.needs] if job.model else []
     so_far = {
         "answers": sum(have for have, _ in counts),
@@ -197,19 +217,21 @@ def _stuck(starts: list[dict[str, Any]]) -> str | None:
     if (now["answers"], now["notebooks"]) != (then["answers"], then["notebooks"]):
         return None
     return (
-        f"no new answer in {PATIENCE} restarts ({now['answers']} answers, as before): stopped; look at its log, raise "
+        f"no new answer in {PATIENCE} restarts ({now['answers']} answers, as before): stopped; "
+        "look at its log, raise "
         "`hours` of the model or signal_before of params/site.yaml, then submit again"
     )
 
 
-# --- processes --------------------------------------------------------------------------------------------------------
+# --- processes ------------------------------------------------------------------------------------
 
 _running: set["subprocess.Popen[bytes]"] = set()
 _stopping = threading.Event()
 
 
 def _call(arguments: list[str], log: Path, environment: dict[str, str], said: list[str]) -> int:
-    """Run a step, its messages into a log; returns its exit status. It ends when this process does."""
+    """Run a step, its messages into a log; returns its exit status. It ends when this process
+    does."""
     command = [sys.executable, "-m", "rulerkit.batch.step", *arguments]
     with disk(log), log.open("w", encoding="utf-8") as file:
         file.write("".join(f"$ {line}\n" for line in said))
@@ -217,7 +239,12 @@ def _call(arguments: list[str], log: Path, environment: dict[str, str], said: li
         if _stopping.is_set():
             raise Stopped
         step = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=file, stderr=file, env=environment, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=file,
+            stderr=file,
+            env=environment,
+            start_new_session=True,
         )
         _running.add(step)
     try:
@@ -226,7 +253,9 @@ def _call(arguments: list[str], log: Path, environment: dict[str, str], said: li
         _running.discard(step)
         if step.stdin:
             step.stdin.close()
-    if _stopping.wait(_TOGETHER if status else 0):  # a scheduler signals step and parent, one a moment before the other
+    if _stopping.wait(
+        _TOGETHER if status else 0
+    ):  # a scheduler signals step and parent, one a moment before the other
         raise Stopped
     return status
 
@@ -251,7 +280,7 @@ def stop() -> None:
                 os.killpg(step.pid, signal.SIGKILL)
 
 
-# --- saying -----------------------------------------------------------------------------------------------------------
+# --- saying ---------------------------------------------------------------------------------------
 
 
 def _outcome(job: Job, title: str, state: str, says: str = "", log: Path | None = None) -> Outcome:
@@ -259,7 +288,11 @@ def _outcome(job: Job, title: str, state: str, says: str = "", log: Path | None 
 
 
 def _here(environment: Mapping[str, str]) -> dict[str, Any]:
-    return {"host": socket.gethostname(), "gpus": environment.get("CUDA_VISIBLE_DEVICES"), "started": time.time()}
+    return {
+        "host": socket.gethostname(),
+        "gpus": environment.get("CUDA_VISIBLE_DEVICES"),
+        "started": time.time(),
+    }
 
 
 def _missing(missing: list[tuple[Need, int]], total: int) -> str:
@@ -272,7 +305,12 @@ def _reason(run: Run, status: int) -> str:
     """The error that the executed notebook kept, else the last line of the log."""
     try:
         cells = json.loads(run.output.read_text(encoding="utf-8"))["cells"]
-        errors = [out for cell in cells for out in cell.get("outputs", []) if out.get("output_type") == "error"]
+        errors = [
+            out
+            for cell in cells
+            for out in cell.get("outputs", [])
+            if out.get("output_type") == "error"
+        ]
         if errors:
             return f"{errors[-1]['ename'].rpartition('.')[2]}: {' '.join(errors[-1]['evalue'].split())}"
     except (OSError, ValueError, KeyError):
@@ -281,9 +319,17 @@ def _reason(run: Run, status: int) -> str:
 
 
 def _last_line(log: Path, status: int) -> str:
-    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    lines = [
+        line
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
+        if line.strip()
+    ]
     last = lines[-1].strip() if len(lines) > 1 else "no message"
     if status < 0:
         with suppress(ValueError):
             return f"killed by {signal.Signals(-status).name} (out of memory?): {last}"
-    return last.removeprefix("rulerkit: ") if last.startswith("rulerkit: ") else f"exit status {status}: {last}"
+    return (
+        last.removeprefix("rulerkit: ")
+        if last.startswith("rulerkit: ")
+        else f"exit status {status}: {last}"
+    )

@@ -1,9 +1,10 @@
 """Jobs: what one process does in one go, as a file that any scheduler can hand to `rulerkit run`.
 
-The job of a model lets it answer all that the batch's notebooks ask of it, loaded once, then executes its own notebooks.
-The job of a notebook over several models executes that notebook on what is kept. Everything about both stands in files
-beside the executed notebooks: `<batch>.job.yaml` (what to do), `predictions.json` and `<notebook>.json` (records: how it
-went), `.log` (what was said), `.lock` (while it runs).
+The job of a model lets it answer all that the batch's notebooks ask of it, loaded once, then
+executes its own notebooks. The job of a notebook over several models executes that notebook on what
+is kept. Everything about both stands in files beside the executed notebooks: `<batch>.job.yaml`
+(what to do), `predictions.json` and `<notebook>.json` (records: how it went), `.log` (what was
+said), `.lock` (while it runs).
 """
 
 import json
@@ -67,14 +68,22 @@ class Run(Ask):
     @property
     def command(self) -> list[str]:
         """The arguments of papermill."""
-        given = yaml.safe_dump(self.parameters, default_flow_style=True, width=10**6, sort_keys=False).strip()
+        given = yaml.safe_dump(
+            self.parameters, default_flow_style=True, width=10**6, sort_keys=False
+        ).strip()
         return [str(self.notebook), str(self.output), "-y", given]
 
     @property
     def source(self) -> str:
         """A digest of what would be executed: the code of the notebook and its parameters."""
-        code = ["".join(cell["source"]) for cell in read_notebook(self.notebook) if cell["cell_type"] == "code"]
-        return sha256(json.dumps([code, self.parameters], sort_keys=True, default=str).encode()).hexdigest()[:16]
+        code = [
+            "".join(cell["source"])
+            for cell in read_notebook(self.notebook)
+            if cell["cell_type"] == "code"
+        ]
+        return sha256(
+            json.dumps([code, self.parameters], sort_keys=True, default=str).encode()
+        ).hexdigest()[:16]
 
 
 class Need(NamedTuple):
@@ -102,7 +111,8 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """What one process does: a model's answers and then its notebooks, or one notebook over several models."""
+    """What one process does: a model's answers and then its notebooks, or one notebook over several
+    models."""
 
     name: str
     """The model's, or that of the notebook over several models."""
@@ -117,7 +127,8 @@ class Job:
 
     @property
     def stem(self) -> Path:
-        """What its record, log and lock are called, but for their endings; the same whichever batch it is part of."""
+        """What its record, log and lock are called, but for their endings; the same whichever batch
+        it is part of."""
         return self.file.with_name("predictions" if self.model else self.name)
 
     @property
@@ -158,7 +169,10 @@ class Job:
         """What one notebook asks of the model, or all that it asks."""
         if not self.model:
             return ask.studies
-        parts = [(study, tuple(m for m in study.models if name_of(m) == self.name)) for study in ask.studies]
+        parts = [
+            (study, tuple(m for m in study.models if name_of(m) == self.name))
+            for study in ask.studies
+        ]
         return [replace(study, models=models) for study, models in parts if models]
 
     @cached_property
@@ -187,7 +201,8 @@ class Job:
         return [need for need in needs if need.length not in cannot[need.model]]
 
     def unanswered(self, needs: list[Need]) -> list[tuple[Need, int]]:
-        """The cells that are not complete, with how many of their examples are answered; not those that cannot be run."""
+        """The cells that are not complete, with how many of their examples are answered; not those
+        that cannot be run."""
         counts = [(need, need.have) for need in self.runnable(needs)]
         return [(need, have) for need, have in counts if have < need.wanted]
 
@@ -196,9 +211,16 @@ class Job:
         about = {
             "name": self.name,
             "model": self.model,
-            "asks": [{"notebook": str(ask.notebook), "parameters": ask.parameters} for ask in self.asks],
+            "asks": [
+                {"notebook": str(ask.notebook), "parameters": ask.parameters} for ask in self.asks
+            ],
             "runs": [
-                {"notebook": str(r.notebook), "parameters": r.parameters, "subject": r.subject, "output": str(r.output)}
+                {
+                    "notebook": str(r.notebook),
+                    "parameters": r.parameters,
+                    "subject": r.subject,
+                    "output": str(r.output),
+                }
                 for r in self.runs
             ],
             "after": list(self.after),
@@ -213,7 +235,8 @@ class Job:
 
 
 def ending(stem: Path, suffix: str) -> Path:
-    """A file beside a stem. Names of models and notebooks hold dots, of which `with_suffix` would make an ending."""
+    """A file beside a stem. Names of models and notebooks hold dots, of which `with_suffix` would
+    make an ending."""
     return stem.with_name(stem.name + suffix)
 
 
@@ -232,14 +255,18 @@ def read_job(path: Path) -> Job:
         os.environ["RULERKIT_HOME"] = os.environ.get("RULERKIT_HOME") or content["home"]
         asks = tuple(Ask(Path(a["notebook"]), a["parameters"]) for a in content["asks"])
         runs = tuple(
-            Run(Path(r["notebook"]), r["parameters"], r["subject"], Path(r["output"])) for r in content["runs"]
+            Run(Path(r["notebook"]), r["parameters"], r["subject"], Path(r["output"]))
+            for r in content["runs"]
         )
-        job = Job(content["name"], path.absolute(), content["model"], asks, runs, tuple(content["after"]))
+        job = Job(
+            content["name"], path.absolute(), content["model"], asks, runs, tuple(content["after"])
+        )
         _ = job.resources
         return job
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{path} is no job file ({type(error).__name__}: {error}): `rulerkit batch` writes them beside its notebooks, "
+            f"{path} is no job file ({type(error).__name__}: {error}): `rulerkit batch` writes "
+            "them beside its notebooks, "
             "as outputs/notebooks/<run>/<model>/<batch>.job.yaml"
         ) from error
 

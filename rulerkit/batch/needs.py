@@ -14,13 +14,17 @@ from rulerkit.studies import Study, read_notebook
 
 
 def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
-    """The studies that a notebook hands to `evaluate` under these parameters; [] where it asks nobody.
+    """The studies that a notebook hands to `evaluate` under these parameters; [] where it asks
+    nobody.
 
-    Its own lines tell, up to the last one that calls `evaluate`: a notebook declares nothing, and no plan can differ
-    from what will be asked. Errors: `UserError` for a wrong parameter, or where a line before the question fails.
+    Its own lines tell, up to the last one that calls `evaluate`: a notebook declares nothing, and
+    no plan can differ from what will be asked. Errors: `UserError` for a wrong parameter, or where
+    a line before the question fails.
     """
     names: dict[str, Any] = {
-        "In": ["# Parameters\n" + "".join(f"{name} = None\n" for name in parameters)],  # as papermill injects them
+        "In": [
+            "# Parameters\n" + "".join(f"{name} = None\n" for name in parameters)
+        ],  # as papermill injects them
         "get_ipython": lambda: None,
         "__name__": "__main__",
     }
@@ -30,7 +34,9 @@ def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
             before = len(studies)
             try:
                 exec(compile(ast.Module([statement], []), str(notebook), "exec"), names)
-            except Exception as error:  # a user's own lines; what is made of the last answers may need some
+            except (
+                Exception
+            ) as error:  # a user's own lines; what is made of the last answers may need some
                 if number < len(lines) or len(studies) - before < _questions(statement):
                     raise _unplanned(notebook, error) from error
             if injected:
@@ -39,22 +45,31 @@ def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
 
 
 def _to_last_question(notebook: Path) -> list[tuple[ast.stmt, bool]]:
-    """The statements up to the last that calls `evaluate`; whether the parameters are injected behind each."""
+    """The statements up to the last that calls `evaluate`; whether the parameters are injected
+    behind each."""
     found: list[tuple[ast.stmt, bool]] = []
     for cell in read_notebook(notebook):
         if cell["cell_type"] == "code":
             body = _statements("".join(cell["source"]), notebook)
             tagged = "parameters" in cell.get("metadata", {}).get("tags", [])
             found += [(each, tagged and each is body[-1]) for each in body]
-    own = [node for each, _ in found for node in ast.walk(each) if isinstance(node, ast.FunctionDef)]
-    names = {"evaluate", *(function.name for function in own if any(_calls(function, {"evaluate"})))}
+    own = [
+        node for each, _ in found for node in ast.walk(each) if isinstance(node, ast.FunctionDef)
+    ]
+    names = {
+        "evaluate",
+        *(function.name for function in own if any(_calls(function, {"evaluate"}))),
+    }
     asking = [number for number, (each, _) in enumerate(found, start=1) if any(_calls(each, names))]
     return found[: asking[-1]] if asking else []
 
 
 def _statements(source: str, notebook: Path) -> list[ast.stmt]:
-    """What Python would run of a cell: magics and shell commands are passed over, and cells of another language."""
-    plain = "\n".join("" if line.lstrip().startswith(("%", "!")) else line for line in source.split("\n"))
+    """What Python would run of a cell: magics and shell commands are passed over, and cells of
+    another language."""
+    plain = "\n".join(
+        "" if line.lstrip().startswith(("%", "!")) else line for line in source.split("\n")
+    )
     try:
         return ast.parse(source).body
     except SyntaxError:
@@ -76,7 +91,9 @@ def _calls(node: ast.AST, names: set[str]) -> Iterator[ast.Call]:
 
 def _questions(statement: ast.stmt) -> float:
     """How often a statement calls `evaluate`, as far as it can be read off."""
-    if any(isinstance(node, ast.For | ast.While | ast.comprehension) for node in ast.walk(statement)):
+    if any(
+        isinstance(node, ast.For | ast.While | ast.comprehension) for node in ast.walk(statement)
+    ):
         return inf
     return len(list(_calls(statement, {"evaluate"})))
 
@@ -85,7 +102,9 @@ def _unplanned(notebook: Path, error: Exception) -> UserError:
     if isinstance(error, UserError):
         return UserError(f"{notebook.stem}: {error}")
     return UserError(
-        f"{notebook.stem} cannot be planned ({type(error).__name__}: {' '.join(str(error).split())}): a batch runs its "
-        "lines up to the last one that calls evaluate, which returns nothing yet, to learn what they ask: let them run "
+        f"{notebook.stem} cannot be planned ({type(error).__name__}: "
+        f"{' '.join(str(error).split())}): a batch runs its "
+        "lines up to the last one that calls evaluate, which returns nothing yet, to learn what "
+        "they ask: let them run "
         "without answers, such as `cells = rk.evaluate(study)` on a line of its own"
     )

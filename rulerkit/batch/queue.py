@@ -1,4 +1,5 @@
-"""One machine's queue: jobs handed to GPUs, never two to one, several models side by side where they fit."""
+"""One machine's queue: jobs handed to GPUs, never two to one, several models side by side where
+they fit."""
 
 import os
 import tempfile
@@ -37,33 +38,41 @@ def _range(part: str) -> list[str]:
 
 
 def check(jobs: Sequence[Job], gpus: Sequence[str]) -> None:
-    """`UserError` where a job can never run here; on a machine without GPUs everything runs on its processors."""
+    """`UserError` where a job can never run here; on a machine without GPUs everything runs on its
+    processors."""
     for job in jobs:
         needed, nodes = _needed(job)
         if nodes > 1 and MASTER not in os.environ:
-            raise UserError(f"{job.name} is spread over {nodes} nodes: submit it to Slurm, with --slurm")
+            raise UserError(
+                f"{job.name} is spread over {nodes} nodes: submit it to Slurm, with --slurm"
+            )
         if gpus and needed > len(gpus):
             raise UserError(
                 f"{job.name} needs {needed} GPUs, here are {len(gpus)} ({', '.join(gpus)}): lower "
-                "tensor_parallel_size or `gpus` in its parameter file, or leave it out with -y 'models: [...]'"
+                "tensor_parallel_size or `gpus` in its parameter file, or leave it out with -y "
+                "'models: [...]'"
             )
 
 
 def _needed(job: Job) -> tuple[int, int]:
-    """The GPUs on each node, and the nodes, that a job takes now: none where only notebooks are left, or where
-    `rulerkit serve` runs the model here."""
+    """The GPUs on each node, and the nodes, that a job takes now: none where only notebooks are
+    left, or where `rulerkit serve` runs the model here."""
     with suppress(UserError):  # whatever is wrong with its answers, doing it will tell
         if not job.unanswered(job.needs) or (job.model and is_served(job.model)):
             return 0, 1
     return job.resources
 
 
-def execute(jobs: Sequence[Job], gpus: Sequence[str] = (), side_by_side: int | None = None) -> Iterator[Outcome]:
-    """Do jobs on this machine, those that need most GPUs first; yields each step's outcome as it ends.
+def execute(
+    jobs: Sequence[Job], gpus: Sequence[str] = (), side_by_side: int | None = None
+) -> Iterator[Outcome]:
+    """Do jobs on this machine, those that need most GPUs first; yields each step's outcome as it
+    ends.
 
-    A job that reads the answers of others waits for those that are among `jobs`. A model that can be served several times
-    gets as many of the free GPUs as the waiting jobs leave. What needs no GPU runs beside, one processor each; where there
-    are no GPUs at all, a model that wants one takes all processors. `side_by_side` sets how many jobs run at most instead.
+    A job that reads the answers of others waits for those that are among `jobs`. A model that can
+    be served several times gets as many of the free GPUs as the waiting jobs leave. What needs no
+    GPU runs beside, one processor each; where there are no GPUs at all, a model that wants one
+    takes all processors. `side_by_side` sets how many jobs run at most instead.
     """
     allow()
     told = False
@@ -115,13 +124,15 @@ class Places:
         self.locks: dict[str, Lock] = {}
 
     def take(self, job: Job, needed: int, wanted: int) -> dict[str, str] | None:
-        """The environment that gives a job its GPUs; None where it has to wait. `wanted` are the GPUs that all waiting jobs
-        need together."""
+        """The environment that gives a job its GPUs; None where it has to wait. `wanted` are the
+        GPUs that all waiting jobs need together."""
         slots = self._slots(needed)
         used = sum(each for _, each in self.taken.values())
         if used and used + slots > self.slots:
             return None
-        replicas = len(self.free) // wanted if needed and job.model and takes_more_gpus(job.model) else 1
+        replicas = (
+            len(self.free) // wanted if needed and job.model and takes_more_gpus(job.model) else 1
+        )
         gpus = [] if self.none_here else self.hold(needed, max(1, replicas))
         if gpus is None:
             return None
@@ -129,14 +140,15 @@ class Places:
         return {} if self.none_here else {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
 
     def _slots(self, needed: int) -> int:
-        """How many places a job takes: none where GPUs limit it, all where it wants GPUs that are not here."""
+        """How many places a job takes: none where GPUs limit it, all where it wants GPUs that are
+        not here."""
         if self.limited or not needed:
             return 1
         return self.slots if self.none_here else 0
 
     def hold(self, needed: int, replicas: int = 1) -> list[str] | None:
-        """So many free GPUs, as many times as are wanted and to be had, held against other processes of this machine; None
-        where there are too few."""
+        """So many free GPUs, as many times as are wanted and to be had, held against other
+        processes of this machine; None where there are too few."""
         got: list[str] = []
         for gpu in [gpu for gpu in self.free if len(self.free) >= needed]:
             if len(got) < needed * replicas and self._hold(gpu):
@@ -148,7 +160,8 @@ class Places:
         return got[:enough] if enough >= needed else None
 
     def _hold(self, gpu: str) -> bool:
-        """Another batch on this machine may use the same GPU. A scheduler's GPUs are ours, whatever their numbers."""
+        """Another batch on this machine may use the same GPU. A scheduler's GPUs are ours, whatever
+        their numbers."""
         if "SLURM_JOB_ID" in os.environ:
             return True
         lock = Lock(_gpu_file(gpu))
@@ -177,8 +190,8 @@ class Places:
 
 
 def _gpu_file(gpu: str) -> Path:
-    """The lock of a GPU, in a folder of this machine that all users may write to; by its UUID, where the driver tells,
-    since containers number theirs anew."""
+    """The lock of a GPU, in a folder of this machine that all users may write to; by its UUID,
+    where the driver tells, since containers number theirs anew."""
     folder = Path(tempfile.gettempdir()) / "rulerkit-gpus"
     with suppress(FileExistsError):
         folder.mkdir()
@@ -186,11 +199,14 @@ def _gpu_file(gpu: str) -> Path:
         handle = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
         raise UserError(
-            f"{folder} is a link or no folder, and holds no locks of GPUs: remove it, or set TMPDIR to another folder"
+            f"{folder} is a link or no folder, and holds no locks of GPUs: remove it, or set "
+            "TMPDIR to another folder"
         ) from error
     try:
         if os.fstat(handle).st_uid == os.getuid():
-            os.fchmod(handle, 0o777)  # not sticky: anybody may take over the lock of somebody's dead process
+            os.fchmod(
+                handle, 0o777
+            )  # not sticky: anybody may take over the lock of somebody's dead process
     finally:
         os.close(handle)
     return folder / f"{_uuids().get(gpu, gpu)}.lock"

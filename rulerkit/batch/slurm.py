@@ -1,8 +1,10 @@
-"""Slurm: one plain sbatch for each job. Files are the only state; what Slurm knows is asked for, never relied upon.
+"""Slurm: one plain sbatch for each job. Files are the only state; what Slurm knows is asked for,
+never relied upon.
 
-Three rules decide whether a pre-empted job comes back: papermill runs in the batch script itself, never under srun (a
-step that is signalled makes the whole job fail); success is a file that is written last, never a state of Slurm; answers
-are appended one by one to files that no scheduler owns.
+Three rules decide whether a pre-empted job comes back: papermill runs in the batch script itself,
+never under srun (a step that is signalled makes the whole job fail); success is a file that is
+written last, never a state of Slurm; answers are appended one by one to files that no scheduler
+owns.
 """
 
 import os
@@ -52,17 +54,21 @@ class Submission:
 
 
 def submissions(jobs: Sequence[Job], site: Site) -> list[Submission]:
-    """What to submit for the jobs that are not done: one for each, or, where nodes are taken whole, as many as nodes are
-    needed at once, each of which does whatever job is free.
+    """What to submit for the jobs that are not done: one for each, or, where nodes are taken whole,
+    as many as nodes are needed at once, each of which does whatever job is free.
 
     Errors: `UserError` where a model needs more GPUs than a whole node has.
     """
     todo = [job for job in jobs if is_open(job)]
     models = [job for job in todo if job.model]
-    sharing = [job for job in models if site.whole_nodes and job.resources[0] and job.resources[1] == 1]
+    sharing = [
+        job for job in models if site.whole_nodes and job.resources[0] and job.resources[1] == 1
+    ]
     nodes, running = _whole_nodes(sharing, site)
     alone = [_submission(job, site, {}) for job in models if job not in sharing]
-    names = {job.name: [*(each.name for each in nodes if job in each.jobs), *running] for job in sharing}
+    names = {
+        job.name: [*(each.name for each in nodes if job in each.jobs), *running] for job in sharing
+    }
     names |= {each.jobs[0].name: [each.name] for each in alone}
     return nodes + alone + [_submission(job, site, names) for job in todo if not job.model]
 
@@ -74,21 +80,27 @@ def _submission(job: Job, site: Site, names: Mapping[str, Sequence[str]]) -> Sub
 
 
 def _whole_nodes(jobs: Sequence[Job], site: Site) -> tuple[list[Submission], list[str]]:
-    """As many as are needed for all jobs at once that no running one is at, each of which hands its GPUs to those that no
-    other has begun; and the names of those that run."""
+    """As many as are needed for all jobs at once that no running one is at, each of which hands its
+    GPUs to those that no other has begun; and the names of those that run."""
     if not jobs:
         return [], []
     per_node, queue = site.whole_nodes or 1, queued()
     if large := next((job for job in jobs if job.resources[0] > per_node), None):
         raise UserError(
-            f"{large.name} needs {large.resources[0]} GPUs, a node has {per_node} (whole_nodes of params/site.yaml): "
+            f"{large.name} needs {large.resources[0]} GPUs, a node has {per_node} (whole_nodes of "
+            "params/site.yaml): "
             "lower tensor_parallel_size or `gpus` in its parameter file, or spread it over `nodes`"
         )
-    running = {n: each.number for n, each in _nodes_in(queue, jobs[0]).items() if each.state == "RUNNING"}
+    running = {
+        n: each.number for n, each in _nodes_in(queue, jobs[0]).items() if each.state == "RUNNING"
+    }
     holders = {job.name: holder(job.lock) or Owner() for job in jobs}
     free = tuple(job for job in jobs if holders[job.name].job not in running.values())
     options = (*_common(site, max(_hours(job, site) for job in jobs)), *_places(site, per_node, 1))
-    stems = [_node(jobs[0], n) for n in islice((n for n in count(1) if n not in running), _nodes_for(free, per_node))]
+    stems = [
+        _node(jobs[0], n)
+        for n in islice((n for n in count(1) if n not in running), _nodes_for(free, per_node))
+    ]
     planned = [Submission(_name(stem), ending(stem, ".sh"), free, (), options) for stem in stems]
     return planned, [_name(_node(jobs[0], n)) for n in running]
 
@@ -125,29 +137,43 @@ def _places(site: Site, gpus: int, nodes: int) -> list[str]:
     if not gpus:
         return [*([] if site.cpu_options else partition), *many, *site.cpu_options]
     whole = ["--exclusive"] if site.whole_nodes else []
-    return [*partition, *many, *(option.replace("{gpus}", str(gpus)) for option in site.gpu_options), *whole]
+    return [
+        *partition,
+        *many,
+        *(option.replace("{gpus}", str(gpus)) for option in site.gpu_options),
+        *whole,
+    ]
 
 
 def _name(stem: Path) -> str:
-    """What Slurm calls a job: the same for the same files, so that `singleton` keeps two of them apart."""
+    """What Slurm calls a job: the same for the same files, so that `singleton` keeps two of them
+    apart."""
     place = sha256(str(stem).encode()).hexdigest()[:6]
     subject = stem.parent.name if stem.name == "predictions" else stem.name
-    return re.sub(r"[^\w.-]", "_", f"rulerkit-{stem.parents[1].name}-{subject}-{place}", flags=re.ASCII)
+    return re.sub(
+        r"[^\w.-]", "_", f"rulerkit-{stem.parents[1].name}-{subject}-{place}", flags=re.ASCII
+    )
 
 
-# --- the batch script -------------------------------------------------------------------------------------------------
+# --- the batch script -----------------------------------------------------------------------------
 
 
 def script(each: Submission, site: Site) -> str:
     """The batch script."""
     python = f"{site.launcher} {site.python}".strip()
     log = str(each.log).replace("%", "%%")  # of which Slurm would make job numbers and names
-    options = [f"--job-name={each.name}", f"--output={shlex.quote(log)}", "--open-mode=append", "--requeue"]
+    options = [
+        f"--job-name={each.name}",
+        f"--output={shlex.quote(log)}",
+        "--open-mode=append",
+        "--requeue",
+    ]
     again = f"sbatch --dependency=singleton {shlex.quote(str(each.script))}"
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH {option}" for option in (*options, *each.options)),
-        "# The time is nearly up, or an urgent job wants the place: back into the queue, to go on from there. Where that",
+        "# The time is nearly up, or an urgent job wants the place: back into the queue, to go on "
+        "from there. Where that",
         "# is not allowed, as a new job, which is told whose work it goes on with.",
         f'export {CHAIN}="${{1:-$SLURM_JOB_ID}}"',
         "go_back() {",
@@ -171,7 +197,8 @@ def script(each: Submission, site: Site) -> str:
 
 
 def _followers(each: Submission, python: str) -> Iterator[str]:
-    """The other nodes of a model that is spread over several: each runs its share of vLLM's server until the job ends."""
+    """The other nodes of a model that is spread over several: each runs its share of vLLM's server
+    until the job ends."""
     if (others := each.nodes - 1) > 0:
         yield "# The other nodes run their shares of the server on this one."
         yield f'export {MASTER}="${{{MASTER}:-$(hostname):$((20000 + SLURM_JOB_ID % 10000))}}"'
@@ -187,7 +214,7 @@ def _environment(site: Site) -> Iterator[str]:
         yield from (f"export {name}={shlex.quote(value)}" for name, value in offline().items())
 
 
-# --- Slurm's queue ----------------------------------------------------------------------------------------------------
+# --- Slurm's queue --------------------------------------------------------------------------------
 
 
 def submit(planned: Sequence[Submission], site: Site) -> Iterator[tuple[Submission, str, bool]]:
@@ -196,12 +223,16 @@ def submit(planned: Sequence[Submission], site: Site) -> Iterator[tuple[Submissi
     Errors: `UserError` where sbatch is not there or refuses; what was submitted before it stays.
     """
     if not shutil.which("sbatch"):
-        raise UserError("sbatch is not here: run this on a login node of the cluster, or leave out --slurm")
+        raise UserError(
+            "sbatch is not here: run this on a login node of the cluster, or leave out --slurm"
+        )
     there = queued()
     ids = {name: each.number for name, each in there.items()}
     for each in planned:
         before = each.name in there
-        if not before or there[each.name].state == "PENDING":  # it has not begun: the batch file may say better now
+        if (
+            not before or there[each.name].state == "PENDING"
+        ):  # it has not begun: the batch file may say better now
             for job in each.jobs:
                 job.save()
         if not before:
@@ -210,9 +241,16 @@ def submit(planned: Sequence[Submission], site: Site) -> Iterator[tuple[Submissi
             write_whole(each.script, script(each, site))
             said = _slurm("sbatch", "--parsable", _dependency(each, ids), str(each.script))
             ids[each.name] = said.strip().partition(";")[0]
-        elif each.after and there[each.name].state == "PENDING":  # those that it waits for may be new ones
+        elif (
+            each.after and there[each.name].state == "PENDING"
+        ):  # those that it waits for may be new ones
             with suppress(UserError):  # where this is not allowed, it will tell what is incomplete
-                _slurm("scontrol", "update", f"JobId={ids[each.name]}", _dependency(each, ids).removeprefix("--"))
+                _slurm(
+                    "scontrol",
+                    "update",
+                    f"JobId={ids[each.name]}",
+                    _dependency(each, ids).removeprefix("--"),
+                )
         yield each, ids[each.name], before
 
 
@@ -242,32 +280,50 @@ def queued() -> dict[str, Queued]:
     except UserError:
         return {}
     lines = [line.split("|", 3) for line in said.splitlines()]
-    lines.sort(key=lambda line: line[1] == "RUNNING")  # of two with one name the one that runs is told
+    lines.sort(
+        key=lambda line: line[1] == "RUNNING"
+    )  # of two with one name the one that runs is told
     return {line[3]: Queued(line[0], line[1], line[2]) for line in lines if len(line) == 4}
 
 
 def find(job: Job, among: Mapping[str, Queued]) -> Queued | None:
-    """Where in the queue a job of ours is: by itself, or to be done by one that takes a whole node."""
+    """Where in the queue a job of ours is: by itself, or to be done by one that takes a whole
+    node."""
     if (own := among.get(_name(job.stem))) or not job.model:
         return own
     nodes = _nodes_in(among, job).values()
-    failed = read_record(job.record).get("state") in ("failed", "incomplete")  # those that run have tried it
-    return next((replace(each, shared=True) for each in nodes if not (failed and each.state == "RUNNING")), None)
+    failed = read_record(job.record).get("state") in (
+        "failed",
+        "incomplete",
+    )  # those that run have tried it
+    return next(
+        (replace(each, shared=True) for each in nodes if not (failed and each.state == "RUNNING")),
+        None,
+    )
 
 
 def _nodes_in(among: Mapping[str, Queued], job: Job) -> dict[int, Queued]:
     """The whole nodes of a job's batch that are in the queue, by their number."""
-    return {n: among[name] for n in range(1, _MOST_NODES) if (name := _name(_node(job, n))) in among}
+    return {
+        n: among[name] for n in range(1, _MOST_NODES) if (name := _name(_node(job, n))) in among
+    }
 
 
 def _slurm(*command: str) -> str:
-    """What a command of Slurm says. A job's own settings must not leak into the jobs that it submits."""
+    """What a command of Slurm says. A job's own settings must not leak into the jobs that it
+    submits."""
     own = ("SBATCH_", "SLURM_", "SQUEUE_")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(own) or k == "SLURM_CONF"}
+    environment = {
+        k: v for k, v in os.environ.items() if not k.startswith(own) or k == "SLURM_CONF"
+    }
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=120, env=environment, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UserError(f"{command[0]} did not answer ({error}): is Slurm up? `sinfo` tells") from error
+        raise UserError(
+            f"{command[0]} did not answer ({error}): is Slurm up? `sinfo` tells"
+        ) from error
     if done.returncode:
         said = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
         raise UserError(f"{shlex.join(command)}: {said}; mend params/site.yaml, then submit again")

@@ -1,4 +1,5 @@
-"""How far a batch is, from its files alone: while it runs, after it was killed, from any machine that sees the files."""
+"""How far a batch is, from its files alone: while it runs, after it was killed, from any machine
+that sees the files."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -32,7 +33,8 @@ class Step:
     seconds_left: float | None = None
     """At the pace since its process began; None where there is none."""
     log: Path | None = None
-    """Whose last lines say more: where nothing else was written, what a scheduler's job has said."""
+    """Whose last lines say more: where nothing else was written, what a scheduler's job has
+    said."""
     again: str = ""
 
 
@@ -40,7 +42,10 @@ def jobs_in(folder: Path) -> list[Job]:
     """The jobs that were planned in `outputs/notebooks/<run>`."""
     files = sorted(folder.glob("*/*.job.yaml"))
     if not files:
-        raise UserError(f"{folder} holds no job: give a batch file, or outputs/notebooks/RUN of a batch that was begun")
+        raise UserError(
+            f"{folder} holds no job: give a batch file, or outputs/notebooks/RUN of a batch that "
+            "was begun"
+        )
     jobs = [read_job(file) for file in files]
     return sorted(jobs, key=lambda job: job.model is None)
 
@@ -67,7 +72,11 @@ def _busy(job: Job, in_queue: Mapping[str, slurm.Queued]) -> tuple[str, str]:
     if queued:
         begins = queued.state == "RUNNING" and not queued.shared
         why = "" if queued.state == "RUNNING" else f", {queued.state.lower()}, {queued.reason}"
-        return ("running", f"job {queued.number} begins") if begins else ("queued", f"job {queued.number}{why}")
+        return (
+            ("running", f"job {queued.number} begins")
+            if begins
+            else ("queued", f"job {queued.number}{why}")
+        )
     return "", ""
 
 
@@ -82,7 +91,11 @@ def _answers(job: Job, busy: tuple[str, str]) -> Step:
         state, says = _ended(record, any(have for _, have in counts))
     problems = [need.problem for need, _ in counts if need.problem]
     more = [f"not run: {', '.join(map(length_name, sorted(cannot)))}"] if cannot else []
-    more += [problems[0] + (f" (and {len(problems) - 1} cells more)" if problems[1:] else "")] if problems else []
+    more += (
+        [problems[0] + (f" (and {len(problems) - 1} cells more)" if problems[1:] else "")]
+        if problems
+        else []
+    )
     says = "; ".join([each for each in [says, *more] if each])
     return Step(
         job.title,
@@ -106,7 +119,9 @@ def _ended(record: Mapping[str, object], begun: bool) -> tuple[str, str]:
     return ("incomplete" if begun else "missing"), ""
 
 
-def _seconds_left(record: Mapping[str, object], counts: list[tuple[Need, int]], left: int) -> float | None:
+def _seconds_left(
+    record: Mapping[str, object], counts: list[tuple[Need, int]], left: int
+) -> float | None:
     starts = record.get("starts")
     if not isinstance(starts, list) or not starts or not isinstance(starts[-1].get("tokens"), int):
         return None
@@ -128,23 +143,27 @@ def _notebook(job: Job, run: Run, busy: tuple[str, str], ahead: list[str]) -> St
     if state in ("failed", "incomplete"):
         return Step(run.title, state, str(record.get("error")), log=run.log, again=job.again)
     says = "its answers have changed since" if state == "done" else ""
-    return Step(run.title, "interrupted" if state == "running" else "missing", says, again=job.again)
+    return Step(
+        run.title, "interrupted" if state == "running" else "missing", says, again=job.again
+    )
 
 
 def _names(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-# --- telling ----------------------------------------------------------------------------------------------------------
+# --- telling --------------------------------------------------------------------------------------
 
 
 def told(found: list[Step]) -> list[str]:
-    """A line per step, the last lines of what failed with the command to repeat it, and a line over all."""
+    """A line per step, the last lines of what failed with the command to repeat it, and a line over
+    all."""
     lines = []
     for step in found:
-        more = [f"{step.cells[0]}/{step.cells[1]} cells, {step.examples[0]:,}/{step.examples[1]:,} examples"] * (
-            step.cells[1] > 0
-        )
+        more = [
+            f"{step.cells[0]}/{step.cells[1]} cells, {step.examples[0]:,}/{step.examples[1]:,} "
+            "examples"
+        ] * (step.cells[1] > 0)
         more += [f"{step.tokens_left:,} tokens left"] * (step.tokens_left > 0)
         more += [f"about {duration(step.seconds_left)}"] * (step.seconds_left is not None)
         more += [step.says] * bool(step.says)
@@ -156,7 +175,10 @@ def told(found: list[Step]) -> list[str]:
     states = [step.state for step in found]
     counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     left = sum(step.tokens_left for step in found)
-    return [*lines, f"{len(found)} steps: {counted}" + (f"; {left:,} tokens left, at most" if left else "")]
+    return [
+        *lines,
+        f"{len(found)} steps: {counted}" + (f"; {left:,} tokens left, at most" if left else ""),
+    ]
 
 
 def duration(seconds: float | None) -> str:
@@ -176,12 +198,19 @@ def _last_lines(log: Path | None) -> list[str]:
 
 
 def grid(job: Job) -> list[str]:
-    """The cells of a model's job: a line per task, a column per length; how many examples are answered of how many."""
+    """The cells of a model's job: a line per task, a column per length; how many examples are
+    answered of how many."""
     cannot, lengths = job.not_run(job.name), sorted({need.length for need in job.needs})
     tasks: dict[str, dict[int, str]] = {}
     for need in job.needs:
         have = need.have
-        said = "not run" if need.length in cannot else str(have) if have == need.wanted else f"{have}/{need.wanted}"
+        said = (
+            "not run"
+            if need.length in cannot
+            else str(have)
+            if have == need.wanted
+            else f"{have}/{need.wanted}"
+        )
         tasks.setdefault(need.task, {})[need.length] = said
     rows = [[Field(task), *(Field(row.get(n, "")) for n in lengths)] for task, row in tasks.items()]
     return render([job.name, *map(length_name, lengths)], rows).splitlines()

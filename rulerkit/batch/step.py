@@ -1,7 +1,8 @@
-"""One step of a job in a process of its own: `python -m rulerkit.batch.step predictions JOB` or `... notebook ARGUMENTS`.
+"""One step of a job in a process of its own: `python -m rulerkit.batch.step predictions JOB` or
+`... notebook ARGUMENTS`.
 
-Its standard input is a pipe from the process that runs the job: when that one is gone, even by SIGKILL, the step ends
-itself with all that it started, so that nothing goes on writing unseen.
+Its standard input is a pipe from the process that runs the job: when that one is gone, even by
+SIGKILL, the step ends itself with all that it started, so that nothing goes on writing unseen.
 """
 
 import os
@@ -15,20 +16,25 @@ from rulerkit.errors import UserError, remark
 
 
 def _end_with_parent() -> None:
-    while os.read(0, 1):  # not sys.stdin, whose lock a thread must not hold when the interpreter ends
+    while os.read(
+        0, 1
+    ):  # not sys.stdin, whose lock a thread must not hold when the interpreter ends
         pass
     os.killpg(0, signal.SIGKILL)
 
 
 def predictions(job: Job) -> list[str]:
-    """Let the model answer all that is asked of it, one study after the other; returns what went wrong in which."""
+    """Let the model answer all that is asked of it, one study after the other; returns what went
+    wrong in which."""
     from rulerkit.inference.evaluation import evaluate
 
     wrong: list[str] = []
 
     def not_run(_: str, length: int, reason: str) -> None:
         known = read_record(job.record)
-        write_record(job.record, known | {"not_run": known.get("not_run", {}) | {str(length): reason}})
+        write_record(
+            job.record, known | {"not_run": known.get("not_run", {}) | {str(length): reason}}
+        )
 
     for ask in job.asks:
         for study in job.part(ask):

@@ -1,7 +1,8 @@
 """What can be wrong with a prompt before it reaches a model: one small function per fault.
 
-A check looks at a `Case` (a model, and one of its examples) and says what it saw and how to mend it; None where it does
-not apply. What should stand in the prompt is taken from the task's draft, not from the prompt itself.
+A check looks at a `Case` (a model, and one of its examples) and says what it saw and how to mend
+it; None where it does not apply. What should stand in the prompt is taken from the task's draft,
+not from the prompt itself.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +26,8 @@ _COARSE_BELOW = 4096  # here one document more or less is more than three percen
 
 
 class Finding(NamedTuple):
-    """What a check saw: `ok`, `note` (worth knowing) or `FAIL` (scores would be wrong), and how to mend it."""
+    """What a check saw: `ok`, `note` (worth knowing) or `FAIL` (scores would be wrong), and how to
+    mend it."""
 
     level: str
     name: str
@@ -79,7 +81,9 @@ class Case:
 
 def case(model: Model, examples: Examples, index: int) -> Case:
     """The case of one example."""
-    draft = examples.task.draft(ExampleStream(examples.seed, examples.task.name, index), examples.length)
+    draft = examples.task.draft(
+        ExampleStream(examples.seed, examples.task.name, index), examples.length
+    )
     return Case(model, examples.task, examples[index], draft)
 
 
@@ -91,17 +95,24 @@ def short(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:26]} ... {text[-9:]}")
 
 
-# --- room -------------------------------------------------------------------------------------------------------------
+# --- room -----------------------------------------------------------------------------------------
 
 
 def budget(case: Case) -> Finding | None:
     """Template, prompt, answer and thinking together stay within the length."""
     example, kept = case.example, case.form.thinking_tokens
     used = len(example.ids) + example.max_new_tokens + kept
-    parts = f"{len(example.ids)} + {example.max_new_tokens} for the answer" + (f" + {kept} to think" if kept else "")
+    parts = f"{len(example.ids)} + {example.max_new_tokens} for the answer" + (
+        f" + {kept} to think" if kept else ""
+    )
     if used > example.length:
         seen = f"{parts} are {used}, more than {example.length}"
-        return Finding(FAIL, "budget", seen, "count the template, BOS and thinking too, with the model's own tokenizer")
+        return Finding(
+            FAIL,
+            "budget",
+            seen,
+            "count the template, BOS and thinking too, with the model's own tokenizer",
+        )
     return Finding(OK, "budget", f"{parts} within {example.length}")
 
 
@@ -117,7 +128,10 @@ def fill(case: Case) -> Finding | None:
     if case.task.category == "qa" and example.length < _COARSE_BELOW:
         advice, level = "documents are coarse at short lengths", NOTE
     if case.task.protocol == "paper":
-        advice, level = "the protocol paper keeps one layout for all examples, as upstream does", NOTE
+        advice, level = (
+            "the protocol paper keeps one layout for all examples, as upstream does",
+            NOTE,
+        )
     return Finding(level, "fill", f"{100 * share:.1f} % of {example.length} tokens", advice)
 
 
@@ -146,7 +160,9 @@ def answer_room(case: Case) -> Finding | None:
     most = case.example.max_new_tokens
     if need > most:
         seen = f"a complete answer has {need} tokens, max_new_tokens is {most}"
-        return Finding(FAIL, "answer room", seen, f"give the task max_new_tokens: {need + need // 4} or more")
+        return Finding(
+            FAIL, "answer room", seen, f"give the task max_new_tokens: {need + need // 4} or more"
+        )
     return Finding(OK, "answer room", f"{need} tokens of {most}")
 
 
@@ -157,7 +173,12 @@ def stop_strings(case: Case) -> Finding | None:
     if not stops:
         return None
     if bad := [stop for stop in stops if stop in answer]:
-        return Finding(FAIL, "stop strings", f"{bad[0]!r} stands inside the answer {short(answer)}", "take it out")
+        return Finding(
+            FAIL,
+            "stop strings",
+            f"{bad[0]!r} stands inside the answer {short(answer)}",
+            "take it out",
+        )
     return Finding(OK, "stop strings", f"none of {len(stops)} inside an answer")
 
 
@@ -167,10 +188,14 @@ def _stops(settings: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(value, Mapping):
             yield from _stops(value)
         elif key in ("stop", "stop_strings", "stop_sequences"):
-            yield from [value] if isinstance(value, str) else [each for each in value if isinstance(each, str)]
+            yield from (
+                [value]
+                if isinstance(value, str)
+                else [each for each in value if isinstance(each, str)]
+            )
 
 
-# --- ids --------------------------------------------------------------------------------------------------------------
+# --- ids ------------------------------------------------------------------------------------------
 
 
 def ids_of_text(case: Case) -> Finding | None:
@@ -182,7 +207,9 @@ def ids_of_text(case: Case) -> Finding | None:
     same = min(len(ids), len(want))
     at = next(iter(np.flatnonzero(ids[:same] != want[:same])), same)
     seen = f"{len(ids)} ids, the text has {len(want)}; they differ from token {at} on"
-    return Finding(FAIL, "ids", seen, "encode the whole text anew; if rulerkit made these ids, report it")
+    return Finding(
+        FAIL, "ids", seen, "encode the whole text anew; if rulerkit made these ids, report it"
+    )
 
 
 def needles(case: Case) -> Finding | None:
@@ -192,15 +219,28 @@ def needles(case: Case) -> Finding | None:
     wanted = dict.fromkeys([*case.draft.references, *keys])
     mend = "this tokenizer changes what it encodes (case, blanks, accents): no score of this task would mean anything"
     if lost := [text for text in wanted if text in prompt and text not in case.decoded]:
-        return Finding(FAIL, "needles", f"{len(lost)} of {len(wanted)} are lost in encoding: {short(lost[0])}", mend)
+        return Finding(
+            FAIL,
+            "needles",
+            f"{len(lost)} of {len(wanted)} are lost in encoding: {short(lost[0])}",
+            mend,
+        )
     absent = [text for text in wanted if text not in prompt]
     if case.task.match == "all" and absent:
-        return Finding(FAIL, "needles", f"{short(absent[0])} is not in the prompt", "nobody can find it: make it anew")
-    return Finding(OK, "needles", f"{len(wanted) - len(absent)} found again after decode(encode(.))")
+        return Finding(
+            FAIL,
+            "needles",
+            f"{short(absent[0])} is not in the prompt",
+            "nobody can find it: make it anew",
+        )
+    return Finding(
+        OK, "needles", f"{len(wanted) - len(absent)} found again after decode(encode(.))"
+    )
 
 
 def tokenizer_own(case: Case) -> Finding | None:
-    """The tokenizer is the checkpoint's: no id beyond its vocabulary, and the same ids as its own tokenizer."""
+    """The tokenizer is the checkpoint's: no id beyond its vocabulary, and the same ids as its own
+    tokenizer."""
     checkpoint, highest = getattr(case.model, "checkpoint", None), int(case.example.ids.max())
     if checkpoint is None:
         return None
@@ -208,13 +248,26 @@ def tokenizer_own(case: Case) -> Finding | None:
     size = config.get("vocab_size")
     mend = f"drop `tokenizer: {case.tokenizer.name}`, or name the model's own"
     if size and highest >= size:
-        return Finding(FAIL, "tokenizer", f"id {highest} is beyond the model's vocabulary of {size}", mend)
+        return Finding(
+            FAIL, "tokenizer", f"id {highest} is beyond the model's vocabulary of {size}", mend
+        )
     try:
         own = load_tokenizer(checkpoint.tokenizer_spec())
     except UserError as error:
-        return Finding(NOTE, "tokenizer", f"the model's own was not found ({error})", "only ids could be compared")
+        return Finding(
+            NOTE,
+            "tokenizer",
+            f"the model's own was not found ({error})",
+            "only ids could be compared",
+        )
     if own.fingerprint != case.tokenizer.fingerprint and not np.array_equal(
         own.encode(case.example.prompt), case.text_ids
     ):
-        return Finding(FAIL, "tokenizer", f"{case.tokenizer.name} gives other ids than {own.name}", mend)
-    return Finding(OK, "tokenizer", f"{case.tokenizer.name}: highest id {highest}" + (f" of {size}" if size else ""))
+        return Finding(
+            FAIL, "tokenizer", f"{case.tokenizer.name} gives other ids than {own.name}", mend
+        )
+    return Finding(
+        OK,
+        "tokenizer",
+        f"{case.tokenizer.name}: highest id {highest}" + (f" of {size}" if size else ""),
+    )

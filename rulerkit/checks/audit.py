@@ -1,7 +1,7 @@
 """What is wrong with somebody's data or predictions: the preflight's eye on files.
 
-Each audit looks at all rows of one task at one length and says what it saw, in how many of how many rows, where first,
-and what that does to scores. What a file does not tell is not judged.
+Each audit looks at all rows of one task at one length and says what it saw, in how many of how many
+rows, where first, and what that does to scores. What a file does not tell is not judged.
 """
 
 import re
@@ -20,12 +20,22 @@ MIN_ROWS = 8
 """Rows from which on places and layouts are compared with one another."""
 _POOR_FILL = 0.9
 _SAME = 0.5  # share of rows with the needle at one place from which on that place is fixed
-_BOS = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "<BOS_TOKEN>", "<｜begin▁of▁sentence｜>")
+_BOS = (
+    "<s>",
+    "<bos>",
+    "<|begin_of_text|>",
+    "<|startoftext|>",
+    "<BOS_TOKEN>",
+    "<｜begin▁of▁sentence｜>",
+)
 _NO_WORDS = ("yes", "no", "noanswer")  # answers that stand in no document
 
 
-def audit_file(path: Path, tokenizer: Tokenizer, task: str | None = None, length: int | None = None) -> list[Finding]:
-    """The findings on a file of data or predictions; `task` and `length` where its name does not tell them."""
+def audit_file(
+    path: Path, tokenizer: Tokenizer, task: str | None = None, length: int | None = None
+) -> list[Finding]:
+    """The findings on a file of data or predictions; `task` and `length` where its name does not
+    tell them."""
     return [finding for cell in read_rows(path, tokenizer, task, length) for finding in audit(cell)]
 
 
@@ -35,12 +45,14 @@ def audit(cell: Audited) -> list[Finding]:
     return [finding for finding in found if finding]
 
 
-def _finding(name: str, what: str, bad: Sequence[Row], of: int, effect: str, level: str = FAIL) -> Finding:
+def _finding(
+    name: str, what: str, bad: Sequence[Row], of: int, effect: str, level: str = FAIL
+) -> Finding:
     """A finding on rows: how many of how many, and the first of them."""
     return Finding(level, name, f"{what} in {len(bad)} of {of} rows (first: {bad[0].name})", effect)
 
 
-# --- rows -------------------------------------------------------------------------------------------------------------
+# --- rows -----------------------------------------------------------------------------------------
 
 
 def indices(cell: Audited) -> Finding | None:
@@ -57,7 +69,9 @@ def indices(cell: Audited) -> Finding | None:
         return _finding("indices", f"{len(count)} distinct indices", twice, len(cell.rows), effect)
     if missing:
         seen = f"{len(missing)} of {len(wanted)} missing (first: {missing[0]})"
-        return Finding(FAIL, "indices", seen, "the mean is over other examples than it says: answer them")
+        return Finding(
+            FAIL, "indices", seen, "the mean is over other examples than it says: answer them"
+        )
     return Finding(OK, "indices", f"{len(told)}, each once")
 
 
@@ -68,7 +82,11 @@ def repeats(cell: Audited) -> Finding | None:
     if not twice:
         return Finding(OK, "prompts", f"{len(first)}, all different") if first else None
     return _finding(
-        "prompts", "the same prompt again", twice, len(cell.rows), "fewer examples than rows: intervals lie"
+        "prompts",
+        "the same prompt again",
+        twice,
+        len(cell.rows),
+        "fewer examples than rows: intervals lie",
     )
 
 
@@ -79,7 +97,11 @@ def predictions(cell: Audited) -> Finding | None:
     echoed = [r for r in told if r.input and r.prediction and r.input[:200] in r.prediction]
     if echoed:
         return _finding(
-            "predictions", "the prompt itself", echoed, len(told), "echoes score 100: take the new text alone"
+            "predictions",
+            "the prompt itself",
+            echoed,
+            len(told),
+            "echoes score 100: take the new text alone",
         )
     if silent := [row for row in told if not (row.prediction or "").strip()]:
         effect = "they score 0: were these refusals, time-outs or prompts that did not fit?"
@@ -88,24 +110,37 @@ def predictions(cell: Audited) -> Finding | None:
 
 
 def own_scores(cell: Audited) -> Finding | None:
-    """Question answering is scored by any reference, not by the mean over them; scores in the file agree with ours."""
-    told = [(r, r.score, clean(r.prediction)) for r in cell.rows if r.score is not None and r.prediction is not None]
+    """Question answering is scored by any reference, not by the mean over them; scores in the file
+    agree with ours."""
+    told = [
+        (r, r.score, clean(r.prediction))
+        for r in cell.rows
+        if r.score is not None and r.prediction is not None
+    ]
     if not told:
         return None
     right = string_match_part if cell.family.match == "part" else string_match_all
-    off = [(row, s, said) for row, s, said in told if row.references and abs(s - right(said, row.references)) > 1e-6]
+    off = [
+        (row, s, said)
+        for row, s, said in told
+        if row.references and abs(s - right(said, row.references)) > 1e-6
+    ]
     if not off:
         return Finding(OK, "own scores", f"{len(told)} as we score")
     rows = [row for row, _, _ in off]
     averaged = all(abs(s - string_match_all(said, row.references)) < 1e-6 for row, s, said in off)
     if cell.family.match == "part" and averaged:
         lost = sum(right(said, row.references) - s for row, s, said in off) / len(told)
-        effect = f"the file's score is {100 * lost:.1f} points too low: score it anew (`rulerkit score`)"
+        effect = (
+            f"the file's score is {100 * lost:.1f} points too low: score it anew (`rulerkit score`)"
+        )
         return _finding("own scores", "the mean over references", rows, len(told), effect)
-    return _finding("own scores", "another score than ours", rows, len(told), "do not compare them with others'")
+    return _finding(
+        "own scores", "another score than ours", rows, len(told), "do not compare them with others'"
+    )
 
 
-# --- room -------------------------------------------------------------------------------------------------------------
+# --- room -----------------------------------------------------------------------------------------
 
 
 def budget(cell: Audited) -> Finding | None:
@@ -116,7 +151,9 @@ def budget(cell: Audited) -> Finding | None:
     over = [row for row, tokens in cell.counted if tokens > cell.length]
     if over:
         effect = f"up to {most - cell.length} tokens are cut, or the engine refuses them: generate with this tokenizer"
-        return _finding("budget", f"more than {cell.length} tokens", over, len(cell.counted), effect)
+        return _finding(
+            "budget", f"more than {cell.length} tokens", over, len(cell.counted), effect
+        )
     return Finding(OK, "budget", f"at most {most} of {cell.length} tokens ({largest.name})")
 
 
@@ -130,17 +167,29 @@ def fill(cell: Audited) -> Finding | None:
         return Finding(OK, "fill", f"{100 * mean(shares):.1f} % on average")
     level = FAIL if mean(shares) < _POOR_FILL else NOTE
     what = f"{100 * mean(shares):.1f} % filled on average, less than {100 * LEAST_FILL:.0f} %"
-    return _finding("fill", what, low, len(shares), "a score says less about this length than its name", level)
+    return _finding(
+        "fill", what, low, len(shares), "a score says less about this length than its name", level
+    )
 
 
 def capped_list(cell: Audited) -> Finding | None:
     """The list of common words goes on to the end of the length."""
-    short = [row for row, tokens in cell.counted if tokens < _POOR_FILL * cell.length and _is_numbered(cell, row.text)]
+    short = [
+        row
+        for row, tokens in cell.counted
+        if tokens < _POOR_FILL * cell.length and _is_numbered(cell, row.text)
+    ]
     if not short:
         return None
     entries = max(len(cell.family.listed_words(row.text or "") or ()) for row in short)
     effect = "longer lengths are no harder: this list stopped growing"
-    return _finding("capped list", f"a list that ends early ({entries} entries)", short, len(cell.counted), effect)
+    return _finding(
+        "capped list",
+        f"a list that ends early ({entries} entries)",
+        short,
+        len(cell.counted),
+        effect,
+    )
 
 
 def _is_numbered(cell: Audited, text: str | None) -> bool:
@@ -149,17 +198,23 @@ def _is_numbered(cell: Audited, text: str | None) -> bool:
 
 def file_count(cell: Audited) -> Finding | None:
     """The file's own token counts are those of this tokenizer."""
-    told = [(row, tokens, row.length) for row, tokens in cell.counted if row.length and row.text is not None]
+    told = [
+        (row, tokens, row.length)
+        for row, tokens in cell.counted
+        if row.length and row.text is not None
+    ]
     off = [row for row, tokens, length in told if abs(tokens - length) > max(3, 0.01 * tokens)]
     if not told:
         return None
     if not off:
         return Finding(OK, "token counts", "the file's are this tokenizer's")
     effect = "it was made for another tokenizer or template: lengths are not what they are called"
-    return _finding("token counts", f"not those of {cell.tokenizer.name}", off, len(told), effect, NOTE)
+    return _finding(
+        "token counts", f"not those of {cell.tokenizer.name}", off, len(told), effect, NOTE
+    )
 
 
-# --- what is asked ----------------------------------------------------------------------------------------------------
+# --- what is asked --------------------------------------------------------------------------------
 
 
 def references(cell: Audited) -> Finding | None:
@@ -176,7 +231,9 @@ def references(cell: Audited) -> Finding | None:
         return None
     if bad:
         effect = "nobody can find them: these rows score 0, or reward what a model knew before"
-        return _finding("references", "not in the context", bad, len(cell.texts), effect, NOTE if part else FAIL)
+        return _finding(
+            "references", "not in the context", bad, len(cell.texts), effect, NOTE if part else FAIL
+        )
     return Finding(OK, "references", "all in the context")
 
 
@@ -204,9 +261,24 @@ def prefix(cell: Audited) -> Finding | None:
         elif (row.prefix and row.prefix[0] != " ") or "" in prefixes[0].groups():
             stripped.append(row)
     for rows, what, effect, level in (
-        (lost, "no answer prefix at the end", "chat models then explain and are cut: scores fall", FAIL),
-        (twice, "the answer prefix twice", "whoever adds `answer_prefix` to `input` repeats it: drop one", FAIL),
-        (stripped, "the answer prefix without its blank", "the first token of the answer is another one", NOTE),
+        (
+            lost,
+            "no answer prefix at the end",
+            "chat models then explain and are cut: scores fall",
+            FAIL,
+        ),
+        (
+            twice,
+            "the answer prefix twice",
+            "whoever adds `answer_prefix` to `input` repeats it: drop one",
+            FAIL,
+        ),
+        (
+            stripped,
+            "the answer prefix without its blank",
+            "the first token of the answer is another one",
+            NOTE,
+        ),
     ):
         if rows:
             return _finding("answer prefix", what, rows, len(cell.texts), effect, level)
@@ -223,7 +295,7 @@ def bos_text(cell: Audited) -> Finding | None:
     return _finding("BOS text", "a BOS written out", bad, len(cell.texts), effect)
 
 
-# --- how it is laid out -----------------------------------------------------------------------------------------------
+# --- how it is laid out ---------------------------------------------------------------------------
 
 
 def positions(cell: Audited) -> Finding | None:
@@ -241,7 +313,8 @@ def positions(cell: Audited) -> Finding | None:
 
 
 def _place(cell: Audited, row: Row) -> tuple[float, str] | None:
-    """Where the answer stands, as its family tells it; in our predictions, which hold no prompt, the depth of a needle."""
+    """Where the answer stands, as its family tells it; in our predictions, which hold no prompt,
+    the depth of a needle."""
     if row.text is not None:
         return cell.family.place(row.text, row.references)
     if row.depth is None or cell.family.place is not Task.place:
@@ -259,7 +332,9 @@ def layouts(cell: Audited) -> Finding | None:
     if len(count) > len(patterns) / 2:
         return Finding(OK, "layouts", f"{len(count)} in {len(patterns)} rows")
     again = [row for row, pattern in patterns if count[pattern] > 1]
-    effect = "the same order again and again: so many rows are one example, and intervals are too narrow"
+    effect = (
+        "the same order again and again: so many rows are one example, and intervals are too narrow"
+    )
     return _finding("layouts", f"only {len(count)} orders of words", again, len(patterns), effect)
 
 

@@ -1,4 +1,5 @@
-"""Rows of data and predictions, whoever wrote them, as the audit looks at them: what each file tells, nothing added."""
+"""Rows of data and predictions, whoever wrote them, as the audit looks at them: what each file
+tells, nothing added."""
 
 import re
 from dataclasses import dataclass
@@ -89,10 +90,13 @@ class Audited:
         return token.count(text) + added
 
 
-def read_rows(path: Path, tokenizer: Tokenizer, task: str | None = None, length: int | None = None) -> list[Audited]:
+def read_rows(
+    path: Path, tokenizer: Tokenizer, task: str | None = None, length: int | None = None
+) -> list[Audited]:
     """The rows of a file, by nominal length; data without predictions may stand there as well.
 
-    Raises UserError for a file that is no JSON lines, and where neither names nor arguments tell task and length.
+    Raises UserError for a file that is no JSON lines, and where neither names nor arguments tell
+    task and length.
     """
     if not path.is_file():
         raise UserError(f"no file {path}: give a file of JSON lines, data or predictions")
@@ -103,21 +107,32 @@ def read_rows(path: Path, tokenizer: Tokenizer, task: str | None = None, length:
     by_length: dict[int, list[Row]] = {}
     seen: dict[Any, str] = {}
     for line, row in json_lines(path):
-        if "doc" in row and seen.setdefault(row.get("doc_id", line), row.get("filter", "")) != row.get("filter", ""):
+        if "doc" in row and seen.setdefault(
+            row.get("doc_id", line), row.get("filter", "")
+        ) != row.get("filter", ""):
             continue
-        nominal = length or (row["doc"] if isinstance(row.get("doc"), dict) else row).get("max_length")
+        nominal = length or (row["doc"] if isinstance(row.get("doc"), dict) else row).get(
+            "max_length"
+        )
         nominal = int(nominal) if nominal else told_length(path)
         by_length.setdefault(nominal, []).append(_row(line, row, nominal))
     if not by_length:
         raise UserError(f"{path} is empty: give a file of JSON lines, data or predictions")
-    return [Audited(path, name, n, tuple(rows), None, tokenizer) for n, rows in sorted(by_length.items())]
+    return [
+        Audited(path, name, n, tuple(rows), None, tokenizer)
+        for n, rows in sorted(by_length.items())
+    ]
 
 
 def _told_task(path: Path, task: str | None) -> str:
-    """By argument, the harness' `samples_<task>_<time>`, upstream's `<task>.jsonl` or `<task>/validation.jsonl`."""
+    """By argument, the harness' `samples_<task>_<time>`, upstream's `<task>.jsonl` or
+    `<task>/validation.jsonl`."""
     stem = re.sub(r"^samples_|_\d{4}-\d\d-\d\dT.*$|-\d+$", "", path.stem)
     try:
-        return task_name(task or (path.resolve().parent.name if stem in ("validation", "test", "train") else stem))
+        return task_name(
+            task
+            or (path.resolve().parent.name if stem in ("validation", "test", "train") else stem)
+        )
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 
@@ -135,7 +150,11 @@ def _row(line: int, row: dict[str, Any], nominal: int) -> Row:
         index=_whole(doc.get("index")),
         input=_text(doc.get("input")),
         prefix=_text(doc.get("answer_prefix")) or _text(doc.get("gen_prefix")),
-        references=tuple(o for o in ([outputs] if isinstance(outputs, str) else outputs or ()) if isinstance(o, str)),
+        references=tuple(
+            o
+            for o in ([outputs] if isinstance(outputs, str) else outputs or ())
+            if isinstance(o, str)
+        ),
         prediction=_text(answer),
         length=_whole(doc.get("length")),
         prompt_tokens=_whole(row.get("num_prompt_tokens")),

@@ -1,4 +1,5 @@
-"""Checks of the frame around an example: template, marks, system prompt, thinking, BOS, answer prefix."""
+"""Checks of the frame around an example: template, marks, system prompt, thinking, BOS, answer
+prefix."""
 
 import re
 
@@ -7,11 +8,12 @@ import numpy as np
 from rulerkit.checks import FAIL, NOTE, OK, Case, Finding, short
 from rulerkit.prompt_format import DIRECT
 
-# --- the template -----------------------------------------------------------------------------------------------------
+# --- the template ---------------------------------------------------------------------------------
 
 
 def template(case: Case) -> Finding | None:
-    """The prompt begins and ends as the template says, around the task's own first words and question."""
+    """The prompt begins and ends as the template says, around the task's own first words and
+    question."""
     before, after = case.form.around
     first = case.draft.head[0].text[:40] if case.draft.head else ""
     mend = "render the template once around the whole user's part, and change nothing behind it"
@@ -25,7 +27,9 @@ def template(case: Case) -> Finding | None:
     form = case.form.form if len(case.form.form) < 24 else "the tokenizer's own"
     if case.form.template not in ("auto", case.form.form):
         form = "as given"
-    return Finding(OK, "template", f"{form}: {short(before or '(nothing)')} ... {short(after or '(nothing)')}")
+    return Finding(
+        OK, "template", f"{form}: {short(before or '(nothing)')} ... {short(after or '(nothing)')}"
+    )
 
 
 _MARKER = re.compile(
@@ -36,7 +40,8 @@ _OFTEN_PLAIN = ("[INST]", "[/INST]", "<|user|>", "<|assistant|>", "<|system|>")
 
 
 def marks(case: Case) -> Finding | None:
-    """The marks of the template are single tokens; another model's template shows as many ordinary ones."""
+    """The marks of the template are single tokens; another model's template shows as many ordinary
+    ones."""
     own = case.form.template == "auto"
     found = dict.fromkeys(_MARKER.findall("".join(case.form.around)))
     if not found:
@@ -49,7 +54,10 @@ def marks(case: Case) -> Finding | None:
     if mild and (own or not case.tokenizer.chat_template):
         return Finding(NOTE, "template marks", seen, "right only for a model that was trained so")
     return Finding(
-        FAIL, "template marks", seen, "the template is another model's: take `template: auto`, or its own name"
+        FAIL,
+        "template marks",
+        seen,
+        "the template is another model's: take `template: auto`, or its own name",
     )
 
 
@@ -58,10 +66,16 @@ def system_prompt(case: Case) -> Finding | None:
     asked = case.spec.get("system_prompt") or case.form.system_prompt
     if not asked:
         return None
-    if asked in case.example.prompt.partition(case.draft.head[0].text if case.draft.head else "\0")[0]:
+    if (
+        asked
+        in case.example.prompt.partition(case.draft.head[0].text if case.draft.head else "\0")[0]
+    ):
         return Finding(OK, "system prompt", short(asked))
     return Finding(
-        FAIL, "system prompt", f"{short(asked)} is not before the task", "give a template that has a place for it"
+        FAIL,
+        "system prompt",
+        f"{short(asked)} is not before the task",
+        "give a template that has a place for it",
     )
 
 
@@ -74,33 +88,46 @@ def _may_think(case: Case) -> bool:
 
 
 def thinking(case: Case) -> Finding | None:
-    """Where the template opens a thought there is room for it, and the answer prefix is not inside it."""
+    """Where the template opens a thought there is room for it, and the answer prefix is not inside
+    it."""
     after, room = case.form.around[1], case.form.thinking_tokens
     opened = after.rfind("<think>") > after.rfind("</think>")
     if not opened and not room and case.form.closes_user_turn and _may_think(case):
         return Finding(
-            NOTE, "thinking", "the model may think before it answers, and no token is kept free for it", _MEND
+            NOTE,
+            "thinking",
+            "the model may think before it answers, and no token is kept free for it",
+            _MEND,
         )
     if not opened:
         return Finding(OK, "thinking", f"{room} tokens kept free") if room else None
     if not room:
-        seen, mend = "the template opens a thought, and no token is kept free for it", "set thinking_tokens, or"
+        seen, mend = (
+            "the template opens a thought, and no token is kept free for it",
+            "set thinking_tokens, or",
+        )
     elif not case.form.closes_user_turn:
-        seen, mend = "the answer prefix stands inside the thought that the template opens", "set prefix_in: user, or"
+        seen, mend = (
+            "the answer prefix stands inside the thought that the template opens",
+            "set prefix_in: user, or",
+        )
     else:
         return Finding(OK, "thinking", f"opened by the template, {room} tokens kept free")
     return Finding(FAIL, "thinking", seen, f"{mend} enable_thinking: false")
 
 
-# --- the beginning of the text ----------------------------------------------------------------------------------------
+# --- the beginning of the text --------------------------------------------------------------------
 
 
 def one_bos(case: Case) -> Finding | None:
-    """Exactly one beginning-of-sequence token where the model has one; two move VT at 128K by 17 points."""
+    """Exactly one beginning-of-sequence token where the model has one; two move VT at 128K by 17
+    points."""
     token, ids = case.tokenizer, case.example.ids
     mend = "the template and the tokenizer must not both write it: check `template` and tokenizer_config.json"
     if token.bos_id is None:
-        doubled = len(ids) > 1 and ids[0] == ids[1] and str(token.bos_token) == token.decode(ids[:1])
+        doubled = (
+            len(ids) > 1 and ids[0] == ids[1] and str(token.bos_token) == token.decode(ids[:1])
+        )
         twice = Finding(FAIL, "BOS", f"{token.bos_token!r} twice", mend)
         return twice if doubled else Finding(OK, "BOS", "the tokenizer adds none")
     count = int(np.count_nonzero(ids == token.bos_id))
@@ -108,11 +135,13 @@ def one_bos(case: Case) -> Finding | None:
         return Finding(OK, "BOS", f"{token.bos_token or token.bos_id} once, first")
     if count == 1:
         where = int(np.flatnonzero(ids == token.bos_id)[0])
-        return Finding(FAIL, "BOS", f"{token.bos_token or token.bos_id} is token {where}, not the first", mend)
+        return Finding(
+            FAIL, "BOS", f"{token.bos_token or token.bos_id} is token {where}, not the first", mend
+        )
     return Finding(FAIL, "BOS", f"{token.bos_token or token.bos_id} {count} times, not once", mend)
 
 
-# --- the answer prefix ------------------------------------------------------------------------------------------------
+# --- the answer prefix ----------------------------------------------------------------------------
 
 
 def prefix_present(case: Case) -> Finding | None:
@@ -122,7 +151,12 @@ def prefix_present(case: Case) -> Finding | None:
     if count == 1:
         return Finding(OK, "answer prefix", f"{short(prefix)} behind the question")
     seen = f"{count} times" if count else "lost"
-    return Finding(FAIL, "answer prefix", f"{short(prefix)} is {seen}", "put the example's own prompt or ids, whole")
+    return Finding(
+        FAIL,
+        "answer prefix",
+        f"{short(prefix)} is {seen}",
+        "put the example's own prompt or ids, whole",
+    )
 
 
 def prefix_turn(case: Case) -> Finding | None:
@@ -131,13 +165,17 @@ def prefix_turn(case: Case) -> Finding | None:
     if case.tail is None or prefix not in case.tail:
         return None
     before, _, behind = case.tail.partition(prefix)
-    whose, right = ("user", (DIRECT.strip(), after)) if case.form.closes_user_turn else ("assistant", (after, ""))
+    whose, right = (
+        ("user", (DIRECT.strip(), after))
+        if case.form.closes_user_turn
+        else ("assistant", (after, ""))
+    )
     if (before.strip(), behind.strip()) == right:
         return Finding(OK, "prefix turn", f"last in the {whose}'s turn")
-    seen = (
-        f"the answer prefix is not the last of the {whose}'s turn: {short(before[-40:])} before, {short(behind)} behind"
+    seen = f"the answer prefix is not the last of the {whose}'s turn: {short(before[-40:])} before, {short(behind)} behind"
+    return Finding(
+        FAIL, "prefix turn", seen, "set prefix_in to the turn in which the engine can hold it"
     )
-    return Finding(FAIL, "prefix turn", seen, "set prefix_in to the turn in which the engine can hold it")
 
 
 def prefix_blank(case: Case) -> Finding | None:
@@ -149,5 +187,10 @@ def prefix_blank(case: Case) -> Finding | None:
     for what, text in (("text", case.example.prompt), ("ids", case.decoded)):
         if not text.endswith(ending):
             seen = f"the {what} end with {text[-24:]!r}, not with {ending[-24:]!r}"
-            return Finding(FAIL, "prefix blank", seen, "nothing may strip the prompt: send text or ids as they are")
+            return Finding(
+                FAIL,
+                "prefix blank",
+                seen,
+                "nothing may strip the prompt: send text or ids as they are",
+            )
     return Finding(OK, "prefix blank", "kept")

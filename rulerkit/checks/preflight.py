@@ -1,4 +1,5 @@
-"""The preflight: a model's prompts looked at before the first GPU second (and, cheaply, one question put to it)."""
+"""The preflight: a model's prompts looked at before the first GPU second (and, cheaply, one
+question put to it)."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -34,7 +35,8 @@ CHECKS: tuple[Check, ...] = (
 """In the order in which they are told: who reads, the frame, what stands in it, how much."""
 
 EXAMPLES = 3
-"""How many examples are looked at where the length is the shortest; of the longest, or a long one, one is enough."""
+"""How many examples are looked at where the length is the shortest; of the longest, or a long one,
+one is enough."""
 _LONG = 32768
 CHEAP = ("reader", "function", "openai")
 """Engines that are asked without `--ask`: nothing is loaded for it."""
@@ -42,11 +44,14 @@ _ASKED = 8  # examples among which the earliest and the latest needle are looked
 _FRAME_OF_SERVICE = 32  # tokens that a chat service adds around a message
 
 
-def check(study: Study, ask: bool | None = None, gpus_per_node: int = GPUS_PER_NODE) -> dict[str, list[Finding]]:
-    """Findings by model: every check of every task at the shortest and the longest length of a study.
+def check(
+    study: Study, ask: bool | None = None, gpus_per_node: int = GPUS_PER_NODE
+) -> dict[str, list[Finding]]:
+    """Findings by model: every check of every task at the shortest and the longest length of a
+    study.
 
-    With `ask` two short examples are put to each model, by default only where the engine is cheap to ask.
-    For vLLM its own configuration of the model is built too.
+    With `ask` two short examples are put to each model, by default only where the engine is cheap
+    to ask. For vLLM its own configuration of the model is built too.
     """
     found = {}
     for spec in study.models:
@@ -55,8 +60,12 @@ def check(study: Study, ask: bool | None = None, gpus_per_node: int = GPUS_PER_N
             found[model.name] = list(check_model(model, study.tasks, study.lengths, study.seed))
             if isinstance(model, Vllm):
                 lengths = [length for length in study.lengths if not model.too_long(length)]
-                found[model.name] += check_vllm_config(model.name, vllm_arguments(model), lengths, gpus_per_node)
-            if ask or (ask is None and model.engine in CHEAP and not getattr(model, "startable", False)):
+                found[model.name] += check_vllm_config(
+                    model.name, vllm_arguments(model), lengths, gpus_per_node
+                )
+            if ask or (
+                ask is None and model.engine in CHEAP and not getattr(model, "startable", False)
+            ):
                 found[model.name] += check_answers(model, study.lengths[0], study.seed)
         except UserError as error:
             found.setdefault(model.name, []).append(Finding(FAIL, "model", str(error)))
@@ -66,12 +75,15 @@ def check(study: Study, ask: bool | None = None, gpus_per_node: int = GPUS_PER_N
 
 
 def vllm_arguments(model: Vllm) -> dict[str, Any]:
-    """What vLLM is started with; a model over several nodes is described without their addresses."""
+    """What vLLM is started with; a model over several nodes is described without their
+    addresses."""
     one_node = Vllm({**model.spec, "nodes": 1})
     return one_node.arguments() | {"nnodes": model.spec.get("nodes", 1)}
 
 
-def check_model(model: Model, tasks: Iterable[Task], lengths: Sequence[int], seed: int = 42) -> Iterator[Finding]:
+def check_model(
+    model: Model, tasks: Iterable[Task], lengths: Sequence[int], seed: int = 42
+) -> Iterator[Finding]:
     """Every check of a few examples of each task at the shortest and the longest length."""
     tasks = list(tasks)
     _ = model.prompt_format.around  # a frame that cannot be made is said once, not for each task
@@ -93,14 +105,15 @@ def look(case: Case, asked: Iterable[Check] = CHECKS) -> list[Finding]:
     return [finding._replace(where=case.where) for finding in found if finding]
 
 
-# --- what the model answers -------------------------------------------------------------------------------------------
+# --- what the model answers -----------------------------------------------------------------------
 
 
 def check_answers(model: Model, length: int, seed: int = 42) -> list[Finding]:
-    """Two short examples put to the model: what comes back is an answer to the whole prompt, and to nothing else.
+    """Two short examples put to the model: what comes back is an answer to the whole prompt, and to
+    nothing else.
 
-    The needle of one stands early, that of the other late, so a prompt cut at its front is seen even where the engine
-    does not count for us.
+    The needle of one stands early, that of the other late, so a prompt cut at its front is seen
+    even where the engine does not count for us.
     """
     if model.too_long(length) or length > (model.claimed_length or length):
         return [Finding(NOTE, "asked", f"nothing: {length} is more than the model takes")]
@@ -108,7 +121,10 @@ def check_answers(model: Model, length: int, seed: int = 42) -> list[Finding]:
     by_depth = sorted(examples, key=lambda example: example.depths[0])
     cases = [case(model, examples, by_depth[at].index) for at in (0, -1)]
     try:
-        answers = {example.index: answer for example, answer in model.answer([each.example for each in cases])}
+        answers = {
+            example.index: answer
+            for example, answer in model.answer([each.example for each in cases])
+        }
     except UserError as error:
         return [Finding(FAIL, "asked", str(error), where=cases[0].where)]
     pairs = list[tuple[Case, Answer]]()
@@ -135,9 +151,13 @@ def empty(case: Case, answer: Answer) -> Finding | None:
     if answer.text.strip():
         return None
     if case.spec.get("window") == 0:
-        return Finding(NOTE, "empty", "no answer, as of a reader that sees nothing", where=case.where)
+        return Finding(
+            NOTE, "empty", "no answer, as of a reader that sees nothing", where=case.where
+        )
     seen = f"the answer is empty ({answer.finish_reason}, {answer.num_tokens} tokens)"
-    return Finding(FAIL, "empty", seen, "look at the stop strings, the refusals and the template", case.where)
+    return Finding(
+        FAIL, "empty", seen, "look at the stop strings, the refusals and the template", case.where
+    )
 
 
 def engine_count(case: Case, answer: Answer) -> Finding | None:
@@ -153,7 +173,13 @@ def engine_count(case: Case, answer: Answer) -> Finding | None:
     elif told == ours + 1:
         mend = "one was added, most likely a second BOS: send ids, or switch add_special_tokens off"
     elif case.form.closes_user_turn and told <= ours + _FRAME_OF_SERVICE:
-        return Finding(NOTE, name, seen, "the service's own frame: keep as many tokens of the length free", case.where)
+        return Finding(
+            NOTE,
+            name,
+            seen,
+            "the service's own frame: keep as many tokens of the length free",
+            case.where,
+        )
     else:
         mend = "the server frames the prompt once more: send ids or raw text, or drop the template"
     return Finding(FAIL, name, seen, mend, case.where)
@@ -164,21 +190,36 @@ ASKED: tuple[Callable[[Case, Answer], Finding | None], ...] = (echo, empty, engi
 
 def _both_ends(pairs: list[tuple[Case, Answer]]) -> list[Finding]:
     """Whether the early needle is found where the late one is."""
-    early, late = (all(ref in answer.text for ref in each.draft.references) for each, answer in pairs)
+    early, late = (
+        all(ref in answer.text for ref in each.draft.references) for each, answer in pairs
+    )
     depths = [each.example.depths[0] for each, _ in pairs]
     if early and late:
-        return [Finding(OK, "both ends", f"needles at {depths[0]:.0f} % and {depths[1]:.0f} % found")]
+        return [
+            Finding(OK, "both ends", f"needles at {depths[0]:.0f} % and {depths[1]:.0f} % found")
+        ]
     if late:
         seen = f"the needle at {depths[1]:.0f} % is found, that at {depths[0]:.0f} % is not"
         return [
             Finding(
-                FAIL, "both ends", seen, "the prompt seems to lose its front: look for truncation", pairs[0][0].where
+                FAIL,
+                "both ends",
+                seen,
+                "the prompt seems to lose its front: look for truncation",
+                pairs[0][0].where,
             )
         ]
-    return [Finding(NOTE, "both ends", "a needle at a short length was not found", "look at the answer above")]
+    return [
+        Finding(
+            NOTE,
+            "both ends",
+            "a needle at a short length was not found",
+            "look at the answer above",
+        )
+    ]
 
 
-# --- telling ----------------------------------------------------------------------------------------------------------
+# --- telling --------------------------------------------------------------------------------------
 
 
 def told(findings: Iterable[Finding]) -> list[str]:

@@ -1,4 +1,5 @@
-"""The command line. Heavy modules are imported inside the commands, so that --help answers at once."""
+"""The command line. Heavy modules are imported inside the commands, so that --help answers at
+once."""
 
 import sys
 from io import TextIOWrapper
@@ -32,7 +33,8 @@ from rulerkit.errors import UserError
 app = typer.Typer(
     name="rulerkit",
     help="How much of its context does a language model really use? RULER (arXiv 2404.06654) with error bars.\n\n"
-    "A first look, without GPU or download: [bold]rulerkit show niah_multikey_1 --length 1024[/bold], then "
+    "A first look, without GPU or download: [bold]rulerkit show niah_multikey_1 --length "
+    "1024[/bold], then "
     "[bold]rulerkit batch params/batches/demo.yaml[/bold].",
     no_args_is_help=True,
     add_completion=False,
@@ -43,19 +45,27 @@ app = typer.Typer(
 
 @app.command()
 def tasks() -> None:
-    """List the tasks: the thirteen of the benchmark and the five that Figure 5 of the paper adds."""
+    """List the tasks: the thirteen of the benchmark and the five that Figure 5 of the paper
+    adds."""
     from dataclasses import fields
 
     from rulerkit.tasks import FAMILIES, TASKS, THIRTEEN
 
     for each in TASKS.values():
         default = {knob.name: knob.default for knob in fields(each)}
-        differs = [f"{k}={getattr(each, k)}" for k in each.knobs() if getattr(each, k) != default[k]]
+        differs = [
+            f"{k}={getattr(each, k)}" for k in each.knobs() if getattr(each, k) != default[k]
+        ]
         mark = " " if each.name in THIRTEEN else "+"
-        echo(f"{mark} {each.name:18} {each.category:12} {', '.join(differs) or f'the default {each.family}'}")
+        echo(
+            f"{mark} {each.name:18} {each.category:12} "
+            f"{', '.join(differs) or f'the default {each.family}'}"
+        )
     echo("\n+ beyond the thirteen (Figure 5). Knobs of a family, for '{base: TASK, KNOB: VALUE}':")
     for family in FAMILIES:
-        knobs = [f"{knob.name}={knob.default}" for knob in fields(family) if knob.name in family.knobs()]
+        knobs = [
+            f"{knob.name}={knob.default}" for knob in fields(family) if knob.name in family.knobs()
+        ]
         echo(f"  {family.family:18} {', '.join(knobs)}")
 
 
@@ -76,15 +86,21 @@ def show(
     from rulerkit.view import to_terminal
 
     asked = task_of(task, protocol).with_corpora(corpora)
-    example = Order(asked, parse_length(length), index + 1, seed, tokenizer, template).examples()[index]
+    example = Order(asked, parse_length(length), index + 1, seed, tokenizer, template).examples()[
+        index
+    ]
     typer.echo(to_terminal(example, color=sys.stdout.isatty()))
 
 
 @app.command()
 def generate(
-    tasks: Annotated[list[str], typer.Argument(metavar="TASK...", help="Names or mappings; `all` for the thirteen.")],
+    tasks: Annotated[
+        list[str],
+        typer.Argument(metavar="TASK...", help="Names or mappings; `all` for the thirteen."),
+    ],
     output: Annotated[
-        Path, typer.Option(help="The JSONL file; for several cells a folder, laid out as upstream does.")
+        Path,
+        typer.Option(help="The JSONL file; for several cells a folder, laid out as upstream does."),
     ],
     length: Annotated[
         list[str] | None, typer.Option(help="Token budget, 4096 or 4K; may be given several times.")
@@ -95,14 +111,21 @@ def generate(
     corpora: Corpora = "builtin",
     protocol: Protocol = "clean",
     template: Template = "auto",
-    workers: Annotated[int, typer.Option(help="Processes; the files are the same whatever their number.", min=1)] = 1,
+    workers: Annotated[
+        int, typer.Option(help="Processes; the files are the same whatever their number.", min=1)
+    ] = 1,
 ) -> None:
-    """Write examples as upstream's JSONL: index, input, outputs, length, answer_prefix, and a few fields more."""
+    """Write examples as upstream's JSONL: index, input, outputs, length, answer_prefix, and a few
+    fields more."""
     from rulerkit.export import Order, write_grid
     from rulerkit.lengths import parse_length
     from rulerkit.tasks import THIRTEEN
 
-    asked = [task_of(name, protocol) for given in tasks for name in (THIRTEEN if given == "all" else (given,))]
+    asked = [
+        task_of(name, protocol)
+        for given in tasks
+        for name in (THIRTEEN if given == "all" else (given,))
+    ]
     lengths = [parse_length(each) for each in length or ["4096"]]
     orders = [
         Order(each.with_corpora(corpora), tokens, num_examples, seed, tokenizer, template)
@@ -110,7 +133,9 @@ def generate(
         for each in asked
     ]
     if len(orders) == 1 and output.is_dir():
-        raise UserError(f"--output {output} is a folder: give the name of a file, such as {output / 'vt.jsonl'}")
+        raise UserError(
+            f"--output {output} is a folder: give the name of a file, such as {output / 'vt.jsonl'}"
+        )
     inside = [output / str(o.length) / "data" / o.task.name / "validation.jsonl" for o in orders]
     write_grid(orders, inside if len(orders) > 1 else [output], workers)
     echo(f"{len(orders)} x {num_examples} examples: {output}")
@@ -120,17 +145,20 @@ def generate(
 def evaluate(
     files: Annotated[
         list[Path] | None,
-        typer.Option("--file", "-f", help="Parameter files, later ones win: -f model.yaml -f size.yaml"),
+        typer.Option(
+            "--file", "-f", help="Parameter files, later ones win: -f model.yaml -f size.yaml"
+        ),
     ] = None,
     settings: Set = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start anew; old predictions are moved aside, not deleted.")
+        bool,
+        typer.Option("--fresh", help="Start anew; old predictions are moved aside, not deleted."),
     ] = False,
 ) -> None:
     """Let models answer all tasks at all lengths, keep the predictions, and print the scores.
 
-    Takes the same parameter files as papermill. What was answered before is not asked again, so a killed run is gone on
-    with by the same command.
+    Takes the same parameter files as papermill. What was answered before is not asked again, so a
+    killed run is gone on with by the same command.
     """
     from rulerkit.inference.evaluation import evaluate as run
     from rulerkit.studies import load_files, study
@@ -152,13 +180,19 @@ def evaluate(
 @app.command()
 def score(
     paths: Annotated[
-        list[Path], typer.Argument(help="Prediction files or folders: ours, upstream's, lm-eval's samples.")
+        list[Path],
+        typer.Argument(help="Prediction files or folders: ours, upstream's, lm-eval's samples."),
     ],
-    task: Annotated[str | None, typer.Option(help="The task, where file names do not tell.")] = None,
-    length: Annotated[str | None, typer.Option(help="The nominal length, where folders do not tell.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="The task, where file names do not tell.")
+    ] = None,
+    length: Annotated[
+        str | None, typer.Option(help="The nominal length, where folders do not tell.")
+    ] = None,
     max_failures: MaxFailures = None,
 ) -> None:
-    """Score predictions, whoever made them: rulerkit's, upstream's pred/ tree, or lm-evaluation-harness' samples."""
+    """Score predictions, whoever made them: rulerkit's, upstream's pred/ tree, or
+    lm-evaluation-harness' samples."""
     from rulerkit.foreign import read_predictions
     from rulerkit.lengths import parse_length
 
@@ -169,17 +203,22 @@ def score(
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="A folder of predictions: outputs/predictions/main, or one model's.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(help="A folder of predictions: outputs/predictions/main, or one model's."),
+    ],
     format: Annotated[
         str, typer.Option(help="table, csv (one row per model, task, length), markdown or latex.")
     ] = "table",
     category: Annotated[str, typer.Option(help="all, niah, vt, aggregation or qa.")] = "all",
     max_failures: MaxFailures = None,
 ) -> None:
-    """The leaderboard over a folder of predictions, with intervals; needs no model, tokenizer or corpus.
+    """The leaderboard over a folder of predictions, with intervals; needs no model, tokenizer or
+    corpus.
 
-    Cells that were made otherwise (another seed, other prompts, another checkpoint of that name) are not mixed: it is
-    said which and why. Where only the environment differs (GPU, versions, commit), a line below the table says so.
+    Cells that were made otherwise (another seed, other prompts, another checkpoint of that name)
+    are not mixed: it is said which and why. Where only the environment differs (GPU, versions,
+    commit), a line below the table says so.
     """
     from rulerkit.inference.cells import read_cells
     from rulerkit.inference.sameness import check_same, footnotes
@@ -195,7 +234,9 @@ def report(
         echo(problem, err=True)
     if not cells:
         raise UserError(f"no predictions in {folder}: it should hold <model>/<task>/<length>.jsonl")
-    shown = [each for each in cells if format == "csv" or category in ("all", describe(each)["category"])]
+    shown = [
+        each for each in cells if format == "csv" or category in ("all", describe(each)["category"])
+    ]
     check_same(shown)
     notes = [*footnotes(shown), *(f"{problem}." for problem in problems)]
     echo(table_text(summarize(scores, lengths=_lengths(cells)), format, category, notes), nl=False)
@@ -211,7 +252,7 @@ app.command()(plan)
 app.command()(compare)
 
 
-# --- helpers ----------------------------------------------------------------------------------------------------------
+# --- helpers --------------------------------------------------------------------------------------
 
 
 def _lengths(cells: list[Any]) -> list[int]:

@@ -18,10 +18,14 @@ from rulerkit.errors import UserError
 _LOOK = 2.0  # seconds between two looks at files that grow
 
 Jobs = Annotated[
-    int | None, typer.Option("--jobs", help="Jobs side by side; default: as GPUs and processors allow.", min=1)
+    int | None,
+    typer.Option("--jobs", help="Jobs side by side; default: as GPUs and processors allow.", min=1),
 ]
 Gpus = Annotated[
-    str | None, typer.Option("--gpus", help="GPUs to hand out, 0,1 or 0-3; '' for none. Default: all that are here.")
+    str | None,
+    typer.Option(
+        "--gpus", help="GPUs to hand out, 0,1 or 0-3; '' for none. Default: all that are here."
+    ),
 ]
 
 
@@ -30,17 +34,25 @@ def batch(
     settings: Set = None,
     jobs: Jobs = None,
     gpus: Gpus = None,
-    slurm: Annotated[bool, typer.Option("--slurm", help="Submit one job per model to Slurm, and return.")] = False,
-    site: Annotated[Path | None, typer.Option(help="The site file of --slurm; default: params/site.yaml.")] = None,
+    slurm: Annotated[
+        bool, typer.Option("--slurm", help="Submit one job per model to Slurm, and return.")
+    ] = False,
+    site: Annotated[
+        Path | None, typer.Option(help="The site file of --slurm; default: params/site.yaml.")
+    ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only list what would run; with --slurm, print the job scripts.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Only list what would run; with --slurm, print the job scripts."
+        ),
     ] = False,
 ) -> None:
-    """Let the models of a batch file answer, execute its notebooks through papermill, print the leaderboard.
+    """Let the models of a batch file answer, execute its notebooks through papermill, print the
+    leaderboard.
 
-    Only what is missing is done, so the same command goes on with a batch that was interrupted. On this machine models
-    share the GPUs out; with --slurm each gets a job, and notebooks over several models follow. `rulerkit status` follows
-    both.
+    Only what is missing is done, so the same command goes on with a batch that was interrupted. On
+    this machine models share the GPUs out; with --slurm each gets a job, and notebooks over several
+    models follow. `rulerkit status` follows both.
     """
     _refuse_windows()
     from rulerkit.batch import read_batch
@@ -62,24 +74,34 @@ def batch(
 
 
 def run_jobs(
-    files: Annotated[list[Path], typer.Argument(help="Job files: outputs/notebooks/RUN/MODEL/BATCH.job.yaml.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Job files: outputs/notebooks/RUN/MODEL/BATCH.job.yaml.")
+    ],
     jobs: Jobs = None,
     gpus: Gpus = None,
 ) -> None:
-    """Do jobs that `rulerkit batch` has planned, on this machine: the one command that any scheduler can call."""
+    """Do jobs that `rulerkit batch` has planned, on this machine: the one command that any
+    scheduler can call."""
     _refuse_windows()
     from rulerkit.batch.jobs import read_job
 
-    if _execute([read_job(file) for file in dict.fromkeys(file.absolute() for file in files)], gpus, jobs):
+    if _execute(
+        [read_job(file) for file in dict.fromkeys(file.absolute() for file in files)], gpus, jobs
+    ):
         raise typer.Exit(1)
 
 
 def status(
-    what: Annotated[Path, typer.Argument(metavar="FILE", help="The batch file, or outputs/notebooks/RUN.")],
+    what: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The batch file, or outputs/notebooks/RUN.")
+    ],
     settings: Set = None,
-    cells: Annotated[bool, typer.Option("--cells", help="Every cell of the models that are not done.")] = False,
+    cells: Annotated[
+        bool, typer.Option("--cells", help="Every cell of the models that are not done.")
+    ] = False,
 ) -> None:
-    """How far a batch is: what is done, running, queued, failed, missing; from its files, also while it runs elsewhere."""
+    """How far a batch is: what is done, running, queued, failed, missing; from its files, also
+    while it runs elsewhere."""
     from rulerkit.batch import read_batch
     from rulerkit.batch.status import grid, jobs_in, steps, told
     from rulerkit.paths import resolve_file
@@ -95,7 +117,8 @@ def status(
 def _refuse_windows() -> None:
     if os.name == "nt":
         raise UserError(
-            "batches end their steps as POSIX process groups, which Windows has not: run this command in WSL; "
+            "batches end their steps as POSIX process groups, which Windows has not: run this "
+            "command in WSL; "
             "`rulerkit evaluate`, `score`, `report` and the notebooks run on Windows too"
         )
 
@@ -114,7 +137,10 @@ def _execute(jobs: Any, gpus: str | None, side_by_side: int | None) -> int:
     queue.check(jobs, here)
     kept, open_ = 0, []
     steps, ended = sum(len(titles(job)) for job in jobs), 0
-    with tqdm(unit=" tokens", unit_scale=True, disable=None, smoothing=0.05) as bar, _following(jobs, bar):
+    with (
+        tqdm(unit=" tokens", unit_scale=True, disable=None, smoothing=0.05) as bar,
+        _following(jobs, bar),
+    ):
         for outcome in queue.execute(jobs, here, side_by_side):
             ended += 1
             bar.set_postfix_str(f"{ended}/{steps} steps", refresh=True)
@@ -125,7 +151,11 @@ def _execute(jobs: Any, gpus: str | None, side_by_side: int | None) -> int:
             state = "FAILED" if outcome.state == "failed" else outcome.state
             bar.write(escape.terminal(f"{state:10} {outcome.title}{says}"))
             if outcome.state in ("failed", "incomplete"):
-                bar.write(escape.terminal(f"           log: {outcome.log}\n           again: {outcome.again}"))
+                bar.write(
+                    escape.terminal(
+                        f"           log: {outcome.log}\n           again: {outcome.again}"
+                    )
+                )
             if outcome.state not in ("done", "elsewhere"):
                 open_.append(f"{outcome.title} ({outcome.state})")
     if kept:
@@ -137,7 +167,8 @@ def _execute(jobs: Any, gpus: str | None, side_by_side: int | None) -> int:
 
 @contextmanager
 def _following(jobs: Any, bar: Any) -> Iterator[None]:
-    """A bar over the tokens of all models, read from the files that grow; nothing is counted where nobody looks."""
+    """A bar over the tokens of all models, read from the files that grow; nothing is counted where
+    nobody looks."""
     from rulerkit.batch.jobs import tokens_left
 
     if bar.disable:
@@ -165,15 +196,26 @@ def _following(jobs: Any, bar: Any) -> Iterator[None]:
 def _list(jobs: Any) -> None:
     total = 0
     for job in jobs:
-        tokens = sum((need.wanted - have) * need.length for need, have in job.unanswered(job.needs)) if job.model else 0
+        tokens = (
+            sum((need.wanted - have) * need.length for need, have in job.unanswered(job.needs))
+            if job.model
+            else 0
+        )
         total += tokens
         gpus, nodes = job.resources
         if job.model:
-            where = f"{gpus} GPUs on each of {nodes} nodes" if nodes > 1 else f"{gpus} GPU{'s' * (gpus != 1)}"
+            where = (
+                f"{gpus} GPUs on each of {nodes} nodes"
+                if nodes > 1
+                else f"{gpus} GPU{'s' * (gpus != 1)}"
+            )
             echo(f"{job.title:48} {tokens:>16,} tokens, {where}")
         for each in job.runs:
             echo(f"{each.title:48} {each.output}")
-    echo(f"{sum(len(job.runs) for job in jobs)} notebooks; {total:,} tokens of prompts and answers left, at most")
+    echo(
+        f"{sum(len(job.runs) for job in jobs)} notebooks; {total:,} tokens of prompts and answers "
+        "left, at most"
+    )
 
 
 def _submit(planned: Any, site: Path | None, dry_run: bool) -> None:
@@ -192,8 +234,10 @@ def _submit(planned: Any, site: Path | None, dry_run: bool) -> None:
             echo(f"# {each.script}{after}\n{slurm.script(each, lab)}")
     if lab.offline and (missing := missing_of(planned.models, planned.corpora)):
         raise UserError(
-            f"the nodes could not find {len(missing)} things: {'; '.join(missing)}: get them with `rulerkit fetch -f "
-            f"{planned.path}`, or say `offline: false` in params/site.yaml where nodes have a network"
+            f"the nodes could not find {len(missing)} things: {'; '.join(missing)}: get them with "
+            "`rulerkit fetch -f "
+            f"{planned.path}`, or say `offline: false` in params/site.yaml where nodes have a "
+            "network"
         )
     if dry_run:
         return
@@ -212,11 +256,18 @@ def _print_leaderboard(study: Any) -> None:
     names = {model["name"] for model in study.models}
     tasks = [task.name for task in study.tasks]
     found = read_cells(study.predictions) if study.predictions.is_dir() else []
-    cells = [c for c in found if c.model in names and c.task in tasks and c.length in study.lengths and c.rows]
+    cells = [
+        c
+        for c in found
+        if c.model in names and c.task in tasks and c.length in study.lengths and c.rows
+    ]
     if cells:
         try:
             check_same(cells)
-            echo("\n" + table_text(summarize(score(cells), tasks, study.lengths), notes=footnotes(cells)))
+            echo(
+                "\n"
+                + table_text(summarize(score(cells), tasks, study.lengths), notes=footnotes(cells))
+            )
         except UserError as error:  # the batch itself is done: its places are still told
             echo(f"\nno leaderboard: {error}", err=True)
     for kind in ("figures", "tables", "notebooks"):

@@ -10,35 +10,56 @@ from rulerkit.errors import UserError
 
 Files = Annotated[
     list[Path] | None,
-    typer.Option("--file", "-f", help="Parameter files, later ones win: -f model.yaml -f size.yaml"),
+    typer.Option(
+        "--file", "-f", help="Parameter files, later ones win: -f model.yaml -f size.yaml"
+    ),
 ]
 
 
 def check(
     data: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="Data or predictions: ours, upstream's, lm-eval's samples."),
+        typer.Argument(
+            metavar="[FILE]...", help="Data or predictions: ours, upstream's, lm-eval's samples."
+        ),
     ] = None,
     files: Files = None,
     settings: Set = None,
     ask: Annotated[
         bool | None,
-        typer.Option("--ask/--no-ask", help="Put two short examples to the model; done unasked where that is cheap."),
+        typer.Option(
+            "--ask/--no-ask",
+            help="Put two short examples to the model; done unasked where that is cheap.",
+        ),
     ] = None,
-    task: Annotated[str | None, typer.Option(help="The task of the files, where names do not tell.")] = None,
-    length: Annotated[str | None, typer.Option(help="Their nominal length, where folders do not tell.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="The task of the files, where names do not tell.")
+    ] = None,
+    length: Annotated[
+        str | None, typer.Option(help="Their nominal length, where folders do not tell.")
+    ] = None,
     tokenizer: Tokenizer = "builtin",
 ) -> None:
-    """Look for what would spoil the scores: in a model's prompts before a GPU is paid for, or in somebody's files.
+    """Look for what would spoil the scores: in a model's prompts before a GPU is paid for, or in
+    somebody's files.
 
-    `rulerkit check -f params/models/x.yaml` looks at every task at the shortest and longest length; `rulerkit check
-    FILE.jsonl --task vt --length 4K --tokenizer x` at data or predictions. Ends with status 1 on any FAIL.
+    `rulerkit check -f params/models/x.yaml` looks at every task at the shortest and longest length;
+    `rulerkit check FILE.jsonl --task vt --length 4K --tokenizer x` at data or predictions. Ends
+    with status 1 on any FAIL.
     """
     if data and (files or settings):
-        raise UserError("give either files to look at, or the parameters of a model (-f, -y), not both")
+        raise UserError(
+            "give either files to look at, or the parameters of a model (-f, -y), not both"
+        )
     if not data and not files and not settings:
-        raise UserError("nothing to look at: name a model (-f params/models/x.yaml) or files of JSON lines")
-    if bad := _check_files(data, task, length, tokenizer) if data else _check_models(files or [], settings, ask):
+        raise UserError(
+            "nothing to look at: name a model (-f params/models/x.yaml) or files of JSON lines"
+        )
+    if (
+        bad := _check_files(data, task, length, tokenizer)
+        if data
+        else _check_models(files or [], settings, ask)
+    ):
         echo(f"\n{bad} of these would spoil scores; mend them first", err=True)
         raise typer.Exit(1)
 
@@ -70,7 +91,11 @@ def _check_files(data: list[Path], task: str | None, length: str | None, tokeniz
         for cell in read_rows(path, vocabulary, task, parse_length(length) if length else None):
             echo(f"{path}: {cell.task} at {cell.length}, {len(cell.rows)} rows")
             for finding in audit(cell):
-                echo(f"  {finding.level:4}  {finding.name:15} {finding.seen}; {finding.mend}".rstrip("; "))
+                echo(
+                    f"  {finding.level:4}  {finding.name:15} {finding.seen}; {finding.mend}".rstrip(
+                        "; "
+                    )
+                )
                 bad += finding.level == FAIL
     return bad
 
@@ -79,26 +104,41 @@ def plan(
     files: Files = None,
     settings: Set = None,
     gpu: Annotated[str, typer.Option(help="h100, h200, a100, a100-40, l40s or 4090.")] = "h100",
-    memory: Annotated[float | None, typer.Option(help="GiB of one card, in place of that of --gpu.", min=1)] = None,
+    memory: Annotated[
+        float | None, typer.Option(help="GiB of one card, in place of that of --gpu.", min=1)
+    ] = None,
     params: Annotated[
         str | None, typer.Option(help="Parameters, such as 8B; where not all are active: 47B/13B.")
     ] = None,
-    mfu: Annotated[float, typer.Option(help="Assumed share of the card's peak in prefill.", min=0.01, max=1)] = 0.4,
+    mfu: Annotated[
+        float, typer.Option(help="Assumed share of the card's peak in prefill.", min=0.01, max=1)
+    ] = 0.4,
     replicas: Annotated[
-        int | None, typer.Option(help="Servers that answer side by side; default: as the model's file says.", min=1)
+        int | None,
+        typer.Option(
+            help="Servers that answer side by side; default: as the model's file says.", min=1
+        ),
     ] = None,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Time a few short examples with the model, here, and extrapolate.")
+        bool,
+        typer.Option(
+            "--calibrate", help="Time a few short examples with the model, here, and extrapolate."
+        ),
     ] = False,
     compare: Annotated[
-        bool, typer.Option("--compare", help="In place of cost: the examples that `rulerkit compare` will need.")
+        bool,
+        typer.Option(
+            "--compare", help="In place of cost: the examples that `rulerkit compare` will need."
+        ),
     ] = False,
     margin: Annotated[float, typer.Option(help="With --compare: the margin in points.")] = 1.0,
     flips: Annotated[
-        float, typer.Option(help="With --compare: the share of answers that changes each way by chance.")
+        float,
+        typer.Option(help="With --compare: the share of answers that changes each way by chance."),
     ] = 0.02,
 ) -> None:
-    """Tell what a study costs before it is run: tokens, FLOPs, KV cache, requests that fit, hours per cell.
+    """Tell what a study costs before it is run: tokens, FLOPs, KV cache, requests that fit, hours
+    per cell.
 
     Takes the parameter files of `evaluate`: -f params/models/x.yaml -f params/sizes/paper.yaml.
     """

@@ -1,4 +1,5 @@
-"""The command `compare`: is one model worse than another on the same examples? Its exit status answers scripts."""
+"""The command `compare`: is one model worse than another on the same examples? Its exit status
+answers scripts."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +9,10 @@ import typer
 from rulerkit.cli.options import MaxFailures, echo
 
 Side = Annotated[
-    str, typer.Argument(help="A folder of predictions, run/model, or a model's name in outputs/predictions.")
+    str,
+    typer.Argument(
+        help="A folder of predictions, run/model, or a model's name in outputs/predictions."
+    ),
 ]
 
 
@@ -23,9 +27,11 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
     outputs: Annotated[Path, typer.Option(help="Where predictions/ lies.")] = Path("outputs"),
 ) -> None:
-    """Is B worse than A? Paired differences on the same examples, those that flipped, and a verdict.
+    """Is B worse than A? Paired differences on the same examples, those that flipped, and a
+    verdict.
 
-    Ends with 0: not worse by more than the margin; 1: worse; 3: cannot tell with so few examples; 2: cannot compare.
+    Ends with 0: not worse by more than the margin; 1: worse; 3: cannot tell with so few examples;
+    2: cannot compare.
     """
     from rulerkit.compare import compare as look
     from rulerkit.compare import difference_table, flips_text, json_text

@@ -12,14 +12,17 @@ from rulerkit.cli.options import Set, echo, settings_of
 def fetch(
     files: Annotated[
         list[Path] | None,
-        typer.Option("--file", "-f", help="A batch file, or parameter files: -f params/models/x.yaml"),
+        typer.Option(
+            "--file", "-f", help="A batch file, or parameter files: -f params/models/x.yaml"
+        ),
     ] = None,
     settings: Set = None,
 ) -> None:
     """Download what a batch or a model needs, so that it runs on nodes without a network.
 
-    With -f: the models of the hub, their tokenizers, and the original corpora where the files ask for them; what is there
-    is left alone. Without: the original essays, SQuAD and HotpotQA, from their owners' addresses.
+    With -f: the models of the hub, their tokenizers, and the original corpora where the files ask
+    for them; what is there is left alone. Without: the original essays, SQuAD and HotpotQA, from
+    their owners' addresses.
     """
     from rulerkit import corpora
     from rulerkit.paths import cache_dir
@@ -39,7 +42,8 @@ def fetch(
 
 
 def _asked(files: Iterable[Path], settings: dict[str, Any]) -> tuple[list[Any], str]:
-    """All models of batch files and of parameter files, and the corpora, `original` if any file says so."""
+    """All models of batch files and of parameter files, and the corpora, `original` if any file
+    says so."""
     from rulerkit.batch import read_batch
     from rulerkit.paths import resolve_file
     from rulerkit.settings import read_yaml

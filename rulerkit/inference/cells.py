@@ -1,10 +1,12 @@
 """Cells: the predictions of one model on one task at one length, as their files tell them.
 
-`predictions/<run>/<model>/<task>/<length>.jsonl` holds a row per example, `<length>.json` beside it the record of how
-they were made; the two alone say whether a cell is complete. `<length>.failures.jsonl` is the ledger of failed requests.
+`predictions/<run>/<model>/<task>/<length>.jsonl` holds a row per example, `<length>.json` beside it
+the record of how they were made; the two alone say whether a cell is complete.
+`<length>.failures.jsonl` is the ledger of failed requests.
 
-Each row of format 2 ends with a checksum of its line. Files of format 1 have none: their rows are checked against a schema,
-and rows that are appended to them have a checksum. A row or record that is not as it was written is a `DamagedCell`.
+Each row of format 2 ends with a checksum of its line. Files of format 1 have none: their rows are
+checked against a schema, and rows that are appended to them have a checksum. A row or record that
+is not as it was written is a `DamagedCell`.
 """
 
 import os
@@ -23,9 +25,7 @@ from rulerkit.inference.store import checksum_matches, disk, parse_json
 
 FORMAT = 2
 FORMATS = (1, 2)
-WAYS_OUT = (
-    "give this run a place of its own with run: NAME, or start anew with --fresh, which moves the old files aside"
-)
+WAYS_OUT = "give this run a place of its own with run: NAME, or start anew with --fresh, which moves the old files aside"
 _LEDGER = ".failures.jsonl"
 _INDEX = re.compile(rb'\{"index": (\d{1,9}),')
 
@@ -37,7 +37,7 @@ class DamagedCell(UserError):  # noqa: N818
     """A record or a row that is not as it was written: the cell is left out of tables."""
 
 
-# --- the schema -------------------------------------------------------------------------------------------------------
+# --- the schema -----------------------------------------------------------------------------------
 
 Whole = Annotated[int, Field(ge=0, le=10**9)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
@@ -120,27 +120,36 @@ class Record(_Part):
 
 
 def check_schema(schema: type[BaseModel], value: Any) -> None:
-    """Raise ValueError, with the first field that is wrong, where a value does not follow a schema."""
+    """Raise ValueError, with the first field that is wrong, where a value does not follow a
+    schema."""
     try:
         schema.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         place = ".".join(map(str, first["loc"])) or "the whole"
         seen = repr(first["input"])
-        raise ValueError(f"{place}: {first['msg']}, found {seen if len(seen) < 80 else seen[:77] + '...'}") from None
+        raise ValueError(
+            f"{place}: {first['msg']}, found {seen if len(seen) < 80 else seen[:77] + '...'}"
+        ) from None
 
 
-# --- rows -------------------------------------------------------------------------------------------------------------
+# --- rows -----------------------------------------------------------------------------------------
 
 
 def read_rows(
-    path: Path, record: dict[str, Any], repair: bool = False, parse: bool = True, report: Report | None = None
+    path: Path,
+    record: dict[str, Any],
+    repair: bool = False,
+    parse: bool = True,
+    report: Report | None = None,
 ) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Index and row of each example of a prediction file, in the order of the file; no file has no rows.
+    """Index and row of each example of a prediction file, in the order of the file; no file has no
+    rows.
 
-    Without `parse` rows with a checksum are not parsed: None stands for them. A last line that a crash has torn is passed
-    over, and cut off with `repair`; blank lines are ignored; of two rows of an example the first counts, and `report` is
-    told. Raises `DamagedCell`, which names the line, for any other line that is not a row as it was written.
+    Without `parse` rows with a checksum are not parsed: None stands for them. A last line that a
+    crash has torn is passed over, and cut off with `repair`; blank lines are ignored; of two rows
+    of an example the first counts, and `report` is told. Raises `DamagedCell`, which names the
+    line, for any other line that is not a row as it was written.
     """
     lines: dict[int, int] = {}
     torn: DamagedCell | None = None
@@ -156,8 +165,10 @@ def read_rows(
                     found = _read_line(text, record, parse or not lines) if text else None
                 except ValueError as error:
                     damage = DamagedCell(
-                        f"{path}, line {number}: not a prediction row as it was written ({error}): delete that line (its "
-                        "example is answered again) or start anew with --fresh, which moves the old files aside"
+                        f"{path}, line {number}: not a prediction row as it was written ({error}): "
+                        "delete that line (its "
+                        "example is answered again) or start anew with --fresh, which moves the "
+                        "old files aside"
                     )
                     if line.endswith(b"\n") and text.strip(b"\0"):
                         raise damage from None
@@ -171,7 +182,8 @@ def read_rows(
                         yield index, row
                     elif report:
                         report(
-                            f"{path}, line {number}: a second row for example {index}, which stands in line "
+                            f"{path}, line {number}: a second row for example {index}, which "
+                            "stands in line "
                             f"{lines[index]} already: the first one counts"
                         )
     except FileNotFoundError:
@@ -186,7 +198,9 @@ def read_rows(
                 file.write(b"\n")
 
 
-def _read_line(text: bytes, record: dict[str, Any], parse: bool) -> tuple[int, dict[str, Any] | None]:
+def _read_line(
+    text: bytes, record: dict[str, Any], parse: bool
+) -> tuple[int, dict[str, Any] | None]:
     """Index and row of a line; raises ValueError where it is damaged."""
     checked = checksum_matches(text)
     if checked is False or (checked is None and record["format"] > 1):
@@ -197,7 +211,9 @@ def _read_line(text: bytes, record: dict[str, Any], parse: bool) -> tuple[int, d
     if not checked:
         check_schema(Row, row)
     if row["task"] != record["result"]["task"]["name"]:
-        raise ValueError(f"it is of task {row['task']}, the record says {record['result']['task']['name']}")
+        raise ValueError(
+            f"it is of task {row['task']}, the record says {record['result']['task']['name']}"
+        )
     row.pop("checksum", None)
     return row["index"], row
 
@@ -209,18 +225,21 @@ class FailedExample(NamedTuple):
     refused: bool
 
 
-# --- cells ------------------------------------------------------------------------------------------------------------
+# --- cells ----------------------------------------------------------------------------------------
 
 
 class Cell:
     """One model on one task at one length: the record, and one row per example.
 
-    Rows are read from the file when they are first needed and then kept; `stream` reads them without keeping them. `rows`
-    may be given instead, as by files of others. Reading them fills `warnings` (rows that were passed over) and `snapshots`
-    (the versions of its model that a service named in its replies).
+    Rows are read from the file when they are first needed and then kept; `stream` reads them
+    without keeping them. `rows` may be given instead, as by files of others. Reading them fills
+    `warnings` (rows that were passed over) and `snapshots` (the versions of its model that a
+    service named in its replies).
     """
 
-    def __init__(self, path: Path, record: dict[str, Any], rows: list[dict[str, Any]] | None = None) -> None:
+    def __init__(
+        self, path: Path, record: dict[str, Any], rows: list[dict[str, Any]] | None = None
+    ) -> None:
         self.path, self.record, self.stored = path, record, rows is None
         self.warnings: list[str] = []
         self.snapshots = set[str]()
@@ -258,7 +277,9 @@ class Cell:
             return array("l", [row["index"] for row in self.rows])
         self.warnings.clear()
         found = read_rows(self.path, self.record, parse=False, report=self.warnings.append)
-        return array("l", sorted(index for index, _ in found if index < self.record["num_examples"]))
+        return array(
+            "l", sorted(index for index, _ in found if index < self.record["num_examples"])
+        )
 
     @property
     def run(self) -> str:
@@ -278,7 +299,8 @@ class Cell:
 
     @property
     def wanted(self) -> int:
-        """How many examples were asked for (the largest number, where it grew), or how many are enough."""
+        """How many examples were asked for (the largest number, where it grew), or how many are
+        enough."""
         return int(self.record.get("complete_with") or self.record["num_examples"])
 
     @property
@@ -293,7 +315,8 @@ class Cell:
 
     @cached_property
     def failures(self) -> dict[int, FailedExample]:
-        """The last attempt at each example that has no row, by index; a line of the ledger that is torn is passed over."""
+        """The last attempt at each example that has no row, by index; a line of the ledger that is
+        torn is passed over."""
         attempts = dict[int, FailedExample]()
         try:
             lines = failures_file(self.path).read_bytes().splitlines() if self.stored else []
@@ -303,7 +326,9 @@ class Cell:
         for line in lines:
             try:
                 each = parse_json(line)
-                attempts[int(each["index"])] = FailedExample(str(each["reason"]), bool(each["refused"]))
+                attempts[int(each["index"])] = FailedExample(
+                    str(each["reason"]), bool(each["refused"])
+                )
             except (ValueError, KeyError, TypeError):
                 continue
         return {index: attempts[index] for index in sorted(attempts) if index not in present}
@@ -312,7 +337,9 @@ class Cell:
 def _snapshot(row: dict[str, Any]) -> str:
     """The version of its model that a service named in its reply; "" where it named none."""
     usage = row.get("usage", {})
-    return " ".join(str(usage[name]) for name in ("server_model", "system_fingerprint") if usage.get(name))
+    return " ".join(
+        str(usage[name]) for name in ("server_model", "system_fingerprint") if usage.get(name)
+    )
 
 
 def print_problem(line: str) -> None:
@@ -320,17 +347,22 @@ def print_problem(line: str) -> None:
     remark(one_line(line))
 
 
-def read_cells(path: Path, strict: bool = True, report: Report = print_problem, scan: bool = True) -> list[Cell]:
-    """The cells in a `.jsonl` file or anywhere below a folder, by run, model, task and length, from files alone.
+def read_cells(
+    path: Path, strict: bool = True, report: Report = print_problem, scan: bool = True
+) -> list[Cell]:
+    """The cells in a `.jsonl` file or anywhere below a folder, by run, model, task and length, from
+    files alone.
 
-    Hidden files, locks, ledgers and old files moved aside are passed over, links to folders are followed. Of a folder, a
-    damaged cell and a folder that cannot be read are left out and told to `report`; without `scan` only records are
-    checked here, rows when they are read. A prediction file without a record is damaged, or passed over where not
-    `strict`.
+    Hidden files, locks, ledgers and old files moved aside are passed over, links to folders are
+    followed. Of a folder, a damaged cell and a folder that cannot be read are left out and told to
+    `report`; without `scan` only records are checked here, rows when they are read. A prediction
+    file without a record is damaged, or passed over where not `strict`.
     """
     path = Path(path)
     if not path.exists():
-        raise UserError(f"no predictions at {path}: give a .jsonl file, a run's folder, or outputs/predictions")
+        raise UserError(
+            f"no predictions at {path}: give a .jsonl file, a run's folder, or outputs/predictions"
+        )
     if path.is_file() and path.suffix != ".jsonl":
         raise UserError(f"{path} is no prediction file: give a .jsonl file or a folder")
     cells = []
@@ -346,7 +378,8 @@ def read_cells(path: Path, strict: bool = True, report: Report = print_problem, 
 
 
 def _cell_files(folder: Path, report: Report) -> list[Path]:
-    """The prediction files below a folder; a record alone stands for the cell that is still empty."""
+    """The prediction files below a folder; a record alone stands for the cell that is still
+    empty."""
     files, real = set[Path](), dict[str, str]()
 
     def unreadable(error: OSError) -> None:
@@ -371,22 +404,33 @@ def _cell_files(folder: Path, report: Report) -> list[Path]:
     return sorted(files)
 
 
-def load_cell(path: Path, repair: bool = False, stray: bool = False, scan: bool = True) -> Cell | None:
-    """The cell of a prediction file; None where there is neither file nor record, or no record and `stray` may be.
+def load_cell(
+    path: Path, repair: bool = False, stray: bool = False, scan: bool = True
+) -> Cell | None:
+    """The cell of a prediction file; None where there is neither file nor record, or no record and
+    `stray` may be.
 
     Raises `DamagedCell` for a record, and with `scan` for a row, that is not as it was written.
     """
     file = path.with_suffix(".json")
     try:
         record = parse_json(file.read_bytes())
-        if isinstance(record, dict) and isinstance(record.get("format"), int) and record["format"] not in FORMATS:
-            raise DamagedCell(f"{file} has format {record['format']}, this rulerkit reads {FORMATS}: update rulerkit")
+        if (
+            isinstance(record, dict)
+            and isinstance(record.get("format"), int)
+            and record["format"] not in FORMATS
+        ):
+            raise DamagedCell(
+                f"{file} has format {record['format']}, this rulerkit reads {FORMATS}: update "
+                "rulerkit"
+            )
         check_schema(Record, record)
     except (FileNotFoundError, NotADirectoryError):
         if stray or not path.exists():
             return None
         raise DamagedCell(
-            f"{path} has no record {file.name} beside it, so nobody knows what was asked: bring the record back, move "
+            f"{path} has no record {file.name} beside it, so nobody knows what was asked: bring "
+            "the record back, move "
             "the file elsewhere, or start anew with --fresh, which moves it aside"
         ) from None
     except OSError as error:
@@ -412,7 +456,9 @@ Stamp = tuple[tuple[int, int], ...]
 
 def stamp(path: Path) -> Stamp:
     """Time and size of the files of a cell, which tell whether it changed: rows, record, ledger."""
-    return tuple(_time_and_size(file) for file in (path, path.with_suffix(".json"), failures_file(path)))
+    return tuple(
+        _time_and_size(file) for file in (path, path.with_suffix(".json"), failures_file(path))
+    )
 
 
 def _time_and_size(file: Path) -> tuple[int, int]:
@@ -431,9 +477,11 @@ class Completeness(NamedTuple):
 
 
 def completeness(path: Path, wanted: int) -> Completeness:
-    """How far a cell is towards `wanted` examples; a cell that is complete as its record says has all of them.
+    """How far a cell is towards `wanted` examples; a cell that is complete as its record says has
+    all of them.
 
-    The count that `status`, `batch`, `report` and `score` share. A cell that did not change is not read again.
+    The count that `status`, `batch`, `report` and `score` share. A cell that did not change is not
+    read again.
     """
     return _completeness(path, wanted, stamp(path))
 
@@ -464,5 +512,6 @@ def failure_counts(failed: int, refused: int) -> str:
 
 
 def allowed_failures(max_failures: float, wanted: int) -> float:
-    """How many of the examples of a cell may fail: `max_failures` is a share below 1, else a number."""
+    """How many of the examples of a cell may fail: `max_failures` is a share below 1, else a
+    number."""
     return max_failures * wanted if max_failures < 1 else max_failures

@@ -1,4 +1,5 @@
-"""Whole studies: each model answers all tasks at all lengths, or it is only written down what it would be asked."""
+"""Whole studies: each model answers all tasks at all lengths, or it is only written down what it
+would be asked."""
 
 import atexit
 import os
@@ -34,27 +35,35 @@ def evaluate(
     not_run: NotRun | None = None,
     failed: Failed | None = None,
 ) -> list[Cell]:
-    """Let every model of a study answer all its tasks at all its lengths, shortest first; only what is missing.
+    """Let every model of a study answer all its tasks at all its lengths, shortest first; only what
+    is missing.
 
-    A length that a model cannot be given is named, with what would make it fit, and left out. Models come one after the
-    other, each loaded when it has something to answer and closed before the next; the last one stays loaded for the next
-    call, until another model is asked for or `close` is called.
+    A length that a model cannot be given is named, with what would make it fit, and left out.
+    Models come one after the other, each loaded when it has something to answer and closed before
+    the next; the last one stays loaded for the next call, until another model is asked for or
+    `close` is called.
 
-    Where a model stops with an error, the other models still run and the cells hold what it answered until then; the
-    error goes to `failed`, or to stderr at the end. It is raised where no model has an answer.
+    Where a model stops with an error, the other models still run and the cells hold what it
+    answered until then; the error goes to `failed`, or to stderr at the end. It is raised where no
+    model has an answer.
 
-    Where the environment says RULERKIT_ASK=never (as `rulerkit batch` does for its notebooks, once their models have
-    answered) nobody is asked: what is kept is returned, and what is missing is named.
+    Where the environment says RULERKIT_ASK=never (as `rulerkit batch` does for its notebooks, once
+    their models have answered) nobody is asked: what is kept is returned, and what is missing is
+    named.
     """
     if _asked is not None:
         _asked.append(study)
         return []
     if os.environ.get(ASK) == "never":
         return _all_kept(study)
-    fresh = fresh and not int(os.environ.get("SLURM_RESTART_COUNT") or 0)  # a requeued job goes on with what it has
+    fresh = fresh and not int(
+        os.environ.get("SLURM_RESTART_COUNT") or 0
+    )  # a requeued job goes on with what it has
     models = _ready(study.models)
     for model in models:
-        for task in study.tasks:  # what does not fit, or which corpus is missing, is said before hours are spent
+        for task in (
+            study.tasks
+        ):  # what does not fit, or which corpus is missing, is said before hours are spent
             _ = generate(task, study.lengths[0], 1, study.seed, model.prompt_format)[0].num_tokens
     tokens = study.repeat * len(models) * len(study.tasks) * sum(study.lengths) * study.num_examples
     cells: list[Cell] = []
@@ -76,7 +85,11 @@ def evaluate(
                 close()
                 errors.append(error)
                 known = {cell.path for cell in cells}
-                cells += [cell for cell, _ in _stored(study, model.name) if cell and cell.path not in known]
+                cells += [
+                    cell
+                    for cell, _ in _stored(study, model.name)
+                    if cell and cell.path not in known
+                ]
             except BaseException:
                 close()
                 raise
@@ -90,9 +103,11 @@ def evaluate(
     return cells
 
 
-def _stored(study: "Study", model: str | None = None) -> Iterator[tuple[Cell | None, tuple[str, Path, Task, int]]]:
-    """Each cell of a study, or of one of its models, as it is stored, with what it is; None where there is none, or where
-    it is damaged, which is said."""
+def _stored(
+    study: "Study", model: str | None = None
+) -> Iterator[tuple[Cell | None, tuple[str, Path, Task, int]]]:
+    """Each cell of a study, or of one of its models, as it is stored, with what it is; None where
+    there is none, or where it is damaged, which is said."""
     for place in study.cells():
         name, path, task, length = place
         if model in (None, name):
@@ -106,12 +121,18 @@ def _stored(study: "Study", model: str | None = None) -> Iterator[tuple[Cell | N
             yield cell, place
 
 
-def _one_length(study: "Study", model: "Model", length: int, fresh: bool, bar: Progress) -> Iterator[Cell]:
-    """All tasks at one length; raises `TooLong`, before or after loading, where the model cannot be given it."""
+def _one_length(
+    study: "Study", model: "Model", length: int, fresh: bool, bar: Progress
+) -> Iterator[Cell]:
+    """All tasks at one length; raises `TooLong`, before or after loading, where the model cannot be
+    given it."""
     if reason := model.too_long(length):
         raise TooLong(reason)
     for folder in study.folders:
-        cells = [generate(task, length, study.num_examples, study.seed, model.prompt_format) for task in study.tasks]
+        cells = [
+            generate(task, length, study.num_examples, study.seed, model.prompt_format)
+            for task in study.tasks
+        ]
         yield from predict_cells(model, cells, folder, fresh, bar, study.max_failures)
 
 
@@ -122,14 +143,17 @@ def _all_kept(study: "Study") -> list[Cell]:
         have = sum(index < study.num_examples for index in cell.present) if cell else 0
         cells += [cell] if cell and cell.present else []
         if have < study.num_examples:
-            missing.append(f"{name} {task.name} at {length}: {have} of {study.num_examples} examples")
+            missing.append(
+                f"{name} {task.name} at {length}: {have} of {study.num_examples} examples"
+            )
     for line in missing[:_NAMED]:
         remark(f"not answered: {line}")
     if more := missing[_NAMED:]:
         remark(f"not answered: {len(more)} cells more")
     if not cells:
         raise UserError(
-            f"nothing was answered yet ({missing[0]}, ...), and {ASK}=never forbids to ask: let the models answer first, "
+            f"nothing was answered yet ({missing[0]}, ...), and {ASK}=never forbids to ask: let "
+            "the models answer first, "
             f"with `rulerkit batch`, or unset {ASK}"
         )
     return cells
@@ -142,7 +166,8 @@ _asked: "list[Study] | None" = None
 
 @contextmanager
 def asked_studies() -> "Iterator[list[Study]]":
-    """Within, `evaluate` asks nobody and returns nothing: it adds its studies to the list that is given."""
+    """Within, `evaluate` asks nobody and returns nothing: it adds its studies to the list that is
+    given."""
     global _asked
     before, _asked = _asked, []
     try:
@@ -163,7 +188,8 @@ def close() -> None:
 
 
 def _ready(specs: Iterable[Any]) -> list["Model"]:
-    """The models that specs describe, no weights read yet; the one that is loaded is used again if it is the first."""
+    """The models that specs describe, no weights read yet; the one that is loaded is used again if
+    it is the first."""
     from rulerkit.models import load_model
 
     first, *others = specs or [None]

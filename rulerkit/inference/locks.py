@@ -38,8 +38,8 @@ class Owner(BaseModel):
         return (self.host, self.machine) == (socket.gethostname(), _machine())
 
     def seconds_left(self, age: float, stale: float) -> float:
-        """How long it still counts as living, `age` seconds after its last sign of life: infinite where it is seen to
-        live, negative where it is dead."""
+        """How long it still counts as living, `age` seconds after its last sign of life: infinite
+        where it is seen to live, negative where it is dead."""
         me = this_process()
         if self.job and self.job == me.job and self.restart < me.restart:
             return -1.0
@@ -49,12 +49,13 @@ class Owner(BaseModel):
 
 
 class Lock:
-    """One writer at a time: a file made with O_EXCL that names its owner, touched while the owner lives.
+    """One writer at a time: a file made with O_EXCL that names its owner, touched while the owner
+    lives.
 
-    No flock, which network file systems break. An owner on this machine is looked up (process, start time); one
-    elsewhere, and a file that names no owner, counts as dead after `stale` seconds without a touch, by the file
-    server's clock; the former life of a requeued Slurm job is dead at once. Where the owner lives: `UserError` naming
-    host and process.
+    No flock, which network file systems break. An owner on this machine is looked up (process,
+    start time); one elsewhere, and a file that names no owner, counts as dead after `stale` seconds
+    without a touch, by the file server's clock; the former life of a requeued Slurm job is dead at
+    once. Where the owner lives: `UserError` naming host and process.
     """
 
     def __init__(self, path: Path, beat: float = BEAT, stale: float = STALE) -> None:
@@ -67,7 +68,9 @@ class Lock:
         with disk(self.path):
             self._acquire()
         self._seen = time.time()
-        threading.Thread(target=self._touch_often, name=f"lock {self.path.name}", daemon=True).start()
+        threading.Thread(
+            target=self._touch_often, name=f"lock {self.path.name}", daemon=True
+        ).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -77,12 +80,16 @@ class Lock:
                 self.path.unlink()
 
     def check(self) -> None:
-        """Raise `UserError` where the lock is no longer ours: another process may be writing by now."""
-        if time.time() - self._seen > 3 * self.beat:  # the whole process was suspended, with the thread that touches
+        """Raise `UserError` where the lock is no longer ours: another process may be writing by
+        now."""
+        if (
+            time.time() - self._seen > 3 * self.beat
+        ):  # the whole process was suspended, with the thread that touches
             self._touch()
         if self.lost:
             raise UserError(
-                f"{self.path} was removed or taken over while this process ran: it stops here, everything "
+                f"{self.path} was removed or taken over while this process ran: it stops here, "
+                "everything "
                 "written so far is kept, and the same command goes on once nobody else writes there"
             )
 
@@ -118,12 +125,14 @@ class Lock:
         raise UserError(f"{self.path} changes hands too fast: start this process again in a minute")
 
     def _take_over(self, dead: bytes, probe: Path) -> bool:
-        """Put our lock in a dead owner's place. Only who makes the claim, a file named after the dead lock, may:
-        renaming alone could move away the new lock of one who was faster."""
+        """Put our lock in a dead owner's place. Only who makes the claim, a file named after the
+        dead lock, may: renaming alone could move away the new lock of one who was faster."""
         name = uuid.uuid5(uuid.NAMESPACE_OID, dead.decode(errors="replace")).hex
         claim = self.path.with_name(f".{self.path.name}.{name}.claim")
         if not _create(claim, self._mine):
-            with suppress(FileNotFoundError):  # its maker has just finished, or died before it removed it
+            with suppress(
+                FileNotFoundError
+            ):  # its maker has just finished, or died before it removed it
                 if probe.stat().st_mtime - claim.stat().st_mtime > self.stale:
                     claim.unlink()
             return False
@@ -136,7 +145,8 @@ class Lock:
             claim.unlink(missing_ok=True)
 
     def _dead_content(self, probe: Path) -> bytes | None:
-        """The content of a dead owner's lock; None where it is gone; `UserError` where its owner may live."""
+        """The content of a dead owner's lock; None where it is gone; `UserError` where its owner
+        may live."""
         try:
             content, owner, touched = _read(self.path)
         except FileNotFoundError:
@@ -146,12 +156,19 @@ class Lock:
         if left < 0:
             return content
         job = f", job {owner.job}" if owner.job else ""
-        sign = f"last sign of life {age:.0f} s ago" if age >= 0 else f"its lock is dated {-age:.0f} s in the future"
+        sign = (
+            f"last sign of life {age:.0f} s ago"
+            if age >= 0
+            else f"its lock is dated {-age:.0f} s in the future"
+        )
         free = (
-            "its lock is free when it ends" if math.isinf(left) else f"if it is dead, its lock is free in {left:.0f} s"
+            "its lock is free when it ends"
+            if math.isinf(left)
+            else f"if it is dead, its lock is free in {left:.0f} s"
         )
         raise UserError(
-            f"{self.path.with_suffix('')} is being written by process {owner.pid or '?'} on host {owner.host}{job} "
+            f"{self.path.with_suffix('')} is being written by process {owner.pid or '?'} on host "
+            f"{owner.host}{job} "
             f"({sign}): wait for it, end it, or take a place of your own with run: NAME; {free}"
         )
 
@@ -162,8 +179,9 @@ def holder(path: Path) -> Owner | None:
 
 
 def wait_for(path: Path) -> Owner | None:
-    """As `holder`, but an owner on another machine must give a sign of life: nobody is taken for living who died in the
-    last two minutes. Waits for that sign, or until all locks of that owner are free."""
+    """As `holder`, but an owner on another machine must give a sign of life: nobody is taken for
+    living who died in the last two minutes. Waits for that sign, or until all locks of that owner
+    are free."""
     owner, first = _look(path)
     touched, patience = first, STALE + 2 * BEAT
     end = time.monotonic() + patience
@@ -223,7 +241,8 @@ def _create(path: Path, content: bytes) -> bool:
 
 
 def _machine() -> str:
-    """Tells machines and containers of one host name apart: a process number means something only within."""
+    """Tells machines and containers of one host name apart: a process number means something only
+    within."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -232,13 +251,17 @@ def _machine() -> str:
 
 
 def start_time(pid: int) -> str | None:
-    """When a process began, to compare; None: no such process, or its zombie; "": alive, but hides that."""
+    """When a process began, to compare; None: no such process, or its zombie; "": alive, but hides
+    that."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return None if state in "ZX" else fields[18]
     except ProcessLookupError:
         return None
-    except (FileNotFoundError, PermissionError):  # no /proc, no such process, or another user's, hidden
+    except (
+        FileNotFoundError,
+        PermissionError,
+    ):  # no /proc, no such process, or another user's, hidden
         if os.name == "nt":  # where os.kill would interrupt it
             return ""
         try:

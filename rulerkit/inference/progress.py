@@ -11,7 +11,8 @@ class Bar(Protocol):
 
 
 class Progress:
-    """One bar over one or many cells, in tokens, with the time left: `tokens` is length x examples, over all.
+    """One bar over one or many cells, in tokens, with the time left: `tokens` is length x examples,
+    over all.
 
     The total is mended as cells turn out to be partly done, and examples shorter than their budget.
     """
@@ -20,13 +21,19 @@ class Progress:
         from tqdm.auto import tqdm
 
         often = 0.2 if sys.stderr.isatty() else 5.0  # a job's log keeps every refresh
-        looks: dict[str, Any] = {"unit": " tokens", "unit_scale": True, "smoothing": 0.1, "mininterval": often}
+        looks: dict[str, Any] = {
+            "unit": " tokens",
+            "unit_scale": True,
+            "smoothing": 0.1,
+            "mininterval": often,
+        }
         self.bar = tqdm(total=tokens, **(looks | options))
         self._total = tokens
         self._length = self._done = self._wanted = 0
 
     def start(self, title: str, length: int, done: int, wanted: int) -> None:
-        """Cells of one length begin, `done` of their `wanted` examples answered by an earlier session."""
+        """Cells of one length begin, `done` of their `wanted` examples answered by an earlier
+        session."""
         self._length, self._done, self._wanted = length, done, wanted
         self.bar.total = self._total = max(0, self._total - length * done)
         self.bar.set_description_str(title, refresh=False)

@@ -26,18 +26,22 @@ SYNC = 5.0  # seconds of answers that a power cut may cost
 
 @contextmanager
 def disk(path: Path) -> Iterator[None]:
-    """Turn what the file system refuses (full disk, read-only, no permission) into one line with a way on."""
+    """Turn what the file system refuses (full disk, read-only, no permission) into one line with a
+    way on."""
     try:
         yield
     except OSError as error:
         raise UserError(
-            f"cannot write {path}: {error.strerror or error}; everything written so far is kept: make room "
-            "or choose a folder that can be written, and the same command goes on from where it stopped"
+            f"cannot write {path}: {error.strerror or error}; everything written so far is kept: "
+            "make room "
+            "or choose a folder that can be written, and the same command goes on from where it "
+            "stopped"
         ) from error
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file under a temporary name, then rename it, so that no reader ever meets half of it."""
+    """Write a file under a temporary name, then rename it, so that no reader ever meets half of
+    it."""
     temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
     with disk(path):
         try:
@@ -59,10 +63,13 @@ def plain(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_json(text: bytes) -> Any:
-    """The value of a JSON text; raises ValueError for anything else, NaN, or lists that are nested too deeply."""
+    """The value of a JSON text; raises ValueError for anything else, NaN, or lists that are nested
+    too deeply."""
     try:
         return from_json(text, allow_inf_nan=False)
-    except ValueError:  # half a surrogate, which a model may write, is read by the standard library only
+    except (
+        ValueError
+    ):  # half a surrogate, which a model may write, is read by the standard library only
         try:
             return json.loads(text, parse_constant=_no_number)
         except RecursionError:
@@ -76,7 +83,8 @@ def _no_number(name: str) -> float:
 def row_line(row: dict[str, Any]) -> bytes:
     """A row as a line of ASCII with its checksum: the CRC-32 of the line without the checksum.
 
-    Pure ASCII: a model may write half a surrogate or a line separator, and both must come back as they were.
+    Pure ASCII: a model may write half a surrogate or a line separator, and both must come back as
+    they were.
     """
     text = json.dumps(row).encode()
     return b'%s%s%08x"}\n' % (text[:-1], _MARK, zlib.crc32(text))
@@ -117,7 +125,9 @@ class Log:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with disk(self.path) if kind is None else suppress(OSError):  # the first error is the one to tell
+        with (
+            disk(self.path) if kind is None else suppress(OSError)
+        ):  # the first error is the one to tell
             try:
                 os.fsync(self._file)
             finally:
@@ -125,7 +135,8 @@ class Log:
 
 
 def machine(extra: dict[str, Any]) -> dict[str, Any]:
-    """What rows were made with: versions (nothing is imported for them), commit, host, and what the model adds."""
+    """What rows were made with: versions (nothing is imported for them), commit, host, and what the
+    model adds."""
     packages = {name: _version(name) for name in PACKAGES} | extra.get("packages", {})
     return {
         "rulerkit": _version("rulerkit"),
@@ -148,7 +159,8 @@ def _version(package: str) -> str | None:
 
 @cache
 def _commit(root: Path) -> str | None:
-    """The commit of a checkout, with `-dirty` where files differ from it; None where there is none, or no git."""
+    """The commit of a checkout, with `-dirty` where files differ from it; None where there is none,
+    or no git."""
     call = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(call, capture_output=True, text=True, timeout=5)

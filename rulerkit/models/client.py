@@ -1,9 +1,11 @@
-"""Requests to an OpenAI-compatible server: many at once, repeated where that helps, and every failure named.
+"""Requests to an OpenAI-compatible server: many at once, repeated where that helps, and every
+failure named.
 
-A thread of its own sends them, so that examples are made while the server answers, in a notebook too. A request that timed
-out comes back to the caller, who decides when it is sent again. Requests and replies are plain JSON: the types of openai's
-client take seconds for the 128K token ids of a prompt, and its retries hide what a server asks for after a 429, so that no
-other request could wait with it.
+A thread of its own sends them, so that examples are made while the server answers, in a notebook
+too. A request that timed out comes back to the caller, who decides when it is sent again. Requests
+and replies are plain JSON: the types of openai's client take seconds for the 128K token ids of a
+prompt, and its retries hide what a server asks for after a 429, so that no other request could wait
+with it.
 """
 
 import asyncio
@@ -112,7 +114,9 @@ class Usage(BaseModel):
         if self.prompt_tokens is None or self.completion_tokens is None:
             return None
         cached = self.cached_tokens or 0
-        read = (self.prompt_tokens - cached) * prices["prompt"] + cached * prices.get("cached", prices["prompt"])
+        read = (self.prompt_tokens - cached) * prices["prompt"] + cached * prices.get(
+            "cached", prices["prompt"]
+        )
         return round((read + self.completion_tokens * prices["completion"]) / 1e6, 8)
 
 
@@ -130,9 +134,10 @@ class Reply(BaseModel):
 class RequestError(Exception):
     """A request without an answer.
 
-    `kind` is `late` (no answer in time), `unreachable` (no connection), `temporary` (failed too often), `for all` (every
-    other request would fail alike), `refused` (the service declines this prompt) or `final` (this request's own fault).
-    `wait` is how many seconds the server asks to wait.
+    `kind` is `late` (no answer in time), `unreachable` (no connection), `temporary` (failed too
+    often), `for all` (every other request would fail alike), `refused` (the service declines this
+    prompt) or `final` (this request's own fault). `wait` is how many seconds the server asks to
+    wait.
     """
 
     def __init__(self, reason: str, kind: str, wait: float | None = None) -> None:
@@ -148,10 +153,15 @@ class Client:
         self._slots = asyncio.Semaphore(concurrency)
         self._quiet_until = 0.0  # no request is sent before, by the server's own wish
         self._http = httpx2.AsyncClient(
-            timeout=None, follow_redirects=True, limits=httpx2.Limits(max_connections=None), **address.options
+            timeout=None,
+            follow_redirects=True,
+            limits=httpx2.Limits(max_connections=None),
+            **address.options,
         )
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="rulerkit-client", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="rulerkit-client", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
@@ -162,7 +172,8 @@ class Client:
         self._loop.close()
 
     def send(self, body: Spec, timeout: float, patient: bool = True) -> "Future[Reply]":
-        """A completion; one of a chat where `body` has `messages`. `patient`: a lost connection is tried again."""
+        """A completion; one of a chat where `body` has `messages`. `patient`: a lost connection is
+        tried again."""
         return asyncio.run_coroutine_threadsafe(self._send(body, timeout, patient), self._loop)
 
     async def _send(self, body: Spec, timeout: float, patient: bool) -> Reply:
@@ -180,7 +191,9 @@ class Client:
                     if failure.kind not in again or attempt == self.retries:
                         raise
                     wait = random.uniform(0.5, 1.5) * min(LONGEST_WAIT, FIRST_WAIT * 2.0**attempt)
-                    if failure.wait is not None:  # what the server asks for; all other requests wait too
+                    if (
+                        failure.wait is not None
+                    ):  # what the server asks for; all other requests wait too
                         self._quiet_until = max(self._quiet_until, time.monotonic() + failure.wait)
                         wait = random.uniform(0, 0.1 * FIRST_WAIT)
                 await asyncio.sleep(wait)
@@ -192,7 +205,9 @@ class Client:
             url = httpx2.URL(self.address.url)
             page = "/chat/completions" if "messages" in body else "/completions"
             async with asyncio.timeout(timeout):
-                response = await self._http.post(url.copy_with(path=url.path.rstrip("/") + page), json=body)
+                response = await self._http.post(
+                    url.copy_with(path=url.path.rstrip("/") + page), json=body
+                )
         except TimeoutError:
             raise RequestError(f"no answer within {timeout:.4g} s", "late") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
@@ -207,13 +222,17 @@ class Client:
         try:
             return Reply.model_validate(reply)
         except ValidationError:
-            raise RequestError(f"an answer without a completion: {self._clean(reply)[:80]}", "temporary") from None
+            raise RequestError(
+                f"an answer without a completion: {self._clean(reply)[:80]}", "temporary"
+            ) from None
 
     def _named(self, response: Any, said: Any) -> RequestError:
         """The failure that a reply stands for, with the server's own words."""
         words = said if isinstance(said, dict) else {"message": said}
         status, code = response.status_code, str(words.get("code") or "")
-        reason = f"HTTP {status}: {self._clean(words.get('message') or words.get('detail') or said)}"
+        reason = (
+            f"HTTP {status}: {self._clean(words.get('message') or words.get('detail') or said)}"
+        )
         wait = retry_after(response.headers)
         if code in REFUSED:
             return RequestError(reason, "refused")
@@ -246,9 +265,16 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-# --- a reply as an answer ---------------------------------------------------------------------------------------------
+# --- a reply as an answer -------------------------------------------------------------------------
 
-REFUSED = {"content_filter", "content_policy_violation", "safety", "recitation", "refusal", "prohibited_content"}
+REFUSED = {
+    "content_filter",
+    "content_policy_violation",
+    "safety",
+    "recitation",
+    "refusal",
+    "prohibited_content",
+}
 """The words, as an answer's end or an error's code, by which services decline."""
 _ENDS = {
     **dict.fromkeys(("stop", "eos", "end_turn", "stop_sequence", "eos_token"), "stop"),
@@ -257,11 +283,14 @@ _ENDS = {
 """The words of servers for the two ways in which an answer ends."""
 
 
-def read_reply(reply: Reply, form: PromptFormat, prices: Mapping[str, float] | None = None) -> Answer:
+def read_reply(
+    reply: Reply, form: PromptFormat, prices: Mapping[str, float] | None = None
+) -> Answer:
     """The text, why it ended, its tokens (the server's count, else ours) and what it took.
 
-    `prices` are dollars per million tokens. Raises `RequestError` where the service declined, and where the reply is no
-    answer: no text, an empty one for which nothing was generated, or an end that is neither the model's own nor the limit.
+    `prices` are dollars per million tokens. Raises `RequestError` where the service declined, and
+    where the reply is no answer: no text, an empty one for which nothing was generated, or an end
+    that is neither the model's own nor the limit.
     """
     choice, usage = reply.choices[0], read_usage(reply, prices)
     message = choice.message or Message(content=choice.text)
@@ -269,7 +298,9 @@ def read_reply(reply: Reply, form: PromptFormat, prices: Mapping[str, float] | N
     if said in REFUSED or message.refusal:
         raise RequestError(f"the service declined ({message.refusal or said})"[:300], "refused")
     text, thought = message.content, message.reasoning_content or message.reasoning
-    if thought and form.thinking_tokens:  # as a model writes it where the server does not take it apart
+    if (
+        thought and form.thinking_tokens
+    ):  # as a model writes it where the server does not take it apart
         text = f"<think>{thought}</think>{text}" if text else f"<think>{thought}"
     finish, written = read_finish(choice), usage.get("completion_tokens")
     if text is None or (not text and (finish != "stop" or written == 0)):
@@ -278,14 +309,16 @@ def read_reply(reply: Reply, form: PromptFormat, prices: Mapping[str, float] | N
 
 
 def read_finish(choice: Choice) -> str:
-    """`stop` or `length`; a `RequestError` where the server gives another reason for the end of an answer, or none."""
+    """`stop` or `length`; a `RequestError` where the server gives another reason for the end of an
+    answer, or none."""
     if finish := _ENDS.get(str(choice.finish_reason).lower()):
         return finish
     raise RequestError(f"the server broke off (finish_reason {choice.finish_reason})", "late")
 
 
 def read_usage(reply: Reply, prices: Mapping[str, float] | None = None) -> JSON:
-    """The server's counts, its name for the model and for the end, the seconds it took, and dollars where there are prices."""
+    """The server's counts, its name for the model and for the end, the seconds it took, and dollars
+    where there are prices."""
     usage = reply.usage or Usage()
     known = {
         **usage.model_dump(),

@@ -1,8 +1,8 @@
 """Any Python function as a model: a patched attention, a pipeline, a custom server.
 
-The function takes a list of prompts or of token ids and returns as many texts. In a parameter file, `entry:
-package.module:load` names a function without arguments that returns this function, or a loaded checkpoint with its
-tokenizer. Modules in the project root can be imported too.
+The function takes a list of prompts or of token ids and returns as many texts. In a parameter file,
+`entry: package.module:load` names a function without arguments that returns this function, or a
+loaded checkpoint with its tokenizer. Modules in the project root can be imported too.
 """
 
 import inspect
@@ -22,7 +22,8 @@ from rulerkit.tokenizers import Tokenizer
 
 
 class Function(Engine):
-    """Calls a function, `batch_size` prompts at a time; with `entry`, passes examples on to the model made of its result."""
+    """Calls a function, `batch_size` prompts at a time; with `entry`, passes examples on to the
+    model made of its result."""
 
     on_gpu = False
 
@@ -32,21 +33,30 @@ class Function(Engine):
         self._loaded: Model | None = None  # made of what `entry` returns
         self.takes: str = spec.get("takes", "prompts")
         if self.takes == "ids" and "tokenizer" not in spec and function is not None:
-            raise UserError(f"model {self.name}: a function that takes ids needs the `tokenizer` that they belong to")
+            raise UserError(
+                f"model {self.name}: a function that takes ids needs the `tokenizer` that they "
+                "belong to"
+            )
 
     def identity(self) -> JSON:
-        """The entry, or the function's qualified name; the user names what the function stands for."""
+        """The entry, or the function's qualified name; the user names what the function stands
+        for."""
         if entry := self.spec.get("entry"):
             return {"engine": "function", "entry": entry, "takes": self.takes}
         named = self._function if hasattr(self._function, "__qualname__") else type(self._function)
-        return {"engine": "function", "function": f"{named.__module__}.{named.__qualname__}", "takes": self.takes}
+        return {
+            "engine": "function",
+            "function": f"{named.__module__}.{named.__qualname__}",
+            "takes": self.takes,
+        }
 
     def environment(self) -> JSON:
         """That of the checkpoint which the entry returned, if any."""
         return self._loaded.environment() if self._loaded else {}
 
     def tokenizer(self) -> Tokenizer:
-        """The spec's tokenizer, else that of the checkpoint which the entry returns, else `builtin`."""
+        """The spec's tokenizer, else that of the checkpoint which the entry returns, else
+        `builtin`."""
         if "entry" in self.spec and "tokenizer" not in self.spec:
             return self._load().prompt_format.tokenizer
         return super().tokenizer()
@@ -71,7 +81,8 @@ class Function(Engine):
         self._loaded = None
 
     def _load(self) -> Model:
-        """The model made of the function, or of the checkpoint and its tokenizer, that the entry returns."""
+        """The model made of the function, or of the checkpoint and its tokenizer, that the entry
+        returns."""
         if self._loaded is None:
             if str(home()) not in sys.path:
                 sys.path.append(str(home()))
@@ -80,23 +91,27 @@ class Function(Engine):
                 load = resolve_name(spec.pop("entry"))
             except (AttributeError, ImportError, ValueError) as error:
                 raise UserError(
-                    f"model {self.name}: entry {self.spec['entry']}: {first_line(error)}; give `module:function`, "
+                    f"model {self.name}: entry {self.spec['entry']}: {first_line(error)}; give "
+                    "`module:function`, "
                     f"of an installed module or one under the project root {home()}"
                 ) from error
             self._loaded = model(load(), **spec)
         return self._loaded
 
     def _check(self, batch: list[Example], texts: Any) -> None:
-        """As many texts as prompts, and none contains its prompt, which would score 100 everywhere."""
+        """As many texts as prompts, and none contains its prompt, which would score 100
+        everywhere."""
         listed = isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts)
         if not listed or len(texts) != len(batch):
             raise UserError(
-                f"model {self.name}: the function returned {reprlib.repr(texts)}; it must return a list of {len(batch)} "
+                f"model {self.name}: the function returned {reprlib.repr(texts)}; it must return a "
+                f"list of {len(batch)} "
                 "texts (str), one for each prompt"
             )
         for example, text in zip(batch, texts, strict=True):
             if len(text) > len(example.prompt) // 2 and example.input[:200] in text:
                 raise UserError(
-                    f"model {self.name}: the function returned the prompt together with the answer; it must return the "
+                    f"model {self.name}: the function returned the prompt together with the "
+                    "answer; it must return the "
                     "new text alone (a transformers pipeline: return_full_text=False)"
                 )

@@ -2,8 +2,9 @@
 
     python guard.py PARENT COMMAND ...
 
-Standard input is a pipe that the parent holds open: its end, or another parent than the process PARENT, means that the
-parent has ended, even by SIGKILL. Ends with the exit status of the command. Imports nothing but the standard library.
+Standard input is a pipe that the parent holds open: its end, or another parent than the process
+PARENT, means that the parent has ended, even by SIGKILL. Ends with the exit status of the command.
+Imports nothing but the standard library.
 """
 
 import os

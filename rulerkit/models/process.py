@@ -1,8 +1,10 @@
-"""Servers on this machine: started, waited for, watched and stopped, or found where one runs already.
+"""Servers on this machine: started, waited for, watched and stopped, or found where one runs
+already.
 
-A started server runs under `guard.py`, so that nothing is left behind when this process ends, however it ends. It listens on
-the loopback address and takes requests with a random key only. `rulerkit serve` writes down where its servers listen, in a
-folder that only its user can read; every other process of that user finds them there.
+A started server runs under `guard.py`, so that nothing is left behind when this process ends,
+however it ends. It listens on the loopback address and takes requests with a random key only.
+`rulerkit serve` writes down where its servers listen, in a folder that only its user can read;
+every other process of that user finds them there.
 """
 
 import atexit
@@ -38,7 +40,11 @@ class ServerProcess:
     """A server that this process started; `poll` tells when it is ready, and that it has ended."""
 
     def __init__(
-        self, name: str, command: Command, environment: Mapping[str, str], timeout: float | None = None
+        self,
+        name: str,
+        command: Command,
+        environment: Mapping[str, str],
+        timeout: float | None = None,
     ) -> None:
         self.name, self.timeout = name, timeout or START_TIMEOUT
         self.address = Address(f"http://127.0.0.1:{_free_port()}/v1", secrets.token_hex(16))
@@ -54,26 +60,34 @@ class ServerProcess:
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **environment, "VLLM_API_KEY": self.address.key},  # never on the command line
+                env={
+                    **os.environ,
+                    **environment,
+                    "VLLM_API_KEY": self.address.key,
+                },  # never on the command line
                 start_new_session=True,  # a terminal's Ctrl-C is for this process alone
             )
         self.pid = self._process.pid  # the guard's, which is that of the server's session
         atexit.register(self.close)
 
     def poll(self) -> None:
-        """See whether the server is healthy by now; `UserError` where it has ended, or does not get healthy in time."""
+        """See whether the server is healthy by now; `UserError` where it has ended, or does not get
+        healthy in time."""
         status, now = self._process.poll(), time.monotonic()
         if status is not None:
             self._fail(
-                f"{'ended' if self.ready else 'did not start'} (exit status {status}): {last_error(self._text())}; its log is "
+                f"{'ended' if self.ready else 'did not start'} (exit status {status}): "
+                f"{last_error(self._text())}; its log is "
                 f"{self.log}; answers so far are kept"
             )
         elif not self.ready and now > self._last_look + _LOOK:
             self.ready, self._last_look = self.address.healthy(), now
             if not self.ready and now > self._start + self.timeout:
                 self._fail(
-                    f"did not get healthy within {self.timeout:g} s (`/health` and `/v1/models` do not answer 200); it said "
-                    f"last: {self.progress() or 'nothing'}; its log is {self.log}; `start_timeout: SECONDS` waits longer"
+                    f"did not get healthy within {self.timeout:g} s (`/health` and `/v1/models` do "
+                    "not answer 200); it said "
+                    f"last: {self.progress() or 'nothing'}; its log is {self.log}; `start_timeout: "
+                    "SECONDS` waits longer"
                 )
 
     def _fail(self, reason: str) -> None:
@@ -81,7 +95,8 @@ class ServerProcess:
         raise UserError(f"model {self.name}: its server {reason}")
 
     def close(self) -> None:
-        """End the server and all its processes; returns once they are gone. The log goes too, but for that of a failure."""
+        """End the server and all its processes; returns once they are gone. The log goes too, but
+        for that of a failure."""
         atexit.unregister(self.close)
         if self._process.stdin:
             with suppress(OSError):
@@ -95,7 +110,14 @@ class ServerProcess:
 
     def progress(self) -> str:
         """The last line of the log, which tells what is being loaded."""
-        return next((line for line in reversed(log_lines(self._text(last=4000))) if not _WARNING.search(line)), "")
+        return next(
+            (
+                line
+                for line in reversed(log_lines(self._text(last=4000)))
+                if not _WARNING.search(line)
+            ),
+            "",
+        )
 
     def _text(self, last: int = 200_000) -> str:
         with self.log.open("rb") as file:
@@ -111,7 +133,8 @@ _CONSEQUENCE = re.compile("root cause|onnection (was likely )?(reset|closed)|rem
 
 
 def log_lines(log: str) -> list[str]:
-    """The lines of a log that say something, without the time and level that vLLM puts before them."""
+    """The lines of a log that say something, without the time and level that vLLM puts before
+    them."""
     return [said for line in re.split(r"[\r\n]", log) if (said := _STAMP.sub("", line).strip())]
 
 
@@ -119,7 +142,11 @@ def last_error(log: str) -> str:
     """The last error in a log, else its last lines."""
     lines = log_lines(log)
     errors = [line for line in lines if _ERROR.match(line) and not _CONSEQUENCE.search(line)]
-    text = errors[-1].partition(" Try increasing")[0] if errors else " | ".join(lines[-3:]) or "it wrote nothing"
+    text = (
+        errors[-1].partition(" Try increasing")[0]
+        if errors
+        else " | ".join(lines[-3:]) or "it wrote nothing"
+    )
     return (text if len(text) <= 500 else f"{text[:497]}...").rstrip(".")
 
 
@@ -128,23 +155,31 @@ def _free_port() -> int:
         return int(free.getsockname()[1])
 
 
-# --- servers that other processes run ---------------------------------------------------------------------------------
+# --- servers that other processes run -------------------------------------------------------------
 
 
 def _entry(about: Any, folder: Path) -> Path:
-    """The file in which the servers of a model are written down, named by a digest of all that decides their answers."""
-    return folder / f"{sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:16]}.json"
+    """The file in which the servers of a model are written down, named by a digest of all that
+    decides their answers."""
+    return (
+        folder
+        / f"{sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:16]}.json"
+    )
 
 
 def _registry() -> Path:
     """The folder of these files, which only this user can read; `UserError` where others can."""
-    folder = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"rulerkit-servers-{os.getuid()}"
+    folder = (
+        Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
+        / f"rulerkit-servers-{os.getuid()}"
+    )
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     about = folder.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
         raise UserError(
-            f"{folder} is not a folder of this user alone: remove it, or set XDG_RUNTIME_DIR to another place"
+            f"{folder} is not a folder of this user alone: remove it, or set XDG_RUNTIME_DIR to "
+            "another place"
         )
     return folder
 
@@ -162,8 +197,8 @@ def registered(about: Any, addresses: Sequence[Address]) -> Iterator[None]:
 
 
 def find_servers(about: Callable[[], Any]) -> list[Address]:
-    """The healthy servers that `rulerkit serve` runs for a model; `about`, what decides their answers, is asked for only
-    where any server is written down."""
+    """The healthy servers that `rulerkit serve` runs for a model; `about`, what decides their
+    answers, is asked for only where any server is written down."""
     with suppress(UserError, OSError, ValueError, TypeError):
         if any((folder := _registry()).iterdir()):
             process, *addresses = json.loads(_entry(about(), folder).read_text())

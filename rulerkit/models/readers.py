@@ -1,9 +1,10 @@
 """Reference readers: models that answer by rule from the prompt text alone.
 
-A reader with a window sees only the last tokens of its prompt, so its effective length is known by construction and the
-whole evaluation can be calibrated on a laptop. `perfect` sees everything, `mute` nothing; `floor-copy` and
-`floor-frequent` do not read at all (`rulerkit.floors`). The families' files hold the rules (`Task.read`). Effects are
-faults of known size that make a reader err as real models do (paper, section 5); the figures must then show them.
+A reader with a window sees only the last tokens of its prompt, so its effective length is known by
+construction and the whole evaluation can be calibrated on a laptop. `perfect` sees everything,
+`mute` nothing; `floor-copy` and `floor-frequent` do not read at all (`rulerkit.floors`). The
+families' files hold the rules (`Task.read`). Effects are faults of known size that make a reader
+err as real models do (paper, section 5); the figures must then show them.
 """
 
 import hashlib
@@ -36,7 +37,8 @@ Distances = Callable[[Sequence[int]], Sequence[float]]
 
 
 class Reader(Engine):
-    """Answers from the last `window` tokens of a prompt by the families' rules, with the effects of its spec.
+    """Answers from the last `window` tokens of a prompt by the families' rules, with the effects of
+    its spec.
 
     It never uses the references.
     """
@@ -44,7 +46,9 @@ class Reader(Engine):
     on_gpu = False
 
     def __init__(self, spec: Spec) -> None:
-        super().__init__({"aligned": "chat", **spec})  # the thresholds of the paper's chat models apply
+        super().__init__(
+            {"aligned": "chat", **spec}
+        )  # the thresholds of the paper's chat models apply
         self.window: int | None = spec.get("window")
         self.effects = [key for key in _EFFECTS if key in spec]
         self.label = spec.get("label", self._label())
@@ -53,24 +57,38 @@ class Reader(Engine):
     def identity(self) -> JSON:
         """The window, the effects and the version of the rules."""
         planted = {key: self.spec[key] for key in (*READER_EFFECTS, "floor") if key in self.spec}
-        return {"engine": "reader", "window": self.window, "reader_version": READER_VERSION, **planted}
+        return {
+            "engine": "reader",
+            "window": self.window,
+            "reader_version": READER_VERSION,
+            **planted,
+        }
 
     def answer(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Answer]]:
         """One example after the other."""
         for example in examples:
-            yield example, cut(self._answer_text(example), self.prompt_format.tokenizer, example.max_new_tokens)
+            yield (
+                example,
+                cut(
+                    self._answer_text(example), self.prompt_format.tokenizer, example.max_new_tokens
+                ),
+            )
 
     def _answer_text(self, example: Example) -> str:
         """The answer to the visible tokens; empty where they are no prompt of this package.
 
-        A prompt of length L leaves room for its answer, so a window of L tokens sees all of it. Each effect has a random
-        stream of its own, keyed by the model's name, the effect and the text, so answers repeat exactly and effects are
-        independent of each other.
+        A prompt of length L leaves room for its answer, so a window of L tokens sees all of it.
+        Each effect has a random stream of its own, keyed by the model's name, the effect and the
+        text, so answers repeat exactly and effects are independent of each other.
         """
         tokenizer = self.prompt_format.tokenizer
         if "floor" in self.spec:
             return FLOORS[self.spec["floor"]](example, tokenizer)
-        ids = example.ids if self.window is None else example.ids[max(0, example.num_tokens - self.window) :]
+        ids = (
+            example.ids
+            if self.window is None
+            else example.ids[max(0, example.num_tokens - self.window) :]
+        )
         text = tokenizer.decode(ids) if len(ids) else ""
         reading = read_prompt(text)
         if reading is None:
@@ -80,16 +98,23 @@ class Reader(Engine):
             too_short = key == "copy" and len(ids) < self.spec.get("copy_from", 0)
             if reading.fixed_answer is None and not too_short:
                 apply, random = _EFFECTS[key][0], Random(f"{self.name}/{key}/{digest}")
-                reading = apply(reading, self.spec[key], random, partial(tokens_to_end, ids, tokenizer))
+                reading = apply(
+                    reading, self.spec[key], random, partial(tokens_to_end, ids, tokenizer)
+                )
         return reading.text
 
     def _label(self) -> str:
         """The name of a reader in tables and figures."""
         if "floor" in self.spec:
-            return {"copy": "floor (beginning copied)", "frequent": "floor (most frequent words)"}[self.spec["floor"]]
+            return {"copy": "floor (beginning copied)", "frequent": "floor (most frequent words)"}[
+                self.spec["floor"]
+            ]
         if not self.effects and not self.window:
             return "perfect reader" if self.window is None else "mute reader"
-        parts = [_EFFECTS[key][1].format(tokens=self.spec[key], percent=100 * self.spec[key]) for key in self.effects]
+        parts = [
+            _EFFECTS[key][1].format(tokens=self.spec[key], percent=100 * self.spec[key])
+            for key in self.effects
+        ]
         if self.window is not None:
             size = f"{self.window} tokens" if self.window % 1024 else f"{self.window // 1024}K"
             parts.insert(0, f"{size} window")
@@ -97,18 +122,22 @@ class Reader(Engine):
 
 
 def tokens_to_end(ids: Ids, tokenizer: Tokenizer, positions: Sequence[int]) -> Sequence[float]:
-    """How many tokens before the end of a prompt the characters at these positions stand, to a few tokens."""
+    """How many tokens before the end of a prompt the characters at these positions stand, to a few
+    tokens."""
     starts = range(0, len(ids), _CHUNK)
     characters = [len(tokenizer.decode(ids[start : start + _CHUNK])) for start in starts]
-    before: Sequence[float] = np.interp(positions, [0, *accumulate(characters)], [*starts, len(ids)])
+    before: Sequence[float] = np.interp(
+        positions, [0, *accumulate(characters)], [*starts, len(ids)]
+    )
     return [len(ids) - tokens for tokens in before]
 
 
-# --- effects ----------------------------------------------------------------------------------------------------------
+# --- effects --------------------------------------------------------------------------------------
 
 
 def _copy(reading: Reading, share: float, random: Random, distances: Distances) -> Reading:
-    """Answers with the demonstration's answer; without a demonstration, with the beginning of the context."""
+    """Answers with the demonstration's answer; without a demonstration, with the beginning of the
+    context."""
     copied = reading.demonstration or " ".join(reading.opening.split()[:_COPIED_WORDS])
     return replace(reading, fixed_answer=copied) if copied and random.random() < share else reading
 
@@ -117,7 +146,11 @@ def _fade(reading: Reading, half: float, random: Random, distances: Distances) -
     """Finds an item that stands d tokens before the end with probability 2 ** (-d / half)."""
     positions = _positions(reading)
     away = distances([positions[item] for item in reading.items])
-    items = [item for item, tokens in zip(reading.items, away, strict=True) if random.random() < 2 ** (-tokens / half)]
+    items = [
+        item
+        for item, tokens in zip(reading.items, away, strict=True)
+        if random.random() < 2 ** (-tokens / half)
+    ]
     return replace(reading, items=items)
 
 
@@ -127,20 +160,24 @@ def _drop(reading: Reading, share: float, random: Random, distances: Distances) 
 
 
 def _confuse(reading: Reading, share: float, random: Random, distances: Distances) -> Reading:
-    """Replaces an item by one of its nearest neighbours: another key's value (for several values, also one already
-    given), another chain's variable, a less frequent word. An item without such neighbours stays."""
+    """Replaces an item by one of its nearest neighbours: another key's value (for several values,
+    also one already given), another chain's variable, a less frequent word. An item without such
+    neighbours stays."""
     given: list[str] = []
     positions = _positions(reading)
     for item in reading.items:
         confused = random.random() < share
         repeatable = given if reading.family == "niah" else []
-        near = _nearest(item, [*repeatable, *(o for o in reading.others if o not in given)], positions)
+        near = _nearest(
+            item, [*repeatable, *(o for o in reading.others if o not in given)], positions
+        )
         given.append(random.choice(near) if confused and near else item)
     return replace(reading, items=given)
 
 
 def _remember(reading: Reading, share: float, random: Random, distances: Distances) -> Reading:
-    """Answers a share of the invented questions from memory; where it reads no answer, it guesses, always the same."""
+    """Answers a share of the invented questions from memory; where it reads no answer, it guesses,
+    always the same."""
     if reading.question not in _answers():
         return reading
     answer, guess = _remembered(reading.question)
@@ -160,8 +197,8 @@ _EFFECTS: dict[str, tuple[Callable[[Reading, float, Random, Distances], Reading]
 
 
 def _positions(reading: Reading) -> dict[str, int]:
-    """The character at which each value stands: the mean for a word that occurs often, 0 for one that occurs nowhere (yes
-    and no are answers of HotpotQA)."""
+    """The character at which each value stands: the mean for a word that occurs often, 0 for one
+    that occurs nowhere (yes and no are answers of HotpotQA)."""
     starts: dict[str, list[int]] = {value: [] for value in (*reading.items, *reading.others)}
     for match in reading.occurrences():
         value = match["item"]
@@ -172,8 +209,12 @@ def _positions(reading: Reading) -> dict[str, int]:
 
 def _nearest(item: str, others: Sequence[str], positions: Mapping[str, int]) -> list[str]:
     """The others that stand nearest to an item, at most `_NEIGHBOURS` on either side."""
-    before = sorted((o for o in others if positions[o] < positions[item]), key=lambda o: -positions[o])
-    after = sorted((o for o in others if positions[o] >= positions[item]), key=lambda o: positions[o])
+    before = sorted(
+        (o for o in others if positions[o] < positions[item]), key=lambda o: -positions[o]
+    )
+    after = sorted(
+        (o for o in others if positions[o] >= positions[item]), key=lambda o: positions[o]
+    )
     return before[:_NEIGHBOURS] + after[:_NEIGHBOURS]
 
 
@@ -183,12 +224,15 @@ def _answers() -> dict[str, tuple[str, ...]]:
     from rulerkit.corpora import load_qa
 
     names = ("fictional", "fictional_two_hop")
-    return {question.text: question.answers for name in names for question in load_qa(name).questions}
+    return {
+        question.text: question.answers for name in names for question in load_qa(name).questions
+    }
 
 
 @cache
 def _remembered(question: str) -> tuple[str, str]:
-    """The answer to a question, and the wrong guess of a reader that does not know it: another question's answer."""
+    """The answer to a question, and the wrong guess of a reader that does not know it: another
+    question's answer."""
     answers, random = _answers()[question], Random(f"guess/{question}")
     others = list(_answers().values())
     while True:

@@ -1,10 +1,12 @@
-"""Recurrent models in their authors' own layouts: RWKV 4 to 7 as a .pth file, and Mamba as mamba_ssm saves it.
+"""Recurrent models in their authors' own layouts: RWKV 4 to 7 as a .pth file, and Mamba as
+mamba_ssm saves it.
 
-The `rwkv` engine runs a .pth file with the `rwkv` package, one prompt at a time, because the package has no batches. A
-prompt is processed in chunks that hand on only the state, so memory does not grow with the length.
+The `rwkv` engine runs a .pth file with the `rwkv` package, one prompt at a time, because the
+package has no batches. A prompt is processed in chunks that hand on only the state, so memory does
+not grow with the length.
 
-A checkpoint of mamba_ssm, such as state-spaces/mamba-2.8b-slimpj, is loaded into transformers' own Mamba and runs on the
-`transformers` engine.
+A checkpoint of mamba_ssm, such as state-spaces/mamba-2.8b-slimpj, is loaded into transformers' own
+Mamba and runs on the `transformers` engine.
 """
 
 import hashlib
@@ -34,7 +36,9 @@ from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
 VOCABULARY = "rwkv_vocab_v20230424"  # of all World models; the package includes it
 CHUNK = 512
-END = 0  # the token that ends a text in the World vocabulary and in the older one of the Pile models
+END = (
+    0  # the token that ends a text in the World vocabulary and in the older one of the Pile models
+)
 
 
 class RWKV(Engine):
@@ -46,7 +50,8 @@ class RWKV(Engine):
         self._local = self._local_file()
 
     def identity(self) -> JSON:
-        """Hub id, file and commit, or the fingerprint of a file; and the number formats of its layers."""
+        """Hub id, file and commit, or the fingerprint of a file; and the number formats of its
+        layers."""
         formats = "+".join(sorted(set(re.findall(r"[fb][pf]\d+(?:i8)?", self._strategy))))
         if self._local:
             edges = hashlib.sha256(file_edges(self._local)).hexdigest()[:16]
@@ -61,7 +66,12 @@ class RWKV(Engine):
         self._package()
         gpu = gpu_name("cuda" if "cuda" in self._strategy else "cpu")
         packages = {"rwkv": version("rwkv")}
-        return {"packages": packages, "gpu": gpu, "strategy": self._strategy, "path": self.spec["path"]}
+        return {
+            "packages": packages,
+            "gpu": gpu,
+            "strategy": self._strategy,
+            "path": self.spec["path"],
+        }
 
     def tokenizer(self) -> Tokenizer:
         """The spec's tokenizer, else the World vocabulary of the package."""
@@ -93,7 +103,7 @@ class RWKV(Engine):
         finish = "stop" if len(ids) < most else "length"
         return Answer(self.prompt_format.tokenizer.decode(ids), finish, len(ids))
 
-    # --- loading ------------------------------------------------------------------------------------------------------
+    # --- loading ----------------------------------------------------------------------------------
 
     def _load(self) -> Any:
         """The network, loaded at first use."""
@@ -103,23 +113,26 @@ class RWKV(Engine):
             # the package prints what it loads
             with loading(self.name, path), redirect_stdout(StringIO()):
                 network_class = _network_class(self._is_version_7(path))
-                # The class appends .pth to the name: version 7 always, the older versions where it is missing.
+                # The class appends .pth to the name: version 7 always, the older versions where it
+                # is missing.
                 self._network = network_class(str(path.with_suffix("")), self._strategy)
         return self._network
 
     def _is_version_7(self, path: Path) -> bool:
-        """Whether the weights are of version 7; raises `UserError` where the package would ignore a part of the
-        strategy."""
+        """Whether the weights are of version 7; raises `UserError` where the package would ignore a
+        part of the strategy."""
         names = torch_module().load(path, map_location="cpu", weights_only=True, mmap=True).keys()
         if "blocks.0.att.r_k" not in names:
             return False
         if any(".ffn.s" in name for name in names):  # which the package leaves out without a word
             raise UserError(
-                f"model {self.name}: {path.name} is an RWKV-7 with deep embeddings, which are not supported"
+                f"model {self.name}: {path.name} is an RWKV-7 with deep embeddings, which are not "
+                "supported"
             )
         if re.search(r"i8|\*|->", self._strategy):
             raise UserError(
-                f"model {self.name}: strategy {self._strategy!r} is not for RWKV-7, which runs on one device in one of "
+                f"model {self.name}: strategy {self._strategy!r} is not for RWKV-7, which runs on "
+                "one device in one of "
                 "fp32, fp16 and bf16: such as `cuda bf16`"
             )
         return True
@@ -127,7 +140,10 @@ class RWKV(Engine):
     @cached_property
     def _strategy(self) -> str:
         """The spec's, else half precision on the GPU if there is one."""
-        return str(self.spec.get("strategy") or ("cuda fp16" if torch_module().cuda.is_available() else "cpu fp32"))
+        return str(
+            self.spec.get("strategy")
+            or ("cuda fp16" if torch_module().cuda.is_available() else "cpu fp32")
+        )
 
     def _package(self) -> Path:
         """The folder of the rwkv package."""
@@ -135,7 +151,8 @@ class RWKV(Engine):
             return Path(import_module("rwkv").__path__[0])
         except ImportError as error:
             raise UserError(
-                f"model {self.name}: the rwkv engine needs the rwkv package: pip install 'rulerkit[rwkv]'"
+                f"model {self.name}: the rwkv engine needs the rwkv package: pip install "
+                "'rulerkit[rwkv]'"
             ) from error
 
     def _local_file(self) -> Path | None:
@@ -149,10 +166,15 @@ class RWKV(Engine):
             if len(files) == 1:
                 return files[0]
             names = ", ".join(sorted(path.name for path in place.glob("*.pth"))) or "none"
-            raise UserError(f"model {self.name}: name the `file` in the folder {place}; .pth files there: {names}")
+            raise UserError(
+                f"model {self.name}: name the `file` in the folder {place}; .pth files there: "
+                f"{names}"
+            )
         if file and is_hub_id(path):
             return None
-        raise UserError(f"model {self.name}: no file or folder {place}; `path` takes {takes('rwkv', 'path')}")
+        raise UserError(
+            f"model {self.name}: no file or folder {place}; `path` takes {takes('rwkv', 'path')}"
+        )
 
     def _download(self, file: str) -> Path:
         """The folder in the hub's cache, named after the commit, with a file of the repository."""
@@ -162,12 +184,18 @@ class RWKV(Engine):
 def _network_class(version_7: bool) -> Any:
     """The package's model class.
 
-    An environment variable decides, when the package's module is executed, whether it defines version 7 or the older
-    ones, and version 7 keeps its device and dtype in globals of the module. So each model gets a fresh copy of the
-    module. It also changes backend settings of torch, which are restored for the engines that run later.
+    An environment variable decides, when the package's module is executed, whether it defines
+    version 7 or the older ones, and version 7 keeps its device and dtype in globals of the module.
+    So each model gets a fresh copy of the module. It also changes backend settings of torch, which
+    are restored for the engines that run later.
     """
     # RWKV_CUDA_ON=1 would call a CUDA compiler
-    os.environ |= {"RWKV_JIT_ON": "1", "RWKV_CUDA_ON": "0", "RWKV_V7_ON": str(int(version_7)), "RWKV_DE_VERSION": "0"}
+    os.environ |= {
+        "RWKV_JIT_ON": "1",
+        "RWKV_CUDA_ON": "0",
+        "RWKV_V7_ON": str(int(version_7)),
+        "RWKV_DE_VERSION": "0",
+    }
     sys.modules.pop("rwkv.model", None)
     matmul, cudnn = torch_module().backends.cuda.matmul, torch_module().backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
@@ -177,7 +205,7 @@ def _network_class(version_7: bool) -> Any:
         matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
 
 
-# --- mamba_ssm --------------------------------------------------------------------------------------------------------
+# --- mamba_ssm ------------------------------------------------------------------------------------
 
 
 SSM_KEYS = {
@@ -193,21 +221,27 @@ SSM_KEYS = {
 
 def is_mamba_ssm(config: Spec) -> bool:
     """Whether a config.json has mamba_ssm's layout, which names no `model_type`."""
-    return "model_type" not in config and "d_model" in config and ("ssm_cfg" in config or "n_layer" in config)
+    return (
+        "model_type" not in config
+        and "d_model" in config
+        and ("ssm_cfg" in config or "n_layer" in config)
+    )
 
 
 def mamba_ssm_options(checkpoint: Checkpoint) -> JSON:
-    """The options with which `from_pretrained` of transformers reads a checkpoint in mamba_ssm's layout.
+    """The options with which `from_pretrained` of transformers reads a checkpoint in mamba_ssm's
+    layout.
 
-    Raises `UserError` for what transformers' Mamba cannot hold: Mamba-2, attention layers, layer norms. Keys that
-    config.json leaves out have mamba_ssm's defaults.
+    Raises `UserError` for what transformers' Mamba cannot hold: Mamba-2, attention layers, layer
+    norms. Keys that config.json leaves out have mamba_ssm's defaults.
     """
     given = checkpoint.config
     ssm = {"layer": "Mamba1", **(given.get("ssm_cfg") or {})}
     mixed = given.get("attn_layer_idx") or given.get("d_intermediate")
     if ssm["layer"] != "Mamba1" or mixed or not given.get("rms_norm", True):
         raise UserError(
-            f"model {checkpoint.who}: {checkpoint.path} has the layout of mamba_ssm, but is no plain Mamba-1 with RMS norm: "
+            f"model {checkpoint.who}: {checkpoint.path} has the layout of mamba_ssm, but is no "
+            "plain Mamba-1 with RMS norm: "
             "name a checkpoint in transformers' layout (on the hub, its name often ends in -hf)"
         )
     multiple = given.get("pad_vocab_size_multiple", 8)

@@ -1,7 +1,9 @@
-"""Checkpoints run by Hugging Face transformers: any causal language model, on a CPU or a GPU, greedily, in batches.
+"""Checkpoints run by Hugging Face transformers: any causal language model, on a CPU or a GPU,
+greedily, in batches.
 
-The model receives the token ids of an example, padded on the left. Answers must not depend on the batch. Recurrent
-models do not all exclude padding from their state, so they only batch prompts of equal length.
+The model receives the token ids of an example, padded on the left. Answers must not depend on the
+batch. Recurrent models do not all exclude padding from their state, so they only batch prompts of
+equal length.
 """
 
 import sys
@@ -29,7 +31,8 @@ ONE_BY_ONE = 16384
 
 
 class Transformers(CheckpointEngine):
-    """A checkpoint in a folder or on the hub, loaded at the first answer; or `loaded`, a (model, tokenizer) pair."""
+    """A checkpoint in a folder or on the hub, loaded at the first answer; or `loaded`, a (model,
+    tokenizer) pair."""
 
     modifiers = ("hf_overrides", "attn_implementation", "quantization")
 
@@ -47,13 +50,20 @@ class Transformers(CheckpointEngine):
         if not self._loaded:
             return super().identity()
         dtype = str(self._network.dtype).removeprefix("torch.")
-        fingerprints = {"loaded": loaded_fingerprint(self._network), "weights": loaded_digests(self._network)}
+        fingerprints = {
+            "loaded": loaded_fingerprint(self._network),
+            "weights": loaded_digests(self._network),
+        }
         return {"engine": "transformers", **fingerprints, "dtype": dtype}
 
     def environment(self) -> JSON:
         """The device and its name, and the path as given."""
         device = self.device()
-        return {"gpu": gpu_name(device.replace("spread", "cuda")), "device": device, "path": self.spec.get("path")}
+        return {
+            "gpu": gpu_name(device.replace("spread", "cuda")),
+            "device": device,
+            "path": self.spec.get("path"),
+        }
 
     def answer(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Answer]]:
         """Reads up to `READ_AHEAD` examples ahead and batches those of similar length; greedy."""
@@ -71,10 +81,11 @@ class Transformers(CheckpointEngine):
             self._network = None
             free_memory()
 
-    # --- loading ------------------------------------------------------------------------------------------------------
+    # --- loading ----------------------------------------------------------------------------------
 
     def _write_files(self, network: Any, tokenizer: Any) -> Checkpoint:
-        """The small files of a loaded pair in a temporary folder, which is deleted with this object."""
+        """The small files of a loaded pair in a temporary folder, which is deleted with this
+        object."""
         self._folder = TemporaryDirectory(prefix="rulerkit-loaded-")
         folder = Path(self._folder.name)
         tokenizer.save_pretrained(folder)
@@ -95,7 +106,10 @@ class Transformers(CheckpointEngine):
             return device
         number = int(device.partition(":")[2] or 0)
         if number >= num_gpus:
-            raise UserError(f"model {self.name}: device {device}: this machine has {num_gpus} GPUs; use cpu or auto")
+            raise UserError(
+                f"model {self.name}: device {device}: this machine has {num_gpus} GPUs; use cpu or "
+                "auto"
+            )
         return "spread" if device == "spread" else f"cuda:{number}"
 
     def _load(self) -> Any:
@@ -105,12 +119,14 @@ class Transformers(CheckpointEngine):
                 network, report = self._from_pretrained(self.device())
             if missing := sorted(report["missing_keys"]):
                 raise UserError(
-                    f"model {self.name}: {self.spec['path']} lacks {len(missing)} weights of the model, such as {missing[0]}"
+                    f"model {self.name}: {self.spec['path']} lacks {len(missing)} weights of the "
+                    f"model, such as {missing[0]}"
                 )
             self._network = network
         if "prefill_chunk_size" in self.spec and _is_recurrent(self._network):
             raise UserError(
-                f"model {self.name}: with prefill_chunk_size, recurrent models ({self._network.config.model_type}) may "
+                f"model {self.name}: with prefill_chunk_size, recurrent models "
+                f"({self._network.config.model_type}) may "
                 "answer differently in transformers: leave it out"
             )
         return self._network
@@ -118,14 +134,18 @@ class Transformers(CheckpointEngine):
     def _refuse_modifiers(self, target: str) -> None:
         for key in self.modifiers:
             if key in self.spec:
-                raise UserError(f"model {self.name}: {key} does not apply to {target}: leave it out")
+                raise UserError(
+                    f"model {self.name}: {key} does not apply to {target}: leave it out"
+                )
 
     def _from_pretrained(self, device: str) -> Any:
         """The network and transformers' report of weights that are missing from the files."""
         options: JSON = {"dtype": self.dtype(), "output_loading_info": True}
         if device != "cpu":
             options["device_map"] = "auto" if device == "spread" else device
-        options |= {key: self.spec[key] for key in ("max_memory", "attn_implementation") if key in self.spec}
+        options |= {
+            key: self.spec[key] for key in ("max_memory", "attn_implementation") if key in self.spec
+        }
         if quantization := self.spec.get("quantization"):
             if quantization == "bitsandbytes":
                 quantization = {"load_in_4bit": True}
@@ -145,17 +165,19 @@ class Transformers(CheckpointEngine):
             options["config"] = type(config).from_dict(self.config)
         return _transformers().AutoModelForCausalLM.from_pretrained(path, **source, **options)
 
-    # --- batches ------------------------------------------------------------------------------------------------------
+    # --- batches ----------------------------------------------------------------------------------
 
     def _batch_size(self, network: Any, longest: Example) -> int:
-        """The spec's, else 1 for long examples and 8 for others; at most what fitted after memory ran out."""
+        """The spec's, else 1 for long examples and 8 for others; at most what fitted after memory
+        ran out."""
         if network.config.model_type == "rwkv":
             return 1  # transformers' RWKV-4 mixes the rows of a batch
         size: int = self.spec.get("batch_size", 1 if longest.length >= ONE_BY_ONE else BATCH_SIZE)
         return min(size, self._most_per_batch)
 
     def _batches(self, network: Any, window: list[Example]) -> Iterator[list[Example]]:
-        """The examples, longest first, in batches; a batch of a recurrent model has prompts of one length."""
+        """The examples, longest first, in batches; a batch of a recurrent model has prompts of one
+        length."""
         queue, recurrent = sorted(window, key=lambda e: -e.num_tokens), _is_recurrent(network)
         while queue:
             longest = queue[0]
@@ -165,7 +187,7 @@ class Transformers(CheckpointEngine):
             yield batch
             queue = queue[len(batch) :]
 
-    # --- answering ----------------------------------------------------------------------------------------------------
+    # --- answering --------------------------------------------------------------------------------
 
     def _answer(self, network: Any, batch: list[Example]) -> list[Answer]:
         """The answers of a batch; when memory runs out, of its halves."""
@@ -173,14 +195,18 @@ class Transformers(CheckpointEngine):
             return self._generate(network, batch)
         except RuntimeError as error:
             # a CPU allocation fails with a plain RuntimeError
-            if not isinstance(error, torch_module().OutOfMemoryError) and "DefaultCPUAllocator" not in str(error):
+            if not isinstance(
+                error, torch_module().OutOfMemoryError
+            ) and "DefaultCPUAllocator" not in str(error):
                 raise
             failure = first_line(error)
         free_memory()  # outside the except clause, whose traceback holds the tensors
         if len(batch) == 1:
             raise UserError(
-                f"model {self.name}: out of memory at a single prompt of {batch[0].num_tokens} tokens on "
-                f"{network.device} ({failure}): set `prefill_chunk_size` (such as 2048), or use a larger GPU, several "
+                f"model {self.name}: out of memory at a single prompt of {batch[0].num_tokens} "
+                "tokens on "
+                f"{network.device} ({failure}): set `prefill_chunk_size` (such as 2048), or use a "
+                "larger GPU, several "
                 "(`device: spread`), a smaller `dtype` or a shorter length; answers so far stay"
             )
         self._most_per_batch = half = (len(batch) + 1) // 2
@@ -189,7 +215,9 @@ class Transformers(CheckpointEngine):
     def _generate(self, network: Any, batch: list[Example]) -> list[Answer]:
         torch = torch_module()
         pad = self.stop_ids[0] if self.stop_ids else 0
-        pad_sequence = partial(torch.nn.utils.rnn.pad_sequence, batch_first=True, padding_side="left")
+        pad_sequence = partial(
+            torch.nn.utils.rnn.pad_sequence, batch_first=True, padding_side="left"
+        )
         rows = [torch.from_numpy(example.ids).long() for example in batch]
         ids = pad_sequence(rows, padding_value=pad)
         mask = pad_sequence([torch.ones_like(row) for row in rows])
@@ -205,20 +233,27 @@ class Transformers(CheckpointEngine):
         )
         network.eval()
         try:
-            out = network.generate(input_ids=ids.to(network.device), attention_mask=mask.to(network.device))
+            out = network.generate(
+                input_ids=ids.to(network.device), attention_mask=mask.to(network.device)
+            )
         finally:
             network.generation_config = before
             network.train(training)
         new = out[:, width:].tolist()
-        return [self.read_ids(row[: self.most_tokens(example)]) for row, example in zip(new, batch, strict=True)]
+        return [
+            self.read_ids(row[: self.most_tokens(example)])
+            for row, example in zip(new, batch, strict=True)
+        ]
 
 
 def _is_recurrent(network: Any) -> bool:
-    """Whether a state, not only keys and values, carries the prompt; transformers does not mark all such models."""
+    """Whether a state, not only keys and values, carries the prompt; transformers does not mark all
+    such models."""
     layers = getattr(network.config.get_text_config(), "layer_types", None) or ()
     return getattr(network, "_is_stateful", False) or "linear_attention" in layers
 
 
 def _transformers() -> Any:
-    """The transformers library; imported by name because mypy would follow an import statement into it."""
+    """The transformers library; imported by name because mypy would follow an import statement into
+    it."""
     return import_module("transformers")

@@ -1,7 +1,9 @@
-"""What a study costs before it is run: tokens, FLOPs, key-value cache, how many requests fit, hours a cell.
+"""What a study costs before it is run: tokens, FLOPs, key-value cache, how many requests fit, hours
+a cell.
 
-The formulas are those of a roofline: prefill at a stated share of the card's peak, decoding at its memory's speed. Every
-assumption is printed under the table; `--calibrate` replaces the first by a measurement.
+The formulas are those of a roofline: prefill at a stated share of the card's peak, decoding at its
+memory's speed. Every assumption is printed under the table; `--calibrate` replaces the first by a
+measurement.
 """
 
 from collections.abc import Mapping
@@ -30,7 +32,8 @@ _TIMED = 4  # examples of a calibration, after one to warm up
 
 
 class Card(NamedTuple):
-    """A GPU: memory in GiB as drivers report it, dense 16-bit peak in TFLOP/s, memory bandwidth in TB/s."""
+    """A GPU: memory in GiB as drivers report it, dense 16-bit peak in TFLOP/s, memory bandwidth in
+    TB/s."""
 
     name: str
     memory: float
@@ -83,16 +86,24 @@ class Plan:
     @property
     def hours(self) -> float:
         """Of all lengths that can be run."""
-        return sum(line.hours * self.num_tasks for line in self.lines if line.hours is not None and not line.why_not)
+        return sum(
+            line.hours * self.num_tasks
+            for line in self.lines
+            if line.hours is not None and not line.why_not
+        )
 
     def text(self) -> str:
         """The table, and the assumptions under it."""
         head = ("length", "tokens", "PFLOP", "KV GiB", "fit", "h/cell", "h/length")
         rows = [[Field(text) for text in _cells(line, self.num_tasks)] for line in self.lines]
-        notes = [f"  {length_name(line.length)}: {line.why_not}" for line in self.lines if line.why_not]
+        notes = [
+            f"  {length_name(line.length)}: {line.why_not}" for line in self.lines if line.why_not
+        ]
         run = [line for line in self.lines if not line.why_not]
         total = f"together: {sum(line.tokens for line in run):,} tokens"
-        total += f", {_hours(self.hours)} hours" if all(line.hours is not None for line in run) else ""
+        total += (
+            f", {_hours(self.hours)} hours" if all(line.hours is not None for line in run) else ""
+        )
         title = f"{self.model}: {self.num_tasks} tasks x {self.num_examples} examples"
         below = [total, *notes, "assumed:", *(f"  {text}" for text in self.assumptions)]
         return f"{title}\n{render(head, rows, notes=below)}".rstrip()
@@ -125,15 +136,19 @@ def plan_study(
     gpus_per_node: int = GPUS_PER_NODE,
     replicas: int | None = None,
 ) -> list[Plan]:
-    """The cost of a study for each of its models; `parameters` (8B) and `replicas` overrule spec and configuration.
+    """The cost of a study for each of its models; `parameters` (8B) and `replicas` overrule spec
+    and configuration.
 
-    Raises UserError where neither configuration nor parameters are known and nothing is to be measured.
+    Raises UserError where neither configuration nor parameters are known and nothing is to be
+    measured.
     """
     plans = []
     for spec in study.models:
         model = load_model(spec)
         try:
-            plans.append(_plan(study, model, gpu, parameters, mfu, calibrate, gpus_per_node, replicas))
+            plans.append(
+                _plan(study, model, gpu, parameters, mfu, calibrate, gpus_per_node, replicas)
+            )
         finally:
             model.close()
     return plans
@@ -155,7 +170,9 @@ def _plan(
     cards = tensor * spec.get("pipeline_parallel_size", 1)
     nodes = spec.get("nodes", 1)
     known = spec.get("replicas", "auto")
-    count = replicas or (1 if calibrate or known == "auto" else known)  # a calibration asks all that there are
+    count = replicas or (
+        1 if calibrate or known == "auto" else known
+    )  # a calibration asks all that there are
     too_many = gpus_beyond_node(spec, nodes, gpus_per_node)
     answers = [task.answer_tokens + spec.get("thinking_tokens", 0) for task in study.tasks]
     answer = sum(answers) / len(answers)
@@ -174,37 +191,56 @@ def _plan(
             Line(
                 length,
                 tokens=study.num_examples * len(study.tasks) * length,
-                flops=study.num_examples * len(study.tasks) * shape.prefill_flops(length) if shape else None,
-                kv_bytes=shape.kv_bytes(length, tensor) * tensor / cards if shape and shape.layers else None,
+                flops=study.num_examples * len(study.tasks) * shape.prefill_flops(length)
+                if shape
+                else None,
+                kv_bytes=shape.kv_bytes(length, tensor) * tensor / cards
+                if shape and shape.layers
+                else None,
                 fits=fits,
                 hours=study.num_examples * seconds / 3600 / count,
-                why_not=(found and model.too_long(length)) or too_many or _does_not_fit(fits, gpu, cards),
+                why_not=(found and model.too_long(length))
+                or too_many
+                or _does_not_fit(fits, gpu, cards),
             )
         )
     several = [f"{count} replicas, {count * cards} cards in all"] if count > 1 else []
     if count == 1 and takes_more_gpus(spec):
         several = [
-            f"one replica; more GPUs are used too, {cards} for each further one (--replicas N divides the hours)"
+            f"one replica; more GPUs are used too, {cards} for each further one (--replicas N "
+            "divides the hours)"
         ]
     assumed = (told, said, *_notes(shape, gpu, cards, nodes, answer, calibrate), *several)
     return Plan(model.name, len(study.tasks), study.num_examples, tuple(lines), assumed)
 
 
-def _notes(shape: Shape | None, gpu: Card, cards: int, nodes: int, answer: float, calibrate: bool) -> list[str]:
+def _notes(
+    shape: Shape | None, gpu: Card, cards: int, nodes: int, answer: float, calibrate: bool
+) -> list[str]:
     place = f", {nodes} nodes of {cards // nodes}" if nodes > 1 else ""
-    notes = [f"{cards} x {gpu.name}{place}" if cards > 1 else gpu.name] if not calibrate or shape else []
+    notes = (
+        [f"{cards} x {gpu.name}{place}" if cards > 1 else gpu.name]
+        if not calibrate or shape
+        else []
+    )
     if shape and not calibrate:
-        notes.append(f"{answer:.0f} answer tokens a prompt, read from {gpu.bandwidth:g} TB/s; no prefix cached")
+        notes.append(
+            f"{answer:.0f} answer tokens a prompt, read from {gpu.bandwidth:g} TB/s; no prefix "
+            "cached"
+        )
     if shape and shape.layers:
         kept = f"{100 * USABLE:.0f} % of memory, {RESERVED / GIB:.0f} GiB a card set aside"
         notes.append(f"KV GiB is of one request on one card; fit: requests at once in {kept}")
     if shape and not shape.layers:
-        notes.append("no configuration, or no layer that attends: attention and KV cache are not counted")
+        notes.append(
+            "no configuration, or no layer that attends: attention and KV cache are not counted"
+        )
     return notes
 
 
 def _fits(shape: Shape, gpu: Card, length: int, tensor: int, cards: int) -> float:
-    """Requests of a length that one replica of `cards` cards holds at once; below 0 where the weights alone do not fit."""
+    """Requests of a length that one replica of `cards` cards holds at once; below 0 where the
+    weights alone do not fit."""
     left = USABLE * gpu.memory * GIB - RESERVED - shape.weight_bytes / cards
     return left / (shape.kv_bytes(length, tensor) * tensor / cards)
 
@@ -217,12 +253,14 @@ def _does_not_fit(fits: float | None, gpu: Card, cards: int) -> str:
 
 
 def _at_once(fits: float | None) -> float:
-    """How many requests decode together: what fits, within reason; a guess where the cache is not known."""
+    """How many requests decode together: what fits, within reason; a guess where the cache is not
+    known."""
     return _GUESSED if fits is None else min(max(1.0, fits), _MOST_AT_ONCE)
 
 
 def _decode_seconds(shape: Shape, gpu: Card, length: int, cards: int, at_once: float) -> float:
-    """Seconds of one request for one token: weights are read once for all requests, the cache of each for itself."""
+    """Seconds of one request for one token: weights are read once for all requests, the cache of
+    each for itself."""
     read = shape.active * shape.bytes_per_parameter / at_once + shape.kv_bytes(length)
     return read / (gpu.bandwidth * 1e12 * cards)
 
@@ -230,8 +268,8 @@ def _decode_seconds(shape: Shape, gpu: Card, length: int, cards: int, at_once: f
 def find_shape(
     name: str, spec: Mapping[str, Any], parameters: str | None = None, needed: bool = True
 ) -> tuple[Shape | None, str, bool]:
-    """The shape of a model, where it is from, and whether its checkpoint was found; no shape where nothing is known and
-    nothing is needed."""
+    """The shape of a model, where it is from, and whether its checkpoint was found; no shape where
+    nothing is known and nothing is needed."""
     counted, reason = parameters or spec.get("parameters"), "it has no path to a checkpoint"
     found = "path" not in spec  # a model that is no checkpoint can be asked what it takes
     if "path" in spec and spec.get("engine") != "openai":
@@ -239,23 +277,39 @@ def find_shape(
             config = Checkpoint(name, spec["path"], spec.get("revision")).config
             found = True
             shape = shape_of(config, spec, parameters)
-            kind = f", {shape.active / 1e9:.2f} B active" if shape.active < 0.9 * shape.parameters else ""
-            return shape, f"{shape.parameters / 1e9:.2f} B parameters{kind}; layers and heads of config.json", found
+            kind = (
+                f", {shape.active / 1e9:.2f} B active"
+                if shape.active < 0.9 * shape.parameters
+                else ""
+            )
+            return (
+                shape,
+                f"{shape.parameters / 1e9:.2f} B parameters{kind}; layers and heads of config.json",
+                found,
+            )
         except UserError as error:
             reason = str(error)
     if counted:
         total, active = read_parameters(str(counted))
-        return with_types(Shape(total, active), spec, {}), f"{counted} parameters as given; no config.json", found
+        return (
+            with_types(Shape(total, active), spec, {}),
+            f"{counted} parameters as given; no config.json",
+            found,
+        )
     if not needed:
         return None, "time grows with the tokens, as measured at the shortest length", found
     raise UserError(
-        f"model {name}: nothing tells its size ({reason}); give --params 8B (or `parameters: 8B` in its file), a path "
+        f"model {name}: nothing tells its size ({reason}); give --params 8B (or `parameters: 8B` "
+        "in its file), a path "
         "with a config.json, or --calibrate"
     )
 
 
-def calibrated(model: Model, task: Task, length: int, seed: int, shape: Shape | None) -> tuple[float, str]:
-    """FLOPs (or tokens, without a shape) a second over a few short examples, after one to warm up; and in words."""
+def calibrated(
+    model: Model, task: Task, length: int, seed: int, shape: Shape | None
+) -> tuple[float, str]:
+    """FLOPs (or tokens, without a shape) a second over a few short examples, after one to warm up;
+    and in words."""
     if reason := model.too_long(length):
         raise UserError(f"model {model.name}: --calibrate needs a length that it can run: {reason}")
     examples = generate(task, length, _TIMED + 1, seed, model.prompt_format)
@@ -265,5 +319,10 @@ def calibrated(model: Model, task: Task, length: int, seed: int, shape: Shape | 
     list(model.answer(asked[1:]))
     seconds = max(1e-6, (perf_counter() - start) / _TIMED)
     work = shape.prefill_flops(length) if shape else length
-    rate = f"{length / seconds:,.0f} tokens/s" + (f", {work / seconds / 1e12:.2f} TFLOP/s" if shape else "")
-    return work / seconds, f"{_TIMED} examples of {task.name} at {length} tokens took {seconds:.3f} s each: {rate}"
+    rate = f"{length / seconds:,.0f} tokens/s" + (
+        f", {work / seconds / 1e12:.2f} TFLOP/s" if shape else ""
+    )
+    return (
+        work / seconds,
+        f"{_TIMED} examples of {task.name} at {length} tokens took {seconds:.3f} s each: {rate}",
+    )

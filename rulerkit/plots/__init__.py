@@ -1,4 +1,5 @@
-"""The figures: one function each, from a DataFrame to matplotlib Axes, fit for a page in print. Scores are percent."""
+"""The figures: one function each, from a DataFrame to matplotlib Axes, fit for a page in print.
+Scores are percent."""
 
 import re
 from collections import Counter
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 _READER = "reader"
 
 
-# --- scores -----------------------------------------------------------------------------------------------------------
+# --- scores ---------------------------------------------------------------------------------------
 
 
 def score_by_length(
@@ -44,21 +45,27 @@ def score_by_length(
 ) -> "Axes":
     """Score over length, a line per model with its interval as a band.
 
-    `lengths` is `Summary.lengths`, of which the rows of `category` are drawn; a length without a complete score is a
-    gap. `threshold` is drawn dashed: one number, or several with their names (see `thresholds`). `note` stands small
-    on the figure's face (see `remarks`).
+    `lengths` is `Summary.lengths`, of which the rows of `category` are drawn; a length without a
+    complete score is a gap. `threshold` is drawn dashed: one number, or several with their names
+    (see `thresholds`). `note` stands small on the figure's face (see `remarks`).
     """
     rows = lengths[lengths["category"] == category]
     models = list(rows.groupby(["run", "model"], sort=False))
     if not models:
-        raise UserError(f"no scores of category {category!r} to draw; summarize a run that has some")
+        raise UserError(
+            f"no scores of category {category!r} to draw; summarize a run that has some"
+        )
     with style():
-        figure, (axes,) = subplots(1, 1, SINGLE if len(models) <= 8 else DOUBLE, max(2.3, 0.5 + 0.15 * len(models)))
+        figure, (axes,) = subplots(
+            1, 1, SINGLE if len(models) <= 8 else DOUBLE, max(2.3, 0.5 + 0.15 * len(models))
+        )
         ends = []
         for i, (_, own) in enumerate(models):
             own = own.sort_values("length")
             x, y = own["length"].to_numpy(), own["score"].to_numpy(dtype=float)
-            axes.fill_between(x, own["low"], own["high"], color=COLORS[i % 8], alpha=0.16, linewidth=0)
+            axes.fill_between(
+                x, own["low"], own["high"], color=COLORS[i % 8], alpha=0.16, linewidth=0
+            )
             axes.plot(x, y, clip_on=False, zorder=3, **look(i))
             known = own.dropna(subset=["score"])
             if len(known):
@@ -76,17 +83,22 @@ def score_by_length(
     return axes
 
 
-def tasks_by_length(cells: "pd.DataFrame", model: str | None = None, note: str = "") -> "list[Axes]":
-    """Tasks against lengths as a table in colour, the score printed in each field; a panel per model.
+def tasks_by_length(
+    cells: "pd.DataFrame", model: str | None = None, note: str = ""
+) -> "list[Axes]":
+    """Tasks against lengths as a table in colour, the score printed in each field; a panel per
+    model.
 
-    `cells` is `Summary.cells`; `model` picks one model by name or label. A field whose cell is incomplete shows what it
-    has (`300/500`).
+    `cells` is `Summary.cells`; `model` picks one model by name or label. A field whose cell is
+    incomplete shows what it has (`300/500`).
     """
     if model is not None:
         cells = cells[(cells["model"] == model) | (cells["label"] == model)]
     models = [own for _, own in cells.groupby(["run", "model"], sort=False)]
     if not models:
-        raise UserError(f"no cells of {model or 'any model'!r} to draw; name one of the summary's models")
+        raise UserError(
+            f"no cells of {model or 'any model'!r} to draw; name one of the summary's models"
+        )
     columns = 1 if len(models) == 1 else 2
     rows = -(-len(models) // columns)
     height = 0.45 + 0.175 * cells["task"].nunique()
@@ -103,23 +115,30 @@ def tasks_by_length(cells: "pd.DataFrame", model: str | None = None, note: str =
 
 
 def remarks(cells: "pd.DataFrame") -> str:
-    """What a figure of these cells must say on its face: reference readers, stand-in corpora, incomplete cells."""
+    """What a figure of these cells must say on its face: reference readers, stand-in corpora,
+    incomplete cells."""
     readers = cells["engine"] == _READER
     found = {
         "reference readers": readers.any(),
         "stand-in corpora": cells["stand_in"].any(),
         "incomplete": not cells["complete"].all(),
-        "in brackets: not above the floor, what answers without reading score": not_above(cells).any(),
+        "in brackets: not above the floor, what answers without reading score": not_above(
+            cells
+        ).any(),
     }
     return "; ".join(text for text, true in found.items() if true)
 
 
 def thresholds(models: "pd.DataFrame", category: str = "all") -> dict[str, float]:
-    """The thresholds that `Summary.models` was judged by, with their names; none where the tasks are not the thirteen."""
+    """The thresholds that `Summary.models` was judged by, with their names; none where the tasks
+    are not the thirteen."""
     judged = models[(models["category"] == category) & (models["effective_length"] != "")]
     pairs = judged[["aligned", "threshold"]].drop_duplicates()
     kinds = [f" ({kind})" if len(pairs) > 1 else "" for kind in pairs["aligned"]]
-    return {f"Llama2-7B{kind} at 4K": float(value) for kind, value in zip(kinds, pairs["threshold"], strict=True)}
+    return {
+        f"Llama2-7B{kind} at 4K": float(value)
+        for kind, value in zip(kinds, pairs["threshold"], strict=True)
+    }
 
 
 def _names(rows: "pd.DataFrame") -> list[str]:
@@ -134,8 +153,14 @@ def _heatmap(axes: "Axes", own: "pd.DataFrame") -> None:
 
     tasks = list(dict.fromkeys(own["task"]))
     lengths = sorted(int(n) for n in own["length"].unique())
-    scores = own.pivot(index="task", columns="length", values="score").loc[tasks, lengths].to_numpy(dtype=float)
-    marks = own.assign(useless=not_above(own)).pivot(index="task", columns="length", values="useless")
+    scores = (
+        own.pivot(index="task", columns="length", values="score")
+        .loc[tasks, lengths]
+        .to_numpy(dtype=float)
+    )
+    marks = own.assign(useless=not_above(own)).pivot(
+        index="task", columns="length", values="useless"
+    )
     useless = marks.loc[tasks, lengths].to_numpy(dtype=bool)
     have = own.pivot(index="task", columns="length", values="have").loc[tasks, lengths].to_numpy()
     paint = LinearSegmentedColormap.from_list("scores", ["#EDF3F8", COLORS[0]])
@@ -149,7 +174,15 @@ def _heatmap(axes: "Axes", own: "pd.DataFrame") -> None:
         value = scores[row, column]
         text = f"{value:.1f}" if value == value else str(have[row, column])
         text = f"({text})" if useless[row, column] else text
-        axes.text(column, row, text, ha="center", va="center", fontsize=SMALL, color="white" if value > 60 else "black")
+        axes.text(
+            column,
+            row,
+            text,
+            ha="center",
+            va="center",
+            fontsize=SMALL,
+            color="white" if value > 60 else "black",
+        )
     _separate(axes, own.drop_duplicates("task")["category"], len(lengths))
 
 
@@ -162,13 +195,15 @@ def _separate(axes: "Axes", categories: Iterable[str], num_columns: int) -> None
         axes.axvline(i - 0.5, color="white", linewidth=0.6)
 
 
-# --- Figure 1 ---------------------------------------------------------------------------------------------------------
+# --- Figure 1 -------------------------------------------------------------------------------------
 
 
 def word_counts(example: Example) -> "pd.DataFrame":
-    """How often each word stands in an example's list or coded text: columns word, role, count, rank (from 1).
+    """How often each word stands in an example's list or coded text: columns word, role, count,
+    rank (from 1).
 
-    Words are the pieces of the context, without the number of a numbered list; the most frequent come first.
+    Words are the pieces of the context, without the number of a numbered list; the most frequent
+    come first.
     """
     import pandas as pd
 
@@ -182,11 +217,14 @@ def word_counts(example: Example) -> "pd.DataFrame":
     return frame.assign(rank=range(1, len(frame) + 1))
 
 
-def word_frequencies(cwe: "pd.DataFrame", fwe: Mapping[float, "pd.DataFrame"], num_types: int = 40) -> "list[Axes]":
+def word_frequencies(
+    cwe: "pd.DataFrame", fwe: Mapping[float, "pd.DataFrame"], num_types: int = 40
+) -> "list[Axes]":
     """Figure 1 of the paper: how often the words of the aggregation tasks stand in their contexts.
 
-    Left: the first `num_types` words of a common words list (`word_counts` of an example). Right: coded texts by alpha,
-    natural logarithms of rank and frequency, with the law they follow, rank to the power of -alpha, as a thin line.
+    Left: the first `num_types` words of a common words list (`word_counts` of an example). Right:
+    coded texts by alpha, natural logarithms of rank and frequency, with the law they follow, rank
+    to the power of -alpha, as a thin line.
     """
     with style():
         _, panels = subplots(1, 2, DOUBLE, 2.3)
@@ -226,15 +264,27 @@ def _frequent_words(axes: "Axes", texts: Mapping[float, "pd.DataFrame"]) -> None
     import numpy as np
 
     for i, (alpha, counts) in enumerate(sorted(texts.items())):
-        x, y = np.log(counts["rank"].to_numpy(dtype=float)), np.log(counts["count"].to_numpy(dtype=float))
+        x, y = (
+            np.log(counts["rank"].to_numpy(dtype=float)),
+            np.log(counts["count"].to_numpy(dtype=float)),
+        )
         axes.plot(x, y[0] - alpha * x, color=COLORS[i % 8], linewidth=0.5, alpha=0.7)
         points = {**look(i), "linestyle": "", "markersize": 2.4}
         axes.plot(x, y, label=f"α = {float(alpha)}", clip_on=False, **points)
     answers = next(iter(texts.values())).query("role == 'needle'")["rank"]
     if len(answers):
-        axes.axvspan(np.log(answers.min()) - 0.12, np.log(answers.max()) + 0.12, color="0.93", linewidth=0)
+        axes.axvspan(
+            np.log(answers.min()) - 0.12, np.log(answers.max()) + 0.12, color="0.93", linewidth=0
+        )
         middle = (np.log(answers.min()) + np.log(answers.max())) / 2
-        axes.annotate("answers", (middle, 0), xytext=(0, 3), textcoords="offset points", ha="center", color="0.35")
+        axes.annotate(
+            "answers",
+            (middle, 0),
+            xytext=(0, 3),
+            textcoords="offset points",
+            ha="center",
+            color="0.35",
+        )
     axes.set_title("Frequent words extraction", loc="left")
     axes.set_xlabel("ln (word rank)")
     axes.set_ylabel("ln (frequency)")

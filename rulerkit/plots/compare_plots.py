@@ -1,4 +1,5 @@
-"""The figure of a comparison: each task's paired difference with its interval, the mean below them."""
+"""The figure of a comparison: each task's paired difference with its interval, the mean below
+them."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,17 @@ if TYPE_CHECKING:
 
 
 def differences_by_task(
-    rows: "pd.DataFrame", margin: float | None = None, names: tuple[str, str] = ("A", "B"), note: str = ""
+    rows: "pd.DataFrame",
+    margin: float | None = None,
+    names: tuple[str, str] = ("A", "B"),
+    note: str = "",
 ) -> "Axes":
-    """Forest plot of B - A in points: a task a line, over all lengths, and their mean as a diamond below.
+    """Forest plot of B - A in points: a task a line, over all lengths, and their mean as a diamond
+    below.
 
-    `rows` is `Comparison.rows`; its levels 'task' and 'all' are drawn. The dashed line is the margin. Differences
-    whose interval leaves out 0 are filled, in the colour of their side. `note` stands small on the figure's face.
+    `rows` is `Comparison.rows`; its levels 'task' and 'all' are drawn. The dashed line is the
+    margin. Differences whose interval leaves out 0 are filled, in the colour of their side. `note`
+    stands small on the figure's face.
     """
     tasks, whole = rows[rows["level"] == "task"], rows[rows["level"] == "all"]
     if tasks.empty or whole.empty:
@@ -57,6 +63,21 @@ def _line(axes: "Axes", place: float, row: Any) -> None:
         "marker": "D" if row.level == "all" else "o",
         "markersize": 4.2 if row.level == "all" else 3.4,
     }
-    axes.plot([row.low, row.high], [place, place], color=color, linewidth=1.0, solid_capstyle="butt", zorder=2)
+    axes.plot(
+        [row.low, row.high],
+        [place, place],
+        color=color,
+        linewidth=1.0,
+        solid_capstyle="butt",
+        zorder=2,
+    )
     face = color if certain else "white"
-    axes.plot([row.difference], [place], color=color, markerfacecolor=face, markeredgewidth=0.8, zorder=3, **marker)
+    axes.plot(
+        [row.difference],
+        [place],
+        color=color,
+        markerfacecolor=face,
+        markeredgewidth=0.8,
+        zorder=3,
+        **marker,
+    )

@@ -1,4 +1,5 @@
-"""The figure of what went wrong: shares of labels over length, stacked, a panel per model and task."""
+"""The figure of what went wrong: shares of labels over length, stacked, a panel per model and
+task."""
 
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,8 @@ _OTHER_LOOK = (_SKY, _LINES)
 
 
 def failures_by_length(shares: "pd.DataFrame", note: str = "") -> "list[Axes]":
-    """What became of the answers at each length, in percent, complete ones below; a panel per model and task.
+    """What became of the answers at each length, in percent, complete ones below; a panel per model
+    and task.
 
     `shares` is `failures.shares`. A label looks the same in every figure.
     """
@@ -57,7 +59,9 @@ def failures_by_length(shares: "pd.DataFrame", note: str = "") -> "list[Axes]":
     drawn = []
     with style():
         height = 0.45 + (1.35 if len(models) == 1 else 1.5) * rows
-        figure, grid = subplots(rows, columns, SINGLE if columns == 1 else DOUBLE, max(1.9, height), sharey=True)
+        figure, grid = subplots(
+            rows, columns, SINGLE if columns == 1 else DOUBLE, max(1.9, height), sharey=True
+        )
         for number, model in enumerate(models):
             places = grid[number * deep * columns : (number + 1) * deep * columns]
             tasks = list(dict.fromkeys(model["task"]))
@@ -72,7 +76,9 @@ def failures_by_length(shares: "pd.DataFrame", note: str = "") -> "list[Axes]":
                 panel.remove()
             drawn += places[: len(tasks)]
         handles = [_patch(kind) for kind in reversed(kinds)]
-        figure.legend(handles=handles, loc="outside right upper", handlelength=1.2, handleheight=1.0)
+        figure.legend(
+            handles=handles, loc="outside right upper", handlelength=1.2, handleheight=1.0
+        )
         if len(models) == 1:
             figure.suptitle(str(shares.iloc[0]["name"]), fontsize=7)
         note_below(figure, note)
@@ -86,7 +92,11 @@ def remarks(labels: "pd.DataFrame") -> str:
 
 def _stack(panel: "Axes", own: "pd.DataFrame", kinds: list[str]) -> None:
     lengths = sorted(int(n) for n in own["length"].unique())
-    table = own.pivot(index="length", columns="label", values="share").reindex(index=lengths, columns=kinds).fillna(0)
+    table = (
+        own.pivot(index="length", columns="label", values="share")
+        .reindex(index=lengths, columns=kinds)
+        .fillna(0)
+    )
     bottom = [0.0] * len(lengths)
     for kind in kinds:
         heights = [100 * float(value) for value in table[kind]]

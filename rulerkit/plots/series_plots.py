@@ -1,4 +1,5 @@
-"""The figures of the further experiments (Figures 2 to 5): series over the length in panels, and correlations in colour."""
+"""The figures of the further experiments (Figures 2 to 5): series over the length in panels, and
+correlations in colour."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -37,14 +38,18 @@ def series_by_length(
     threshold: float | Mapping[str, float] | None = None,
     note: str = "",
 ) -> "list[Axes]":
-    """Score over length, a line per series with its intervals as bars, a panel per value of `panel`.
+    """Score over length, a line per series with its intervals as bars, a panel per value of
+    `panel`.
 
-    `frame` holds percents: columns length, score, low, high, and those that name series and panel; without the panel's
-    column all lines share one. Several models (column `label`) have a row of panels each. `dashed_beyond` gives by
-    series the length past which its line is dashed; `flat` names series that are one level at all lengths.
+    `frame` holds percents: columns length, score, low, high, and those that name series and panel;
+    without the panel's column all lines share one. Several models (column `label`) have a row of
+    panels each. `dashed_beyond` gives by series the length past which its line is dashed; `flat`
+    names series that are one level at all lengths.
     """
     if frame.empty or frame["score"].isna().all():
-        raise UserError("no complete scores to draw: run the evaluation again to complete its cells")
+        raise UserError(
+            "no complete scores to draw: run the evaluation again to complete its cells"
+        )
     panels = list(dict.fromkeys(frame[panel])) if panel in frame else [""]
     models = list(dict.fromkeys(frame["label"])) if series != "label" and "label" in frame else [""]
     grid = [(model, name) for model in models for name in panels]
@@ -66,19 +71,28 @@ def series_by_length(
             axes.remove()
         drawn = set(frame.dropna(subset=["score"])[series])
         past = any(
-            drawn & {n} and (frame.loc[frame[series] == n, "length"] > beyond).any() for n, beyond in dashed.items()
+            drawn & {n} and (frame.loc[frame[series] == n, "length"] > beyond).any()
+            for n, beyond in dashed.items()
         )
         dotted = "floor" in frame and (frame["floor"] >= 1).any()
-        keys = ("dashed: beyond the training length" * past, "dotted: floor, no reading" * bool(dotted), note)
+        keys = (
+            "dashed: beyond the training length" * past,
+            "dotted: floor, no reading" * bool(dotted),
+            note,
+        )
         note_below(figure, "; ".join(text for text in keys if text))
     return axes_list[: len(grid)]
 
 
 def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
-    """The numbers of such a figure as text: a row per line, a column per length, `score [low, high]` or what is missing."""
-    names = [name for name in ("label", "panel", "series") if name in frame and frame[name].nunique() > 1] or ["label"]
+    """The numbers of such a figure as text: a row per line, a column per length, `score [low,
+    high]` or what is missing."""
+    names = [
+        name for name in ("label", "panel", "series") if name in frame and frame[name].nunique() > 1
+    ] or ["label"]
     percents = [
-        f"{score:.1f} [{low:.1f}, {high:.1f}]" for score, low, high in frame[["score", "low", "high"]].to_numpy()
+        f"{score:.1f} [{low:.1f}, {high:.1f}]"
+        for score, low, high in frame[["score", "low", "high"]].to_numpy()
     ]
     text = frame["have"].where(frame["score"].isna(), percents)
     line = frame[names].astype(str).agg(" · ".join, axis=1)
@@ -88,7 +102,13 @@ def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
     return wide.sort_index(axis="columns").fillna("").rename(columns=length_name).rename_axis(None)
 
 
-def _lines(axes: "Axes", own: "pd.DataFrame", series: str, dashed: Mapping[str, float], flat: Collection[str]) -> None:
+def _lines(
+    axes: "Axes",
+    own: "pd.DataFrame",
+    series: str,
+    dashed: Mapping[str, float],
+    flat: Collection[str],
+) -> None:
     lengths = sorted(int(n) for n in own["length"].unique())
     names = list(dict.fromkeys(own[series]))
     ends = []
@@ -99,13 +119,26 @@ def _lines(axes: "Axes", own: "pd.DataFrame", series: str, dashed: Mapping[str, 
             continue
         if name in flat:
             value, low, high = (float(known[column].iloc[0]) for column in ("score", "low", "high"))
-            axes.fill_between([lengths[0], lengths[-1]], low, high, color=COLORS[i % 8], alpha=0.10, linewidth=0)
-            axes.plot([lengths[0], lengths[-1]], [value] * 2, color=COLORS[i % 8], linestyle=(0, (1, 1)))
+            axes.fill_between(
+                [lengths[0], lengths[-1]], low, high, color=COLORS[i % 8], alpha=0.10, linewidth=0
+            )
+            axes.plot(
+                [lengths[0], lengths[-1]], [value] * 2, color=COLORS[i % 8], linestyle=(0, (1, 1))
+            )
         else:
-            aside = 2 ** ((i - (len(names) - 1) / 2) * min(0.05, 0.3 / len(names)))  # so that bars stand side by side
+            aside = 2 ** (
+                (i - (len(names) - 1) / 2) * min(0.05, 0.3 / len(names))
+            )  # so that bars stand side by side
             _line(axes, line, i, dashed.get(str(name), float("inf")), aside)
             if "floor" in line and (line["floor"] >= 1).any():
-                axes.plot(line["length"], line["floor"], color=COLORS[i % 8], linestyle=":", linewidth=0.7, zorder=1)
+                axes.plot(
+                    line["length"],
+                    line["floor"],
+                    color=COLORS[i % 8],
+                    linestyle=":",
+                    linewidth=0.7,
+                    zorder=1,
+                )
             value = float(known["score"].iloc[-1])
         last = lengths[-1] if name in flat else int(known["length"].iloc[-1])
         ends.append((float(last), value, i))
@@ -117,7 +150,9 @@ def _lines(axes: "Axes", own: "pd.DataFrame", series: str, dashed: Mapping[str, 
 
 def _line(axes: "Axes", line: "pd.DataFrame", i: int, beyond: float, aside: float) -> None:
     """Solid up to a length, dashed and hollow past it."""
-    length, y, low, high = (line[name].to_numpy(dtype=float) for name in ("length", "score", "low", "high"))
+    length, y, low, high = (
+        line[name].to_numpy(dtype=float) for name in ("length", "score", "low", "high")
+    )
     inside, x = int((length <= beyond).sum()), length * aside
     axes.vlines(x, low, high, color=COLORS[i % 8], linewidth=0.7, alpha=0.55, zorder=2)
     axes.plot(x[:inside], y[:inside], clip_on=False, zorder=3, **look(i))
@@ -129,9 +164,13 @@ def _line(axes: "Axes", line: "pd.DataFrame", i: int, beyond: float, aside: floa
 
 
 def correlation_heatmap(
-    correlations: "pd.DataFrame", marked: Collection[str] = (), groups: Sequence[str] = (), note: str = ""
+    correlations: "pd.DataFrame",
+    marked: Collection[str] = (),
+    groups: Sequence[str] = (),
+    note: str = "",
 ) -> "Axes":
-    """Figure 5: correlations of tasks in the order of the frame, its marked tasks in red, groups parted by lines.
+    """Figure 5: correlations of tasks in the order of the frame, its marked tasks in red, groups
+    parted by lines.
 
     `groups` names the cluster of each task, in the order of the frame.
     """
@@ -154,7 +193,9 @@ def correlation_heatmap(
             if value == value:
                 color = "white" if value > 0.65 else "black"
                 text = f"{value:z.2f}".replace("0.", ".").replace("1.00", "1")
-                axes.text(column, row, text, ha="center", va="center", fontsize=SMALL - 1.2, color=color)
+                axes.text(
+                    column, row, text, ha="center", va="center", fontsize=SMALL - 1.2, color=color
+                )
         for label in [*axes.get_xticklabels(), *axes.get_yticklabels()]:
             if label.get_text() in marked:
                 label.set_color("#C00000")

@@ -1,7 +1,7 @@
 """What all figures share: style, widths, colours, and the parts that several of them draw.
 
-Widths are those of a two-column paper: `SINGLE` and `DOUBLE` inches. Colours are Okabe and Ito's, which colour-blind
-readers can tell apart; markers and dashes say the same again.
+Widths are those of a two-column paper: `SINGLE` and `DOUBLE` inches. Colours are Okabe and Ito's,
+which colour-blind readers can tell apart; markers and dashes say the same again.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,10 +52,11 @@ _STYLE: dict[str, Any] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """The common style as a context: all figures here are drawn in it, and saved in it, whoever saves them.
+    """The common style as a context: all figures here are drawn in it, and saved in it, whoever
+    saves them.
 
-    Puts back what it set and no more, unlike matplotlib's `rc_context`: in a notebook the first figure also switches on
-    that figures are shown, and that must last.
+    Puts back what it set and no more, unlike matplotlib's `rc_context`: in a notebook the first
+    figure also switches on that figures are shown, and that must last.
     """
     import matplotlib
 
@@ -68,8 +69,11 @@ def style() -> Iterator[None]:
         current.update(before)
 
 
-def subplots(rows: int, columns: int, width: float, height: float, **kwargs: Any) -> "tuple[Figure, list[Axes]]":
-    """An empty figure, inches, and its panels row by row; how fonts are embedded is decided when a figure is saved."""
+def subplots(
+    rows: int, columns: int, width: float, height: float, **kwargs: Any
+) -> "tuple[Figure, list[Axes]]":
+    """An empty figure, inches, and its panels row by row; how fonts are embedded is decided when a
+    figure is saved."""
     import matplotlib.pyplot as plt
     from matplotlib.figure import Figure
 
@@ -79,13 +83,20 @@ def subplots(rows: int, columns: int, width: float, height: float, **kwargs: Any
                 super().savefig(*args, **kwargs)
 
     size = (width, height)
-    figure, grid = plt.subplots(rows, columns, figsize=size, squeeze=False, FigureClass=PrintFigure, **kwargs)
+    figure, grid = plt.subplots(
+        rows, columns, figsize=size, squeeze=False, FigureClass=PrintFigure, **kwargs
+    )
     return figure, list(grid.flat)
 
 
 def look(i: int) -> dict[str, Any]:
     """Colour, marker and dashes of series i: the colours recur after eight, with other dashes."""
-    return {"color": COLORS[i % 8], "marker": _MARKERS[i % 8], "linestyle": _DASHES[i // 8 % 3], "markeredgewidth": 0}
+    return {
+        "color": COLORS[i % 8],
+        "marker": _MARKERS[i % 8],
+        "linestyle": _DASHES[i // 8 % 3],
+        "markeredgewidth": 0,
+    }
 
 
 def length_axis(axes: "Axes", lengths: Sequence[int]) -> None:
@@ -121,8 +132,11 @@ def draw_thresholds(axes: "Axes", threshold: float | Mapping[str, float] | None)
         )
 
 
-def label_ends(axes: "Axes", ends: Sequence[tuple[float, float, int]], names: Sequence[str]) -> None:
-    """Each line's name at its right end, moved apart where they would overlap; a legend where they are too many."""
+def label_ends(
+    axes: "Axes", ends: Sequence[tuple[float, float, int]], names: Sequence[str]
+) -> None:
+    """Each line's name at its right end, moved apart where they would overlap; a legend where they
+    are too many."""
     if len(ends) > _MOST_LABELS:
         handles = axes.get_lines()[: len(names)]
         axes.legend(handles, names, loc="center left", bbox_to_anchor=(1.02, 0.5))
@@ -131,11 +145,15 @@ def label_ends(axes: "Axes", ends: Sequence[tuple[float, float, int]], names: Se
     figure: Any = axes.figure
     place: Any = axes.get_subplotspec()
     rows = place.get_gridspec().nrows if place else 1
-    points = 72 * 0.78 * figure.get_figheight() / rows  # the axes' height, before the layout is known
+    points = (
+        72 * 0.78 * figure.get_figheight() / rows
+    )  # the axes' height, before the layout is known
     gap = (top - bottom) * (SMALL * 1.35) / points
     order = sorted(ends, key=lambda end: (end[1], -end[2]))
     right = axes.get_xlim()[1]
-    for (x, y, i), height in zip(order, spread([y for _, y, _ in order], gap, bottom, top), strict=True):
+    for (x, y, i), height in zip(
+        order, spread([y for _, y, _ in order], gap, bottom, top), strict=True
+    ):
         axes.annotate(
             names[i],
             (x, y),
@@ -160,14 +178,18 @@ def label_ends(axes: "Axes", ends: Sequence[tuple[float, float, int]], names: Se
 def spread(values: Sequence[float], gap: float, bottom: float, top: float) -> list[float]:
     """Rising values moved as little as it takes to stand `gap` apart between `bottom` and `top`.
 
-    Values that collide form a group around their mean; where there is no room for all, the gap shrinks.
+    Values that collide form a group around their mean; where there is no room for all, the gap
+    shrinks.
     """
     if len(values) > 1:
         gap = min(gap, (top - bottom) / (len(values) - 1))
     groups: list[list[float]] = []
     for value in values:
         groups.append([value])
-        while len(groups) > 1 and _low(groups[-1], gap, bottom, top) < _high(groups[-2], gap, bottom, top) + gap:
+        while (
+            len(groups) > 1
+            and _low(groups[-1], gap, bottom, top) < _high(groups[-2], gap, bottom, top) + gap
+        ):
             groups[-2:] = [groups[-2] + groups[-1]]
     return [_low(group, gap, bottom, top) + gap * k for group in groups for k in range(len(group))]
 

@@ -1,7 +1,7 @@
 """What is asked: the thirteen tasks of RULER and the five that Figure 5 adds.
 
-A task is one line here that says how it differs from its family's default; a family is one file and one entry of
-FAMILIES.
+A task is one line here that says how it differs from its family's default; a family is one file and
+one entry of FAMILIES.
 """
 
 import re
@@ -17,7 +17,13 @@ from rulerkit.tasks.niah import Needles
 from rulerkit.tasks.question_answering import QuestionAnswering
 from rulerkit.tasks.variable_tracking import VariableTracking
 
-FAMILIES: tuple[type[Task], ...] = (Needles, VariableTracking, CommonWords, FrequentWords, QuestionAnswering)
+FAMILIES: tuple[type[Task], ...] = (
+    Needles,
+    VariableTracking,
+    CommonWords,
+    FrequentWords,
+    QuestionAnswering,
+)
 
 _ALL: tuple[Task, ...] = (
     Needles(name="niah_single_1", haystack="noise"),
@@ -44,12 +50,24 @@ TASKS: dict[str, Task] = {task.name: task for task in _ALL}
 THIRTEEN: tuple[str, ...] = tuple(TASKS)[:13]
 CATEGORIES: tuple[str, ...] = ("niah", "vt", "aggregation", "qa")
 
-__all__ = ["CATEGORIES", "FAMILIES", "TASKS", "THIRTEEN", "Task", "family_of", "read_answer", "read_prompt", "task"]
+__all__ = [
+    "CATEGORIES",
+    "FAMILIES",
+    "TASKS",
+    "THIRTEEN",
+    "Task",
+    "family_of",
+    "read_answer",
+    "read_prompt",
+    "task",
+]
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
-def task(spec: str | Mapping[str, Any] | Task, protocol: str = "clean", edition: str | None = None) -> Task:
+def task(
+    spec: str | Mapping[str, Any] | Task, protocol: str = "clean", edition: str | None = None
+) -> Task:
     """The task that a name, or a mapping with `base` and knobs, describes, under a protocol.
 
     A variant that is equal to a named task is that task. Any other is named after what it changes,
@@ -62,7 +80,9 @@ def task(spec: str | Mapping[str, Any] | Task, protocol: str = "clean", edition:
             raise unknown("task", spec, TASKS, "`rulerkit tasks` describes them")
         return TASKS[spec].with_protocol(protocol, edition)
     if not isinstance(spec, Mapping) or not isinstance(spec.get("base"), str):
-        raise UserError(f"a task is a name or a mapping with `base: NAME` and knobs; seen: {shortened(spec)}")
+        raise UserError(
+            f"a task is a name or a mapping with `base: NAME` and knobs; seen: {shortened(spec)}"
+        )
     base = task(spec["base"], protocol, edition)
     knobs = {name: value for name, value in spec.items() if name not in ("base", "name")}
     for knob in knobs:
@@ -73,30 +93,42 @@ def task(spec: str | Mapping[str, Any] | Task, protocol: str = "clean", edition:
         for named in (each.with_protocol(protocol, edition) for each in _ALL):
             if named == replace(variant, name=named.name):
                 return named
-    changes = [f"{knob}_{value}" for knob, value in sorted(vars(variant).items()) if value != getattr(base, knob)]
+    changes = [
+        f"{knob}_{value}"
+        for knob, value in sorted(vars(variant).items())
+        if value != getattr(base, knob)
+    ]
     name = str(spec.get("name") or "-".join([base.name, *changes]))
     if not _SAFE_NAME.fullmatch(name):
         raise UserError(
-            f"the task name {shortened(name)} cannot name a folder: give a `name` of at most 200 letters, digits, . _ and -"
+            f"the task name {shortened(name)} cannot name a folder: give a `name` of at most 200 "
+            "letters, digits, . _ and -"
         )
     return replace(variant, name=name)
 
 
 def family_of(name: str) -> type[Task]:
-    """The family of a task that a file of ours or of others names, by the first letters of the name."""
+    """The family of a task that a file of ours or of others names, by the first letters of the
+    name."""
     for family in FAMILIES:
         if re.match(rf"{family.short_name}(?![a-zA-Z])", name):
             return family
     names = ", ".join(family.short_name for family in FAMILIES)
-    raise unknown("task", name, THIRTEEN, f"Other names must begin with one of {names}; --task names it")
+    raise unknown(
+        "task", name, THIRTEEN, f"Other names must begin with one of {names}; --task names it"
+    )
 
 
 def read_prompt(text: str) -> Reading | None:
-    """What the text of a prompt asks and answers, by its family's rule; None if it is not a prompt of any family."""
-    return next((reading for family in FAMILIES if (reading := family.read(text)) is not None), None)
+    """What the text of a prompt asks and answers, by its family's rule; None if it is not a prompt
+    of any family."""
+    return next(
+        (reading for family in FAMILIES if (reading := family.read(text)) is not None), None
+    )
 
 
 def read_answer(text: str) -> str | None:
-    """The answer that the text of a prompt alone gives; None if it is not a prompt of any family."""
+    """The answer that the text of a prompt alone gives; None if it is not a prompt of any
+    family."""
     reading = read_prompt(text)
     return None if reading is None else reading.text

@@ -22,8 +22,8 @@ EDITIONS = ("2025", "2024")
 PROTOCOLS = {"clean": "2025", "paper": "2024"}
 """Protocol -> the edition of upstream's prompts that belongs to it.
 
-`clean` draws everything freely for each example. `paper` has the layouts of upstream at the time of the paper, where
-shuffles begin with the same seed in every example.
+`clean` draws everything freely for each example. `paper` has the layouts of upstream at the time of
+the paper, where shuffles begin with the same seed in every example.
 """
 MOST = 100_000
 """The largest number that a setting of a task takes."""
@@ -31,14 +31,16 @@ MOST = 100_000
 
 @dataclass(frozen=True)
 class Reading:
-    """What the text of a prompt asks and which items of the answer it holds, as a reference reader sees it."""
+    """What the text of a prompt asks and which items of the answer it holds, as a reference reader
+    sees it."""
 
     family: str
     items: Sequence[str]
     occurrences: Callable[[], Iterable[re.Match[str]]]
     """Finds all items and others in the text; the group `item` of each match is the value."""
     others: Sequence[str] = ()
-    """What could be confused with an item: values of other keys, variables of other chains, less frequent words."""
+    """What could be confused with an item: values of other keys, variables of other chains, less
+    frequent words."""
     demonstration: str = ""
     """The answer of the solved example, if the text holds one."""
     opening: str = ""
@@ -54,16 +56,21 @@ class Reading:
     @property
     def text(self) -> str:
         """The answer."""
-        return (self.join(self.items) or self.empty) if self.fixed_answer is None else self.fixed_answer
+        return (
+            (self.join(self.items) or self.empty)
+            if self.fixed_answer is None
+            else self.fixed_answer
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task(ABC):
     """One named setting of a family: a value.
 
-    A family is a subclass with typed knobs, in one file that holds all that knows the family's text: what is asked
-    (`draft`), how the context is filled up to a token budget (`fill`), how an answer is judged (`match`, `failure_rules`),
-    how a reference reader finds it (`read`), and what an audit of files checks (`short_name` and what follows it).
+    A family is a subclass with typed knobs, in one file that holds all that knows the family's
+    text: what is asked (`draft`), how the context is filled up to a token budget (`fill`), how an
+    answer is judged (`match`, `failure_rules`), how a reference reader finds it (`read`), and what
+    an audit of files checks (`short_name` and what follows it).
     """
 
     family: ClassVar[str]
@@ -77,42 +84,59 @@ class Task(ABC):
     failure_rules: ClassVar[tuple[Rule, ...]] = ()
     """The rules for what goes wrong in this family alone, in the order in which they are tried."""
     short_name: ClassVar[str]
-    """The first letters of the names of all tasks of this family, in our files and in those of others."""
+    """The first letters of the names of all tasks of this family, in our files and in those of
+    others."""
     answer_prefix_form: ClassVar[str]
-    """A regular expression for the answer prefix; its group, where it has one, is the blank that ends it."""
+    """A regular expression for the answer prefix; its group, where it has one, is the blank that
+    ends it."""
     answer_prefix_within: ClassVar[int] = 600
     """In how many characters at the end of a prompt the answer prefix is searched."""
     demonstration_opening: ClassVar[str] = ""
-    """How the task and its demonstration begin, where a prompt of the benchmark has a demonstration."""
+    """How the task and its demonstration begin, where a prompt of the benchmark has a
+    demonstration."""
 
     name: str
     edition: str = "2025"
     """The edition of upstream's prompts: `2024` is the paper's, `2025` the present one."""
     protocol: str = "clean"
-    """`clean` or `paper`; it belongs to the study, not to the task's settings: see `with_protocol`."""
+    """`clean` or `paper`; it belongs to the study, not to the task's settings: see
+    `with_protocol`."""
     max_new_tokens: int | None = None
-    """The most tokens of an answer; None takes the benchmark's number, raised in proportion to what is asked for."""
+    """The most tokens of an answer; None takes the benchmark's number, raised in proportion to what
+    is asked for."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "edition", str(self.edition))  # YAML reads 2024 as a number
-        for knob, allowed in {"edition": EDITIONS, "protocol": tuple(PROTOCOLS), **self.choices}.items():
+        for knob, allowed in {
+            "edition": EDITIONS,
+            "protocol": tuple(PROTOCOLS),
+            **self.choices,
+        }.items():
             if getattr(self, knob) not in allowed:
                 raise unknown(f"{knob} of the task {self.name}", getattr(self, knob), allowed)
         for each in fields(self):
             value, kind, knob = getattr(self, each.name), each.type, each.name
             whole = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST
-            if (kind is int and not whole) or (kind == int | None and value is not None and not whole):
+            if (kind is int and not whole) or (
+                kind == int | None and value is not None and not whole
+            ):
                 raise self._not_allowed(knob, f"a whole number from 1 to {MOST}")
             if kind is bool and not isinstance(value, bool):
                 raise self._not_allowed(knob, "true or false")
 
     def _not_allowed(self, knob: str, allowed: str) -> UserError:
-        return UserError(f"{knob} of the task {self.name} is {shortened(getattr(self, knob))}: it must be {allowed}")
+        return UserError(
+            f"{knob} of the task {self.name} is {shortened(getattr(self, knob))}: it must be "
+            f"{allowed}"
+        )
 
     def _check_items(self, knobs: str, items: int, most: int) -> None:
         """Raises `UserError` where a prompt would hold more items than can be drawn."""
         if items > most:
-            raise UserError(f"{knobs} of the task {self.name} ask for {items} items: they may ask for at most {most}")
+            raise UserError(
+                f"{knobs} of the task {self.name} ask for {items} items: they may ask for at most "
+                f"{most}"
+            )
 
     @abstractmethod
     def draft(self, stream: ExampleStream, length: int) -> Draft:
@@ -120,12 +144,14 @@ class Task(ABC):
 
     @abstractmethod
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece]:
-        """The context: pieces of at most `budget.tokens` tokens, as many as fit. Ends with all that precedes the tail."""
+        """The context: pieces of at most `budget.tokens` tokens, as many as fit. Ends with all that
+        precedes the tail."""
 
     @staticmethod
     @abstractmethod
     def read(text: str) -> Reading | None:
-        """What the text of a prompt asks and answers, without the references; None if it is not of this family."""
+        """What the text of a prompt asks and answers, without the references; None if it is not of
+        this family."""
 
     @property
     @abstractmethod
@@ -139,10 +165,13 @@ class Task(ABC):
 
     def score(self, prediction: str, references: Iterable[str]) -> float:
         """The score of an answer, 0 to 1, by the family's matching rule."""
-        return (string_match_all if self.match == "all" else string_match_part)(prediction, references)
+        return (string_match_all if self.match == "all" else string_match_part)(
+            prediction, references
+        )
 
     def shuffle(self, entries: np.ndarray, budget: ContextBudget) -> np.ndarray:
-        """The entries in a random order, which in the protocol `paper` is the same in all examples of a cell."""
+        """The entries in a random order, which in the protocol `paper` is the same in all examples
+        of a cell."""
         if self.protocol == "paper":
             return np.asarray(entries[shuffled_alike(len(entries), budget.seed)])
         return budget.random.permutation(entries)
@@ -164,12 +193,14 @@ class Task(ABC):
         return [field.name for field in fields(cls) if field.name not in ("name", "protocol")]
 
     def baselines(self) -> list["Task"]:
-        """The variants that tell why an answer of this task is wrong: without demonstration, without context."""
+        """The variants that tell why an answer of this task is wrong: without demonstration,
+        without context."""
         return []
 
     @staticmethod
     def place(text: str, references: Sequence[str]) -> tuple[float, str] | None:
-        """Where the answer stands in the text of a prompt, and in words; None where it has no place."""
+        """Where the answer stands in the text of a prompt, and in words; None where it has no
+        place."""
         starts = [start for reference in references if (start := text.find(reference)) >= 0]
         if not starts:
             return None
@@ -178,7 +209,8 @@ class Task(ABC):
 
     @staticmethod
     def listed_words(text: str) -> list[str] | None:
-        """The words of a list in the text of a prompt, whose order an audit compares; None where there is no list."""
+        """The words of a list in the text of a prompt, whose order an audit compares; None where
+        there is no list."""
         return None
 
     def sources(self) -> dict[str, Source]:
@@ -186,29 +218,37 @@ class Task(ABC):
         return {}
 
     def with_protocol(self, protocol: str, edition: str | None = None) -> Self:
-        """The same task under a protocol, with its edition of the prompts or the one given; its name stays."""
+        """The same task under a protocol, with its edition of the prompts or the one given; its
+        name stays."""
         if protocol not in PROTOCOLS:
             raise unknown("protocol", protocol, PROTOCOLS)
         return replace(self, protocol=protocol, edition=edition or PROTOCOLS[protocol])
 
     def with_corpora(self, kind: str) -> Self:
-        """The same task over the `original` corpora or their `builtin` stand-ins; its name stays."""
+        """The same task over the `original` corpora or their `builtin` stand-ins; its name
+        stays."""
         if kind not in ("builtin", "original"):
             raise unknown("value of corpora", kind, ("builtin", "original"))
         if not self.corpus_knob:
             return self
-        names = STAND_INS if kind == "builtin" else {stand_in: name for name, stand_in in STAND_INS.items()}
+        names = (
+            STAND_INS
+            if kind == "builtin"
+            else {stand_in: name for name, stand_in in STAND_INS.items()}
+        )
         corpus = getattr(self, self.corpus_knob)
         return replace(self, **{self.corpus_knob: names.get(corpus, corpus)})
 
 
 def in_proportion(tokens: int, asked: int, usual: int) -> int:
-    """Answer tokens for `asked` items where the benchmark gives `tokens` for `usual`; never fewer than those."""
+    """Answer tokens for `asked` items where the benchmark gives `tokens` for `usual`; never fewer
+    than those."""
     return max(tokens, -(-tokens * asked // usual))
 
 
 def shuffled_alike(size: int, seed: int) -> list[int]:
-    """The positions 0 to size - 1, shuffled as upstream does: the same order in every example with this seed and size."""
+    """The positions 0 to size - 1, shuffled as upstream does: the same order in every example with
+    this seed and size."""
     order = list(range(size))
     Random(seed).shuffle(order)
     return order
@@ -217,21 +257,39 @@ def shuffled_alike(size: int, seed: int) -> list[int]:
 def too_short(task: Task, budget: ContextBudget, least: int) -> UserError:
     """The error for a length that cannot hold what the task asks."""
     return UserError(
-        f"{task.name} does not fit into {budget.length} tokens: its context needs at least {least} and {max(0, budget.tokens)} "
+        f"{task.name} does not fit into {budget.length} tokens: its context needs at least {least} "
+        f"and {max(0, budget.tokens)} "
         "are left beside question, template and answer; take a longer length"
     )
 
 
 def cached_units(texts: Sequence[str], encoder: PieceEncoder) -> Units:
-    """`Units` of many texts whose ids are kept beside the corpora, named after the texts and the vocabulary, so that the
-    next process need not encode them. The ids of `builtin` mean something in one process only: they are not kept."""
+    """`Units` of many texts whose ids are kept beside the corpora, named after the texts and the
+    vocabulary, so that the next process need not encode them. The ids of `builtin` mean something
+    in one process only: they are not kept."""
     if encoder.tokenizer.name == "builtin":
         return Units(texts, encoder)
     digest = sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    return Units(texts, encoder, cache_dir() / "tokens" / f"v{RULES}" / f"{digest}-{encoder.fingerprint}.npz")
+    return Units(
+        texts, encoder, cache_dir() / "tokens" / f"v{RULES}" / f"{digest}-{encoder.fingerprint}.npz"
+    )
 
 
-_NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+_NUMBERS = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+]
 
 
 def in_words(number: int) -> str:

@@ -13,14 +13,30 @@ import numpy as np
 
 from rulerkit.corpora import load_words
 from rulerkit.errors import UserError
-from rulerkit.example import ContextBudget, Draft, ExampleStream, Passage, Piece, passage, run_of_words
-from rulerkit.tasks.base import Reading, Task, cached_units, in_proportion, shuffled_alike, too_short
+from rulerkit.example import (
+    ContextBudget,
+    Draft,
+    ExampleStream,
+    Passage,
+    Piece,
+    passage,
+    run_of_words,
+)
+from rulerkit.tasks.base import (
+    Reading,
+    Task,
+    cached_units,
+    in_proportion,
+    shuffled_alike,
+    too_short,
+)
 from rulerkit.tasks.judging import LESS_FREQUENT_WORD, Rule
 from rulerkit.tokenizers.pieces import PieceEncoder
 from rulerkit.tokenizers.units import Units, interleave
 
 _OPENING = (
-    "Below is a numbered list of words. In these words, some appear more often than others. Memorize the ones that appear "
+    "Below is a numbered list of words. In these words, some appear more often than others. "
+    "Memorize the ones that appear "
     "most often.\n"
 )
 _QUESTION = "Question: What are the {n} most common words in the above list?"
@@ -28,13 +44,15 @@ _PREFIX = " Answer: The top {n} words that appear most often in the list are:"
 _REDUCED_BELOW = 4096
 _MOST_COMMON = 1000
 _MARGIN = 3
-"""Times the square root of the budget: the tokens that the protocol `paper` leaves free, so that longer words fit too."""
+"""Times the square root of the budget: the tokens that the protocol `paper` leaves free, so that
+longer words fit too."""
 _RANDOM_LETTERS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommonWords(Task):
-    """Name the `num_cw` words that appear `freq_cw` times each among others that appear `freq_ucw` times."""
+    """Name the `num_cw` words that appear `freq_cw` times each among others that appear `freq_ucw`
+    times."""
 
     family: ClassVar[str] = "common_words"
     category: ClassVar[str] = "aggregation"
@@ -54,7 +72,8 @@ class CommonWords(Task):
         super().__post_init__()
         if self.freq_cw <= self.freq_ucw:
             raise UserError(
-                f"freq_cw of the task {self.name} is {self.freq_cw}, freq_ucw {self.freq_ucw}: common words must be the "
+                f"freq_cw of the task {self.name} is {self.freq_cw}, freq_ucw {self.freq_ucw}: "
+                "common words must be the "
                 "more frequent ones"
             )
         if self.num_cw > _MOST_COMMON:
@@ -65,7 +84,8 @@ class CommonWords(Task):
         return in_proportion(120, self.num_cw, 10)
 
     def frequencies(self, length: int) -> tuple[int, int]:
-        """How often common and other words appear: as set, or 6 and 1 below 4096 tokens, as upstream reduces them."""
+        """How often common and other words appear: as set, or 6 and 1 below 4096 tokens, as
+        upstream reduces them."""
         reduced = length < _REDUCED_BELOW and (self.freq_cw, self.freq_ucw) == (30, 3)
         return (6, 1) if reduced else (self.freq_cw, self.freq_ucw)
 
@@ -83,7 +103,9 @@ class CommonWords(Task):
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece]:
         often, seldom = self.frequencies(budget.length)
-        step = 10 if self.protocol == "paper" else 1  # upstream adds and removes ten words at a time
+        step = (
+            10 if self.protocol == "paper" else 1
+        )  # upstream adds and removes ten words at a time
         singles = _singles(budget.encoder)
         common = np.array([singles.position[" " + word] for word in draft.plan])
         order = budget.random.permutation(len(singles))
@@ -94,11 +116,15 @@ class CommonWords(Task):
             if fitting < len(order) or fitting < 0:
                 break
             num_pairs = max(8192, 2 * num_pairs)
-            words = _singles_and_more(budget.encoder, num_pairs, random_letters=self.protocol == "paper")
+            words = _singles_and_more(
+                budget.encoder, num_pairs, random_letters=self.protocol == "paper"
+            )
             made_of = {} if self.protocol == "paper" else _pairs_with(budget.encoder, num_pairs)
             barred = [i for word in draft.plan for i in made_of.get(word.lower(), ())]
             pairs = len(singles) + budget.random.permutation(num_pairs)
-            order = np.concatenate([order[: len(singles) - len(common)], pairs[~np.isin(pairs, barred)]])
+            order = np.concatenate(
+                [order[: len(singles) - len(common)], pairs[~np.isin(pairs, barred)]]
+            )
         if self.protocol == "paper":
             fitting = min(fitting, self._usual_size(words, draft, budget)) // step * step
         while fitting >= 0:
@@ -106,12 +132,21 @@ class CommonWords(Task):
             if piece.num_tokens <= budget.tokens:
                 return [piece]
             fitting -= step
-        raise too_short(self, budget, self._list(words, common, order[:0], budget, often, seldom).num_tokens)
+        raise too_short(
+            self, budget, self._list(words, common, order[:0], budget, often, seldom).num_tokens
+        )
 
     def _fitting(
-        self, words: Units, common: np.ndarray, order: np.ndarray, budget: ContextBudget, often: int, seldom: int
+        self,
+        words: Units,
+        common: np.ndarray,
+        order: np.ndarray,
+        budget: ContextBudget,
+        often: int,
+        seldom: int,
     ) -> int:
-        """How many of the other words, in this order, fit beside the common ones; negative where those do not fit."""
+        """How many of the other words, in this order, fit beside the common ones; negative where
+        those do not fit."""
         most = often * len(common) + seldom * len(order)
         numbers = _numbers(budget.encoder, _at_least(min(most, budget.tokens // 3 + 16)))
         entries = often * len(common) + seldom * np.arange(len(order) + 1)
@@ -121,21 +156,37 @@ class CommonWords(Task):
         return int(np.searchsorted(total, budget.tokens, side="right")) - 1
 
     def _usual_size(self, words: Units, draft: Draft, budget: ContextBudget) -> int:
-        """How many other words fit in usual examples of this cell: one number, and with it one layout, for nearly all."""
+        """How many other words fit in usual examples of this cell: one number, and with it one
+        layout, for nearly all."""
         left = float(budget.tokens)
         if self.demonstration:
-            first = self._demonstration(ExampleStream(budget.seed, self.name, 0), set(), budget.length)
-            left += sum(budget.piece(draft.head[0]).num_tokens - budget.piece(passage).num_tokens for passage in first)
+            first = self._demonstration(
+                ExampleStream(budget.seed, self.name, 0), set(), budget.length
+            )
+            left += sum(
+                budget.piece(draft.head[0]).num_tokens - budget.piece(passage).num_tokens
+                for passage in first
+            )
         usual = np.random.RandomState(budget.seed).permutation(len(_singles(budget.encoder)))
         others = np.concatenate([usual[self.num_cw :], np.arange(len(usual), len(words))])
         budget = replace(budget, tokens=int(left - _MARGIN * left**0.5))
-        return self._fitting(words, usual[: self.num_cw], others, budget, *self.frequencies(budget.length))
+        return self._fitting(
+            words, usual[: self.num_cw], others, budget, *self.frequencies(budget.length)
+        )
 
     def _list(
-        self, words: Units, common: np.ndarray, others: np.ndarray, budget: ContextBudget, often: int, seldom: int
+        self,
+        words: Units,
+        common: np.ndarray,
+        others: np.ndarray,
+        budget: ContextBudget,
+        often: int,
+        seldom: int,
     ) -> Piece:
         """The numbered list, shuffled, with the newline before the question."""
-        order = self.shuffle(np.concatenate([np.repeat(common, often), np.repeat(others, seldom)]), budget)
+        order = self.shuffle(
+            np.concatenate([np.repeat(common, often), np.repeat(others, seldom)]), budget
+        )
         numbers = _numbers(budget.encoder, _at_least(len(order)))
         texts, counts, ids = interleave((numbers, np.arange(len(order))), (words, order))
         last = budget.encoder(texts[-1] + "\n")
@@ -146,7 +197,11 @@ class CommonWords(Task):
 
         def entries() -> Iterator[tuple[str, str, int]]:
             for i, (word, count) in enumerate(zip(order.tolist(), per_entry.tolist(), strict=True)):
-                yield texts[2 * i] + texts[2 * i + 1], "needle" if word in asked else "haystack", count
+                yield (
+                    texts[2 * i] + texts[2 * i + 1],
+                    "needle" if word in asked else "haystack",
+                    count,
+                )
 
         return run_of_words("".join(texts), ids, entries)
 
@@ -161,11 +216,15 @@ class CommonWords(Task):
 
     @staticmethod
     def listed_words(text: str) -> list[str]:
-        return re.findall(r"\d+\. (\S+)", text[text.rfind(_OPENING.strip()) :].rpartition("\nQuestion:")[0])
+        return re.findall(
+            r"\d+\. (\S+)", text[text.rfind(_OPENING.strip()) :].rpartition("\nQuestion:")[0]
+        )
 
     @staticmethod
     def read(text: str) -> Reading | None:
-        questions = re.findall(r"Question: What are the (\w+) most common words in the above list\?", text)
+        questions = re.findall(
+            r"Question: What are the (\w+) most common words in the above list\?", text
+        )
         if not questions:
             return None
         before = text[: text.rfind("\nQuestion: What are the")]
@@ -173,7 +232,9 @@ class CommonWords(Task):
         entry = re.compile(r"\d+\. (?P<item>.+?)(?= \d+\. |$)")
         number, opening = int(questions[-1]), text.rfind(_OPENING)
         ranked = [word for word, _ in Counter(entry.findall(before, start)).most_common(2 * number)]
-        answers = re.findall(r"appear most often in the list are:\s*(1\. .+)", text[: max(0, opening)])
+        answers = re.findall(
+            r"appear most often in the list are:\s*(1\. .+)", text[: max(0, opening)]
+        )
         return Reading(
             "common_words",
             items=ranked[:number],
@@ -184,8 +245,11 @@ class CommonWords(Task):
             join=_numbered,
         )
 
-    def _demonstration(self, stream: ExampleStream, taken: set[str], length: int) -> tuple[Passage, ...]:
-        """A solved list of 40 words (20 below 4096 tokens) before the question, without chat template."""
+    def _demonstration(
+        self, stream: ExampleStream, taken: set[str], length: int
+    ) -> tuple[Passage, ...]:
+        """A solved list of 40 words (20 below 4096 tokens) before the question, without chat
+        template."""
         size, often, seldom = (20, 3, 1) if length < _REDUCED_BELOW else (40, 10, 3)
         size = max(size, 2 * self.num_cw)
         random = Random(f"{stream.seed}/{self.name}/{stream.index}/demonstration")
@@ -208,13 +272,13 @@ def _numbered(words: Sequence[str]) -> str:
     return " ".join(f"{i}. {word}" for i, word in enumerate(words, 1))
 
 
-# --- words ------------------------------------------------------------------------------------------------------------
+# --- words ----------------------------------------------------------------------------------------
 
 
 @cache
 def _uncontained() -> list[str]:
-    """The single words that stand in no other word of the lists, so that no other word can score for them; without
-    hyphens, so that a pair contains one only as its adjective or its noun."""
+    """The single words that stand in no other word of the lists, so that no other word can score
+    for them; without hyphens, so that a pair contains one only as its adjective or its noun."""
     words = load_words().everything
     lines = "\n".join(words).lower()
     return [word for word in words if not {" ", "-"} & set(word) and lines.count(word.lower()) == 1]
@@ -232,8 +296,8 @@ def _singles(encoder: PieceEncoder) -> Units:
 
 @lru_cache(maxsize=8)
 def _singles_and_more(encoder: PieceEncoder, number: int, random_letters: bool = False) -> Units:
-    """All single words, then adjective-noun pairs or words of random letters: the first of an endless row, without
-    repetition."""
+    """All single words, then adjective-noun pairs or words of random letters: the first of an
+    endless row, without repetition."""
     words = load_words()
     adjectives, nouns = sorted(set(words.adjectives)), sorted(set(words.nouns))
     random, distinct = Random("pairs of words"), dict.fromkeys(words.everything)

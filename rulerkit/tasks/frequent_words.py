@@ -1,4 +1,5 @@
-"""Frequent words extraction (paper, section 3.3): the most frequent coded words of a text under a zeta distribution."""
+"""Frequent words extraction (paper, section 3.3): the most frequent coded words of a text under a
+zeta distribution."""
 
 import re
 from collections import Counter
@@ -20,17 +21,20 @@ from rulerkit.tokenizers.pieces import PieceEncoder
 from rulerkit.tokenizers.units import Units
 
 _OPENING = (
-    "Read the following coded text and track the frequency of each coded word. Find the {n} most frequently appeared coded "
+    "Read the following coded text and track the frequency of each coded word. Find the {n} most "
+    "frequently appeared coded "
     "words."
 )
 _QUESTION = (
-    "Question: Do not provide any explanation. Please ignore the dots '....'. What are the {n} most frequently appeared "
+    "Question: Do not provide any explanation. Please ignore the dots '....'. What are the {n} "
+    "most frequently appeared "
     "words in the above coded text?"
 )
 _PREFIX = " Answer: According to the coded text above, the {n} most frequently appeared words are:"
 _DOTS = "..."
 _MARGIN = 1.5
-"""By how many standard deviations of a word's tokens the protocol `paper` expects answers to be longer than the mean."""
+"""By how many standard deviations of a word's tokens the protocol `paper` expects answers to be
+longer than the mean."""
 _LONGEST_WORD = 100
 
 
@@ -38,7 +42,8 @@ _LONGEST_WORD = 100
 class FrequentWords(Task):
     """Name the `k` most frequent coded words; the most frequent of all, dots, is no answer.
 
-    The word of rank r appears floor(N r^-alpha / zeta(alpha)) times; the answers are ranks 2 to k + 1.
+    The word of rank r appears floor(N r^-alpha / zeta(alpha)) times; the answers are ranks 2 to k +
+    1.
     """
 
     family: ClassVar[str] = "frequent_words"
@@ -53,7 +58,8 @@ class FrequentWords(Task):
     k: int = 3
     word_length: int = 6
     vocabulary: int | None = None
-    """The number of distinct words, dots included; None takes a fiftieth of the length, as upstream does."""
+    """The number of distinct words, dots included; None takes a fiftieth of the length, as upstream
+    does."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,7 +69,8 @@ class FrequentWords(Task):
             raise self._not_allowed("word_length", f"a whole number from 1 to {_LONGEST_WORD}")
         if 26**self.word_length < 100 * self.k:
             raise UserError(
-                f"word_length of the task {self.name} is {self.word_length}: too short for {self.k} answers"
+                f"word_length of the task {self.name} is {self.word_length}: too short for "
+                f"{self.k} answers"
             )
         if self.vocabulary is not None and self.vocabulary < self.k + 2:
             raise self._not_allowed("vocabulary", f"at least k + 2 = {self.k + 2}")
@@ -88,7 +95,9 @@ class FrequentWords(Task):
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece]:
         words = self._vocabulary(draft.plan, budget)
         per_word = words.counts
-        expected = np.arange(1, len(words) + 1, dtype=float) ** -float(self.alpha) / _zeta(float(self.alpha))
+        expected = np.arange(1, len(words) + 1, dtype=float) ** -float(self.alpha) / _zeta(
+            float(self.alpha)
+        )
 
         def times(total: int) -> np.ndarray:
             return np.floor(total * expected).astype(np.int64)
@@ -97,11 +106,15 @@ class FrequentWords(Task):
             fits, fails = 0, 2 * budget.tokens + 2
             while fails - fits > 1:
                 middle = (fits + fails) // 2
-                fits, fails = (middle, fails) if times(middle) @ costs <= budget.tokens else (fits, middle)
+                fits, fails = (
+                    (middle, fails) if times(middle) @ costs <= budget.tokens else (fits, middle)
+                )
             return fits
 
         total, step = most(per_word), 1
-        if self.protocol == "paper":  # one number of words, and with it one layout, for nearly all examples
+        if (
+            self.protocol == "paper"
+        ):  # one number of words, and with it one layout, for nearly all examples
             step = 10
             pool = self._words(budget).counts
             usual = np.full(len(words), pool.mean())
@@ -109,7 +122,9 @@ class FrequentWords(Task):
             total = min(total, most(usual)) // step * step
         for number in range(total, 0, -step):
             often = times(number)
-            if often[self.k] <= often[self.k + 1]:  # a tie: the text would not tell which words are asked for
+            if (
+                often[self.k] <= often[self.k + 1]
+            ):  # a tie: the text would not tell which words are asked for
                 continue
             piece = self._text(words, often, budget)
             if piece.num_tokens <= budget.tokens:
@@ -126,7 +141,9 @@ class FrequentWords(Task):
 
     @staticmethod
     def read(text: str) -> Reading | None:
-        questions = re.findall(r"What are the (\w+) most frequently appeared words in the above coded text\?", text)
+        questions = re.findall(
+            r"What are the (\w+) most frequently appeared words in the above coded text\?", text
+        )
         if not questions:
             return None
         before = text[: text.rfind("\nQuestion: ")]
@@ -139,7 +156,9 @@ class FrequentWords(Task):
             "frequent_words",
             items=ranked[:number],
             others=ranked[number:],
-            occurrences=partial(re.compile(r"(?P<item>\S+)").finditer, before, len(before) - len(coded)),
+            occurrences=partial(
+                re.compile(r"(?P<item>\S+)").finditer, before, len(before) - len(coded)
+            ),
         )
 
     def _vocabulary(self, first: list[str], budget: ContextBudget) -> Units:
@@ -147,7 +166,8 @@ class FrequentWords(Task):
         size = max(self.vocabulary or budget.length // 50, self.k + 2)
         if 26**self.word_length < 4 * size:
             raise UserError(
-                f"{self.name} needs {size} distinct words: a word_length of {self.word_length} is too short"
+                f"{self.name} needs {size} distinct words: a word_length of {self.word_length} is "
+                "too short"
             )
         pool = self._words(budget)
         others = budget.random.permutation(len(pool))[:size]
@@ -160,7 +180,8 @@ class FrequentWords(Task):
         return _pool(budget.encoder, self.word_length, pool_size(max(budget.length, 50 * size), 16))
 
     def _text(self, words: Units, times: np.ndarray, budget: ContextBudget) -> Piece:
-        """The words, each as often as its rank says, shuffled, with the newline before the question."""
+        """The words, each as often as its rank says, shuffled, with the newline before the
+        question."""
         order = self.shuffle(np.repeat(np.arange(len(words)), times), budget)
         texts = [words.texts[i] for i in order.tolist()]
         ids, counts = words.pick(order), words.counts[order]
@@ -172,7 +193,11 @@ class FrequentWords(Task):
 
         def entries() -> Iterator[tuple[str, str, int]]:
             for word, rank, count in zip(texts, order.tolist(), counts.tolist(), strict=True):
-                yield word, "haystack" if rank == 0 else "needle" if rank <= asked else "distractor", count
+                yield (
+                    word,
+                    "haystack" if rank == 0 else "needle" if rank <= asked else "distractor",
+                    count,
+                )
 
         return run_of_words("".join(texts), ids, entries)
 

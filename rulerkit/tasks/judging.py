@@ -1,6 +1,8 @@
-"""How an answer is judged: the two matching rules of the benchmark, and the rules that say what went wrong with it.
+"""How an answer is judged: the two matching rules of the benchmark, and the rules that say what
+went wrong with it.
 
-Rules of one family stand in its file; those that hold for every family stand in `rulerkit.failures`.
+Rules of one family stand in its file; those that hold for every family stand in
+`rulerkit.failures`.
 """
 
 import re
@@ -19,28 +21,34 @@ _AROUND_ITEM = string.whitespace + "\"'`*.“”‘’"
 
 
 def string_match_all(prediction: str, references: Iterable[str]) -> float:
-    """Share (0..1) of the references that occur in the prediction, whatever their case: niah, vt, cwe, fwe."""
+    """Share (0..1) of the references that occur in the prediction, whatever their case: niah, vt,
+    cwe, fwe."""
     answer = prediction.lower()
     present = [reference.lower() in answer for reference in references]
     return sum(present) / len(present)
 
 
 def string_match_part(prediction: str, references: Iterable[str]) -> float:
-    """1 if any of the references occurs in the prediction, whatever its case, else 0: question answering."""
+    """1 if any of the references occurs in the prediction, whatever its case, else 0: question
+    answering."""
     answer = prediction.lower()
     return float(any(reference.lower() in answer for reference in references))
 
 
 def named_items(prediction: str) -> list[str]:
-    """The distinct items that a prediction lists, lower case, in order: without numbering, quotes and full stops."""
-    border = _ITEM_BORDER if _OTHER_BORDERS.search(prediction) else _FEW_BORDERS  # which is ten times as fast
+    """The distinct items that a prediction lists, lower case, in order: without numbering, quotes
+    and full stops."""
+    border = (
+        _ITEM_BORDER if _OTHER_BORDERS.search(prediction) else _FEW_BORDERS
+    )  # which is ten times as fast
     items = (item.strip(_AROUND_ITEM).lower() for item in border.split(prediction))
     return list(dict.fromkeys(item for item in items if item))
 
 
 @dataclass(frozen=True)
 class JudgedAnswer:
-    """One answer: its text as it is judged, the references, and the example, which is made when a rule needs it."""
+    """One answer: its text as it is judged, the references, and the example, which is made when a
+    rule needs it."""
 
     text: str
     references: tuple[str, ...]
@@ -78,7 +86,8 @@ class JudgedAnswer:
 
 
 class Rule(NamedTuple):
-    """A label, its definition in one sentence, and its test: the detail that was seen, or None where it does not fit."""
+    """A label, its definition in one sentence, and its test: the detail that was seen, or None
+    where it does not fit."""
 
     label: str
     definition: str
@@ -86,7 +95,9 @@ class Rule(NamedTuple):
 
 
 def _less_frequent(answer: JudgedAnswer) -> str | None:
-    entries = (re.sub(r"^\d+\. ", "", piece.text.strip()).lower() for piece in answer.example.pieces[1:])
+    entries = (
+        re.sub(r"^\d+\. ", "", piece.text.strip()).lower() for piece in answer.example.pieces[1:]
+    )
     others = set(entries) - {reference.lower() for reference in answer.references}
     listed = [item for item in named_items(answer.text) if item in others]
     listed = listed or [word for word in dict.fromkeys(answer.words) if word in others]

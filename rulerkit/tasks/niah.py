@@ -20,13 +20,15 @@ from rulerkit.tokenizers.pieces import PieceEncoder
 from rulerkit.tokenizers.units import Units
 
 _ONE = (
-    "A special magic {type} is hidden within the following text. Make sure to memorize it. I will quiz you about the "
+    "A special magic {type} is hidden within the following text. Make sure to memorize it. I will "
+    "quiz you about the "
     "{type} afterwards.\n",
     "What is the special magic {type} for {query} mentioned in the provided text?",
     " The special magic {type} for {query} mentioned in the provided text is",
 )
 _SEVERAL = (
-    "Some special magic {types} are hidden within the following text. Make sure to memorize it. I will quiz you about the "
+    "Some special magic {types} are hidden within the following text. Make sure to memorize it. I "
+    "will quiz you about the "
     "{types} afterwards.\n",
     "What are all the special magic {types} for {query} mentioned in the provided text?",
     " The special magic {types} for {query} mentioned in the provided text are",
@@ -34,14 +36,16 @@ _SEVERAL = (
 _EVEN_DEPTHS = 40
 _KINDS = ("words", "numbers", "uuids")
 NEAR = 256
-"""How many tokens from the needle asked for a distractor may stand to be near it: about ten lines of needles."""
+"""How many tokens from the needle asked for a distractor may stand to be near it: about ten lines
+of needles."""
 _SHORTEST_UUID = 8
 NEEDLE = "One of the special magic {types} for {key} is: {value}."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Needles(Task):
-    """Retrieve the values of the queried keys from essays, repeated sentences, or a haystack made of other needles."""
+    """Retrieve the values of the queried keys from essays, repeated sentences, or a haystack made
+    of other needles."""
 
     family: ClassVar[str] = "niah"
     category: ClassVar[str] = "niah"
@@ -59,10 +63,15 @@ class Needles(Task):
     failure_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "near distractor",
-            f"The value of another key whose needle stands within {NEAR} tokens of the one asked for.",
+            f"The value of another key whose needle stands within {NEAR} tokens of the one asked "
+            "for.",
             lambda answer: _value_of_other_key(answer, NEAR),
         ),
-        Rule("other key", "The value of another key, from farther away.", lambda answer: _value_of_other_key(answer)),
+        Rule(
+            "other key",
+            "The value of another key, from farther away.",
+            lambda answer: _value_of_other_key(answer),
+        ),
         Rule(
             "incomplete uuid",
             "A part of the UUID asked for, not all of its 32 digits.",
@@ -80,8 +89,8 @@ class Needles(Task):
     essays: str = "paul_graham"
     """The corpus behind `haystack: essay`: `paul_graham` or `prose`, its stand-in."""
     depths: str = "free"
-    """`free` draws depths evenly from 0 to 100 %; `even` takes upstream's 40 fixed depths, as the protocol `paper` does in
-    essays."""
+    """`free` draws depths evenly from 0 to 100 %; `even` takes upstream's 40 fixed depths, as the
+    protocol `paper` does in essays."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,7 +98,8 @@ class Needles(Task):
         self._check_items("num_keys, num_queries and num_values", needles, MOST)
         if self._even_depths and needles > _EVEN_DEPTHS:
             raise UserError(
-                f"{self.name} has {needles} needles: `depths: even` and `protocol: paper` have places for {_EVEN_DEPTHS}; "
+                f"{self.name} has {needles} needles: `depths: even` and `protocol: paper` have "
+                f"places for {_EVEN_DEPTHS}; "
                 "ask for fewer"
             )
 
@@ -108,7 +118,11 @@ class Needles(Task):
         keys = _distinct(random, self.key, max(self.num_keys, self.num_queries))
         values = _distinct(random, self.value, len(keys) * self.num_values)
         queries = random.sample(range(len(keys)), self.num_queries)
-        needles = [(k, values[k * self.num_values + v]) for k in range(len(keys)) for v in range(self.num_values)]
+        needles = [
+            (k, values[k * self.num_values + v])
+            for k in range(len(keys))
+            for v in range(self.num_values)
+        ]
         items = []
         for depth, (k, value) in zip(self._depths(random, len(needles)), needles, strict=True):
             text = NEEDLE.format(types=self.value, key=keys[k], value=value)
@@ -117,8 +131,12 @@ class Needles(Task):
         asked = [keys[k] for k in queries]
         query = asked[0] if len(asked) == 1 else ", ".join(asked[:-1]) + ", and " + asked[-1]
         forms = _ONE if self.num_queries * self.num_values == 1 else _SEVERAL
-        opening, question, prefix = (f.format(type=self.value[:-1], types=self.value, query=query) for f in forms)
-        references = tuple(values[k * self.num_values + v] for k in queries for v in range(self.num_values))
+        opening, question, prefix = (
+            f.format(type=self.value[:-1], types=self.value, query=query) for f in forms
+        )
+        references = tuple(
+            values[k * self.num_values + v] for k in queries for v in range(self.num_values)
+        )
         head, tail = (passage("instruction", opening),), (passage("question", question),)
         return Draft(head, tail, prefix, references, items)
 
@@ -134,9 +152,13 @@ class Needles(Task):
                 frame = NEEDLE.format(types=self.value, key="\0", value="\0").split("\0")
                 keys = _pool(self.key, budget.length, "", budget.encoder)
                 values = _pool(self.value, budget.length, frame[2] + "\n", budget.encoder)
-                pieces = fill_with_lines(lines, budget, (frame[0].rstrip(), frame[1].rstrip()), keys, values)
+                pieces = fill_with_lines(
+                    lines, budget, (frame[0].rstrip(), frame[1].rstrip()), keys, values
+                )
         if pieces is None:
-            raise too_short(self, budget, sum(budget.piece(_line(item.passage)).num_tokens for item in items))
+            raise too_short(
+                self, budget, sum(budget.piece(_line(item.passage)).num_tokens for item in items)
+            )
         return pieces
 
     @staticmethod
@@ -168,16 +190,22 @@ class Needles(Task):
 
 
 def _line(needle: Passage) -> Passage:
-    return Passage(needle.role, (*needle.parts[:-1], needle.parts[-1] + "\n"), needle.key, needle.value)
+    return Passage(
+        needle.role, (*needle.parts[:-1], needle.parts[-1] + "\n"), needle.key, needle.value
+    )
 
 
-# --- failures ---------------------------------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------
 
 
 def _value_of_other_key(answer: JudgedAnswer, within: int | None = None) -> str | None:
     """The value of a key not asked for that was written, nearest to a needle that was missed."""
     written = {*answer.words, *(item.strip(".") for item in named_items(answer.text))}
-    missed = [start for piece, start in answer.needles if piece.role == "needle" and piece.value in answer.missing]
+    missed = [
+        start
+        for piece, start in answer.needles
+        if piece.role == "needle" and piece.value in answer.missing
+    ]
     distances = [
         (min(abs(start - needle) for needle in missed), str(piece.value))
         for piece, start in answer.needles
@@ -190,16 +218,20 @@ def _value_of_other_key(answer: JudgedAnswer, within: int | None = None) -> str 
 
 
 def _incomplete_uuid(answer: JudgedAnswer) -> str | None:
-    wanted = [r.replace("-", "").lower() for r in answer.missing if re.fullmatch(r"[0-9a-fA-F-]{36}", r)]
+    wanted = [
+        r.replace("-", "").lower() for r in answer.missing if re.fullmatch(r"[0-9a-fA-F-]{36}", r)
+    ]
     for run in re.findall(rf"[0-9a-f-]{{{_SHORTEST_UUID},}}", answer.text.lower()):
         digits = run.replace("-", "")
         for whole in wanted:
-            if len(digits) < len(whole) and (digits in whole or digits[:_SHORTEST_UUID] == whole[:_SHORTEST_UUID]):
+            if len(digits) < len(whole) and (
+                digits in whole or digits[:_SHORTEST_UUID] == whole[:_SHORTEST_UUID]
+            ):
                 return str(run)
     return None
 
 
-# --- keys and values --------------------------------------------------------------------------------------------------
+# --- keys and values ------------------------------------------------------------------------------
 
 
 @cache
@@ -227,7 +259,8 @@ def _distinct(random: Random, kind: str, count: int) -> list[str]:
 
 @lru_cache(maxsize=16)
 def _pool(kind: str, length: int, ending: str, encoder: PieceEncoder) -> Units:
-    """The first keys or values of an endless row, with their counts: twice as many as any context of `length` holds."""
+    """The first keys or values of an endless row, with their counts: twice as many as any context
+    of `length` holds."""
     size = pool_size(length, 32 if kind == "uuids" else 8)
     return cached_units([f" {text}{ending}" for text in _pool_texts(kind, size)], encoder)
 
@@ -237,13 +270,13 @@ def _pool_texts(kind: str, size: int) -> list[str]:
     return _distinct(Random(f"pool of {kind}"), kind, size)
 
 
-# --- essays -----------------------------------------------------------------------------------------------------------
+# --- essays ---------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=8)
 def _essay_units(name: str, encoder: PieceEncoder, passes: int) -> tuple[Units, np.ndarray]:
-    """The words of a corpus, each with the blank before it, and where sentences start; later passes begin at the second
-    essay, so that the opening comes only once."""
+    """The words of a corpus, each with the blank before it, and where sentences start; later passes
+    begin at the second essay, so that the opening comes only once."""
     corpus = load_haystack(name)
     words, starts = list(corpus.words), [np.asarray(corpus.sentence_starts)]
     again = starts[0][starts[0] >= corpus.restart]
@@ -253,8 +286,11 @@ def _essay_units(name: str, encoder: PieceEncoder, passes: int) -> tuple[Units, 
     return cached_units([" " + word for word in words], encoder), np.concatenate(starts)
 
 
-def fill_with_essay(items: list[PlacedPassage], budget: ContextBudget, corpus: str) -> list[Piece] | None:
-    """As many words of the essays as fit, with each needle at the sentence boundary nearest to its depth in tokens."""
+def fill_with_essay(
+    items: list[PlacedPassage], budget: ContextBudget, corpus: str
+) -> list[Piece] | None:
+    """As many words of the essays as fit, with each needle at the sentence boundary nearest to its
+    depth in tokens."""
     encoder, passes = budget.encoder, 1
     units, starts = _essay_units(corpus, encoder, passes)
     while units.offsets[-1] < budget.tokens:
@@ -272,9 +308,14 @@ def fill_with_essay(items: list[PlacedPassage], budget: ContextBudget, corpus: s
 
 
 def _at_the_ends(
-    items: list[PlacedPassage], boundaries: list[int], units: Units, words: int, encoder: PieceEncoder
+    items: list[PlacedPassage],
+    boundaries: list[int],
+    units: Units,
+    words: int,
+    encoder: PieceEncoder,
 ) -> int:
-    """How many tokens more the context has because it begins without a blank and ends with a newline."""
+    """How many tokens more the context has because it begins without a blank and ends with a
+    newline."""
     texts = [units.texts[0], units.texts[words - 1]] if words else ["", ""]
     if items and (not words or boundaries[0] == 0):
         texts[0] = " " + items[0].passage.text
@@ -283,18 +324,28 @@ def _at_the_ends(
     first, last = texts
     if words + len(items) <= 1:
         return len(encoder(first[1:] + "\n")) - len(encoder(first))
-    return len(encoder(first[1:])) - len(encoder(first)) + len(encoder(last + "\n")) - len(encoder(last))
+    return (
+        len(encoder(first[1:]))
+        - len(encoder(first))
+        + len(encoder(last + "\n"))
+        - len(encoder(last))
+    )
 
 
-def _boundaries(items: list[PlacedPassage], units: Units, starts: np.ndarray, words: int) -> list[int]:
-    """For each needle the word before which it stands: distinct boundaries while there are enough."""
+def _boundaries(
+    items: list[PlacedPassage], units: Units, starts: np.ndarray, words: int
+) -> list[int]:
+    """For each needle the word before which it stands: distinct boundaries while there are
+    enough."""
     allowed = np.append(starts[: np.searchsorted(starts, words)], words)
     at = units.offsets[allowed]
     nearest = []
     for item in items:
         target = item.depth * at[-1]
         right = min(int(np.searchsorted(at, target)), len(at) - 1)
-        nearest.append(right - 1 if right and target - at[right - 1] < at[right] - target else right)
+        nearest.append(
+            right - 1 if right and target - at[right - 1] < at[right] - target else right
+        )
     if len(items) <= len(allowed):
         for i in range(1, len(nearest)):
             nearest[i] = max(nearest[i], nearest[i - 1] + 1)
@@ -304,9 +355,14 @@ def _boundaries(items: list[PlacedPassage], units: Units, starts: np.ndarray, wo
 
 
 def _with_needles(
-    items: list[PlacedPassage], boundaries: list[int], units: Units, words: int, encoder: PieceEncoder
+    items: list[PlacedPassage],
+    boundaries: list[int],
+    units: Units,
+    words: int,
+    encoder: PieceEncoder,
 ) -> list[Piece]:
-    """Essay and needles in turn, joined by blanks; the last of them ends with the newline before the question."""
+    """Essay and needles in turn, joined by blanks; the last of them ends with the newline before
+    the question."""
     pieces: list[Piece] = []
     at = 0
     for item, boundary in zip(items, boundaries, strict=True):
@@ -321,8 +377,11 @@ def _with_needles(
     return pieces
 
 
-def _stretch(units: Units, start: int, stop: int, encoder: PieceEncoder, first: bool, last: bool) -> Piece:
-    """The words from `start` up to `stop`; without the blank before the first, with a newline behind the last."""
+def _stretch(
+    units: Units, start: int, stop: int, encoder: PieceEncoder, first: bool, last: bool
+) -> Piece:
+    """The words from `start` up to `stop`; without the blank before the first, with a newline
+    behind the last."""
     text, ids = units.text(start, stop), units.span(start, stop)
     if first and last and stop - start == 1:
         text = text[1:] + "\n"
@@ -332,5 +391,7 @@ def _stretch(units: Units, start: int, stop: int, encoder: PieceEncoder, first: 
         ids = np.concatenate([encoder(units.texts[start][1:]), ids[units.counts[start] :]])
     if last:
         text += "\n"
-        ids = np.concatenate([ids[: len(ids) - units.counts[stop - 1]], encoder(units.texts[stop - 1] + "\n")])
+        ids = np.concatenate(
+            [ids[: len(ids) - units.counts[stop - 1]], encoder(units.texts[stop - 1] + "\n")]
+        )
     return Piece(text, "haystack", ids)

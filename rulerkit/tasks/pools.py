@@ -1,7 +1,7 @@
 """A haystack of needles: lines whose keys and values come from pools with remembered token counts.
 
-Every example pairs keys and values anew. The size of a pool follows from the length alone, so an example does not depend
-on what was generated before it.
+Every example pairs keys and values anew. The size of a pool follows from the length alone, so an
+example does not depend on what was generated before it.
 """
 
 from collections.abc import Sequence
@@ -24,11 +24,17 @@ def pool_size(length: int, share: int) -> int:
 
 
 def fill_with_lines(
-    items: Sequence[PlacedPassage], budget: ContextBudget, frame: tuple[str, str], keys: Units, values: Units
+    items: Sequence[PlacedPassage],
+    budget: ContextBudget,
+    frame: tuple[str, str],
+    keys: Units,
+    values: Units,
 ) -> list[Piece] | None:
-    """Lines `frame[0] key frame[1] value` with the items among them at their depths; None where the items do not fit.
+    """Lines `frame[0] key frame[1] value` with the items among them at their depths; None where the
+    items do not fit.
 
-    The count of every line is known before it is written, so the last lines are chosen to fill the budget.
+    The count of every line is known before it is written, so the last lines are chosen to fill the
+    budget.
     """
     pieces = [budget.piece(item.passage) for item in items]
     left = budget.tokens - sum(piece.num_tokens for piece in pieces)
@@ -37,8 +43,12 @@ def fill_with_lines(
     frames = Units(frame, budget.encoder)
     fixed = int(frames.counts.sum())
     taken = {(piece.key, piece.value) for piece in pieces}
-    key_order = _without(budget.random.permutation(len(keys)), keys, [f" {key}" for key, _ in taken])
-    value_order = _without(budget.random.permutation(len(values)), values, [f" {value}.\n" for _, value in taken])
+    key_order = _without(
+        budget.random.permutation(len(keys)), keys, [f" {key}" for key, _ in taken]
+    )
+    value_order = _without(
+        budget.random.permutation(len(values)), values, [f" {value}.\n" for _, value in taken]
+    )
     size = min(len(key_order), len(value_order))
     key_order, value_order = key_order[:size], value_order[:size]
     total = np.cumsum(fixed + keys.counts[key_order] + values.counts[value_order])
@@ -70,18 +80,24 @@ def _close_gap(
     values: Units,
     value_order: np.ndarray,
 ) -> int:
-    """Choose the last lines again, from entries not used, so that their counts add up to what is left; the orders are
-    changed in place. Returns the number of lines."""
+    """Choose the last lines again, from entries not used, so that their counts add up to what is
+    left; the orders are changed in place. Returns the number of lines."""
     redone = min(_ADJUSTED, lines)
     first = lines - redone
     gap = left - (int(total[first - 1]) if first else 0)
-    longest = fixed + int(keys.counts[key_order[first:]].max()) + int(values.counts[value_order[first:]].max())
+    longest = (
+        fixed
+        + int(keys.counts[key_order[first:]].max())
+        + int(values.counts[value_order[first:]].max())
+    )
     if gap > redone * longest:
         redone += 1
     for line in range(first, min(first + redone, len(key_order))):
         share = gap // (first + redone - line)
         near = slice(line, line + _CANDIDATES)
-        pair = _best_pair(share - fixed, keys.counts[key_order[near]], values.counts[value_order[near]])
+        pair = _best_pair(
+            share - fixed, keys.counts[key_order[near]], values.counts[value_order[near]]
+        )
         if pair is None:
             return line
         for order, chosen in ((key_order, pair[0]), (value_order, pair[1])):
@@ -102,9 +118,16 @@ def _best_pair(tokens: int, keys: np.ndarray, values: np.ndarray) -> tuple[int, 
 
 
 def _stretch(
-    start: int, stop: int, frames: Units, keys: Units, values: Units, key_order: np.ndarray, value_order: np.ndarray
+    start: int,
+    stop: int,
+    frames: Units,
+    keys: Units,
+    values: Units,
+    key_order: np.ndarray,
+    value_order: np.ndarray,
 ) -> list[Piece]:
-    """The lines from `start` up to `stop` as one piece, which comes apart into distractors with key and value."""
+    """The lines from `start` up to `stop` as one piece, which comes apart into distractors with key
+    and value."""
     if stop <= start:
         return []
     ks, vs = key_order[start:stop], value_order[start:stop]

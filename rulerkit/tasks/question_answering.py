@@ -1,4 +1,5 @@
-"""Question answering among distractors (paper, section 3.4): SQuAD and HotpotQA, or their invented stand-ins."""
+"""Question answering among distractors (paper, section 3.4): SQuAD and HotpotQA, or their invented
+stand-ins."""
 
 import re
 from collections.abc import Sequence
@@ -19,14 +20,12 @@ from rulerkit.tasks.judging import JudgedAnswer, Rule
 from rulerkit.tokenizers.pieces import PieceEncoder
 from rulerkit.tokenizers.units import Units
 
-_INSTRUCTION = (
-    "Answer the question based on the given documents. Only give me the answer and do not output any other words.\n\n"
-)
+_INSTRUCTION = "Answer the question based on the given documents. Only give me the answer and do not output any other words.\n\n"
 _GIVEN = "The following are given documents.\n\n"
 _ALONE = "Answer the question. Only give me the answer and do not output any other words.\n\n"
 _LONGEST_GOLD = 3000
-"""Questions whose gold documents have more characters than this are not asked (23 of SQuAD's 5,928), so that every
-question fits at every length from 1024 tokens on."""
+"""Questions whose gold documents have more characters than this are not asked (23 of SQuAD's
+5,928), so that every question fits at every length from 1024 tokens on."""
 
 
 _FEWER = 10
@@ -69,7 +68,8 @@ class QuestionAnswering(Task):
 
     dataset: str = "squad"
     context: str = "documents"
-    """`none` asks the question alone: the paper's no-context baseline (its wording is ours; the paper gives none)."""
+    """`none` asks the question alone: the paper's no-context baseline (its wording is ours; the
+    paper gives none)."""
 
     @property
     def default_new_tokens(self) -> int:
@@ -87,8 +87,18 @@ class QuestionAnswering(Task):
         plan = _Asked(asked, tuple(stream.random.random() for _ in question.gold))
         closing = f"Question: {question.text}"
         if self.context == "none":
-            return Draft((), (passage("question", _ALONE + closing),), " Answer:", question.answers, plan, article)
-        head, tail = passage("instruction", _INSTRUCTION, _GIVEN), passage("question", _INSTRUCTION + closing)
+            return Draft(
+                (),
+                (passage("question", _ALONE + closing),),
+                " Answer:",
+                question.answers,
+                plan,
+                article,
+            )
+        head, tail = (
+            passage("instruction", _INSTRUCTION, _GIVEN),
+            passage("question", _INSTRUCTION + closing),
+        )
         return Draft((head,), (tail,), " Answer:", question.answers, plan, article)
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece]:
@@ -107,7 +117,9 @@ class QuestionAnswering(Task):
         headers = _headers(budget.encoder, _enough(len(order)))
         groups = {data.groups[g] for g in gold}
         near = {*question.related, *(d for d in order if data.groups[d] in groups)}
-        roles = {d: "needle" if d in gold else "distractor" if d in near else "haystack" for d in order}
+        roles = {
+            d: "needle" if d in gold else "distractor" if d in near else "haystack" for d in order
+        }
         return [
             Piece(
                 headers.texts[i] + bodies.texts[document],
@@ -119,7 +131,11 @@ class QuestionAnswering(Task):
         ]
 
     def baselines(self) -> list[Task]:
-        return [] if self.context == "none" else [replace(self, context="none", name=f"{self.name}-context_none")]
+        return (
+            []
+            if self.context == "none"
+            else [replace(self, context="none", name=f"{self.name}-context_none")]
+        )
 
     @staticmethod
     def place(text: str, references: Sequence[str]) -> tuple[float, str] | None:
@@ -147,7 +163,8 @@ class QuestionAnswering(Task):
     def _documents_at_depths(
         self, depths: tuple[float, ...], question: Question, bodies: Units, budget: ContextBudget
     ) -> list[int] | None:
-        """The documents in order, the gold ones at their depths; None where the gold ones do not fit."""
+        """The documents in order, the gold ones at their depths; None where the gold ones do not
+        fit."""
         chosen = self._others(question.related, list(question.gold), bodies, budget)
         if chosen is None:
             return None
@@ -156,19 +173,29 @@ class QuestionAnswering(Task):
             order.insert(int(depth * (len(chosen) + 1)) + len(order) - len(chosen), document)
         return order
 
-    def _documents_of_the_paper(self, number: int, bodies: Units, budget: ContextBudget) -> list[int] | None:
-        """The documents in upstream's order: gold and same article first, then others, all shuffled with one seed.
+    def _documents_of_the_paper(
+        self, number: int, bodies: Units, budget: ContextBudget
+    ) -> list[int] | None:
+        """The documents in upstream's order: gold and same article first, then others, all shuffled
+        with one seed.
 
-        Their number is the most that usually fits the first question, and ten less as often as it must be.
+        Their number is the most that usually fits the first question, and ten less as often as it
+        must be.
         """
         data, first = load_qa(self.dataset), _question_order(self.dataset, None)[0]
         questions = [data.questions[i].text for i in (number, first)]
         mine, firsts = (len(budget.encoder(text)) for text in questions)
         near, others = self._article_first(first, budget.random)
-        means = np.repeat([bodies.counts[near].mean(), bodies.counts[others].mean()], [len(near), len(others)])
+        means = np.repeat(
+            [bodies.counts[near].mean(), bodies.counts[others].mean()], [len(near), len(others)]
+        )
         headers = _headers(budget.encoder, _enough(len(means)))
         size = int(
-            np.searchsorted(np.cumsum(means + headers.counts[: len(means)]), budget.tokens + mine - firsts, "right")
+            np.searchsorted(
+                np.cumsum(means + headers.counts[: len(means)]),
+                budget.tokens + mine - firsts,
+                "right",
+            )
         )
         listed = [*chain(*self._article_first(number, budget.random))]
         while size > 0 and _cost(listed[:size], bodies, headers) > budget.tokens:
@@ -176,17 +203,28 @@ class QuestionAnswering(Task):
         if size < len(data.questions[number].gold):
             return None
         listed = listed[:size]
-        if related := data.questions[number].related:  # HotpotQA's file has the question's ten documents in any order
+        if related := data.questions[
+            number
+        ].related:  # HotpotQA's file has the question's ten documents in any order
             ten = slice(len(data.questions[number].gold) + len(related))
             listed[ten] = budget.random.permutation(listed[ten]).tolist()
         return [listed[i] for i in shuffled_alike(size, budget.seed)]
 
-    def _article_first(self, number: int, random: np.random.RandomState) -> tuple[list[int], list[int]]:
-        """The documents with the answer, then the question's own or those of the same article; and all others."""
+    def _article_first(
+        self, number: int, random: np.random.RandomState
+    ) -> tuple[list[int], list[int]]:
+        """The documents with the answer, then the question's own or those of the same article; and
+        all others."""
         data = load_qa(self.dataset)
         question = data.questions[number]
-        near = list(question.related) or list(_articles(self.dataset)[data.groups[question.gold[0]]])
-        near = [document for document in random.permutation(near).tolist() if document not in question.gold]
+        near = list(question.related) or list(
+            _articles(self.dataset)[data.groups[question.gold[0]]]
+        )
+        near = [
+            document
+            for document in random.permutation(near).tolist()
+            if document not in question.gold
+        ]
         others = random.permutation(len(data.documents))
         near = [*question.gold, *near]
         return near, others[~np.isin(others, near)].tolist()
@@ -194,8 +232,9 @@ class QuestionAnswering(Task):
     def _others(
         self, related: tuple[int, ...], gold: list[int], bodies: Units, budget: ContextBudget
     ) -> list[int] | None:
-        """Documents beside the gold ones: the question's own first, then any, as many as fit; the last is chosen for its
-        length. None where the gold documents alone do not fit. None repeats before all were used; gold never."""
+        """Documents beside the gold ones: the question's own first, then any, as many as fit; the
+        last is chosen for its length. None where the gold documents alone do not fit. None repeats
+        before all were used; gold never."""
         headers = _headers(budget.encoder, _enough(budget.tokens // int(bodies.counts.min()) + 16))
         if (left := budget.tokens - _cost(gold, bodies, headers)) < 0:
             return None
@@ -209,7 +248,9 @@ class QuestionAnswering(Task):
         rest = rest[~np.isin(rest, [*gold, *chosen])]
         while True:
             first = len(gold) + len(chosen)
-            numbered = headers.counts[first : first + len(rest)]  # enough for the shortest documents, if not for all
+            numbered = headers.counts[
+                first : first + len(rest)
+            ]  # enough for the shortest documents, if not for all
             costs = np.cumsum(bodies.counts[rest[: len(numbered)]] + numbered)
             fitting = int(np.searchsorted(costs, left, side="right"))
             if fitting < len(rest) or not len(rest):
@@ -233,18 +274,25 @@ def _answer_without_context(answer: JudgedAnswer) -> str | None:
 def _other_document(answer: JudgedAnswer) -> str | None:
     if not (written := _plain(answer.text)):
         return None
-    documents = (block for block in answer.example.blocks[slice(*answer.example.context)] if block.role != "needle")
+    documents = (
+        block
+        for block in answer.example.blocks[slice(*answer.example.context)]
+        if block.role != "needle"
+    )
     with_answer = (block for block in documents if f" {written} " in f" {_plain(block.text)} ")
     return next((block.text.partition("\n")[0].strip(":") for block in with_answer), None)
 
 
 def _plain(text: str) -> str:
     """Words alone, lower case, without articles and punctuation."""
-    return " ".join(word for word in re.findall(r"\w+", text.lower()) if word not in ("a", "an", "the"))
+    return " ".join(
+        word for word in re.findall(r"\w+", text.lower()) if word not in ("a", "an", "the")
+    )
 
 
 def _known_answer(documents_text: str, question: str) -> str:
-    """The answer to a question of the original data sets, if all of its gold documents stand in the text."""
+    """The answer to a question of the original data sets, if all of its gold documents stand in the
+    text."""
     for name in ("squad", "hotpotqa"):
         for gold, answer in _known_questions(name).get(question, ()):
             if all(document in documents_text for document in gold):
@@ -254,7 +302,8 @@ def _known_answer(documents_text: str, question: str) -> str:
 
 @lru_cache(maxsize=2)
 def _known_questions(dataset: str) -> dict[str, list[tuple[list[str], str]]]:
-    """The gold documents and the first answer of each question; a few questions are asked of several paragraphs."""
+    """The gold documents and the first answer of each question; a few questions are asked of
+    several paragraphs."""
     try:
         data = load_qa(dataset)
     except UserError:  # the data set is not on this machine, so no prompt of it was made here
@@ -266,7 +315,9 @@ def _known_questions(dataset: str) -> dict[str, list[tuple[list[str], str]]]:
     return known
 
 
-def _last_ones(rest: np.ndarray, left: int, number: int, bodies: Units, headers: Units) -> list[int]:
+def _last_ones(
+    rest: np.ndarray, left: int, number: int, bodies: Units, headers: Units
+) -> list[int]:
     """One document, or two, whose length comes nearest to what is left."""
     counts = bodies.counts[rest]
     header = int(headers.counts[number])
@@ -279,7 +330,9 @@ def _last_ones(rest: np.ndarray, left: int, number: int, bodies: Units, headers:
     if len(rest) > 1 and gap > 0:
         room_for_second = left - header - second - counts[: min(64, len(rest))]
         other = np.searchsorted(counts[by_length], room_for_second, side="right") - 1
-        other = np.where((other >= 0) & (by_length[other] == np.arange(len(other))), other - 1, other)
+        other = np.where(
+            (other >= 0) & (by_length[other] == np.arange(len(other))), other - 1, other
+        )
         gaps = np.where(other >= 0, room_for_second - counts[by_length[np.maximum(other, 0)]], left)
         pick = int(np.argmin(gaps))
         if gaps[pick] < gap:
@@ -316,9 +369,14 @@ def _articles(dataset: str) -> dict[int, list[int]]:
 
 @lru_cache(maxsize=8)
 def _question_order(dataset: str, seed: int | None) -> list[int]:
-    """The questions in the order of one permutation per seed; without a seed, in that of the file."""
+    """The questions in the order of one permutation per seed; without a seed, in that of the
+    file."""
     data = load_qa(dataset)
-    short = [i for i, q in enumerate(data.questions) if sum(len(data.documents[g]) for g in q.gold) <= _LONGEST_GOLD]
+    short = [
+        i
+        for i, q in enumerate(data.questions)
+        if sum(len(data.documents[g]) for g in q.gold) <= _LONGEST_GOLD
+    ]
     if seed is not None:
         Random(f"{seed}/{dataset}/questions").shuffle(short)
     return short

@@ -1,4 +1,5 @@
-"""Variable tracking (paper, section 3.2): follow a chain of assignments between haystack sentences."""
+"""Variable tracking (paper, section 3.2): follow a chain of assignments between haystack
+sentences."""
 
 import re
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from rulerkit.tasks.judging import JudgedAnswer, Rule
 _OPENING = "Memorize and track the chain(s) of variable assignment hidden in the following text."
 _QUESTION = "Question: Find all variables that are assigned the value {value} in the text above."
 _PREFIX = (
-    " Answer: According to the chain(s) of variable assignment in the text above, {n} variables are {assigned} the value "
+    " Answer: According to the chain(s) of variable assignment in the text above, {n} variables "
+    "are {assigned} the value "
     "{value}, they are: "
 )
 
@@ -29,13 +31,16 @@ class _Chain:
 
     def statements(self) -> list[str]:
         """The assignments in order, each hop with a blank behind it, as upstream writes them."""
-        hops = [f"VAR {new} = VAR {old} " for old, new in zip(self.names, self.names[1:], strict=False)]
+        hops = [
+            f"VAR {new} = VAR {old} " for old, new in zip(self.names, self.names[1:], strict=False)
+        ]
         return [f"VAR {self.names[0]} = {self.value}", *hops]
 
 
 @dataclass(frozen=True, kw_only=True)
 class VariableTracking(Task):
-    """Name all variables that hold one value: `num_hops` + 1 names in the queried chain, the first of `num_chains`."""
+    """Name all variables that hold one value: `num_hops` + 1 names in the queried chain, the first
+    of `num_chains`."""
 
     family: ClassVar[str] = "variable_tracking"
     category: ClassVar[str] = "vt"
@@ -45,7 +50,11 @@ class VariableTracking(Task):
     answer_prefix_form: ClassVar[str] = r"are ass(?:ig|gi)ned the value \S+ they are:( ?)"
     demonstration_opening: ClassVar[str] = _OPENING
     failure_rules: ClassVar[tuple[Rule, ...]] = (
-        Rule("wrong chain", "A variable of another chain.", lambda answer: _variables_of_other_chains(answer)),
+        Rule(
+            "wrong chain",
+            "A variable of another chain.",
+            lambda answer: _variables_of_other_chains(answer),
+        ),
     )
 
     num_chains: int = 1
@@ -54,7 +63,9 @@ class VariableTracking(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_items("num_chains and num_hops", self.num_chains * (self.num_hops + 1), _MOST_NAMES)
+        self._check_items(
+            "num_chains and num_hops", self.num_chains * (self.num_hops + 1), _MOST_NAMES
+        )
 
     @property
     def default_new_tokens(self) -> int:
@@ -78,12 +89,16 @@ class VariableTracking(Task):
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece]:
         pieces = fill_with_sentences(draft.plan, budget, blanks=self.edition == "2024")
         if pieces is None:
-            raise too_short(self, budget, sum(budget.piece(item.passage).num_tokens for item in draft.plan))
+            raise too_short(
+                self, budget, sum(budget.piece(item.passage).num_tokens for item in draft.plan)
+            )
         return pieces
 
     @staticmethod
     def read(text: str) -> Reading | None:
-        questions = re.findall(r"Find all variables that are assigned the value (\d+) in the text", text)
+        questions = re.findall(
+            r"Find all variables that are assigned the value (\d+) in the text", text
+        )
         if not questions:
             return None
         asked, opening = questions[-1], text.rfind(_OPENING)
@@ -97,17 +112,22 @@ class VariableTracking(Task):
             items=[name for name, value in values.items() if value == asked],
             others=[name for name, value in values.items() if value not in (asked, "")],
             occurrences=partial(assignment.finditer, text, start),
-            demonstration="".join(re.findall(r"they are:\s+([A-Z]+(?: [A-Z]+)+)", text[:start])[-1:]),
+            demonstration="".join(
+                re.findall(r"they are:\s+([A-Z]+(?: [A-Z]+)+)", text[:start])[-1:]
+            ),
             opening=text[start:] if opening >= 0 else "",
             join=" ".join,
         )
 
     def _prefix(self, value: str) -> str:
-        assigned = "assgined" if self.edition == "2024" else "assigned"  # the 2024 edition spells it so
+        assigned = (
+            "assgined" if self.edition == "2024" else "assigned"
+        )  # the 2024 edition spells it so
         return _PREFIX.format(n=self.num_hops + 1, value=value, assigned=assigned)
 
     def _chains(self, random: Random, letters: int, taken_values: set[str]) -> list[_Chain]:
-        """Chains with distinct names and values; upstream gives all chains of its demonstration one value."""
+        """Chains with distinct names and values; upstream gives all chains of its demonstration one
+        value."""
         size = self.num_hops + 1
         distinct: dict[str, None] = {}
         while len(distinct) < self.num_chains * size:
@@ -125,7 +145,8 @@ class VariableTracking(Task):
         return self._chains(Random(f"demonstration/{self.num_chains}/{self.num_hops}"), 3, set())
 
     def _demonstration(self, stream: ExampleStream, taken_values: set[str]) -> tuple[Passage, ...]:
-        """A solved example of about 500 tokens before the question: fresh names (2025) or one for all (2024)."""
+        """A solved example of about 500 tokens before the question: fresh names (2025) or one for
+        all (2024)."""
         if self.edition == "2025":
             chains = self._chains(stream.random, 3, taken_values)
             items = _items(stream.random, chains)
@@ -139,7 +160,11 @@ class VariableTracking(Task):
         value, answer = chains[0].value, " " + " ".join(chains[0].names)
         lines = _demonstration_lines(items, num_lines)
         if self.edition == "2025":
-            parts = [_OPENING + "\n\n", *[line + "\n" for line in lines], _QUESTION.format(value=value)]
+            parts = [
+                _OPENING + "\n\n",
+                *[line + "\n" for line in lines],
+                _QUESTION.format(value=value),
+            ]
             return (passage("demonstration", *parts, self._prefix(value) + answer + "\n\n"),)
         context = " ".join(line + "\n" if line == LINE else line for line in lines)
         question = _QUESTION.format(value=value).removesuffix(" above.")
@@ -148,18 +173,28 @@ class VariableTracking(Task):
 
 
 def _variables_of_other_chains(answer: JudgedAnswer) -> str | None:
-    others = {str(piece.key).lower(): piece.key for piece, _ in answer.needles if piece.role == "distractor"}
-    return " ".join(str(others[word]) for word in dict.fromkeys(answer.words) if word in others) or None
+    others = {
+        str(piece.key).lower(): piece.key
+        for piece, _ in answer.needles
+        if piece.role == "distractor"
+    }
+    return (
+        " ".join(str(others[word]) for word in dict.fromkeys(answer.words) if word in others)
+        or None
+    )
 
 
 def _items(random: Random, chains: list[_Chain]) -> list[PlacedPassage]:
-    """The statements of all chains at free depths, those of one chain in order; the queried chain is the needle."""
+    """The statements of all chains at free depths, those of one chain in order; the queried chain
+    is the needle."""
     items = []
     for number, chain in enumerate(chains):
         role = "needle" if number == 0 else "distractor"
         depths = sorted(random.random() for _ in chain.names)
         for depth, name, statement in zip(depths, chain.names, chain.statements(), strict=True):
-            items.append(PlacedPassage(depth, passage(role, statement + "\n", key=name, value=chain.value)))
+            items.append(
+                PlacedPassage(depth, passage(role, statement + "\n", key=name, value=chain.value))
+            )
     return items
 
 

@@ -1,8 +1,10 @@
-"""Tokenizers of every kind behind one small class: text to token ids and back, without a beginning-of-sequence token.
+"""Tokenizers of every kind behind one small class: text to token ids and back, without a
+beginning-of-sequence token.
 
-`load_tokenizer` takes a Hugging Face name or folder, a `tokenizer.json`, a SentencePiece `.model`, a Tekken JSON, a
-tiktoken ranks file or encoding name, the RWKV vocabulary, or `builtin`. The files are read in `vocabularies.py`; how texts
-are cut into pieces whose ids can be joined is the matter of `pieces.py`.
+`load_tokenizer` takes a Hugging Face name or folder, a `tokenizer.json`, a SentencePiece `.model`,
+a Tekken JSON, a tiktoken ranks file or encoding name, the RWKV vocabulary, or `builtin`. The files
+are read in `vocabularies.py`; how texts are cut into pieces whose ids can be joined is the matter
+of `pieces.py`.
 """
 
 import fnmatch
@@ -31,8 +33,9 @@ Ids = np.ndarray
 class Tokenizer:
     """Token ids of a text and back.
 
-    `encode` adds no beginning-of-sequence token; special tokens that stand in the text (chat templates) become their
-    ids. `bos_id` is the token the model was trained to see first, or None. `fingerprint` identifies the vocabulary.
+    `encode` adds no beginning-of-sequence token; special tokens that stand in the text (chat
+    templates) become their ids. `bos_id` is the token the model was trained to see first, or None.
+    `fingerprint` identifies the vocabulary.
     """
 
     name: str
@@ -65,13 +68,16 @@ class Tokenizer:
 def load_tokenizer(spec: str) -> Tokenizer:
     """The tokenizer that `spec` names.
 
-    `builtin`; a folder or file (relative ones count from the project root); a tiktoken encoding name such as
-    `cl100k_base`; or a Hugging Face name such as `Qwen/Qwen2.5-7B`. A ranks file that is not known by its checksum needs
-    its split pattern behind a `#`: `my.tiktoken#cl100k_base`, or the pattern itself.
+    `builtin`; a folder or file (relative ones count from the project root); a tiktoken encoding
+    name such as `cl100k_base`; or a Hugging Face name such as `Qwen/Qwen2.5-7B`. A ranks file that
+    is not known by its checksum needs its split pattern behind a `#`: `my.tiktoken#cl100k_base`, or
+    the pattern itself.
     """
     kind = tokenizer_kind(spec)
     if kind == "builtin":
-        return Tokenizer(spec, _fingerprint(vocabularies.BUILTIN.pattern.encode()), *vocabularies.builtin())
+        return Tokenizer(
+            spec, _fingerprint(vocabularies.BUILTIN.pattern.encode()), *vocabularies.builtin()
+        )
     if kind == "tiktoken":
         encoding, identity = vocabularies.encoding_by_name(spec)
         return Tokenizer(spec, _fingerprint(identity), *encoding)
@@ -83,7 +89,8 @@ def load_tokenizer(spec: str) -> Tokenizer:
 
 
 def tokenizer_kind(spec: str) -> str:
-    """What `load_tokenizer` reads for a name: `builtin`, `path`, `tiktoken` or `hub`. Raises `UserError` for other names."""
+    """What `load_tokenizer` reads for a name: `builtin`, `path`, `tiktoken` or `hub`. Raises
+    `UserError` for other names."""
     if not isinstance(spec, str) or not spec.strip():
         raise UserError(f"tokenizer is {spec!r}: it must be `builtin`, a file, a folder or a name")
     if spec == "builtin":
@@ -99,12 +106,13 @@ def tokenizer_kind(spec: str) -> str:
     if is_hub_id(spec):
         return "hub"
     raise UserError(
-        f"tokenizer {spec!r}: there is no such file or folder, and it is neither a tiktoken encoding nor a hub name "
+        f"tokenizer {spec!r}: there is no such file or folder, and it is neither a tiktoken "
+        "encoding nor a hub name "
         "(org/name); `builtin` needs no download"
     )
 
 
-# --- folders and files ------------------------------------------------------------------------------------------------
+# --- folders and files ----------------------------------------------------------------------------
 
 ON_HUB = ("*token*", "tekken*.json", "*.tiktoken", "chat_template*", "rwkv_vocab*")
 """The files of a repository that a tokenizer may need."""
@@ -121,8 +129,12 @@ IN_FOLDER = (
 
 
 def vocabulary_file(names: Iterable[str]) -> str | None:
-    """Which of the files of a folder is read as its vocabulary, by the order of `IN_FOLDER`; None where none is."""
-    names = sorted({name for name in names if "/" not in name} - {"tokenizer_config.json", "special_tokens_map.json"})
+    """Which of the files of a folder is read as its vocabulary, by the order of `IN_FOLDER`; None
+    where none is."""
+    names = sorted(
+        {name for name in names if "/" not in name}
+        - {"tokenizer_config.json", "special_tokens_map.json"}
+    )
     return next((name for pattern in IN_FOLDER for name in fnmatch.filter(names, pattern)), None)
 
 
@@ -131,9 +143,13 @@ def _from_folder(spec: str, folder: Path) -> Tokenizer:
     try:
         name = vocabulary_file(path.name for path in folder.iterdir() if path.is_file())
     except OSError as error:
-        raise UserError(f"tokenizer {spec}: the folder {folder} cannot be read: {first_line(error)}") from error
+        raise UserError(
+            f"tokenizer {spec}: the folder {folder} cannot be read: {first_line(error)}"
+        ) from error
     if name is None:
-        raise UserError(f"no tokenizer in the folder {folder}: none of {', '.join(IN_FOLDER)} is there")
+        raise UserError(
+            f"no tokenizer in the folder {folder}: none of {', '.join(IN_FOLDER)} is there"
+        )
     return _from_file(spec, folder / name, "")
 
 
@@ -151,8 +167,18 @@ def _from_file(spec: str, path: Path, pattern: str) -> Tokenizer:
             vocabulary = vocabularies.ranks_file(spec, data, pattern)
         else:
             vocabulary = vocabularies.sentencepiece(path)
-    except (OSError, ValueError, LookupError, RuntimeError, SyntaxError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is not a tokenizer that can be read: {first_line(error)}") from error
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        RuntimeError,
+        SyntaxError,
+        TypeError,
+        AttributeError,
+    ) as error:
+        raise UserError(
+            f"{path} is not a tokenizer that can be read: {first_line(error)}"
+        ) from error
     digest = _fingerprint(data + pattern.encode())  # another pattern is another tokenizer
     return Tokenizer(spec, digest, *vocabulary, chat_template=settings.get("chat_template"))
 
@@ -164,20 +190,26 @@ def _fingerprint(data: bytes) -> str:
 def _settings(folder: Path) -> dict[str, Any]:
     """`tokenizer_config.json` of a folder, with its chat template.
 
-    The template of `chat_template.jinja` comes first, then that of `tokenizer_config.json`, then that of
-    `chat_template.json`; of several named templates the one called `default` is taken.
+    The template of `chat_template.jinja` comes first, then that of `tokenizer_config.json`, then
+    that of `chat_template.json`; of several named templates the one called `default` is taken.
     """
     settings = _json(folder / "tokenizer_config.json")
-    template = settings.get("chat_template") or _json(folder / "chat_template.json").get("chat_template")
+    template = settings.get("chat_template") or _json(folder / "chat_template.json").get(
+        "chat_template"
+    )
     if isinstance(template, list):
         try:
             template = {entry["name"]: entry["template"] for entry in template}.get("default")
         except (KeyError, TypeError) as error:
-            raise UserError(f"{folder}: each of several chat templates needs `name` and `template`") from error
+            raise UserError(
+                f"{folder}: each of several chat templates needs `name` and `template`"
+            ) from error
     if (file := folder / "chat_template.jinja").is_file():
         template = file.read_text(encoding="utf-8")
     if not isinstance(template, str | None):
-        raise UserError(f"{folder}: its chat template is a {type(template).__name__}: it must be a text")
+        raise UserError(
+            f"{folder}: its chat template is a {type(template).__name__}: it must be a text"
+        )
     return settings | {"chat_template": template}
 
 

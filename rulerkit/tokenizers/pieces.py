@@ -1,11 +1,14 @@
-"""Token ids of a text's pieces, such that the ids of the pieces, joined, are the ids of the whole text.
+"""Token ids of a text's pieces, such that the ids of the pieces, joined, are the ids of the whole
+text.
 
-A prompt of 128K tokens takes about half a second to tokenize; joined from pieces whose ids are remembered it takes about
-a millisecond. The condition is where to cut: **before a whole run of blanks** or **after all newlines of a run** (see
-`PieceEncoder.clean_cut`). Tokenizers still differ in how they treat a text that stands alone: SentencePiece puts a blank before it,
-GPT-NeoX merges newlines at its end. Two anchors mend this: a newline put before the piece, or a letter behind it, whose
-ids are taken off again. Which anchors a tokenizer needs is found by trial on every kind of border at first use; where
-none is exact, `PieceEncoder.exact` is False and prompts are encoded whole.
+A prompt of 128K tokens takes about half a second to tokenize; joined from pieces whose ids are
+remembered it takes about a millisecond. The condition is where to cut: **before a whole run of
+blanks** or **after all newlines of a run** (see `PieceEncoder.clean_cut`). Tokenizers still differ
+in how they treat a text that stands alone: SentencePiece puts a blank before it, GPT-NeoX merges
+newlines at its end. Two anchors mend this: a newline put before the piece, or a letter behind it,
+whose ids are taken off again. Which anchors a tokenizer needs is found by trial on every kind of
+border at first use; where none is exact, `PieceEncoder.exact` is False and prompts are encoded
+whole.
 """
 
 from collections.abc import Sequence
@@ -16,7 +19,8 @@ import numpy as np
 from rulerkit.tokenizers import Ids, Tokenizer
 
 RULES = 1
-"""Raised whenever the ids of a piece would come out otherwise, so that ids kept on disk are made anew."""
+"""Raised whenever the ids of a piece would come out otherwise, so that ids kept on disk are made
+anew."""
 
 _HEAD, _TAIL = "\n", "Q"
 _REMEMBERED = 300_000
@@ -94,7 +98,8 @@ _BLANK_AFTER_NEWLINE = (
 
 
 def settle(texts: Sequence[str]) -> list[str]:
-    """The same texts, joined the same, with blanks at the end of one moved to the start of the next."""
+    """The same texts, joined the same, with blanks at the end of one moved to the start of the
+    next."""
     settled, carried = [], ""
     for text in texts:
         text = carried + text
@@ -109,8 +114,9 @@ def settle(texts: Sequence[str]) -> list[str]:
 class PieceEncoder:
     """Encodes pieces of a text, each once, and remembers them.
 
-    `encoder(text)` gives the ids that `text` has inside a longer text (after a clean cut); `encoder.start(text)` those it
-    has at the very beginning. `exact` says whether joining ids was found to be the same as encoding the whole.
+    `encoder(text)` gives the ids that `text` has inside a longer text (after a clean cut);
+    `encoder.start(text)` those it has at the very beginning. `exact` says whether joining ids was
+    found to be the same as encoding the whole.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -126,10 +132,11 @@ class PieceEncoder:
         return f"{self.tokenizer.fingerprint}-{int(self._head)}{int(self._tail)}"
 
     def clean_cut(self, left: str, right: str) -> bool:
-        """Whether a text may be cut between `left` and `right`: before a run of blanks or after a run of newlines.
+        """Whether a text may be cut between `left` and `right`: before a run of blanks or after a
+        run of newlines.
 
-        Next to other white space it may not; between a newline and a blank only where the tokenizer was found to keep the
-        two apart (RWKV does not).
+        Next to other white space it may not; between a newline and a blank only where the tokenizer
+        was found to keep the two apart (RWKV does not).
         """
         if right.startswith(" "):
             rest = right.lstrip(" ")
@@ -163,21 +170,34 @@ class PieceEncoder:
         return [self(text) if ids is None else ids for text, ids in zip(texts, found, strict=True)]
 
     def end(self, text: str) -> Ids:
-        """The ids of a piece with which the whole text ends: nothing behind it keeps its newlines apart."""
+        """The ids of a piece with which the whole text ends: nothing behind it keeps its newlines
+        apart."""
         head = self.tokenizer.encode(_HEAD) if self._head else ()
         return self.tokenizer.encode((_HEAD if self._head else "") + text)[len(head) :]
 
     def joint(self, texts: Sequence[str], start: bool = False, end: bool = False) -> list[Ids]:
-        """The ids of neighbours whose borders are not clean, encoded as one text and handed out again.
+        """The ids of neighbours whose borders are not clean, encoded as one text and handed out
+        again.
 
-        `start` and `end` say that the whole text begins or ends with them. A token that spans two texts goes to the first.
+        `start` and `end` say that the whole text begins or ends with them. A token that spans two
+        texts goes to the first.
         """
-        encode = self.tokenizer.encode if start and end else self.start if start else self.end if end else self
+        encode = (
+            self.tokenizer.encode
+            if start and end
+            else self.start
+            if start
+            else self.end
+            if end
+            else self
+        )
         whole, ends, text = encode("".join(texts)), [], ""
         for part in texts[:-1]:
             text += part
             ends.append(min(len(self.start(text) if start else self(text)), len(whole)))
-        return [np.asarray(ids) for ids in np.split(whole, np.maximum.accumulate(ends) if ends else [])]
+        return [
+            np.asarray(ids) for ids in np.split(whole, np.maximum.accumulate(ends) if ends else [])
+        ]
 
     @cached_property
     def _tail_ids(self) -> Ids:
@@ -186,7 +206,9 @@ class PieceEncoder:
     def fresh(self, texts: Sequence[str]) -> list[Ids]:
         """The ids of many pieces, in one batch, without remembering them."""
         head = _HEAD if self._head else ""
-        framed = [head + text + (_TAIL if self._tail and text.endswith("\n") else "") for text in texts]
+        framed = [
+            head + text + (_TAIL if self._tail and text.endswith("\n") else "") for text in texts
+        ]
         skip = len(self.tokenizer.encode(_HEAD)) if self._head else 0
         drop = len(self._tail_ids) if self._tail else 0
         encoded = self.tokenizer.encode_batch(framed)

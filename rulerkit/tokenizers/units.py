@@ -1,4 +1,5 @@
-"""Rows of texts with their token ids side by side, so that a haystack is counted by subtraction and cut by slicing."""
+"""Rows of texts with their token ids side by side, so that a haystack is counted by subtraction and
+cut by slicing."""
 
 import os
 from collections.abc import Sequence
@@ -19,11 +20,15 @@ _AT_ONCE = 32_768
 class Units:
     """A row of texts (words, lines, documents) with their token ids side by side in one array.
 
-    `offsets` has one more entry than there are texts: text i has the ids `ids[offsets[i]:offsets[i + 1]]`.
+    `offsets` has one more entry than there are texts: text i has the ids `ids[offsets[i]:offsets[i
+    + 1]]`.
     """
 
-    def __init__(self, texts: Sequence[str], encoder: PieceEncoder, kept: Path | None = None) -> None:
-        """`kept` is a file in which the ids are kept between processes; it must be named after texts and tokenizer."""
+    def __init__(
+        self, texts: Sequence[str], encoder: PieceEncoder, kept: Path | None = None
+    ) -> None:
+        """`kept` is a file in which the ids are kept between processes; it must be named after
+        texts and tokenizer."""
         self.texts = texts
         found = _read(kept)
         lengths, pool, which = found or _encoded(texts, encoder)
@@ -32,7 +37,9 @@ class Units:
         starts = np.concatenate([[0], np.cumsum(lengths)])
         self.counts: np.ndarray = lengths[which]
         self.offsets: np.ndarray = np.concatenate([[0], np.cumsum(self.counts)])
-        self.ids: Ids = pool if len(which) == len(lengths) else pool[ranges(starts[which], self.counts)]
+        self.ids: Ids = (
+            pool if len(which) == len(lengths) else pool[ranges(starts[which], self.counts)]
+        )
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -61,7 +68,8 @@ class Units:
         return np.asarray(self.ids[ranges(self.offsets[order], self.counts[order])])
 
     def behind(self, first: "Units", order: np.ndarray) -> "Units":
-        """The units of `first`, then those of this row at the given positions, without encoding anything again."""
+        """The units of `first`, then those of this row at the given positions, without encoding
+        anything again."""
         both = object.__new__(Units)
         both.texts = [*first.texts, *(self.texts[i] for i in order.tolist())]
         both.counts = np.concatenate([first.counts, self.counts[order]])
@@ -102,14 +110,16 @@ def _write(path: Path, lengths: np.ndarray, pool: Ids, which: np.ndarray) -> Non
 
 
 def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The numbers starts[0], starts[0]+1, ... (counts[0] of them), then those of starts[1], and so on."""
+    """The numbers starts[0], starts[0]+1, ... (counts[0] of them), then those of starts[1], and so
+    on."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     return np.asarray(np.arange(total) + np.repeat(starts - ends + counts, counts))
 
 
 def interleave(*columns: tuple[Units, np.ndarray]) -> tuple[list[str], np.ndarray, Ids]:
-    """Rows of texts, one from each column in turn: all texts in order, their token counts, and all ids in one array.
+    """Rows of texts, one from each column in turn: all texts in order, their token counts, and all
+    ids in one array.
 
     A column is its units and the order in which they are taken; all orders have the same length.
     """

@@ -16,7 +16,8 @@ from rulerkit.paths import cache_dir
 
 
 class Vocabulary(NamedTuple):
-    """What a vocabulary file says: encoding, decoding, and the tokens that begin and end a text, if any."""
+    """What a vocabulary file says: encoding, decoding, and the tokens that begin and end a text, if
+    any."""
 
     encode_many: Callable[[Sequence[str]], Sequence[Sequence[int]]]
     decode_ids: Callable[[list[int]], str]
@@ -39,7 +40,8 @@ PATTERNS = {
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 }
 PATTERNS["llama-4"] = PATTERNS["o200k_base"]
-"""The patterns by which byte-pair tokenizers split a text before merging, by the vocabulary's name."""
+"""The patterns by which byte-pair tokenizers split a text before merging, by the vocabulary's
+name."""
 
 _RANKS_FILES = {  # sha256 of the ranks file, first 16 hex digits -> name, special tokens, BOS
     "223921b76ee99bde": ("cl100k_base", {"<|endoftext|>": 100257}, None),
@@ -56,12 +58,17 @@ _RANKS_FILES = {  # sha256 of the ranks file, first 16 hex digits -> name, speci
         | {"<|header_end|>": 200006, "<|eot|>": 200008},
         "<|begin_of_text|>",
     ),
-    "b2b1b8dfb5cc5f02": ("qwen", {"<|endoftext|>": 151643, "<|im_start|>": 151644, "<|im_end|>": 151645}, None),
+    "b2b1b8dfb5cc5f02": (
+        "qwen",
+        {"<|endoftext|>": 151643, "<|im_start|>": 151644, "<|im_end|>": 151645},
+        None,
+    ),
 }
 
 
 def hugging_face(path: Path, settings: dict[str, Any]) -> Vocabulary:
-    """A `tokenizer.json`; its post-processor, or `tokenizer_config.json`, says whether a BOS is added."""
+    """A `tokenizer.json`; its post-processor, or `tokenizer_config.json`, says whether a BOS is
+    added."""
     from tokenizers import Tokenizer as Backend
 
     try:
@@ -94,7 +101,8 @@ def hugging_face(path: Path, settings: dict[str, Any]) -> Vocabulary:
 
 
 def token_text(token: Any) -> str | None:
-    """A token's text, as `tokenizer_config.json` writes it: plain or as a mapping with `content`."""
+    """A token's text, as `tokenizer_config.json` writes it: plain or as a mapping with
+    `content`."""
     text: str | None = token["content"] if isinstance(token, dict) else token
     return text
 
@@ -104,16 +112,23 @@ def sentencepiece(path: Path) -> Vocabulary:
     from sentencepiece import SentencePieceProcessor
 
     model = SentencePieceProcessor(model_file=str(path))
-    control = {model.id_to_piece(i): i for i in range(model.get_piece_size()) if model.is_control(i)}
+    control = {
+        model.id_to_piece(i): i for i in range(model.get_piece_size()) if model.is_control(i)
+    }
     splitter = (
-        re.compile("(" + "|".join(map(re.escape, sorted(control, key=len, reverse=True))) + ")") if control else None
+        re.compile("(" + "|".join(map(re.escape, sorted(control, key=len, reverse=True))) + ")")
+        if control
+        else None
     )
 
     def encode_many(texts: Sequence[str]) -> Sequence[Sequence[int]]:
         if splitter is None or not any(splitter.search(text) for text in texts):
             found: list[list[int]] = model.encode(list(texts))
             return found
-        return [[i for part in splitter.split(text) if part for i in encode_part(part)] for text in texts]
+        return [
+            [i for part in splitter.split(text) if part for i in encode_part(part)]
+            for text in texts
+        ]
 
     def encode_part(part: str) -> list[int]:
         return [control[part]] if part in control else list(model.encode(part))
@@ -131,12 +146,15 @@ def sentencepiece(path: Path) -> Vocabulary:
 def _byte_pair(
     pattern: str, ranks: dict[bytes, int], special: dict[str, int], bos: str | None, first: int = 0
 ) -> Vocabulary:
-    """Byte pairs merged by tiktoken. `first` is what is added to every rank to make the id (Tekken keeps 1000 free)."""
+    """Byte pairs merged by tiktoken. `first` is what is added to every rank to make the id (Tekken
+    keeps 1000 free)."""
     import tiktoken
 
     if not all(bytes([byte]) in ranks for byte in range(256)):
         raise ValueError("some single bytes have no rank; was the file cut short?")
-    encoding = tiktoken.Encoding("ranks", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
+    encoding = tiktoken.Encoding(
+        "ranks", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special
+    )
 
     def encode_many(texts: Sequence[str]) -> Sequence[Sequence[int]]:
         found = encoding.encode_batch(list(texts), num_threads=2, allowed_special="all")
@@ -165,13 +183,15 @@ def ranks_file(name: str, data: bytes, pattern: str) -> Vocabulary:
 
 
 def tiktoken_dir() -> Path:
-    """Where tiktoken's files are: as its own variables say, else in our cache, since its default is each node's /tmp."""
+    """Where tiktoken's files are: as its own variables say, else in our cache, since its default is
+    each node's /tmp."""
     own = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
     return Path(own) if own else cache_dir() / "tiktoken"
 
 
 def encoding_by_name(name: str) -> tuple[Vocabulary, bytes]:
-    """A tiktoken encoding by its name, downloaded or cached by tiktoken, and the bytes that identify it."""
+    """A tiktoken encoding by its name, downloaded or cached by tiktoken, and the bytes that
+    identify it."""
     import tiktoken
 
     os.environ["TIKTOKEN_CACHE_DIR"] = str(tiktoken_dir())
@@ -179,14 +199,17 @@ def encoding_by_name(name: str) -> tuple[Vocabulary, bytes]:
         encoding = tiktoken.get_encoding(name)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"tokenizer {name} (tiktoken) is not on this machine and cannot be downloaded ({first_line(error)}): fetch it "
+            f"tokenizer {name} (tiktoken) is not on this machine and cannot be downloaded "
+            f"({first_line(error)}): fetch it "
             f"again, or name a ranks file instead, such as {name}.tiktoken"
         ) from error
 
     def encode_many(texts: Sequence[str]) -> Sequence[Sequence[int]]:
         return encoding.encode_batch(list(texts), num_threads=2, allowed_special="all")
 
-    return Vocabulary(encode_many, encoding.decode), repr(sorted(encoding._mergeable_ranks.items())).encode()
+    return Vocabulary(encode_many, encoding.decode), repr(
+        sorted(encoding._mergeable_ranks.items())
+    ).encode()
 
 
 def tekken(data: bytes) -> Vocabulary:
@@ -200,7 +223,8 @@ def tekken(data: bytes) -> Vocabulary:
 
 
 def rwkv(data: bytes) -> Vocabulary:
-    """RWKV World: `id repr length` a line; the longest token that matches is taken, byte by byte."""
+    """RWKV World: `id repr length` a line; the longest token that matches is taken, byte by
+    byte."""
     trie: dict[int, Any] = {}
     tokens: dict[int, bytes] = {}
     if data.count(b"\n") < 256:
@@ -238,9 +262,11 @@ BUILTIN = re.compile(r"\n| ?[^\W\d_]+| ?\d{1,3}| ?[^\w\s]+|_|[^\S\n]")
 
 @cache
 def builtin() -> Vocabulary:
-    """Words, groups of digits and runs of punctuation, each with the blank before it: no vocabulary, no download.
+    """Words, groups of digits and runs of punctuation, each with the blank before it: no
+    vocabulary, no download.
 
-    Ids are given out in order of first sight, so they mean something within one process only; counts are stable.
+    Ids are given out in order of first sight, so they mean something within one process only;
+    counts are stable.
     """
     texts: list[str] = []
     known: dict[str, int] = {}

@@ -1,4 +1,5 @@
-"""What the tests of damaged input share. `RULERKIT_FAULTS` is the number of cases of each property (default: few)."""
+"""What the tests of damaged input share. `RULERKIT_FAULTS` is the number of cases of each property
+(default: few)."""
 
 import os
 import signal
@@ -39,7 +40,8 @@ def time_limit(seconds: int = SECONDS) -> Iterator[None]:
 
 
 def result_or_line(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns, or the `UserError` that it raises: one line of a length that can be read."""
+    """What a function returns, or the `UserError` that it raises: one line of a length that can be
+    read."""
     line: UserError
     try:
         with time_limit():

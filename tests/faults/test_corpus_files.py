@@ -1,4 +1,5 @@
-"""Damaged corpus files: read as a substitute that is named, or one line; never a traceback, never unnoticed."""
+"""Damaged corpus files: read as a substitute that is named, or one line; never a traceback, never
+unnoticed."""
 
 import gzip
 import json
@@ -18,10 +19,22 @@ from rulerkit.tasks import TASKS
 
 QA = {"question": "Who? ", "answers": [{"text": "Ada"}], "is_impossible": False}
 CONTENTS: dict[str, tuple[str, Any]] = {
-    "niah_single_2": (downloads.ESSAYS, {"text": "The sun is warm. The sea is cold. " * 40, "essays": 218, "of": 218}),
+    "niah_single_2": (
+        downloads.ESSAYS,
+        {"text": "The sun is warm. The sea is cold. " * 40, "essays": 218, "of": 218},
+    ),
     "qa_1": (
         downloads.SQUAD,
-        {"data": [{"paragraphs": [{"context": " Ada ran. ", "qas": [QA]}, {"context": "B", "qas": []}]}]},
+        {
+            "data": [
+                {
+                    "paragraphs": [
+                        {"context": " Ada ran. ", "qas": [QA]},
+                        {"context": "B", "qas": []},
+                    ]
+                }
+            ]
+        },
     ),
     "qa_2": (
         downloads.HOTPOTQA,
@@ -37,14 +50,23 @@ CONTENTS: dict[str, tuple[str, Any]] = {
 }
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["text", "data", "qas", "x"]), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["text", "data", "qas", "x"]), inner)
+    ),
     max_leaves=5,
 )
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Where values stand in a JSON value, as keys and indices from the top."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
 
 
@@ -59,7 +81,8 @@ def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 @st.composite
 def damaged(draw: Any) -> tuple[str, str, bytes]:
-    """A task, the path of the file that it reads, and the file with a value replaced or bytes changed."""
+    """A task, the path of the file that it reads, and the file with a value replaced or bytes
+    changed."""
     task = draw(st.sampled_from(list(CONTENTS)))
     path, content = CONTENTS[task]
     if draw(st.booleans()):

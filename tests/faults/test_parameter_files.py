@@ -1,4 +1,5 @@
-"""Damaged and absurd parameter files: the study that they say, or one line; no traceback, no hang."""
+"""Damaged and absurd parameter files: the study that they say, or one line; no traceback, no
+hang."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -20,36 +21,133 @@ FILES = [path.read_text() for path in sorted((REPOSITORY / "params").rglob("*.ya
 
 SCALARS = st.sampled_from(
     [
-        *("no", "yes", "on", "off", "y", "~", "null", "true", "010", "0o17", "0x1F", "1_000", "1:30", "1e5", "1.0e5"),
-        *("1.0e99", ".inf", ".nan", "0", "-1", "1", "2", "40", "4096", "4K", "16M", "17M", "1000000", "1000000000000"),
-        *("9" * 30, "9" * 400, "0.5", "1.10", "-0.0", "2024-05-13", "2024-13-45", "2024-05-13T10:00:00Z", "4096.0"),
-        *('"no"', "'a b'", '"\\0"', '"\\ud800"', "../x", "/", "~/x", '"' + "x" * 5000 + '"', "[" * 3000, "∞"),
-        *("!!binary aGk=", "!!set {a, b}", "!!python/object:os.system", "!!timestamp 2024-05-13", "*a", "&a", "<<"),
-        *("=", "?", "|", ">", "%", "@", "`", "[]", "[[]]", "{}", "{a:}", "uuids", "needle", "noise", "even", "vt"),
-        *("mute", "perfect", "reader-8192", "raeder", "reader-99999999999", "original", "builtin", "a/b", "main"),
+        *(
+            "no",
+            "yes",
+            "on",
+            "off",
+            "y",
+            "~",
+            "null",
+            "true",
+            "010",
+            "0o17",
+            "0x1F",
+            "1_000",
+            "1:30",
+            "1e5",
+            "1.0e5",
+        ),
+        *(
+            "1.0e99",
+            ".inf",
+            ".nan",
+            "0",
+            "-1",
+            "1",
+            "2",
+            "40",
+            "4096",
+            "4K",
+            "16M",
+            "17M",
+            "1000000",
+            "1000000000000",
+        ),
+        *(
+            "9" * 30,
+            "9" * 400,
+            "0.5",
+            "1.10",
+            "-0.0",
+            "2024-05-13",
+            "2024-13-45",
+            "2024-05-13T10:00:00Z",
+            "4096.0",
+        ),
+        *(
+            '"no"',
+            "'a b'",
+            '"\\0"',
+            '"\\ud800"',
+            "../x",
+            "/",
+            "~/x",
+            '"' + "x" * 5000 + '"',
+            "[" * 3000,
+            "∞",
+        ),
+        *(
+            "!!binary aGk=",
+            "!!set {a, b}",
+            "!!python/object:os.system",
+            "!!timestamp 2024-05-13",
+            "*a",
+            "&a",
+            "<<",
+        ),
+        *(
+            "=",
+            "?",
+            "|",
+            ">",
+            "%",
+            "@",
+            "`",
+            "[]",
+            "[[]]",
+            "{}",
+            "{a:}",
+            "uuids",
+            "needle",
+            "noise",
+            "even",
+            "vt",
+        ),
+        *(
+            "mute",
+            "perfect",
+            "reader-8192",
+            "raeder",
+            "reader-99999999999",
+            "original",
+            "builtin",
+            "a/b",
+            "main",
+        ),
     ]
 ) | st.text(max_size=8)
 STUDY_KEYS = st.sampled_from(list(Parameters.model_fields))
-MODEL_KEYS = st.sampled_from(["base", *dict.fromkeys(key for keys in ENGINE_KEYS.values() for key in keys_of(keys))])
-KNOBS = st.sampled_from(list(dict.fromkeys(knob.name for family in FAMILIES for knob in fields(family))))
-KEYS = STUDY_KEYS | MODEL_KEYS | KNOBS | st.sampled_from(list(Site.model_fields)) | st.text(max_size=5)
+MODEL_KEYS = st.sampled_from(
+    ["base", *dict.fromkeys(key for keys in ENGINE_KEYS.values() for key in keys_of(keys))]
+)
+KNOBS = st.sampled_from(
+    list(dict.fromkeys(knob.name for family in FAMILIES for knob in fields(family)))
+)
+KEYS = (
+    STUDY_KEYS | MODEL_KEYS | KNOBS | st.sampled_from(list(Site.model_fields)) | st.text(max_size=5)
+)
 
 
 def flow(values: Any) -> Any:
     """Values inside lists and mappings, as YAML writes them on one line."""
     lists = st.lists(values, max_size=3).map(lambda texts: f"[{', '.join(texts)}]")
     mappings = st.lists(st.tuples(KEYS, values), max_size=4)
-    return lists | mappings.map(lambda pairs: "{" + ", ".join(f"{key}: {value}" for key, value in pairs) + "}")
+    return lists | mappings.map(
+        lambda pairs: "{" + ", ".join(f"{key}: {value}" for key, value in pairs) + "}"
+    )
 
 
 VALUES = st.recursive(SCALARS, flow, max_leaves=6)
 TASKS_LINE = st.tuples(st.sampled_from(list(TASKS)), KNOBS, VALUES).map(
     lambda t: f"tasks: [{{base: {t[0]}, {t[1]}: {t[2]}}}]"
 )
-MODEL_LINE = st.tuples(MODEL_KEYS, VALUES).map(lambda t: f"model: {{base: perfect, {t[0]}: {t[1]}}}")
-LINES = st.lists(TASKS_LINE | MODEL_LINE | st.tuples(STUDY_KEYS | KEYS, VALUES).map(": ".join), max_size=3).map(
-    "\n".join
+MODEL_LINE = st.tuples(MODEL_KEYS, VALUES).map(
+    lambda t: f"model: {{base: perfect, {t[0]}: {t[1]}}}"
 )
+LINES = st.lists(
+    TASKS_LINE | MODEL_LINE | st.tuples(STUDY_KEYS | KEYS, VALUES).map(": ".join), max_size=3
+).map("\n".join)
 
 
 @st.composite
@@ -59,7 +157,11 @@ def damaged(draw: Any) -> str:
     for _ in range(draw(st.integers(1, 3))):
         start = draw(st.integers(0, len(text)))
         stop = draw(st.integers(start, min(len(text), start + 20)))
-        text = text[:start] + draw(SCALARS | st.sampled_from([": ", "\n", "  ", "- ", "#"])) + text[stop:]
+        text = (
+            text[:start]
+            + draw(SCALARS | st.sampled_from([": ", "\n", "  ", "- ", "#"]))
+            + text[stop:]
+        )
     return text
 
 
@@ -71,7 +173,9 @@ def first_example(path: Path) -> Any:
 
 @cases
 @given(text=LINES | damaged(), kind=st.sampled_from(["study", "batch", "site"]))
-def test_a_damaged_parameter_file_is_one_line(tmp_path_factory: pytest.TempPathFactory, text: str, kind: str) -> None:
+def test_a_damaged_parameter_file_is_one_line(
+    tmp_path_factory: pytest.TempPathFactory, text: str, kind: str
+) -> None:
     path = tmp_path_factory.mktemp("params") / "file.yaml"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     if kind == "study":

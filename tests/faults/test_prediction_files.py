@@ -1,4 +1,5 @@
-"""Damaged records, rows and files of others: the rest is reported, what is left out is named; no traceback, no changed number."""
+"""Damaged records, rows and files of others: the rest is reported, what is left out is named; no
+traceback, no changed number."""
 
 import json
 from collections.abc import Callable
@@ -78,13 +79,23 @@ VALUES = st.sampled_from(
     ]
 )
 DEEP = b"[" * 100_000
-BYTES = st.sampled_from([b"", b"\n", b"\0", b"\0\0\0", b"{", b"}", b'"', b"NaN", b"1e999", b"\xff", b"9" * 5000, DEEP])
+BYTES = st.sampled_from(
+    [b"", b"\n", b"\0", b"\0\0\0", b"{", b"}", b'"', b"NaN", b"1e999", b"\xff", b"9" * 5000, DEEP]
+)
 
 
 def paths(value: Any, start: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The places inside nested mappings and lists."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [start] * bool(start) + [path for key, item in inner for path in paths(item, (*start, key))]
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
+    return [start] * bool(start) + [
+        path for key, item in inner for path in paths(item, (*start, key))
+    ]
 
 
 @st.composite
@@ -139,14 +150,17 @@ def report(folder: Path) -> tuple[Any, list[str]]:
 
 
 def is_reported(record: bytes, rows: bytes, unchanged: bool) -> None:
-    """Beside a damaged cell the other model's table stands; the damaged one is unchanged, shorter, or left out by name."""
+    """Beside a damaged cell the other model's table stands; the damaged one is unchanged, shorter,
+    or left out by name."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         write(folder, "other", named("other"), GOOD)
         path = write(folder, "one", record, rows)
         found = result_or_line(report, folder)
         if isinstance(found, Exception):
-            assert "and one table cannot hold both" in str(found) or "can be counted once" in str(found)
+            assert "and one table cannot hold both" in str(found) or "can be counted once" in str(
+                found
+            )
             return
         scores, problems = found
         assert (scores["model"] == "other").sum() >= len(ROWS)
@@ -203,7 +217,10 @@ def test_a_flipped_bit_is_noticed(bit: int) -> None:
 
 
 @given(
-    text=damaged(OLD) | damaged(json.dumps({"doc": {"outputs": ["a"], "max_length": 1024}, "resps": [["a"]]}).encode())
+    text=damaged(OLD)
+    | damaged(
+        json.dumps({"doc": {"outputs": ["a"], "max_length": 1024}, "resps": [["a"]]}).encode()
+    )
 )
 @cases
 def test_damaged_files_of_others(text: bytes) -> None:
@@ -232,7 +249,9 @@ def test_files_of_others_beside_a_damaged_one_are_scored(
 
 @pytest.mark.parametrize("rows", [GOOD, OLD, OLD[: len(OLD) // 2] + GOOD[len(GOOD) // 2 :]])
 def test_links_and_unreadable_things_are_named(tmp_path: Path, rows: bytes) -> None:
-    path = write(tmp_path / "disk", "one", named("one").replace(b'"format": 2', b'"format": 1'), OLD)
+    path = write(
+        tmp_path / "disk", "one", named("one").replace(b'"format": 2', b'"format": 1'), OLD
+    )
     models = tmp_path / "predictions" / "main"
     models.mkdir(parents=True)
     (models / "linked").symlink_to(path.parents[1])
@@ -240,4 +259,7 @@ def test_links_and_unreadable_things_are_named(tmp_path: Path, rows: bytes) -> N
     (models / "gone").symlink_to(tmp_path / "nowhere")
     scores, problems = report(tmp_path)
     assert len(scores) == 4
-    assert sorted(line.partition(" is a ")[2].split("/")[0] for line in problems) == ["link to ", "link to nothing ("]
+    assert sorted(line.partition(" is a ")[2].split("/")[0] for line in problems) == [
+        "link to ",
+        "link to nothing (",
+    ]

@@ -1,4 +1,5 @@
-"""Damaged tokenizer files: a tokenizer that gives ids and text, or one line; no traceback, no crash, no hang."""
+"""Damaged tokenizer files: a tokenizer that gives ids and text, or one line; no traceback, no
+crash, no hang."""
 
 import base64
 import json
@@ -15,11 +16,18 @@ from rulerkit.tokenizers import load_tokenizer
 
 TEXT = "It is 12:30.\n\nVAR AB = 5 — <s>naïve 中文</s>"
 TEMPLATE = "{% for m in messages %}<s>{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
-SETTINGS = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "add_bos_token": True, "chat_template": TEMPLATE}
+SETTINGS = {
+    "bos_token": "<s>",
+    "eos_token": {"content": "</s>"},
+    "add_bos_token": True,
+    "chat_template": TEMPLATE,
+}
 BYTES = [(bytes([byte]), byte) for byte in range(256)] + [(b"It", 256), (b" is", 257)]
 TEKKEN = {
     "config": {"pattern": r"\S+|\s+", "default_num_special_tokens": 10, "default_vocab_size": 268},
-    "vocab": [{"rank": rank, "token_bytes": base64.b64encode(token).decode()} for token, rank in BYTES],
+    "vocab": [
+        {"rank": rank, "token_bytes": base64.b64encode(token).decode()} for token, rank in BYTES
+    ],
 }
 
 
@@ -35,7 +43,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     backend.decoder = decoders.ByteLevel()
     letters = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=280, special_tokens=["<s>", "</s>"], initial_alphabet=letters, show_progress=False
+        vocab_size=280,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=letters,
+        show_progress=False,
     )
     backend.train_from_iterator([TEXT] * 9, trainer)
     sentencepiece.SentencePieceTrainer.train(
@@ -49,9 +60,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return {
         "tokenizer.json": backend.to_str().encode(),
         "tokenizer.model": (folder / "small.model").read_bytes(),
-        "small.tiktoken#cl100k_base": b"".join(b"%s %d\n" % (base64.b64encode(t), rank) for t, rank in BYTES),
+        "small.tiktoken#cl100k_base": b"".join(
+            b"%s %d\n" % (base64.b64encode(t), rank) for t, rank in BYTES
+        ),
         "tekken.json": json.dumps(TEKKEN).encode(),
-        "rwkv_vocab.txt": b"".join(b"%d %r %d\n" % (rank + 1, token, len(token)) for token, rank in BYTES),
+        "rwkv_vocab.txt": b"".join(
+            b"%d %r %d\n" % (rank + 1, token, len(token)) for token, rank in BYTES
+        ),
     }
 
 
@@ -86,7 +101,8 @@ def test_a_damaged_tokenizer_is_one_line(
         start = data.draw(st.integers(0, len(content)))
         stop = start + data.draw(st.sampled_from([0, 1, 2, 5, 60, len(content)]))
         junk = data.draw(
-            st.binary(max_size=4) | st.sampled_from([b"null", b"[]", b"{}", b"-1", b"1e9", b'"x"', b"99999999"])
+            st.binary(max_size=4)
+            | st.sampled_from([b"null", b"[]", b"{}", b"-1", b"1e9", b'"x"', b"99999999"])
         )
         content = content[:start] + junk + content[stop:]
     for path, text in (contents | {target: content}).items():
