@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from rulerkit.inference.store import row_line
 from rulerkit.scoring import THIRTEEN, category
+from rulerkit.store import row_line
 
 LENGTHS = (4096, 8192, 16384, 32768, 65536, 131072)
 NUM_EXAMPLES = 500
@@ -25,7 +25,7 @@ CODE = {
     "leaderboard": "import sys; import rulerkit as rk; from rulerkit.leaderboard import boards, everything; "
     "study = rk.study(models=None, model=None, outputs=sys.argv[1].partition('/predictions')[0]); "
     "print(len(boards(everything(study))))",
-    "status": "import sys; from pathlib import Path; from rulerkit.inference.cells import completeness; "
+    "status": "import sys; from pathlib import Path; from rulerkit.store import completeness; "
     "print(sum(completeness(path, 500).have for path in Path(sys.argv[1]).rglob('*.jsonl')))",
 }
 

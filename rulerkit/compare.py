@@ -29,13 +29,13 @@ from rulerkit.claims import FAILS, HOLDS, UNKNOWN
 from rulerkit.claims import Verdict as ClaimVerdict
 from rulerkit.errors import UserError, unknown
 from rulerkit.escape import csv_text
-from rulerkit.foreign import read_predictions
-from rulerkit.inference.cells import Cell, allowed_failures, read_cells
-from rulerkit.inference.sameness import ABSENT, differences, snapshot_notes
+from rulerkit.evaluation import ABSENT, differences, snapshot_notes
 from rulerkit.lengths import length_name
+from rulerkit.other_formats import read_predictions
 from rulerkit.paths import resolve
 from rulerkit.scoring import THIRTEEN, score
 from rulerkit.statistics import WeightedCell, critical_value, holm, no_difference_p, weighted_sum
+from rulerkit.store import Cell, allowed_failures, read_cells
 from rulerkit.summary import base_run, merge_repetitions, weighted_cells
 from rulerkit.tables import FORMATS, Field, render
 

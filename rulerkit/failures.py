@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from rulerkit import scoring
 from rulerkit.errors import UserError
 from rulerkit.generation import PROMPT_VERSION, Examples
-from rulerkit.inference.cells import Cell
 from rulerkit.prompt_format import PromptFormat
 from rulerkit.statistics import wilson
+from rulerkit.store import Cell
 from rulerkit.studies import Study
 from rulerkit.tasks import FAMILIES, Task
 from rulerkit.tasks.judging import JudgedAnswer, Rule

@@ -121,9 +121,9 @@ def everything(study: "Study") -> "pd.DataFrame | None":
 
     Raises UserError where cells were made so differently that no table can hold both.
     """
-    from rulerkit.inference.cells import print_problem, read_cells
-    from rulerkit.inference.sameness import check_same, footnotes
+    from rulerkit.evaluation import check_same, footnotes
     from rulerkit.scoring import score
+    from rulerkit.store import print_problem, read_cells
 
     cells = read_cells(study.predictions, scan=False) if study.predictions.is_dir() else []
     asked = [cell for cell in cells if cell.task in THIRTEEN]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zipfile import BadZipFile
 
 from rulerkit.errors import UserError
-from rulerkit.inference.cells import Cell, Report, stamp
+from rulerkit.store import Cell, Report, stamp
 from rulerkit.tasks import CATEGORIES as CATEGORIES
 from rulerkit.tasks import THIRTEEN as THIRTEEN
 from rulerkit.tasks import family_of, judging

@@ -15,9 +15,9 @@ import numpy as np
 
 from rulerkit import scoring
 from rulerkit.errors import UserError
-from rulerkit.inference.cells import allowed_failures, failure_counts
 from rulerkit.lengths import THRESHOLDS, effective_length, effective_set
 from rulerkit.statistics import Estimate, WeightedCell, weighted_sum
+from rulerkit.store import allowed_failures, failure_counts
 
 if TYPE_CHECKING:
     import pandas as pd

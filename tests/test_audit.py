@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import rulerkit as rk
+from rulerkit.audit import AUDITS, audit_file
 from rulerkit.checks import FAIL, Finding
-from rulerkit.checks.audit import AUDITS, audit_file
 from rulerkit.errors import UserError
-from rulerkit.export import to_json
+from rulerkit.evaluation import predict
 from rulerkit.generation import generate
-from rulerkit.inference import predict
+from rulerkit.other_formats import to_json
 from rulerkit.tasks import THIRTEEN, task
 from rulerkit.tokenizers import load_tokenizer
 

@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rulerkit as rk
-from rulerkit import claims, correlation, failures, scoring
+from rulerkit import claims, correlation, evaluation, failures, scoring
 from rulerkit.claims import FAILS, HOLDS, NOT_APPLICABLE, UNKNOWN, Verdict
 from rulerkit.errors import UserError
-from rulerkit.inference import evaluation
 from rulerkit.paths import home
 from rulerkit.plots import correlation_heatmap, series_by_length, series_table
 from rulerkit.statistics import Estimate, WeightedCell, weighted_sum

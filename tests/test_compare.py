@@ -37,8 +37,8 @@ from rulerkit.compare import (
     smallest_loss,
 )
 from rulerkit.errors import UserError
-from rulerkit.inference.store import row_line
 from rulerkit.plots.compare_plots import differences_by_task
+from rulerkit.store import row_line
 
 TASKS = ["niah_multikey_1", "vt", "qa_1"]
 ASKED: dict[str, Any] = {

@@ -13,13 +13,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from rulerkit import evaluation
 from rulerkit.batch import read_batch
 from rulerkit.batch.jobs import Run, needs_of
 from rulerkit.batch.needs import studies_of
 from rulerkit.batch.queue import execute
 from rulerkit.errors import UserError
-from rulerkit.inference import evaluation
-from rulerkit.inference.cells import read_cells
+from rulerkit.store import read_cells
 from rulerkit.tasks import TASKS, THIRTEEN
 
 REPOSITORY = Path(__file__).parents[1]

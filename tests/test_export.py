@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rulerkit.errors import UserError
-from rulerkit.export import Order, to_json, write_grid
+from rulerkit.other_formats import Order, to_json, write_grid
 from rulerkit.tasks import task
 
 

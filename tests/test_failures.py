@@ -11,6 +11,7 @@ import papermill
 import pytest
 
 from rulerkit.errors import UserError
+from rulerkit.evaluation import predict
 from rulerkit.example import Example
 from rulerkit.failures import (
     LABELS,
@@ -22,13 +23,12 @@ from rulerkit.failures import (
     with_baselines,
 )
 from rulerkit.generation import Examples, generate
-from rulerkit.inference import predict
-from rulerkit.inference.cells import Cell
 from rulerkit.models import load_model
 from rulerkit.paths import home
 from rulerkit.plots.failure_plots import failures_by_length, remarks
 from rulerkit.prompt_format import prompt_format
 from rulerkit.statistics import wilson
+from rulerkit.store import Cell
 from rulerkit.studies import study
 from rulerkit.tasks import TASKS, task
 from rulerkit.tokenizers import load_tokenizer

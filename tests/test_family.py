@@ -12,14 +12,14 @@ from typing import ClassVar
 import pytest
 
 from rulerkit import failures, tasks
+from rulerkit.audit import audit_file
 from rulerkit.checks import FAIL
-from rulerkit.checks.audit import audit_file
+from rulerkit.evaluation import predict
 from rulerkit.example import ContextBudget, Draft, ExampleStream, Piece, passage
-from rulerkit.export import to_json
 from rulerkit.floors import floors
 from rulerkit.generation import generate
-from rulerkit.inference import predict
 from rulerkit.models import load_model
+from rulerkit.other_formats import to_json
 from rulerkit.scoring import score
 from rulerkit.tasks.base import Reading, Task
 from rulerkit.tasks.haystack_sentences import PlacedPassage, fill_with_sentences

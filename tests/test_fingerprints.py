@@ -12,8 +12,8 @@ from safetensors.numpy import save_file
 
 from rulerkit import fingerprints
 from rulerkit.errors import UserError
+from rulerkit.evaluation import differences
 from rulerkit.fingerprints import weights_digests
-from rulerkit.inference.sameness import differences
 
 SHAPES = {"embedding": (400, 16), "norm": (7,), "head": (50, 50), "scale": (1,)}
 

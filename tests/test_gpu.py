@@ -30,7 +30,7 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.gpus import nvidia_smi
-from rulerkit.inference.cells import Cell
+from rulerkit.store import Cell
 from tests.processes import gone_within, processes
 
 MODEL = os.environ.get("RULERKIT_GPU_MODEL", "")

@@ -20,13 +20,9 @@ from typing import Any
 import pytest
 
 from rulerkit.errors import TooLong, UserError
-from rulerkit.inference import predict
-from rulerkit.inference.cells import Cell, read_cells
-from rulerkit.inference.locks import Lock
-from rulerkit.inference.progress import Progress
-from rulerkit.inference.sameness import footnotes
-from rulerkit.inference.store import Log, row_line
+from rulerkit.evaluation import footnotes, predict
 from rulerkit.models import Answer, Failure, Model
+from rulerkit.store import Cell, Lock, Log, Progress, read_cells, row_line
 
 
 @dataclass
@@ -301,7 +297,7 @@ def test_who_lost_the_lock_writes_no_more(folder: Path, monkeypatch: pytest.Monk
                 yield pair
 
     lock_file = folder / "parrot" / "vt" / "1024.lock"
-    monkeypatch.setattr("rulerkit.inference.Lock", partial(Lock, beat=0.05))
+    monkeypatch.setattr("rulerkit.evaluation.Lock", partial(Lock, beat=0.05))
     with pytest.raises(UserError, match="taken over"):
         go(Sleeper(), Questions(10), folder)
     assert read_cells(folder)[0].missing == list(range(3, 10))
@@ -637,7 +633,7 @@ def test_what_is_no_prediction_is_named(
 
 def test_reading_needs_the_files_alone(folder: Path, tmp_path: Path) -> None:
     go(Parrot(), Questions(3), folder)
-    code = "import sys; from pathlib import Path; from rulerkit.inference.cells import read_cells; "
+    code = "import sys; from pathlib import Path; from rulerkit.store import read_cells; "
     code += "(cell,) = read_cells(Path(sys.argv[1])); print(cell.complete, len(cell.rows)); "
     code += "assert not {'torch', 'transformers', 'tqdm', 'rulerkit.corpora', 'rulerkit.tokenizers'} & set(sys.modules)"
     call = [sys.executable, "-c", code, str(folder.rename(tmp_path / "laptop"))]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rulerkit.checks.vllm_config import gpus_beyond_node
+from rulerkit.checks import gpus_beyond_node
 from rulerkit.lengths import parse_length
 from rulerkit.prompt_format import FORMS
 from rulerkit.settings import read_spec

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from rulerkit import store as locks
 from rulerkit.batch import read_batch
 from rulerkit.batch.jobs import Job
 from rulerkit.batch.queue import execute
 from rulerkit.batch.status import steps
-from rulerkit.inference import locks
-from rulerkit.inference.locks import wait_for
+from rulerkit.store import wait_for
 from tests.batches import Project, Started, printed, told, wait_until
 
 EXAMPLES = 20

@@ -19,8 +19,8 @@ import pytest
 import rulerkit as rk
 import rulerkit.models.client as sending
 from rulerkit.errors import UserError
+from rulerkit.evaluation import predict
 from rulerkit.generation import Examples, generate
-from rulerkit.inference import predict
 from rulerkit.models import Answer, Failure, load_model
 from rulerkit.models.client import Reply, read_reply
 from rulerkit.models.server import OpenAI

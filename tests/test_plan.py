@@ -13,11 +13,15 @@ import pytest
 import rulerkit as rk
 from rulerkit.cli import main
 from rulerkit.errors import UserError
-from rulerkit.plan import CARDS, GIB, Plan, card, plan_study
-from rulerkit.plan.shapes import (
+from rulerkit.plan import (
+    CARDS,
+    GIB,
+    Plan,
     Shape,
     attention_layers,
+    card,
     count_parameters,
+    plan_study,
     read_parameters,
     shape_of,
 )

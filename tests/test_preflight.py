@@ -12,8 +12,19 @@ import numpy as np
 import pytest
 
 import rulerkit as rk
-from rulerkit.checks import FAIL, Case, Finding, case
-from rulerkit.checks.preflight import CHECKS, check, check_answers, check_model, failed, look, told
+from rulerkit.checks import (
+    CHECKS,
+    FAIL,
+    Case,
+    Finding,
+    case,
+    check,
+    check_answers,
+    check_model,
+    failed,
+    look,
+    told,
+)
 from rulerkit.example import Example, Piece
 from rulerkit.generation import generate
 from rulerkit.models import Answer, Engine, Model

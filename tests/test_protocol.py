@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from rulerkit.errors import UserError
+from rulerkit.evaluation import check_same, predict
 from rulerkit.example import Example
 from rulerkit.floors import floors
 from rulerkit.generation import Examples, generate
-from rulerkit.inference import predict
-from rulerkit.inference.sameness import check_same
 from rulerkit.models import load_model
 from rulerkit.plots import remarks, tasks_by_length
 from rulerkit.prompt_format import PromptFormat

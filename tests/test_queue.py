@@ -18,7 +18,7 @@ from rulerkit.batch.execution import Outcome
 from rulerkit.batch.jobs import Job
 from rulerkit.batch.queue import check, execute, gpus_here
 from rulerkit.errors import UserError
-from rulerkit.inference.locks import Lock
+from rulerkit.store import Lock
 from tests.batches import Project, Row, told, wait_until
 
 UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from rulerkit.errors import UserError
+from rulerkit.evaluation import predict
 from rulerkit.floors import NUM_EXAMPLES, floors
 from rulerkit.generation import Examples, generate
-from rulerkit.inference import predict
 from rulerkit.models import Model, load_model
 from rulerkit.models.readers import tokens_to_end
 from rulerkit.prompt_format import DIRECT

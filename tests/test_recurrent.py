@@ -29,8 +29,8 @@ from tiny_recurrent import (
 
 from rulerkit.corpora import load_haystack, load_words
 from rulerkit.errors import UserError
+from rulerkit.evaluation import predict
 from rulerkit.generation import generate
-from rulerkit.inference import predict
 from rulerkit.models import Answer, Model, load_model, model
 from rulerkit.settings import read_spec
 from rulerkit.tasks import THIRTEEN, task

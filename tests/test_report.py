@@ -11,10 +11,9 @@ from test_cli import rulerkit as rulerkit
 
 from rulerkit.compare import compare
 from rulerkit.errors import UserError
-from rulerkit.inference.cells import Cell, completeness, read_cells
-from rulerkit.inference.sameness import footnotes
-from rulerkit.inference.store import row_line
+from rulerkit.evaluation import footnotes
 from rulerkit.scoring import score
+from rulerkit.store import Cell, completeness, read_cells, row_line
 from rulerkit.summary import summarize
 
 

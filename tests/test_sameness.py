@@ -14,12 +14,11 @@ from test_cli import rulerkit as rulerkit
 import rulerkit as rk
 from rulerkit.cli.batches import _print_leaderboard
 from rulerkit.errors import UserError
-from rulerkit.foreign import read_predictions
-from rulerkit.inference import predict
-from rulerkit.inference.cells import Cell, read_cells
-from rulerkit.inference.sameness import check_same, differences, first_of, footnotes
+from rulerkit.evaluation import check_same, differences, first_of, footnotes, predict
 from rulerkit.leaderboard import boards, everything
 from rulerkit.models import load_model
+from rulerkit.other_formats import read_predictions
+from rulerkit.store import Cell, read_cells
 from rulerkit.studies import study
 
 MODELS = ("perfect", "reader-1024")

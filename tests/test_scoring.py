@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rulerkit.errors import UserError
-from rulerkit.foreign import read_predictions
-from rulerkit.inference.cells import Cell
+from rulerkit.other_formats import read_predictions
 from rulerkit.scoring import (
     COLUMNS,
     THIRTEEN,
@@ -24,6 +23,7 @@ from rulerkit.scoring import (
     string_match_part,
     task_name,
 )
+from rulerkit.store import Cell
 
 
 def cell(rows, task="vt", length=4096, match="all", thinking=0, **record):

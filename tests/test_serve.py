@@ -19,9 +19,8 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.errors import UserError
+from rulerkit.evaluation import close, predict
 from rulerkit.generation import generate
-from rulerkit.inference import predict
-from rulerkit.inference.evaluation import close
 from rulerkit.models import load_model
 from rulerkit.models.client import Address
 from rulerkit.models.process import ServerProcess, last_error

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from rulerkit import store
+from rulerkit import store as locks
 from rulerkit.errors import UserError
-from rulerkit.inference import locks, store
-from rulerkit.inference.locks import Lock, start_time
-from rulerkit.inference.store import Log, machine, write_whole
+from rulerkit.store import Lock, Log, machine, start_time, write_whole
 
-HOLD = "import sys, time; from pathlib import Path; from rulerkit.inference.locks import Lock; "
+HOLD = "import sys, time; from pathlib import Path; from rulerkit.store import Lock; "
 HOLD += (
     "lock = Lock(Path(sys.argv[1])); lock.__enter__(); print('held', flush=True); time.sleep(60)"
 )
@@ -329,7 +329,7 @@ def test_a_claim_whose_maker_died_is_cleared_away(foreign: Path) -> None:
 
 
 def test_the_machine_is_described_without_importing_anything_heavy() -> None:
-    code = "import sys, rulerkit.inference.store as s; print(s.machine({'gpu': 'H', 'packages': {'vllm': '9'}})); "
+    code = "import sys, rulerkit.store as s; print(s.machine({'gpu': 'H', 'packages': {'vllm': '9'}})); "
     code += "assert not {'torch', 'transformers', 'vllm', 'tqdm'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "'vllm': '9'" in done.stdout

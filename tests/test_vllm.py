@@ -26,13 +26,13 @@ import pytest
 import rulerkit as rk
 import rulerkit.models.server as server
 from rulerkit.errors import UserError
+from rulerkit.evaluation import close, evaluate
 from rulerkit.example import Example, Piece
 from rulerkit.generation import Examples, generate
-from rulerkit.inference.cells import Cell
-from rulerkit.inference.evaluation import close, evaluate
 from rulerkit.models import load_model
 from rulerkit.models.client import Address, Reply, RequestError
 from rulerkit.models.server import PromptQueue, Vllm
+from rulerkit.store import Cell
 from rulerkit.tasks import THIRTEEN, task
 from tests.processes import gone_within, processes
 from tests.tiny_llama import save_llama, save_tokenizer

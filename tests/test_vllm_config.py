@@ -14,9 +14,15 @@ from typing import Any
 import pytest
 
 import rulerkit as rk
-from rulerkit.checks import FAIL, NOTE, OK
-from rulerkit.checks.preflight import vllm_arguments
-from rulerkit.checks.vllm_config import check_vllm_config, examine, gpus_beyond_node
+from rulerkit.checks import (
+    FAIL,
+    NOTE,
+    OK,
+    check_vllm_config,
+    examine,
+    gpus_beyond_node,
+    vllm_arguments,
+)
 from rulerkit.cli import main
 from tests.tiny_llama import save_tokenizer
 

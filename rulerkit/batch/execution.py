@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 
 from rulerkit.batch.jobs import Job, Need, Run, fingerprint, read_record, write_record
 from rulerkit.errors import UserError
-from rulerkit.inference.evaluation import ASK
-from rulerkit.inference.locks import Lock, wait_for
-from rulerkit.inference.store import disk
+from rulerkit.evaluation import ASK
+from rulerkit.store import Lock, disk, wait_for
 
 CHAIN = "RULERKIT_JOB"
 """Environment variable: the number of a scheduler's job, the same when the job starts again, or as

@@ -23,11 +23,10 @@ import yaml
 
 from rulerkit.batch.needs import studies_of
 from rulerkit.errors import UserError
-from rulerkit.inference.cells import completeness
-from rulerkit.inference.store import disk, plain, write_whole
 from rulerkit.models import gpus_and_nodes
 from rulerkit.paths import home
 from rulerkit.settings import read_yaml
+from rulerkit.store import completeness, disk, plain, write_whole
 from rulerkit.studies import Study, name_of, read_notebook
 
 

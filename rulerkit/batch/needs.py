@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rulerkit.errors import UserError
-from rulerkit.inference.evaluation import asked_studies
+from rulerkit.evaluation import asked_studies
 from rulerkit.studies import Study, read_notebook
 
 

@@ -15,9 +15,9 @@ from rulerkit.batch.execution import Outcome, allow, perform, stop
 from rulerkit.batch.jobs import Job
 from rulerkit.errors import UserError, remark
 from rulerkit.gpus import nvidia_smi, visible_gpus
-from rulerkit.inference.locks import Lock
 from rulerkit.models import takes_more_gpus
 from rulerkit.models.server import MASTER, is_served
+from rulerkit.store import Lock
 
 _LOOK = 2.0  # seconds between two looks at GPUs that other processes hold
 

@@ -22,11 +22,10 @@ from pathlib import Path
 from rulerkit.batch.execution import CHAIN, is_open
 from rulerkit.batch.jobs import Job, ending, read_record
 from rulerkit.errors import UserError
-from rulerkit.inference.locks import Owner, holder
-from rulerkit.inference.store import disk, write_whole
 from rulerkit.models.server import MASTER
 from rulerkit.paths import home
 from rulerkit.settings import Site
+from rulerkit.store import Owner, disk, holder, write_whole
 
 _MOST_NODES = 100  # whole nodes of one batch that are looked for in the queue
 

@@ -10,8 +10,8 @@ from rulerkit.batch import slurm
 from rulerkit.batch.execution import is_done
 from rulerkit.batch.jobs import Job, Need, Run, read_job, read_record
 from rulerkit.errors import UserError
-from rulerkit.inference.locks import holder
 from rulerkit.lengths import length_name
+from rulerkit.store import holder
 from rulerkit.tables import Field, render
 
 _LAST_LINES = 5

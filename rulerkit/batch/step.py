@@ -26,7 +26,7 @@ def _end_with_parent() -> None:
 def predictions(job: Job) -> list[str]:
     """Let the model answer all that is asked of it, one study after the other; returns what went
     wrong in which."""
-    from rulerkit.inference.evaluation import evaluate
+    from rulerkit.evaluation import evaluate
 
     wrong: list[str] = []
 

@@ -81,8 +81,8 @@ def show(
     template: Template = "auto",
 ) -> None:
     """Show one example with the roles of its pieces marked."""
-    from rulerkit.export import Order
     from rulerkit.lengths import parse_length
+    from rulerkit.other_formats import Order
     from rulerkit.view import to_terminal
 
     asked = task_of(task, protocol).with_corpora(corpora)
@@ -117,8 +117,8 @@ def generate(
 ) -> None:
     """Write examples as upstream's JSONL: index, input, outputs, length, answer_prefix, and a few
     fields more."""
-    from rulerkit.export import Order, write_grid
     from rulerkit.lengths import parse_length
+    from rulerkit.other_formats import Order, write_grid
     from rulerkit.tasks import THIRTEEN
 
     asked = [
@@ -160,7 +160,7 @@ def evaluate(
     Takes the same parameter files as papermill. What was answered before is not asked again, so a
     killed run is gone on with by the same command.
     """
-    from rulerkit.inference.evaluation import evaluate as run
+    from rulerkit.evaluation import evaluate as run
     from rulerkit.studies import load_files, study
 
     parameters = load_files(files or []) | settings_of(settings)
@@ -193,8 +193,8 @@ def score(
 ) -> None:
     """Score predictions, whoever made them: rulerkit's, upstream's pred/ tree, or
     lm-evaluation-harness' samples."""
-    from rulerkit.foreign import read_predictions
     from rulerkit.lengths import parse_length
+    from rulerkit.other_formats import read_predictions
 
     nominal = parse_length(length) if length else None
     cells = [cell for path in paths for cell in read_predictions(path, task, nominal)]
@@ -220,10 +220,10 @@ def report(
     are not mixed: it is said which and why. Where only the environment differs (GPU, versions,
     commit), a line below the table says so.
     """
-    from rulerkit.inference.cells import read_cells
-    from rulerkit.inference.sameness import check_same, footnotes
+    from rulerkit.evaluation import check_same, footnotes
     from rulerkit.scoring import describe
     from rulerkit.scoring import score as judge
+    from rulerkit.store import read_cells
     from rulerkit.summary import summarize
     from rulerkit.tables import table_text
 
@@ -263,7 +263,7 @@ def _lengths(cells: list[Any]) -> list[int]:
 def _print_scores(cells: list[Any], *grid: Any, max_failures: float | None = None) -> None:
     from collections import defaultdict
 
-    from rulerkit.inference.sameness import check_same, footnotes
+    from rulerkit.evaluation import check_same, footnotes
     from rulerkit.scoring import score as judge
     from rulerkit.summary import summarize
     from rulerkit.tables import task_table_text

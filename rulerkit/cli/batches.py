@@ -247,9 +247,9 @@ def _submit(planned: Any, site: Path | None, dry_run: bool) -> None:
 
 
 def _print_leaderboard(study: Any) -> None:
-    from rulerkit.inference.cells import read_cells
-    from rulerkit.inference.sameness import check_same, footnotes
+    from rulerkit.evaluation import check_same, footnotes
     from rulerkit.scoring import score
+    from rulerkit.store import read_cells
     from rulerkit.summary import summarize
     from rulerkit.tables import table_text
 

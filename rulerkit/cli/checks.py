@@ -65,9 +65,8 @@ def check(
 
 
 def _check_models(files: list[Path], settings: list[str] | None, ask: bool | None) -> int:
-    from rulerkit.checks import FAIL
-    from rulerkit.checks.preflight import check as look
-    from rulerkit.checks.preflight import told
+    from rulerkit.checks import FAIL, told
+    from rulerkit.checks import check as look
 
     asked, bad = _study(files, settings), 0
     for name, findings in look(asked, ask, _gpus_per_node()).items():
@@ -80,9 +79,8 @@ def _check_models(files: list[Path], settings: list[str] | None, ask: bool | Non
 
 
 def _check_files(data: list[Path], task: str | None, length: str | None, tokenizer: str) -> int:
+    from rulerkit.audit import audit, read_rows
     from rulerkit.checks import FAIL
-    from rulerkit.checks.audit import audit
-    from rulerkit.checks.audit_rows import read_rows
     from rulerkit.lengths import parse_length
     from rulerkit.tokenizers import load_tokenizer
 
@@ -158,7 +156,7 @@ def plan(
 
 def _gpus_per_node() -> int:
     """What params/site.yaml says, else the size of the largest common node."""
-    from rulerkit.checks.vllm_config import GPUS_PER_NODE
+    from rulerkit.checks import GPUS_PER_NODE
     from rulerkit.settings import read_site
 
     return read_site().whole_nodes or GPUS_PER_NODE

@@ -12,11 +12,10 @@ from faults import cases, result_or_line
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rulerkit.foreign import read_predictions
-from rulerkit.inference.cells import completeness, load_cell, read_cells
-from rulerkit.inference.sameness import check_same, footnotes
-from rulerkit.inference.store import row_line
+from rulerkit.evaluation import check_same, footnotes
+from rulerkit.other_formats import read_predictions
 from rulerkit.scoring import score
+from rulerkit.store import completeness, load_cell, read_cells, row_line
 from rulerkit.summary import summarize
 from rulerkit.tables import table_text
 

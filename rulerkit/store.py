@@ -9,19 +9,32 @@ checked against a schema, and rows that are appended to them have a checksum. A 
 is not as it was written is a `DamagedCell`.
 """
 
+import json
+import math
 import os
+import platform
 import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+import zlib
 from array import array
 from collections.abc import Callable, Iterator
-from functools import cached_property, lru_cache
+from contextlib import contextmanager, suppress
+from functools import cache, cached_property, lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
 
 from rulerkit.errors import UserError, remark
 from rulerkit.escape import one_line
-from rulerkit.inference.store import checksum_matches, disk, parse_json
+from rulerkit.paths import home
 
 FORMAT = 2
 FORMATS = (1, 2)
@@ -515,3 +528,463 @@ def allowed_failures(max_failures: float, wanted: int) -> float:
     """How many of the examples of a cell may fail: `max_failures` is a share below 1, else a
     number."""
     return max_failures * wanted if max_failures < 1 else max_failures
+
+
+PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "vllm", "sentencepiece", "tiktoken")
+_MARK = b', "checksum": "'
+SYNC = 5.0  # seconds of answers that a power cut may cost
+
+
+@contextmanager
+def disk(path: Path) -> Iterator[None]:
+    """Turn what the file system refuses (full disk, read-only, no permission) into one line with a
+    way on."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror or error}; everything written so far is kept: "
+            "make room "
+            "or choose a folder that can be written, and the same command goes on from where it "
+            "stopped"
+        ) from error
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file under a temporary name, then rename it, so that no reader ever meets half of
+    it."""
+    temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
+    with disk(path):
+        try:
+            with open(temporary, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+
+
+def plain(value: dict[str, Any]) -> dict[str, Any]:
+    """A mapping as it will be read again from JSON: tuples as lists."""
+    read: dict[str, Any] = json.loads(json.dumps(value))
+    return read
+
+
+def parse_json(text: bytes) -> Any:
+    """The value of a JSON text; raises ValueError for anything else, NaN, or lists that are nested
+    too deeply."""
+    try:
+        return from_json(text, allow_inf_nan=False)
+    except (
+        ValueError
+    ):  # half a surrogate, which a model may write, is read by the standard library only
+        try:
+            return json.loads(text, parse_constant=_no_number)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def row_line(row: dict[str, Any]) -> bytes:
+    """A row as a line of ASCII with its checksum: the CRC-32 of the line without the checksum.
+
+    Pure ASCII: a model may write half a surrogate or a line separator, and both must come back as
+    they were.
+    """
+    text = json.dumps(row).encode()
+    return b'%s%s%08x"}\n' % (text[:-1], _MARK, zlib.crc32(text))
+
+
+def checksum_matches(text: bytes) -> bool | None:
+    """Whether the checksum of a line is right; None where it has none."""
+    body, mark, sum_ = text[:-25], text[-25:-10], text[-10:]
+    return b'%08x"}' % zlib.crc32(body + b"}") == sum_ if mark == _MARK else None
+
+
+class Log:
+    """Rows appended to a file, each in one write, so that a crash can tear only the last line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with disk(path):
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        self._synced = time.monotonic()
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Write one row; what a full disk took of it only in part is cut off again."""
+        line = row_line(row)
+        with disk(self.path):
+            size, done = os.fstat(self._file).st_size, 0
+            try:
+                while done < len(line):
+                    done += os.write(self._file, line[done:])
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(self._file, size)
+                raise
+            if time.monotonic() - self._synced > SYNC:
+                os.fsync(self._file)
+                self._synced = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with (
+            disk(self.path) if kind is None else suppress(OSError)
+        ):  # the first error is the one to tell
+            try:
+                os.fsync(self._file)
+            finally:
+                os.close(self._file)
+
+
+def machine(extra: dict[str, Any]) -> dict[str, Any]:
+    """What rows were made with: versions (nothing is imported for them), commit, host, and what the
+    model adds."""
+    packages = {name: _version(name) for name in PACKAGES} | extra.get("packages", {})
+    return {
+        "rulerkit": _version("rulerkit"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "git": _commit(home()),
+        "host": socket.gethostname(),
+        "gpu": None,
+        **extra,
+        "packages": {name: found for name, found in packages.items() if found},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+@cache
+def _commit(root: Path) -> str | None:
+    """The commit of a checkout, with `-dirty` where files differ from it; None where there is none,
+    or no git."""
+    call = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(call, capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+BEAT = 20.0  # seconds between two signs of life of a lock's owner
+STALE = 120.0  # seconds without one after which an owner that cannot be asked counts as dead
+
+
+class Owner(BaseModel):
+    """The process that a lock file names; what a file does not name is left out."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    host: str = "?"
+    machine: str = ""
+    pid: Annotated[int, Field(gt=0, lt=2**31)] | None = None
+    started: str | None = None
+    job: str | None = None
+    restart: int = 0
+    token: str = ""
+
+    @property
+    def here(self) -> bool:
+        """Whether its process number means something to this process."""
+        return (self.host, self.machine) == (socket.gethostname(), _machine())
+
+    def seconds_left(self, age: float, stale: float) -> float:
+        """How long it still counts as living, `age` seconds after its last sign of life: infinite
+        where it is seen to live, negative where it is dead."""
+        me = this_process()
+        if self.job and self.job == me.job and self.restart < me.restart:
+            return -1.0
+        if self.pid and self.here and (started := start_time(self.pid)) != "":
+            return math.inf if started == self.started else -1.0
+        return stale - age
+
+
+class Lock:
+    """One writer at a time: a file made with O_EXCL that names its owner, touched while the owner
+    lives.
+
+    No flock, which network file systems break. An owner on this machine is looked up (process,
+    start time); one elsewhere, and a file that names no owner, counts as dead after `stale` seconds
+    without a touch, by the file server's clock; the former life of a requeued Slurm job is dead at
+    once. Where the owner lives: `UserError` naming host and process.
+    """
+
+    def __init__(self, path: Path, beat: float = BEAT, stale: float = STALE) -> None:
+        self.path, self.beat, self.stale = path, beat, stale
+        self.lost, self._mine, self._seen = False, b"", 0.0
+        self._done = threading.Event()
+
+    def __enter__(self) -> Self:
+        self._mine = this_process().model_dump_json().encode()
+        with disk(self.path):
+            self._acquire()
+        self._seen = time.time()
+        threading.Thread(
+            target=self._touch_often, name=f"lock {self.path.name}", daemon=True
+        ).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        with suppress(OSError):
+            if self.path.read_bytes() == self._mine:
+                self.path.unlink()
+
+    def check(self) -> None:
+        """Raise `UserError` where the lock is no longer ours: another process may be writing by
+        now."""
+        if (
+            time.time() - self._seen > 3 * self.beat
+        ):  # the whole process was suspended, with the thread that touches
+            self._touch()
+        if self.lost:
+            raise UserError(
+                f"{self.path} was removed or taken over while this process ran: it stops here, "
+                "everything "
+                "written so far is kept, and the same command goes on once nobody else writes there"
+            )
+
+    def _touch_often(self) -> None:
+        while not self.lost and not self._done.wait(self.beat):
+            self._touch()
+
+    def _touch(self) -> None:
+        try:
+            if self.path.read_bytes() != self._mine:
+                self.lost = True
+            else:
+                os.utime(self.path)  # no time given: the file server's own
+                self._seen = time.time()
+        except FileNotFoundError:
+            self.lost = not self._done.is_set()
+        except OSError:  # a file server that is away for a moment: the next beat asks again
+            pass
+
+    def _acquire(self) -> None:
+        probe = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            for _ in range(100):
+                if _create(self.path, self._mine):
+                    return
+                probe.write_bytes(self._mine)  # its time is the file server's now
+                dead = self._dead_content(probe)
+                if dead is not None and self._take_over(dead, probe):
+                    return
+                time.sleep(0.05)
+        finally:
+            probe.unlink(missing_ok=True)
+        raise UserError(f"{self.path} changes hands too fast: start this process again in a minute")
+
+    def _take_over(self, dead: bytes, probe: Path) -> bool:
+        """Put our lock in a dead owner's place. Only who makes the claim, a file named after the
+        dead lock, may: renaming alone could move away the new lock of one who was faster."""
+        name = uuid.uuid5(uuid.NAMESPACE_OID, dead.decode(errors="replace")).hex
+        claim = self.path.with_name(f".{self.path.name}.{name}.claim")
+        if not _create(claim, self._mine):
+            with suppress(
+                FileNotFoundError
+            ):  # its maker has just finished, or died before it removed it
+                if probe.stat().st_mtime - claim.stat().st_mtime > self.stale:
+                    claim.unlink()
+            return False
+        try:
+            if self._dead_content(probe) != dead:
+                return False
+            os.replace(probe, self.path)
+            return True
+        finally:
+            claim.unlink(missing_ok=True)
+
+    def _dead_content(self, probe: Path) -> bytes | None:
+        """The content of a dead owner's lock; None where it is gone; `UserError` where its owner
+        may live."""
+        try:
+            content, owner, touched = _read(self.path)
+        except FileNotFoundError:
+            return None
+        age = probe.stat().st_mtime - touched
+        left = owner.seconds_left(age, self.stale)
+        if left < 0:
+            return content
+        job = f", job {owner.job}" if owner.job else ""
+        sign = (
+            f"last sign of life {age:.0f} s ago"
+            if age >= 0
+            else f"its lock is dated {-age:.0f} s in the future"
+        )
+        free = (
+            "its lock is free when it ends"
+            if math.isinf(left)
+            else f"if it is dead, its lock is free in {left:.0f} s"
+        )
+        raise UserError(
+            f"{self.path.with_suffix('')} is being written by process {owner.pid or '?'} on host "
+            f"{owner.host}{job} "
+            f"({sign}): wait for it, end it, or take a place of your own with run: NAME; {free}"
+        )
+
+
+def holder(path: Path) -> Owner | None:
+    """Who holds a lock now; None where nobody does, or who did is dead. Writes nothing."""
+    return _look(path)[0]
+
+
+def wait_for(path: Path) -> Owner | None:
+    """As `holder`, but an owner on another machine must give a sign of life: nobody is taken for
+    living who died in the last two minutes. Waits for that sign, or until all locks of that owner
+    are free."""
+    owner, first = _look(path)
+    touched, patience = first, STALE + 2 * BEAT
+    end = time.monotonic() + patience
+    while owner and not owner.here and touched == first:
+        if time.monotonic() > end:  # a lock that is dated in the future
+            return None
+        time.sleep(1.0)
+        owner, touched = _look(path, patience)
+    return owner
+
+
+def this_process() -> Owner:
+    """This process as the owner of a lock; each call has its own token."""
+    return Owner(
+        host=socket.gethostname(),
+        machine=_machine(),
+        pid=os.getpid(),
+        started=start_time(os.getpid()),
+        job=os.environ.get("SLURM_JOB_ID"),
+        restart=int(os.environ.get("SLURM_RESTART_COUNT") or 0),
+        token=uuid.uuid4().hex,
+    )
+
+
+def _look(path: Path, stale: float = STALE) -> tuple[Owner | None, float]:
+    """A lock's owner, if alive, and when it was touched last."""
+    try:
+        _, owner, touched = _read(path)
+    except OSError:
+        return None, 0.0
+    return (owner if owner.seconds_left(time.time() - touched, stale) >= 0 else None), touched
+
+
+def _read(path: Path) -> tuple[bytes, Owner, float]:
+    """A lock's content, the owner that it names, and when it was touched last."""
+    with open(path, "rb") as file:  # opening makes a network file system look again
+        content, touched = file.read(), os.fstat(file.fileno()).st_mtime
+    try:
+        return content, Owner.model_validate_json(content), touched
+    except ValidationError:  # torn, or written by something else
+        return content, Owner(), touched
+
+
+def _create(path: Path, content: bytes) -> bool:
+    """Make a file that is not there yet (O_EXCL); False where it is."""
+    try:
+        with open(path, "xb") as file:
+            try:
+                file.write(content)
+                file.flush()
+            except OSError:  # a full disk: an empty lock would only stand in the way
+                path.unlink(missing_ok=True)
+                raise
+    except FileExistsError:
+        return False
+    return True
+
+
+def _machine() -> str:
+    """Tells machines and containers of one host name apart: a process number means something only
+    within."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:  # not Linux
+        return ""
+
+
+def start_time(pid: int) -> str | None:
+    """When a process began, to compare; None: no such process, or its zombie; "": alive, but hides
+    that."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if state in "ZX" else fields[18]
+    except ProcessLookupError:
+        return None
+    except (
+        FileNotFoundError,
+        PermissionError,
+    ):  # no /proc, no such process, or another user's, hidden
+        if os.name == "nt":  # where os.kill would interrupt it
+            return ""
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return None
+        except PermissionError:
+            pass
+        return ""
+
+
+class Bar(Protocol):
+    """A progress bar, told of the tokens of each example that was answered."""
+
+    def update(self, tokens: int, /) -> Any: ...
+
+
+class Progress:
+    """One bar over one or many cells, in tokens, with the time left: `tokens` is length x examples,
+    over all.
+
+    The total is mended as cells turn out to be partly done, and examples shorter than their budget.
+    """
+
+    def __init__(self, tokens: int, **options: Any) -> None:
+        from tqdm.auto import tqdm
+
+        often = 0.2 if sys.stderr.isatty() else 5.0  # a job's log keeps every refresh
+        looks: dict[str, Any] = {
+            "unit": " tokens",
+            "unit_scale": True,
+            "smoothing": 0.1,
+            "mininterval": often,
+        }
+        self.bar = tqdm(total=tokens, **(looks | options))
+        self._total = tokens
+        self._length = self._done = self._wanted = 0
+
+    def start(self, title: str, length: int, done: int, wanted: int) -> None:
+        """Cells of one length begin, `done` of their `wanted` examples answered by an earlier
+        session."""
+        self._length, self._done, self._wanted = length, done, wanted
+        self.bar.total = self._total = max(0, self._total - length * done)
+        self.bar.set_description_str(title, refresh=False)
+        self.bar.set_postfix_str(f"{done}/{wanted} examples", refresh=False)
+
+    def update(self, tokens: int) -> None:
+        """One more example was answered, `tokens` long with its answer."""
+        self._done += 1
+        self.bar.total = self._total = max(0, self._total + tokens - self._length)
+        self.bar.set_postfix_str(f"{self._done}/{self._wanted} examples", refresh=False)
+        self.bar.update(tokens)
+
+    def close(self) -> None:
+        self.bar.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
