@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from rulerkit.pieces import PieceEncoder
 from rulerkit.tokenizers import Ids
-from rulerkit.tokenizers.pieces import PieceEncoder
 
 ROLES = (
     "template",

@@ -20,7 +20,7 @@ from rulerkit.statistics import wilson
 from rulerkit.store import Cell
 from rulerkit.studies import Study
 from rulerkit.tasks import FAMILIES, Task
-from rulerkit.tasks.judging import JudgedAnswer, Rule
+from rulerkit.tasks.base import JudgedAnswer, Rule
 from rulerkit.tokenizers import load_tokenizer
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import numpy as np
 
 from rulerkit.errors import UserError
 from rulerkit.example import ContextBudget, Draft, Example, ExampleStream, Passage, Piece, passage
+from rulerkit.pieces import PieceEncoder, piece_encoder, settle
 from rulerkit.prompt_format import DIRECT, PromptFormat
 from rulerkit.tasks import Task, task
 from rulerkit.tokenizers import Ids
-from rulerkit.tokenizers.pieces import PieceEncoder, piece_encoder, settle
 
 PROMPT_VERSION = 1
 """Raised whenever any prompt changes; golden digests in the tests hold it."""

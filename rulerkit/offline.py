@@ -22,8 +22,13 @@ from rulerkit.errors import UserError
 from rulerkit.hub import download
 from rulerkit.models import load_model
 from rulerkit.paths import cache_dir, resolve
-from rulerkit.tokenizers import ON_HUB, tokenizer_kind, vocabulary_file
-from rulerkit.tokenizers.vocabularies import encoding_by_name, tiktoken_dir
+from rulerkit.tokenizers import (
+    ON_HUB,
+    encoding_by_name,
+    tiktoken_dir,
+    tokenizer_kind,
+    vocabulary_file,
+)
 
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",  # huggingface_hub, transformers and vLLM read it

@@ -22,10 +22,10 @@ from rulerkit.errors import UserError
 from rulerkit.store import Cell, Report, stamp
 from rulerkit.tasks import CATEGORIES as CATEGORIES
 from rulerkit.tasks import THIRTEEN as THIRTEEN
-from rulerkit.tasks import family_of, judging
-from rulerkit.tasks.judging import named_items as named_items
-from rulerkit.tasks.judging import string_match_all as string_match_all
-from rulerkit.tasks.judging import string_match_part as string_match_part
+from rulerkit.tasks import base, family_of
+from rulerkit.tasks.base import named_items as named_items
+from rulerkit.tasks.base import string_match_all as string_match_all
+from rulerkit.tasks.base import string_match_part as string_match_part
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -327,7 +327,7 @@ def _read_cache(file: Path) -> dict[str, dict[str, Any]]:
 @cache
 def _code_version() -> str:
     """A digest of the code that judges: what other code judged is judged again."""
-    files = (Path(__file__), Path(judging.__file__))
+    files = (Path(__file__), Path(base.__file__))
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 

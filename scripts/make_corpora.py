@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
-from rulerkit.corpora.fictional import Relation, relations
+from rulerkit.corpora import Relation, relations
 
 T = TypeVar("T")
 Row = tuple[

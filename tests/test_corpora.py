@@ -16,7 +16,6 @@ import pytest
 
 import rulerkit as rk
 from rulerkit import corpora
-from rulerkit.corpora import downloads
 from rulerkit.errors import UserError
 from rulerkit.tables import task_table_text
 
@@ -61,7 +60,7 @@ def test_the_script_writes_what_the_package_holds() -> None:
     spec.loader.exec_module(script)
     for name, content in script.corpora().items():
         held = gzip.decompress(
-            (Path(corpora.__file__).parents[1] / f"data/{name}.json.gz").read_bytes()
+            (Path(corpora.__file__).parent / f"data/{name}.json.gz").read_bytes()
         )
         assert held == json.dumps(content, separators=(",", ":")).encode(), name
 
@@ -150,7 +149,7 @@ def test_squad(real_data: Path) -> None:
 
 
 def test_hotpotqa(real_data: Path) -> None:
-    if (real_data / downloads.HOTPOTQA).exists():
+    if (real_data / corpora.HOTPOTQA).exists():
         pytest.skip("the folder holds the whole of HotpotQA: nothing to say about a subset")
     qa = corpora.load_qa("hotpotqa")
     assert (len(qa.questions), len(qa.documents)) == (1578, 15_378)
@@ -189,7 +188,7 @@ def test_what_is_not_the_original_is_named_a_substitute(
     real_data: Path, empty: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RULERKIT_DATA", str(empty))
-    file = empty / downloads.ESSAYS
+    file = empty / corpora.ESSAYS
     file.parent.mkdir(parents=True)
     for text, stand_in, note in (
         (
@@ -217,12 +216,12 @@ def test_what_is_not_the_original_is_named_a_substitute(
 
 
 def original_text(folder: Path) -> str:
-    text: str = json.loads((folder / downloads.ESSAYS).read_text())["text"]
+    text: str = json.loads((folder / corpora.ESSAYS).read_text())["text"]
     return text
 
 
 def test_the_recorded_checksums_are_those_of_the_essays(real_data: Path) -> None:
-    for file in downloads.originals():
+    for file in corpora.originals():
         if file.path.startswith("essays/gkamradt/"):
             assert (
                 hashlib.sha256((real_data / file.path).read_bytes()).hexdigest()

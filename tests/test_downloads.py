@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from rulerkit import corpora
-from rulerkit.corpora import downloads
-from rulerkit.corpora.downloads import Download
+from rulerkit.corpora import Download
 from rulerkit.errors import UserError
 
 
@@ -102,9 +101,9 @@ def small(server: Server) -> list[Download]:
         Download("essays/gkamradt/b.txt", (server.add("/b.txt", b"Second essay.\n"),)),
         Download("essays/pages/cities.html", (page,)),
         Download("essays/pages/gone.html", (gone,)),
-        Download(downloads.SQUAD, (server.add("/dev.json", json.dumps(SQUAD).encode()),)),
+        Download(corpora.SQUAD, (server.add("/dev.json", json.dumps(SQUAD).encode()),)),
         Download(
-            downloads.HOTPOTQA,
+            corpora.HOTPOTQA,
             ((f"{server.address}/none.json", "0" * 64), server.add("/mirror.json", b"[]")),
         ),
     ]
@@ -114,9 +113,7 @@ def test_fetch_fills_the_cache_and_goes_on_where_it_stopped(
     empty: Path, server: Server, small: list[Download]
 ) -> None:
     paths = corpora.fetch(progress=True, downloads=small)
-    assert paths == [
-        empty / path for path in (downloads.ESSAYS, downloads.SQUAD, downloads.HOTPOTQA)
-    ]
+    assert paths == [empty / path for path in (corpora.ESSAYS, corpora.SQUAD, corpora.HOTPOTQA)]
     joined = json.loads(paths[0].read_text())
     page = "Great cities attract\n\nambitious people’s cats.\n"
     assert joined == {"text": f"First essay. It ends.Second essay.\n{page}", "essays": 3, "of": 4}
@@ -146,7 +143,7 @@ def test_fetch_refuses_another_checksum(empty: Path, server: Server, small: list
     ) as error:
         corpora.fetch(progress=False, downloads=small)
     assert "\n" not in str(error.value)
-    assert not (empty / downloads.SQUAD).exists()
+    assert not (empty / corpora.SQUAD).exists()
     assert (empty / "essays/gkamradt/a.txt").exists()  # what came before is kept
 
 
@@ -179,10 +176,10 @@ def test_fetch_names_a_cache_it_cannot_write(empty: Path, small: list[Download])
 
 
 def test_the_list_of_originals_is_complete() -> None:
-    files = downloads.originals()
+    files = corpora.originals()
     assert len(files) == 49 + 169 + 2
     assert len({file.path for file in files}) == len(files)
     assert files[0].path == "essays/gkamradt/addiction.txt"
     for file in files:
-        page = file.path.startswith(downloads.PAGES)
+        page = file.path.startswith(corpora.PAGES)
         assert all((digest is None) == page for _, digest in file.addresses)

@@ -21,9 +21,8 @@ from rulerkit.generation import generate
 from rulerkit.models import load_model
 from rulerkit.other_formats import to_json
 from rulerkit.scoring import score
-from rulerkit.tasks.base import Reading, Task
-from rulerkit.tasks.haystack_sentences import PlacedPassage, fill_with_sentences
-from rulerkit.tasks.judging import JudgedAnswer, Rule
+from rulerkit.tasks.base import JudgedAnswer, Reading, Rule, Task
+from rulerkit.tasks.haystacks import PlacedPassage, fill_with_sentences
 from rulerkit.tokenizers import load_tokenizer
 
 NAMES, COLOURS = ("Ada", "Bo", "Cy", "Di"), ("ochre", "teal", "puce", "mauve", "azure", "coral")

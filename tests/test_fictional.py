@@ -3,7 +3,7 @@
 import pytest
 
 from rulerkit import corpora
-from rulerkit.corpora.fictional import relations
+from rulerkit.corpora import relations
 
 FICTIONAL = ["fictional", "fictional_two_hop"]
 

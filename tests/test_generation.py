@@ -15,10 +15,10 @@ import pytest
 from rulerkit.errors import UserError
 from rulerkit.example import ROLES, Example, Piece
 from rulerkit.generation import PROMPT_VERSION, generate
+from rulerkit.pieces import piece_encoder
 from rulerkit.prompt_format import prompt_format
 from rulerkit.tasks import TASKS, THIRTEEN, Task, task
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
-from rulerkit.tokenizers.pieces import piece_encoder
 
 QA = ("qa_1", "qa_2")
 

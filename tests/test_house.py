@@ -16,7 +16,7 @@ PACKAGE = ROOT / "rulerkit"
 
 ORDER = (
     {"errors", "escape", "paths", "gpus", "hub", "fingerprints", "statistics"},
-    {"lengths", "tokenizers", "corpora"},
+    {"lengths", "tokenizers", "corpora", "pieces"},
     {"settings", "checkpoint"},
     {"example", "prompt_format"},
     {"tasks"},

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rulerkit.pieces import PieceEncoder, Units, interleave, piece_encoder, ranges, settle
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
-from rulerkit.tokenizers.pieces import PieceEncoder, piece_encoder, settle
-from rulerkit.tokenizers.units import Units, interleave, ranges
 
 ATOMS = (
     [
@@ -181,7 +180,7 @@ def test_joint_neighbours_share_out_the_ids_of_the_whole(vocabulary: Tokenizer) 
 
 
 def test_the_memory_forgets_without_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rulerkit.tokenizers.pieces._REMEMBERED", 3)
+    monkeypatch.setattr("rulerkit.pieces._REMEMBERED", 3)
     encoder = PieceEncoder(load_tokenizer("builtin"))
     texts = [f" word{i % 7}" for i in range(40)]
     assert [ids.tolist() for ids in encoder.many(texts)] == [

@@ -21,7 +21,7 @@ from rulerkit.studies import study
 from rulerkit.summary import summarize
 from rulerkit.tables import task_table_text
 from rulerkit.tasks import THIRTEEN, task
-from rulerkit.tasks.haystack_sentences import LINE
+from rulerkit.tasks.haystacks import LINE
 
 DATA = os.environ.get("RULERKIT_DATA")
 NEEDS_DATA = pytest.mark.skipif(DATA is None, reason="RULERKIT_DATA names no original corpora")

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from rulerkit.errors import UserError
-from rulerkit.tokenizers import Tokenizer, load_tokenizer
-from rulerkit.tokenizers.vocabularies import PATTERNS
+from rulerkit.tokenizers import PATTERNS, Tokenizer, load_tokenizer
 
 ESSAY_TOKENS = {  # tokens of PaulGrahamEssays.json, as counted by the vocabularies' own libraries
     "llama-2": 803_956,

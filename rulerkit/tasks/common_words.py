@@ -22,17 +22,17 @@ from rulerkit.example import (
     passage,
     run_of_words,
 )
+from rulerkit.pieces import PieceEncoder, Units, interleave
 from rulerkit.tasks.base import (
+    LESS_FREQUENT_WORD,
     Reading,
+    Rule,
     Task,
     cached_units,
     in_proportion,
     shuffled_alike,
     too_short,
 )
-from rulerkit.tasks.judging import LESS_FREQUENT_WORD, Rule
-from rulerkit.tokenizers.pieces import PieceEncoder
-from rulerkit.tokenizers.units import Units, interleave
 
 _OPENING = (
     "Below is a numbered list of words. In these words, some appear more often than others. "

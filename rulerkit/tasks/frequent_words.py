@@ -14,11 +14,18 @@ import numpy as np
 
 from rulerkit.errors import UserError
 from rulerkit.example import ContextBudget, Draft, ExampleStream, Piece, passage, run_of_words
-from rulerkit.tasks.base import Reading, Task, from_words, in_proportion, in_words, too_short
-from rulerkit.tasks.judging import LESS_FREQUENT_WORD, Rule
-from rulerkit.tasks.pools import pool_size
-from rulerkit.tokenizers.pieces import PieceEncoder
-from rulerkit.tokenizers.units import Units
+from rulerkit.pieces import PieceEncoder, Units
+from rulerkit.tasks.base import (
+    LESS_FREQUENT_WORD,
+    Reading,
+    Rule,
+    Task,
+    from_words,
+    in_proportion,
+    in_words,
+    too_short,
+)
+from rulerkit.tasks.haystacks import pool_size
 
 _OPENING = (
     "Read the following coded text and track the frequency of each coded word. Find the {n} most "

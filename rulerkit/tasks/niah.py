@@ -12,12 +12,19 @@ import numpy as np
 from rulerkit.corpora import Source, load_haystack, load_words
 from rulerkit.errors import UserError
 from rulerkit.example import ContextBudget, Draft, ExampleStream, Passage, Piece, passage
-from rulerkit.tasks.base import MOST, Reading, Task, cached_units, in_proportion, too_short
-from rulerkit.tasks.haystack_sentences import PlacedPassage, fill_with_sentences
-from rulerkit.tasks.judging import JudgedAnswer, Rule, named_items
-from rulerkit.tasks.pools import fill_with_lines, pool_size
-from rulerkit.tokenizers.pieces import PieceEncoder
-from rulerkit.tokenizers.units import Units
+from rulerkit.pieces import PieceEncoder, Units
+from rulerkit.tasks.base import (
+    MOST,
+    JudgedAnswer,
+    Reading,
+    Rule,
+    Task,
+    cached_units,
+    in_proportion,
+    named_items,
+    too_short,
+)
+from rulerkit.tasks.haystacks import PlacedPassage, fill_with_lines, fill_with_sentences, pool_size
 
 _ONE = (
     "A special magic {type} is hidden within the following text. Make sure to memorize it. I will "

@@ -14,11 +14,17 @@ import numpy as np
 from rulerkit.corpora import Question, Source, answer_fictional, load_qa
 from rulerkit.errors import UserError
 from rulerkit.example import ContextBudget, Draft, ExampleStream, Piece, passage
+from rulerkit.pieces import PieceEncoder, Units
 from rulerkit.prompt_format import DIRECT
-from rulerkit.tasks.base import Reading, Task, cached_units, shuffled_alike, too_short
-from rulerkit.tasks.judging import JudgedAnswer, Rule
-from rulerkit.tokenizers.pieces import PieceEncoder
-from rulerkit.tokenizers.units import Units
+from rulerkit.tasks.base import (
+    JudgedAnswer,
+    Reading,
+    Rule,
+    Task,
+    cached_units,
+    shuffled_alike,
+    too_short,
+)
 
 _INSTRUCTION = "Answer the question based on the given documents. Only give me the answer and do not output any other words.\n\n"
 _GIVEN = "The following are given documents.\n\n"

@@ -9,9 +9,8 @@ from string import ascii_uppercase
 from typing import ClassVar
 
 from rulerkit.example import ContextBudget, Draft, ExampleStream, Passage, Piece, passage
-from rulerkit.tasks.base import Reading, Task, in_proportion, too_short
-from rulerkit.tasks.haystack_sentences import LINE, PlacedPassage, fill_with_sentences
-from rulerkit.tasks.judging import JudgedAnswer, Rule
+from rulerkit.tasks.base import JudgedAnswer, Reading, Rule, Task, in_proportion, too_short
+from rulerkit.tasks.haystacks import LINE, PlacedPassage, fill_with_sentences
 
 _OPENING = "Memorize and track the chain(s) of variable assignment hidden in the following text."
 _QUESTION = "Question: Find all variables that are assigned the value {value} in the text above."

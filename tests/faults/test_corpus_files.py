@@ -12,7 +12,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rulerkit import corpora
-from rulerkit.corpora import downloads
 from rulerkit.errors import UserError
 from rulerkit.generation import generate
 from rulerkit.tasks import TASKS
@@ -20,11 +19,11 @@ from rulerkit.tasks import TASKS
 QA = {"question": "Who? ", "answers": [{"text": "Ada"}], "is_impossible": False}
 CONTENTS: dict[str, tuple[str, Any]] = {
     "niah_single_2": (
-        downloads.ESSAYS,
+        corpora.ESSAYS,
         {"text": "The sun is warm. The sea is cold. " * 40, "essays": 218, "of": 218},
     ),
     "qa_1": (
-        downloads.SQUAD,
+        corpora.SQUAD,
         {
             "data": [
                 {
@@ -37,7 +36,7 @@ CONTENTS: dict[str, tuple[str, Any]] = {
         },
     ),
     "qa_2": (
-        downloads.HOTPOTQA,
+        corpora.HOTPOTQA,
         [
             {
                 "question": "Who?",
@@ -103,7 +102,7 @@ def first_prompt(task: str) -> Any:
 
 @cases
 @given(file=damaged())
-@example(file=("niah_single_2", downloads.ESSAYS, b'{"text": " "}'))
+@example(file=("niah_single_2", corpora.ESSAYS, b'{"text": " "}'))
 def test_a_damaged_corpus_is_a_substitute_or_one_line(
     tmp_path_factory: pytest.TempPathFactory, file: tuple[str, str, bytes]
 ) -> None:
