@@ -25,7 +25,7 @@ CODE = {
     "leaderboard": "import sys; import rulerkit as rk; from rulerkit.leaderboard import boards, everything; "
     "study = rk.study(models=None, model=None, outputs=sys.argv[1].partition('/predictions')[0]); "
     "print(len(boards(everything(study))))",
-    "status": "import sys; from pathlib import Path; from rulerkit.store import completeness; "
+    "status": "import sys; from pathlib import Path; from rulerkit.scoring import completeness; "
     "print(sum(completeness(path, 500).have for path in Path(sys.argv[1]).rglob('*.jsonl')))",
 }
 

@@ -1,10 +1,9 @@
-"""Predictions: what a model said, kept row by row as it says it, so that nothing is asked or paid
-for twice.
+"""Evaluation: models answer the examples of a study, and each answer is on disk at once.
 
-A cell is one model on one task at one length: `predictions/<run>/<model>/<task>/<length>.jsonl`, a
-row per example, and `<length>.json` beside it, the record of how they were made. The two files
-alone say whether a cell is complete. Requests that failed are listed in `<length>.failures.jsonl`,
-a line per attempt.
+`predict` lets one model answer the examples of one cell, `evaluate` all cells of a study; both ask
+only for what is missing. `check_same` and `footnotes` say whether cells may share a table: the
+`result` of their records must agree; their environments (GPU, versions, commit) may differ, which
+becomes a footnote.
 """
 
 import atexit
@@ -23,7 +22,6 @@ from rulerkit.paths import cell_file
 from rulerkit.store import (
     FORMAT,
     WAYS_OUT,
-    Bar,
     Cell,
     DamagedCell,
     Lock,
@@ -35,6 +33,7 @@ from rulerkit.store import (
     machine,
     plain,
     print_problem,
+    repair,
     write_whole,
 )
 from rulerkit.tasks import Task
@@ -43,13 +42,30 @@ if TYPE_CHECKING:
     from rulerkit.models import Answer, Failure, Model
     from rulerkit.studies import Study
 
+ASK = "RULERKIT_ASK"
+"""Environment variable; `never`: `evaluate` asks no model and returns what is stored."""
+ABSENT = object()
+_LISTED = 10  # incomplete cells that are named one by one
+_LONGEST = 60  # characters of a value in a message
+_BEFORE = 20  # and how many of them before the first that differs
+_FEW = 4  # values of a field that a footnote lists
+
 
 class Examples(Protocol):
-    """What `generate` returns, as far as it matters here: examples made when they are asked for."""
+    """What `generate` returns, as far as it matters here: examples made on demand."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Any: ...
     def record(self) -> dict[str, Any]: ...
+
+
+class Bar(Protocol):
+    """A progress bar, updated with the tokens of each example that was answered."""
+
+    def update(self, tokens: int, /) -> Any: ...
+
+
+# --- one model, several cells ---------------------------------------------------------------------
 
 
 def predict(
@@ -59,8 +75,7 @@ def predict(
     fresh: bool = False,
     progress: Bar | Literal[False] | None = None,
 ) -> Cell:
-    """Let a model answer the examples that have no answer yet, and return the cell with all its
-    rows.
+    """Let a model answer the examples that have no answer yet; returns the cell with all its rows.
 
     See `predict_cells`, which does the same for several cells at once.
     """
@@ -75,40 +90,43 @@ def predict_cells(
     progress: Bar | Literal[False] | None = None,
     max_failures: float = 0,
 ) -> list[Cell]:
-    """Let a model answer the examples of several tasks that have no answer yet, in one stream;
-    returns the whole cells.
+    """Let a model answer the examples of several tasks that have no answer yet, in one stream.
 
-    `folder` is `predictions/<run>`. Rows are appended as the model answers, each to the file of its
-    cell; what an earlier session answered stays, if its record names the same task, length, seed,
-    prompts, tokenizer, corpora and model. `fresh` moves the old files aside first. An example that
-    failed is listed in the ledger beside its cell, named on stderr, and asked again by the next
-    call; `max_failures` stands in the record for those who take means. `progress`: None for a bar
-    of its own, False for none, or a bar over many cells.
+    `folder` is `predictions/<run>`. Rows are appended as the model answers. Answers of an earlier
+    session stay where the record names the same task, length, seed, prompts, tokenizer, corpora
+    and model; `fresh` moves the old files aside first. A request that failed goes to the ledger
+    beside its cell and to stderr, and is sent again by the next call; `max_failures` is recorded
+    for those who take means. `progress`: None for a new bar, False for none, or a bar over many
+    cells.
 
     Errors: `UserError` where a record or a prompt's digest differs, another process writes or the
     disk refuses; `ModelError` where the model raises a `UserError`, returns prompts, or leaves
-    examples out; what else the model raises passes on. Every answer until then is on disk.
+    examples out; other errors of the model pass on. Every answer until then is on disk.
     """
-    with ExitStack() as locks:
-        todo = [_Todo(model, examples, folder, fresh, locks, max_failures) for examples in cells]
-        missing = [each for each in todo if each.missing]
-        bar = _start(progress, model, todo) if missing or progress is not None else None
+    with ExitStack() as stack:
+        jobs = [_Job(model, examples, folder, fresh, stack, max_failures) for examples in cells]
+        open_jobs = [job for job in jobs if job.missing]
+        bar = progress or None
+        wanted = sum(len(examples) for examples in cells)
+        length = jobs[0].cell.length
+        if progress is None and open_jobs:
+            bar = stack.enter_context(Progress(length * wanted))
+        if isinstance(bar, Progress):
+            task = f" {jobs[0].cell.task}" if len(jobs) == 1 else ""
+            done = wanted - sum(len(_missing(job.cell, job.examples)) for job in jobs)
+            bar.start(f"{model.name}{task} {length}", length, done, wanted)
         try:
-            if missing:
-                _answer(model, missing, bar)
+            if open_jobs:
+                _answer(model, open_jobs, bar)
         except TooLong:
-            for each in missing:
-                each.discard_empty()
+            for job in open_jobs:
+                job.discard_empty()
             raise
-        finally:
-            if progress is None and isinstance(bar, Progress):
-                bar.close()
-    return [(load_cell(each.cell.path) or each.cell) for each in todo]
+    return [(load_cell(job.cell.path) or job.cell) for job in jobs]
 
 
-class _Todo:
-    """A cell, and which of its examples have no answer yet; where there are any, it is locked until
-    `held` is closed."""
+class _Job:
+    """A cell and its examples without an answer; it is locked until `held` is closed."""
 
     def __init__(
         self,
@@ -116,12 +134,14 @@ class _Todo:
         examples: Examples,
         folder: Path,
         fresh: bool,
-        locks: ExitStack,
+        stack: ExitStack,
         max_failures: float,
     ) -> None:
         self.examples, self.missing = examples, list[int]()
-        self.held = locks.enter_context(ExitStack())
-        path, result = _place(model, examples, folder)
+        self.held = stack.enter_context(ExitStack())
+        result = plain({**examples.record(), "model": {"name": model.name, **model.identity()}})
+        names = _folder_name(model.name), _folder_name(result["task"]["name"])
+        path = cell_file(folder, *names, result["length"])
         about = {
             "label": model.label,
             "claimed_length": model.claimed_length,
@@ -131,12 +151,9 @@ class _Todo:
         }
         if not fresh and (cell := load_cell(path)):
             _check_result(cell, result)
-            asked = cell.record["num_examples"] >= len(examples)
-            if (
-                asked
-                and not _missing(cell, examples)
-                and about.items() <= {"max_failures": 0, **cell.record}.items()
-            ):
+            up_to_date = about.items() <= {"max_failures": 0, **cell.record}.items()
+            enough = cell.record["num_examples"] >= len(examples)
+            if up_to_date and enough and not _missing(cell, examples):
                 self.cell = cell
                 return
         with disk(path):
@@ -144,25 +161,20 @@ class _Todo:
         self.lock = self.held.enter_context(Lock(path.with_suffix(".lock")))
         if fresh:
             _move_aside(path)
-        cell = load_cell(path, repair=True) or Cell(path, {}, [])
+        cell = load_cell(path) or Cell(path, {}, [])
         _check_result(cell, result)
         self.missing = _missing(cell, examples)
+        if cell.record:
+            repair(cell)
         if self.missing:
             _check_digests(cell, examples)
-            examples[
-                self.missing[0]
-            ]  # what cannot be generated fails here, before anything is written
-        record = {
-            "format": cell.record["format"] if cell.present else FORMAT,
-            "result": result,
-            **_environments(cell, model if self.missing else None),
-            **about,
-        }
-        if self.missing and (known := cell.record.get("floors") or _floors(examples)):
-            record["floors"] = known
-        record["num_examples"] = max(
-            cell.record["num_examples"] if cell.present else 0, len(examples)
-        )
+            _ = examples[self.missing[0]]  # fails before anything is written
+        old = cell.record if cell.present else {}
+        record = {"format": old.get("format", FORMAT), "result": result, **about}
+        record |= _environments(old, model) if self.missing else _surroundings(cell.record)
+        if self.missing and (floors := cell.record.get("floors") or _floors(examples)):
+            record["floors"] = floors
+        record["num_examples"] = max(old.get("num_examples", 0), len(examples))
         if record != cell.record:
             write_whole(path.with_suffix(".json"), json.dumps(record, indent=2) + "\n")
         self.cell = Cell(path, record)
@@ -183,48 +195,24 @@ class _Todo:
                 file.unlink(missing_ok=True)
 
 
-def kept(path: Path, asked: dict[str, Any]) -> Cell | None:
-    """A cell as it is kept, complete or not; None where nothing is. Nobody is asked, and no model
-    is needed.
-
-    `asked` is the `asked_record` of its questions. Errors: `UserError` where it holds the answers
-    to others.
-    """
-    cell = load_cell(path)
-    if cell:
-        known = {field: value for field, value in cell.record["result"].items() if field in asked}
-        _check_result(cell, plain(asked), known)
-    return cell
-
-
-def _place(model: "Model", examples: Examples, folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Where a cell lies, and what defines its rows."""
-    result = plain({**examples.record(), "model": {"name": model.name, **model.identity()}})
-    names = _folder_name(model.name), _folder_name(result["task"]["name"])
-    return cell_file(folder, *names, result["length"]), result
-
-
-def _answer(model: "Model", cells: list[_Todo], bar: Bar | None) -> None:
+def _answer(model: "Model", jobs: list[_Job], bar: Bar | None) -> None:
     """Append a row for each missing example to the file of its cell, as the model answers."""
     from rulerkit.models import Failure
 
-    left = {each.cell.task: set(each.missing) for each in cells}
+    left = {job.cell.task: set(job.missing) for job in jobs}
     failures: dict[str, list[Failure]] = {task: [] for task in left}
-    total = sum(map(len, left.values()))
-    by_task = {
-        each.cell.task: (each, each.held.enter_context(Log(each.cell.path))) for each in cells
-    }
-    answers = model.answer(each.examples[index] for each in cells for index in each.missing)
+    by_task = {job.cell.task: (job, job.held.enter_context(Log(job.cell.path))) for job in jobs}
+    answers = model.answer(job.examples[index] for job in jobs for index in job.missing)
     try:
         for example, answer in _errors_named(answers):
             if example.index not in left.get(example.task, ()):
                 raise ValueError(
                     f"{model.name} answered example {example.index}, which is not asked for (again)"
                 )
-            cell, log = by_task[example.task]
-            cell.lock.check()
+            job, log = by_task[example.task]
+            job.lock.check()
             if isinstance(answer, Failure):
-                cell.add_failure(example.index, answer)
+                job.add_failure(example.index, answer)
                 failures[example.task].append(answer)
             else:
                 log.append(_row(example, answer, model.name))
@@ -232,52 +220,38 @@ def _answer(model: "Model", cells: list[_Todo], bar: Bar | None) -> None:
                     bar.update(example.num_tokens + answer.num_tokens)
             left[example.task].remove(example.index)
             if not left[example.task]:
-                cell.held.close()  # its lock is not left behind if this process is killed later
+                job.held.close()  # its lock is not left behind if this process is killed later
     finally:
         getattr(answers, "close", lambda: None)()  # an engine may have requests under way
         for task, failed in failures.items():
             if failed:
-                _report_failures(model.name, by_task[task][0].cell, failed)
+                cell = by_task[task][0].cell
+                remark(
+                    f"{model.name}: {len(failed)} of {cell.wanted} examples of {task} at "
+                    f"{cell.length} have no answer ({failed[0].reason}): "
+                    f"{failures_file(cell.path)} lists them, and the same command asks for them "
+                    "again"
+                )
     if lacking := {task: indices for task, indices in left.items() if indices}:
         task = next(iter(lacking))
         raise ModelError(
-            f"{model.name} left {sum(map(len, lacking.values()))} of {total} examples of "
-            f"{by_task[task][0].cell.path} "
-            f"unanswered, the first is example {min(lacking[task])}: the others are kept; the same "
-            "command asks for these "
-            "again"
+            f"{model.name} left {sum(map(len, lacking.values()))} of "
+            f"{sum(len(job.missing) for job in jobs)} examples of {by_task[task][0].cell.path} "
+            f"unanswered, the first is example {min(lacking[task])}: the others are on disk; the "
+            "same command asks for these again"
         )
 
 
 def _errors_named(
     answers: "Iterator[tuple[Any, Answer | Failure]]",
 ) -> "Iterator[tuple[Any, Answer | Failure]]":
-    """The answers; a `UserError` of the model becomes a `ModelError`, after which other models can
-    go on."""
+    """The answers; a `UserError` of the model becomes a `ModelError`: other models may go on."""
     try:
         yield from answers
     except TooLong:
         raise
     except UserError as error:
         raise ModelError(str(error)) from error
-
-
-def _report_failures(name: str, cell: Cell, failures: "list[Failure]") -> None:
-    """One line on stderr, beside any progress bar."""
-    remark(
-        f"{name}: {len(failures)} of {cell.wanted} examples of {cell.task} at {cell.length} have "
-        "no answer "
-        f"({failures[0].reason}): {failures_file(cell.path)} lists them, and the same command asks "
-        "for them again"
-    )
-
-
-def _floors(examples: Examples) -> dict[str, float]:
-    """What answers without reading score on these examples; nothing for examples that this package
-    did not make."""
-    from rulerkit import floors, generation
-
-    return floors.floors(examples) if isinstance(examples, generation.Examples) else {}
 
 
 def _row(example: Any, answer: "Answer", name: str) -> dict[str, Any]:
@@ -288,12 +262,10 @@ def _row(example: Any, answer: "Answer", name: str) -> dict[str, Any]:
     if _echoes(answer.text, example.prompt):
         raise ModelError(
             f"{name} returned the prompt of example {example.index} of {example.task}: the engine "
-            "returns the prompt "
-            "with its answer, which would score 100 everywhere; let it return only the new text"
+            "returns the prompt with its answer, which would score 100 everywhere; let it return "
+            "only the new text"
         )
-    usage = {"usage": dict(answer.usage)} if answer.usage else {}
-    group = {} if getattr(example, "group", None) is None else {"group": int(example.group)}
-    return {
+    row = {
         "index": example.index,
         "pred": answer.text,
         "outputs": list(example.references),
@@ -303,50 +275,35 @@ def _row(example: Any, answer: "Answer", name: str) -> dict[str, Any]:
         "num_prompt_tokens": int(example.num_tokens),
         "finish_reason": answer.finish_reason,
         "depths": [float(depth) for depth in example.depths],
-        **group,
-        **usage,
     }
+    if getattr(example, "group", None) is not None:
+        row["group"] = int(example.group)
+    if answer.usage:
+        row["usage"] = dict(answer.usage)
+    return row
 
 
 def _echoes(text: str, prompt: str) -> bool:
-    """Whether a text holds the prompt: stretches from three places of it, in a text at least half
-    as long.
+    """Whether a text holds the prompt: stretches from three places, in a text at least half as long.
 
-    Not only its end, where engines drop the template's special tokens; and not any stretch in a
-    short text, since a base model may babble the question again and a thinking one quotes what it
-    reads.
+    Its end alone is no sign: engines drop special tokens there. Nor is one stretch: a base model
+    may repeat the question, and a thinking model quotes what it reads.
     """
     if not prompt or 2 * len(text) < len(prompt):
         return False
-    said, asked = " ".join(text.split()), " ".join(prompt.split())
+    written, asked = " ".join(text.split()), " ".join(prompt.split())
     places = [len(asked) * quarter // 4 for quarter in (1, 2, 3)]
-    return all(asked[place : place + 100] in said for place in places)
+    return all(asked[place : place + 100] in written for place in places)
 
 
 def _missing(cell: Cell, examples: Examples) -> list[int]:
-    present = set(cell.present)
-    return [index for index in range(len(examples)) if index not in present]
+    return sorted(set(range(len(examples))) - set(cell.present))
 
 
-def _start(progress: Bar | Literal[False] | None, model: "Model", cells: list[_Todo]) -> Bar | None:
-    if progress is False:
-        return None
-    length = cells[0].cell.length
-    wanted = sum(len(each.examples) for each in cells)
-    bar = Progress(length * wanted) if progress is None else progress
-    if isinstance(bar, Progress):
-        done = wanted - sum(len(_missing(each.cell, each.examples)) for each in cells)
-        task = f" {cells[0].cell.task}" if len(cells) == 1 else ""
-        bar.start(f"{model.name}{task} {length}", length, done, wanted)
-    return bar
-
-
-def _check_result(cell: Cell, result: dict[str, Any], stored: dict[str, Any] | None = None) -> None:
-    """Rows made under another record are never mixed with new ones; a record without rows binds
-    nobody."""
-    found = differences(stored or cell.record["result"], result) if cell.present else []
-    if found:
-        field, old, new, more = first_of(found)
+def _check_result(cell: Cell, result: dict[str, Any]) -> None:
+    """Rows made under another record are never mixed with new ones."""
+    if cell.present and (found := differences(cell.record["result"], result)):
+        field, old, new, more = describe_first(found)
         raise UserError(
             f"{cell.path} was made with {field} {old}, now it is {new}{more}: {WAYS_OUT}"
         )
@@ -360,13 +317,12 @@ def _check_digests(cell: Cell, examples: Examples) -> None:
         if digest != row["digest"]:
             raise UserError(
                 f"{cell.path}: the prompt of example {row['index']} is no longer the one that was "
-                "answered (digest "
-                f"{row['digest']}, now {digest}): {WAYS_OUT}"
+                f"answered (digest {row['digest']}, now {digest}): {WAYS_OUT}"
             )
 
 
 def _move_aside(path: Path) -> None:
-    """Give old files a name with the time, rows first: a record without rows binds nobody."""
+    """Rename old files with the time, rows first: a record without rows is ignored."""
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     for file in (path, path.with_suffix(".json"), failures_file(path)):
         with disk(file):
@@ -374,15 +330,21 @@ def _move_aside(path: Path) -> None:
                 os.rename(file, file.with_name(f"{file.stem}.{now}.bak{file.suffix}"))
 
 
-def _environments(cell: Cell, model: "Model | None") -> dict[str, Any]:
-    """Where the rows come from: the last writer's surroundings and, where they changed, all of
-    them."""
-    if model is None:
-        return {
-            key: cell.record[key] for key in ("environment", "environments") if key in cell.record
-        }
+def _floors(examples: Examples) -> dict[str, float]:
+    """What answers without reading score; nothing for examples not made by this package."""
+    from rulerkit import floors, generation
+
+    return floors.floors(examples) if isinstance(examples, generation.Examples) else {}
+
+
+def _surroundings(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: record[key] for key in ("environment", "environments") if key in record}
+
+
+def _environments(record: dict[str, Any], model: "Model") -> dict[str, Any]:
+    """The environment of the last writer and, where they changed, all environments."""
     now = plain(machine(model.environment()))
-    known = cell.record.get("environments") or [cell.record["environment"]] if cell.present else []
+    known = record.get("environments") or [record["environment"]] if record else []
     known = known if now in known else [*known, now]
     return {"environment": now, "environments": known} if len(known) > 1 else {"environment": now}
 
@@ -396,51 +358,40 @@ def _folder_name(name: str) -> str:
     return name
 
 
-ASK = "RULERKIT_ASK"
-"""Environment variable; `never`: `evaluate` asks nobody and returns what is kept."""
-
-NotRun = Callable[[str, int, str], None]
-"""Told of a model's name, a length that it cannot be given, and why."""
-Failed = Callable[[ModelError], None]
-"""Told why a model stopped answering."""
+# --- studies --------------------------------------------------------------------------------------
 
 
 def evaluate(
     study: "Study",
     fresh: bool = False,
     progress: bool = True,
-    not_run: NotRun | None = None,
-    failed: Failed | None = None,
+    not_run: Callable[[str, int, str], None] | None = None,
+    failed: Callable[[ModelError], None] | None = None,
 ) -> list[Cell]:
     """Let every model of a study answer all its tasks at all its lengths, shortest first; only what
     is missing.
 
-    A length that a model cannot be given is named, with what would make it fit, and left out.
-    Models come one after the other, each loaded when it has something to answer and closed before
-    the next; the last one stays loaded for the next call, until another model is asked for or
-    `close` is called.
+    A length that a model cannot be given is left out and named, with the reason, on stderr and to
+    `not_run`. Models come one after the other, each loaded when it has something to answer and
+    closed before the next; the last one stays loaded for the next call, until another model is
+    asked for or `close` is called.
 
-    Where a model stops with an error, the other models still run and the cells hold what it
-    answered until then; the error goes to `failed`, or to stderr at the end. It is raised where no
-    model has an answer.
+    Where a model stops with an error, the other models still run and the cells hold its answers
+    until then; the error goes to `failed`, or to stderr at the end. It is raised where no model has
+    an answer.
 
-    Where the environment says RULERKIT_ASK=never (as `rulerkit batch` does for its notebooks, once
-    their models have answered) nobody is asked: what is kept is returned, and what is missing is
-    named.
+    With RULERKIT_ASK=never in the environment (`rulerkit batch` sets it for its notebooks) no model
+    is asked: the stored cells are returned, and what is missing is named.
     """
     if _asked is not None:
         _asked.append(study)
         return []
     if os.environ.get(ASK) == "never":
-        return _all_kept(study)
-    fresh = fresh and not int(
-        os.environ.get("SLURM_RESTART_COUNT") or 0
-    )  # a requeued job goes on with what it has
+        return _stored_cells(study)
+    fresh = fresh and not int(os.environ.get("SLURM_RESTART_COUNT") or 0)  # a requeued job resumes
     models = _ready(study.models)
     for model in models:
-        for task in (
-            study.tasks
-        ):  # what does not fit, or which corpus is missing, is said before hours are spent
+        for task in study.tasks:  # what does not fit, or which corpus is missing, is said first
             _ = generate(task, study.lengths[0], 1, study.seed, model.prompt_format)[0].num_tokens
     tokens = study.repeat * len(models) * len(study.tasks) * sum(study.lengths) * study.num_examples
     cells: list[Cell] = []
@@ -462,47 +413,22 @@ def evaluate(
                 close()
                 errors.append(error)
                 known = {cell.path for cell in cells}
-                cells += [
-                    cell
-                    for cell, _ in _stored(study, model.name)
-                    if cell and cell.path not in known
-                ]
+                stored = (cell for cell, place in _stored(study) if place[0] == model.name)
+                cells += [cell for cell in stored if cell and cell.path not in known]
             except BaseException:
                 close()
                 raise
     if errors and not any(cell.present for cell in cells):
         raise errors[0]
     for problem in errors:
-        if failed:
-            failed(problem)
-        else:
-            remark(str(problem))
+        (failed or (lambda error: remark(str(error))))(problem)
     return cells
-
-
-def _stored(
-    study: "Study", model: str | None = None
-) -> Iterator[tuple[Cell | None, tuple[str, Path, Task, int]]]:
-    """Each cell of a study, or of one of its models, as it is stored, with what it is; None where
-    there is none, or where it is damaged, which is said."""
-    for place in study.cells():
-        name, path, task, length = place
-        if model in (None, name):
-            try:
-                cell = kept(path, asked_record(task, length, study.seed))
-            except DamagedCell as error:
-                print_problem(f"left out: {error}")
-                cell = None
-            if cell:
-                cell.record["max_failures"] = study.max_failures
-            yield cell, place
 
 
 def _one_length(
     study: "Study", model: "Model", length: int, fresh: bool, bar: Progress
 ) -> Iterator[Cell]:
-    """All tasks at one length; raises `TooLong`, before or after loading, where the model cannot be
-    given it."""
+    """All tasks at one length; raises `TooLong` where the model cannot be given it."""
     if reason := model.too_long(length):
         raise TooLong(reason)
     for folder in study.folders:
@@ -513,8 +439,25 @@ def _one_length(
         yield from predict_cells(model, cells, folder, fresh, bar, study.max_failures)
 
 
-def _all_kept(study: "Study") -> list[Cell]:
-    """The cells that are there, complete or not, from the files alone; what is missing is named."""
+def _stored(study: "Study") -> Iterator[tuple[Cell | None, tuple[str, Path, Task, int]]]:
+    """Each cell of a study as it is stored, and what it is; None where there is none or a damaged
+    one. Needs no model."""
+    for place in study.cells():
+        _, path, task, length = place
+        try:
+            cell = load_cell(path)
+            if cell:
+                asked = plain(asked_record(task, length, study.seed))
+                _check_result(cell, cell.record["result"] | asked)
+                cell.record["max_failures"] = study.max_failures
+        except DamagedCell as error:
+            print_problem(f"left out: {error}")
+            cell = None
+        yield cell, place
+
+
+def _stored_cells(study: "Study") -> list[Cell]:
+    """The cells that have an answer, complete or not; what is missing is named."""
     cells, missing = [], []
     for cell, (name, _, task, length) in _stored(study):
         have = sum(index < study.num_examples for index in cell.present) if cell else 0
@@ -523,28 +466,24 @@ def _all_kept(study: "Study") -> list[Cell]:
             missing.append(
                 f"{name} {task.name} at {length}: {have} of {study.num_examples} examples"
             )
-    for line in missing[:_NAMED]:
+    for line in missing[:_LISTED]:
         remark(f"not answered: {line}")
-    if more := missing[_NAMED:]:
+    if more := missing[_LISTED:]:
         remark(f"not answered: {len(more)} cells more")
     if not cells:
         raise UserError(
             f"nothing was answered yet ({missing[0]}, ...), and {ASK}=never forbids to ask: let "
-            "the models answer first, "
-            f"with `rulerkit batch`, or unset {ASK}"
+            f"the models answer first, with `rulerkit batch`, or unset {ASK}"
         )
     return cells
 
-
-_NAMED = 10  # cells that are named one by one
 
 _asked: "list[Study] | None" = None
 
 
 @contextmanager
 def asked_studies() -> "Iterator[list[Study]]":
-    """Within, `evaluate` asks nobody and returns nothing: it adds its studies to the list that is
-    given."""
+    """Within, `evaluate` asks no model and returns nothing: it appends its study to the list."""
     global _asked
     before, _asked = _asked, []
     try:
@@ -554,18 +493,18 @@ def asked_studies() -> "Iterator[list[Study]]":
 
 
 _loaded: list[tuple[Any, "Model"]] = []
-"""The model that is loaded now, if any, with what it was described by."""
+"""The model that is loaded now, if any, with its description."""
 
 
 @atexit.register
 def close() -> None:
-    """Give back what the last `evaluate` left loaded: memory, a GPU, the engine's process."""
+    """Free what the last `evaluate` left loaded: memory, a GPU, the engine's process."""
     while _loaded:
         _loaded.pop()[1].close()
 
 
 def _ready(specs: Iterable[Any]) -> list["Model"]:
-    """The models that specs describe, no weights read yet; the one that is loaded is used again if
+    """The models that specs describe, no weights read yet; a model that is loaded is used again if
     it is the first."""
     from rulerkit.models import load_model
 
@@ -576,9 +515,7 @@ def _ready(specs: Iterable[Any]) -> list["Model"]:
     return same + [load_model(spec) for spec in others]
 
 
-ABSENT = object()
-_LONGEST = 60  # characters of a value in a message
-_BEFORE = 20  # and how many of them before the first that differs
+# --- which cells may share a table ----------------------------------------------------------------
 
 _RULES: tuple[tuple[Callable[[Cell], tuple[str, ...]], tuple[str, ...]], ...] = (
     (lambda cell: (cell.run, cell.model), ("task", "length", "sources")),
@@ -587,71 +524,86 @@ _RULES: tuple[tuple[Callable[[Cell], tuple[str, ...]], tuple[str, ...]], ...] = 
     (
         lambda cell: (),
         (
-            "task",
-            "length",
-            "sources",
-            "seed",
-            "prompt_version",
-            "prompt_format",
-            "tokenizer",
-            "model",
+            *("task", "length", "sources", "seed"),
+            *("prompt_version", "prompt_format", "tokenizer", "model"),
         ),
     ),
 )
-"""Cells of one key agree in all that defines them but these fields: the cells of one model in one
-run, of one of its tasks, of one task whoever answered it, and all cells (which leaves the
-protocol). Room for a thought is part of the prompt format, so it may differ between models; the
-room for an answer is part of the task, and may not."""
+"""Cells with the same key agree in their `result` except in these fields: the cells of one model in
+one run, of one of its tasks, of one task over all models, and all cells (which leaves the
+protocol). Tokens for thinking are part of the prompt format, so they may differ between models;
+`max_new_tokens` is part of the task, and may not."""
 
-_FACTS = {
-    **{
-        name: name
-        for name in ("gpu", "tensor_parallel_size", "pipeline_parallel_size", "device", "strategy")
-    },
-    "rulerkit": "rulerkit",
-    "git": "commit",
-    "python": "python",
-}
-"""What of an environment is told beside the versions of packages, and by what name."""
-_FEW = 4  # values of a field that are listed
-_MODELS_NAMED = 3  # models of a value that are named
+
+def check_same(cells: Iterable[Cell]) -> None:
+    """Raise a `UserError` where cells cannot share a table: their results are defined differently.
+
+    Cells without rows and files of other programs, which do not say what defines them, are skipped.
+    The numbers of examples may differ: tables show them.
+    """
+    ours = [cell for cell in cells if cell.present and "format" in cell.record]
+    for key, free in _RULES:
+        first: dict[tuple[str, ...], Cell] = {}
+        for cell in ours:
+            other = first.setdefault(key(cell), cell)
+            old, new = (
+                {field: value for field, value in c.record["result"].items() if field not in free}
+                for c in (other, cell)
+            )
+            if found := differences(old, new):
+                raise _mixed(other, cell, found)
+
+
+def _mixed(one: Cell, other: Cell, found: list[tuple[str, Any, Any]]) -> UserError:
+    field, old, new, more = describe_first(found)
+    runs = one.run != other.run
+    names = [
+        f"{c.model} {c.task} {c.length}" + (f" of run {c.run}" if runs else "")
+        for c in (one, other)
+    ]
+    parts = [cell.path.parts for cell in (one, other)]
+    shared = _alike(*parts)
+    alone = [Path(*part[: shared + 1]) for part in parts]  # the highest folder with one of them
+    return UserError(
+        f"{names[0]} was made with {field} {old}, {names[1]} with {new}{more}, and one table "
+        f"cannot hold both: report {alone[0]} or {alone[1]} alone, give one of them a place of "
+        "its own with run: NAME, or answer it anew with --fresh, which moves the old files aside"
+    )
 
 
 def differences(old: Any, new: Any, field: str = "") -> list[tuple[str, Any, Any]]:
-    """Field, old and new value wherever two records differ in what decides. A tokenizer's name and
-    the words about a corpus do not: their fingerprints do. Nor do arguments of vLLM that leave
-    answers alone. Weights are compared by the rules of digests that both records hold."""
-    if field == "model.engine_args":
-        old, new = _deciding(old), _deciding(new)
-    if field == "protocol":  # records made before there were two name none
-        old, new = ("clean" if value is ABSENT else value for value in (old, new))
+    """Field, old and new value wherever two records differ in what defines their results."""
+    old, new = _compared(field, old), _compared(field, new)
     if isinstance(old, dict) and isinstance(new, dict):
-        keys = [(key, f"{field}.{key}" if field else key) for key in {**old, **new}]
         return [
-            d
-            for key, name in keys
-            for d in differences(old.get(key, ABSENT), new.get(key, ABSENT), name)
+            difference
+            for key in {**old, **new}
+            for difference in differences(
+                old.get(key, ABSENT), new.get(key, ABSENT), f"{field}.{key}" if field else key
+            )
         ]
     if field.startswith("model.weights") and ABSENT in (old, new):
-        return []
-    information = field == "tokenizer.name" or re.fullmatch(r"sources\..*\.(note|stand_in)", field)
-    return [] if information or old == new else [(field, old, new)]
+        return []  # weights are compared by the digests that both records hold
+    return [] if old == new else [(field, old, new)]
 
 
-def _deciding(arguments: Any) -> Any:
-    """Of the arguments of vLLM those that change answers; early records hold the others too."""
+def _compared(field: str, value: Any) -> Any:
+    """What of a field of a record is compared."""
     from rulerkit.models.server import NEUTRAL_ARGUMENTS
 
-    if not isinstance(arguments, dict):
-        return arguments
-    return {
-        name: value for name, value in arguments.items() if not NEUTRAL_ARGUMENTS.fullmatch(name)
-    } or ABSENT
+    if re.fullmatch(r"tokenizer\.name|sources\..*\.(note|stand_in)", field):
+        return ABSENT  # fingerprints are compared instead
+    if field == "protocol" and value is ABSENT:
+        return "clean"  # records made before there were two
+    if field == "model.engine_args" and isinstance(value, dict):  # early records hold all of them
+        changing = {k: v for k, v in value.items() if not NEUTRAL_ARGUMENTS.fullmatch(k)}
+        return changing or ABSENT
+    return value
 
 
-def first_of(found: list[tuple[str, Any, Any]]) -> tuple[str, str, str, str]:
-    """The first of some differences, as a message says it: field, old value, new value, and how
-    many more there are. Of long values the place is shown where they differ."""
+def describe_first(found: list[tuple[str, Any, Any]]) -> tuple[str, str, str, str]:
+    """The first of some differences in words: field, old value, new value, and how many more there
+    are. Long values are cut around the first character that differs."""
     field, *values = found[0]
     texts = ["absent" if value is ABSENT else json.dumps(value) for value in values]
     start = max(0, _alike(*texts) - _BEFORE) if max(map(len, texts)) > _LONGEST else 0
@@ -660,97 +612,62 @@ def first_of(found: list[tuple[str, Any, Any]]) -> tuple[str, str, str, str]:
     return field, old, new, f" (and {len(found) - 1} more differences)" if found[1:] else ""
 
 
-def check_same(cells: Iterable[Cell]) -> None:
-    """Raise a `UserError` where cells cannot stand in one table, because what defines their results
-    differs.
-
-    Cells without rows bind nobody, and files that others wrote do not say what defines them: both
-    are passed over. The numbers of examples may differ: tables show them.
-    """
-    ours = [cell for cell in cells if cell.present and "format" in cell.record]
-    for key, free in _RULES:
-        first: dict[tuple[str, ...], Cell] = {}
-        for cell in ours:
-            one = first.setdefault(key(cell), cell)
-            if found := differences(_bound(one, free), _bound(cell, free)):
-                raise _mixed(one, cell, found)
-
-
-def _bound(cell: Cell, free: tuple[str, ...]) -> dict[str, Any]:
-    return {field: value for field, value in cell.record["result"].items() if field not in free}
-
-
-def _mixed(one: Cell, other: Cell, found: list[tuple[str, Any, Any]]) -> UserError:
-    field, old, new, more = first_of(found)
-    runs = one.run != other.run
-    names = [
-        f"{c.model} {c.task} {c.length}" + (f" of run {c.run}" if runs else "")
-        for c in (one, other)
-    ]
-    return UserError(
-        f"{names[0]} was made with {field} {old}, {names[1]} with {new}{more}, and one table "
-        "cannot hold both: report "
-        f"{_alone(one, other)} or {_alone(other, one)} alone, give one of them a place of its own "
-        "with run: NAME, or "
-        "answer it anew with --fresh, which moves the old files aside"
-    )
-
-
-def _alone(cell: Cell, other: Cell) -> Path:
-    """The highest folder that holds one cell and not the other; where they stand beside each other,
-    the file."""
-    shared = _alike(cell.path.parts, other.path.parts)
-    return Path(*cell.path.parts[: shared + 1]) if shared else cell.path
-
-
 def _alike(one: Sequence[str], other: Sequence[str]) -> int:
-    """How much is the same from the start on."""
+    """The number of items from the start on that are the same."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 # --- footnotes ------------------------------------------------------------------------------------
 
+_FACTS = {
+    "gpu": "gpu",
+    "tensor_parallel_size": "tensor_parallel_size",
+    "pipeline_parallel_size": "pipeline_parallel_size",
+    "device": "device",
+    "strategy": "strategy",
+    "rulerkit": "rulerkit",
+    "git": "commit",
+    "python": "python",
+}
+"""What of an environment footnotes mention beside the versions of packages, and under what name."""
+
 
 def footnotes(cells: Iterable[Cell]) -> list[str]:
-    """What is to be said below a table of cells: a line where they were not all made in one
-    environment, a line for each model that a service answered with several versions of, and a line
-    for each row that was passed over because another row of its example came first, and a line for
-    each model whose requests all failed.
+    """Lines below a table of cells: environments that differ, services that answered with several
+    versions of a model, rows that were skipped, and models whose requests all failed.
 
-    Of environments only what differs, and who had it; hosts are left out. A cell that was answered
-    in several environments counts in each. What a model never had (a service: a GPU) is no
+    Of environments only what differs, and which model had it; hosts are left out. A cell that was
+    answered in several environments counts in each. What a model never has (a service: a GPU) is no
     difference.
     """
     cells = list(cells)
     answered = [cell for cell in cells if cell.present]
     names = _names(answered)
-    had: dict[str, dict[str, list[str]]] = {field: {} for field in _FACTS.values()}
+    models: dict[str, dict[str, list[str]]] = {field: {} for field in _FACTS.values()}
     for key, name in names.items():
-        facts = [
-            facts for cell in answered if (cell.run, cell.model) == key for facts in _facts(cell)
-        ]
-        for field in dict.fromkeys(field for each in facts for field in each):
-            for value in dict.fromkeys(each.get(field, "none") for each in facts):
-                had.setdefault(field, {}).setdefault(value, []).append(name)
-    told = [
-        _told(field, values, len(names) > 1) for field, values in had.items() if len(values) > 1
+        known = [facts for c in answered if (c.run, c.model) == key for facts in _facts(c)]
+        for field in dict.fromkeys(field for facts in known for field in facts):
+            for value in dict.fromkeys(facts.get(field, "none") for facts in known):
+                models.setdefault(field, {}).setdefault(value, []).append(name)
+    differ = [
+        _values(field, values, len(names) > 1)
+        for field, values in models.items()
+        if len(values) > 1
     ]
-    notes = [f"Environments differ: {'; '.join(told)}."] if told else []
-    notes += snapshot_notes(answered) + [
-        f"{warning}." for cell in answered for warning in cell.warnings
-    ]
-    silent = {model: label for model, label in _names(cells).items() if model not in names}
-    for model, label in silent.items():
+    notes = [f"Environments differ: {'; '.join(differ)}."] if differ else []
+    notes += snapshot_notes(answered)
+    notes += [f"{warning}." for cell in answered for warning in cell.warnings]
+    for key, name in _names(cells).items():
         failures = [
-            each
+            failure
             for cell in cells
-            if (cell.run, cell.model) == model
-            for each in cell.failures.values()
+            if (cell.run, cell.model) == key and key not in names
+            for failure in cell.failures.values()
         ]
         if failures:
             notes.append(
-                f"{label} has no answer: {len(failures)} requests failed, the first: "
+                f"{name} has no answer: {len(failures)} requests failed, the first: "
                 f"{failures[0].reason}."
             )
     return notes
@@ -758,32 +675,25 @@ def footnotes(cells: Iterable[Cell]) -> list[str]:
 
 def snapshot_notes(cells: Iterable[Cell]) -> list[str]:
     """A line for each model whose service named several versions of it in its replies, with the
-    cells that hold several.
-
-    The rows of the cells must have been read, as by `score`.
-    """
+    cells that hold several. The rows of the cells must have been read, as by `score`."""
     by_model: dict[str, dict[str, list[Cell]]] = {}
     for cell in cells:
         for snapshot in sorted(cell.snapshots):
             by_model.setdefault(cell.model, {}).setdefault(snapshot, []).append(cell)
     notes = []
     for model, versions in by_model.items():
+        counts = [
+            f"{version} ({len(cells)} cell{'s' * (len(cells) > 1)})"
+            for version, cells in versions.items()
+        ]
+        mixed = dict.fromkeys(
+            f"{c.run} {c.task} {c.length} ({', '.join(sorted(c.snapshots))})"
+            for cells in versions.values()
+            for c in cells
+            if len(c.snapshots) > 1
+        )
+        within = f"; the version changed within {_listed(list(mixed))}" if mixed else ""
         if len(versions) > 1:
-            counts = [
-                f"{version} ({len(cells)} cell{'s' * (len(cells) > 1)})"
-                for version, cells in versions.items()
-            ]
-            several = {
-                cell.path: cell
-                for cells in versions.values()
-                for cell in cells
-                if len(cell.snapshots) > 1
-            }
-            mixed = [
-                f"{c.run} {c.task} {c.length} ({', '.join(sorted(c.snapshots))})"
-                for c in several.values()
-            ]
-            within = f"; the version changed within {_listed(mixed)}" if mixed else ""
             notes.append(
                 f"The service answered with several versions of {model}: {_listed(counts)}{within}."
             )
@@ -796,43 +706,38 @@ def _listed(texts: list[str]) -> str:
 
 
 def _facts(cell: Cell) -> Iterator[dict[str, str]]:
-    """What is known of each environment that a cell was answered in, and may matter."""
+    """What footnotes mention of each environment that a cell was answered in."""
     record = cell.record
-    for each in record.get("environments") or [
-        record[key] for key in ("environment",) if key in record
-    ]:
-        known = {shown: each.get(name) for name, shown in _FACTS.items()} | each.get("packages", {})
-        facts = {name: str(value) for name, value in known.items() if value is not None}
+    for environment in record.get("environments") or [record.get("environment", {})]:
+        known = {name: environment.get(key) for key, name in _FACTS.items()}
+        facts = {
+            name: str(value)
+            for name, value in (known | environment.get("packages", {})).items()
+            if value is not None
+        }
         if "commit" in facts:
             facts["commit"] = re.sub(r"^([0-9a-f]{7})[0-9a-f]+", r"\1", facts["commit"])
-        if "device" in facts:
-            facts["device"] = facts["device"].partition(":")[
-                0
-            ]  # which of several like GPUs says nothing
+        if "device" in facts:  # cuda:0 and cuda:1 are alike
+            facts["device"] = facts["device"].partition(":")[0]
         yield facts
 
 
-def _told(field: str, values: dict[str, list[str]], several: bool) -> str:
+def _values(field: str, values: dict[str, list[str]], several_models: bool) -> str:
     if len(values) > _FEW:
         return f"{len(values)} values of {field}"
-    who = [
-        f" ({', '.join(names) if len(names) <= _MODELS_NAMED else f'{len(names)} models'})"
-        for names in values.values()
-    ]
-    return f"{field} " + ", ".join(
-        value + (by if several else "") for value, by in zip(values, who, strict=True)
-    )
+    texts = []
+    for value, names in values.items():
+        who = ", ".join(names) if len(names) < _FEW else f"{len(names)} models"
+        texts.append(f"{value} ({who})" if several_models else value)
+    return f"{field} {', '.join(texts)}"
 
 
 def _names(cells: Iterable[Cell]) -> dict[tuple[str, str], str]:
-    """Each model of each run by the name that tables give it: see `names_of` of `tables`."""
+    """Each model of each run by the name that tables give it: see `tables.names_of`."""
     labels = {(cell.run, cell.model): str(cell.record.get("label") or cell.model) for cell in cells}
-    runs, given = {run for run, _ in labels}, list(labels.values())
+    several = len({run for run, _ in labels}) > 1
+    taken = list(labels.values())
     return {
-        (run, model): label
-        if given.count(label) == 1
-        else f"{model} [{run}]"
-        if len(runs) > 1
-        else model
+        (run, model): label if taken.count(label) == 1 else f"{model} [{run}]" if several else model
         for (run, model), label in labels.items()
     }

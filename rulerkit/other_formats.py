@@ -1,8 +1,9 @@
-"""Prediction files that others wrote, read as cells, so that `score` has one way for all of them.
+"""Files of other programs: their data and predictions are read, and examples written, in their form.
 
-- RULER's own: `<model>/<benchmark>/<length>/pred/<task>.jsonl`, rows of index, pred, input,
+- RULER's predictions: `<model>/<benchmark>/<length>/pred/<task>.jsonl`, rows of index, pred, input,
   outputs, others, length; a task answered in parts has files `<task>-0.jsonl`, `<task>-1.jsonl`.
-  Its 2025 niah files repeat `index`, so rows are known by their line.
+  Its 2025 niah files repeat `index`, so rows are identified by their line.
+- RULER's data: `<length>/data/<task>/validation.jsonl`, which `rulerkit generate` also writes.
 - lm-evaluation-harness' `samples_<task>_<time>.jsonl`: the example in `doc`, all lengths of a task
   in one file.
 """
@@ -11,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -39,24 +40,33 @@ from rulerkit.store import (
 )
 from rulerkit.tasks import Task
 
-_SAMPLES = re.compile(r"samples_(.+?)(?:_\d{4}-\d\d-\d\dT.*)?$")
+_NAME = re.compile(r"^samples_|_\d{4}-\d\d-\d\dT.*$|-\d+$")
 _PART = re.compile(r"-\d+$")
 _SHORTEST = 256  # a folder named 0 or 42 is a part or a seed, not a length
+_CHUNK = 16  # examples that a worker makes at a time
 
 
-class _Row(BaseModel):
-    """What is read of a row."""
+class DataRow(BaseModel):
+    """What every row may say of itself."""
 
     model_config = ConfigDict(strict=True)
+
+    max_length: Count | None = None
+    doc_id: int | str | None = None
+    filter: str = ""
+
+
+class PredictionRow(DataRow):
+    """A row that can be scored."""
 
     pred: str
     outputs: Annotated[list[str], Field(min_length=1)]
     finish_reason: str = ""
     num_prompt_tokens: Whole | None = None
     digest: str = ""
-    max_length: Count | None = None
-    doc_id: int | str | None = None
-    filter: str = ""
+
+
+# --- reading --------------------------------------------------------------------------------------
 
 
 def read_predictions(
@@ -65,14 +75,13 @@ def read_predictions(
     length: int | None = None,
     report: Report = print_problem,
 ) -> list[Cell]:
-    """All cells of a prediction file, or of a folder of them, ours or others'; `task`, `length`
-    overrule its name.
+    """All cells of a prediction file or of a folder, ours and those of other programs.
 
-    Of a folder, files of ours (those with a record beside them), `pred/*.jsonl` and
-    `samples_*.jsonl` at any depth are read; failing these, the `.jsonl` files in it. Of a folder, a
-    damaged file is left out and told to `report`. Raises UserError for a path without predictions,
-    a row without a usable one (file and line are named), and a task or length that cannot be told
-    from the names.
+    `task` and `length` override what names say. Of a folder, files of ours (those with a record
+    beside them), `pred/*.jsonl` and `samples_*.jsonl` at any depth are read, or else the `.jsonl`
+    files in it; a damaged file is left out and passed to `report`. Raises UserError for a path
+    without predictions, a row that cannot be scored (with file and line), and a task or length that
+    names do not tell.
     """
     path = Path(path)
     if not path.exists():
@@ -81,141 +90,118 @@ def read_predictions(
             "them"
         )
     if path.is_dir():
-        ours, files = read_cells(path, strict=False, report=report), _foreign_files(path)
-        files = files or ([] if ours else sorted(path.glob("*.jsonl")))
-    elif path.with_suffix(".json").is_file():
-        ours, files = read_cells(path), []
+        ours = read_cells(path, strict=False, report=report)
+        files = {*path.rglob("pred/*.jsonl"), *path.rglob("samples_*.jsonl")}
+        if path.name == "pred" or not (files or ours):
+            files.update(path.glob("*.jsonl"))
     else:
-        ours, files = [], [path]
+        ours = read_cells(path) if path.with_suffix(".json").is_file() else []
+        files = set() if ours else {path}
+    others = sorted(file for file in files if not file.with_suffix(".json").is_file())
     parts: dict[tuple[str, ...], Cell] = {}
     wrong: UserError | None = None
-    for file in files:
+    for file in others:
         try:
-            for cell in list(_read(file, task, length)):
+            for cell in list(_cells(file, task, length)):
                 _join(parts, cell)
         except UserError as error:
-            if len(files) == 1 and not ours:
+            if len(others) == 1 and not ours:
                 raise
             report(f"left out: {error}")
             wrong = wrong or error
-    if wrong and not ours and not parts:
-        raise wrong
     if not ours and not parts:
-        raise UserError(
+        raise wrong or UserError(
             f"no predictions in {path}: no .jsonl file of ours, pred/*.jsonl or samples_*.jsonl in "
             "it"
         )
     return ours + list(parts.values())
 
 
-def _foreign_files(folder: Path) -> list[Path]:
-    files = {*folder.rglob("pred/*.jsonl"), *folder.rglob("samples_*.jsonl")}
-    if folder.name == "pred":
-        files.update(folder.glob("*.jsonl"))
-    return sorted(file for file in files if not file.with_suffix(".json").is_file())
-
-
 def _join(parts: dict[tuple[str, ...], Cell], cell: Cell) -> None:
     """Add a cell; the parts of one task (task-0, task-1, ...) in one folder are one cell, numbered
     on."""
-    result = cell.record["result"]
-    whole = f"{cell.path.parent}" if _PART.search(cell.path.stem) else f"{cell.path}"
-    key = (whole, result["task"]["name"], str(result["length"]))
-    if key in parts:
-        first = parts[key]
+    whole = cell.path.parent if _PART.search(cell.path.stem) else cell.path
+    first = parts.setdefault((str(whole), cell.task, str(cell.length)), cell)
+    if first is not cell:
         first.rows.extend(
-            [{**row, "index": len(first.rows) + n} for n, row in enumerate(cell.rows)]
+            {**row, "index": index} for index, row in enumerate(cell.rows, len(first.rows))
         )
         first.record["num_examples"] = len(first.rows)
-    else:
-        parts[key] = cell
 
 
-def _read(file: Path, task: str | None, length: int | None) -> Iterator[Cell]:
+def _cells(file: Path, task: str | None, length: int | None) -> Iterator[Cell]:
     """One cell per nominal length in the file."""
-    samples = _SAMPLES.fullmatch(file.stem) if file.name.startswith("samples_") else None
-    name = _told_task(file, task or (samples[1] if samples else _PART.sub("", file.stem)))
-    by_length: dict[int, list[dict[str, Any]]] = {}
-    seen: dict[Any, str] = {}
-    for line, row in json_lines(file):
-        row = _from_harness(row) if "doc" in row else row
-        _check(file, line, row)
-        # with several filters every document is listed once for each: the first one is read
-        if seen.setdefault(row.get("doc_id", f"line {line}"), row.get("filter", "")) != row.get(
-            "filter", ""
-        ):
-            continue
-        rows = by_length.setdefault(length or row.get("max_length") or told_length(file), [])
-        known: dict[str, Any] = {
-            name: row[name]
-            for name in ("finish_reason", "num_prompt_tokens", "digest")
-            if name in row
-        }
-        rows.append(
-            {
-                "index": len(rows),
-                "pred": row["pred"],
-                "outputs": row["outputs"],
-                "line": line,
-                **known,
-            }
-        )
-    if not by_length:
-        raise UserError(f"{file} holds no predictions: it is empty; answer the task again")
+    name, by_length = read_rows(file, task, length, PredictionRow)
+    kind, model = category(name), _model_name(file)
+    settings = {"name": name, "category": kind, "match": "part" if kind == "qa" else "all"}
     for budget, rows in by_length.items():
+        record = {
+            "result": {"task": settings, "length": budget, "model": {"name": model, "engine": ""}},
+            "num_examples": len(rows),
+            "label": model,
+            "claimed_length": None,
+            "aligned": "chat",
+            "run": "lm-eval" if file.name.startswith("samples_") else "upstream",
+        }
+        known = ("line", "pred", "outputs", "finish_reason", "num_prompt_tokens", "digest")
         yield Cell(
-            file, _record(file, name, budget, len(rows), "lm-eval" if samples else "upstream"), rows
+            file,
+            record,
+            [
+                {"index": index} | {key: row[key] for key in known if key in row}
+                for index, row in enumerate(rows)
+            ],
         )
 
 
-def _told_task(file: Path, name: str) -> str:
+Rows = list[dict[str, Any]]
+"""Rows with upstream's field names, and their `line`."""
+
+
+def read_rows(
+    file: Path, task: str | None, length: int | None, schema: type[DataRow]
+) -> tuple[str, dict[int, Rows]]:
+    """The task of a file of another program, and its rows by nominal length.
+
+    Raises UserError for an empty file, a row that does not follow the schema, and where neither
+    arguments nor names tell task and length.
+    """
+    stem = _NAME.sub("", _NAME.sub("", file.stem))
+    if stem in ("validation", "test", "train"):
+        stem = file.resolve().parent.name
     try:
-        return task_name(name)
+        name = task_name(task or stem)
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
+    by_length: dict[int, Rows] = {}
+    filters: dict[Any, str] = {}
+    for line, fields in json_lines(file):
+        row = (_from_harness(fields) if "doc" in fields else fields) | {"line": line}
+        if isinstance(row.get("outputs"), str):
+            row["outputs"] = [row["outputs"]]
+        try:
+            check_schema(schema, row)
+        except ValueError as error:
+            raise UserError(
+                f"{file}, line {line}: {error}; predictions need `pred`, a text, and `outputs`, a "
+                "list of texts: answer the example again, or take the line out"
+            ) from None
+        # with several filters each document is listed once per filter: the first filter counts
+        applied = row.get("filter", "")
+        if filters.setdefault(row.get("doc_id", f"line {line}"), applied) == applied:
+            nominal = length or row.get("max_length") or _length_of(file)
+            by_length.setdefault(nominal, []).append(row)
+    if not by_length:
+        raise UserError(f"{file} is empty: it holds no predictions; answer the task again")
+    return name, by_length
 
 
-def told_length(file: Path) -> int:
-    """The nearest folder above the file whose name is a length."""
-    lengths = (_length(folder.name) for folder in file.resolve().parents)
-    if length := next((length for length in lengths if length >= _SHORTEST), 0):
-        return length
-    raise UserError(
-        f"{file}: no folder above it is named by a length (as in 4096/pred/vt.jsonl); give --length"
-    )
-
-
-def _length(folder: str) -> int:
-    """The length that a folder's name gives, 0 where it gives none."""
-    with suppress(UserError):
-        return parse_length(folder)
-    return 0
-
-
-def _told_model(file: Path) -> str:
-    """`<model>/<benchmark>/<length>/pred/` in upstream's tree, else the nearest folder that names
-    no length."""
-    folders = list(file.resolve().parents)
-    if folders[0].name == "pred" and len(folders) > 4:
-        return folders[3].name
-    return next(
-        (f.name for f in folders if f.name not in ("", "pred") and not _length(f.name)), "unnamed"
-    )
-
-
-def _check(file: Path, line: int, row: dict[str, Any]) -> None:
-    """Raise UserError where a row has no prediction or references; a single reference becomes a
-    list."""
-    if isinstance(row.get("outputs"), str):
-        row["outputs"] = [row["outputs"]]
-    try:
-        check_schema(_Row, row)
-    except ValueError as error:
-        raise UserError(
-            f"{file}, line {line}: {error}; rows need `pred`, a text, and `outputs`, a list of "
-            "texts: answer the example "
-            "again, or take the line out"
-        ) from None
+def _from_harness(row: dict[str, Any]) -> dict[str, Any]:
+    doc = row["doc"] if isinstance(row["doc"], dict) else {}
+    answer = row.get("filtered_resps") or row.get("resps")
+    while isinstance(answer, list) and answer:
+        answer = answer[0]
+    return {**row, "outputs": None, **doc, "pred": answer}
 
 
 def json_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -242,41 +228,39 @@ def json_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, row
 
 
-def _from_harness(row: dict[str, Any]) -> dict[str, Any]:
-    """The same row with upstream's fields."""
-    doc = row["doc"] if isinstance(row["doc"], dict) else {}
-    answer = row.get("filtered_resps") or row.get("resps")
-    while isinstance(answer, list) and answer:
-        answer = answer[0]
-    return {
-        **row,
-        "pred": answer,
-        "outputs": doc.get("outputs"),
-        "max_length": doc.get("max_length"),
-    }
+def _length_of(file: Path) -> int:
+    """The nearest folder above the file whose name is a length."""
+    for folder in file.resolve().parents:
+        if (length := _parsed_length(folder.name)) >= _SHORTEST:
+            return length
+    raise UserError(
+        f"{file}: no folder above it is named by a length (as in 4096/pred/vt.jsonl); give --length"
+    )
 
 
-def _record(file: Path, task: str, length: int, num_examples: int, run: str) -> dict[str, Any]:
-    model = _told_model(file)
-    kind = category(task)
-    settings = {"name": task, "category": kind, "match": "part" if kind == "qa" else "all"}
-    return {
-        "result": {"task": settings, "length": length, "model": {"name": model, "engine": ""}},
-        "num_examples": num_examples,
-        "label": model,
-        "claimed_length": None,
-        "aligned": "chat",
-        "run": run,
-    }
+def _parsed_length(folder: str) -> int:
+    """The length that a folder's name gives, 0 where it gives none."""
+    with suppress(UserError):
+        return parse_length(folder)
+    return 0
 
 
-_CHUNK = 16
-"""How many examples a worker makes at a time."""
+def _model_name(file: Path) -> str:
+    """`<model>/<benchmark>/<length>/pred/` in upstream's tree, else the nearest folder that names
+    no length."""
+    folders = list(file.resolve().parents)
+    if folders[0].name == "pred" and len(folders) > 4:
+        return folders[3].name
+    names = (folder.name for folder in folders)
+    return next((n for n in names if n not in ("", "pred") and not _parsed_length(n)), "unnamed")
+
+
+# --- writing --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Order:
-    """A cell to be written: what `generate` takes, in a form that travels to other processes."""
+    """A cell to be written: the arguments of `generate`, in a form that other processes receive."""
 
     task: Task
     length: int
@@ -287,18 +271,20 @@ class Order:
 
     def examples(self) -> Examples:
         """The examples of this cell."""
-        return generate(
-            self.task,
-            self.length,
-            self.num_examples,
-            self.seed,
-            _format(self.tokenizer, self.template),
-        )
+        form = _prompt_format(self.tokenizer, self.template)
+        return generate(self.task, self.length, self.num_examples, self.seed, form)
+
+
+@lru_cache(maxsize=4)
+def _prompt_format(tokenizer: str, template: str) -> PromptFormat:
+    from rulerkit.tokenizers import load_tokenizer
+
+    return PromptFormat(load_tokenizer(tokenizer), template=template)
 
 
 def to_json(example: Example) -> dict[str, Any]:
-    """One line of upstream's JSONL (`index, input, outputs, length, answer_prefix`) with a few
-    fields more."""
+    """One line of upstream's JSONL (`index, input, outputs, length, answer_prefix`) and a few more
+    fields."""
     return {
         "index": example.index,
         "input": example.input,
@@ -315,8 +301,7 @@ def to_json(example: Example) -> dict[str, Any]:
 def write_grid(
     orders: Sequence[Order], paths: Sequence[Path], workers: int = 1, progress: bool = True
 ) -> None:
-    """Write each cell to its file, whole or not at all, with `workers` processes; the files do not
-    depend on how many."""
+    """Write each cell to its file, whole or not at all; the files do not depend on `workers`."""
     from tqdm import tqdm
 
     if workers < 1:
@@ -324,39 +309,22 @@ def write_grid(
     for order in orders:
         order.examples()[0]  # what does not fit is said before anything is written
     total = sum(order.num_examples for order in orders)
-    spawned = (
-        ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
-        if workers > 1
-        else nullcontext()
-    )
+    chunks = [(o, start) for o in orders for start in range(0, o.num_examples, _CHUNK)]
     with (
-        spawned as pool,
+        ExitStack() as stack,
         tqdm(total=total, unit=" examples", disable=None if progress else True) as bar,
     ):
-        chunks = [
-            (o, i, min(i + _CHUNK, o.num_examples))
-            for o in orders
-            for i in range(0, o.num_examples, _CHUNK)
-        ]
-        made = (
-            _in_order(pool, chunks, 4 * workers) if pool else (_lines(*chunk) for chunk in chunks)
-        )
+        if workers > 1:
+            pool = stack.enter_context(ProcessPoolExecutor(workers, get_context("spawn")))
+            lines = pool.map(_lines, *zip(*chunks, strict=True))
+        else:
+            lines = (_lines(*chunk) for chunk in chunks)
         for order, path in zip(orders, paths, strict=True):
-            _write(path, islice(made, -(-order.num_examples // _CHUNK)), bar)
+            _write(path, islice(lines, -(-order.num_examples // _CHUNK)), bar)
 
 
-def _in_order(pool: ProcessPoolExecutor, chunks: Iterable[Any], ahead: int) -> Iterator[list[str]]:
-    """The chunks' lines in order, a bounded number of chunks under way."""
-    waiting: list[Any] = []
-    for chunk in chunks:
-        waiting.append(pool.submit(_lines, *chunk))
-        if len(waiting) >= ahead:
-            yield waiting.pop(0).result()
-    yield from (future.result() for future in waiting)
-
-
-def _lines(order: Order, start: int, stop: int) -> list[str]:
-    examples = order.examples()
+def _lines(order: Order, start: int) -> list[str]:
+    examples, stop = order.examples(), min(start + _CHUNK, order.num_examples)
     return [json.dumps(to_json(examples[i]), ensure_ascii=False) + "\n" for i in range(start, stop)]
 
 
@@ -376,10 +344,3 @@ def _write(path: Path, chunks: Iterable[list[str]], bar: Any) -> None:
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
-
-
-@lru_cache(maxsize=4)
-def _format(tokenizer: str, template: str) -> PromptFormat:
-    from rulerkit.tokenizers import load_tokenizer
-
-    return PromptFormat(load_tokenizer(tokenizer), template=template)

@@ -8,18 +8,21 @@ import json
 import os
 import re
 import string
+import subprocess
+import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
+from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from zipfile import BadZipFile
 
 from rulerkit.errors import UserError
-from rulerkit.store import Cell, Report, stamp
+from rulerkit.store import Cell, Report, failure_counts, load_cell, read_cells, stamp
 from rulerkit.tasks import CATEGORIES as CATEGORIES
 from rulerkit.tasks import THIRTEEN as THIRTEEN
 from rulerkit.tasks import base, family_of
@@ -112,69 +115,6 @@ def _overlap(said: list[str], wanted: list[str]) -> Strict:
     return Strict(right / len(said), 2 * right / (len(said) + len(wanted)), float(said == wanted))
 
 
-def score(
-    cells: Iterable[Cell], report: Report | None = None, max_failures: float | None = None
-) -> "pd.DataFrame":
-    """Judge predictions: a DataFrame with one row per example, in the order of the cells.
-
-    What was judged before, of files that did not change, is taken from `outputs/cache`, which may
-    be deleted at any time.
-
-    `score`, `strict` (F1), `precision` and `exact` are 0..1; `wanted` is the number of examples
-    that the cell was to have, `failed` of how many the requests failed, `failed_refused` how many
-    of these the service refused; `empty`, `cut_off`, `cut_thought` and `refused` say what else
-    happened to the answer; `group` numbers what questions share, their article (NaN for other tasks
-    and older rows). The columns from `wanted` on describe the cell and are the same in all its
-    rows. Cells without a row are described in `attrs["empty_cells"]`, by the columns that describe
-    a cell. `max_failures` overrules what the records say.
-
-    Raises UserError where a row is damaged or has no references; with `report` the cell is left out
-    and told to it. Also where two cells are the same one.
-    """
-    import numpy as np
-    import pandas as pd
-
-    abouts, judged, seen = [], list[Judged](), dict[tuple[Any, ...], Path]()
-    cache = JudgedCache()
-    for cell in cells:
-        try:
-            values = cache.judged(cell)
-            about = describe(cell) | (
-                {} if max_failures is None else {"max_failures": max_failures}
-            )
-        except UserError as error:
-            if not report:
-                raise
-            report(f"left out: {error}")
-            cell.present = array("l")
-            continue
-        key = tuple(about[name] for name in ("run", "model", "task", "length"))
-        if key in seen:
-            raise UserError(
-                f"{cell.path}: run {key[0]!r}, model {key[1]!r}, task {key[2]!r} at length "
-                f"{key[3]} is also in "
-                f"{seen[key]}; a cell can be counted once: name only one of the two files"
-            )
-        seen[key] = cell.path
-        abouts.append(about)
-        judged.append(values)
-    cache.save()
-    counts = [len(values["index"]) for values in judged]
-    empty = [about for about, count in zip(abouts, counts, strict=True) if not count]
-    if not any(counts):
-        table = pd.DataFrame(columns=COLUMNS)
-        table.attrs["empty_cells"] = empty
-        return table
-    table = pd.DataFrame(abouts, columns=CELL_COLUMNS + PROTOCOL_COLUMNS).take(
-        np.repeat(np.arange(len(counts)), counts)
-    )
-    columns = {name: np.concatenate([values[name] for values in judged]) for name in ROW_COLUMNS}
-    columns["digest"] = columns["digest"].astype(str)
-    table = table.reset_index(drop=True).assign(**columns)[COLUMNS]
-    table.attrs["empty_cells"] = empty
-    return table
-
-
 CELL_COLUMNS = ["run", "model", "label", "aligned", "claimed_length", "task", "category", "length"]
 ROW_COLUMNS = [
     *(
@@ -228,70 +168,127 @@ def describe(cell: Cell) -> dict[str, Any]:
     }
 
 
+def score(
+    cells: Iterable[Cell], report: Report | None = None, max_failures: float | None = None
+) -> "pd.DataFrame":
+    """Judge predictions: a DataFrame with one row per example, in the order of the cells.
+
+    Cells whose files did not change since they were judged are read from `outputs/cache`, which may
+    be deleted at any time.
+
+    `score`, `strict` (F1), `precision` and `exact` are 0..1; `empty`, `cut_off`, `cut_thought` and
+    `refused` say what else happened to the answer; `group` numbers what questions share, their
+    article (NaN for other tasks and older rows). The columns from `wanted` on describe the cell and
+    are the same in all its rows: `wanted` examples were asked for, `failed` requests failed,
+    `failed_refused` of these were refused by the service. `attrs["empty_cells"]` describes the
+    cells without a row. `max_failures` overrides the records.
+
+    Raises UserError where a row is damaged or has no references (with `report`, leaves the cell out
+    and calls it), and where two cells are the same one.
+    """
+    import numpy as np
+    import pandas as pd
+
+    cells = list(cells)
+    _judge_in_parallel(cells)
+    descriptions, judged, seen = [], list[Judged](), dict[tuple[Any, ...], Path]()
+    with _Cache() as cache:
+        for cell in cells:
+            try:
+                values = cache.judged(cell)
+                about = describe(cell)
+            except UserError as error:
+                if not report:
+                    raise
+                report(f"left out: {error}")
+                cell.present = array("l")
+                continue
+            if max_failures is not None:
+                about["max_failures"] = max_failures
+            key = tuple(about[name] for name in ("run", "model", "task", "length"))
+            if key in seen:
+                raise UserError(
+                    f"{cell.path}: run {key[0]!r}, model {key[1]!r}, task {key[2]!r} at length "
+                    f"{key[3]} is also in {seen[key]}; a cell can be counted once: name only one "
+                    "of the two files"
+                )
+            seen[key] = cell.path
+            descriptions.append(about)
+            judged.append(values)
+    counts = [len(values["index"]) for values in judged]
+    table = pd.DataFrame(columns=COLUMNS)
+    if any(counts):
+        rows = np.repeat(np.arange(len(counts)), counts)
+        table = pd.DataFrame(descriptions, columns=CELL_COLUMNS + PROTOCOL_COLUMNS).take(rows)
+        columns = {name: np.concatenate([v[name] for v in judged]) for name in ROW_COLUMNS}
+        columns["digest"] = columns["digest"].astype(str)
+        table = table.reset_index(drop=True).assign(**columns)[COLUMNS]
+    table.attrs["empty_cells"] = [
+        about for about, count in zip(descriptions, counts, strict=True) if not count
+    ]
+    return table
+
+
+# --- judged cells on disk -------------------------------------------------------------------------
+
 Judged = dict[str, "NDArray[Any]"]
 """ROW_COLUMNS of the examples of a cell, by index."""
 
+_PARALLEL = 20_000_000
+"""Bytes of rows to judge from which on other processes help."""
 
-class JudgedCache:
-    """Judged cells by time and size of their files: one file per model of a run,
-    `outputs/cache/scores/RUN/MODEL.npz`.
 
-    Only cells in `outputs/predictions` have one. A file that is damaged, or made by other code, is
-    made anew; where none can be written, nothing is kept.
+class _Entry(NamedTuple):
+    """A judged cell: the stamp of its files, what reading them said, and its columns."""
+
+    stamp: list[list[int]]
+    warnings: list[str]
+    snapshots: list[str]
+    values: Judged
+
+
+class _Cache:
+    """Judged cells by time and size of their files: `outputs/cache/scores/RUN/MODEL.npz`.
+
+    A file that is damaged, or made by other code, is made anew; where none can be written, nothing
+    is stored. What is new is written at the end of the `with` block.
     """
 
     def __init__(self) -> None:
-        self._files: dict[Path, dict[str, dict[str, Any]]] = {}
+        self._files: dict[Path, dict[str, _Entry]] = {}
         self._changed = set[Path]()
 
     def judged(self, cell: Cell) -> Judged:
-        """The judged rows of a cell, which learns from them which examples it holds."""
-        run = cell.path.parent.parent.parent
-        if not cell.stored or run.parent.name != "predictions":
+        """The judged rows of a cell; also sets which examples it holds."""
+        file = _cache_file(cell.path) if cell.on_disk else None
+        if file is None:
             return _judged(cell)
-        file = (
-            run.parent.parent
-            / "cache"
-            / "scores"
-            / run.name
-            / f"{cell.path.parent.parent.name}.npz"
-        )
         if file not in self._files:
             self._files[file] = _read_cache(file)
-        name, now = (
-            f"{cell.path.parent.name}/{cell.path.stem}",
-            [list(each) for each in stamp(cell.path)],
-        )
-        entry = self._files[file].get(name)
-        if not entry or entry["stamp"] != now:
+        entries, name, now = self._files[file], _cell_name(cell.path), stamp(cell.path)
+        if name not in entries or entries[name].stamp != now:
             values = _judged(cell)
-            snapshots = sorted(cell.snapshots)
-            entry = {
-                "stamp": now,
-                "warnings": cell.warnings,
-                "snapshots": snapshots,
-                "values": values,
-            }
-            self._files[file][name] = entry
+            entries[name] = _Entry(now, cell.warnings, sorted(cell.snapshots), values)
             self._changed.add(file)
-        known: Judged = entry["values"]
-        cell.warnings, cell.snapshots = entry["warnings"], set(entry["snapshots"])
-        cell.present = array("l", known["index"].tolist())
-        return known
+        entry = entries[name]
+        cell.warnings, cell.snapshots = entry.warnings, set(entry.snapshots)
+        cell.present = array("l", entry.values["index"].tolist())
+        return entry.values
 
-    def save(self) -> None:
-        """Write what is new."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         import numpy as np
 
         for file in self._changed:
             entries = self._files[file]
             about = [
-                {**each, "name": name, "values": len(each["values"]["index"])}
-                for name, each in entries.items()
+                [name, *entry[:3], len(entry.values["index"])] for name, entry in entries.items()
             ]
             columns: dict[str, Any] = {
-                c: np.concatenate([each["values"][c] for each in entries.values()])
-                for c in ROW_COLUMNS
+                name: np.concatenate([entry.values[name] for entry in entries.values()])
+                for name in ROW_COLUMNS
             }
             head = np.frombuffer(json.dumps([_code_version(), about]).encode(), np.uint8)
             temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
@@ -302,23 +299,34 @@ class JudgedCache:
                 temporary.replace(file)
 
 
-def _read_cache(file: Path) -> dict[str, dict[str, Any]]:
-    """The cells in a file of the cache, by task and length."""
+def _cache_file(path: Path) -> Path | None:
+    """The file of the cache for the model of a prediction file; only `outputs/predictions` has."""
+    model = path.parent.parent
+    outputs = model.parents[2] if len(model.parents) > 2 else Path()
+    if model.parent.parent.name != "predictions":
+        return None
+    return outputs / "cache" / "scores" / model.parent.name / f"{model.name}.npz"
+
+
+def _cell_name(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem}"
+
+
+def _read_cache(file: Path, names: Sequence[str] = ROW_COLUMNS) -> dict[str, _Entry]:
+    """The cells in a file of the cache, by task and length, with the columns `names`."""
     import numpy as np
 
+    entries, start = {}, 0
     try:
         with np.load(file, allow_pickle=False) as content:
-            version, about = json.loads(content["about"].tobytes())
-            columns = (
-                {name: content[name] for name in ROW_COLUMNS} if version == _code_version() else {}
-            )
-        entries, start = {}, 0
-        for each in about if columns else ():
-            stop = start + each["values"]
-            entries[each.pop("name")] = each | {
-                "values": {name: column[start:stop] for name, column in columns.items()}
-            }
-            start = stop
+            code, about = json.loads(content["about"].tobytes())
+            if code != _code_version():
+                return {}
+            columns = {name: content[name] for name in names}
+        for name, then, warnings, snapshots, count in about:
+            values = {key: column[start : start + count] for key, column in columns.items()}
+            entries[name] = _Entry(then, warnings, snapshots, values)
+            start += count
     except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile):
         return {}
     return entries
@@ -331,29 +339,64 @@ def _code_version() -> str:
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
+def _judge_in_parallel(cells: list[Cell]) -> None:
+    """Fill the cache of the models with much to judge, in one process per CPU.
+
+    Errors are ignored here: what the cache lacks afterwards is judged by the caller.
+    """
+    sizes = Counter[str]()
+    for cell in cells:
+        file = _cache_file(cell.path) if cell.on_disk else None
+        time, size = stamp(cell.path)[0]
+        if file and time > stamp(file)[0][0]:
+            sizes[str(cell.path.parent.parent)] += size
+    workers = min(len(sizes), os.cpu_count() or 1)
+    if workers < 2 or sizes.total() < _PARALLEL:
+        return
+    folders = [folder for folder, _ in sizes.most_common()]
+    helpers = [
+        subprocess.Popen(
+            [sys.executable, "-c", _HELPER, *folders[n::workers]],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for n in range(workers)
+    ]
+    try:
+        for helper in helpers:
+            helper.wait()
+    finally:
+        for helper in helpers:
+            helper.kill()
+
+
+_HELPER = (
+    "import sys; from rulerkit.scoring import judge_folder; list(map(judge_folder, sys.argv[1:]))"
+)
+
+
+def judge_folder(folder: str) -> None:
+    """Judge the cells of one model into the cache."""
+    with _Cache() as cache:
+        for cell in read_cells(Path(folder), report=lambda _: None, scan=False):
+            with suppress(UserError):
+                cache.judged(cell)
+
+
 def _judged(cell: Cell) -> Judged:
     import numpy as np
 
     result = cell.record["result"]
-    task, kind = result["task"], result["task"].get("category") or category(result["task"]["name"])
-    part = task.get("match", "part" if kind == "qa" else "all") == "part"
+    kind = result["task"].get("category") or category(result["task"]["name"])
+    part = result["task"].get("match", "part" if kind == "qa" else "all") == "part"
     thinking = result.get("prompt_format", {}).get("thinking_tokens", 0) > 0
     rows = sorted(
         (_judge(cell, row, part, thinking) for row in cell.stream()), key=lambda row: row[0]
     )
-    columns = (
-        dict(zip(ROW_COLUMNS, zip(*rows, strict=True), strict=True))
-        if rows
-        else dict.fromkeys(ROW_COLUMNS, ())
-    )
-    kinds: dict[str, Any] = dict.fromkeys(ROW_COLUMNS, bool) | {
-        "index": int,
-        "num_prompt_tokens": float,
-        "digest": "S",
-    }
+    columns = dict(zip(ROW_COLUMNS, zip(*rows, strict=True) if rows else repeat(()), strict=False))
+    kinds: dict[str, Any] = dict.fromkeys(ROW_COLUMNS, bool) | {"index": int, "digest": "S"}
     kinds |= dict.fromkeys(("score", "strict", "precision", "exact", "group"), float)
-    if None not in columns["num_prompt_tokens"]:
-        kinds["num_prompt_tokens"] = int
+    kinds["num_prompt_tokens"] = float if None in columns["num_prompt_tokens"] else int
     return {name: np.asarray(columns[name], kind) for name, kind in kinds.items()}
 
 
@@ -363,16 +406,63 @@ def _judge(cell: Cell, row: dict[str, Any], part: bool, thinking: bool) -> tuple
     if not isinstance(raw, str) or not references:
         raise UserError(
             f"{cell.path}: example {row.get('index')} has no "
-            f"{'prediction' if references else 'references'}, which is "
-            "never scored as zero; take the row out of the file, or answer it again"
+            f"{'prediction' if references else 'references'}, which is never scored as zero; take "
+            "the row out of the file, or answer it again"
         )
     text, reason = clean(raw, thinking), row.get("finish_reason", "")
     value = (string_match_part if part else string_match_all)(text, references)
     strict = (strict_answer if part else strict_items)(text, references)
-    lost = thinking and cut_thought(raw)
+    unfinished = thinking and cut_thought(raw)
     return (
         row["index"], value, strict.f1, strict.precision, strict.exact,
-        not text, reason == "length" or lost, lost, reason == "refused",
+        not text, reason == "length" or unfinished, unfinished, reason == "refused",
         row.get("num_prompt_tokens"), str(row.get("digest", "")).encode("ascii", "backslashreplace"),
         row.get("group"),
     )  # fmt: skip
+
+
+# --- completeness ---------------------------------------------------------------------------------
+
+
+class Completeness(NamedTuple):
+    """How many of the examples asked for have an answer, and what is wrong, if anything."""
+
+    have: int
+    problem: str = ""
+
+
+def completeness(path: Path, wanted: int) -> Completeness:
+    """How far a cell is towards `wanted` examples; a cell that may stop early has all of them then.
+
+    `status`, `batch`, `report` and `score` share this count. A cell that did not change is not read
+    again, nor one that was judged.
+    """
+    return _completeness(path, wanted, str(stamp(path)))
+
+
+@lru_cache(maxsize=100_000)
+def _completeness(path: Path, wanted: int, _: str) -> Completeness:
+    try:
+        cell = load_cell(path)
+        if not cell:
+            return Completeness(0)
+        file = _cache_file(path)
+        entry = _cached_indices(file, str(stamp(file))).get(_cell_name(path)) if file else None
+        if entry and entry.stamp == stamp(path):
+            cell.present, cell.warnings = array("l", entry.values["index"].tolist()), entry.warnings
+        have = sum(index < wanted for index in cell.present)
+    except UserError as error:
+        return Completeness(0, str(error))
+    failed = [failure for index, failure in cell.failures.items() if index < wanted]
+    problem = ""
+    if have >= min(wanted, cell.record.get("complete_with") or wanted):
+        have = wanted
+    elif failed:
+        refused = sum(failure.refused for failure in failed)
+        problem = f"{failure_counts(len(failed), refused)}: {failed[0].reason}"
+    return Completeness(have, "; ".join([*cell.warnings[:1], *[problem] * bool(problem)]))
+
+
+@lru_cache(maxsize=1000)
+def _cached_indices(file: Path, _: str) -> dict[str, _Entry]:
+    return _read_cache(file, ["index"])

@@ -1,12 +1,13 @@
-"""Cells: the predictions of one model on one task at one length, as their files tell them.
+"""Predictions on disk: cells, their rows and records, and the locks that keep one writer at a time.
 
-`predictions/<run>/<model>/<task>/<length>.jsonl` holds a row per example, `<length>.json` beside it
-the record of how they were made; the two alone say whether a cell is complete.
-`<length>.failures.jsonl` is the ledger of failed requests.
+A cell is one model on one task at one length. `predictions/<run>/<model>/<task>/<length>.jsonl`
+holds a row per example, `<length>.json` beside it the record of how the rows were made; the two
+alone say whether a cell is complete. `<length>.failures.jsonl` lists the requests that failed, a
+line per attempt.
 
-Each row of format 2 ends with a checksum of its line. Files of format 1 have none: their rows are
-checked against a schema, and rows that are appended to them have a checksum. A row or record that
-is not as it was written is a `DamagedCell`.
+Rows of format 2 end with a checksum of their line. Rows of format 1 have none and are checked
+against a schema; rows appended to such a file have a checksum. A row or record that is not as it
+was written raises `DamagedCell`.
 """
 
 import json
@@ -24,10 +25,10 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Protocol, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
@@ -39,18 +40,122 @@ from rulerkit.paths import home
 FORMAT = 2
 FORMATS = (1, 2)
 WAYS_OUT = "give this run a place of its own with run: NAME, or start anew with --fresh, which moves the old files aside"
+PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "vllm", "sentencepiece", "tiktoken")
+SYNC = 5.0  # seconds of answers that a power cut may cost
+BEAT = 20.0  # seconds between two touches of a lock by its owner
+STALE = 120.0  # seconds without a touch after which an owner that cannot be checked counts as dead
 _LEDGER = ".failures.jsonl"
 _INDEX = re.compile(rb'\{"index": (\d{1,9}),')
+_CHECKSUM = b', "checksum": "'
 
 Report = Callable[[str], None]
-"""Told in one line of what is left out and why."""
+"""Receives one line on what is left out and why."""
 
 
 class DamagedCell(UserError):  # noqa: N818
-    """A record or a row that is not as it was written: the cell is left out of tables."""
+    """A record or a row is not as it was written: tables leave the cell out."""
 
 
-# --- the schema -----------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def disk(path: Path) -> Iterator[None]:
+    """Turn an error of the file system (full disk, read-only, no permission) into one line."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror or error}; everything written so far is kept: "
+            "make room or choose a folder that can be written, and run the same command again to "
+            "resume"
+        ) from error
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file under a temporary name, then rename it: readers never see half of it."""
+    temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
+    with disk(path):
+        try:
+            with open(temporary, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+
+
+def row_line(row: dict[str, Any]) -> bytes:
+    """A row as a line of ASCII that ends with the CRC-32 of the line without the checksum.
+
+    A model may write half a surrogate or a line separator: in ASCII both come back unchanged.
+    """
+    text = json.dumps(row).encode()
+    return b'%s%s%08x"}\n' % (text[:-1], _CHECKSUM, zlib.crc32(text))
+
+
+class Log:
+    """Rows appended to a file, each in one write, so that a crash can tear only the last line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with disk(path):
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        self._synced = time.monotonic()
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Write one row; where the disk fills up in the middle of it, cut it off again."""
+        line = row_line(row)
+        with disk(self.path):
+            size, done = os.fstat(self._file).st_size, 0
+            try:
+                while done < len(line):
+                    done += os.write(self._file, line[done:])
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(self._file, size)
+                raise
+            if time.monotonic() - self._synced > SYNC:
+                os.fsync(self._file)
+                self._synced = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with disk(self.path) if kind is None else suppress(OSError):  # keep the first error
+            try:
+                os.fsync(self._file)
+            finally:
+                os.close(self._file)
+
+
+# --- parsing --------------------------------------------------------------------------------------
+
+
+def parse_json(text: bytes) -> Any:
+    """The value of a JSON text; ValueError for anything else, NaN, or lists nested too deeply."""
+    try:
+        return from_json(text, allow_inf_nan=False)
+    except ValueError:  # only the standard library reads half a surrogate, which a model may write
+        try:
+            return json.loads(text, parse_constant=_not_a_number)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+
+
+def _not_a_number(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def plain(value: dict[str, Any]) -> dict[str, Any]:
+    """A mapping as JSON gives it back: tuples become lists."""
+    read: dict[str, Any] = json.loads(json.dumps(value))
+    return read
+
 
 Whole = Annotated[int, Field(ge=0, le=10**9)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
@@ -116,7 +221,7 @@ class _Environment(_Part):
 
 
 class Record(_Part):
-    """How the rows of a cell were made: `result` decides what they are, the rest describes them."""
+    """How the rows of a cell were made: `result` defines them, the rest describes them."""
 
     format: Literal[1, 2]
     result: _Result
@@ -133,8 +238,7 @@ class Record(_Part):
 
 
 def check_schema(schema: type[BaseModel], value: Any) -> None:
-    """Raise ValueError, with the first field that is wrong, where a value does not follow a
-    schema."""
+    """Raise ValueError, with the first wrong field, where a value does not follow a schema."""
     try:
         schema.model_validate(value)
     except ValidationError as error:
@@ -149,79 +253,64 @@ def check_schema(schema: type[BaseModel], value: Any) -> None:
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def read_rows(
-    path: Path,
-    record: dict[str, Any],
-    repair: bool = False,
-    parse: bool = True,
-    report: Report | None = None,
-) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Index and row of each example of a prediction file, in the order of the file; no file has no
-    rows.
+def _read_rows(
+    path: Path, record: dict[str, Any], parse: bool, report: Report
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Index and row of each example, in the order of the file; no file has no rows.
 
-    Without `parse` rows with a checksum are not parsed: None stands for them. A last line that a
-    crash has torn is passed over, and cut off with `repair`; blank lines are ignored; of two rows
-    of an example the first counts, and `report` is told. Raises `DamagedCell`, which names the
-    line, for any other line that is not a row as it was written.
+    Without `parse`, rows with a checksum are empty. A last line that a crash tore is skipped, and
+    so are blank lines; of two rows of one example the first counts, and `report` is called. Raises
+    `DamagedCell`, which names the line, for any other line that is not a row as it was written.
     """
-    lines: dict[int, int] = {}
-    torn: DamagedCell | None = None
-    start = end = 0
-    line = b"\n"
+    first: dict[int, int] = {}
+    _, lines, torn = _read_lines(path)
+    for number, line in enumerate(lines, 1):
+        if not (text := line.strip()):
+            continue
+        try:
+            index, row = _read_line(text, record, parse or not first)
+        except ValueError as error:
+            if torn and number == len(lines):
+                return
+            raise DamagedCell(
+                f"{path}, line {number}: not a prediction row as it was written ({error}): delete "
+                "that line (its example is answered again) or start anew with --fresh, which "
+                "moves the old files aside"
+            ) from None
+        if index in first:
+            report(
+                f"{path}, line {number}: a second row for example {index}, which stands in line "
+                f"{first[index]} already: the first one counts"
+            )
+        else:
+            first[index] = number
+            yield index, row
+
+
+def _read_lines(path: Path) -> tuple[bytes, list[bytes], bool]:
+    """A file, its lines up to the last that is not blank, and whether that one has no line end."""
     try:
-        with open(path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                text = line.strip()
-                if torn and text:
-                    raise torn
-                try:
-                    found = _read_line(text, record, parse or not lines) if text else None
-                except ValueError as error:
-                    damage = DamagedCell(
-                        f"{path}, line {number}: not a prediction row as it was written ({error}): "
-                        "delete that line (its "
-                        "example is answered again) or start anew with --fresh, which moves the "
-                        "old files aside"
-                    )
-                    if line.endswith(b"\n") and text.strip(b"\0"):
-                        raise damage from None
-                    torn, start = damage, end
-                    found = None
-                end += len(line)
-                if found:
-                    index, row = found
-                    if index not in lines:
-                        lines[index] = number
-                        yield index, row
-                    elif report:
-                        report(
-                            f"{path}, line {number}: a second row for example {index}, which "
-                            "stands in line "
-                            f"{lines[index]} already: the first one counts"
-                        )
+        content = path.read_bytes()
     except FileNotFoundError:
-        return
+        content = b""
     except OSError as error:
         raise DamagedCell(f"cannot read {path}: {error.strerror or error}") from error
-    if repair and (torn or not line.endswith(b"\n")):
-        with disk(path), open(path, "ab") as file:
-            if torn:
-                file.truncate(start)
-            else:
-                file.write(b"\n")
+    text = content.rstrip(b" \t\r\n\0")
+    return content, text.split(b"\n"), content[len(text) : len(text) + 1] != b"\n"
 
 
-def _read_line(
-    text: bytes, record: dict[str, Any], parse: bool
-) -> tuple[int, dict[str, Any] | None]:
+def _read_line(text: bytes, record: dict[str, Any], parse: bool) -> tuple[int, dict[str, Any]]:
     """Index and row of a line; raises ValueError where it is damaged."""
-    checked = checksum_matches(text)
-    if checked is False or (checked is None and record["format"] > 1):
-        raise ValueError("its checksum is wrong" if checked is False else "it has no checksum")
-    if checked and not parse and (match := _INDEX.match(text)):
-        return int(match[1]), None
+    has_checksum = text[-25:-10] == _CHECKSUM
+    if has_checksum:
+        if b'%08x"}' % zlib.crc32(text[:-25] + b"}") != text[-10:]:
+            raise ValueError("its checksum is wrong")
+        if not parse and (match := _INDEX.match(text)):
+            return int(match[1]), {}
+    elif record["format"] > 1:
+        raise ValueError("it has no checksum")
     row = parse_json(text)
-    if not checked:
+    if not has_checksum:
         check_schema(Row, row)
     if row["task"] != record["result"]["task"]["name"]:
         raise ValueError(
@@ -231,6 +320,25 @@ def _read_line(
     return row["index"], row
 
 
+def repair(cell: "Cell") -> None:
+    """Cut off a last line that a crash tore, or end the last row with a line end."""
+    content, lines, torn = _read_lines(cell.path)
+    if not content.strip() or not torn:
+        return
+    try:
+        _read_line(lines[-1].strip(), cell.record, parse=False)
+        good = b"\n".join(lines) + b"\n"
+    except ValueError:
+        good = content[: content.rindex(b"\n", 0, -1) + 1] if lines[1:] else b""
+    with disk(cell.path), open(cell.path, "r+b") as file:
+        file.truncate(len(good))
+        file.seek(max(0, len(good) - 1))
+        file.write(good[-1:])
+
+
+# --- cells ----------------------------------------------------------------------------------------
+
+
 class FailedExample(NamedTuple):
     """The last attempt at an example that has no answer."""
 
@@ -238,22 +346,19 @@ class FailedExample(NamedTuple):
     refused: bool
 
 
-# --- cells ----------------------------------------------------------------------------------------
-
-
 class Cell:
     """One model on one task at one length: the record, and one row per example.
 
-    Rows are read from the file when they are first needed and then kept; `stream` reads them
-    without keeping them. `rows` may be given instead, as by files of others. Reading them fills
-    `warnings` (rows that were passed over) and `snapshots` (the versions of its model that a
+    Rows are read from the file when they are first needed and then stay in memory; `stream` reads
+    them without keeping them. `rows` may be given instead, as for files of other programs. Reading
+    fills `warnings` (rows that were skipped) and `snapshots` (the versions of its model that a
     service named in its replies).
     """
 
     def __init__(
         self, path: Path, record: dict[str, Any], rows: list[dict[str, Any]] | None = None
     ) -> None:
-        self.path, self.record, self.stored = path, record, rows is None
+        self.path, self.record, self.on_disk = path, record, rows is None
         self.warnings: list[str] = []
         self.snapshots = set[str]()
         if rows is not None:
@@ -269,30 +374,29 @@ class Cell:
         """The rows, by index."""
         return sorted(self.stream(), key=lambda row: int(row["index"]))
 
-    def stream(self) -> Iterator[dict[str, Any]]:
-        """The rows one by one, in the order of the file where they are not in memory."""
-        self.snapshots.clear()
-        for row in self.rows if "rows" in self.__dict__ else self._read():
-            if snapshot := _snapshot(row):
-                self.snapshots.add(snapshot)
-            yield row
-
-    def _read(self) -> Iterator[dict[str, Any]]:
-        self.warnings.clear()
-        for index, row in read_rows(self.path, self.record, report=self.warnings.append):
-            if row and index < self.record["num_examples"]:
-                yield row
-
     @cached_property
     def present(self) -> "array[int]":
         """The indices of the examples that have a row."""
-        if "rows" in self.__dict__:
-            return array("l", [row["index"] for row in self.rows])
+        rows = self._read(parse=False) if self.on_disk else enumerate(self.rows)
+        return array("l", sorted(index for index, _ in rows))
+
+    def stream(self) -> Iterator[dict[str, Any]]:
+        """The rows one by one, in the order of the file where they are not in memory."""
+        self.snapshots.clear()
+        for row in self.rows if "rows" in vars(self) else self._parsed():
+            if usage := row.get("usage"):
+                names = (usage.get("server_model"), usage.get("system_fingerprint"))
+                self.snapshots.add(" ".join(str(name) for name in names if name))
+            yield row
+        self.snapshots.discard("")
+
+    def _parsed(self) -> Iterator[dict[str, Any]]:
+        return (row for _, row in self._read(parse=True))
+
+    def _read(self, parse: bool) -> Iterator[tuple[int, dict[str, Any]]]:
         self.warnings.clear()
-        found = read_rows(self.path, self.record, parse=False, report=self.warnings.append)
-        return array(
-            "l", sorted(index for index, _ in found if index < self.record["num_examples"])
-        )
+        rows = _read_rows(self.path, self.record, parse, self.warnings.append)
+        return (pair for pair in rows if pair[0] < self.record["num_examples"])
 
     @property
     def run(self) -> str:
@@ -312,15 +416,13 @@ class Cell:
 
     @property
     def wanted(self) -> int:
-        """How many examples were asked for (the largest number, where it grew), or how many are
-        enough."""
+        """How many examples were asked for (the largest number), or how many are enough."""
         return int(self.record.get("complete_with") or self.record["num_examples"])
 
     @property
     def missing(self) -> list[int]:
         """The indices of the examples asked for that have no row yet."""
-        present = set(self.present)
-        return [index for index in range(self.record["num_examples"]) if index not in present]
+        return sorted(set(range(self.record["num_examples"])) - set(self.present))
 
     @property
     def complete(self) -> bool:
@@ -328,31 +430,53 @@ class Cell:
 
     @cached_property
     def failures(self) -> dict[int, FailedExample]:
-        """The last attempt at each example that has no row, by index; a line of the ledger that is
-        torn is passed over."""
+        """The last attempt at each example that has no row, by index; torn lines are skipped."""
         attempts = dict[int, FailedExample]()
         try:
-            lines = failures_file(self.path).read_bytes().splitlines() if self.stored else []
+            lines = failures_file(self.path).read_bytes().splitlines() if self.on_disk else []
         except OSError:
             return attempts
-        present = set(self.present)
         for line in lines:
-            try:
-                each = parse_json(line)
-                attempts[int(each["index"])] = FailedExample(
-                    str(each["reason"]), bool(each["refused"])
+            with suppress(ValueError, KeyError, TypeError):
+                attempt = parse_json(line)
+                attempts[int(attempt["index"])] = FailedExample(
+                    str(attempt["reason"]), bool(attempt["refused"])
                 )
-            except (ValueError, KeyError, TypeError):
-                continue
-        return {index: attempts[index] for index in sorted(attempts) if index not in present}
+        return {index: attempts[index] for index in sorted(attempts.keys() - set(self.present))}
 
 
-def _snapshot(row: dict[str, Any]) -> str:
-    """The version of its model that a service named in its reply; "" where it named none."""
-    usage = row.get("usage", {})
-    return " ".join(
-        str(usage[name]) for name in ("server_model", "system_fingerprint") if usage.get(name)
-    )
+def load_cell(path: Path) -> Cell | None:
+    """The cell of a prediction file, rows unread; None where there is neither file nor record.
+
+    Raises `DamagedCell` where the record is not as it was written.
+    """
+    file = path.with_suffix(".json")
+    try:
+        record = parse_json(file.read_bytes())
+        number = record.get("format") if isinstance(record, dict) else None
+        if isinstance(number, int) and number not in FORMATS:
+            raise DamagedCell(
+                f"{file} has format {number}, this rulerkit reads {FORMATS}: update rulerkit"
+            )
+        check_schema(Record, record)
+    except (FileNotFoundError, NotADirectoryError):
+        if not path.exists():
+            return None
+        raise DamagedCell(
+            f"{path} has no record {file.name} beside it, so nobody knows what was asked: bring "
+            "the record back, move the file elsewhere, or start anew with --fresh, which moves it "
+            "aside"
+        ) from None
+    except OSError as error:
+        raise DamagedCell(f"cannot read {file}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise DamagedCell(f"{file} is no record of predictions ({error}): {WAYS_OUT}") from error
+    return Cell(path, record)
+
+
+def failures_file(path: Path) -> Path:
+    """The ledger beside a prediction file: the requests that failed, one line per attempt."""
+    return path.with_name(f"{path.stem}{_LEDGER}")
 
 
 def print_problem(line: str) -> None:
@@ -363,13 +487,12 @@ def print_problem(line: str) -> None:
 def read_cells(
     path: Path, strict: bool = True, report: Report = print_problem, scan: bool = True
 ) -> list[Cell]:
-    """The cells in a `.jsonl` file or anywhere below a folder, by run, model, task and length, from
-    files alone.
+    """The cells in a `.jsonl` file or anywhere below a folder, by run, model, task and length.
 
-    Hidden files, locks, ledgers and old files moved aside are passed over, links to folders are
-    followed. Of a folder, a damaged cell and a folder that cannot be read are left out and told to
-    `report`; without `scan` only records are checked here, rows when they are read. A prediction
-    file without a record is damaged, or passed over where not `strict`.
+    Skips hidden files, locks, ledgers and old files moved aside; follows links to folders. Of a
+    folder, a damaged cell and a folder that cannot be read are left out and passed to `report`;
+    without `scan` rows are checked when they are first read. A prediction file without a record is
+    damaged, or skipped where not `strict`.
     """
     path = Path(path)
     if not path.exists():
@@ -380,26 +503,29 @@ def read_cells(
         raise UserError(f"{path} is no prediction file: give a .jsonl file or a folder")
     cells = []
     for file in [path] if path.is_file() else _cell_files(path, report):
+        if not strict and not file.with_suffix(".json").exists():
+            continue
         try:
-            if cell := load_cell(file, stray=not strict, scan=scan):
+            if cell := load_cell(file):
                 cells.append(cell)
+                _ = scan and cell.present
         except DamagedCell as error:
             if path.is_file():
                 raise
             report(f"left out: {error}")
+            cells = [cell for cell in cells if cell.path != file]
     return sorted(cells, key=lambda cell: (cell.run, cell.model, cell.task, cell.length))
 
 
 def _cell_files(folder: Path, report: Report) -> list[Path]:
-    """The prediction files below a folder; a record alone stands for the cell that is still
-    empty."""
-    files, real = set[Path](), dict[str, str]()
+    """The prediction files below a folder; a record alone stands for a cell that is still empty."""
+    files, visited = set[Path](), dict[str, str]()
 
     def unreadable(error: OSError) -> None:
         report(f"left out: {error.filename} cannot be read ({error.strerror}), nor any cell in it")
 
     for place, folders, names in os.walk(folder, followlinks=True, onerror=unreadable):
-        where = real.setdefault(os.path.realpath(place), place)
+        where = visited.setdefault(os.path.realpath(place), place)
         if where != place:
             report(f"left out: {place} is a link to {where}, whose cells are counted once")
             folders.clear()
@@ -417,105 +543,17 @@ def _cell_files(folder: Path, report: Report) -> list[Path]:
     return sorted(files)
 
 
-def load_cell(
-    path: Path, repair: bool = False, stray: bool = False, scan: bool = True
-) -> Cell | None:
-    """The cell of a prediction file; None where there is neither file nor record, or no record and
-    `stray` may be.
+def stamp(path: Path) -> list[list[int]]:
+    """Time and size of the files of a cell, which change when it changes: rows, record, ledger."""
+    return [_time_and_size(file) for file in (path, path.with_suffix(".json"), failures_file(path))]
 
-    Raises `DamagedCell` for a record, and with `scan` for a row, that is not as it was written.
-    """
-    file = path.with_suffix(".json")
+
+def _time_and_size(file: Path) -> list[int]:
     try:
-        record = parse_json(file.read_bytes())
-        if (
-            isinstance(record, dict)
-            and isinstance(record.get("format"), int)
-            and record["format"] not in FORMATS
-        ):
-            raise DamagedCell(
-                f"{file} has format {record['format']}, this rulerkit reads {FORMATS}: update "
-                "rulerkit"
-            )
-        check_schema(Record, record)
-    except (FileNotFoundError, NotADirectoryError):
-        if stray or not path.exists():
-            return None
-        raise DamagedCell(
-            f"{path} has no record {file.name} beside it, so nobody knows what was asked: bring "
-            "the record back, move "
-            "the file elsewhere, or start anew with --fresh, which moves it aside"
-        ) from None
-    except OSError as error:
-        raise DamagedCell(f"cannot read {file}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise DamagedCell(f"{file} is no record of predictions ({error}): {WAYS_OUT}") from error
-    cell = Cell(path, record)
-    if repair:
-        for _ in read_rows(path, record, repair, parse=False):
-            pass
-    if scan:
-        _ = cell.present
-    return cell
-
-
-def failures_file(path: Path) -> Path:
-    """The ledger beside a prediction file: the requests that failed, one line per attempt."""
-    return path.with_name(f"{path.stem}{_LEDGER}")
-
-
-Stamp = tuple[tuple[int, int], ...]
-
-
-def stamp(path: Path) -> Stamp:
-    """Time and size of the files of a cell, which tell whether it changed: rows, record, ledger."""
-    return tuple(
-        _time_and_size(file) for file in (path, path.with_suffix(".json"), failures_file(path))
-    )
-
-
-def _time_and_size(file: Path) -> tuple[int, int]:
-    try:
-        about = os.stat(file)
+        status = os.stat(file)
     except OSError:
-        return 0, 0
-    return about.st_mtime_ns, about.st_size
-
-
-class Completeness(NamedTuple):
-    """How many of the examples asked for have an answer, and what is wrong, if anything."""
-
-    have: int
-    problem: str = ""
-
-
-def completeness(path: Path, wanted: int) -> Completeness:
-    """How far a cell is towards `wanted` examples; a cell that is complete as its record says has
-    all of them.
-
-    The count that `status`, `batch`, `report` and `score` share. A cell that did not change is not
-    read again.
-    """
-    return _completeness(path, wanted, stamp(path))
-
-
-@lru_cache(maxsize=100_000)
-def _completeness(path: Path, wanted: int, _: Stamp) -> Completeness:
-    try:
-        cell = load_cell(path)
-    except UserError as error:
-        return Completeness(0, str(error))
-    if not cell:
-        return Completeness(0)
-    have = sum(index < wanted for index in cell.present)
-    failed = {index: why for index, why in cell.failures.items() if index < wanted}
-    problem = ""
-    if have >= min(wanted, cell.record.get("complete_with") or wanted):
-        have = wanted
-    elif failed:
-        refused = sum(why.refused for why in failed.values())
-        problem = f"{failure_counts(len(failed), refused)}: {next(iter(failed.values())).reason}"
-    return Completeness(have, "; ".join([*cell.warnings[:1], *[problem] * bool(problem)]))
+        return [0, 0]
+    return [status.st_mtime_ns, status.st_size]
 
 
 def failure_counts(failed: int, refused: int) -> str:
@@ -525,167 +563,15 @@ def failure_counts(failed: int, refused: int) -> str:
 
 
 def allowed_failures(max_failures: float, wanted: int) -> float:
-    """How many of the examples of a cell may fail: `max_failures` is a share below 1, else a
-    number."""
+    """How many examples of a cell may fail: `max_failures` is a share below 1, else a number."""
     return max_failures * wanted if max_failures < 1 else max_failures
 
 
-PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "vllm", "sentencepiece", "tiktoken")
-_MARK = b', "checksum": "'
-SYNC = 5.0  # seconds of answers that a power cut may cost
-
-
-@contextmanager
-def disk(path: Path) -> Iterator[None]:
-    """Turn what the file system refuses (full disk, read-only, no permission) into one line with a
-    way on."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror or error}; everything written so far is kept: "
-            "make room "
-            "or choose a folder that can be written, and the same command goes on from where it "
-            "stopped"
-        ) from error
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file under a temporary name, then rename it, so that no reader ever meets half of
-    it."""
-    temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
-    with disk(path):
-        try:
-            with open(temporary, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except OSError:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
-
-
-def plain(value: dict[str, Any]) -> dict[str, Any]:
-    """A mapping as it will be read again from JSON: tuples as lists."""
-    read: dict[str, Any] = json.loads(json.dumps(value))
-    return read
-
-
-def parse_json(text: bytes) -> Any:
-    """The value of a JSON text; raises ValueError for anything else, NaN, or lists that are nested
-    too deeply."""
-    try:
-        return from_json(text, allow_inf_nan=False)
-    except (
-        ValueError
-    ):  # half a surrogate, which a model may write, is read by the standard library only
-        try:
-            return json.loads(text, parse_constant=_no_number)
-        except RecursionError:
-            raise ValueError("nested too deeply") from None
-
-
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
-
-
-def row_line(row: dict[str, Any]) -> bytes:
-    """A row as a line of ASCII with its checksum: the CRC-32 of the line without the checksum.
-
-    Pure ASCII: a model may write half a surrogate or a line separator, and both must come back as
-    they were.
-    """
-    text = json.dumps(row).encode()
-    return b'%s%s%08x"}\n' % (text[:-1], _MARK, zlib.crc32(text))
-
-
-def checksum_matches(text: bytes) -> bool | None:
-    """Whether the checksum of a line is right; None where it has none."""
-    body, mark, sum_ = text[:-25], text[-25:-10], text[-10:]
-    return b'%08x"}' % zlib.crc32(body + b"}") == sum_ if mark == _MARK else None
-
-
-class Log:
-    """Rows appended to a file, each in one write, so that a crash can tear only the last line."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with disk(path):
-            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-        self._synced = time.monotonic()
-
-    def append(self, row: dict[str, Any]) -> None:
-        """Write one row; what a full disk took of it only in part is cut off again."""
-        line = row_line(row)
-        with disk(self.path):
-            size, done = os.fstat(self._file).st_size, 0
-            try:
-                while done < len(line):
-                    done += os.write(self._file, line[done:])
-            except OSError:
-                with suppress(OSError):
-                    os.ftruncate(self._file, size)
-                raise
-            if time.monotonic() - self._synced > SYNC:
-                os.fsync(self._file)
-                self._synced = time.monotonic()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with (
-            disk(self.path) if kind is None else suppress(OSError)
-        ):  # the first error is the one to tell
-            try:
-                os.fsync(self._file)
-            finally:
-                os.close(self._file)
-
-
-def machine(extra: dict[str, Any]) -> dict[str, Any]:
-    """What rows were made with: versions (nothing is imported for them), commit, host, and what the
-    model adds."""
-    packages = {name: _version(name) for name in PACKAGES} | extra.get("packages", {})
-    return {
-        "rulerkit": _version("rulerkit"),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "git": _commit(home()),
-        "host": socket.gethostname(),
-        "gpu": None,
-        **extra,
-        "packages": {name: found for name, found in packages.items() if found},
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-@cache
-def _commit(root: Path) -> str | None:
-    """The commit of a checkout, with `-dirty` where files differ from it; None where there is none,
-    or no git."""
-    call = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        done = subprocess.run(call, capture_output=True, text=True, timeout=5)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
-
-
-BEAT = 20.0  # seconds between two signs of life of a lock's owner
-STALE = 120.0  # seconds without one after which an owner that cannot be asked counts as dead
+# --- locks ----------------------------------------------------------------------------------------
 
 
 class Owner(BaseModel):
-    """The process that a lock file names; what a file does not name is left out."""
+    """The process that a lock file names; fields that the file does not name have defaults."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
@@ -702,9 +588,9 @@ class Owner(BaseModel):
         """Whether its process number means something to this process."""
         return (self.host, self.machine) == (socket.gethostname(), _machine())
 
-    def seconds_left(self, age: float, stale: float) -> float:
-        """How long it still counts as living, `age` seconds after its last sign of life: infinite
-        where it is seen to live, negative where it is dead."""
+    def seconds_left(self, age: float, stale: float = STALE) -> float:
+        """How long it still counts as alive, `age` seconds after its last touch: infinite where its
+        process is seen, negative where it is dead."""
         me = this_process()
         if self.job and self.job == me.job and self.restart < me.restart:
             return -1.0
@@ -714,24 +600,28 @@ class Owner(BaseModel):
 
 
 class Lock:
-    """One writer at a time: a file made with O_EXCL that names its owner, touched while the owner
-    lives.
+    """One writer at a time: a file made with O_EXCL that names its owner, who touches it.
 
-    No flock, which network file systems break. An owner on this machine is looked up (process,
-    start time); one elsewhere, and a file that names no owner, counts as dead after `stale` seconds
-    without a touch, by the file server's clock; the former life of a requeued Slurm job is dead at
-    once. Where the owner lives: `UserError` naming host and process.
+    No flock, which network file systems break. An owner on this machine is looked up by process
+    number and start time. One elsewhere, and a file that names no owner, counts as dead after
+    `stale` seconds without a touch; the earlier start of a requeued Slurm job is dead at once.
+    Where the owner is alive: `UserError` with its host and process.
     """
 
     def __init__(self, path: Path, beat: float = BEAT, stale: float = STALE) -> None:
         self.path, self.beat, self.stale = path, beat, stale
-        self.lost, self._mine, self._seen = False, b"", 0.0
+        self.lost, self._content, self._seen = False, b"", 0.0
         self._done = threading.Event()
 
     def __enter__(self) -> Self:
-        self._mine = this_process().model_dump_json().encode()
+        self._content = this_process().model_dump_json().encode()
         with disk(self.path):
-            self._acquire()
+            for _ in range(100):
+                if self._create():
+                    break
+                self._remove_dead()
+            else:
+                raise UserError(f"{self.path} cannot be taken: remove it if nobody writes there")
         self._seen = time.time()
         threading.Thread(
             target=self._touch_often, name=f"lock {self.path.name}", daemon=True
@@ -741,21 +631,18 @@ class Lock:
     def __exit__(self, *_: object) -> None:
         self._done.set()
         with suppress(OSError):
-            if self.path.read_bytes() == self._mine:
+            if self.path.read_bytes() == self._content:
                 self.path.unlink()
 
     def check(self) -> None:
-        """Raise `UserError` where the lock is no longer ours: another process may be writing by
-        now."""
-        if (
-            time.time() - self._seen > 3 * self.beat
-        ):  # the whole process was suspended, with the thread that touches
+        """Raise `UserError` where the lock is no longer ours: another process may be writing."""
+        if time.time() - self._seen > 3 * self.beat:  # the process was suspended, thread included
             self._touch()
         if self.lost:
             raise UserError(
                 f"{self.path} was removed or taken over while this process ran: it stops here, "
-                "everything "
-                "written so far is kept, and the same command goes on once nobody else writes there"
+                "everything written so far is kept; run the same command again to resume once "
+                "nobody else writes there"
             )
 
     def _touch_often(self) -> None:
@@ -764,64 +651,44 @@ class Lock:
 
     def _touch(self) -> None:
         try:
-            if self.path.read_bytes() != self._mine:
+            if self.path.read_bytes() != self._content:
                 self.lost = True
             else:
-                os.utime(self.path)  # no time given: the file server's own
+                os.utime(self.path)  # without a time: the file server's own
                 self._seen = time.time()
         except FileNotFoundError:
             self.lost = not self._done.is_set()
-        except OSError:  # a file server that is away for a moment: the next beat asks again
+        except OSError:  # the file server is away for a moment: try again at the next beat
             pass
 
-    def _acquire(self) -> None:
-        probe = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}.tmp")
+    def _create(self) -> bool:
         try:
-            for _ in range(100):
-                if _create(self.path, self._mine):
-                    return
-                probe.write_bytes(self._mine)  # its time is the file server's now
-                dead = self._dead_content(probe)
-                if dead is not None and self._take_over(dead, probe):
-                    return
-                time.sleep(0.05)
-        finally:
-            probe.unlink(missing_ok=True)
-        raise UserError(f"{self.path} changes hands too fast: start this process again in a minute")
-
-    def _take_over(self, dead: bytes, probe: Path) -> bool:
-        """Put our lock in a dead owner's place. Only who makes the claim, a file named after the
-        dead lock, may: renaming alone could move away the new lock of one who was faster."""
-        name = uuid.uuid5(uuid.NAMESPACE_OID, dead.decode(errors="replace")).hex
-        claim = self.path.with_name(f".{self.path.name}.{name}.claim")
-        if not _create(claim, self._mine):
-            with suppress(
-                FileNotFoundError
-            ):  # its maker has just finished, or died before it removed it
-                if probe.stat().st_mtime - claim.stat().st_mtime > self.stale:
-                    claim.unlink()
+            with open(self.path, "xb") as file:
+                try:
+                    file.write(self._content)
+                    file.flush()
+                except OSError:  # a full disk: an empty lock would only be in the way
+                    self.path.unlink(missing_ok=True)
+                    raise
+        except FileExistsError:
             return False
-        try:
-            if self._dead_content(probe) != dead:
-                return False
-            os.replace(probe, self.path)
-            return True
-        finally:
-            claim.unlink(missing_ok=True)
+        return True
 
-    def _dead_content(self, probe: Path) -> bytes | None:
-        """The content of a dead owner's lock; None where it is gone; `UserError` where its owner
-        may live."""
+    def _remove_dead(self) -> None:
+        """Remove the lock of a dead owner; raise `UserError` where its owner may be alive."""
         try:
-            content, owner, touched = _read(self.path)
+            content, owner, touched = _read_lock(self.path)
         except FileNotFoundError:
-            return None
-        age = probe.stat().st_mtime - touched
+            return
+        age = time.time() - touched
         left = owner.seconds_left(age, self.stale)
-        if left < 0:
-            return content
+        if left < 0:  # a second lock: nobody removes the new lock of a process that was faster
+            with Lock(self.path.with_name(f"{self.path.name}.claim.lock"), self.beat, self.stale):
+                if self.path.exists() and self.path.read_bytes() == content:
+                    self.path.unlink()
+            return
         job = f", job {owner.job}" if owner.job else ""
-        sign = (
+        seen = (
             f"last sign of life {age:.0f} s ago"
             if age >= 0
             else f"its lock is dated {-age:.0f} s in the future"
@@ -832,34 +699,33 @@ class Lock:
             else f"if it is dead, its lock is free in {left:.0f} s"
         )
         raise UserError(
-            f"{self.path.with_suffix('')} is being written by process {owner.pid or '?'} on host "
-            f"{owner.host}{job} "
-            f"({sign}): wait for it, end it, or take a place of your own with run: NAME; {free}"
+            f"{str(self.path).partition('.lock')[0]} is being written by process "
+            f"{owner.pid or '?'} on host {owner.host}{job} ({seen}): wait for it, end it, or take "
+            f"a place of your own with run: NAME; {free}"
         )
 
 
 def holder(path: Path) -> Owner | None:
-    """Who holds a lock now; None where nobody does, or who did is dead. Writes nothing."""
-    return _look(path)[0]
+    """Who holds a lock now; None where nobody does, or its owner is dead. Writes nothing."""
+    return _living_owner(path)[0]
 
 
 def wait_for(path: Path) -> Owner | None:
-    """As `holder`, but an owner on another machine must give a sign of life: nobody is taken for
-    living who died in the last two minutes. Waits for that sign, or until all locks of that owner
-    are free."""
-    owner, first = _look(path)
-    touched, patience = first, STALE + 2 * BEAT
-    end = time.monotonic() + patience
+    """As `holder`, but an owner on another machine counts only once it touches its lock again.
+    Waits for that, or until the lock is free."""
+    patience = STALE + 2 * BEAT
+    owner, touched = _living_owner(path)
+    first, end = touched, time.monotonic() + patience
     while owner and not owner.here and touched == first:
         if time.monotonic() > end:  # a lock that is dated in the future
             return None
         time.sleep(1.0)
-        owner, touched = _look(path, patience)
+        owner, touched = _living_owner(path, patience)
     return owner
 
 
 def this_process() -> Owner:
-    """This process as the owner of a lock; each call has its own token."""
+    """This process as the owner of a lock; each call has another token."""
     return Owner(
         host=socket.gethostname(),
         machine=_machine(),
@@ -871,18 +737,18 @@ def this_process() -> Owner:
     )
 
 
-def _look(path: Path, stale: float = STALE) -> tuple[Owner | None, float]:
+def _living_owner(path: Path, stale: float = STALE) -> tuple[Owner | None, float]:
     """A lock's owner, if alive, and when it was touched last."""
     try:
-        _, owner, touched = _read(path)
+        _, owner, touched = _read_lock(path)
     except OSError:
         return None, 0.0
     return (owner if owner.seconds_left(time.time() - touched, stale) >= 0 else None), touched
 
 
-def _read(path: Path) -> tuple[bytes, Owner, float]:
+def _read_lock(path: Path) -> tuple[bytes, Owner, float]:
     """A lock's content, the owner that it names, and when it was touched last."""
-    with open(path, "rb") as file:  # opening makes a network file system look again
+    with open(path, "rb") as file:  # opening makes a network file system ask the server
         content, touched = file.read(), os.fstat(file.fileno()).st_mtime
     try:
         return content, Owner.model_validate_json(content), touched
@@ -890,24 +756,8 @@ def _read(path: Path) -> tuple[bytes, Owner, float]:
         return content, Owner(), touched
 
 
-def _create(path: Path, content: bytes) -> bool:
-    """Make a file that is not there yet (O_EXCL); False where it is."""
-    try:
-        with open(path, "xb") as file:
-            try:
-                file.write(content)
-                file.flush()
-            except OSError:  # a full disk: an empty lock would only stand in the way
-                path.unlink(missing_ok=True)
-                raise
-    except FileExistsError:
-        return False
-    return True
-
-
 def _machine() -> str:
-    """Tells machines and containers of one host name apart: a process number means something only
-    within."""
+    """Tells machines and containers with one host name apart: process numbers differ in each."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -916,17 +766,14 @@ def _machine() -> str:
 
 
 def start_time(pid: int) -> str | None:
-    """When a process began, to compare; None: no such process, or its zombie; "": alive, but hides
-    that."""
+    """When a process began, to compare; None: no such process, or a zombie; "": alive, start
+    unknown."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return None if state in "ZX" else fields[18]
     except ProcessLookupError:
         return None
-    except (
-        FileNotFoundError,
-        PermissionError,
-    ):  # no /proc, no such process, or another user's, hidden
+    except OSError:  # no /proc, no such process, or a hidden one of another user
         if os.name == "nt":  # where os.kill would interrupt it
             return ""
         try:
@@ -938,53 +785,77 @@ def start_time(pid: int) -> str | None:
         return ""
 
 
-class Bar(Protocol):
-    """A progress bar, told of the tokens of each example that was answered."""
+# --- environment and progress ---------------------------------------------------------------------
 
-    def update(self, tokens: int, /) -> Any: ...
+
+def machine(extra: dict[str, Any]) -> dict[str, Any]:
+    """What rows are made with: versions (nothing is imported for them), commit, host, and what the
+    model adds."""
+    packages = {name: _version(name) for name in PACKAGES} | extra.get("packages", {})
+    return {
+        "rulerkit": _version("rulerkit"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "git": _commit(home()),
+        "host": socket.gethostname(),
+        "gpu": None,
+        **extra,
+        "packages": {name: number for name, number in packages.items() if number},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+@cache
+def _commit(root: Path) -> str | None:
+    """The commit of a checkout, with `-dirty` where files differ from it; None without git."""
+    call = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(call, capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
 
 
 class Progress:
-    """One bar over one or many cells, in tokens, with the time left: `tokens` is length x examples,
-    over all.
+    """One bar over many cells, in tokens, with the time left: `tokens` is length x examples.
 
-    The total is mended as cells turn out to be partly done, and examples shorter than their budget.
+    The total is corrected for cells that are partly done and examples shorter than their length.
     """
 
     def __init__(self, tokens: int, **options: Any) -> None:
         from tqdm.auto import tqdm
 
-        often = 0.2 if sys.stderr.isatty() else 5.0  # a job's log keeps every refresh
-        looks: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "unit": " tokens",
             "unit_scale": True,
             "smoothing": 0.1,
-            "mininterval": often,
+            "mininterval": 0.2 if sys.stderr.isatty() else 5.0,  # a job's log keeps every refresh
         }
-        self.bar = tqdm(total=tokens, **(looks | options))
-        self._total = tokens
+        self.bar: Any = tqdm(total=tokens, **(defaults | options))
         self._length = self._done = self._wanted = 0
 
     def start(self, title: str, length: int, done: int, wanted: int) -> None:
-        """Cells of one length begin, `done` of their `wanted` examples answered by an earlier
-        session."""
+        """Cells of one length begin; `done` of their `wanted` examples have an answer already."""
         self._length, self._done, self._wanted = length, done, wanted
-        self.bar.total = self._total = max(0, self._total - length * done)
+        self.bar.total = max(0, self.bar.total - length * done)
         self.bar.set_description_str(title, refresh=False)
         self.bar.set_postfix_str(f"{done}/{wanted} examples", refresh=False)
 
     def update(self, tokens: int) -> None:
         """One more example was answered, `tokens` long with its answer."""
         self._done += 1
-        self.bar.total = self._total = max(0, self._total + tokens - self._length)
+        self.bar.total = max(0, self.bar.total + tokens - self._length)
         self.bar.set_postfix_str(f"{self._done}/{self._wanted} examples", refresh=False)
         self.bar.update(tokens)
-
-    def close(self) -> None:
-        self.bar.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self.bar.close()

@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 
 from rulerkit import failures, tasks
-from rulerkit.audit import audit_file
+from rulerkit.audit import audit, read_file
 from rulerkit.checks import FAIL
 from rulerkit.evaluation import predict
 from rulerkit.example import ContextBudget, Draft, ExampleStream, Piece, passage
@@ -117,11 +117,8 @@ def test_files_of_a_new_family_are_audited(colours: Task, tmp_path: Path) -> Non
 
     def failed() -> set[str]:
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return {
-            finding.name
-            for finding in audit_file(file, tokenizer, "colours", 1024)
-            if finding.level == FAIL
-        }
+        (cell,) = read_file(file, tokenizer, "colours", 1024)
+        return {finding.name for finding in audit(cell) if finding.level == FAIL}
 
     assert failed() == set()
     for row in rows:

@@ -12,8 +12,8 @@ from test_cli import rulerkit as rulerkit
 from rulerkit.compare import compare
 from rulerkit.errors import UserError
 from rulerkit.evaluation import footnotes
-from rulerkit.scoring import score
-from rulerkit.store import Cell, completeness, read_cells, row_line
+from rulerkit.scoring import completeness, score
+from rulerkit.store import Cell, read_cells, row_line
 from rulerkit.summary import summarize
 
 

@@ -14,7 +14,7 @@ from test_cli import rulerkit as rulerkit
 import rulerkit as rk
 from rulerkit.cli.batches import _print_leaderboard
 from rulerkit.errors import UserError
-from rulerkit.evaluation import check_same, differences, first_of, footnotes, predict
+from rulerkit.evaluation import check_same, describe_first, differences, footnotes, predict
 from rulerkit.leaderboard import boards, everything
 from rulerkit.models import load_model
 from rulerkit.other_formats import read_predictions
@@ -242,11 +242,11 @@ def test_files_of_others_decide_nothing_and_hide_nothing(outputs: Path) -> None:
 
 def test_of_long_values_the_difference_is_shown() -> None:
     start = "x" * 100
-    assert first_of([("f", start + "abc", start + "abd" + "y" * 100), ("g", 1, 2)]) == (
+    assert describe_first([("f", start + "abc", start + "abd" + "y" * 100), ("g", 1, 2)]) == (
         "f", f'...{"x" * 18}abc"', f"...{'x' * 18}abd{'y' * 33}...", " (and 1 more differences)",
     )  # fmt: skip
-    assert first_of([("f", "short", [1, "a"])]) == ("f", '"short"', '[1, "a"]', "")
-    assert first_of([("f", start, start[:-1])])[1:3] == (f'...{"x" * 21}"', f'...{"x" * 20}"')
+    assert describe_first([("f", "short", [1, "a"])]) == ("f", '"short"', '[1, "a"]', "")
+    assert describe_first([("f", start, start[:-1])])[1:3] == (f'...{"x" * 21}"', f'...{"x" * 20}"')
 
 
 # --- footnotes ------------------------------------------------------------------------------------

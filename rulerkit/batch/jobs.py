@@ -25,8 +25,9 @@ from rulerkit.batch.needs import studies_of
 from rulerkit.errors import UserError
 from rulerkit.models import gpus_and_nodes
 from rulerkit.paths import home
+from rulerkit.scoring import completeness
 from rulerkit.settings import read_yaml
-from rulerkit.store import completeness, disk, plain, write_whole
+from rulerkit.store import disk, plain, write_whole
 from rulerkit.studies import Study, name_of, read_notebook
 
 

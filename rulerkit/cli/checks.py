@@ -79,14 +79,14 @@ def _check_models(files: list[Path], settings: list[str] | None, ask: bool | Non
 
 
 def _check_files(data: list[Path], task: str | None, length: str | None, tokenizer: str) -> int:
-    from rulerkit.audit import audit, read_rows
+    from rulerkit.audit import audit, read_file
     from rulerkit.checks import FAIL
     from rulerkit.lengths import parse_length
     from rulerkit.tokenizers import load_tokenizer
 
     bad, vocabulary = 0, load_tokenizer(tokenizer)
     for path in data:
-        for cell in read_rows(path, vocabulary, task, parse_length(length) if length else None):
+        for cell in read_file(path, vocabulary, task, parse_length(length) if length else None):
             echo(f"{path}: {cell.task} at {cell.length}, {len(cell.rows)} rows")
             for finding in audit(cell):
                 echo(
