@@ -40,12 +40,12 @@ _DIGITS = 12  # a mean of full scores is 1, not 0.9999999999999997
 class WeightedCell(NamedTuple):
     """A cell of a weighted sum. `scores` (0..1) are by example index, NaN where an example has no
     answer; the cells of one task are paired by index. `groups` numbers what examples share, such as
-    an article; None where they share nothing."""
+    an article, NaN where an example shares nothing; None where no example does."""
 
     weight: float
     task: str
     scores: "Floats"
-    groups: "NDArray[np.int64] | None" = None
+    groups: "Floats | None" = None
 
 
 class Estimate(NamedTuple):
@@ -69,14 +69,13 @@ def critical_value(confidence: float) -> float:
 
 
 def wilson(share: float, num_examples: float, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson's score interval of a share (0..1) seen on a number of examples; never of zero
-    width."""
+    """Wilson's score interval of a share (0..1) of a number of examples; its width is never
+    zero."""
     z = critical_value(confidence)
     shrink = 1 + z * z / num_examples
     centre = (share + z * z / (2 * num_examples)) / shrink
-    half = (
-        z * math.sqrt(share * (1 - share) / num_examples + (z / (2 * num_examples)) ** 2) / shrink
-    )
+    variance = share * (1 - share) / num_examples
+    half = z * math.sqrt(variance + (z / (2 * num_examples)) ** 2) / shrink
     return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))
 
 
@@ -89,142 +88,117 @@ def weighted_sum(
     For a mean over cells the weights add up to 1; for a difference they add up to 0. `times` gives
     the interval that so many times as many examples with the same scores would have.
     """
-    tasks = [_Task(members) for members in _by_task(cells)]
-    gains, losses = _Side(tasks, positive=True), _Side(tasks, positive=False)
-    up, down = gains.interval(confidence, times), losses.interval(confidence, times)
-    spread, correlation = math.sqrt(gains.variance * losses.variance), 0.0
-    if spread > 0:
-        correlation = max(-1.0, min(1.0, sum(task.covariance() for task in tasks) / spread))
-    value = up.value - down.value
-    limits = (
-        value,
-        value - _joined(up.value - up.low, down.high - down.value, correlation),
-        value + _joined(up.high - up.value, down.value - down.low, correlation),
+    tasks = _tasks(cells)
+    span = np.sum([task.span for task in tasks], axis=0)
+    share = _share(np.sum([task.means for task in tasks], axis=0), span)
+    variance = np.sum([task.variance(share) for task in tasks], axis=0)
+    most = np.sum([task.squares / task.num_examples for task in tasks], axis=0)
+    correlation = 0.0
+    if variance.all():
+        covariance = sum(task.covariance for task in tasks)
+        correlation = max(-1.0, min(1.0, covariance / math.sqrt(variance.prod())))
+    (up, up_low, up_high), (down, down_low, down_high) = (
+        _side(*numbers, confidence, times)
+        for numbers in zip(span, share, variance, most, strict=True)
     )
-    return Estimate(*(round(number, _DIGITS) for number in limits))
 
+    def distance(one: float, other: float) -> float:
+        """Of a limit from the value, given those of the two sides."""
+        return math.sqrt(max(0.0, one**2 + other**2 - 2 * correlation * one * other))
 
-def no_difference_z(cells: Iterable[WeightedCell]) -> float:
-    """How many standard errors a difference is from 0 if each example's difference was as likely up
-    as down.
-
-    For right-or-wrong scores of one pair of cells this is McNemar's statistic. 0 where nothing
-    differs.
-    """
-    tasks = [_Task(members) for members in _by_task(cells)]
-    value = sum(float(task.sums.mean()) for task in tasks)
-    variance = sum(float((task.sums**2).sum()) / task.sums.size**2 for task in tasks)
-    return value / math.sqrt(variance) if variance > 0 else 0.0
+    value = up - down
+    low = value - distance(up - up_low, down_high - down)
+    high = value + distance(up_high - up, down - down_low)
+    return Estimate(*(round(float(number), _DIGITS) for number in (value, low, high)))
 
 
 def no_difference_p(cells: Iterable[WeightedCell]) -> float:
-    """The one-sided p-value of a loss: the chance of a `no_difference_z` as low if there was no
-    difference."""
-    return NormalDist().cdf(no_difference_z(cells))
+    """The one-sided p-value of a loss: the chance of a difference as low if each example's
+    difference was as likely up as down.
+
+    For right-or-wrong scores of one pair of cells the test is McNemar's.
+    """
+    sums = [task.sums for task in _tasks(cells)]
+    value = sum(each.mean() for each in sums)
+    variance = sum((each**2).mean() / each.size for each in sums)
+    return NormalDist().cdf(value / math.sqrt(variance)) if variance > 0 else 0.5
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """p-values adjusted by Holm's method: those below 0.05 keep the chance of any false alarm below
     5 %."""
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    for rank, i in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
-        adjusted[i] = largest
-    return adjusted
+    p = np.asarray(p_values)
+    order = np.argsort(p, kind="stable")
+    adjusted = np.minimum(1.0, np.arange(len(p), 0, -1) * p[order])
+    return [float(number) for number in np.maximum.accumulate(adjusted)[np.argsort(order)]]
 
 
-def _joined(one: float, other: float, correlation: float) -> float:
-    """The distance of a limit of a difference from its value, from those of its two parts."""
-    return math.sqrt(max(0.0, one * one + other * other - 2 * correlation * one * other))
-
-
-def _by_task(cells: Iterable[WeightedCell]) -> list[list[WeightedCell]]:
+def _tasks(cells: Iterable[WeightedCell]) -> "list[_Task]":
     by_task: dict[str, list[WeightedCell]] = {}
     for cell in cells:
         by_task.setdefault(cell.task, []).append(cell)
-    return list(by_task.values())
+    return [_Task(members) for members in by_task.values()]
+
+
+def _share(value: "Floats", span: "Floats") -> "Floats":
+    return np.clip(value / np.where(span, span, 1.0), 0.0, 1.0)
+
+
+def _side(
+    span: float, share: float, variance: float, most: float, confidence: float, times: float
+) -> Estimate:
+    """The gains, or the losses, with Wilson's interval, as if so many right-or-wrong examples had
+    been seen as give the variance that was seen."""
+    if not span:
+        return Estimate(0.0, 0.0, 0.0)
+    per_example = span**2 * share * (1 - share) if _ROUNDING < share < 1 - _ROUNDING else 0.0
+    num_examples = per_example / variance if per_example else span**2 / most
+    low, high = wilson(share, times * num_examples, confidence)
+    return Estimate(span * share, span * low, span * high)
 
 
 class _Task:
-    """The cells of one task: each example's weighted sum of scores."""
+    """The cells of one task. Arrays of two are for its gains and its losses."""
 
     def __init__(self, cells: Sequence[WeightedCell]) -> None:
-        size = max(len(cell.scores) for cell in cells)
-        scores = np.full((len(cells), size), np.nan)
+        longest = max(cells, key=lambda cell: (len(cell.scores), cell.groups is not None))
+        scores = np.full((len(cells), len(longest.scores)), np.nan)
         for row, cell in zip(scores, cells, strict=True):
             row[: len(cell.scores)] = cell.scores
-        asked = ~np.isnan(scores)
-        some = asked.any(axis=0)
-        scores, asked = scores[:, some], asked[:, some]
-        weights = np.asarray([cell.weight for cell in cells])[:, None]
-        means = np.nanmean(scores, axis=1, keepdims=True)
-        factor = asked.shape[1] / asked.sum(axis=1, keepdims=True)
-        self.sums = (weights * (means + factor * np.where(asked, scores - means, 0.0))).sum(axis=0)
-        self.weights = weights[:, 0]
-        groups = next(
-            (cell.groups for cell in cells if cell.groups is not None and len(cell.groups) == size),
-            None,
-        )
-        self.groups = None if groups is None else groups[some]
+        answered = ~np.isnan(scores)
+        some = answered.any(axis=0)
+        scores, answered = scores[:, some], answered[:, some]
+        weights = np.asarray([cell.weight for cell in cells])
+        counts = answered.sum(axis=1, keepdims=True)
+        means = scores.sum(axis=1, keepdims=True, where=answered) / counts
+        factor = answered.shape[1] / counts
+        self.sums = weights @ (means + factor * np.where(answered, scores - means, 0.0))
+        self.num_examples = n = self.sums.size
 
-    def side(self, positive: bool) -> "tuple[Floats, Floats]":
-        """Each example's gain (or loss), and the weights that can cause one."""
-        sign = 1.0 if positive else -1.0
-        weights = np.maximum(sign * self.weights, 0.0)
-        if not weights.any():
-            return np.zeros_like(self.sums), weights
-        one_sided = not (sign * self.weights < 0).any()
-        return sign * self.sums if one_sided else np.maximum(sign * self.sums, 0.0), weights
+        gained, lost = (weights > 0).any(), (weights < 0).any()
+        gains = np.maximum(self.sums, 0.0) if gained and lost else self.sums * gained
+        sides = np.stack([gains, gains - self.sums])
+        self.means = sides.mean(axis=1)
+        deviations = sides - self.means[:, None]
+        products = deviations @ deviations.T / n
+        self.covariance = products[0, 1] / n
+        self.seen = np.diag(products)
+        if longest.groups is not None:
+            _, groups = np.unique(longest.groups[some], return_inverse=True, equal_nan=False)
+            by_group = [np.bincount(groups, weights=side) for side in deviations]
+            self.seen = np.maximum(self.seen, np.square(by_group).sum(axis=1) / n)
+        by_side = np.maximum([weights, -weights], 0.0)
+        self.span, self.squares = by_side.sum(axis=1), np.square(by_side).sum(axis=1)
+        self.num_weights = np.count_nonzero(by_side, axis=1)
 
-    def squares(self, deviations: "Floats") -> float:
-        """The sum of squared deviations; of those that share a group, of their sum where that is
-        greater."""
-        squares = float((deviations**2).sum())
-        if self.groups is None:
-            return squares
-        return max(squares, float((np.bincount(self.groups, weights=deviations) ** 2).sum()))
-
-    def covariance(self) -> float:
-        """Between the mean gain and the mean loss."""
-        gains, losses = self.side(True)[0], self.side(False)[0]
-        products = (gains - gains.mean()) * (losses - losses.mean())
-        return float(products.sum() / products.size**2)
-
-
-class _Side:
-    """The gains, or the losses, of all tasks."""
-
-    def __init__(self, tasks: Sequence[_Task], positive: bool) -> None:
-        sides = [(task, *task.side(positive)) for task in tasks]
-        sides = [(task, values, weights) for task, values, weights in sides if weights.any()]
-        self.span = sum(float(weights.sum()) for _, _, weights in sides)
-        self.mean = self.variance = without_spread = 0.0
-        if not self.span:
-            return
-        self.mean = min(
-            1.0, max(0.0, sum(float(values.mean()) for _, values, _ in sides) / self.span)
-        )
-        for task, values, weights in sides:
-            n, k = values.size, PSEUDO_EXAMPLES
-            span, squares = float(weights.sum()), float((weights**2).sum())
-            mean = min(1.0, max(0.0, float(values.mean()) / span))
-            errors = n * np.count_nonzero(weights) * min(mean, 1 - mean)
-            seen = errors * task.squares(values - values.mean()) / n
-            spread = (seen + PSEUDO_ERROR * mean * (1 - mean) * squares) / (errors + PSEUDO_ERROR)
-            pseudo = self.mean * (1 - self.mean) * squares
-            off = span * (mean - self.mean)
-            spread = (n * spread + k * pseudo + off * off * n * k / (n + k)) / (n + k)
-            self.variance += spread / n
-            without_spread += squares / n
-        self.num_examples = self.span**2 / without_spread
-        if _ROUNDING < self.mean < 1 - _ROUNDING:
-            self.num_examples = self.span**2 * self.mean * (1 - self.mean) / self.variance
-
-    def interval(self, confidence: float, times: float) -> Estimate:
-        """Wilson's, as if so many right-or-wrong examples had been seen as give the variance that
-        was seen."""
-        if not self.span:
-            return Estimate(0.0, 0.0, 0.0)
-        low, high = wilson(self.mean, times * self.num_examples, confidence)
-        return Estimate(self.span * self.mean, self.span * low, self.span * high)
+    def variance(self, share: "Floats") -> "Floats":
+        """Of the mean gain and the mean loss; `share` is that of all tasks together."""
+        n, k = self.num_examples, PSEUDO_EXAMPLES
+        own = _share(self.means, self.span)
+        errors = n * self.num_weights * np.minimum(own, 1 - own)
+        prior = PSEUDO_ERROR * own * (1 - own) * self.squares
+        spread = (errors * self.seen + prior) / (errors + PSEUDO_ERROR)
+        pseudo = share * (1 - share) * self.squares
+        off = self.span * (own - share)
+        variance: Floats = (n * spread + k * pseudo + off**2 * n * k / (n + k)) / (n + k) / n
+        return variance

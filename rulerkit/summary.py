@@ -1,15 +1,15 @@
-"""Tables of scores: each cell, each length, each model, with intervals, and nothing averaged over
+"""Tables of scores: each cell, each length, each model, with intervals. No mean is taken over
 what is missing.
 
 Scores are multiplied by 100 here, and only here: rows hold 0..1, everything below holds percent.
-Every interval is `statistics.weighted_sum`'s.
+Every interval is that of `statistics.weighted_sum`.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,16 +26,19 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 CATEGORIES = ("all", *scoring.CATEGORIES)
-ABOUT = ["run", "model", "label", "aligned", "claimed_length"]
-KEYS = ["run", "model"]
 AVERAGES = ("avg", "wavg_inc", "wavg_dec")
 COUNTS = ["empty", "cut_off", "cut_thought", "refused"]
-PROTOCOL = ["engine", "seed", "prompt_version", "tokenizer", "template", "note"]
-FAILURES = ["failed", "failed_refused", "max_failures"]
-_CELL_COLUMNS = ["score", "strict", "exact", "floor", "wanted", *COUNTS, "stand_in", *PROTOCOL]
-_NAMED = 5  # cells that a note names
-MISSING = Estimate(*(3 * [float("nan")]))
-Key = tuple[str, int]
+CELL = ["run", "model", "task", "length"]
+"""The columns that name a cell."""
+_MODEL = ["run", "model"]
+_ABOUT = [*_MODEL, "label", "aligned", "claimed_length"]
+_REQUESTS = ["wanted", "failed", "failed_refused", "max_failures"]
+_PROTOCOL = ["engine", "seed", "prompt_version", "tokenizer", "template", "note"]
+_MOST_NAMED = 5  # cells that a note names
+_COLUMNS = [
+    *(*_ABOUT, "task", "category", "length", "score", "low", "high", "strict", "exact", "n"),
+    *("floor", "wanted", *COUNTS, "stand_in", "complete", "failed", "have", "rest", *_PROTOCOL),
+]
 
 
 @dataclass(frozen=True)
@@ -107,80 +110,169 @@ def summarize(
     several times (`repeat`) is one model: see `merge_repetitions`. Raises UserError if there is
     nothing to summarize.
     """
+    import pandas as pd
+
+    empty_cells = [cell for cell in scores.attrs.get("empty_cells", ()) if cell["failed"]]
     if num_examples is not None:
         scores = scores[scores["index"] < num_examples]
     if lengths is not None:
         scores = scores[scores["length"].isin(lengths)]
     if tasks is not None:
         scores = scores[scores["task"].isin(tasks)]
-    failed_cells = _failed_cells(scores)
     if scores.empty:
-        failed_requests = sum(cell["failed"] for cell in failed_cells)
-        also = (
-            f" ({failed_requests} requests failed: see *.failures.jsonl)" if failed_requests else ""
-        )
+        failed = sum(cell["failed"] for cell in empty_cells)
+        failures = f" ({failed} requests failed: see *.failures.jsonl)" if failed else ""
         raise UserError(
             "nothing to summarize: no scored example is among the tasks, lengths and examples "
-            f"asked for{also}; "
-            "evaluate first, or ask for what the predictions hold"
+            f"asked for{failures}; evaluate first, or ask for what the predictions hold"
         )
     scores = merge_repetitions(scores)
-    grid = sorted(
-        set(lengths) if lengths is not None else {int(n) for n in scores["length"].unique()}
-    )
-    categories = dict(
-        scores[["task", "category"]].drop_duplicates("task").itertuples(index=False, name=None)
-    )
-    averaged = list(dict.fromkeys(tasks or scoring.THIRTEEN))
-    shown = (
-        list(tasks)
-        if tasks is not None
-        else [task for task in scoring.THIRTEEN if task in categories]
-    )
-    shown += [task for task in categories if task not in shown]
-    present = set(categories)
-    categories |= {
-        task: scoring.category(task) for task in [*averaged, *shown] if task not in present
-    }
-    cells: list[dict[str, Any]] = []
-    means: list[dict[str, Any]] = []
-    models: list[dict[str, Any]] = []
-    for (run, name), rows in scores.groupby(KEYS, sort=False):
-        failed = {
-            (c["task"], c["length"]): c
-            for c in failed_cells
-            if c["model"] == name and c["run"] == run
-        }
-        model = _Model(
-            rows, failed, {task: categories[task] for task in shown}, grid, num_examples, confidence
-        )
-        cells += model.rows.values()
+    rows_of_tasks = scores.drop_duplicates("task")
+    categories = dict(zip(rows_of_tasks["task"], rows_of_tasks["category"], strict=True))
+    answered = set(categories)
+    averaged = list(tasks or scoring.THIRTEEN)
+    shown = [*(tasks or [task for task in averaged if task in answered]), *categories]
+    for task in averaged:
+        categories.setdefault(task, scoring.category(task))
+    grid = sorted(set(lengths or map(int, scores["length"].unique())))
+    asked = list(product(dict.fromkeys([*shown, *averaged]), grid))
+    cells, length_rows, model_rows = [], [], []
+    for rows in _cells(scores, asked, num_examples, confidence, empty_cells):
+        for row in rows:
+            row["category"] = categories[row["task"]]
+        cells += [row for row in rows if row["task"] in shown]
         for category in CATEGORIES:
-            members = [task for task in averaged if category in ("all", categories[task])]
-            if present & set(members):
-                group = _Group(model, members, category)
-                means += group.length_rows
-                models.append(group.model_row())
-    import pandas as pd
-
+            members = [
+                row
+                for row in rows
+                if row["task"] in averaged and category in ("all", row["category"])
+            ]
+            if answered & {row["task"] for row in members}:
+                group = _Group(members, category, confidence)
+                length_rows += group.length_rows
+                model_rows.append(group.model_row())
+    models = pd.DataFrame(model_rows)
+    for average in AVERAGES[1:]:
+        # among chat and among base models apart, as the paper counts them
+        values = models.groupby(["category", "aligned"])[average]
+        models[average.replace("wavg", "rank")] = values.transform(ranks)
     return Summary(
-        pd.DataFrame(cells), pd.DataFrame(means), _ranked(pd.DataFrame(models)), confidence
+        pd.DataFrame(cells, columns=_COLUMNS), pd.DataFrame(length_rows), models, confidence
     )
 
 
-def _failed_cells(scores: "pd.DataFrame") -> list[dict[str, Any]]:
-    """The cells without a row whose requests failed; those of a repetition belong to the run that
-    it repeats."""
-    models = set(scores[KEYS].drop_duplicates().itertuples(index=False, name=None))
-    found = []
-    for cell in scores.attrs.get("empty_cells", ()):
-        run = base_run(cell["run"])
-        found += (
-            [{**cell, "run": run if (run, cell["model"]) in models else cell["run"]}]
-            if cell["failed"]
-            else []
-        )
-    return found
+_Row = dict[str, Any]
+
+
+def _cells(
+    scores: "pd.DataFrame",
+    asked: Sequence[tuple[str, int]],
+    num_examples: int | None,
+    confidence: float,
+    empty_cells: Sequence[Mapping[str, Any]],
+) -> Iterator[list[_Row]]:
+    """For each model a row for each task and length asked; `examples` are the answers of a cell."""
+    rules: _Row = dict.fromkeys(["strict", "exact"], "mean") | dict.fromkeys(COUNTS, "sum")
+    rules |= dict.fromkeys(["stand_in", *_REQUESTS], "max")
+    rules |= dict.fromkeys(["floor", *_PROTOCOL], "first")
+    groups = scores.groupby(CELL, sort=False)
+    facts: Any = groups.agg(rules).assign(n=groups.size()).to_dict("index")
+    examples = weighted_cells(scores, CELL)
+    none: _Row = {"n": 0, "stand_in": False, **dict.fromkeys([*COUNTS, *_REQUESTS], 0)}
+    failed: dict[Any, _Row] = {}
+    for cell in empty_cells:
+        requests = {name: cell[name] for name in _REQUESTS}
+        for run in (cell["run"], base_run(cell["run"])):
+            failed[run, cell["model"], cell["task"], cell["length"]] = requests
+    models: Any = scores.drop_duplicates(_MODEL)[_ABOUT].to_dict("records")
+    for model in models:
+        name = (model["run"], model["model"])
+        usual = max(cell["wanted"] for key, cell in facts.items() if key[:2] == name)
+        rows = []
+        for task, length in asked:
+            key = (*name, task, length)
+            row = {**model, "task": task, "length": length, **none}
+            row |= facts.get(key) or failed.get(key) or {}
+            row["examples"] = examples.get(key)
+            n, wanted = row["n"], num_examples or row["wanted"] or usual
+            allowed = min(row["failed"], allowed_failures(row["max_failures"], wanted))
+            complete = n > 0 and wanted - n <= allowed
+            failures = failure_counts(row["failed"], row["failed_refused"])
+            have = f"{n}/{wanted}" + f", {failures}" * bool(failures)
+            row |= {"wanted": wanted, "complete": complete, "have": "" if complete else have}
+            row["rest"] = have if complete and n < wanted else ""
+            mean = _mean([row], {length: 1.0}, confidence)
+            row |= {"score": mean.value, "low": mean.low, "high": mean.high}
+            for share in ("strict", "exact"):
+                row[share] = 100 * row[share] if complete else np.nan
+            row["floor"] = 100 * row.get("floor", np.nan)
+            rows.append(row)
+        yield rows
+
+
+def _mean(rows: Sequence[_Row], weights: Mapping[int, float], confidence: float) -> Estimate:
+    """The mean of cells in percent, weighted by length; NaN where one is incomplete."""
+    if not all(row["complete"] for row in rows):
+        return Estimate(np.nan, np.nan, np.nan)
+    num_tasks = len(rows) / len(weights)
+    weighted = [row["examples"]._replace(weight=weights[row["length"]] / num_tasks) for row in rows]
+    return weighted_sum(weighted, confidence).percent()
+
+
+class _Group:
+    """The cells of one model and category."""
+
+    def __init__(self, rows: list[_Row], category: str, confidence: float) -> None:
+        self.rows, self.category, self.confidence = rows, category, confidence
+        self.tasks = {row["task"] for row in rows}
+        self.lengths = sorted({row["length"] for row in rows})
+        self.about = {name: rows[0][name] for name in _ABOUT}
+        self.about |= {"category": category, "tasks": len(self.tasks)}
+        self.stand_in = any(row["stand_in"] for row in rows)
+        self.length_rows = [self._length_row(length) for length in self.lengths]
+
+    def _length_row(self, length: int) -> _Row:
+        rows = [row for row in self.rows if row["length"] == length]
+        mean = _mean(rows, {length: 1.0}, self.confidence)
+        num_begun = sum(row["n"] > 0 or row["failed"] > 0 for row in rows)
+        incomplete = [row for row in rows if not row["complete"]]
+        have = ""
+        if num_begun < len(rows):
+            have = f"{num_begun}/{len(rows)} tasks"
+        elif incomplete:
+            have = min(incomplete, key=lambda row: row["n"] / row["wanted"])["have"]
+        return {
+            **self.about,
+            "length": length,
+            "score": mean.value,
+            "low": mean.low,
+            "high": mean.high,
+            "n": min(row["n"] for row in rows),
+            "complete": not have,
+            "have": have,
+            "stand_in": self.stand_in,
+        }
+
+    def model_row(self) -> _Row:
+        """The averages over lengths, and the effective length."""
+        row = dict(self.about)
+        for name, weights in zip(AVERAGES, length_weights(len(self.lengths)), strict=True):
+            by_length = dict(zip(self.lengths, weights, strict=True))
+            mean = _mean(self.rows, by_length, self.confidence)
+            row |= {name: mean.value, f"{name}_low": mean.low, f"{name}_high": mean.high}
+        threshold = THRESHOLDS[row["aligned"]][self.category]
+        row |= {"effective_length": "", "effective_set": "", "threshold": threshold}
+        # the thresholds are those of the benchmark's own tasks
+        benchmark = {t for t in scoring.THIRTEEN if self.category in ("all", scoring.category(t))}
+        complete = [each["complete"] for each in self.length_rows]
+        if self.tasks == benchmark and any(complete):
+            scores = {each["length"]: each["score"] for each in self.length_rows}
+            limits = {each["length"]: (each["low"], each["high"]) for each in self.length_rows}
+            begun = {each["length"] for each in self.rows if each["n"]}
+            claimed = row["claimed_length"]
+            row["effective_length"] = effective_length(scores, threshold, claimed, begun)
+            row["effective_set"] = effective_set(limits, threshold, claimed)
+        return {**row, "complete": all(complete), "stand_in": self.stand_in}
 
 
 def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
@@ -192,23 +284,20 @@ def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
     `cut_thought` and `refused` are added up. An example without an answer in one of the repetitions
     is left out.
     """
-    names = set(scores[KEYS].drop_duplicates().itertuples(index=False, name=None))
-    first = {(run, model): base_run(run) for run, model in names}
-    merged = {
-        name: run for name, run in first.items() if run != name[0] and (run, name[1]) in names
-    }
-    if not merged:
+    names = set(scores[_MODEL].drop_duplicates().itertuples(index=False, name=None))
+    first = {(run, model): base_run(run) for run, model in names if (base_run(run), model) in names}
+    if all(run == name[0] for name, run in first.items()):
         return scores
-    scores = scores.assign(repetition=scores["run"])
-    for (repetition, model), run in merged.items():
-        scores.loc[(scores["repetition"] == repetition) & (scores["model"] == model), "run"] = run
-    repetitions = scores.groupby(KEYS)["repetition"].transform("nunique")
-    keys = [*KEYS, "task", "length", "index"]
-    rules = dict.fromkeys(scores.columns.difference([*keys, "repetition"]), "first")
-    rules |= dict.fromkeys(["score", "strict", "precision", "exact"], "mean") | dict.fromkeys(
-        COUNTS, "sum"
+    names_of_rows = zip(scores["run"], scores["model"], strict=True)
+    scores = scores.assign(
+        run=[first.get(name, name[0]) for name in names_of_rows], repetition=scores["run"]
     )
+    repetitions = scores.groupby(_MODEL)["repetition"].transform("nunique")
+    keys = [*CELL, "index"]
     answers = scores.groupby(keys)["repetition"].transform("size")
+    rules = dict.fromkeys(scores.columns.difference([*keys, "repetition"]), "first")
+    rules |= dict.fromkeys(["score", "strict", "precision", "exact"], "mean")
+    rules |= dict.fromkeys(COUNTS, "sum")
     return scores[answers == repetitions].groupby(keys, sort=False, as_index=False).agg(rules)
 
 
@@ -217,213 +306,36 @@ def base_run(run: str) -> str:
     return re.sub(r"-repeat\d+$", "", run)
 
 
-def weighted_cells(scores: "pd.DataFrame") -> dict[Key, WeightedCell]:
-    """One model's cells by task and length, ready for `weighted_sum`, each of weight 1.
+def weighted_cells(
+    scores: "pd.DataFrame", by: Sequence[str] = ("task", "length")
+) -> dict[Any, WeightedCell]:
+    """The cells of rows, by the columns `by`, ready for `weighted_sum`, each of weight 1.
 
     A column `group`, such as the article of a question, says which examples are drawn together.
     """
-    positions = scores.groupby(["task", "length"], sort=False).indices
     index, values = scores["index"].to_numpy(dtype=int), scores["score"].to_numpy(dtype=float)
-    groups = (
-        scores["group"].factorize()[0]
-        if "group" in scores and scores["group"].notna().any()
-        else None
-    )
+    groups = np.full(len(scores), np.nan)
+    if "group" in scores:
+        numbers, _ = scores["group"].factorize()
+        groups = np.where(numbers >= 0, numbers, np.nan)
     cells = {}
+    positions: Any = scores.groupby([*by], sort=False).indices
     for key, rows in positions.items():
-        task, length = cast(Key, key)
-        size = int(index[rows].max()) + 1
-        by_index = np.full(size, np.nan)
-        by_index[index[rows]] = values[rows]
-        numbers = None
-        if groups is not None:
-            numbers = np.arange(size) + len(
-                scores
-            )  # an example without a group is a group of its own
-            numbers[index[rows]] = np.where(groups[rows] >= 0, groups[rows], numbers[index[rows]])
-        cells[task, length] = WeightedCell(1.0, task, by_index, numbers)
+        by_index = np.full((2, index[rows].max() + 1), np.nan)
+        by_index[:, index[rows]] = values[rows], groups[rows]
+        scores_by_index, groups_by_index = by_index
+        some = None if np.isnan(groups_by_index).all() else groups_by_index
+        task = dict(zip(by, key, strict=True))["task"]
+        cells[key] = WeightedCell(1.0, task, scores_by_index, some)
     return cells
-
-
-class _Model:
-    """One model over the grid: `rows` of the table of cells, and the examples' scores of those
-    cells that have some."""
-
-    def __init__(
-        self,
-        scores: "pd.DataFrame",
-        failed_cells: Mapping[Key, dict[str, Any]],
-        categories: Mapping[str, str],
-        grid: list[int],
-        num_examples: int | None,
-        confidence: float,
-    ) -> None:
-        self.about: dict[str, Any] = {name: scores[name].iloc[0] for name in ABOUT}
-        self.grid, self.confidence = grid, confidence
-        self.cells = weighted_cells(scores)
-        self.rows: dict[Key, dict[str, Any]] = {}
-        columns = {name: scores[name].to_numpy() for name in _CELL_COLUMNS}
-        columns |= {
-            name: scores[name].to_numpy() if name in scores else np.zeros(len(scores))
-            for name in FAILURES
-        }
-        positions = scores.groupby(["task", "length"], sort=False).indices
-        usual = num_examples or int(scores["wanted"].max())
-        for task, length in product(categories, grid):
-            examples = {
-                name: column[positions.get((task, length), [])] for name, column in columns.items()
-            }
-            if not len(examples["score"]) and (failed := failed_cells.get((task, length))):
-                examples |= {name: np.array([failed[name]]) for name in ["wanted", *FAILURES]}
-            wanted = num_examples or examples["wanted"].max(initial=0) or usual
-            about = {**self.about, "task": task, "category": categories[task], "length": length}
-            self.rows[task, length] = about | self._cell(
-                self.cells.get((task, length)), examples, int(wanted)
-            )
-
-    def _cell(
-        self, cell: WeightedCell | None, examples: "dict[str, NDArray[Any]]", wanted: int
-    ) -> dict[str, Any]:
-        n = len(examples["score"])
-        failed, refused, allowed = (examples[name].max(initial=0) for name in FAILURES)
-        have = f"{n}/{wanted}" + (
-            f", {failure_counts(int(failed), int(refused))}" if failed else ""
-        )
-        rest = 0 < wanted - n <= min(failed, allowed_failures(allowed, wanted))
-        complete = cell is not None and (n >= wanted or bool(rest))
-        score = weighted_sum([cell], self.confidence).percent() if cell and complete else MISSING
-        judged = {
-            name: 100 * float(examples[name].mean()) if complete else np.nan
-            for name in ("strict", "exact")
-        }
-        return {
-            "score": score.value,
-            "low": score.low,
-            "high": score.high,
-            **judged,
-            "n": n,
-            "floor": 100 * float(examples["floor"][0]) if n else np.nan,
-            "wanted": wanted,
-            **{name: int(examples[name].sum()) for name in COUNTS},
-            "stand_in": bool(examples["stand_in"].any()),
-            "complete": complete,
-            "failed": int(failed),
-            "have": "" if complete else have,
-            "rest": have if complete and rest else "",
-            **{name: examples[name][0] if n else None for name in PROTOCOL},
-        }
-
-
-class _Group:
-    """One model's tasks of one category."""
-
-    def __init__(self, model: _Model, tasks: list[str], category: str) -> None:
-        self.model, self.tasks, self.category, self.grid = model, tasks, category, model.grid
-        rows = [
-            model.rows[task, length]
-            for task, length in product(tasks, model.grid)
-            if (task, length) in model.rows
-        ]
-        self.about = {**model.about, "category": category, "tasks": len(tasks)}
-        self.stand_in = any(row["stand_in"] for row in rows)
-        self.begun = [n for n in self.grid if any(row["n"] and row["length"] == n for row in rows)]
-        self.length_rows = [self._length_row(length) for length in self.grid]
-
-    def _column(self, length: int) -> list[dict[str, Any]]:
-        """The cells of a length; without a row is a task that no model was asked."""
-        cells = [(task, length) for task in self.tasks]
-        return [self.model.rows[cell] for cell in cells if cell in self.model.rows]
-
-    def _mean(self, weights: Mapping[int, float]) -> Estimate:
-        """The mean over the tasks, the lengths weighted; NaN where a cell is incomplete."""
-        cells = [
-            (
-                weight / len(self.tasks),
-                self.model.rows.get((task, length)),
-                self.model.cells.get((task, length)),
-            )
-            for length, weight in weights.items()
-            for task in self.tasks
-        ]
-        if not all(row and row["complete"] for _, row, _ in cells):
-            return MISSING
-        return weighted_sum(
-            [cell._replace(weight=weight) for weight, _, cell in cells if cell],
-            self.model.confidence,
-        ).percent()
-
-    def _length_row(self, length: int) -> dict[str, Any]:
-        mean, cells = self._mean({length: 1.0}), self._column(length)
-        have = self._have(cells)
-        return {
-            **self.about,
-            "length": length,
-            "score": mean.value,
-            "low": mean.low,
-            "high": mean.high,
-            "n": min(row["n"] for row in cells) if len(cells) == len(self.tasks) else 0,
-            "complete": not have,
-            "have": have,
-            "stand_in": self.stand_in,
-        }
-
-    def _have(self, cells: list[dict[str, Any]]) -> str:
-        """'' where complete; '300/500' where all tasks were begun, else '12/13 tasks'."""
-        begun = sum(row["n"] > 0 or row["failed"] > 0 for row in cells)
-        if begun < len(self.tasks):
-            return f"{begun}/{len(self.tasks)} tasks"
-        incomplete = [row for row in cells if not row["complete"]]
-        return (
-            min(incomplete, key=lambda row: row["n"] / row["wanted"])["have"] if incomplete else ""
-        )
-
-    def model_row(self) -> dict[str, Any]:
-        values: dict[str, float] = {}
-        for name, weights in zip(AVERAGES, length_weights(len(self.grid)), strict=True):
-            mean = self._mean(dict(zip(self.grid, weights, strict=True)))
-            values |= {name: mean.value, f"{name}_low": mean.low, f"{name}_high": mean.high}
-        threshold = THRESHOLDS[self.about["aligned"]][self.category]
-        return {
-            **self.about,
-            **values,
-            **self._effective(threshold),
-            "threshold": threshold,
-            "complete": all(row["complete"] for row in self.length_rows),
-            "stand_in": self.stand_in,
-        }
-
-    def _effective(self, threshold: float) -> dict[str, str]:
-        """Thresholds belong to the benchmark's own tasks: for any other set of tasks there is no
-        effective length."""
-        benchmark = [t for t in scoring.THIRTEEN if self.category in ("all", scoring.category(t))]
-        if sorted(self.tasks) != sorted(benchmark) or not any(
-            row["complete"] for row in self.length_rows
-        ):
-            return {"effective_length": "", "effective_set": ""}
-        claimed = self.about["claimed_length"]
-        scores = {row["length"]: row["score"] for row in self.length_rows}
-        limits = {row["length"]: (row["low"], row["high"]) for row in self.length_rows}
-        return {
-            "effective_length": effective_length(scores, threshold, claimed, self.begun),
-            "effective_set": effective_set(limits, threshold, claimed),
-        }
-
-
-def _ranked(models: "pd.DataFrame") -> "pd.DataFrame":
-    """Ranks within each category, among chat and among base models apart, as the paper counts
-    them."""
-    for average in ("inc", "dec"):
-        values = models.groupby(["category", "aligned"])[f"wavg_{average}"]
-        models[f"rank_{average}"] = values.transform(lambda column: ranks(column))
-    return models
 
 
 def rest_notes(cells: "pd.DataFrame") -> list[str]:
     """A line that names the cells whose mean is over the examples that did not fail; none where
     there is no such cell."""
     rest = cells[cells["rest"] != ""]
-    names = [f"{c.label} {c.task} {c.length} {c.rest}" for c in rest.head(_NAMED).itertuples()]
-    more = f" and {len(rest) - _NAMED} cells more" if len(rest) > _NAMED else ""
+    names = [f"{c.label} {c.task} {c.length} {c.rest}" for c in rest.head(_MOST_NAMED).itertuples()]
+    more = f" and {len(rest) - _MOST_NAMED} cells more" if len(rest) > _MOST_NAMED else ""
     return (
         [f"Means over the rest, as max_failures allows: {'; '.join(names)}{more}."] if names else []
     )

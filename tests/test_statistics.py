@@ -1,13 +1,14 @@
 """The one estimator: what it equals in known cases, and that it covers the truth."""
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rulerkit.statistics import WeightedCell, holm, no_difference_z, weighted_sum, wilson
+from rulerkit.statistics import WeightedCell, holm, no_difference_p, weighted_sum, wilson
 
 SCORES = st.lists(st.sampled_from([0.0, 0.2, 0.5, 1.0]), min_size=1, max_size=30)
 WEIGHTS = st.integers(-10, 10).map(lambda tenths: tenths / 10)
@@ -92,11 +93,11 @@ def test_intervals_cover_the_truth(share: float, confidence: float) -> None:
     assert abs(inside / 500 - confidence) < 0.035
 
 
-def test_no_difference_is_mcnemars_statistic() -> None:
+def test_no_difference_is_mcnemars_test() -> None:
     a, b = array([1] * 16 + [0] * 184), array([0] * 16 + [0] * 180 + [1] * 4)
-    z = no_difference_z([WeightedCell(1.0, "vt", b), WeightedCell(-1.0, "vt", a)])
-    assert z == pytest.approx((4 - 16) / math.sqrt(20))
-    assert no_difference_z([WeightedCell(1.0, "vt", a), WeightedCell(-1.0, "vt", a)]) == 0
+    p = no_difference_p([WeightedCell(1.0, "vt", b), WeightedCell(-1.0, "vt", a)])
+    assert p == pytest.approx(NormalDist().cdf((4 - 16) / math.sqrt(20)))
+    assert no_difference_p([WeightedCell(1.0, "vt", a), WeightedCell(-1.0, "vt", a)]) == 0.5
 
 
 def test_holm_adjusts_in_order() -> None:
