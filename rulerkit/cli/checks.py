@@ -65,14 +65,14 @@ def check(
 
 
 def _check_models(files: list[Path], settings: list[str] | None, ask: bool | None) -> int:
-    from rulerkit.checks import FAIL, told
+    from rulerkit.checks import FAIL, summary_lines
     from rulerkit.checks import check as look
 
     asked, bad = _study(files, settings), 0
     for name, findings in look(asked, ask, _gpus_per_node()).items():
         lengths = " and ".join(str(n) for n in sorted({min(asked.lengths), max(asked.lengths)}))
         echo(f"{name}: {len(asked.tasks)} tasks at {lengths} tokens")
-        lines = told(findings)
+        lines = summary_lines(findings)
         echo("\n".join(f"  {line}" for line in lines))
         bad += sum(line.startswith(FAIL) for line in lines)
     return bad
