@@ -15,9 +15,9 @@ import rulerkit as rk
 from rulerkit.cli.batches import _print_leaderboard
 from rulerkit.errors import UserError
 from rulerkit.evaluation import check_same, describe_first, differences, footnotes, predict
-from rulerkit.leaderboard import boards, everything
 from rulerkit.models import load_model
 from rulerkit.other_formats import read_predictions
+from rulerkit.paper import boards, everything
 from rulerkit.store import Cell, read_cells
 from rulerkit.studies import study
 
