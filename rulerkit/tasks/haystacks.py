@@ -79,7 +79,7 @@ def fill_with_sentences(
     """
     items = _by_depth(items)
     left = budget.tokens - _num_tokens(map(budget.piece, items))
-    most = max(0, left // len(budget.encoder(LINE + "\n")) + 2)
+    most = max(0, left // len(budget.encoder(LINE + "\n"))) + 2 * blanks
     for lines in range(most, -1, -1):
         for num_sentences in (4, 3, 2, 1, 0):
             short = " ".join(SENTENCES[:num_sentences])
