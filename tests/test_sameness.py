@@ -12,7 +12,7 @@ from test_cli import Caller
 from test_cli import rulerkit as rulerkit
 
 import rulerkit as rk
-from rulerkit.cli.batches import _print_leaderboard
+from rulerkit.cli.batches import print_leaderboard
 from rulerkit.errors import UserError
 from rulerkit.evaluation import check_same, describe_first, differences, footnotes, predict
 from rulerkit.models import load_model
@@ -410,12 +410,12 @@ def test_the_leaderboard_of_a_batch_does_the_same(
         }
     )
     change(outputs, "main/perfect/*/*", environment({"python": "3.99"}))
-    _print_leaderboard(asked)
+    print_leaderboard(asked)
     out, err = capsys.readouterr()
     assert "\nEnvironments differ: python 3.99 (perfect reader), " in out
     assert err == ""
     change(outputs, "main/perfect/*/*", result("seed", 43))
-    _print_leaderboard(asked)
+    print_leaderboard(asked)
     out, err = capsys.readouterr()
     assert "no leaderboard: perfect niah_single_2 1024 was made with seed 43" in err
     assert "100.0" not in out
