@@ -200,16 +200,9 @@ def test_a_cell_is_rows_and_a_record(folder: Path) -> None:
     assert record["result"]["seed"] == 42
     assert record["environment"]["gpu"] == "none"
     assert record["environment"]["packages"]["parrots"] == "1"
-    assert {key: record[key] for key in ("format", "num_examples", "label", "claimed_length", "aligned", "run")} == {
-        "format": 2, "num_examples": 3, "label": "Parrot", "claimed_length": 4096, "aligned": "base", "run": "main",
-    }  # fmt: skip
-    assert (cell.run, cell.model, cell.task, cell.length, cell.wanted) == (
-        "main",
-        "parrot",
-        "vt",
-        1024,
-        3,
-    )
+    about = {"format": 2, "num_examples": 3, "label": "Parrot", "claimed_length": 4096}
+    assert about.items() <= record.items()
+    assert (cell.run, cell.model, cell.task, cell.length) == ("main", "parrot", "vt", 1024)
     assert cell.complete
     assert cell.missing == []
 
@@ -304,20 +297,24 @@ def test_who_lost_the_lock_writes_no_more(folder: Path, monkeypatch: pytest.Monk
     assert lock_file.read_text() == "another's"
 
 
-@pytest.mark.parametrize("fails_at", [0, 6])
-def test_a_model_that_fails_loses_nothing_and_its_error_passes_on(
-    folder: Path, fails_at: int
-) -> None:
+def test_a_model_that_fails_loses_nothing_and_its_error_passes_on(folder: Path) -> None:
     questions = Questions(10)
     with pytest.raises(ConnectionError, match="the engine died"):
-        go(Parrot(fails_at=fails_at), questions, folder)
-    assert max(questions.made) == fails_at, "examples are made one by one"
+        go(Parrot(fails_at=6), questions, folder)
+    assert max(questions.made) == 6, "examples are made one by one"
     (cell,) = read_cells(folder)
-    assert cell.missing == list(range(fails_at, 10))
+    assert cell.missing == list(range(6, 10))
     assert not cell.path.with_suffix(".lock").exists()
     again = Parrot()
     assert go(again, Questions(10), folder).complete
     assert again.answered == cell.missing
+
+
+def test_a_record_without_rows_is_replaced(folder: Path) -> None:
+    with pytest.raises(ConnectionError):
+        go(Parrot(fails_at=0), Questions(100), folder)
+    cell = go(Parrot(dtype="float16"), Questions(4), folder)
+    assert (cell.complete, cell.wanted) == (True, 4)
 
 
 def test_failures_stand_in_a_ledger_and_only_they_are_asked_again(
@@ -355,69 +352,52 @@ def test_failures_stand_in_a_ledger_and_only_they_are_asked_again(
     assert go(Parrot(), Questions(10), folder).complete
 
 
-def test_a_model_that_leaves_examples_out_is_told_on(folder: Path) -> None:
-    class Lazy(Parrot):
-        def answer(self, examples: Iterable[Any]) -> Iterator[tuple[Any, Answer]]:
-            yield from (pair for pair in super().answer(examples) if pair[0].index % 2)
+class Changed(Parrot):
+    """A model whose stream of answers is changed before it is given back."""
 
+    def __init__(self, change: Any) -> None:
+        super().__init__()
+        self.change = change
+
+    def answer(self, examples: Iterable[Any]) -> Iterator[tuple[Any, Answer]]:
+        yield from self.change(list(super().answer(examples)))
+
+
+def test_examples_left_out_answered_twice_or_in_another_order(
+    folder: Path, undisturbed: list[str]
+) -> None:
     with pytest.raises(UserError, match=r"parrot left 5 of 10 examples .* the first is example 0"):
-        go(Lazy(), Questions(10), folder)
+        go(Changed(lambda pairs: pairs[1::2]), Questions(10), folder)
     assert read_cells(folder)[0].missing == [0, 2, 4, 6, 8]
-
-
-def test_a_model_that_answers_twice_is_told_on(folder: Path) -> None:
-    class Double(Parrot):
-        def answer(self, examples: Iterable[Any]) -> Iterator[tuple[Any, Answer]]:
-            for pair in super().answer(examples):
-                yield pair
-                yield pair
-
     with pytest.raises(ValueError, match="example 0, which is not asked for"):
-        go(Double(), Questions(10), folder)
-    assert len(read_cells(folder)[0].rows) == 1
-
-
-def test_answers_may_come_in_any_order(folder: Path, undisturbed: list[str]) -> None:
-    class Backwards(Parrot):
-        def answer(self, examples: Iterable[Any]) -> Iterator[tuple[Any, Answer]]:
-            yield from super().answer(reversed(list(examples)))
-
-    cell = go(Backwards(), Questions(40), folder)
+        go(Changed(lambda pairs: [pairs[0], pairs[0]]), Questions(10), folder)
+    cell = go(Changed(lambda pairs: pairs[::-1]), Questions(40), folder)
     assert [row["index"] for row in cell.rows] == list(range(40))
     assert lines(cell.path) == undisturbed
 
 
-@pytest.mark.parametrize("text", [None, b"bytes", 7])
-def test_an_answer_that_is_no_text_is_never_stored(folder: Path, text: object) -> None:
-    model = Parrot(text=lambda example: text if example.index == 2 else "fine")
+def test_an_answer_that_is_no_text_is_never_stored(folder: Path) -> None:
+    model = Parrot(text=lambda example: None if example.index == 2 else "fine")
     with pytest.raises(TypeError, match=r"example 2 .* no text"):
         go(model, Questions(10), folder)
     assert read_cells(folder)[0].missing == list(range(2, 10))
 
 
-@pytest.mark.parametrize(
-    "echo",
-    [
-        lambda example: example.prompt + " answer",
+def test_an_engine_that_returns_the_prompt_is_refused(folder: Path) -> None:
+    for echo in (
         lambda example: "<s>" + example.prompt[50:-50],
-        lambda example: example.prompt.replace(" ", "\n"),
-    ],
-)
-def test_an_engine_that_returns_the_prompt_is_refused(folder: Path, echo: Any) -> None:
-    with pytest.raises(UserError, match=r"returned the prompt of example 0 .* only the new text"):
-        go(Parrot(text=echo), Questions(10), folder)
-    assert read_cells(folder)[0].rows == []
+        lambda example: example.prompt.replace(" ", "\n") + " answer",
+    ):
+        with pytest.raises(UserError, match=r"returned the prompt of example 0 .* only the new"):
+            go(Parrot(text=echo), Questions(10), folder)
+        assert read_cells(folder)[0].rows == []
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        lambda example: example.prompt[-300:],  # a base model that babbles the question
+        lambda example: example.prompt[-300:],  # a base model that repeats the question
         lambda example: "thinking " * 400 + example.prompt[:400],  # a long thought that quotes
-        lambda example: " ".join(
-            example.prompt[len(example.prompt) * n // 4 :][:120] for n in (1, 2, 3)
-        ),
-        lambda example: "",
     ],
 )
 def test_quoting_the_prompt_is_an_answer(folder: Path, text: Any) -> None:
@@ -456,18 +436,7 @@ def test_more_examples_are_added_and_fewer_take_nothing_away(
     ("questions", "model", "said"),
     [
         (Questions(9, seed=43), Parrot(), "with seed 42, now it is 43:"),
-        (Questions(9, more={"prompt_version": 2}), Parrot(), "with prompt_version 1, now it is 2:"),
         (Questions(9), Parrot(dtype="bfloat16"), 'with model.dtype absent, now it is "bfloat16":'),
-        (
-            Questions(9, more={"prompt_format": {"template": "chat"}}),
-            Parrot(),
-            'prompt_format.template "base", now it',
-        ),
-        (
-            Questions(9, more={"tokenizer": {"name": "x", "fingerprint": "b"}}),
-            Parrot(),
-            'tokenizer.fingerprint "f00"',
-        ),
         (
             Questions(9, seed=1, more={"prompt_version": 2}),
             Parrot(),
@@ -489,21 +458,6 @@ def test_what_decides_the_result_may_not_change(
         assert "--fresh" in str(error.value)
         assert "\n" not in str(error.value)
     assert before == (path.read_bytes(), path.with_suffix(".json").read_bytes())
-
-
-def test_names_and_notes_are_information(folder: Path) -> None:
-    go(Parrot(), Questions(4), folder)
-    source = {"name": "prose", "fingerprint": "abc", "stand_in": True, "note": "said better"}
-    more = {"tokenizer": {"name": "a/copy", "fingerprint": "f00"}, "sources": {"essay": source}}
-    assert go(Parrot(), Questions(9, more=more), folder).complete
-
-
-def test_a_record_without_rows_binds_nobody(folder: Path) -> None:
-    with pytest.raises(ConnectionError):
-        go(Parrot(fails_at=0), Questions(100), folder)
-    cell = go(Parrot(dtype="float16"), Questions(4), folder)
-    assert cell.complete
-    assert cell.wanted == 4
 
 
 def test_surroundings_are_recorded_and_never_block(folder: Path) -> None:
@@ -576,7 +530,7 @@ def test_a_place_that_cannot_be_written_is_one_line(small_disk: Path, tmp_path: 
         assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["org/model", "", "..", ".hidden", "a\\b"])
+@pytest.mark.parametrize("name", ["org/model", ""])
 def test_names_that_are_no_folder_are_refused(folder: Path, name: str) -> None:
     model = Silent()
     model.name = name
@@ -641,22 +595,6 @@ def test_reading_needs_the_files_alone(folder: Path, tmp_path: Path) -> None:
     assert done.stdout == "True 3\n"
 
 
-def test_a_bar_of_its_own_says_who_how_far_and_how_long(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(ConnectionError):
-        go(Parrot(fails_at=5), Questions(10), folder)
-    assert capsys.readouterr().err == ""
-    predict(Parrot(), Questions(10), folder)
-    said = capsys.readouterr().err
-    assert "parrot vt 1024" in said
-    assert "10/10 examples" in said
-    assert "100%" in said
-    assert "tokens/s" in said
-    predict(Silent(), Questions(10), folder)
-    assert capsys.readouterr().err == ""
-
-
 def test_one_bar_over_many_cells_ends_full(folder: Path) -> None:
     go(Parrot(), Questions(4), folder)
     go(Parrot(), Questions(10, length=2048), folder)
@@ -669,18 +607,6 @@ def test_one_bar_over_many_cells_ends_full(folder: Path) -> None:
     last = shown.getvalue().rpartition("\r")[2]
     assert last.startswith("parrot vt 4096: 100%")
     assert "10/10 examples" in last
-
-
-def test_any_bar_that_counts_tokens_will_do(folder: Path) -> None:
-    class Counter:
-        tokens = 0
-
-        def update(self, tokens: int) -> None:
-            self.tokens += tokens
-
-    counter = Counter()
-    predict(Parrot(), Questions(2), folder, progress=counter)
-    assert counter.tokens == 905 + 906
 
 
 if __name__ == "__main__":

@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rulerkit.errors import UserError
 from rulerkit.other_formats import read_predictions
@@ -113,13 +111,6 @@ def test_string_match(pred, references, all_, part):
     assert string_match_part(clean(pred), references) == part
 
 
-@given(st.text(), st.lists(st.text(min_size=1), min_size=1))
-def test_matches_agree_with_each_other(pred, references):
-    every, some = string_match_all(pred, references), string_match_part(pred, references)
-    assert 0 <= every <= some <= 1
-    assert (every > 0) == (some == 1)
-
-
 @pytest.mark.parametrize(
     ("pred", "items"),
     [
@@ -179,24 +170,9 @@ def test_score_gives_a_row_per_example():
     assert found["refused"].tolist() == [False, True, False]
     assert found["cut_off"].tolist() == [False, False, True]
     first = found.iloc[0].to_dict()
-    told = {
-        "run": "main",
-        "model": "m",
-        "label": "M",
-        "aligned": "base",
-        "claimed_length": 8192,
-        "task": "vt",
-    }
-    told |= {
-        "category": "vt",
-        "length": 4096,
-        "index": 0,
-        "wanted": 5,
-        "stand_in": True,
-        "engine": "reader",
-        "seed": 42,
-    }
-    assert {key: first[key] for key in told} == told
+    about = {"run": "main", "model": "m", "aligned": "base", "claimed_length": 8192, "task": "vt"}
+    about |= {"category": "vt", "length": 4096, "wanted": 5, "stand_in": True, "seed": 42}
+    assert {key: first[key] for key in about} == about
 
 
 def test_question_answering_is_right_with_any_reference():
@@ -293,26 +269,6 @@ def test_upstream_tree(tmp_path):
     assert one["score"].tolist() == [1.0, 0.0, 0.0]
 
 
-def test_our_own_files(tmp_path):
-    rows = [
-        {**row(pred, ["ab"], i), "length": 4030, "task": "vt", "depths": []}
-        for i, pred in enumerate(["AB", "no"])
-    ]
-    file = write(tmp_path / "main/m/vt/4096.jsonl", rows)
-    file.with_suffix(".json").write_text(
-        json.dumps({"format": 1, **cell([], num_examples=3).record})
-    )
-    write(tmp_path / "other/synthetic/8192/pred/vt.jsonl", [upstream_row(0, "ab", ["AB"])])
-    for place in (file, tmp_path / "main"):
-        found = score(read_predictions(place))
-        assert found[["run", "model", "score", "wanted"]].values.tolist() == [
-            ["main", "m", 1, 3],
-            ["main", "m", 0, 3],
-        ]
-    both = score(read_predictions(tmp_path))
-    assert both.groupby("model")["score"].apply(list).to_dict() == {"m": [1.0, 0.0], "other": [1.0]}
-
-
 def test_harness_samples(tmp_path):
     rows = []
     for i, (length, pred) in enumerate([(4096, "ABCDE"), (4096, "none"), (8192, "abcde FGHIJ")]):
@@ -347,16 +303,6 @@ def test_harness_samples(tmp_path):
     assert found["model"].unique().tolist() == ["org__model"]
 
 
-def test_task_and_length_can_be_told(tmp_path):
-    file = write(tmp_path / "answers.jsonl", [upstream_row(0, "12", ["12"])])
-    found = score(read_predictions(file, task="cwe", length=16384))
-    assert (found["task"].item(), found["length"].item(), found["score"].item()) == (
-        "cwe",
-        16384,
-        1.0,
-    )
-
-
 def test_lines_end_with_newlines_only(tmp_path):
     file = tmp_path / "4096/pred/vt.jsonl"
     file.parent.mkdir(parents=True)
@@ -365,17 +311,16 @@ def test_lines_end_with_newlines_only(tmp_path):
     assert score(read_predictions(file))["score"].tolist() == [1.0, 1.0]
 
 
+ROW = '{"pred": "a", "outputs": ["a"]}'
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        (
-            "4096/pred/vt.jsonl",
-            '{"pred": "a", "outputs": ["a"]}\n{"pred": null, "outputs": ["a"]}',
-            "line 2: pred: Input should be a valid string, found None",
-        ),
+        ("4096/pred/vt.jsonl", ROW + '\n{"pred": null, "outputs": ["a"]}', "line 2: pred: Input"),
         ("4096/pred/vt.jsonl", "", "holds no predictions"),
-        ("4096/pred/gsm8k.jsonl", '{"pred": "a", "outputs": ["a"]}', "unknown task 'gsm8k'"),
-        ("here/vt.jsonl", '{"pred": "a", "outputs": ["a"]}', "--length"),
+        ("4096/pred/gsm8k.jsonl", ROW, "unknown task 'gsm8k'"),
+        ("here/vt.jsonl", ROW, "--length"),
     ],
 )
 def test_bad_files_say_where(tmp_path, name, text, message):

@@ -1,0 +1,270 @@
+"""Tables hold only cells whose results are defined alike, and footnotes name other environments."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_cli import Caller
+from test_cli import rulerkit as rulerkit
+
+import rulerkit as rk
+from rulerkit.cli.batches import print_leaderboard
+from rulerkit.errors import UserError
+from rulerkit.evaluation import check_same, describe_first, differences, footnotes, predict
+from rulerkit.models import load_model
+from rulerkit.other_formats import read_predictions
+from rulerkit.paper import boards, everything
+from rulerkit.store import Cell, read_cells
+from rulerkit.studies import study
+
+MODELS = ("perfect", "reader-1024")
+TASKS = ("vt", "niah_single_2")
+LENGTHS = (1024, 2048)
+
+Change = Callable[[dict[str, Any]], None]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two models on two tasks at two lengths, in runs `main` and `other`."""
+    root = tmp_path_factory.mktemp("consistency")
+    for run, models in (("main", MODELS), ("other", MODELS[:1])):
+        for model in map(load_model, models):
+            for task in TASKS:
+                for length in LENGTHS:
+                    asked = rk.task(task).with_corpora("builtin")
+                    examples = rk.generate(asked, length, 2, 42, model.prompt_format)
+                    predict(model, examples, root / "predictions" / run, progress=False)
+    return root
+
+
+@pytest.fixture
+def outputs(made: Path, tmp_path: Path) -> Path:
+    """A copy of it for each test."""
+    return Path(shutil.copytree(made, tmp_path / "outputs"))
+
+
+def change(outputs: Path, where: str, how: Change) -> None:
+    """Write other things into the records of the cells that a pattern names, as another job would
+    have."""
+    found = sorted((outputs / "predictions").glob(f"{where}.json"))
+    assert found, where
+    for path in found:
+        record = json.loads(path.read_text())
+        how(record)
+        path.write_text(json.dumps(record))
+
+
+def cells(outputs: Path, run: str = "main") -> list[Cell]:
+    return read_cells(outputs / "predictions" / run)
+
+
+def result(field: str, value: Any) -> Change:
+    """A change of one field of what defines the result, named as messages name it."""
+
+    def how(record: dict[str, Any]) -> None:
+        *above, last = field.split(".")
+        place = record["result"]
+        for name in above:
+            place = place[name]
+        assert last in place, field
+        place[last] = value
+
+    return how
+
+
+def environment(*changes: dict[str, Any]) -> Change:
+    """Other surroundings: the last of them, and all of them where there are several."""
+
+    def how(record: dict[str, Any]) -> None:
+        all_of_them = [
+            {
+                **record["environment"],
+                **some,
+                "packages": {**record["environment"]["packages"], **some.get("packages", {})},
+            }
+            for some in changes
+        ]
+        record["environment"] = all_of_them[-1]
+        if len(changes) > 1:
+            record["environments"] = all_of_them
+
+    return how
+
+
+def refused(found: Iterable[Cell]) -> str:
+    with pytest.raises(UserError) as error:
+        check_same(found)
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+# --- which cells share a table --------------------------------------------------------------------
+
+ALLOWED = [
+    ("main/reader-1024/vt/*", {"num_examples": 5}),
+    ("*/*/niah_single_2/2048", {"sources.essays.note": "moved", "tokenizer.name": "a copy"}),
+    # models differ in these by nature
+    ("main/reader-1024/*/*", {"prompt_format.template": "llama3", "tokenizer.fingerprint": "f00"}),
+    ("main/reader-1024/*/*", {"prompt_format.thinking_tokens": 100, "model.reader_version": 9}),
+]
+REFUSED = [
+    # one model in one run
+    ("main/perfect/vt/2048", "seed", 43, "seed 42, perfect vt 2048 with 43"),
+    ("main/perfect/vt/2048", "model.window", 7, "model.window null, perfect vt 2048 with 7"),
+    ("main/perfect/vt/2048", "tokenizer.fingerprint", "f00", 'perfect vt 2048 with "f00"'),
+    ("main/perfect/vt/2048", "task.max_new_tokens", 7, "max_new_tokens 30, perfect vt 2048 with 7"),
+    ("main/perfect/vt/*", "seed", 43, "perfect niah_single_2 1024 was made with seed 42"),
+    # a model that differs from itself comes before one that differs from another model
+    ("main/reader-1024/vt/2048", "task.num_hops", 9, "4, reader-1024 vt 2048 with 9"),
+    # all models and runs
+    ("main/reader-1024/*/*", "prompt_version", 2, "with prompt_version 1, reader-1024"),
+    ("main/reader-1024/*/*", "protocol", "paper", 'with protocol "clean", reader-1024'),
+    ("main/reader-1024/niah_single_2/*", "sources.essays.fingerprint", "f00", "essays.fingerprint"),
+    ("other/perfect/niah_single_2/*", "task.haystack", "noise", "1024 of run other with"),
+]
+
+
+@pytest.mark.parametrize(("where", "changes"), ALLOWED)
+def test_cells_that_share_a_table(outputs: Path, where: str, changes: dict[str, Any]) -> None:
+    for field, value in changes.items():
+        if field == "num_examples":
+            change(outputs, where, lambda record, value=value: record.update(num_examples=value))
+        else:
+            change(outputs, where, result(field, value))
+    check_same(read_cells(outputs / "predictions"))
+
+
+@pytest.mark.parametrize(("where", "field", "value", "says"), REFUSED)
+def test_cells_that_do_not_share_a_table(
+    outputs: Path, where: str, field: str, value: Any, says: str
+) -> None:
+    change(outputs, where, result(field, value))
+    message = refused(read_cells(outputs / "predictions"))
+    assert says in message
+    assert field in message
+    first, second = message.partition(": report ")[2].partition(" alone")[0].split(" or ")
+    for advised in (Path(first), Path(second)):
+        assert advised.exists()
+        if not where.startswith("main/perfect") and field != "task.num_hops":
+            check_same(read_cells(advised))
+
+
+def test_the_message_says_what_to_do(outputs: Path) -> None:
+    change(outputs, "main/perfect/vt/2048", result("task.num_hops", 9))
+    place = outputs / "predictions/main/perfect/vt"
+    assert refused(cells(outputs)) == (
+        "perfect vt 1024 was made with task.num_hops 4, perfect vt 2048 with 9, and one table "
+        f"cannot hold both: report {place}/1024.jsonl or {place}/2048.jsonl alone, give one of "
+        "them a place of its own with run: NAME, or answer it anew with --fresh, which moves the "
+        "old files aside"
+    )
+
+
+def test_empty_cells_and_files_of_other_programs_are_skipped(outputs: Path) -> None:
+    place = outputs / "upstream/theirs/synthetic/1024/pred"
+    place.mkdir(parents=True)
+    (place / "vt.jsonl").write_text(json.dumps({"index": 0, "pred": "A", "outputs": ["A"]}) + "\n")
+    theirs = read_predictions(place.parents[3])
+    change(outputs, "main/perfect/vt/2048", result("seed", 43))
+    assert "seed" in refused([*theirs, *cells(outputs)])
+    (outputs / "predictions/main/perfect/vt/2048.jsonl").unlink()
+    check_same([*theirs, *cells(outputs)])
+    assert footnotes([*theirs, *cells(outputs)]) == []
+
+
+def test_long_values_are_cut_where_they_differ() -> None:
+    start = "x" * 100
+    assert describe_first([("f", start + "abc", start + "abd" + "y" * 100), ("g", 1, 2)]) == (
+        "f", f'...{"x" * 18}abc"', f"...{'x' * 18}abd{'y' * 33}...", " (and 1 more differences)",
+    )  # fmt: skip
+    assert describe_first([("f", "short", [1, "a"])]) == ("f", '"short"', '[1, "a"]', "")
+
+
+def test_arguments_of_vllm_that_leave_answers_alone_are_no_difference() -> None:
+    """Early records hold all of them."""
+
+    def model(**arguments: Any) -> dict[str, Any]:
+        return {"model": {"engine": "vllm", **({"engine_args": arguments} if arguments else {})}}
+
+    assert differences(model(kv_cache_memory_bytes=1, max_num_seqs=3), model()) == []
+    assert differences(model(), model(limit_mm_per_prompt={"image": 0})) == []
+    assert differences(model(block_size=32), model(block_size=64)) == [
+        ("model.engine_args.block_size", 32, 64)
+    ]
+
+
+# --- footnotes ------------------------------------------------------------------------------------
+
+
+def test_footnotes_name_what_differs_and_which_model_had_it(outputs: Path) -> None:
+    moved = {"host": "elsewhere", "platform": "another", "path": "/moved"}
+    one = {"gpu": "H100", "git": "abc1234" + "0" * 33, "device": "cuda:0", **moved}
+    two = {"gpu": "A100", "git": "def5678" + "0" * 33 + "-dirty", "device": "cuda:1"}
+    change(outputs, "main/perfect/*/*", environment(moved))
+    assert footnotes(cells(outputs)) == []
+    change(outputs, "main/perfect/*/*", environment(one))
+    change(outputs, "main/reader-1024/*/*", environment(two))
+    change(outputs, "main/reader-1024/vt/1024", environment({**two, "gpu": "H100"}, two))
+    assert footnotes(cells(outputs)) == [
+        "Environments differ: gpu H100 (perfect reader, reader (1K window)), A100 (reader (1K "
+        "window)); commit abc1234 (perfect reader), def5678-dirty (reader (1K window))."
+    ]
+    for number in range(5):
+        copy = shutil.copytree(outputs / "predictions/main/perfect", outputs / f"copy-{number}")
+        copy.rename(outputs / f"predictions/main/copy-{number}")
+        change(outputs, f"main/copy-{number}/*/*", result("model.name", f"copy-{number}"))
+        change(outputs, f"main/copy-{number}/*/*", environment({"python": f"3.{number}"}))
+    assert "; 6 values of python." in footnotes(cells(outputs))[0]
+
+
+# --- where tables are made ------------------------------------------------------------------------
+
+
+def test_report_and_score_refuse_to_mix_and_print_footnotes(
+    outputs: Path, rulerkit: Caller
+) -> None:
+    main = outputs / "predictions/main"
+    change(outputs, "main/perfect/*/*", environment({"python": "3.99_x"}))
+    for format, words in {
+        "table": "\nEnvironments differ: python ",
+        "markdown": "\n- Environments differ: python ",
+        "latex": r"3.99\_x",
+    }.items():
+        assert words in rulerkit("report", main, "--format", format).out
+    assert "Environments" not in rulerkit("report", main, "--format", "csv").out
+    change(outputs, "main/perfect/niah_single_2/*", result("seed", 43))
+    ended = rulerkit("report", main)
+    assert (ended.status, ended.out, len(ended.lines)) == (2, "", 1)
+    assert "perfect niah_single_2 1024 was made with seed 43, perfect vt 1024 with 42" in ended.err
+    assert rulerkit("report", main, "--category", "vt").status == 0
+    assert rulerkit("report", main, "--category", "niah").status == 2
+    assert rulerkit("score", main).status == 2
+    change(outputs, "main/perfect/vt/*", result("seed", 43))
+    ended = rulerkit("score", main)  # a table per model
+    assert ended.status == 0
+    assert "Environments" not in ended.out
+
+
+def test_leaderboards_do_the_same(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change(outputs, "main/perfect/*/*", environment({"python": "3.99"}))
+    asked = study(
+        models=list(MODELS), tasks=list(TASKS), lengths=list(LENGTHS), outputs=str(outputs)
+    )
+    print_leaderboard(asked)
+    assert "\nEnvironments differ: python 3.99 (perfect reader), " in capsys.readouterr().out
+    everyone = study({"models": None, "model": None, "outputs": str(outputs)}, "leaderboard")
+    notes = {board.number: board.notes for board in boards(everything(everyone), lengths=LENGTHS)}
+    assert any(note.startswith("Environments differ: python ") for note in notes["3"])
+    assert not any("Environments" in note for note in notes["16"]), "nothing of ours stands there"
+    change(outputs, "main/perfect/*/*", result("seed", 43))
+    print_leaderboard(asked)
+    out, err = capsys.readouterr()
+    assert "no leaderboard: perfect niah_single_2 1024 was made with seed 43" in err
+    assert "100.0" not in out
+    with pytest.raises(UserError, match="was made with seed 43"):
+        everything(everyone)
