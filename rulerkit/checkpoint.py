@@ -1,16 +1,25 @@
-"""Checkpoints of the Hugging Face layout, in a folder or on the hub: their small files and what
-these say."""
+"""Checkpoints of the Hugging Face layout, in a folder or on the hub: what their small files say, and
+what identifies their weights.
+
+A record holds a `fingerprint` (the rule of 21 November: the ends of files, which misses most
+changes) and, beside it, `weights`: a mapping from the name of a newer rule to its digest. Two
+records are compared by the rules that both hold.
+"""
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cached_property
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
+from typing import Any
 
 from rulerkit.errors import UserError, first_line
-from rulerkit.fingerprints import WEIGHTS, file_edges, weight_files, weights_digests
 from rulerkit.hub import download, is_hub_id
-from rulerkit.paths import resolve
+from rulerkit.paths import cache_dir, resolve
 from rulerkit.settings import JSON, Spec
 from rulerkit.tokenizers import ON_HUB
 
@@ -55,46 +64,33 @@ class Checkpoint:
         """The commit of the hub that a revision stands for; None for a folder."""
         return None if self.folder else self._download(self.revision, "config.json").name
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """16 hex digits over config.json, generation_config.json and the name, size, first and last
-        MiB of every weight file: the rule of 21 November. It stays the same when the folder
-        moves."""
-        assert self.folder
-        digest = hashlib.sha256()
-        for name in ("config.json", "generation_config.json"):
-            if path := self.file(name):
-                digest.update(f"{name}\n".encode() + path.read_bytes())
-        for path in sorted(path for pattern in WEIGHTS for path in self.folder.glob(pattern)):
-            digest.update(f"{path.name} ".encode() + file_edges(path))
-        return digest.hexdigest()[:16]
-
-    @cached_property
-    def weights(self) -> dict[str, str]:
-        """The digests of a folder's weight files by rule."""
-        assert self.folder
-        return weights_digests(weight_files(self.folder), self.full)
-
     def tokenizer_spec(self) -> str:
         """What `load_tokenizer` takes to read this checkpoint's own tokenizer, at the same
         commit."""
-        return (
-            self.path
-            if self.folder or self.revision is None
-            else str(self._download(self.commit, *ON_HUB))
-        )
+        if self.folder or self.revision is None:
+            return self.path
+        return str(self._download(self.commit, *ON_HUB))
 
+    @cached_property
     def identity(self) -> JSON:
         """What identifies this checkpoint: the hub id and its commit, or the fingerprints of a
         folder."""
         if not self.folder:
             return {"path": self.path, "revision": self.commit}
-        return {"fingerprint": self.fingerprint, "weights": self.weights}
+        digest = hashlib.sha256()  # the same wherever the folder lies
+        for name in ("config.json", "generation_config.json"):
+            if path := self.file(name):
+                digest.update(f"{name}\n".encode() + path.read_bytes())
+        files = sorted(path for pattern in _WEIGHTS for path in self.folder.glob(pattern))
+        for path in files:
+            digest.update(f"{path.name} ".encode() + file_ends(path))
+        weights = [path for path in files if not _TRAINING.fullmatch(path.name)]
+        return {"fingerprint": short(digest), "weights": weights_digests(weights, self.full)}
 
     def stop_ids(self, eos_token: str | None) -> list[int]:
         """The ids that end an answer: those of generation_config.json and config.json, and the
         tokenizer's own."""
-        ids = {entry["id"] for entry in self._added if entry["content"] == eos_token}
+        ids = {entry["id"] for entry in self._added_tokens if entry["content"] == eos_token}
         for settings in (self._json("generation_config.json"), self.config):
             value = settings.get("eos_token_id")
             ids.update(value if isinstance(value, list) else [value])
@@ -105,12 +101,12 @@ class Checkpoint:
         thought by them."""
         return {
             entry["id"]
-            for entry in self._added
+            for entry in self._added_tokens
             if entry.get("special") and "think" not in entry["content"]
         }
 
     @cached_property
-    def _added(self) -> list[JSON]:
+    def _added_tokens(self) -> list[JSON]:
         return list(self._json("tokenizer.json").get("added_tokens") or [])
 
     def _download(self, revision: str | None, *patterns: str) -> Path:
@@ -161,13 +157,116 @@ def max_positions(config: Spec, yarn: bool = True) -> int | None:
     scaled number themselves.
     """
     config = newer_rope(config.get("text_config") or config)
-    limit, rope = (
-        config.get("max_position_embeddings") or config.get("n_positions"),
-        config.get("rope_parameters") or {},
-    )
+    limit = config.get("max_position_embeddings") or config.get("n_positions")
     if not limit:
         return None
+    rope = config.get("rope_parameters") or {}
     if rope.get("rope_type") in ("linear", "dynamic", "yarn" if yarn else None):
         original = rope.get("original_max_position_embeddings") or limit
         limit = max(limit, original * (rope.get("factor") or 1))
     return int(limit)
+
+
+# --- weights --------------------------------------------------------------------------------------
+
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
+_TRAINING = re.compile(r"(optimizer|scheduler|scaler|rng_state|training_args).*")
+"""The files among them in which a training run keeps its state."""
+
+_END = 1 << 20  # bytes at either end of a file that the rule of 21 November reads
+_TENSOR_END = 4096  # bytes at either end of a tensor that the rule `tensors` reads
+
+
+def short(digest: Any) -> str:
+    """The 16 hex digits of a hash that stand in records."""
+    return str(digest.hexdigest()[:16])
+
+
+def weights_digests(files: Iterable[Path], full: bool = False) -> dict[str, str]:
+    """Rule -> 16 hex digits over weight files: `tensors`, and with `full` also `full`.
+
+    `tensors`: of a safetensors file the names, dtypes, shapes and sizes of all tensors and the
+    first and last 4 KB of each. It sees every tensor that a fine-tune changed as a whole; it does
+    not see a change that leaves both ends of a tensor alone, such as one row of an embedding. Of
+    other formats it reads the whole file. `full` reads every file whole.
+
+    Raises:
+        UserError: a file cannot be read, or is cut short.
+    """
+    tensors, whole = hashlib.sha256(), hashlib.sha256()
+    for path in files:
+        try:
+            safe = path.suffix == ".safetensors"
+            ends = _tensor_ends(path) if safe else file_digest(path).encode()
+            tensors.update(f"{path.name}\n".encode() + ends)
+            if full:
+                whole.update(f"{path.name}\n{file_digest(path)}\n".encode())
+        except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+            raise UserError(
+                f"the weights in {path} cannot be read ({error}): copy or download them again"
+            ) from error
+    return {"tensors": short(tensors), **({"full": short(whole)} if full else {})}
+
+
+def _tensor_ends(path: Path) -> bytes:
+    """The digest of a safetensors file's header and of the ends of its tensors."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        first = 8 + int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:first])
+        for name in sorted(header.keys() - {"__metadata__"}):
+            start, end = header[name]["data_offsets"]
+            if not 0 <= start <= end <= len(data) - first:
+                raise ValueError(f"the tensor {name} ends beyond the file, which is cut short")
+            size = min(_TENSOR_END, end - start)
+            about = f"{name} {header[name]['dtype']} {header[name]['shape']} {end - start}\n"
+            digest.update(about.encode() + data[first + start : first + start + size])
+            digest.update(data[first + end - size : first + end])
+    return digest.digest()
+
+
+def file_digest(path: Path) -> str:
+    """The sha256 of a file, 64 hex digits; the cache holds it under the file's path, size and times
+    of change."""
+    stat = path.stat()
+    key = f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}"
+    cached = cache_dir() / "digests" / hashlib.sha256(key.encode()).hexdigest()
+    with suppress(OSError):
+        if len(digest := cached.read_text()) == 64:
+            return digest
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    with suppress(OSError):  # a cache that cannot be written only costs time
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        part = cached.with_name(f"{cached.name}.{os.getpid()}.part")
+        part.write_text(digest)
+        part.replace(cached)
+    return digest
+
+
+def file_ends(path: Path) -> bytes:
+    """The size of a file, and its first and last MiB."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        first = file.read(_END)
+        file.seek(max(0, size - _END))
+        return f"{size}\n".encode() + first + file.read(_END)
+
+
+def loaded_identity(network: Any) -> JSON:
+    """What identifies a torch model in memory: `loaded`, its configuration and the shape and first
+    values of every weight (the rule of 21 November), and `weights`, the rule `tensors`."""
+    import torch
+
+    config = network.config.to_json_string(use_diff=False)
+    loaded, tensors = (
+        hashlib.sha256(f"{type(network).__qualname__}\n{config}".encode()),
+        hashlib.sha256(),
+    )
+    for name, weight in network.named_parameters():
+        flat, shape = weight.detach().reshape(-1), tuple(weight.shape)
+        loaded.update(f"{name} {shape} {flat[:16].float().cpu().tolist()}\n".encode())
+        count = max(1, _TENSOR_END // flat.element_size())
+        ends = torch.cat([flat[:count], flat[-count:]]).cpu().view(torch.uint8)
+        tensors.update(f"{name} {weight.dtype} {shape}\n".encode() + ends.numpy().tobytes())
+    return {"loaded": short(loaded), "weights": {"tensors": short(tensors)}}

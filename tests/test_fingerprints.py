@@ -6,14 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from rulerkit import fingerprints
+from rulerkit import checkpoint
+from rulerkit.checkpoint import weights_digests
 from rulerkit.errors import UserError
 from rulerkit.evaluation import differences
-from rulerkit.fingerprints import weights_digests
 
 SHAPES = {"embedding": (400, 16), "norm": (7,), "head": (50, 50), "scale": (1,)}
 
@@ -29,16 +27,16 @@ def save(folder: Path, changed: str = "", place: int = 0) -> list[Path]:
     return [folder / "model.safetensors"]
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.sampled_from(list(SHAPES)), st.integers(0, 1023), st.booleans())
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [("embedding", 0), ("embedding", -1), ("embedding", 1023), ("head", -1024), ("scale", 0)],
+)
 def test_one_value_near_an_end_of_a_tensor_changes_the_digest(
-    tmp_path_factory: pytest.TempPathFactory, name: str, place: int, at_end: bool
+    tmp_path: Path, name: str, place: int
 ) -> None:
-    folder = tmp_path_factory.mktemp("weights")
-    place %= int(np.prod(SHAPES[name]))
-    plain = weights_digests(save(folder))
-    assert weights_digests(save(folder)) == plain
-    assert weights_digests(save(folder, name, -1 - place if at_end else place)) != plain
+    plain = weights_digests(save(tmp_path))
+    assert weights_digests(save(tmp_path)) == plain
+    assert weights_digests(save(tmp_path, name, place)) != plain
 
 
 def test_a_change_in_the_middle_of_a_tensor_is_seen_by_full_alone(tmp_path: Path) -> None:
@@ -56,7 +54,7 @@ def test_a_file_of_another_format_is_read_once_and_again_when_it_changes(
     file.write_bytes(bytes(10_000))
     first = weights_digests([file])
     with monkeypatch.context() as without_reading:
-        without_reading.setattr(fingerprints.hashlib, "file_digest", None)
+        without_reading.setattr(checkpoint.hashlib, "file_digest", None)
         assert weights_digests([file]) == first
     times = file.stat()
     file.write_bytes(bytes(5_000) + b"x" + bytes(4_999))
@@ -64,7 +62,7 @@ def test_a_file_of_another_format_is_read_once_and_again_when_it_changes(
     assert weights_digests([file]) != first
 
 
-@pytest.mark.parametrize("cut", [1, 7, 8, 100, -1])
+@pytest.mark.parametrize("cut", [0, 7, 100, -1])
 def test_weights_that_are_cut_short_are_one_line(tmp_path: Path, cut: int) -> None:
     [file] = save(tmp_path)
     file.write_bytes(file.read_bytes()[:cut])

@@ -15,16 +15,12 @@ What a bug report needs is printed.
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -71,30 +67,17 @@ rk.evaluate(rk.study(model=model, lengths=lengths, num_examples=examples, output
 """
 
 
-class Run(NamedTuple):
-    """The vllm engine's answers from a run that was killed half-way and resumed."""
-
-    outputs: Path
-    at_kill: dict[Path, str]
-    """The files of answers as the killed process left them."""
-    left_over: list[str]
-    """The command lines of processes that outlived it."""
-    cells: list[Cell]
-    dtype: str
-
-
 def spec(engine: str, **more: Any) -> dict[str, Any]:
     return {"path": MODEL, "engine": engine, "name": "smoke", "dtype": DTYPE, **more}
 
 
-def study(model: Any, outputs: Path) -> Any:
-    return rk.study(model=model, lengths=LENGTHS, num_examples=EXAMPLES, outputs=str(outputs))
+def evaluate(model: Any, outputs: Path) -> list[Cell]:
+    study = rk.study(model=model, lengths=LENGTHS, num_examples=EXAMPLES, outputs=str(outputs))
+    return rk.evaluate(study, progress=False)
 
 
-def answers(cells: list[Cell]) -> dict[tuple[str, int, int], str]:
-    return {
-        (cell.task, cell.length, row["index"]): row["pred"] for cell in cells for row in cell.rows
-    }
+def rows_of(cells: list[Cell]) -> dict[tuple[str, int, int], dict[str, Any]]:
+    return {(cell.task, cell.length, row["index"]): row for cell in cells for row in cell.rows}
 
 
 def stored(outputs: Path) -> dict[Path, str]:
@@ -103,33 +86,9 @@ def stored(outputs: Path) -> dict[Path, str]:
     return {file: content[: content.rfind(b"\n") + 1].decode() for file, content in whole.items()}
 
 
-@contextmanager
-def peak_memory() -> Iterator[list[int]]:
-    """Within, the list holds the most memory in use so far on each GPU, in MiB; it is empty without
-    nvidia-smi."""
-    peak: list[int] = []
-    done = threading.Event()
-
-    def watch() -> None:
-        while used := [int(line.split()[0]) for line in nvidia_smi("memory.used")]:
-            peak[:] = map(max, zip(used, peak or used, strict=True))
-            if done.wait(1):
-                return
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        yield peak
-    finally:
-        done.set()
-        watcher.join()
-
-
-def kill_half_way(outputs: Path) -> tuple[dict[Path, str], list[str]]:
-    """Start a run, kill it once half of the answers are stored, wait for its server to end.
-
-    Returns the files of answers that it left, and the processes that did not end.
-    """
+def kill_half_way(outputs: Path) -> dict[Path, str]:
+    """Start a run, kill it once half of the answers are stored, and wait for its server to end.
+    Returns the files of answers that it left."""
     given = json.dumps([spec("vllm", concurrency=2), str(outputs), LENGTHS, EXAMPLES])
     call = [sys.executable, "-c", EVALUATE, given]
     run = subprocess.Popen(call, env=os.environ | {"RULERKIT_TEST_MARK": str(outputs)})
@@ -140,110 +99,83 @@ def kill_half_way(outputs: Path) -> tuple[dict[Path, str], list[str]]:
             assert time.monotonic() < until, f"not half of the answers within {START_LIMIT} s"
             time.sleep(0.02)
     finally:
-        run.send_signal(signal.SIGKILL)
+        run.kill()
         run.wait()
-    gone_within(END_LIMIT, str(outputs), "environ")
-    return stored(outputs), [line[:120] for line in processes(str(outputs), "environ").values()]
+    assert gone_within(END_LIMIT, str(outputs), "environ"), processes(str(outputs), "environ")
+    return stored(outputs)
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run with the vllm engine, killed half-way and resumed; prints what a bug report needs."""
-    outputs = tmp_path_factory.mktemp("vllm")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(
-            "XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("registry"))
-        )  # start servers, do not look for any
-        at_kill, left_over = kill_half_way(outputs)
-        model: Any = rk.load_model(spec("vllm"))
-        try:
-            with peak_memory() as peak:
-                start = time.monotonic()
-                model.open()
-                model.wait_until_ready()
-                loaded = time.monotonic()
-                address = model.replicas[0].address
-                servers = len(model.replicas)
-                command = " ".join(model.command(address)).replace(address.key, "***")
-                cells = rk.evaluate(study(model, outputs), progress=False)
-                ended = time.monotonic()
-        finally:
-            rk.close()
-            model.close()
-    before = {(f.parent.name, int(f.stem), i) for f, text in at_kill.items() for i in indices(text)}
-    rows = [
-        row
-        for cell in cells
-        for row in cell.rows
-        if (cell.task, cell.length, row["index"]) not in before
-    ]
-    about = {
-        "server": command,
-        "servers": servers,
-        "seconds to load": round(loaded - start, 1),
-        "answers": f"{len(before)} before the kill, {len(rows)} after it in {ended - loaded:.1f} s",
-        **rates(model, rows, ended - loaded),
-        "peak GPU memory, MiB": peak or "no nvidia-smi",
-    }
-    lines = [f"{name}: {value}" for name, value in (versions(model) | about).items()]
-    print("\n--- for a bug report ---", *lines, sep="\n")
-    return Run(outputs, at_kill, left_over, cells, model.identity()["dtype"])
-
-
-def indices(text: str) -> list[int]:
-    return [json.loads(line)["index"] for line in text.splitlines()]
-
-
-def versions(model: Any) -> dict[str, Any]:
+def report(model: Any, rows: list[dict[str, Any]], loading: float, seconds: float) -> None:
+    """Print what a bug report needs."""
     import torch
 
-    packages = model.environment()["packages"] | {
-        "CUDA": torch.version.cuda,
-        "python": sys.version.split()[0],
-    }
-    return {
-        "versions": ", ".join(f"{name} {version}" for name, version in packages.items()),
-        "GPUs, driver, memory": nvidia_smi("name,driver_version,memory.total") or "no nvidia-smi",
-        "model": f"{MODEL} in {model.identity()['dtype']}",
-        "config": json.dumps(model.checkpoint.config),
-    }
-
-
-def rates(model: Any, rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    packages = {**model.environment()["packages"], "CUDA": torch.version.cuda}
     prompt = sum(row["num_prompt_tokens"] for row in rows)
     cached = sum(row["usage"]["cached_tokens"] for row in rows)
-    written = sum(model.prompt_format.tokenizer.count(row["pred"]) for row in rows)
-    speed = f"{prompt / seconds:.0f} of prompts, {written / seconds:.1f} written"
-    return {"tokens per second": speed, "prompt tokens from the cache": f"{cached / prompt:.1%}"}
+    replica = model.replicas[0]
+    about = {
+        "versions": packages | {"python": sys.version.split()[0]},
+        "GPUs, driver, memory, in use": nvidia_smi("name,driver_version,memory.total,memory.used"),
+        "model": f"{MODEL} in {model.identity()['dtype']}",
+        "config": json.dumps(model.checkpoint.config),
+        "server": " ".join(model.command(replica.address)).replace(replica.address.key, "***"),
+        "servers": len(model.replicas),
+        "seconds to load": round(loading, 1),
+        "answers after the kill": f"{len(rows)} in {seconds:.1f} s",
+        "prompt tokens per second": round(prompt / seconds),
+        "prompt tokens from the cache": f"{cached / prompt:.1%}",
+    }
+    lines = [f"{name}: {value}" for name, value in about.items()]
+    print("\n--- for a bug report ---", *lines, sep="\n")
 
 
-def test_a_killed_run_ends_with_every_answer_once(run: Run) -> None:
-    assert run.left_over == []
-    kept = sum(text.count("\n") for text in run.at_kill.values())
-    assert TOTAL // 2 < kept < TOTAL
-    assert len(answers(run.cells)) == TOTAL, "a length is missing: the reason stands above"
-    for file, text in run.at_kill.items():
-        assert file.read_text().startswith(text), f"{file} was written again"
-    for file in run.outputs.rglob("*.jsonl"):
-        assert sorted(indices(file.read_text())) == list(range(EXAMPLES)), file
-
-
-def test_answers_agree_with_those_of_transformers(run: Run, tmp_path: Path) -> None:
-    plain: Any = rk.load_model(spec("transformers", dtype=run.dtype))
-    ours = answers(run.cells)
+def test_a_killed_run_is_resumed_and_answers_agree_with_those_of_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # start servers, do not look for any
+    outputs = tmp_path / "vllm"
+    at_kill = kill_half_way(outputs)
+    model: Any = rk.load_model(spec("vllm"))
     try:
-        theirs = answers(rk.evaluate(study(plain, tmp_path), progress=False))
+        start = time.monotonic()
+        model.open()
+        model.wait_until_ready()
+        loaded = time.monotonic()
+        ours = rows_of(evaluate(model, outputs))
+        before = {
+            (file.parent.name, int(file.stem), json.loads(line)["index"])
+            for file, text in at_kill.items()
+            for line in text.splitlines()
+        }
+        new = [row for key, row in ours.items() if key not in before]
+        report(model, new, loaded - start, time.monotonic() - loaded)
+    finally:
+        rk.close()
+        model.close()
+    assert TOTAL // 2 < sum(text.count("\n") for text in at_kill.values()) < TOTAL
+    assert len(ours) == TOTAL, "a length is missing: the reason stands above"
+    for file in outputs.rglob("*.jsonl"):
+        text = file.read_text()
+        assert text.startswith(at_kill.get(file, "")), f"{file} was written again"
+        indices = [json.loads(line)["index"] for line in text.splitlines()]
+        assert sorted(indices) == list(range(EXAMPLES)), file
+
+    dtype = model.identity()["dtype"]
+    plain: Any = rk.load_model(spec("transformers", dtype=dtype))
+    try:
+        theirs = rows_of(evaluate(plain, tmp_path / "transformers"))
     finally:
         rk.close()
     assert ours.keys() == theirs.keys()
     encode = plain.prompt_format.tokenizer.encode
-    equal = sum(ours[key] == theirs[key] for key in ours)
-    first = sum(encode(ours[key])[:1].tolist() == encode(theirs[key])[:1].tolist() for key in ours)
+    pairs = {key: (ours[key]["pred"], theirs[key]["pred"]) for key in ours}
+    equal = sum(a == b for a, b in pairs.values())
+    first = sum(encode(a)[:1].tolist() == encode(b)[:1].tolist() for a, b in pairs.values())
     shares = f"{equal / TOTAL:.1%} of the answers, {first / TOTAL:.1%} of their first tokens"
-    print(f"\nequal to transformers in {run.dtype}: {shares} ({TOTAL} answers)")
-    for key in [key for key in ours if ours[key] != theirs[key]][:5]:
-        print(key, {"vllm": ours[key][:80], "transformers": theirs[key][:80]})
-    if run.dtype == "float32":
+    print(f"\nequal to transformers in {dtype}: {shares} ({TOTAL} answers)")
+    for key in [key for key, (a, b) in pairs.items() if a != b][:5]:
+        print(key, {"vllm": pairs[key][0][:80], "transformers": pairs[key][1][:80]})
+    if dtype == "float32":
         assert equal == TOTAL, (
             "in float32 all must be equal; does an attention kernel of vLLM use TF32 on this GPU?"
         )

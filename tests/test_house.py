@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "rulerkit"
 
 ORDER = (
-    {"errors", "escape", "paths", "gpus", "hub", "fingerprints", "statistics"},
+    {"errors", "escape", "paths", "gpus", "hub", "statistics"},
     {"lengths", "tokenizers", "corpora", "pieces"},
     {"settings", "checkpoint"},
     {"example", "prompt_format"},
@@ -28,7 +28,7 @@ ORDER = (
     {"summary", "failures"},
     {"tables"},
     {"view", "paper"},
-    {"claims", "correlation", "compare"},
+    {"claims", "correlation", "compare", "leaderboard"},
     {"plots"},
     {"checks", "audit", "offline", "plan"},
     {"batch"},

@@ -24,7 +24,6 @@ from tiny_recurrent import (
     transformers,
     write_original,
     write_pth,
-    write_pth_7,
 )
 
 from rulerkit.corpora import load_haystack, load_words
@@ -33,8 +32,9 @@ from rulerkit.evaluation import predict
 from rulerkit.generation import generate
 from rulerkit.models import Answer, Model, load_model, model
 from rulerkit.settings import read_spec
-from rulerkit.tasks import THIRTEEN, task
+from rulerkit.tasks import task
 from rulerkit.tokenizers import Tokenizer
+from tests.tiny_llama import save_tokenizer
 
 needs_rwkv = pytest.mark.skipif(
     find_spec("rwkv") is None, reason="the rwkv engine needs the rwkv package"
@@ -44,27 +44,10 @@ needs_rwkv = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a byte-pair tokenizer like GPT-NeoX': no BOS, and token 0 ends a text."""
-    from tokenizers import Tokenizer as Backend
-    from tokenizers import decoders, models, pre_tokenizers, trainers
-
-    backend = Backend(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=["<|endoftext|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    text = (
-        load_haystack("prose").words + 3 * load_words().everything
-    )  # so that lists of words fit into 1K
-    backend.train_from_iterator([" ".join(text)], trainer)
-    assert backend.get_vocab_size() == VOCABULARY
+    # so that lists of words fit into 1K
+    text = load_haystack("prose").words + 3 * load_words().everything
     folder = tmp_path_factory.mktemp("words")
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=backend, eos_token="<|endoftext|>"
-    ).save_pretrained(folder)
+    assert save_tokenizer(folder, [" ".join(text)], VOCABULARY, bos=False) == VOCABULARY
     torch.set_num_threads(1)  # idle threads that spin make tiny models slow on a busy machine
     return folder
 
@@ -83,8 +66,9 @@ def specs(words: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, di
             write_original(network, root / "mamba-ssm")
             made["mamba-ssm"] = {"path": str(root / "mamba-ssm"), "tokenizer": str(words)}
     here = {name: {"device": "cpu"} for name in made}
-    for name, write in (("rwkv-5", write_pth), ("rwkv-7", write_pth_7)):
-        write(root / f"{name}.pth")
+    for version in (5, 7):
+        name = f"rwkv-{version}"
+        write_pth(root / f"{name}.pth", version)
         made[name] = {"engine": "rwkv", "path": str(root / f"{name}.pth"), "strategy": "cpu fp32"}
     return {name: {"name": name} | spec | here.get(name, {}) for name, spec in made.items()}
 
@@ -106,13 +90,10 @@ def said(
 @pytest.mark.parametrize(
     "kind", [*NETWORKS, "mamba-ssm", *(pytest.param(f"rwkv-{v}", marks=needs_rwkv) for v in (5, 7))]
 )
-def test_all_tasks_are_answered(
-    kind: str, specs: dict[str, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_prompts_are_answered(kind: str, specs: dict[str, dict[str, Any]], tmp_path: Path) -> None:
     one = load_model(specs[kind])
-    cells = [(name, 1024, 2 if name in ("niah_single_2", "vt") else 1) for name in THIRTEEN]
     texts = []
-    for name, length, count in [*cells, ("niah_multikey_1", 4096, 1)]:
+    for name, length, count in (("niah_single_2", 1024, 3), ("cwe", 1024, 1), ("vt", 4096, 1)):
         cell = predict(one, asked(one, name, length, count), tmp_path / "run", progress=False)
         assert [row["index"] for row in cell.rows] == list(range(count))
         for row in cell.rows:
@@ -120,9 +101,9 @@ def test_all_tasks_are_answered(
             assert row["finish_reason"] in ("stop", "length")
             texts.append(row["pred"])
     assert one.too_long(1 << 20) is None or kind == "jamba"
-    assert len(set(texts)) > len(texts) // 2, "the answers hardly depend on the prompts"
+    assert len(set(texts)) > 2, "the answers hardly depend on the prompts"
     one.close()
-    assert said(one, count=1)[0].text in texts
+    assert said(one, count=1)[0].text == texts[0]
 
 
 @pytest.mark.parametrize("kind", SHAPES)
@@ -181,14 +162,14 @@ def test_a_converted_mamba_has_the_logits_of_the_model_that_was_written(
 def test_a_checkpoint_without_a_tokenizer_stops_at_the_end_token_of_the_one_it_is_given(
     specs: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
-    free = said(load_model(specs["mamba-ssm"]), count=8)
+    free = said(load_model(specs["mamba-ssm"]), count=4)
     copy = tmp_path / "ends"
     shutil.copytree(specs["mamba-ssm"]["path"], copy)
     weights = torch.load(copy / "pytorch_model.bin")
     weights["backbone.embedding.weight"][0] *= 100  # token 0 wins wherever its logit is above zero
     weights["lm_head.weight"] = weights["backbone.embedding.weight"]
     torch.save(weights, copy / "pytorch_model.bin")
-    ended = said(load_model(specs["mamba-ssm"] | {"path": str(copy)}), count=8)
+    ended = said(load_model(specs["mamba-ssm"] | {"path": str(copy)}), count=4)
     stopped = [index for index, answer in ended.items() if answer.finish_reason == "stop"]
     assert stopped
     assert all("endoftext" not in answer.text for answer in ended.values())
@@ -205,7 +186,6 @@ def test_what_is_no_plain_mamba_is_named(specs: dict[str, dict[str, Any]], tmp_p
             r"lacks 10 weights of the model, such as backbone\.layers\.2",
         ),
         (lambda f: change(f, d_model=16), "do not have the shapes"),
-        (lambda f: (f / "pytorch_model.bin").unlink(), r"no file named .*pytorch_model\.bin"),
         (lambda f: (f / "pytorch_model.bin").write_bytes(b"torn"), "cannot be loaded"),
     ]
     for number, (spoil, message) in enumerate(spoilt):
@@ -215,12 +195,7 @@ def test_what_is_no_plain_mamba_is_named(specs: dict[str, dict[str, Any]], tmp_p
         with pytest.raises(UserError, match=message) as caught:
             said(load_model(specs["mamba-ssm"] | {"path": str(copy)}))
         assert "\n" not in str(caught.value)
-
-
-def test_a_checkpoint_of_mamba_ssm_takes_no_overrides(specs: dict[str, dict[str, Any]]) -> None:
-    with pytest.raises(
-        UserError, match="hf_overrides does not apply to a checkpoint in mamba_ssm's layout"
-    ):
+    with pytest.raises(UserError, match="hf_overrides does not apply to a checkpoint in mamba_ssm"):
         said(load_model(specs["mamba-ssm"] | {"hf_overrides": {"n_layer": 1}}))
 
 
@@ -237,9 +212,8 @@ def change(folder: Path, **keys: Any) -> None:
 def test_a_prompt_in_chunks_gets_the_answer_of_a_prompt_in_one_piece(
     kind: str, specs: dict[str, dict[str, Any]]
 ) -> None:
-    whole = said(load_model(specs[kind] | {"prefill_chunk_size": 4096}), length=2048)
-    for size in (256, 1000):
-        assert said(load_model(specs[kind] | {"prefill_chunk_size": size}), length=2048) == whole
+    whole = said(load_model(specs[kind] | {"prefill_chunk_size": 4096}))
+    assert said(load_model(specs[kind] | {"prefill_chunk_size": 200})) == whole
     assert len({answer.text for answer in whole.values()}) == len(whole)
 
 
@@ -247,10 +221,10 @@ def test_a_prompt_in_chunks_gets_the_answer_of_a_prompt_in_one_piece(
 def test_versions_and_formats_take_turns_in_one_process(
     specs: dict[str, dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    spoken = {kind: load_model(specs[kind]) for kind in ("rwkv-5", "rwkv-7")}
-    spoken["half"] = load_model(specs["rwkv-7"] | {"name": "half", "strategy": "cpu bf16"})
-    first = {kind: said(one, count=2) for kind, one in spoken.items()}
-    assert {kind: said(one, count=2) for kind, one in spoken.items()} == first
+    networks = {kind: load_model(specs[kind]) for kind in ("rwkv-5", "rwkv-7")}
+    networks["half"] = load_model(specs["rwkv-7"] | {"name": "half", "strategy": "cpu bf16"})
+    first = {kind: said(one, count=1) for kind, one in networks.items()}
+    assert {kind: said(one, count=1) for kind, one in networks.items()} == first
     assert first["rwkv-5"] != first["rwkv-7"] != first["half"]
     assert capsys.readouterr().out == ""
 
@@ -275,8 +249,8 @@ def test_the_end_token_ends_an_answer(specs: dict[str, dict[str, Any]], tmp_path
     weights = torch.load(specs["rwkv-5"]["path"])
     weights["head.weight"][0] *= 100
     torch.save(weights, tmp_path / "ends.pth")
-    free = said(load_model(specs["rwkv-5"]), count=8)
-    ended = said(load_model(specs["rwkv-5"] | {"path": str(tmp_path)}), count=8)
+    free = said(load_model(specs["rwkv-5"]), count=4)
+    ended = said(load_model(specs["rwkv-5"] | {"path": str(tmp_path)}), count=4)
     stopped = [index for index, answer in ended.items() if answer.finish_reason == "stop"]
     assert stopped
     assert all(free[index].text.startswith(ended[index].text) for index in stopped)
@@ -286,19 +260,17 @@ def test_the_end_token_ends_an_answer(specs: dict[str, dict[str, Any]], tmp_path
 def test_weights_are_known_by_what_they_are_and_torch_keeps_its_settings(
     specs: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
-    one = load_model(specs["rwkv-5"])
-    before = (
-        torch.backends.cuda.matmul.allow_tf32,
-        torch.backends.cudnn.allow_tf32,
-        torch.backends.cudnn.benchmark,
-    )
+    def torch_settings() -> tuple[bool, ...]:
+        backends = torch.backends
+        return (
+            backends.cuda.matmul.allow_tf32,
+            backends.cudnn.allow_tf32,
+            backends.cudnn.benchmark,
+        )
+
+    one, before = load_model(specs["rwkv-5"]), torch_settings()
     said(one, count=1)
-    after = (
-        torch.backends.cuda.matmul.allow_tf32,
-        torch.backends.cudnn.allow_tf32,
-        torch.backends.cudnn.benchmark,
-    )
-    assert after == before
+    assert torch_settings() == before
     copy = tmp_path / "moved.pth"
     shutil.copy(specs["rwkv-5"]["path"], copy)
     assert load_model(specs["rwkv-5"] | {"path": str(copy)}).identity() == one.identity()
@@ -322,12 +294,10 @@ def test_a_file_of_the_hub_is_known_by_its_commit(
     (repository / "refs" / "main").write_text(commit)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    one = load_model(specs["rwkv-5"] | {"path": "org/eagle", "file": "eagle.pth"})
-    where = {"path": "org/eagle", "file": "eagle.pth", "revision": commit}
-    assert one.identity() == {"engine": "rwkv", **where, "dtype": "fp32"}
+    where = {"path": "org/eagle", "file": "eagle.pth"}
+    one = load_model(specs["rwkv-5"] | where)
+    assert one.identity() == {"engine": "rwkv", **where, "revision": commit, "dtype": "fp32"}
     assert said(one, count=1) == said(load_model(specs["rwkv-5"]), count=1)
-    with pytest.raises(UserError, match=r"other\.pth cannot be loaded: FileNotFoundError"):
-        said(load_model(specs["rwkv-5"] | {"path": "org/eagle", "file": "other.pth"}), count=1)
 
 
 @needs_rwkv

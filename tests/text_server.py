@@ -1,88 +1,190 @@
-"""A small OpenAI-compatible server for tests: takes text only, counts no cached tokens, lists a
-model under its own name.
+"""A reference reader behind an OpenAI-compatible server, in a thread of a test or as a process.
 
     python -m tests.text_server --port 8000 --key K [--journal FILE] [--pace SECONDS]
     [--never-healthy] [--die-after N]
 
-Answers as the reference reader does. Each line of the journal is the digest of a prompt, this
-process's id and the GPUs that it may use.
+As a process it takes text only, and lists its model under another name than it is asked for. Each
+line of the journal is the digest of a prompt, the id of the process and the GPUs that it may use.
 """
 
 import argparse
 import json
 import os
+import socket
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from rulerkit.prompt_format import DIRECT
 from rulerkit.tasks import read_answer
-from rulerkit.tokenizers import load_tokenizer
+from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--port", type=int)
-parser.add_argument("--key", default="")
-parser.add_argument("--journal", default=os.devnull)
-parser.add_argument("--pace", type=float, default=0.0)
-parser.add_argument("--never-healthy", action="store_true")
-parser.add_argument("--die-after", type=int, default=0)
-options = parser.parse_args()
-tokenizer = load_tokenizer("builtin")
-lock, answered = threading.Lock(), 0
+Reaction = tuple[int, dict[str, str], Any]  # status, headers, JSON or text
+RESET, HALF = 0, 1  # in place of a status: the connection is cut before, or within, the reply
+PROBE = 16  # the tokens that requests ask for which only find out what the server takes
+
+
+class ReaderServer(ThreadingHTTPServer):
+    """`behave` may answer in place of the reader, or `amend` its answer; `seen` are the
+    requests."""
+
+    daemon_threads, block_on_close = True, False
+
+    def __init__(
+        self, tokenizer: Tokenizer, adds_bos: bool = False, template: str = "{user}", port: int = 0
+    ) -> None:
+        super().__init__(("127.0.0.1", port), Handler)
+        self.tokenizer, self.adds_bos, self.template = tokenizer, adds_bos, template
+        self.seen: list[dict[str, Any]] = []
+        self.authorization: str | None = None
+        self.at_once = self.most_at_once = 0
+        self.behave: Callable[[dict[str, Any]], Reaction | None] = lambda body: None
+        self.amend: Callable[[dict[str, Any], dict[str, Any]], None] = lambda body, reply: None
+        self.health = 200
+        self.listing: Any = {"data": [{"id": "m", "object": "model", "owned_by": "tests"}]}
+        self.lock = threading.Lock()
+        self.released = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+    @property
+    def real(self) -> list[dict[str, Any]]:
+        """The requests that hold a prompt of a task."""
+        return [body for body in self.seen if body.get("max_tokens") != PROBE]
+
+    def read(self, body: dict[str, Any]) -> tuple[str, int]:
+        """The whole text that a model would see, and its tokens."""
+        if "messages" not in body:
+            prompt = body["prompt"]
+            ids = prompt if isinstance(prompt, list) else self.tokenizer.encode(prompt)
+            return self.tokenizer.decode(ids), len(ids) + self.adds_bos
+        user, *more = [message["content"] for message in body["messages"]]
+        text = self.template.format(user=user)
+        if more:
+            closed = "" if body.get("continue_final_message") else "</s> "
+            text += more[0] + (closed and closed + self.template.format(user=""))
+        return text, self.tokenizer.count(text) + self.adds_bos
+
+    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
+        text, tokens = self.read(body)
+        ids = self.tokenizer.encode(read_answer(text.replace(DIRECT, "")) or "")
+        written = min(len(ids), body["max_tokens"])
+        content = self.tokenizer.decode(ids[:written])
+        choice: dict[str, Any] = {"finish_reason": "length" if len(ids) > written else "stop"}
+        if "messages" in body:
+            choice["message"] = {"role": "assistant", "content": content}
+        else:
+            choice["text"] = content
+        usage = {"prompt_tokens": tokens, "completion_tokens": written}
+        return {
+            "model": "m-0613",
+            "choices": [choice],
+            "usage": {**usage, "prompt_tokens_details": {"cached_tokens": 128}},
+        }
 
 
 class Handler(BaseHTTPRequestHandler):
-    """`/health`, `/v1/models` and `/v1/completions`."""
+    """The addresses of the protocol."""
 
     protocol_version = "HTTP/1.1"
+    server: ReaderServer
 
     def log_message(self, *_: Any) -> None:
-        """Only answers are written down."""
+        """Nothing on the screen."""
 
     def do_GET(self) -> None:
-        if self.path == "/health":
-            self.reply(503 if options.never_healthy else 200, {})
-        else:
-            self.reply(200, {"data": [{"id": "served-under-another-name", "max_model_len": 16384}]})
+        self.reply(self.server.health if self.path == "/health" else 200, {}, self.server.listing)
 
     def do_POST(self) -> None:
-        global answered
+        server = self.server
+        assert self.path.partition("?")[0] in ("/v1/completions", "/v1/chat/completions")
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if options.key and self.headers["Authorization"] != f"Bearer {options.key}":
-            return self.reply(401, {"error": {"message": "wrong key"}})
-        if "messages" in body or not isinstance(body["prompt"], str):
-            return self.reply(400, {"error": {"message": "prompt must be a string"}})
+        with server.lock:
+            server.seen.append(body)
+            server.authorization = self.headers["Authorization"]
+            server.at_once += 1
+            server.most_at_once = max(server.most_at_once, server.at_once)
+        try:
+            reaction = server.behave(body)
+            if reaction is None:
+                answer = server.answer(body)
+                server.amend(body, answer)
+                reaction = 200, {}, answer
+        finally:
+            with server.lock:
+                server.at_once -= 1
+        if reaction[0] == HALF:
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b'{"choices": [{"text": "half of an')
+        if reaction[0] in (HALF, RESET):
+            self.close_connection = True
+            with suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
+        else:
+            self.reply(*reaction)
+
+    def reply(self, status: int, headers: dict[str, str], body: Any) -> None:
+        data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        try:
+            self.send_response(status)
+            for name, value in {"Content-Length": str(len(data)), **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(data)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True  # the client has hung up, as it may
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--key", default="")
+    parser.add_argument("--journal", default=os.devnull)
+    parser.add_argument("--pace", type=float, default=0.0)
+    parser.add_argument("--never-healthy", action="store_true")
+    parser.add_argument("--die-after", type=int, default=-1)
+    options = parser.parse_args()
+    server = ReaderServer(load_tokenizer("builtin"), port=options.port)
+    server.listing = {"data": [{"id": "served-under-another-name", "max_model_len": 16384}]}
+    server.health = 503 if options.never_healthy else 200
+
+    def error(status: int, message: str) -> Reaction:
+        return status, {}, {"error": {"message": message}}
+
+    def behave(body: dict[str, Any]) -> Reaction | None:
+        if options.key and server.authorization != f"Bearer {options.key}":
+            return error(401, "wrong key")
+        if not isinstance(body.get("prompt"), str):
+            return error(400, "prompt must be a string")
         if body["model"] != "served-under-another-name":
-            return self.reply(404, {"error": {"message": f"no model {body['model']}"}})
-        if body["max_tokens"] != 16:  # not a probe
+            return error(404, f"no model {body['model']}")
+        if body["max_tokens"] != PROBE:
             time.sleep(options.pace)
-            with lock, open(options.journal, "a", encoding="utf-8") as journal:
-                answered += 1
-                digest = sha256(body["prompt"].encode()).hexdigest()[:16]
-                row = {
-                    "prompt": digest,
-                    "pid": os.getpid(),
-                    "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
-                }
+            row = {
+                "prompt": sha256(body["prompt"].encode()).hexdigest()[:16],
+                "pid": os.getpid(),
+                "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
+            }
+            with server.lock, open(options.journal, "a", encoding="utf-8") as journal:
                 journal.write(json.dumps(row) + "\n")
-            if options.die_after and answered > options.die_after:
+            options.die_after -= 1
+            if options.die_after == -1:
                 print("RuntimeError: the card fell off the bus", flush=True)
                 os._exit(3)
-        ids = tokenizer.encode(read_answer(body["prompt"]) or "")[: body["max_tokens"]]
-        usage = {"prompt_tokens": tokenizer.count(body["prompt"]), "completion_tokens": len(ids)}
-        choice = {"index": 0, "finish_reason": "stop", "text": tokenizer.decode(ids)}
-        return self.reply(200, {"choices": [choice], "usage": usage})
+        return None
 
-    def reply(self, status: int, body: Any) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+    server.behave = behave
+    print("loading the weights", flush=True)
+    server.serve_forever()
 
 
-print("loading the weights", flush=True)
-server = ThreadingHTTPServer(("127.0.0.1", options.port), Handler)
-server.daemon_threads = True
-server.serve_forever()
+if __name__ == "__main__":
+    main()

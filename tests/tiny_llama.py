@@ -8,28 +8,36 @@ from typing import Any
 import pytest
 
 
-def save_tokenizer(folder: Path, texts: Iterable[str], vocab_size: int, *more: str) -> int:
-    """Train a byte-pair tokenizer that puts a BOS before a text, with `more` special tokens; its
-    size."""
+def save_tokenizer(
+    folder: Path,
+    texts: Iterable[str],
+    vocab_size: int,
+    *special: str,
+    template: str | None = None,
+    bos: bool = True,
+) -> int:
+    """Train a byte-pair tokenizer that puts a BOS before a text, with more special tokens and a chat
+    template; its size. Without a BOS it is like GPT-NeoX': token 0 ends a text."""
     transformers: Any = pytest.importorskip("transformers")
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+    names = {"bos_token": "<s>", "eos_token": "</s>"} if bos else {"eos_token": "<|endoftext|>"}
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=["<s>", "</s>", *more],
+        special_tokens=[*names.values(), *special],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     backend.train_from_iterator(texts, trainer)
-    backend.post_processor = processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", 0)]
-    )
-    fast = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=backend, bos_token="<s>", eos_token="</s>"
-    )
+    if bos:
+        backend.post_processor = processors.TemplateProcessing(
+            single="<s> $A", special_tokens=[("<s>", 0)]
+        )
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+    fast.chat_template = template
     fast.save_pretrained(folder)
     size: int = backend.get_vocab_size()
     return size

@@ -1,8 +1,8 @@
 """Models: rules, checkpoints, servers and Python functions, all with the same interface, `Model`.
 
-`load_model` turns what stands in a parameter file into a `Model`; `model` does so with a function
-or a loaded checkpoint. No weights are read before the first answer. An engine is one module of this
-folder (its class), one line in `ENGINES`, and its keys in `settings`.
+`load_model` turns the description in a parameter file into a `Model`; `model` does so with a
+function or a loaded checkpoint. No weights are read before the first answer. An engine is one
+module of this folder (its class), one line in `ENGINES`, and its keys in `settings`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,11 +11,13 @@ from math import ceil
 from pkgutil import resolve_name
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
-from rulerkit.errors import UserError
+from rulerkit.checkpoint import Checkpoint, max_positions, merge_config, newer_rope
+from rulerkit.errors import TooLong, UserError
 from rulerkit.example import Example
-from rulerkit.prompt_format import PromptFormat
+from rulerkit.gpus import torch_module
+from rulerkit.prompt_format import FORMS, PromptFormat, prompt_format
 from rulerkit.settings import JSON, Spec, check_spec, read_spec
-from rulerkit.tokenizers import Tokenizer
+from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
 
 class Answer(NamedTuple):
@@ -26,8 +28,8 @@ class Answer(NamedTuple):
     """`stop`: it ended by itself; `length`: it was cut at the example's `max_new_tokens`."""
     num_tokens: int
     usage: Spec | None = None
-    """What an engine tells beside the text, JSON-able: its own counts of tokens, cost, what a
-    server calls the model."""
+    """What an engine says beside the text, JSON-able: its own counts of tokens, cost, the server's
+    name for the model."""
 
 
 class Failure(NamedTuple):
@@ -35,6 +37,10 @@ class Failure(NamedTuple):
 
     reason: str
     refused: bool = False
+
+
+Answers = Iterator[tuple[Example, Answer | Failure]]
+"""Examples with their answers, or why they have none."""
 
 
 @runtime_checkable
@@ -67,10 +73,10 @@ class Model(Protocol):
         """Why a length cannot be run here and what would make it fit; None where it can."""
         return None
 
-    def answer(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Answer | Failure]]:
+    def answer(self, examples: Iterable[Example]) -> Answers:
         """Each example with its answer or why it has none, as they finish, in any order; reads only
-        a bounded window ahead. A `UserError` ends the model's work: the answers until then are
-        kept, and other models still run."""
+        a bounded number of examples ahead. A `UserError` ends the model's work: the answers until
+        then are kept, and other models still run."""
 
     def close(self) -> None:
         """Give the memory back; the next answer loads the model again."""
@@ -84,11 +90,10 @@ ENGINES = {
     "vllm": "rulerkit.models.server:Vllm",
     "openai": "rulerkit.models.server:OpenAI",
 }
-"""Engine name -> `module:class`, imported at first use; the class is called with a spec. Its keys
-stand in `settings`."""
+"""Engine name -> `module:class`, imported at first use; the class is called with a spec."""
 
 FORMAT_KEYS = ("template", "system_prompt", "prefix_in", "thinking_tokens", "enable_thinking")
-"""The keys of a spec that are handed on to `prompt_format`."""
+"""The keys of a spec that are passed on to `prompt_format`."""
 
 
 class Engine(Model):
@@ -96,7 +101,7 @@ class Engine(Model):
     needed."""
 
     on_gpu: ClassVar[bool] = True
-    """Whether it computes here, so that a batch hands it a GPU; a service or a rule needs none."""
+    """Whether it computes here, so that a batch gives it a GPU; a service or a rule needs none."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = dict(spec)
@@ -105,12 +110,15 @@ class Engine(Model):
         self.label = spec.get("label", self.name)
         self.claimed_length = spec.get("claimed_length")
 
+    def given(self, keys: Iterable[str]) -> JSON:
+        """The values of those of these keys that stand in the spec."""
+        return {key: self.spec[key] for key in keys if key in self.spec}
+
     @property
     def aligned(self) -> str:
         """As the spec says, else `base` where the prompt is sent without a template."""
-        return str(
-            self.spec.get("aligned") or ("base" if self.prompt_format.form == "base" else "chat")
-        )
+        plain = self.prompt_format.form == "base"
+        return str(self.spec.get("aligned") or ("base" if plain else "chat"))
 
     @cached_property
     def prompt_format(self) -> PromptFormat:
@@ -120,38 +128,145 @@ class Engine(Model):
     def make_format(self, tokenizer: Tokenizer, **settings: Any) -> PromptFormat:
         """The prompt format of the spec, over defaults. A chat model without any template is a
         `UserError`."""
-        from rulerkit.prompt_format import FORMS, prompt_format
-
-        form = prompt_format(
-            tokenizer, **settings | {key: self.spec[key] for key in FORMAT_KEYS if key in self.spec}
-        )
+        form = prompt_format(tokenizer, **settings | self.given(FORMAT_KEYS))
         # readers read plain text, and around a prefilled chat stands the server's own template
         plain = self.engine == "reader" or self.spec.get("prompt_path") == "prefill"
-        if (
-            self.spec.get("aligned") == "chat"
-            and not plain
-            and form.template == "auto"
-            and form.form == "base"
-        ):
+        missing = form.template == "auto" and form.form == "base"
+        if self.spec.get("aligned") == "chat" and missing and not plain:
             raise UserError(
                 f"model {self.name}: it is a chat model (aligned: chat), but no chat template was "
-                "found beside its "
-                f"tokenizer {tokenizer.name}; give `template: NAME`, a form of the paper "
-                f"({', '.join(FORMS)}), or "
-                "`template: base` to send plain text"
+                f"found beside its tokenizer {tokenizer.name}; give `template: NAME`, a form of "
+                f"the paper ({', '.join(FORMS)}), or `template: base` to send plain text"
             )
         return form
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that counts and encodes this model's prompts."""
-        from rulerkit.tokenizers import load_tokenizer
-
         return load_tokenizer(self.spec.get("tokenizer", "builtin"))
 
     def most_tokens(self, example: Example) -> int:
-        """How many tokens may be written: those of the answer, and before them those of a
-        thought."""
+        """How many tokens may be written: those of a thought and those of the answer."""
         return example.max_new_tokens + self.prompt_format.thinking_tokens
+
+
+class CheckpointEngine(Engine):
+    """What the engines share that run a checkpoint.
+
+    Its configuration is config.json with the spec's `hf_overrides` merged in. It gives the limit of
+    prompt and answer together, unless the spec gives `max_length`.
+    """
+
+    checkpoint: Checkpoint
+    modifiers: ClassVar[tuple[str, ...]]
+    """The keys that change how a checkpoint computes: each belongs to the identity where it is
+    given."""
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec)
+        if "path" in spec:
+            full = "fingerprint" in spec
+            self.checkpoint = Checkpoint(self.name, spec["path"], spec.get("revision"), full)
+
+    def identity(self) -> JSON:
+        """Hub id and commit, or the fingerprint of a folder; the dtype; the modifiers given."""
+        what = {"engine": self.engine, **self.checkpoint.identity, "dtype": self.dtype()}
+        return what | self.given(self.modifiers)
+
+    def device(self) -> str:
+        """Where it computes: `cpu`, `cuda`, or a name that the engine gives it."""
+        return "cuda" if torch_module().cuda.is_available() else "cpu"
+
+    def tokenizer(self) -> Tokenizer:
+        """The spec's tokenizer, else the checkpoint's at the same revision."""
+        if "tokenizer" in self.spec:
+            return super().tokenizer()
+        return load_tokenizer(self.checkpoint.tokenizer_spec())
+
+    @cached_property
+    def config(self) -> JSON:
+        """config.json with `hf_overrides` merged in."""
+        return merge_config(self.checkpoint.config, self.spec.get("hf_overrides", {}))
+
+    def dtype(self) -> str:
+        """The spec's number format; for `auto` float32 on a CPU, else bfloat16."""
+        wanted = str(self.spec.get("dtype", "auto"))
+        return wanted if wanted != "auto" else "float32" if self.device() == "cpu" else "bfloat16"
+
+    def limit(self) -> int | None:
+        """The tokens allowed for prompt and answer together: `max_length`, else the positions of
+        the configuration."""
+        if "max_length" in self.spec:
+            return int(self.spec["max_length"])
+        try:
+            return max_positions(self.config)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise UserError(
+                f"model {self.name}: its config.json or hf_overrides state no usable limit: "
+                "max_position_embeddings is a number, rope_parameters a mapping"
+            ) from error
+
+    def too_long(self, length: int) -> str | None:
+        """Whether a length exceeds `limit`."""
+        limit = self.limit()
+        if limit is None or length <= limit:
+            return None
+        return (
+            f"its limit is {limit} tokens (max_position_embeddings); `hf_overrides` with RoPE "
+            f"scaling, or `max_length: {length}`, goes beyond"
+        )
+
+    def check_fits(self, example: Example) -> None:
+        """Raises `TooLong` for an example whose length, or prompt and answer, exceed the limit."""
+        need = example.num_tokens + self.most_tokens(example)
+        if reason := self.too_long(max(need, example.length)):
+            raise TooLong(
+                f"model {self.name}: example {example.index} of {example.task} needs {need} "
+                f"tokens: {reason}"
+            )
+
+    def vllm_overrides(self) -> JSON:
+        """`hf_overrides` for vLLM, with max_position_embeddings raised to `limit` where vLLM would
+        refuse it.
+
+        transformers computes beyond max_position_embeddings; vLLM refuses, and multiplies all
+        factors but YaRN's into them. YaRN must still scale from the original positions.
+        """
+        given: JSON = self.spec.get("hf_overrides", {})
+        limit, allowed = self.limit(), max_positions(self.config, yarn=False)
+        if limit is None or allowed is None or limit <= allowed:
+            return given
+        added: JSON = {"max_position_embeddings": limit}
+        config = newer_rope(self.config.get("text_config") or self.config)
+        rope = config.get("rope_parameters") or {}
+        if rope.get("rope_type") == "yarn":  # vLLM replaces the whole mapping: it must be complete
+            names = ("rope_theta", "partial_rotary_factor")
+            older = {key: config[key] for key in names if key in config}
+            original = {"original_max_position_embeddings": allowed}
+            added["rope_parameters"] = {**original, **older, **rope}
+        nested = "text_config" in self.config
+        return merge_config(given, {"text_config": added} if nested else added)
+
+    @cached_property
+    def stop_ids(self) -> list[int]:
+        """The ids that end an answer: those of the checkpoint's files, else the end token of the
+        tokenizer."""
+        tokenizer = self.prompt_format.tokenizer
+        if ids := self.checkpoint.stop_ids(tokenizer.eos_token):
+            return ids
+        ids = tokenizer.encode(tokenizer.eos_token).tolist() if tokenizer.eos_token else []
+        return ids if len(ids) == 1 else []
+
+    def read_ids(self, ids: list[int], finish: str = "length", usage: Spec | None = None) -> Answer:
+        """The answer in the ids that were generated: the text before the first stop token, without
+        special tokens.
+
+        `finish` is the reason for its end where no stop token is among them.
+        """
+        end = next((i for i, token in enumerate(ids) if token in self.stop_ids), None)
+        special = self.checkpoint.special_ids()
+        written = [token for token in ids[:end] if token not in special]
+        text = self.prompt_format.tokenizer.decode(written)
+        return Answer(text, finish if end is None else "stop", len(ids[:end]), usage)
 
 
 def cut(text: str, tokenizer: Tokenizer, most: int) -> Answer:
@@ -171,9 +286,8 @@ def gpus_and_nodes(spec: Spec) -> tuple[int, int]:
     """How many GPUs a checked spec takes on each node, all its replicas together (one for `auto`),
     and how many nodes."""
     nodes: int = spec.get("nodes", 1)
-    on_gpu = (resolve_name(ENGINES[spec["engine"]]).on_gpu or "serve" in spec) and spec.get(
-        "device"
-    ) != "cpu"
+    computes = resolve_name(ENGINES[spec["engine"]]).on_gpu or "serve" in spec
+    on_gpu = computes and spec.get("device") != "cpu"
     gpus = spec.get("gpus", ceil(num_shares(spec) / nodes) if on_gpu else 0)
     replicas = spec.get("replicas", "auto")
     return gpus if replicas == "auto" else gpus * replicas, nodes
@@ -201,7 +315,7 @@ def model(target: Any, *, name: str, **spec: Any) -> Model:
 
     `target` is a function from a list of prompts (`takes="prompts"`, str) or of token ids
     (`takes="ids"`, int32 arrays of shape (tokens,)) to a list of as many texts: the new text alone,
-    without the prompt; where it has a parameter `max_new_tokens`, it is told how many tokens may
+    without the prompt; a parameter `max_new_tokens`, where it has one, says how many tokens may
     come. Or `target` is `(model, tokenizer)` as transformers loads them. `spec` are further keys of
     a model's mapping, such as `tokenizer="builtin"`.
     """
@@ -212,8 +326,7 @@ def model(target: Any, *, name: str, **spec: Any) -> Model:
     else:
         raise UserError(
             f"model {name}: a {type(target).__name__} cannot answer: give a function from prompts "
-            "to texts, or the "
-            "pair (model, tokenizer) as transformers loads them"
+            "to texts, or the pair (model, tokenizer) as transformers loads them"
         )
     return _engine(check_spec(spec | {"name": name, "engine": engine}, name), target)
 

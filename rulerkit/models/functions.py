@@ -8,14 +8,14 @@ loaded checkpoint with its tokenizer. Modules in the project root can be importe
 import inspect
 import reprlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import islice
 from pkgutil import resolve_name
 from typing import Any
 
 from rulerkit.errors import UserError, first_line
 from rulerkit.example import Example
-from rulerkit.models import Answer, Engine, Failure, Model, cut, model
+from rulerkit.models import Answers, Engine, Model, cut, model
 from rulerkit.paths import home
 from rulerkit.settings import JSON, Spec
 from rulerkit.tokenizers import Tokenizer
@@ -41,14 +41,12 @@ class Function(Engine):
     def identity(self) -> JSON:
         """The entry, or the function's qualified name; the user names what the function stands
         for."""
-        if entry := self.spec.get("entry"):
-            return {"engine": "function", "entry": entry, "takes": self.takes}
-        named = self._function if hasattr(self._function, "__qualname__") else type(self._function)
-        return {
-            "engine": "function",
-            "function": f"{named.__module__}.{named.__qualname__}",
-            "takes": self.takes,
-        }
+        entry, function = self.spec.get("entry"), self._function
+        named = function if hasattr(function, "__qualname__") else type(function)
+        what = (
+            {"entry": entry} if entry else {"function": f"{named.__module__}.{named.__qualname__}"}
+        )
+        return {"engine": "function", **what, "takes": self.takes}
 
     def environment(self) -> JSON:
         """That of the checkpoint which the entry returned, if any."""
@@ -61,7 +59,7 @@ class Function(Engine):
             return self._load().prompt_format.tokenizer
         return super().tokenizer()
 
-    def answer(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Answer | Failure]]:
+    def answer(self, examples: Iterable[Example]) -> Answers:
         """In the order given, a batch at a time."""
         if "entry" in self.spec:
             yield from self._load().answer(examples)
@@ -72,8 +70,19 @@ class Function(Engine):
             options = {"max_new_tokens": max(map(self.most_tokens, batch))} if limited else {}
             prompts = [example.ids if self.takes == "ids" else example.prompt for example in batch]
             texts = self._function(prompts, **options)
-            self._check(batch, texts)
+            listed = isinstance(texts, list | tuple) and all(isinstance(t, str) for t in texts)
+            if not listed or len(texts) != len(batch):
+                raise UserError(
+                    f"model {self.name}: the function returned {reprlib.repr(texts)}; it must "
+                    f"return a list of {len(batch)} texts (str), one for each prompt"
+                )
             for example, text in zip(batch, texts, strict=True):
+                if len(text) > len(example.prompt) // 2 and example.input[:200] in text:
+                    raise UserError(  # every score would be 100
+                        f"model {self.name}: the function returned the prompt together with the "
+                        "answer; it must return the new text alone (a transformers pipeline: "
+                        "return_full_text=False)"
+                    )
                 yield example, cut(text, self.prompt_format.tokenizer, self.most_tokens(example))
 
     def close(self) -> None:
@@ -92,26 +101,8 @@ class Function(Engine):
             except (AttributeError, ImportError, ValueError) as error:
                 raise UserError(
                     f"model {self.name}: entry {self.spec['entry']}: {first_line(error)}; give "
-                    "`module:function`, "
-                    f"of an installed module or one under the project root {home()}"
+                    "`module:function`, of an installed module or one under the project root "
+                    f"{home()}"
                 ) from error
             self._loaded = model(load(), **spec)
         return self._loaded
-
-    def _check(self, batch: list[Example], texts: Any) -> None:
-        """As many texts as prompts, and none contains its prompt, which would score 100
-        everywhere."""
-        listed = isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts)
-        if not listed or len(texts) != len(batch):
-            raise UserError(
-                f"model {self.name}: the function returned {reprlib.repr(texts)}; it must return a "
-                f"list of {len(batch)} "
-                "texts (str), one for each prompt"
-            )
-        for example, text in zip(batch, texts, strict=True):
-            if len(text) > len(example.prompt) // 2 and example.input[:200] in text:
-                raise UserError(
-                    f"model {self.name}: the function returned the prompt together with the "
-                    "answer; it must return the "
-                    "new text alone (a transformers pipeline: return_full_text=False)"
-                )

@@ -1,10 +1,13 @@
-"""Servers on this machine: started, waited for, watched and stopped, or found where one runs
-already.
+"""Servers on this machine: started, watched and stopped, or found where `rulerkit serve` runs them.
 
-A started server runs under `guard.py`, so that nothing is left behind when this process ends,
-however it ends. It listens on the loopback address and takes requests with a random key only.
-`rulerkit serve` writes down where its servers listen, in a folder that only its user can read;
-every other process of that user finds them there.
+A server runs under this file as a script, which ends it with all its processes once the process
+that started it is gone, even by SIGKILL:
+
+    python process.py PARENT COMMAND ...
+
+So only the standard library is imported at the top. A started server listens on the loopback
+address and takes only requests with a random key. `rulerkit serve` writes down where its servers
+listen, in a folder that only its user can read; every other process of that user finds them there.
 """
 
 import atexit
@@ -12,6 +15,8 @@ import json
 import os
 import re
 import secrets
+import select
+import signal
 import socket
 import stat
 import subprocess
@@ -22,161 +27,178 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
-
-from rulerkit.errors import UserError, redact
-from rulerkit.models import guard
-from rulerkit.models.client import Address
+from typing import Any, NamedTuple
 
 START_TIMEOUT = 1800.0  # seconds in which a server must answer
-_LOOK = 0.5  # seconds between two looks at a server that loads
+GRACE = 10.0  # seconds that a server has to end by itself before it is killed
 
 
-Command = Callable[[Address], Sequence[str]]
-"""The command line of a server that is to listen at an address."""
+class Address(NamedTuple):
+    """Where a server listens, such as http://127.0.0.1:8000/v1, and the key that it asks for."""
+
+    url: str
+    key: str
+
+    def __str__(self) -> str:
+        """The URL as messages and records show it."""
+        from rulerkit.errors import redact
+
+        return str(redact(self.url))
+
+    @property
+    def port(self) -> str:
+        """The port of a server on this machine."""
+        return self.url.removesuffix("/v1").rpartition(":")[2]
+
+    @property
+    def http_options(self) -> dict[str, Any]:
+        """The key, and no proxy for a server on this machine."""
+        local = self.url.startswith(("http://127.", "http://localhost", "http://[::1]"))
+        return {"headers": {"Authorization": f"Bearer {self.key}"}, "trust_env": not local}
+
+    def get(self, page: str, timeout: float = 2.0) -> tuple[int, str]:
+        """The status and the text of a page beside `/v1`; status 0 where nothing answers."""
+        import httpx2
+
+        try:
+            url = httpx2.URL(self.url)
+            path = url.path.rstrip("/").removesuffix("/v1") + page
+            reply = httpx2.get(url.copy_with(path=path), timeout=timeout, **self.http_options)
+        except (httpx2.HTTPError, httpx2.InvalidURL):
+            return 0, ""
+        return reply.status_code, reply.text
+
+    def models(self) -> list[dict[str, Any]]:
+        """The models that the server lists, each with its `id`; none where it has no such list."""
+        try:
+            entries = json.loads(self.get("/v1/models", 30)[1])["data"]
+            return [entry for entry in entries if isinstance(entry["id"], str)]
+        except (ValueError, KeyError, TypeError):
+            return []
+
+    def healthy(self) -> bool:
+        """Whether `/health` answers 200, or, where there is no such page, `/v1/models`."""
+        status = self.get("/health")[0]
+        return status == 200 or (400 <= status < 500 and self.get("/v1/models")[0] == 200)
 
 
 class ServerProcess:
-    """A server that this process started; `poll` tells when it is ready, and that it has ended."""
+    """A server that this process started; `poll` sees whether it is ready, or has ended."""
 
     def __init__(
         self,
         name: str,
-        command: Command,
-        environment: Mapping[str, str],
-        timeout: float | None = None,
+        command: Callable[[Address], Sequence[str]],
+        variables: Mapping[str, str],
+        timeout: float = START_TIMEOUT,
     ) -> None:
-        self.name, self.timeout = name, timeout or START_TIMEOUT
-        self.address = Address(f"http://127.0.0.1:{_free_port()}/v1", secrets.token_hex(16))
-        self.ready = False
-        self._failed = False
-        self._start = self._last_look = time.monotonic()
+        """`command` gives the command line of a server that listens at an address."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self.name, self.timeout = name, timeout
+        self.address = Address(f"http://127.0.0.1:{port}/v1", secrets.token_hex(16))
+        self.ready = self._failed = False
+        self._deadline, self._next_check = time.monotonic() + timeout, 0.0
         descriptor, log = tempfile.mkstemp(prefix=f"rulerkit-{name}-", suffix=".log")
         self.log = Path(log)
-        call = [sys.executable, "-P", str(guard.__file__), str(os.getpid()), *command(self.address)]
+        call = [sys.executable, "-P", __file__, str(os.getpid()), *command(self.address)]
+        key = {"VLLM_API_KEY": self.address.key}  # never on the command line
         with open(descriptor, "wb") as out:
             self._process = subprocess.Popen(
                 call,
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env={
-                    **os.environ,
-                    **environment,
-                    "VLLM_API_KEY": self.address.key,
-                },  # never on the command line
+                env={**os.environ, **variables, **key},
                 start_new_session=True,  # a terminal's Ctrl-C is for this process alone
             )
-        self.pid = self._process.pid  # the guard's, which is that of the server's session
+        self.pid = self._process.pid
         atexit.register(self.close)
 
     def poll(self) -> None:
-        """See whether the server is healthy by now; `UserError` where it has ended, or does not get
-        healthy in time."""
+        """Update `ready`; `UserError` where the server has ended, or is not healthy in time."""
         status, now = self._process.poll(), time.monotonic()
         if status is not None:
+            what = "ended" if self.ready else "did not start"
             self._fail(
-                f"{'ended' if self.ready else 'did not start'} (exit status {status}): "
-                f"{last_error(self._text())}; its log is "
+                f"{what} (exit status {status}): {last_error(self._log_text(200_000))}; its log is "
                 f"{self.log}; answers so far are kept"
             )
-        elif not self.ready and now > self._last_look + _LOOK:
-            self.ready, self._last_look = self.address.healthy(), now
-            if not self.ready and now > self._start + self.timeout:
+        elif not self.ready and now > self._next_check:
+            self.ready, self._next_check = self.address.healthy(), now + 0.5
+            if not self.ready and now > self._deadline:
                 self._fail(
                     f"did not get healthy within {self.timeout:g} s (`/health` and `/v1/models` do "
-                    "not answer 200); it said "
-                    f"last: {self.progress() or 'nothing'}; its log is {self.log}; `start_timeout: "
-                    "SECONDS` waits longer"
+                    f"not answer 200); it said last: {self.progress() or 'nothing'}; its log is "
+                    f"{self.log}; `start_timeout: SECONDS` waits longer"
                 )
 
     def _fail(self, reason: str) -> None:
+        from rulerkit.errors import UserError
+
         self._failed = True
         raise UserError(f"model {self.name}: its server {reason}")
 
     def close(self) -> None:
-        """End the server and all its processes; returns once they are gone. The log goes too, but
-        for that of a failure."""
+        """End the server and all its processes. Its log is deleted unless it failed."""
         atexit.unregister(self.close)
         if self._process.stdin:
             with suppress(OSError):
                 self._process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(guard.GRACE + 5)
+            self._process.wait(GRACE + 5)
         self._process.kill()
         self._process.wait()
         if not self._failed:
             self.log.unlink(missing_ok=True)
 
     def progress(self) -> str:
-        """The last line of the log, which tells what is being loaded."""
-        return next(
-            (
-                line
-                for line in reversed(log_lines(self._text(last=4000)))
-                if not _WARNING.search(line)
-            ),
-            "",
-        )
+        """The last line of the log that is no warning: it says what is being loaded."""
+        lines = log_lines(self._log_text(4000))
+        return next((line for line in reversed(lines) if not _WARNING.search(line)), "")
 
-    def _text(self, last: int = 200_000) -> str:
-        with self.log.open("rb") as file:
-            file.seek(max(0, self.log.stat().st_size - last))
-            return str(redact(file.read().decode(errors="replace")))
+    def _log_text(self, size: int) -> str:
+        from rulerkit.errors import redact
+
+        return str(redact(self.log.read_bytes()[-size:].decode(errors="replace")))
 
 
-_WARNING = re.compile(r"warn|^@|^[\w.]+ = |\($")
 _STAMP = re.compile(r"^(\([^)]*\) )?([A-Z]+:? +([\d-]+ [\d:]+ )?(\[[^]]*\] )?)?(\[rank\d+\]:)? *")
+"""The time, level and process that vLLM and torch put before a line."""
+_WARNING = re.compile(r"warn|^@|^[\w.]+ = |\($")
 _ERROR = re.compile(r"[\w.]*(Error|Exception|Exit)\b")
 _CONSEQUENCE = re.compile("root cause|onnection (was likely )?(reset|closed)|remote process exit")
-"""What stands in an error that another one caused."""
+"""What an error says that another one caused."""
 
 
 def log_lines(log: str) -> list[str]:
-    """The lines of a log that say something, without the time and level that vLLM puts before
-    them."""
-    return [said for line in re.split(r"[\r\n]", log) if (said := _STAMP.sub("", line).strip())]
+    """The lines of a log that are not empty, without their stamps."""
+    lines = (_STAMP.sub("", line).strip() for line in log.splitlines())
+    return [line for line in lines if line]
 
 
 def last_error(log: str) -> str:
     """The last error in a log, else its last lines."""
     lines = log_lines(log)
     errors = [line for line in lines if _ERROR.match(line) and not _CONSEQUENCE.search(line)]
-    text = (
-        errors[-1].partition(" Try increasing")[0]
-        if errors
-        else " | ".join(lines[-3:]) or "it wrote nothing"
-    )
-    return (text if len(text) <= 500 else f"{text[:497]}...").rstrip(".")
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    text = errors[-1].partition(" Try increasing")[0] if errors else " | ".join(lines[-3:])
+    return (text or "it wrote nothing")[:500].rstrip(".")
 
 
 # --- servers that other processes run -------------------------------------------------------------
 
 
-def _entry(about: Any, folder: Path) -> Path:
-    """The file in which the servers of a model are written down, named by a digest of all that
-    decides their answers."""
-    return (
-        folder
-        / f"{sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:16]}.json"
-    )
-
-
 def _registry() -> Path:
-    """The folder of these files, which only this user can read; `UserError` where others can."""
-    folder = (
-        Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
-        / f"rulerkit-servers-{os.getuid()}"
-    )
+    """The folder in which servers are written down; `UserError` where others than this user can
+    use it."""
+    from rulerkit.errors import UserError
+
+    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    folder = Path(base) / f"rulerkit-servers-{os.getuid()}"
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    about = folder.lstat()
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise UserError(
             f"{folder} is not a folder of this user alone: remove it, or set XDG_RUNTIME_DIR to "
             "another place"
@@ -184,10 +206,16 @@ def _registry() -> Path:
     return folder
 
 
+def _file_name(description: Any) -> str:
+    """The file of a model's servers, named by a digest of all that decides their answers."""
+    text = json.dumps(description, sort_keys=True, default=str)
+    return f"{sha256(text.encode()).hexdigest()[:16]}.json"
+
+
 @contextmanager
-def registered(about: Any, addresses: Sequence[Address]) -> Iterator[None]:
+def registered(description: Any, addresses: Sequence[Address]) -> Iterator[None]:
     """Within, other processes of this user find these servers."""
-    file = _entry(about, _registry())
+    file = _registry() / _file_name(description)
     file.touch(mode=0o600)
     file.write_text(json.dumps([os.getpid(), *addresses]))
     try:
@@ -196,12 +224,46 @@ def registered(about: Any, addresses: Sequence[Address]) -> Iterator[None]:
         file.unlink(missing_ok=True)
 
 
-def find_servers(about: Callable[[], Any]) -> list[Address]:
-    """The healthy servers that `rulerkit serve` runs for a model; `about`, what decides their
-    answers, is asked for only where any server is written down."""
+def find_servers(describe: Callable[[], Any]) -> list[Address]:
+    """The healthy servers that `rulerkit serve` runs for a model.
+
+    `describe` gives what decides their answers; it may be slow, and is called only where servers
+    are written down.
+    """
+    from rulerkit.errors import UserError
+
     with suppress(UserError, OSError, ValueError, TypeError):
         if any((folder := _registry()).iterdir()):
-            process, *addresses = json.loads(_entry(about(), folder).read_text())
+            process, *entries = json.loads((folder / _file_name(describe())).read_text())
             os.kill(process, 0)  # a `ProcessLookupError` where it was killed
-            return [address for each in addresses if (address := Address(*each)).healthy()]
+            addresses = [Address(*entry) for entry in entries]
+            return [address for address in addresses if address.healthy()]
     return []
+
+
+# --- the script -----------------------------------------------------------------------------------
+
+
+def guard(parent: int, command: list[str]) -> int:
+    """Run a command in a process group of its own until it ends, or until the process `parent` is
+    gone: standard input is a pipe that the parent holds open. Returns the exit status, as a shell
+    would."""
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(name, lambda *_: None)  # the end of the pipe says when to end
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
+    while child.poll() is None:
+        readable = select.select([0], [], [], 0.5)[0]
+        if (readable and not os.read(0, 1)) or os.getppid() != parent:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(GRACE)
+            break
+    with suppress(ProcessLookupError):  # nothing is left of the group
+        os.killpg(child.pid, signal.SIGKILL)
+    status = child.wait()
+    return status if status >= 0 else 128 - status
+
+
+if __name__ == "__main__":
+    sys.exit(guard(int(sys.argv[1]), sys.argv[2:]))

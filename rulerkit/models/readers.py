@@ -8,7 +8,7 @@ err as real models do (paper, section 5); the figures must then show them.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import accumulate
@@ -18,7 +18,7 @@ import numpy as np
 
 from rulerkit.example import Example
 from rulerkit.floors import FLOORS
-from rulerkit.models import Answer, Engine, cut
+from rulerkit.models import Answers, Engine, cut
 from rulerkit.settings import JSON, READER_EFFECTS, Spec
 from rulerkit.tasks import read_prompt
 from rulerkit.tasks.base import Reading
@@ -56,23 +56,14 @@ class Reader(Engine):
 
     def identity(self) -> JSON:
         """The window, the effects and the version of the rules."""
-        planted = {key: self.spec[key] for key in (*READER_EFFECTS, "floor") if key in self.spec}
-        return {
-            "engine": "reader",
-            "window": self.window,
-            "reader_version": READER_VERSION,
-            **planted,
-        }
+        rules = {"engine": "reader", "window": self.window, "reader_version": READER_VERSION}
+        return rules | self.given((*READER_EFFECTS, "floor"))
 
-    def answer(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Answer]]:
+    def answer(self, examples: Iterable[Example]) -> Answers:
         """One example after the other."""
+        tokenizer = self.prompt_format.tokenizer
         for example in examples:
-            yield (
-                example,
-                cut(
-                    self._answer_text(example), self.prompt_format.tokenizer, example.max_new_tokens
-                ),
-            )
+            yield example, cut(self._answer_text(example), tokenizer, example.max_new_tokens)
 
     def _answer_text(self, example: Example) -> str:
         """The answer to the visible tokens; empty where they are no prompt of this package.
@@ -84,23 +75,19 @@ class Reader(Engine):
         tokenizer = self.prompt_format.tokenizer
         if "floor" in self.spec:
             return FLOORS[self.spec["floor"]](example, tokenizer)
-        ids = (
-            example.ids
-            if self.window is None
-            else example.ids[max(0, example.num_tokens - self.window) :]
-        )
+        size = example.num_tokens
+        window = size if self.window is None else self.window
+        ids = example.ids[max(0, size - window) :]
         text = tokenizer.decode(ids) if len(ids) else ""
-        reading = read_prompt(text)
-        if reading is None:
+        if (reading := read_prompt(text)) is None:
             return ""
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        distances = partial(tokens_to_end, ids, tokenizer)
         for key in self.effects:
             too_short = key == "copy" and len(ids) < self.spec.get("copy_from", 0)
             if reading.fixed_answer is None and not too_short:
-                apply, random = _EFFECTS[key][0], Random(f"{self.name}/{key}/{digest}")
-                reading = apply(
-                    reading, self.spec[key], random, partial(tokens_to_end, ids, tokenizer)
-                )
+                random = Random(f"{self.name}/{key}/{digest}")
+                reading = _EFFECTS[key][0](reading, self.spec[key], random, distances)
         return reading.text
 
     def _label(self) -> str:

@@ -9,27 +9,26 @@ A checkpoint of mamba_ssm, such as state-spaces/mamba-2.8b-slimpj, is loaded int
 Mamba and runs on the `transformers` engine.
 """
 
-import hashlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import cached_property
+from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from rulerkit.checkpoint import Checkpoint
+from rulerkit.checkpoint import Checkpoint, file_digest, file_ends, short
 from rulerkit.errors import UserError
 from rulerkit.example import Example
-from rulerkit.fingerprints import file_digest, file_edges
 from rulerkit.gpus import free_memory, gpu_name, loading, torch_module
 from rulerkit.hub import download, is_hub_id
-from rulerkit.models import Answer, Engine
+from rulerkit.models import Answer, Answers, Engine
 from rulerkit.paths import resolve
 from rulerkit.settings import JSON, Spec, takes
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
@@ -54,21 +53,21 @@ class RWKV(Engine):
         layers."""
         formats = "+".join(sorted(set(re.findall(r"[fb][pf]\d+(?:i8)?", self._strategy))))
         if self._local:
-            edges = hashlib.sha256(file_edges(self._local)).hexdigest()[:16]
-            weights = {"full": file_digest(self._local)[:16]}
-            return {"engine": "rwkv", "fingerprint": edges, "weights": weights, "dtype": formats}
-        commit = self._download("config.json").name  # downloads no weights
-        hub = {"path": self.spec["path"], "file": self.spec["file"], "revision": commit}
-        return {"engine": "rwkv", **hub, "dtype": formats}
+            where = {
+                "fingerprint": short(sha256(file_ends(self._local))),
+                "weights": {"full": file_digest(self._local)[:16]},
+            }
+        else:
+            commit = self._download("config.json").name  # downloads no weights
+            where = {"path": self.spec["path"], "file": self.spec["file"], "revision": commit}
+        return {"engine": "rwkv", **where, "dtype": formats}
 
     def environment(self) -> JSON:
         """The version of the rwkv package, the GPU's name, the strategy, and the path as given."""
         self._package()
-        gpu = gpu_name("cuda" if "cuda" in self._strategy else "cpu")
-        packages = {"rwkv": version("rwkv")}
         return {
-            "packages": packages,
-            "gpu": gpu,
+            "packages": {"rwkv": version("rwkv")},
+            "gpu": gpu_name("cuda" if "cuda" in self._strategy else "cpu"),
             "strategy": self._strategy,
             "path": self.spec["path"],
         }
@@ -79,29 +78,27 @@ class RWKV(Engine):
             return super().tokenizer()
         return replace(load_tokenizer(str(self._package() / f"{VOCABULARY}.txt")), name=VOCABULARY)
 
-    def answer(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Answer]]:
+    def answer(self, examples: Iterable[Example]) -> Answers:
         """One example after the other; greedy."""
+        size = self.spec.get("prefill_chunk_size", CHUNK)
         for example in examples:
-            yield example, self._answer(self._load(), example)
+            network, prompt = self._load(), example.ids.tolist()
+            most, ids = self.most_tokens(example), list[int]()
+            logits: Any = None
+            state = None
+            for start in range(0, len(prompt), size):
+                logits, state = network.forward(prompt[start : start + size], state)
+            while len(ids) < most and (token := int(logits.argmax())) != END:
+                ids.append(token)
+                logits, state = network.forward([token], state)
+            finish = "stop" if len(ids) < most else "length"
+            yield example, Answer(self.prompt_format.tokenizer.decode(ids), finish, len(ids))
 
     def close(self) -> None:
         """Frees the weights."""
         if self._network is not None:
             self._network = None
             free_memory()
-
-    def _answer(self, network: Any, example: Example) -> Answer:
-        prompt, size = example.ids.tolist(), self.spec.get("prefill_chunk_size", CHUNK)
-        most, ids = self.most_tokens(example), list[int]()
-        logits: Any = None
-        state = None
-        for start in range(0, len(prompt), size):
-            logits, state = network.forward(prompt[start : start + size], state)
-        while len(ids) < most and (token := int(logits.argmax())) != END:
-            ids.append(token)
-            logits, state = network.forward([token], state)
-        finish = "stop" if len(ids) < most else "length"
-        return Answer(self.prompt_format.tokenizer.decode(ids), finish, len(ids))
 
     # --- loading ----------------------------------------------------------------------------------
 
@@ -124,7 +121,7 @@ class RWKV(Engine):
         names = torch_module().load(path, map_location="cpu", weights_only=True, mmap=True).keys()
         if "blocks.0.att.r_k" not in names:
             return False
-        if any(".ffn.s" in name for name in names):  # which the package leaves out without a word
+        if any(".ffn.s" in name for name in names):  # which the package silently ignores
             raise UserError(
                 f"model {self.name}: {path.name} is an RWKV-7 with deep embeddings, which are not "
                 "supported"

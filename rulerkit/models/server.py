@@ -1,193 +1,425 @@
-"""Models behind HTTP: servers of anybody's, and servers that the kit starts, such as vLLM's.
+"""Models behind HTTP: vLLM, and any server that speaks OpenAI's protocol.
 
 `Vllm` starts vLLM's own server and sends token ids; `OpenAI` asks a server at `base_url`, or starts
-one with the command `serve`. Both send many requests at once, in an order in which prompts share
-what a server has cached, to as many servers as there are. An example that cannot be answered is a
+one with the command `serve`. `ServerEngine.answer` is the way of a prompt: `PromptQueue` puts
+examples in an order in which neighbours share what a server has cached, `Replica.send` asks one of
+the servers, and `read` turns its reply into an answer. An example that cannot be answered is a
 `Failure`, never an empty answer; what would fail for every example is one `UserError`, after the
 answers that were under way.
 
-A prompt reaches a server by one of four paths: as token `ids`, as `text`, as a chat whose last
-message is the answer's first words (`prefill`), or as a `chat` of one message, the paper's form for
-GPT-4. They are not equal, so the path is part of a model's identity. What a server takes and how it
-counts is found out with a few tiny requests before the first prompt.
+A prompt is sent in one of four ways (`prompt_path`): as token `ids`, as `text`, as a chat whose
+last message is the answer prefix (`prefill`), or as a `chat` of one message, the paper's form for
+GPT-4. The answers may differ, so the path is part of a model's identity.
 """
 
+import asyncio
 import json
 import os
+import random
 import re
 import shlex
 import sys
+import threading
 import time
 from bisect import bisect_left, insort
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import ExitStack, closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
+
+import httpx2
+from pydantic import AliasPath, BaseModel, BeforeValidator, Field, ValidationError
 
 from rulerkit.errors import UserError, redact, remark
 from rulerkit.example import Example
 from rulerkit.gpus import gpu_name, visible_gpus
-from rulerkit.models import Answer, Engine, Failure, load_model, num_shares
-from rulerkit.models.checkpoints import CheckpointEngine
-from rulerkit.models.client import (
-    Address,
-    Client,
-    Reply,
-    RequestError,
-    read_finish,
-    read_reply,
-    read_usage,
+from rulerkit.models import (
+    Answer,
+    Answers,
+    CheckpointEngine,
+    Engine,
+    Failure,
+    load_model,
+    num_shares,
 )
-from rulerkit.models.process import ServerProcess, find_servers
+from rulerkit.models.process import START_TIMEOUT, Address, ServerProcess, find_servers
 from rulerkit.paths import resolve
 from rulerkit.prompt_format import PromptFormat
 from rulerkit.settings import JSON, Spec
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
-CHATS = ("prefill", "chat")
-OPENAI = "https://api.openai.com/v1"
-MASTER = "RULERKIT_MASTER"
-"""Environment variable: HOST:PORT of the first of several nodes that share one vLLM server."""
+# --- replies --------------------------------------------------------------------------------------
+
+
+class Message(BaseModel):
+    """The message of a chat's answer."""
+
+    content: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class Choice(BaseModel):
+    """An answer: of a chat its message, else its text; the last two are vLLM's."""
+
+    text: str | None = None
+    message: Message | None = None
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class Usage(BaseModel):
+    """A server's own counts of tokens."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = Field(
+        default=None, validation_alias=AliasPath("prompt_tokens_details", "cached_tokens")
+    )
+    reasoning_tokens: int | None = Field(
+        default=None, validation_alias=AliasPath("completion_tokens_details", "reasoning_tokens")
+    )
+
+    def cost(self, prices: Mapping[str, float]) -> float | None:
+        """Dollars at `prices` per million tokens."""
+        if self.prompt_tokens is None or self.completion_tokens is None:
+            return None
+        cached = self.cached_tokens or 0
+        price = prices["prompt"]
+        read = (self.prompt_tokens - cached) * price + cached * prices.get("cached", price)
+        return round((read + self.completion_tokens * prices["completion"]) / 1e6, 8)
+
+
+class Reply(BaseModel):
+    """What a server answered, as far as it is read."""
+
+    choices: Annotated[list[Choice], Field(min_length=1)]
+    usage: Annotated[Usage, BeforeValidator(lambda value: {} if value is None else value)] = Usage()
+    server_model: str | None = Field(default=None, validation_alias="model")
+    system_fingerprint: str | None = None
+    seconds: float = 0.0
+    """How long it took, without waiting for a turn."""
+
+    def about(self, prices: Mapping[str, float] | None = None) -> JSON:
+        """The server's counts, its names for the end and for the model, seconds and dollars."""
+        values = {
+            **self.usage.model_dump(),
+            "cost": self.usage.cost(prices) if prices else None,
+            "server_finish_reason": self.choices[0].finish_reason,
+            **self.model_dump(include={"server_model", "system_fingerprint", "seconds"}),
+        }
+        return {key: value for key, value in values.items() if value is not None}
+
+    def finish(self) -> str:
+        """`stop` or `length`; `RequestError` where the answer ended for another reason or none."""
+        reason = str(self.choices[0].finish_reason)
+        if finish := _FINISH.get(reason.lower()):
+            return finish
+        raise RequestError(f"the server broke off (finish_reason {reason})", "later")
+
+
+_FINISH = {
+    **dict.fromkeys(("stop", "eos", "end_turn", "stop_sequence", "eos_token"), "stop"),
+    **dict.fromkeys(("length", "max_tokens", "max_output_tokens", "model_length"), "length"),
+}
+"""The words of servers for the two ways in which an answer ends."""
+
+_REFUSED = {
+    "content_filter",
+    "content_policy_violation",
+    "safety",
+    "recitation",
+    "refusal",
+    "prohibited_content",
+}
+"""The finish reasons, and codes of errors, by which services decline."""
+
+
+def read_reply(
+    reply: Reply, form: PromptFormat, prices: Mapping[str, float] | None = None
+) -> Answer:
+    """The text, why it ended, its tokens (the server's count, else ours) and what it took.
+
+    `prices` are dollars per million tokens. Raises `RequestError` where the service declined, and
+    where the reply is no answer: no text, an empty one for which nothing was generated, or an end
+    that is neither the model's own nor the limit.
+    """
+    choice, usage = reply.choices[0], reply.about(prices)
+    message = choice.message or Message(content=choice.text)
+    reason = str(choice.finish_reason).lower()
+    if reason in _REFUSED or message.refusal:
+        raise RequestError(f"the service declined ({message.refusal or reason})"[:300], "refused")
+    text, thought = message.content, message.reasoning_content or message.reasoning
+    if thought and form.thinking_tokens:  # as the model wrote it, before the server took it apart
+        text = f"<think>{thought}</think>{text}" if text else f"<think>{thought}"
+    finish, written = reply.finish(), usage.get("completion_tokens")
+    if text is None or (not text and (finish != "stop" or written == 0)):
+        raise RequestError(f"an answer without text (finish_reason {reason})", "later")
+    return Answer(text, finish, form.tokenizer.count(text) if written is None else written, usage)
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+FIRST_WAIT = 1.0  # seconds before the second attempt; doubled each time
+LONGEST_WAIT = 60.0  # seconds between attempts, unless the server asks for more
+PATIENCE = 900.0  # seconds that a server may ask us to wait
+_TEMPORARY = {408, 409, 425, 429}  # statuses that may be over soon, beside 5xx
+_FATAL = {401, 402, 403, 404}  # statuses that hold for every other request too
+_SPENT = {"insufficient_quota", "billing_hard_limit_reached"}
+
+
+class RequestError(Exception):
+    """A request without an answer.
+
+    `kind` is `later` (no answer in time: to be sent again after the others), `unreachable` (no
+    connection), `temporary` (to be sent again at once), `fatal` (every other request would fail
+    alike), `refused` (the service declines this prompt) or `final` (this request's own fault).
+    `wait` is how many seconds the server asks to wait.
+    """
+
+    def __init__(self, reason: str, kind: str, wait: float | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.kind, self.wait = reason.rstrip("."), kind, wait
+
+
+@dataclass(order=True)
+class Request:
+    """An example that waits for its answer; requests compare as the token ids of their prompts."""
+
+    ids: bytes
+    example: Example = field(compare=False)
+    timeouts: int = field(default=0, compare=False)
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """The event loop of all requests. Its thread sends while examples are made, in a notebook
+    too."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="rulerkit-requests", daemon=True).start()
+    return loop
+
+
+class Replica:
+    """One of the servers that answer for a model: a process of ours, or one that runs elsewhere.
+
+    It is sent `concurrency` requests at a time. Requests and replies are plain JSON: the types of
+    openai's client take seconds for the 128K token ids of a prompt, and its retries hide what a
+    server asks for after a 429, so that no other request could wait with it.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        concurrency: int,
+        retries: int,
+        number: int = 0,
+        process: ServerProcess | None = None,
+    ) -> None:
+        """`number` counts from 1 where there are several."""
+        self.address, self.number, self.process = address, number, process
+        self.under_way: dict[Future[Reply], Request] = {}
+        self.last = b""  # the ids of the prompt that it was sent last
+        # prompt tokens that are sent ahead of its answers; of more it would choose its own order
+        self.most_tokens = 4 * 2**20
+        self.described = False  # whether the server was asked what it has room for
+        self._retries = retries
+        self._slots = asyncio.Semaphore(concurrency)
+        self._quiet_until = 0.0  # the server asked for no request before
+        self._http = httpx2.AsyncClient(
+            timeout=None,
+            follow_redirects=True,
+            limits=httpx2.Limits(max_connections=None),
+            **address.http_options,
+        )
+
+    @property
+    def loading(self) -> bool:
+        """Whether it is a process that is not healthy yet."""
+        return self.process is not None and not self.process.ready
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of the prompts under way."""
+        return sum(request.example.num_tokens for request in self.under_way.values())
+
+    def drop(self) -> None:
+        """Give up what is under way: the server sees the connections close, and stops."""
+        for future in self.under_way:
+            future.cancel()
+        self.under_way.clear()
+
+    def close(self) -> None:
+        """Close the connections, and end the server if it is a process of ours."""
+        self.drop()
+        asyncio.run_coroutine_threadsafe(self._http.aclose(), _loop()).result()
+        if self.process:
+            self.process.close()
+
+    def send(self, body: Spec, timeout: float, patient: bool = True) -> "Future[Reply]":
+        """Ask for a completion; for one of a chat where `body` has `messages`. With `patient` a
+        lost connection is tried again."""
+        return asyncio.run_coroutine_threadsafe(self._send(body, timeout, patient), _loop())
+
+    async def _send(self, body: Spec, timeout: float, patient: bool) -> Reply:
+        async with self._slots:
+            attempt = 0
+            while True:
+                while (wait := self._quiet_until - time.monotonic()) > 0:
+                    await asyncio.sleep(wait)
+                start = time.perf_counter()
+                try:
+                    reply = await self._try(body, timeout)
+                    reply.seconds = round(time.perf_counter() - start, 3)
+                    return reply
+                except RequestError as failure:
+                    again = failure.kind == "temporary" or (
+                        failure.kind == "unreachable" and patient
+                    )
+                    if not again or attempt == self._retries:
+                        raise
+                    wait = random.uniform(0.5, 1.5) * min(LONGEST_WAIT, FIRST_WAIT * 2.0**attempt)
+                    if failure.wait is not None:  # all other requests wait too
+                        self._quiet_until = max(self._quiet_until, time.monotonic() + failure.wait)
+                        wait = random.uniform(0, 0.1 * FIRST_WAIT)
+                attempt += 1
+                await asyncio.sleep(wait)
+
+    async def _try(self, body: Spec, timeout: float) -> Reply:
+        """The reply to one attempt; whatever goes wrong is a `RequestError`."""
+        try:
+            url = httpx2.URL(self.address.url)
+            page = "/chat/completions" if "messages" in body else "/completions"
+            url = url.copy_with(path=url.path.rstrip("/") + page)
+            async with asyncio.timeout(timeout):
+                response = await self._http.post(url, json=body)
+        except TimeoutError:
+            raise RequestError(f"no answer within {timeout:.4g} s", "later") from None
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise RequestError(self._quote(error), "unreachable") from None
+        try:
+            reply = response.json()
+        except ValueError:
+            reply = response.text[:80]
+        words = reply.get("error") if isinstance(reply, dict) else None  # some send it with a 200
+        if response.is_error or words:
+            raise self._error(response, words or reply)
+        try:
+            return Reply.model_validate(reply)
+        except ValidationError:
+            reason = f"an answer without a completion: {self._quote(reply)[:80]}"
+            raise RequestError(reason, "temporary") from None
+
+    def _error(self, response: Any, error: Any) -> RequestError:
+        """The failure that a reply stands for, with the server's own words."""
+        words = error if isinstance(error, dict) else {"message": error}
+        status, code = response.status_code, str(words.get("code") or "")
+        message = words.get("message") or words.get("detail") or error
+        reason, wait = f"HTTP {status}: {self._quote(message)}", None
+        with suppress(ValueError):
+            wait = max(0.0, float(response.headers.get("retry-after", "")))
+        if code in _REFUSED:
+            return RequestError(reason, "refused")
+        if wait is not None and wait > PATIENCE:
+            return RequestError(f"{reason} (it asks to wait {wait:.0f} s)", "fatal")
+        if status in _FATAL or code in _SPENT:
+            return RequestError(reason, "fatal")
+        temporary = status in _TEMPORARY or status < 400 or (status >= 500 and status != 501)
+        return RequestError(reason, "temporary" if temporary else "final", wait)
+
+    def _quote(self, message: object) -> str:
+        """A server's words in one short line, without our key."""
+        words = " ".join(str(redact(message)).split()) or type(message).__name__
+        words = words.replace(self.address.key, "***") if len(self.address.key) > 6 else words
+        return words if len(words) <= 300 else f"{words[:297]}..."
+
+
+# --- the order of prompts -------------------------------------------------------------------------
 
 AHEAD = 512  # examples made ahead and put in order, at most
 AHEAD_TOKENS = 32 * 2**20  # and their tokens: about half a gigabyte
-_TICK = 1.0  # seconds between two looks at servers that load
-_SAY = 10.0  # seconds between two lines about what they load
 
 
 class PromptQueue:
     """Prompts that wait, given out in the order of their token ids, so that neighbours share the
     longest prefixes.
 
-    Each server goes round by itself: it gets what follows the prompt that it got last, however much
-    came in between. The cache of a whole cell is then reused as well as if all its prompts had been
+    Each server gets the prompt that follows the one it got last, and after the end of the order the
+    first one again. The cache of a whole cell is then reused as well as if all its prompts had been
     sorted beforehand.
     """
 
     def __init__(self, examples: Iterable[Example] = ()) -> None:
-        self._source, self._making = iter(examples), True
-        self._waiting: list[Example] = []
+        self._source, self._ended = iter(examples), False
+        self.waiting: list[Request] = []
         self.tokens = 0
         self.stop = ""  # why no more is asked
-        self.in_a_row = 0  # failures since the last answer
-        self.timeouts = Counter[bytes]()  # by the ids of a prompt
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    @property
-    def first(self) -> Example:
-        """The first prompt."""
-        return self._waiting[0]
+        self.failures_in_a_row = 0
 
     def make(self) -> bool:
         """Make one more example; False where there is none, or enough are made."""
-        if not self._making or self.stop or len(self) >= AHEAD or self.tokens >= AHEAD_TOKENS:
+        full = len(self.waiting) >= AHEAD or self.tokens >= AHEAD_TOKENS
+        if self._ended or self.stop or full:
             return False
         if example := next(self._source, None):
-            self.add(example)
-        self._making = example is not None
-        return self._making
+            self.add(Request(example.ids.astype(">i4").tobytes(), example))
+        self._ended = example is None
+        return not self._ended
 
     def ready(self) -> bool:
-        """Whether an example waits that is still to be asked; makes one where none does."""
-        return not self.stop and (bool(self) or self.make())
+        """Whether a prompt waits that is still to be sent; makes one where none does."""
+        return not self.stop and (bool(self.waiting) or self.make())
 
-    def add(self, example: Example) -> None:
-        """Put an example in its place."""
-        insort(self._waiting, example, key=prompt_bytes)
-        self.tokens += example.num_tokens
+    def add(self, request: Request) -> None:
+        """Put a request in its place."""
+        insort(self.waiting, request)
+        self.tokens += request.example.num_tokens
 
-    def take(self, last: Example | None = None, start: float = 0.0) -> Example:
-        """The prompt that follows `last`, taken out; without `last` the one at the share `start` of
-        the line. `IndexError` where none waits."""
-        size = len(self)
-        place = (
-            bisect_left(self._waiting, prompt_bytes(last), key=prompt_bytes)
-            if last
-            else int(start * size)
-        )
-        example = self._waiting.pop(place % size if size else 0)
-        self.tokens -= example.num_tokens
-        return example
+    def take(self, last: bytes, start: float = 0.0) -> Request:
+        """The request that follows the ids `last`, taken out; for a server that has had none, the
+        one at the share `start` of the order."""
+        size = len(self.waiting)
+        place = bisect_left(self.waiting, last, key=lambda r: r.ids) if last else int(start * size)
+        request = self.waiting.pop(place % size)
+        self.tokens -= request.example.num_tokens
+        return request
 
 
-def prompt_bytes(example: Example) -> bytes:
-    """The ids of a prompt as bytes, which compare as the ids do."""
-    return example.ids.astype(">i4").tobytes()
+# --- engines --------------------------------------------------------------------------------------
 
+MASTER = "RULERKIT_MASTER"
+"""Environment variable: HOST:PORT of the first of several nodes that share one vLLM server."""
 
-# --- several servers ------------------------------------------------------------------------------
-
-
-@dataclass(eq=False)
-class Replica:
-    """One of the servers that answer for a model: a process of ours, or one that runs elsewhere."""
-
-    number: int
-    """From 1 on; 0 where there is only one."""
-    address: Address
-    process: ServerProcess | None = None
-    client: Client | None = None
-    """Open while requests are sent to it."""
-    last: Example | None = None
-    """What it was sent last."""
-    under_way: dict[Future[Reply], Example] = field(default_factory=dict)
-    """The requests that it has not answered yet."""
-    most_tokens: int = 4 * 2**20
-    """How many tokens it is sent at once: what keeps it busy. Of more it could take in an order of
-    its own."""
-
-    @property
-    def loading(self) -> ServerProcess | None:
-        """Its process, until that is healthy."""
-        return None if self.process and self.process.ready else self.process
-
-    @property
-    def tokens(self) -> int:
-        """The tokens of the prompts under way."""
-        return sum(example.num_tokens for example in self.under_way.values())
-
-    def disconnect(self) -> None:
-        """Drop the requests under way."""
-        if self.client:
-            self.client.close()
-        self.client = None
-        self.under_way.clear()
-
-    def close(self) -> None:
-        """End it, if it is a process of ours."""
-        self.disconnect()
-        if self.process:
-            self.process.close()
+_WAIT = 1.0  # seconds between two looks at servers that load
+_NEXT_LINE = 10.0  # seconds between two lines about what they load
 
 
 class ServerEngine(Engine):
-    """What engines that ask servers share: starting them, sending to them, and what to do where one
-    fails."""
+    """What the engines share that ask servers: starting and stopping them, sending prompts, and
+    handling failures."""
 
     startable = True
     """Whether the kit starts the servers, rather than somebody else."""
-    most_at_once: ClassVar[int]
-    """Requests under way at once with each server, where the spec does not say so."""
+    default_concurrency: ClassVar[int]
     _running: ClassVar["ServerEngine | None"] = None
     """The engine whose servers run: two would not share a GPU."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
         self.path: str = spec["path"]
-        self.concurrency: int = (
-            spec.get("concurrency") or spec.get("in_flight") or self.most_at_once
-        )
+        given = spec.get("concurrency") or spec.get("in_flight")
+        self.concurrency: int = given or self.default_concurrency
         self.retries: int = spec.get("max_retries", 5)
+        self.gpus: int = spec.get("gpus", 0)  # of one server; 0 where the spec does not say
         self.replicas: list[Replica] = []
         self._queue = PromptQueue()
-        self._next_word = 0.0  # when to say again what is loading
+        self._next_line = 0.0
 
     def command(self, address: Address) -> list[str]:
         """The command line of a server that listens at an address."""
@@ -198,8 +430,7 @@ class ServerEngine(Engine):
         return {}
 
     def about_server(self) -> JSON:
-        """All that decides what a server of this model answers, JSON-able; no server is asked for
-        it."""
+        """All that decides what a server of this model answers, JSON-able; sends no request."""
         raise NotImplementedError
 
     def body(self, example: Example) -> JSON:
@@ -223,10 +454,8 @@ class ServerEngine(Engine):
             return
         if addresses := find_servers(self.about_server):
             remark(f"{self.name}: asks the server that runs at {addresses[0].url}")
-            first = 1 if len(addresses) > 1 else 0
-            self.replicas = [
-                Replica(number, address) for number, address in enumerate(addresses, first)
-            ]
+            for number, address in enumerate(addresses, 1 if len(addresses) > 1 else 0):
+                self._add(address, number)
         else:
             self.start()
 
@@ -235,58 +464,54 @@ class ServerEngine(Engine):
         if ServerEngine._running:
             ServerEngine._running.close()
         ServerEngine._running = self
-        groups = self._gpu_groups()
+        groups, timeout = self._gpu_groups(), self.spec.get("start_timeout", START_TIMEOUT)
         for number, gpus in enumerate(groups, 1 if len(groups) > 1 else 0):
-            variables = self.variables() | (
-                {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
-            )
             name = f"{self.name}-replica{number}" if number else self.name
-            process = ServerProcess(name, self.command, variables, self.spec.get("start_timeout"))
-            self.replicas.append(Replica(number, process.address, process))
+            visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
+            process = ServerProcess(name, self.command, self.variables() | visible, timeout)
+            self._add(process.address, number, process)
+
+    def _add(self, address: Address, number: int = 0, process: ServerProcess | None = None) -> None:
+        self.replicas.append(Replica(address, self.concurrency, self.retries, number, process))
 
     def _gpu_groups(self) -> list[list[str]]:
         """The GPUs of each server: as many groups as `replicas` says or the visible ones allow;
-        empty without GPUs."""
+        empty groups without GPUs."""
         wanted, visible = self.spec.get("replicas", "auto"), visible_gpus()
         count = 1 if wanted == "auto" else int(wanted)
         if not visible or self.spec.get("nodes", 1) > 1:
             return [[]] * count
-        size = self.gpus_each() or len(visible) // count
+        size = self.gpus or len(visible) // count
         if wanted == "auto":
             count = max(1, len(visible) // size)
         if not 0 < size * count <= len(visible):
             raise UserError(
                 f"model {self.name}: {count} x {size} GPUs do not fit on the {len(visible)} "
-                "visible ones "
-                f"({', '.join(visible)}): lower `replicas` or tensor_parallel_size, or make more "
-                "visible "
-                "(CUDA_VISIBLE_DEVICES)"
+                f"visible ones ({', '.join(visible)}): lower `replicas` or tensor_parallel_size, "
+                "or make more visible (CUDA_VISIBLE_DEVICES)"
             )
         return [visible[n * size : (n + 1) * size] for n in range(count)]
 
-    def gpus_each(self) -> int:
-        """The GPUs of one server; 0 where the spec does not say."""
-        return int(self.spec.get("gpus", 0))
-
     def wait_until_ready(self) -> None:
-        """Wait until all servers that were started are healthy, saying what they load. Raises where
-        none gets so."""
+        """Wait until all servers that were started are healthy, and print what they load. Raises
+        `UserError` where none gets healthy."""
         while any(replica.loading for replica in self.alive()):
             self._wait([])
 
-    def _wait(self, requests: Collection[Future[Reply]]) -> set[Future[Reply]]:
-        """The requests that end within a moment. What is being loaded is said every few seconds."""
-        loading = [replica.loading for replica in self.replicas if replica.loading]
-        if loading and time.monotonic() > self._next_word and (text := loading[0].progress()):
-            remark(f"loading {self.name}: {text[:120]}")
-            self._next_word = time.monotonic() + _SAY
+    def _wait(self, requests: Collection["Future[Reply]"]) -> set["Future[Reply]"]:
+        """The requests that end within a second. Prints every few seconds what is being loaded."""
+        process = next((r.process for r in self.replicas if r.loading), None)
+        if process and time.monotonic() > self._next_line:
+            if text := process.progress():
+                remark(f"loading {self.name}: {text[:120]}")
+            self._next_line = time.monotonic() + _NEXT_LINE
         if not requests:
-            time.sleep(_TICK)
-        return wait(requests, timeout=_TICK, return_when=FIRST_COMPLETED).done
+            time.sleep(_WAIT)
+        return wait(requests, timeout=_WAIT, return_when=FIRST_COMPLETED).done
 
     def alive(self) -> list[Replica]:
-        """The servers that have not ended; the end of one is said. Raises `UserError` where all
-        have."""
+        """The servers that have not ended. Prints the end of one; raises `UserError` where all have
+        ended."""
         for replica in list(self.replicas):
             try:
                 if replica.process:
@@ -297,8 +522,8 @@ class ServerEngine(Engine):
 
     def _lose(self, replica: Replica, reason: str) -> None:
         """A server is gone: the others take over its work; raises where there are none."""
-        for example in replica.under_way.values():
-            self._queue.add(example)
+        for request in replica.under_way.values():
+            self._queue.add(request)
         replica.close()
         self.replicas.remove(replica)
         if not self.replicas:
@@ -316,126 +541,108 @@ class ServerEngine(Engine):
 
     # --- answering --------------------------------------------------------------------------------
 
-    def answer(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Answer | Failure]]:
+    def answer(self, examples: Iterable[Example]) -> Answers:
         """Examples with their answers, or why they have none, as they finish. Examples are made
         ahead while servers load and compute.
 
         A request that timed out goes back to its place in the order, and is sent again, with more
-        time, when the order comes round to it. Where every request would fail, or as many as two
-        rounds of requests fail in a row, no more are sent, and a `UserError` in the end says so.
+        time, when its turn comes. Where every request would fail, or as many as two rounds of
+        requests fail in a row, no more are sent, and a `UserError` is raised after the answers that
+        were under way.
         """
         self._queue = queue = PromptQueue(examples)
         if not queue.make():
             return
-        self.check_fits(queue.first)
+        self.check_fits(queue.waiting[0].example)
         self.open()
-        with ExitStack() as clients:
+        try:
             while True:
-                for replica in self.alive():
-                    if not replica.client and not replica.loading:
-                        self._connect(replica)
-                        clients.callback(replica.disconnect)
-                while (idle := self._with_room()) and queue.ready():
-                    self._send(idle, queue.take(idle.last, idle.number / len(self.replicas)))
-                under_way = {
-                    future: replica for replica in self.replicas for future in replica.under_way
-                }
-                if not under_way and not (
-                    queue.ready() and any(replica.loading for replica in self.replicas)
-                ):
+                loading = any(replica.loading for replica in self.alive())
+                while (idle := self._least_busy()) and queue.ready():
+                    self._send(idle)
+                under_way = {future: r for r in self.replicas for future in r.under_way}
+                if not under_way and not (loading and queue.ready()):
                     break
                 if not any(future.done() for future in under_way) and queue.make():
                     continue
                 for future in self._wait(under_way):
                     replica = under_way[future]
-                    # where the server was lost meanwhile, the example is in the queue again
-                    example = replica.under_way.pop(future, None)
-                    if example and (outcome := self._outcome(future, replica, example)):
-                        yield example, outcome
+                    # where the server was lost meanwhile, the request is in the queue again
+                    request = replica.under_way.pop(future, None)
+                    if request and (outcome := self._outcome(future, replica, request)):
+                        yield request.example, outcome
+        finally:
+            for replica in self.replicas:
+                replica.drop()
         if queue.stop:
             raise UserError(f"{queue.stop}; all answers so far are kept")
 
-    def _connect(self, replica: Replica) -> None:
-        replica.client = Client(replica.address, self.concurrency, self.retries)
-
-    def _with_room(self) -> Replica | None:
-        """The server with the least to do, where it should have another request: of several servers
-        none takes more than its share of all that waits."""
-        replica = min(
-            (each for each in self.replicas if each.client),
-            key=lambda each: each.tokens,
-            default=None,
-        )
-        if not replica:
+    def _least_busy(self) -> Replica | None:
+        """The server with the fewest tokens under way, if it can take another request. Of several
+        servers none takes more than its share of all that waits."""
+        ready = [replica for replica in self.replicas if not replica.loading]
+        if not ready:
             return None
-        total = len(self._queue) + sum(len(each.under_way) for each in self.replicas)
-        most = max(
-            2, min(1 + total // len(self.replicas), self.concurrency + 2)
-        )  # two wait for a free place
+        replica = min(ready, key=lambda r: r.tokens)
+        total = len(self._queue.waiting) + sum(len(r.under_way) for r in self.replicas)
+        share = 1 + total // len(self.replicas)
+        most = max(2, min(share, self.concurrency + 2))  # two wait for a free place
         requests = len(replica.under_way)
         full = requests >= most or (requests > 1 and replica.tokens > replica.most_tokens)
         return None if full else replica
 
-    def _send(self, replica: Replica, example: Example) -> None:
-        """At least 1000 tokens of all prompts under way, and 5 of an answer, are expected in a
-        second; a tenth of that from a server whose process we can see."""
+    def _send(self, replica: Replica) -> None:
+        """Send the next prompt. At least 1000 tokens of all prompts under way, and 5 of an answer,
+        are expected in a second; a tenth of that from a server whose process we can see."""
+        request = self._queue.take(replica.last, replica.number / len(self.replicas))
+        example = request.example
         self.check_fits(example)
-        slow = 10 if replica.process else 1
-        usual = 60 + slow * (
-            example.num_tokens * self.concurrency / 1000 + self.most_tokens(example) / 5
-        )
-        timeout = self.spec.get("timeout", usual) * (
-            1 + self._queue.timeouts[prompt_bytes(example)]
-        )
-        assert replica.client
-        replica.last = example
-        replica.under_way[replica.client.send(self.body(example), timeout)] = example
+        reading, writing = example.num_tokens * self.concurrency / 1000, self.most_tokens(example)
+        usual = 60 + (10 if replica.process else 1) * (reading + writing / 5)
+        timeout = self.spec.get("timeout", usual) * (1 + request.timeouts)
+        replica.last = request.ids
+        replica.under_way[replica.send(self.body(example), timeout)] = request
 
     def _outcome(
-        self, future: "Future[Reply]", replica: Replica, example: Example
+        self, future: "Future[Reply]", replica: Replica, request: Request
     ) -> Answer | Failure | None:
         """The answer to a request, or why there is none; None where it is sent again, or nothing
         more is sent."""
         try:
-            answer = self.read(example, future.result())
+            answer = self.read(request.example, future.result())
         except RequestError as failure:
-            return self._failure(failure, replica, example)
-        self._queue.in_a_row = 0
-        several = {"replica": replica.number} if replica.number else {}
-        return answer._replace(usage={**(answer.usage or {}), **several})
+            return self._failure(failure, replica, request)
+        self._queue.failures_in_a_row = 0
+        number = {"replica": replica.number} if replica.number else {}
+        return answer._replace(usage={**(answer.usage or {}), **number})
 
-    def _failure(self, failure: RequestError, replica: Replica, example: Example) -> Failure | None:
-        """The example's failure; None where it is sent again, or where every example would fail
-        like it."""
-        queue, ids = self._queue, prompt_bytes(example)
+    def _failure(self, failure: RequestError, replica: Replica, request: Request) -> Failure | None:
+        queue = self._queue
         if failure.kind == "unreachable" and self.startable:
-            queue.add(example)
-            self.alive()  # raises, or says it, where the server's process has ended
+            queue.add(request)
+            self.alive()  # raises, or prints it, where the server's process has ended
             if replica in self.replicas:
-                self._lose(
-                    replica,
-                    f"model {self.name}: its server at {replica.address} does not answer "
-                    f"({failure.reason})",
-                )
+                where = f"model {self.name}: its server at {replica.address}"
+                self._lose(replica, f"{where} does not answer ({failure.reason})")
             return None
         if failure.kind == "refused":  # the server works
-            queue.in_a_row = 0
+            queue.failures_in_a_row = 0
             return Failure(failure.reason, refused=True)
-        if failure.kind == "for all":
-            queue.stop = queue.stop or str(refusal(self.name, replica.address, self.path, failure))
+        if failure.kind == "fatal":
+            queue.stop = queue.stop or fatal_message(self, replica.address, failure)
             return None
-        again = failure.kind == "late" and queue.timeouts[ids] < self.retries
-        queue.in_a_row += not again or queue.timeouts[ids] == 0
-        if queue.in_a_row >= 2 * self.concurrency + 2:
+        # a timeout goes back to the queue; it counts as a failure the first time
+        again = failure.kind == "later" and request.timeouts < self.retries
+        queue.failures_in_a_row += not again or request.timeouts == 0
+        if queue.failures_in_a_row >= 2 * self.concurrency + 2:
             queue.stop = queue.stop or (
-                f"model {self.name}: {queue.in_a_row} requests to {replica.address} in a row had "
-                "no answer "
-                f"({failure.reason}), so no more were sent"
+                f"model {self.name}: {queue.failures_in_a_row} requests to {replica.address} in a "
+                f"row had no answer ({failure.reason}), so no more were sent"
             )
         if not again:
             return Failure(failure.reason)
-        queue.timeouts[ids] += 1
-        queue.add(example)
+        request.timeouts += 1
+        queue.add(request)
         return None
 
 
@@ -443,6 +650,33 @@ def is_served(spec: Spec) -> bool:
     """Whether `rulerkit serve` runs a model on this machine."""
     model = load_model(spec)
     return isinstance(model, ServerEngine) and bool(find_servers(model.about_server))
+
+
+def fatal_message(engine: ServerEngine, address: Address, failure: RequestError) -> str:
+    """A failure that holds for all requests, in one line, with what to do."""
+    model, reason = f"model {engine.name}", failure.reason
+    if failure.kind == "unreachable":
+        return (
+            f"{model}: nothing answers at {address} ({reason}): start the server, or correct "
+            "`base_url`, which mostly ends in /v1"
+        )
+    if failure.kind == "later":
+        return (
+            f"{model}: {address} gives {reason}: is it busy or still loading? `timeout: SECONDS` "
+            "waits longer"
+        )
+    if reason.startswith(("HTTP 401", "HTTP 403")):
+        hint = (
+            "set the environment variable that `api_key_env` names to a key that the server knows"
+        )
+    elif reason.startswith("HTTP 404"):
+        hint = (
+            f"does it know the model {engine.path!r} (`path`), and does `base_url` end where it "
+            "should (mostly in /v1)?"
+        )
+    else:
+        hint = "change the model's mapping or the server, and run the same command again"
+    return f"{model}: {address} refuses: {reason}: {hint}"
 
 
 # --- vLLM -----------------------------------------------------------------------------------------
@@ -457,6 +691,7 @@ _ARGUMENTS = (
     "max_num_seqs",
     "trust_remote_code",
 )
+"""The keys of a spec that are arguments of vLLM by the same name."""
 NEUTRAL_ARGUMENTS = re.compile(
     "async_scheduling|api_server_count|cpu_offload_gb|data_parallel_size|disable_custom_all_reduce|disable_log_stats|"
     "distributed_executor_backend|download_dir|enable_chunked_prefill|enable_expert_parallel|enable_prefix_caching|"
@@ -470,8 +705,7 @@ of one run."""
 
 MORE_MEMORY = (
     "`tensor_parallel_size`, `kv_cache_dtype: fp8`, `quantization`, `gpu_memory_utilization` "
-    "nearer to 1 or a smaller "
-    "`max_length` make room"
+    "nearer to 1 or a smaller `max_length` make room"
 )
 _NO_MEMORY = r"KV cache is needed|No available memory for the cache|[Oo]ut ?[Oo]f ?[Mm]emory|less than desired"
 _LONGEST = 2**20  # tokens, for models whose configuration names no limit
@@ -481,24 +715,24 @@ class Vllm(CheckpointEngine, ServerEngine):
     """A checkpoint in a folder or on the hub, served by vLLM's own server; token ids go in and come
     out."""
 
-    most_at_once = 512
+    default_concurrency = 512
     modifiers = ("quantization", "kv_cache_dtype", "hf_overrides", "batch_invariant")
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
-        self._more: JSON = spec.get("engine_args", {})
-        self._room: int | None = None  # tokens of one request, once a server is there
+        self.gpus = self.gpus or num_shares(spec)
+        self._engine_args: JSON = spec.get("engine_args", {})
+        self._served_length: int | None = None  # tokens of one request, once a server is there
 
     def identity(self) -> JSON:
         """As of any checkpoint, with the `engine_args` that change what is computed."""
-        more = {
-            key: value for key, value in self._more.items() if not NEUTRAL_ARGUMENTS.fullmatch(key)
+        changing = {
+            key: value
+            for key, value in self._engine_args.items()
+            if not NEUTRAL_ARGUMENTS.fullmatch(key)
         }
-        return {
-            **super().identity(),
-            **({"engine_args": more} if more else {}),
-            "prompt_path": "ids",
-        }
+        more = {"engine_args": changing} if changing else {}
+        return {**super().identity(), **more, "prompt_path": "ids"}
 
     def environment(self) -> JSON:
         """vLLM's version, the GPU, how many share the model, and where a folder lies."""
@@ -512,13 +746,10 @@ class Vllm(CheckpointEngine, ServerEngine):
     def too_long(self, length: int) -> str | None:
         """Whether a length is beyond the positions that the model knows, or beyond what a server
         has room for."""
-        if self._room and self._room < length <= (self.limit() or length):
-            return f"its keys and values have room for {self._room} tokens here; {MORE_MEMORY}"
+        served = self._served_length
+        if served and served < length <= (self.limit() or length):
+            return f"its keys and values have room for {served} tokens here; {MORE_MEMORY}"
         return super().too_long(length)
-
-    def gpus_each(self) -> int:
-        """As many as share the model."""
-        return super().gpus_each() or num_shares(self.spec)
 
     # --- the server -------------------------------------------------------------------------------
 
@@ -541,14 +772,14 @@ class Vllm(CheckpointEngine, ServerEngine):
     def arguments(self) -> JSON:
         """The arguments of vLLM's engine, by name. No tokenizer: ids go in and out. No sampling
         from the checkpoint."""
-        longest: int | None = (
-            self.spec.get("max_length") or -1
-        )  # -1: as much as fits the model and the card
+        limit = self.limit()
+        # -1: as much as fits the model and the card
+        longest: int | None = self.spec.get("max_length", -1)
         rope = self.config.get("rope_parameters") or {}
-        if longest == -1 and rope.get("rope_type") in ("longrope", "su"):
-            longest = self.limit()  # else vLLM takes the length before scaling
-        elif self.limit() is None:
+        if limit is None:
             longest = _LONGEST
+        elif longest == -1 and rope.get("rope_type") in ("longrope", "su"):
+            longest = limit  # else vLLM takes the length before scaling
         return {
             "model": str(self.checkpoint.folder or self.path),
             "revision": self.checkpoint.commit,
@@ -559,22 +790,20 @@ class Vllm(CheckpointEngine, ServerEngine):
             "skip_tokenizer_init": True,
             "generation_config": "vllm",
             **({"language_model_only": True} if "vision_config" in self.config else {}),
-            **{key: self.spec[key] for key in _ARGUMENTS if key in self.spec},
-            **self._more,
+            **self.given(_ARGUMENTS),
+            **self._engine_args,
         }
 
     def command(self, address: Address) -> list[str]:
         """The command of a server; over several nodes, that of the first node."""
-        return self._command(
-            {
-                "host": "127.0.0.1",
-                "port": address.port,
-                "served_model_name": self.name,
-                "uvicorn_log_level": "warning",
-                "enable_prompt_tokens_details": True,
-            },
-            rank=0,
-        )
+        http = {
+            "host": "127.0.0.1",
+            "port": address.port,
+            "served_model_name": self.name,
+            "uvicorn_log_level": "warning",
+            "enable_prompt_tokens_details": True,
+        }
+        return self._command(http, rank=0)
 
     def follow(self, rank: int) -> list[str]:
         """The command of another node's share of a server over several nodes."""
@@ -596,44 +825,45 @@ class Vllm(CheckpointEngine, ServerEngine):
         if num_shares(self.spec) % nodes:
             raise UserError(
                 f"model {self.name}: `nodes: {nodes}` does not divide tensor_parallel_size x "
-                "pipeline_parallel_size, "
-                f"which is {num_shares(self.spec)}: set these to all GPUs of all nodes together"
+                f"pipeline_parallel_size, which is {num_shares(self.spec)}: set these to all GPUs "
+                "of all nodes together"
             )
         host, _, port = os.environ.get(MASTER, "").rpartition(":")
         if not host or not port.isdecimal():
             raise UserError(
                 f"model {self.name} is spread over {nodes} nodes: it needs {MASTER}=HOST:PORT on "
-                "all of them, a name of the "
-                "first node and a free port on it; `rulerkit batch --slurm` writes scripts that do "
-                "so"
+                "all of them, a name of the first node and a free port on it; `rulerkit batch "
+                "--slurm` writes scripts that do so"
             )
         return {"nnodes": nodes, "node_rank": rank, "master_addr": host, "master_port": port}
 
     def variables(self) -> dict[str, str]:
-        """The user's own count more, save where the record says so."""
-        given = {"VLLM_NO_USAGE_STATS": "1"}
-        bounded = "gpu_memory_utilization" in self.spec or "kv_cache_memory_bytes" in self._more
+        """Environment variables of vLLM. A value that the user exported wins, except for
+        `batch_invariant`, which is part of the record."""
+        defaults = {"VLLM_NO_USAGE_STATS": "1"}
+        bounds = ("gpu_memory_utilization", "kv_cache_memory_bytes")
+        bounded = any(name in {**self.spec, **self._engine_args} for name in bounds)
         if not bounded and self.device() == "cpu":
-            given["VLLM_CPU_KVCACHE_SPACE"] = (
-                "2"  # GiB; by default nearly all memory of the machine
-            )
-        users = {name: os.environ.get(name, value) for name, value in given.items()}
-        return users | {"VLLM_BATCH_INVARIANT": str(int(self.spec.get("batch_invariant", False)))}
+            defaults["VLLM_CPU_KVCACHE_SPACE"] = "2"  # GiB; by default nearly all memory
+        values = {name: os.environ.get(name, value) for name, value in defaults.items()}
+        return values | {"VLLM_BATCH_INVARIANT": str(int(self.spec.get("batch_invariant", False)))}
 
-    def _connect(self, replica: Replica) -> None:
-        """Also asks the server for the tokens of one request that it has room for, and of all that
-        its cache holds."""
-        super()._connect(replica)
-        self._room = next((each["max_model_len"] for each in replica.address.models()), None)
-        if found := re.search(
-            r'kv_cache_size_tokens="(\d+)"', replica.address.get("/metrics", 30)[1]
-        ):
-            replica.most_tokens = min(2 * int(found[1]), replica.most_tokens)
+    def alive(self) -> list[Replica]:
+        """Also asks a server that became ready for the tokens of one request that it has room for,
+        and of all that its cache holds."""
+        for replica in super().alive():
+            if not (replica.loading or replica.described):
+                replica.described = True
+                listed = [model["max_model_len"] for model in replica.address.models()]
+                self._served_length = listed[0] if listed else None
+                metrics = replica.address.get("/metrics", 30)[1]
+                if cache := re.search(r'kv_cache_size_tokens="(\d+)"', metrics):
+                    replica.most_tokens = min(2 * int(cache[1]), replica.most_tokens)
+        return self.replicas
 
     def _lose(self, replica: Replica, reason: str) -> None:
-        super()._lose(
-            replica, f"{reason}. {MORE_MEMORY}" if re.search(_NO_MEMORY, reason) else reason
-        )
+        hint = f". {MORE_MEMORY}" if re.search(_NO_MEMORY, reason) else ""
+        super()._lose(replica, reason + hint)
 
     # --- answering --------------------------------------------------------------------------------
 
@@ -652,19 +882,18 @@ class Vllm(CheckpointEngine, ServerEngine):
     def read(self, example: Example, reply: Reply) -> Answer:
         """The text up to the first stop token; the server's own counts beside it."""
         choice = reply.choices[0]
-        seen = choice.prompt_token_ids or []
-        if seen != example.ids.tolist():
+        prompt = choice.prompt_token_ids or []
+        if prompt != example.ids.tolist():
             raise UserError(
-                f"model {self.name}: vLLM read {len(seen)} prompt tokens of example "
-                f"{example.index} of {example.task}, "
-                f"other than the {example.num_tokens} that it was sent, so its answers are to "
-                "other questions: leave "
-                "`engine_args` that change prompts away, or use another version of vllm"
+                f"model {self.name}: vLLM read {len(prompt)} prompt tokens of example "
+                f"{example.index} of {example.task}, other than the {example.num_tokens} that it "
+                "was sent, so its answers are to other questions: leave `engine_args` that change "
+                "prompts away, or use another version of vllm"
             )
-        finish = read_finish(choice)
+        finish = reply.finish()
         if not choice.token_ids:
-            raise RequestError("an answer without tokens", "late")
-        return self.read_ids(choice.token_ids, finish, read_usage(reply))
+            raise RequestError("an answer without tokens", "later")
+        return self.read_ids(choice.token_ids, finish, reply.about())
 
 
 def _flags(arguments: Spec) -> list[str]:
@@ -690,25 +919,28 @@ def _version(package: str) -> str | None:
 
 # --- any server -----------------------------------------------------------------------------------
 
-PREFILL = {"continue_final_message": True, "add_generation_prompt": False}
-"""What vLLM and its like need to go on with the last message; `null` in `extra_body` takes one
+CHATS = ("prefill", "chat")
+OPENAI = "https://api.openai.com/v1"
+
+_CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
+"""What vLLM and its like need to continue the last message; `null` in `extra_body` takes one
 away."""
 
 _WORDS = (
     "One of the special magic numbers for long-context is: 4812093. Say: "
     "dd5f8f4c-2c8b-4a2e-9c37-5f0d7a3b1e66.\n"
     "VAR XQZPL = 97331, then VAR KJHWB = VAR XQZPL.\nThe grass is green; the sky is blue: the sun "
-    "is yellow! "
-    "Ünïcödé, 東京, 1.5 % of 1,048,576 tokens?\n1. apple 2. banana 3. cherry"
+    "is yellow! Ünïcödé, 東京, 1.5 % of 1,048,576 tokens?\n1. apple 2. banana 3. cherry"
 )
-"""What another tokenizer would count otherwise."""
+"""A text that another tokenizer would count otherwise."""
 _SHORT = "Hello"
 _PREFIX = "Answer"
+_PROBE_TOKENS = 16
 
 
 @dataclass
-class Server:
-    """What is known of a server and the model behind it."""
+class ServerFacts:
+    """What a few tiny requests find out about a server and the model behind it."""
 
     model: str
     """The model's name in requests."""
@@ -724,22 +956,32 @@ class Server:
 
 
 class OpenAI(ServerEngine):
-    """A server or service that speaks OpenAI's protocol: at `base_url`, or started with the command
-    `serve`; greedy."""
+    """A server or service that speaks OpenAI's protocol, at `base_url` or started with the command
+    `serve`. Answers are greedy."""
 
     on_gpu = False
-    most_at_once = 8
+    default_concurrency = 8
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
         self.startable = "serve" in spec
         self.base_url: str = spec.get("base_url", OPENAI).rstrip("/")
+        self._overhead: int = spec.get("overhead_tokens", 16)
         self._extra: JSON = dict(spec.get("extra_body", {}))
-        if "enable_thinking" in spec and spec.get("prompt_path") in CHATS:
-            self._extra.setdefault(
-                "chat_template_kwargs", {"enable_thinking": spec["enable_thinking"]}
+        path, place, wrong = spec.get("prompt_path"), spec.get("prefix_in"), ""
+        if "enable_thinking" in spec and path in CHATS:
+            thinking = {"enable_thinking": spec["enable_thinking"]}
+            self._extra.setdefault("chat_template_kwargs", thinking)
+        if self.startable and "base_url" in spec:
+            wrong = (
+                "serve starts a server at an address of its own: leave `base_url` out, or `serve`"
             )
-        self._check()
+        elif path == "chat" and place == "assistant":
+            wrong = "prompt_path: chat has no assistant's turn for the answer prefix: use prefix_in: user, or prefill"
+        elif path == "prefill" and (place == "user" or spec.get("template") == "gpt-4"):
+            wrong = "prompt_path: prefill puts the answer prefix into the assistant's turn; else use prompt_path: chat"
+        if wrong:
+            raise UserError(f"model {self.name}: {wrong}")
 
     def identity(self) -> JSON:
         """The model's name, the path of its prompts, and what its requests say beside them; not
@@ -756,9 +998,9 @@ class OpenAI(ServerEngine):
     @property
     def aligned(self) -> str:
         """As the spec says, else `chat` where prompts are messages or stand in a template."""
-        return (
-            str(self.spec.get("aligned", "chat")) if self.prompt_path in CHATS else super().aligned
-        )
+        if self.prompt_path in CHATS:
+            return str(self.spec.get("aligned", "chat"))
+        return super().aligned
 
     @property
     def prompt_path(self) -> str:
@@ -790,18 +1032,15 @@ class OpenAI(ServerEngine):
             return self.path
         raise UserError(
             f"model {self.name}: `tokenizer` is missing: name the folder, file or hub id "
-            "(org/name) of the tokenizer of "
-            f"{self.path}; for a service that keeps its own, one of like size (cl100k_base)"
+            f"(org/name) of the tokenizer of {self.path}; for a service that keeps its own, one of "
+            "like size (cl100k_base)"
         )
 
     def too_long(self, length: int) -> str | None:
         """Whether a length is beyond `max_length`, or beyond what the server says it takes."""
         limit = self.spec.get("max_length") or self.server.limit
-        unseen = (
-            self._overhead
-            if self.prompt_path in CHATS and not any(self.prompt_format.around)
-            else 0
-        )
+        framed = self.prompt_path in CHATS and not any(self.prompt_format.around)
+        unseen = self._overhead if framed else 0
         if limit is None or length + unseen <= limit:
             return None
         more = (
@@ -811,39 +1050,8 @@ class OpenAI(ServerEngine):
         )
         return (
             f"its limit is {limit} tokens{more}: lengths up to {limit - unseen} fit, or serve it "
-            "with a larger "
-            "context and set `max_length` in its mapping"
+            "with a larger context and set `max_length` in its mapping"
         )
-
-    @property
-    def _overhead(self) -> int:
-        return int(self.spec.get("overhead_tokens", 16))
-
-    def _key(self) -> str:
-        """The key, from the environment; servers of one's own mostly want none."""
-        name = self.spec.get("api_key_env") or (
-            "OPENAI_API_KEY" if self.base_url == OPENAI else None
-        )
-        if key := os.environ.get(name) if name else "none":
-            return key
-        raise UserError(
-            f"model {self.name}: the environment variable {name}, which holds the key, is not set: "
-            "export it"
-        )
-
-    def _check(self) -> None:
-        """What can be said of a spec before anything is asked."""
-        path, place, wrong = self.spec.get("prompt_path"), self.spec.get("prefix_in"), ""
-        if self.startable and "base_url" in self.spec:
-            wrong = (
-                "serve starts a server at an address of its own: leave `base_url` out, or `serve`"
-            )
-        elif path == "chat" and place == "assistant":
-            wrong = "prompt_path: chat has no assistant's turn for the answer prefix: use prefix_in: user, or prefill"
-        elif path == "prefill" and (place == "user" or self.spec.get("template") == "gpt-4"):
-            wrong = "prompt_path: prefill puts the answer prefix into the assistant's turn; else use prompt_path: chat"
-        if wrong:
-            raise UserError(f"model {self.name}: {wrong}")
 
     # --- the server -------------------------------------------------------------------------------
 
@@ -854,11 +1062,8 @@ class OpenAI(ServerEngine):
     def command(self, address: Address) -> list[str]:
         """The spec's `serve`, for a shell, with {port}, {path} and {key} filled in."""
         place = resolve(self.path)
-        values = {
-            "{port}": address.port,
-            "{path}": str(place) if place.exists() else self.path,
-            "{key}": address.key,
-        }
+        path = str(place) if place.exists() else self.path
+        values = {"{port}": address.port, "{path}": path, "{key}": address.key}
         line = re.sub(
             "{port}|{path}|{key}", lambda name: shlex.quote(values[name[0]]), self.spec["serve"]
         )
@@ -869,125 +1074,113 @@ class OpenAI(ServerEngine):
         if self.startable:
             super().open()
         elif not self.replicas:
-            self.replicas = [Replica(0, Address(self.base_url, self._key()))]
+            default = "OPENAI_API_KEY" if self.base_url == OPENAI else ""
+            name = self.spec.get("api_key_env", default)
+            key = os.environ.get(name) if name else "none"  # servers of one's own mostly want none
+            if not key:
+                raise UserError(
+                    f"model {self.name}: the environment variable {name}, which holds the key, is "
+                    "not set: export it"
+                )
+            self._add(Address(self.base_url, key))
 
     @cached_property
-    def server(self) -> Server:
-        """What a few tiny requests find out, at first use: `auto` takes the first of ids, text and
-        chat that it takes.
+    def server(self) -> ServerFacts:
+        """What a few tiny requests find out, at first use. `prompt_path: auto` stands for the first
+        of ids, text and chat that the server accepts.
 
         Errors: `UserError` where it cannot be reached, refuses, or counts unlike the tokenizer.
         """
         self.open()
         self.wait_until_ready()
+        replica = self.alive()[0]
         wanted = self.spec.get("prompt_path", "auto")
         paths = ("ids", "text", "chat") if wanted == "auto" else (wanted,)
-        with closing(Client(self.alive()[0].address, self.concurrency, self.retries)) as client:
-            listed = client.address.models()
-            entry = next(
-                (each for each in listed if each["id"] == self.path),
-                listed[0] if len(listed) == 1 else {},
-            )
-            about = {
-                key: entry[key] for key in ("owned_by", "root", "max_model_len") if entry.get(key)
-            }
-            server = Server(entry.get("id", self.path), entry.get("max_model_len"), about=about)
-            for server.path in paths:
-                try:
-                    self._find_out(client, server)
-                    break
-                except RequestError as failure:
-                    # a chat service may say 404 to a completion, so only the last word counts
-                    if server.path == paths[-1] or _is_final(failure):
-                        raise refusal(self.name, client.address, self.path, failure) from None
-        return server
+        listed = replica.address.models()
+        alone = listed[0] if len(listed) == 1 else {}
+        entry = next((entry for entry in listed if entry["id"] == self.path), alone)
+        about = {k: entry[k] for k in ("owned_by", "root", "max_model_len") if entry.get(k)}
+        facts = ServerFacts(entry.get("id", self.path), entry.get("max_model_len"), about=about)
+        for facts.path in paths:
+            try:
+                self._find_out(replica, facts)
+                break
+            except RequestError as failure:
+                # a chat service may say 404 to a completion, so only the last word counts
+                if facts.path == paths[-1] or _is_final(failure):
+                    raise UserError(fatal_message(self, replica.address, failure)) from None
+        return facts
 
-    def _find_out(self, client: Client, server: Server) -> None:
-        """How a server counts what is sent by its path; `RequestError` where it does not take
-        that."""
-        token, path = self.tokenizer(), server.path
-        count = partial(self._count, client, server)
-        long = count(path, _WORDS)
-        if path in ("ids", "text"):
-            server.exact, server.adds_bos = long is not None, self._adds_bos(server, long)
-            if (
-                path == "ids"
-            ):  # they mean something only to a server that cuts texts into the same ones
-                try:
-                    self._adds_bos(server, count("text", _WORDS))
-                except RequestError as failure:
-                    if _is_final(failure):
-                        raise
-                server.adds_bos &= server.exact  # without a count: ids are taken as they are
+    def _find_out(self, replica: Replica, facts: ServerFacts) -> None:
+        """How a server counts what is sent by a path; `RequestError` where it refuses the path."""
+        tokenizer, path = self.tokenizer(), facts.path
+        ours = tokenizer.count(_WORDS)
+        if path in CHATS:
+            counts = [self._count(replica, facts, path, text) for text in (_SHORT, _WORDS)]
+            short, long = [count or 0 for count in counts]
+            facts.exact = None not in counts and (
+                abs(long - short - ours + tokenizer.count(_SHORT)) <= 1
+            )
+            if path == "prefill" and short:
+                self._check_prefill(short, self._count(replica, facts, "chat", _SHORT) or short)
             return
-        short = count(path, _SHORT)
-        if short is None or long is None:
-            return
-        server.exact = abs(long - short - token.count(_WORDS) + token.count(_SHORT)) <= 1
-        # the answer's first words must add their own tokens to a chat, and not those that close a
-        # turn
-        if (
-            path == "prefill"
-            and short > (plain := count("chat", _SHORT) or short) + token.count(_PREFIX) + 1
-        ):
+        # ids mean nothing to a server that cuts texts into other ones
+        for way in ("text", "ids") if path == "ids" else ("text",):
+            try:
+                count = self._count(replica, facts, way, _WORDS)
+            except RequestError as failure:
+                if way == path or _is_final(failure):
+                    raise
+                continue
+            if count not in (None, ours, ours + 1):
+                raise UserError(
+                    f"model {self.name}: its server counts {count} tokens where the tokenizer "
+                    f"{tokenizer.name} counts {ours}: `tokenizer` must be the model's own for "
+                    f"`prompt_path: {path}`; if it is, the server puts something around the "
+                    "prompt: use `prompt_path: chat`"
+                )
+            facts.exact = count is not None
+            # without a count ids are taken as they are
+            adds = count != ours if facts.exact else way == "text"
+            facts.adds_bos = adds and tokenizer.bos_id is not None
+
+    def _check_prefill(self, count: int, plain: int) -> None:
+        """`UserError` where the first words of an answer make the count of a prompt larger by more
+        than their own tokens, because the server closes the turn."""
+        words = self.tokenizer().count(_PREFIX)
+        if count > plain + words + 1:
             raise UserError(
-                f"model {self.name}: its server does not go on with the assistant's words: "
-                f"{token.count(_PREFIX)} tokens of "
-                f"them make its prompt {short - plain} tokens longer, so it closes the turn; use "
-                "`prompt_path: text`, ids or "
-                "chat, or give in `extra_body` what this server needs to continue a message"
+                f"model {self.name}: its server does not go on with the assistant's words: {words} "
+                f"tokens of them make its prompt {count - plain} tokens longer, so it closes the "
+                "turn; use `prompt_path: text`, ids or chat, or give in `extra_body` what this "
+                "server needs to continue a message"
             )
 
-    def _adds_bos(self, server: Server, count: int | None) -> bool:
-        """Whether the server adds a BOS; `UserError` where its count has nothing to do with
-        ours."""
-        token = self.tokenizer()
-        ours = token.count(_WORDS)
-        if count is None or count == ours + 1:
-            return token.bos_id is not None
-        if count == ours:
-            return False
-        raise UserError(
-            f"model {self.name}: its server counts {count} tokens where the tokenizer {token.name} "
-            f"counts {ours}: `tokenizer` "
-            f"must be the model's own for `prompt_path: {server.path}`; if it is, the server puts "
-            "something around the "
-            "prompt: use `prompt_path: chat`"
-        )
-
-    def _count(self, client: Client, server: Server, path: str, text: str) -> int | None:
-        """The tokens of a prompt by the server's own count; None where it tells none."""
-        prompt = {"prompt": self.tokenizer().encode(text).tolist() if path == "ids" else text}
-        prompt = _messages(path, text, _PREFIX) if path in CHATS else prompt
-        patience = self.spec.get(
-            "timeout", 300.0
-        )  # some servers load the model at the first request
+    def _count(self, replica: Replica, facts: ServerFacts, path: str, text: str) -> int | None:
+        """The server's own count of the tokens of a prompt; None where it gives none."""
+        if path in CHATS:
+            prompt = _messages(path, text, _PREFIX)
+        else:
+            prompt = {"prompt": self.tokenizer().encode(text).tolist() if path == "ids" else text}
+        # some servers load the model at the first request
+        timeout = self.spec.get("timeout", 300.0)
         try:
-            reply = client.send(self._request(server, prompt, 16), patience, patient=False).result()
+            body = self._request(facts, prompt, _PROBE_TOKENS)
+            count = replica.send(body, timeout, patient=False).result().usage.prompt_tokens
         except RequestError as failure:
-            if (
-                "max_completion_tokens" not in failure.reason
-                or server.limit_name == "max_completion_tokens"
-            ):
+            newer = "max_completion_tokens"  # the name that newer models of OpenAI insist on
+            if newer not in failure.reason or facts.limit_name == newer:
                 raise
-            server.limit_name = (
-                "max_completion_tokens"  # the name that newer models of OpenAI insist on
-            )
-            return self._count(client, server, path, text)
-        count = reply.usage.prompt_tokens if reply.usage else None
+            facts.limit_name = newer
+            return self._count(replica, facts, path, text)
         return count if count and count > 0 else None
 
     # --- answering --------------------------------------------------------------------------------
 
-    def _request(self, server: Server, prompt: Spec, limit: int) -> JSON:
+    def _request(self, facts: ServerFacts, prompt: Spec, limit: int) -> JSON:
         """The JSON of a request; what `extra_body` sets to null is left out."""
-        whole = {
-            "model": server.model,
-            "temperature": 0,
-            server.limit_name: limit,
-            **prompt,
-            **self._extra,
-        }
+        limits = {"temperature": 0, facts.limit_name: limit}
+        whole = {"model": facts.model, **limits, **prompt, **self._extra}
         return {key: value for key, value in whole.items() if value is not None}
 
     def body(self, example: Example) -> JSON:
@@ -1004,13 +1197,10 @@ class OpenAI(ServerEngine):
                 for block in example.blocks
                 if block.role not in ("template", "answer_prefix")
             )
-            user = user[
-                len(before) - len(before.rstrip(" ")) :
-            ]  # blanks of the template that stand with the content
-            closing = example.answer_prefix if path == "chat" else ""
-            return _messages(
-                path, user + closing, example.answer_prefix, self.spec.get("system_prompt")
-            )
+            # without the blanks of the template that stand with the content
+            user = user[len(before) - len(before.rstrip(" ")) :]
+            user += example.answer_prefix if path == "chat" else ""
+            return _messages(path, user, example.answer_prefix, self.spec.get("system_prompt"))
         if path == "ids":
             ids = example.ids.tolist()
             return {"prompt": ids[1:] if adds_bos and ids[:1] == [form.tokenizer.bos_id] else ids}
@@ -1022,13 +1212,14 @@ class OpenAI(ServerEngine):
         """The answer; a `RequestError` where the server did not read the whole prompt. One whose
         tokenizer is not ours may count fewer tokens, but not half as many."""
         answer = read_reply(reply, self.prompt_format, self.spec.get("prices"))
-        counted = (answer.usage or {}).get("prompt_tokens")
-        least = (
-            example.num_tokens - self._overhead if self.server.exact else example.num_tokens // 2
-        )
+        counted, sent = reply.usage.prompt_tokens, example.num_tokens
+        least = sent - self._overhead if self.server.exact else sent // 2
         if counted is not None and counted < least:
-            reason = f"the server cut the prompt: it read {counted} of {example.num_tokens} tokens"
-            raise RequestError(f"{reason} (length {example.length})", "for all")
+            raise RequestError(
+                f"the server cut the prompt: it read {counted} of {sent} tokens (length "
+                f"{example.length})",
+                "fatal",
+            )
         return answer
 
 
@@ -1036,32 +1227,8 @@ def _messages(path: str, user: str, prefix: str, system: str | None = None) -> J
     """The part of a chat's request that holds the prompt."""
     roles = {"system": system, "user": user, "assistant": prefix if path == "prefill" else None}
     chat = [{"role": role, "content": content} for role, content in roles.items() if content]
-    return {"messages": chat, **(PREFILL if path == "prefill" else {})}
+    return {"messages": chat, **(_CONTINUE if path == "prefill" else {})}
 
 
 def _is_final(failure: RequestError) -> bool:
-    return failure.kind in ("unreachable", "late") or failure.reason.startswith("HTTP 401")
-
-
-def refusal(who: str, address: Address, model: str, failure: RequestError) -> UserError:
-    """A failure that holds for all requests, in one line, with the way on."""
-    if failure.kind == "unreachable":
-        return UserError(
-            f"model {who}: nothing answers at {address} ({failure.reason}): start the server, or "
-            "correct `base_url`, which "
-            "mostly ends in /v1"
-        )
-    if failure.kind == "late":
-        return UserError(
-            f"model {who}: {address} gives {failure.reason}: is it busy or still loading? "
-            "`timeout: SECONDS` waits longer"
-        )
-    if failure.reason.startswith(("HTTP 401", "HTTP 403")):
-        hint = (
-            "set the environment variable that `api_key_env` names to a key that the server knows"
-        )
-    elif failure.reason.startswith("HTTP 404"):
-        hint = f"does it know the model {model!r} (`path`), and does `base_url` end where it should (mostly in /v1)?"
-    else:
-        hint = "change the model's mapping or the server, and the same command goes on"
-    return UserError(f"model {who}: {address} refuses: {failure.reason}: {hint}")
+    return failure.kind in ("unreachable", "later") or failure.reason.startswith("HTTP 401")

@@ -7,21 +7,18 @@ equal length.
 """
 
 import sys
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rulerkit.checkpoint import Checkpoint
+from rulerkit.checkpoint import Checkpoint, loaded_identity
 from rulerkit.errors import UserError, first_line
 from rulerkit.example import Example
-from rulerkit.fingerprints import loaded_digests, loaded_fingerprint
 from rulerkit.gpus import free_memory, gpu_name, loading, torch_module
-from rulerkit.models import Answer
-from rulerkit.models.checkpoints import CheckpointEngine
+from rulerkit.models import Answer, Answers, CheckpointEngine
 from rulerkit.models.recurrent import is_mamba_ssm, mamba_ssm_options
 from rulerkit.settings import JSON, Spec
 
@@ -43,37 +40,40 @@ class Transformers(CheckpointEngine):
         self._most_per_batch = sys.maxsize  # lowered when a batch does not fit
         if loaded:
             self._refuse_modifiers("a model that is loaded already")
-            self.checkpoint = self._write_files(*loaded)
+            # its small files, in a folder that is deleted with this object
+            self._files = TemporaryDirectory(prefix="rulerkit-loaded-")
+            folder = Path(self._files.name)
+            network, tokenizer = loaded
+            tokenizer.save_pretrained(folder)
+            network.config.to_json_file(folder / "config.json")
+            network.generation_config.to_json_file(folder / "generation_config.json")
+            self.checkpoint = Checkpoint(self.name, self._files.name)
 
     def identity(self) -> JSON:
         """As of any checkpoint; of a loaded model its fingerprint and dtype."""
         if not self._loaded:
             return super().identity()
         dtype = str(self._network.dtype).removeprefix("torch.")
-        fingerprints = {
-            "loaded": loaded_fingerprint(self._network),
-            "weights": loaded_digests(self._network),
-        }
-        return {"engine": "transformers", **fingerprints, "dtype": dtype}
+        return {"engine": "transformers", **loaded_identity(self._network), "dtype": dtype}
 
     def environment(self) -> JSON:
         """The device and its name, and the path as given."""
         device = self.device()
-        return {
-            "gpu": gpu_name(device.replace("spread", "cuda")),
-            "device": device,
-            "path": self.spec.get("path"),
-        }
+        gpu = gpu_name(device.replace("spread", "cuda"))
+        return {"gpu": gpu, "device": device, "path": self.spec.get("path")}
 
-    def answer(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Answer]]:
+    def answer(self, examples: Iterable[Example]) -> Answers:
         """Reads up to `READ_AHEAD` examples ahead and batches those of similar length; greedy."""
         source = iter(examples)
         while window := list(islice(source, READ_AHEAD)):
             for example in window:
                 self.check_fits(example)
             network = self._load()
-            for batch in self._batches(network, window):
+            window.sort(key=lambda example: -example.num_tokens)
+            while window:
+                batch = self._next_batch(network, window)
                 yield from zip(batch, self._answer(network, batch), strict=True)
+                del window[: len(batch)]
 
     def close(self) -> None:
         """Frees the weights, unless the model was passed in by the caller."""
@@ -82,16 +82,6 @@ class Transformers(CheckpointEngine):
             free_memory()
 
     # --- loading ----------------------------------------------------------------------------------
-
-    def _write_files(self, network: Any, tokenizer: Any) -> Checkpoint:
-        """The small files of a loaded pair in a temporary folder, which is deleted with this
-        object."""
-        self._folder = TemporaryDirectory(prefix="rulerkit-loaded-")
-        folder = Path(self._folder.name)
-        tokenizer.save_pretrained(folder)
-        network.config.to_json_file(folder / "config.json")
-        network.generation_config.to_json_file(folder / "generation_config.json")
-        return Checkpoint(self.name, str(folder))
 
     def device(self) -> str:
         """`cpu`, `mps`, `cuda:0`, ... or `spread`."""
@@ -126,8 +116,8 @@ class Transformers(CheckpointEngine):
         if "prefill_chunk_size" in self.spec and _is_recurrent(self._network):
             raise UserError(
                 f"model {self.name}: with prefill_chunk_size, recurrent models "
-                f"({self._network.config.model_type}) may "
-                "answer differently in transformers: leave it out"
+                f"({self._network.config.model_type}) may answer differently in transformers: "
+                "leave it out"
             )
         return self._network
 
@@ -140,110 +130,97 @@ class Transformers(CheckpointEngine):
 
     def _from_pretrained(self, device: str) -> Any:
         """The network and transformers' report of weights that are missing from the files."""
-        options: JSON = {"dtype": self.dtype(), "output_loading_info": True}
-        if device != "cpu":
-            options["device_map"] = "auto" if device == "spread" else device
-        options |= {
-            key: self.spec[key] for key in ("max_memory", "attn_implementation") if key in self.spec
-        }
-        if quantization := self.spec.get("quantization"):
-            if quantization == "bitsandbytes":
-                quantization = {"load_in_4bit": True}
-            elif isinstance(quantization, str):
-                quantization = {"quant_method": quantization}
-            options["quantization_config"] = quantization
-        path = str(self.checkpoint.folder or self.checkpoint.path)
-        source = {
+        options: JSON = {
+            "dtype": self.dtype(),
+            "output_loading_info": True,
             "revision": self.checkpoint.commit or "main",
             "trust_remote_code": self.spec.get("trust_remote_code", False),
+            **self.given(("max_memory", "attn_implementation")),
         }
+        if device != "cpu":
+            options["device_map"] = "auto" if device == "spread" else device
+        quantization = self.spec.get("quantization")
+        if quantization == "bitsandbytes":
+            options["quantization_config"] = {"load_in_4bit": True}
+        elif quantization:
+            named = isinstance(quantization, str)
+            options["quantization_config"] = (
+                {"quant_method": quantization} if named else quantization
+            )
+        path = str(self.checkpoint.folder or self.checkpoint.path)
         if is_mamba_ssm(self.checkpoint.config):
             self._refuse_modifiers("a checkpoint in mamba_ssm's layout")
             options |= mamba_ssm_options(self.checkpoint)
         elif "hf_overrides" in self.spec:
+            source = {key: options[key] for key in ("revision", "trust_remote_code")}
             config = _transformers().AutoConfig.from_pretrained(path, **source)
             options["config"] = type(config).from_dict(self.config)
-        return _transformers().AutoModelForCausalLM.from_pretrained(path, **source, **options)
-
-    # --- batches ----------------------------------------------------------------------------------
-
-    def _batch_size(self, network: Any, longest: Example) -> int:
-        """The spec's, else 1 for long examples and 8 for others; at most what fitted after memory
-        ran out."""
-        if network.config.model_type == "rwkv":
-            return 1  # transformers' RWKV-4 mixes the rows of a batch
-        size: int = self.spec.get("batch_size", 1 if longest.length >= ONE_BY_ONE else BATCH_SIZE)
-        return min(size, self._most_per_batch)
-
-    def _batches(self, network: Any, window: list[Example]) -> Iterator[list[Example]]:
-        """The examples, longest first, in batches; a batch of a recurrent model has prompts of one
-        length."""
-        queue, recurrent = sorted(window, key=lambda e: -e.num_tokens), _is_recurrent(network)
-        while queue:
-            longest = queue[0]
-            batch = queue[: self._batch_size(network, longest)]
-            if recurrent:
-                batch = [example for example in batch if example.num_tokens == longest.num_tokens]
-            yield batch
-            queue = queue[len(batch) :]
+        return _transformers().AutoModelForCausalLM.from_pretrained(path, **options)
 
     # --- answering --------------------------------------------------------------------------------
 
+    def _next_batch(self, network: Any, window: list[Example]) -> list[Example]:
+        """The first examples, which are the longest: as many as the spec says, else 1 of long ones
+        and 8 of others; at most what fitted after memory ran out. For a recurrent model their
+        prompts have one length."""
+        longest = window[0]
+        size = self.spec.get("batch_size", 1 if longest.length >= ONE_BY_ONE else BATCH_SIZE)
+        if network.config.model_type == "rwkv":
+            size = 1  # transformers' RWKV-4 mixes the rows of a batch
+        batch = window[: min(size, self._most_per_batch)]
+        if _is_recurrent(network):
+            batch = [example for example in batch if example.num_tokens == longest.num_tokens]
+        return batch
+
     def _answer(self, network: Any, batch: list[Example]) -> list[Answer]:
         """The answers of a batch; when memory runs out, of its halves."""
+        torch = torch_module()
         try:
             return self._generate(network, batch)
         except RuntimeError as error:
             # a CPU allocation fails with a plain RuntimeError
-            if not isinstance(
-                error, torch_module().OutOfMemoryError
-            ) and "DefaultCPUAllocator" not in str(error):
+            cpu = "DefaultCPUAllocator" in str(error)
+            if not cpu and not isinstance(error, torch.OutOfMemoryError):
                 raise
             failure = first_line(error)
         free_memory()  # outside the except clause, whose traceback holds the tensors
         if len(batch) == 1:
             raise UserError(
                 f"model {self.name}: out of memory at a single prompt of {batch[0].num_tokens} "
-                "tokens on "
-                f"{network.device} ({failure}): set `prefill_chunk_size` (such as 2048), or use a "
-                "larger GPU, several "
-                "(`device: spread`), a smaller `dtype` or a shorter length; answers so far stay"
+                f"tokens on {network.device} ({failure}): set `prefill_chunk_size` (such as 2048), "
+                "or use a larger GPU, several (`device: spread`), a smaller `dtype` or a shorter "
+                "length; answers so far stay"
             )
         self._most_per_batch = half = (len(batch) + 1) // 2
         return self._answer(network, batch[:half]) + self._answer(network, batch[half:])
 
     def _generate(self, network: Any, batch: list[Example]) -> list[Answer]:
-        torch = torch_module()
-        pad = self.stop_ids[0] if self.stop_ids else 0
-        pad_sequence = partial(
-            torch.nn.utils.rnn.pad_sequence, batch_first=True, padding_side="left"
-        )
-        rows = [torch.from_numpy(example.ids).long() for example in batch]
-        ids = pad_sequence(rows, padding_value=pad)
-        mask = pad_sequence([torch.ones_like(row) for row in rows])
-        width, chunk = ids.shape[1], self.spec.get("prefill_chunk_size")
+        torch, limits = torch_module(), [self.most_tokens(example) for example in batch]
+        width, pad = max(example.num_tokens for example in batch), (self.stop_ids or [0])[0]
+        ids = torch.full((len(batch), width), pad, dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for row, example in enumerate(batch):
+            ids[row, width - example.num_tokens :] = torch.from_numpy(example.ids)
+            mask[row, width - example.num_tokens :] = 1
+        chunk = self.spec.get("prefill_chunk_size", width)
         before, training = network.generation_config, network.training
         # in place of the checkpoint's generation_config.json, which may add sampling or penalties
         network.generation_config = _transformers().GenerationConfig(
             do_sample=False,
-            max_new_tokens=max(self.most_tokens(example) for example in batch),
+            max_new_tokens=max(limits),
             eos_token_id=self.stop_ids or None,
             pad_token_id=pad,
-            prefill_chunk_size=chunk if chunk and chunk < width else None,
+            prefill_chunk_size=chunk if chunk < width else None,
         )
         network.eval()
         try:
-            out = network.generate(
-                input_ids=ids.to(network.device), attention_mask=mask.to(network.device)
-            )
+            inputs = {"input_ids": ids, "attention_mask": mask}
+            out = network.generate(**{k: tensor.to(network.device) for k, tensor in inputs.items()})
         finally:
             network.generation_config = before
             network.train(training)
-        new = out[:, width:].tolist()
-        return [
-            self.read_ids(row[: self.most_tokens(example)])
-            for row, example in zip(new, batch, strict=True)
-        ]
+        rows = out[:, width:].tolist()
+        return [self.read_ids(row[:limit]) for row, limit in zip(rows, limits, strict=True)]
 
 
 def _is_recurrent(network: Any) -> bool:
