@@ -5,6 +5,10 @@ The originals (Appendix B of the paper: Paul Graham's essays, SQuAD, HotpotQA) a
 $RULERKIT_DATA, a folder that already holds them, or from the cache that `rulerkit fetch` fills; a
 file whose content is not known is named a substitute. The stand-ins are data of this package, made
 by scripts/make_corpora.py. Each corpus carries a `Source`, which every result repeats.
+
+Nothing is redistributed: the essays are Paul Graham's, SQuAD and HotpotQA their authors' (CC BY-SA
+4.0). The package carries addresses and checksums. The cache has the layout of a data folder
+(RULERKIT_DATA), so either can stand in for the other.
 """
 
 import gzip
@@ -14,14 +18,13 @@ import logging
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,22 +32,6 @@ from rulerkit.errors import UserError, first_line, unknown
 from rulerkit.paths import cache_dir
 
 T = TypeVar("T")
-
-__all__ = [
-    "HAYSTACKS",
-    "QA_SETS",
-    "STAND_INS",
-    "Haystack",
-    "QASet",
-    "Question",
-    "Source",
-    "Words",
-    "answer_fictional",
-    "fetch",
-    "load_haystack",
-    "load_qa",
-    "load_words",
-]
 
 HAYSTACKS = {
     "paul_graham": "Paul Graham's essays, as in the paper; all rights reserved, downloaded and never redistributed",
@@ -139,33 +126,28 @@ def load_haystack(name: str) -> Haystack:
         raise unknown("haystack", name, HAYSTACKS)
     if name == "prose":
         content = _builtin(name)
-        return _haystack(name, content["text"].split(), content["restart"])
-    file = _OriginalFile.find(name, "the essays", ESSAYS)
-    with file.parsing():
-        text, essays, wanted = (
-            file.content["text"],
-            file.content.get("essays", 218),
-            file.content.get("of", 218),
-        )
-        words = text.split()
-        if not words:
-            raise ValueError("it holds no text")
-        restart = min(len(text[:_FIRST_ESSAY].split()), len(words) - 1)
-        known = text.encode()[:REPOSITORY_BYTES]
-        if file.note is None and hashlib.sha256(known).hexdigest() == REPOSITORY_SHA256:
-            file.note = (
-                f"essays: 49 from their repository, {essays - 49} as fetched from the author's site"
-            )
-        return _haystack(
-            name, words, restart, file, "" if essays == wanted else f"essays: {essays} of {wanted}"
-        )
+        return _haystack(content["text"].split(), content["restart"], _SourceOf(name))
+    return _original(name, _essays)
 
 
-def _haystack(
-    name: str, words: list[str], restart: int, file: "_OriginalFile | None" = None, note: str = ""
-) -> Haystack:
+def _essays(content: Any, source: "_SourceOf") -> Haystack:
+    text, essays, wanted = content["text"], content.get("essays", 218), content.get("of", 218)
+    words = text.split()
+    if not words:
+        raise ValueError("it holds no text")
+    beginning = text.encode()[:REPOSITORY_BYTES]
+    if source.known is None and hashlib.sha256(beginning).hexdigest() == REPOSITORY_SHA256:
+        source.known = (
+            f"essays: 49 from their repository, {essays - 49} as fetched from the author's site"
+        )
+    source.note = "" if essays == wanted else f"essays: {essays} of {wanted}"
+    restart = min(len(text[:_FIRST_ESSAY].split()), len(words) - 1)
+    return _haystack(words, restart, source)
+
+
+def _haystack(words: list[str], restart: int, source: "_SourceOf") -> Haystack:
     starts = np.union1d(sentence_starts(words), [restart]).astype(np.int64)
-    return Haystack(_source(name, [" ".join(words)], file, note), words, starts, restart)
+    return Haystack(source([" ".join(words)]), words, starts, restart)
 
 
 def sentence_starts(words: list[str]) -> np.ndarray:
@@ -205,107 +187,97 @@ def load_qa(name: str) -> QASet:
     """
     if name not in QA_SETS:
         raise unknown("question answering set", name, QA_SETS)
-    if name == "squad":
-        file = _OriginalFile.find(name, "SQuAD 2.0 dev", "squad/dev-v2.0.rebuilt.json", SQUAD)
-        with file.parsing():
-            return _squad(file)
-    if name == "hotpotqa":
-        subset = HOTPOTQA.replace(".json", ".subset.json")
-        file = _OriginalFile.find(name, "HotpotQA dev (distractor)", HOTPOTQA, subset)
-        with file.parsing():
-            return _hotpotqa(file)
+    if name in _QA_READERS:
+        return _original(name, _QA_READERS[name])
     content = _builtin(name)
     rows = [Question(text, *map(tuple, indices)) for text, *indices in content["questions"]]
-    return _qa_set(name, content["documents"], content["groups"], rows)
+    return _qa_set(content["documents"], content["groups"], rows, _SourceOf(name))
 
 
-def _squad(file: "_OriginalFile") -> QASet:
-    documents = _Documents()
-    questions = []
-    for group, article in enumerate(file.content["data"]):
+class _Documents(dict[str, int]):
+    """Distinct documents by their stripped text -> their number; `groups` are the groups under
+    which they were first seen."""
+
+    def __init__(self) -> None:
+        self.groups: list[int] = []
+
+    def add(self, text: str, group: int) -> int:
+        number = self.setdefault(text.strip(), len(self))
+        if number == len(self.groups):
+            self.groups.append(group)
+        return number
+
+
+def _squad(content: Any, source: "_SourceOf") -> QASet:
+    documents, questions = _Documents(), []
+    for group, article in enumerate(content["data"]):
         for paragraph in article["paragraphs"]:
             gold = documents.add(paragraph["context"], group)
             for qa in paragraph["qas"]:
                 if not qa.get("is_impossible", False):
                     answers = [answer["text"] for answer in qa["answers"]]
                     questions.append(_question(qa["question"], answers, [gold], []))
-    return _qa_set("squad", documents.texts, documents.groups, questions, file)
+    return _qa_set(list(documents), documents.groups, questions, source)
 
 
-def _hotpotqa(file: "_OriginalFile") -> QASet:
-    documents = _Documents()
+def _hotpotqa(content: Any, source: "_SourceOf") -> QASet:
+    documents, questions = _Documents(), []
     titles: dict[str, int] = {}
-    questions = []
-    for row in file.content:
+    for row in content:
         supporting = {title for title, _ in row["supporting_facts"]}
         gold: list[int] = []
         related: list[int] = []
         for title, sentences in row["context"]:
-            index = documents.add(
-                f"{title}\n{''.join(sentences)}", titles.setdefault(title, len(titles))
-            )
-            (gold if title in supporting else related).append(index)
+            group = titles.setdefault(title, len(titles))
+            number = documents.add(f"{title}\n{''.join(sentences)}", group)
+            (gold if title in supporting else related).append(number)
         questions.append(_question(row["question"], [row["answer"]], gold, related))
-    note = "" if len(questions) >= 7405 else f"HotpotQA: {len(questions)} of 7405 questions"
-    return _qa_set("hotpotqa", documents.texts, documents.groups, questions, file, note)
+    if len(questions) < 7405:
+        source.note = f"HotpotQA: {len(questions)} of 7405 questions"
+    return _qa_set(list(documents), documents.groups, questions, source)
 
 
-class _Documents:
-    """Distinct documents by their stripped text, each with the group under which it was first
-    seen."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self.groups: list[int] = []
-        self._index: dict[str, int] = {}
-
-    def add(self, text: str, group: int) -> int:
-        text = text.strip()
-        if text not in self._index:
-            self._index[text] = len(self.texts)
-            self.texts.append(text)
-            self.groups.append(group)
-        return self._index[text]
+_QA_READERS = {"squad": _squad, "hotpotqa": _hotpotqa}
 
 
 def _question(text: str, answers: list[str], gold: list[int], related: list[int]) -> Question:
     """A question of an original, stripped, without answers or documents that stand twice;
     `ValueError` without answers."""
-    if (
-        not gold
-        or not answers
-        or not all(isinstance(answer, str) and answer.strip() for answer in answers)
-    ):
+    if not gold or not answers or not all(isinstance(a, str) and a.strip() for a in answers):
         raise ValueError(f"the question {text!r} has no answer or no document")
-    return Question(text.strip(), _distinct(answers), _distinct(gold), _distinct(related))
-
-
-def _distinct(items: Iterable[T]) -> tuple[T, ...]:
-    return tuple(dict.fromkeys(items))
+    distinct = (tuple(dict.fromkeys(items)) for items in (answers, gold, related))
+    return Question(text.strip(), *distinct)  # type: ignore[arg-type]
 
 
 def _qa_set(
-    name: str,
-    documents: list[str],
-    groups: list[int],
-    questions: list[Question],
-    file: "_OriginalFile | None" = None,
-    note: str = "",
+    documents: list[str], groups: list[int], questions: list[Question], source: "_SourceOf"
 ) -> QASet:
     if not questions:
         raise ValueError("it holds no questions")
     lines = [f"{q.text}\t{q.answers}\t{q.gold}\t{q.related}" for q in questions]
-    return QASet(_source(name, [*documents, *lines], file, note), documents, groups, questions)
+    return QASet(source([*documents, *lines]), documents, groups, questions)
 
 
-def _source(name: str, parts: Iterable[str], file: "_OriginalFile | None", note: str) -> Source:
-    """What results say of a corpus: where it is an original, whether its file is known."""
-    fingerprint = hashlib.sha256("\n".join(parts).encode("utf-8")).hexdigest()[:16]
-    if file is None:
-        return Source(name, fingerprint, stand_in=True)
-    unknown_file = f"{name} is a substitute: {file.path.name} with the content {fingerprint} is not known as the original"
-    notes = [unknown_file if file.note is None else file.note, note]
-    return Source(name, fingerprint, file.note is None, "; ".join(filter(None, notes)))
+@dataclass
+class _SourceOf:
+    """Makes the `Source` of a corpus from its parts; `file` is that of an original, and `known`
+    what results must say of its content: None where the content is not known."""
+
+    name: str
+    file: Path | None = None
+    known: str | None = None
+    note: str = ""
+
+    def __call__(self, parts: Iterable[str]) -> Source:
+        fingerprint = hashlib.sha256("\n".join(parts).encode("utf-8")).hexdigest()[:16]
+        known = self.known
+        if self.file and known is None:
+            known = (
+                f"{self.name} is a substitute: {self.file.name} with the content {fingerprint} is "
+                "not known as the original"
+            )
+        note = "; ".join(filter(None, [known, self.note]))
+        return Source(self.name, fingerprint, self.known is None, note)
 
 
 def _builtin(name: str) -> Any:
@@ -331,66 +303,45 @@ def load_words() -> Words:
     return Words(nouns, adjectives, verbs, sorted({*nouns, *adjectives, *verbs}))
 
 
-@dataclass
-class _OriginalFile:
-    """A file of an original corpus. `note` says what is known of its content; None: nothing, so
-    that it is a substitute."""
-
-    corpus: str
-    path: Path
-    content: Any = None
-    note: str | None = None
-
-    @classmethod
-    def find(cls, corpus: str, what: str, *paths: str) -> "_OriginalFile":
-        """The first of the paths that exists, plain or gzipped, in $RULERKIT_DATA, then in the
-        cache."""
-        data = os.environ.get("RULERKIT_DATA")
-        folders = [Path(data).expanduser()] if data else []
-        for folder in [*folders, cache_dir()]:
-            for path in paths:
-                for file in (folder / path, folder / f"{path}.gz"):
-                    if file.is_file():
-                        return cls(corpus, file)._read()
+def _original(name: str, parse: Callable[[Any, _SourceOf], T]) -> T:
+    """An original corpus, from the first of its files that exists, plain or gzipped, in
+    $RULERKIT_DATA, then in the cache."""
+    title, paths = _ORIGINALS[name]
+    data = os.environ.get("RULERKIT_DATA")
+    folders = [*([Path(data).expanduser()] if data else []), cache_dir()]
+    places = (
+        folder / f"{path}{suffix}" for folder in folders for path in paths for suffix in ("", ".gz")
+    )
+    file = next((place for place in places if place.is_file()), None)
+    if file is None:
         where = f"RULERKIT_DATA={data}" if data else "RULERKIT_DATA (not set)"
         raise UserError(
-            f"corpus {corpus!r}: {what} found neither in {where} nor in the cache {cache_dir()}: "
-            "run `rulerkit fetch`, "
-            f"set RULERKIT_DATA to a folder with {paths[0]}, or use `corpora: builtin`"
+            f"corpus {name!r}: {title} found neither in {where} nor in the cache {cache_dir()}: "
+            f"run `rulerkit fetch`, set RULERKIT_DATA to a folder with {paths[0]}, or use "
+            "`corpora: builtin`"
         )
-
-    def _read(self) -> "_OriginalFile":
-        with self.parsing():
-            data = self.path.read_bytes()
-            data = gzip.decompress(data) if self.path.suffix == ".gz" else data
-            self.note = KNOWN_FILES.get(hashlib.sha256(data).hexdigest())
-            self.content = json.loads(data)
-        return self
-
-    @contextmanager
-    def parsing(self) -> Iterator[None]:
-        """Turns the errors of a file that does not hold this corpus into one line."""
-        try:
-            yield
-        except (
-            OSError,
-            EOFError,
-            ValueError,
-            LookupError,
-            TypeError,
-            AttributeError,
-            RecursionError,
-            zlib.error,
-        ) as error:
-            raise UserError(
-                f"corpus file {self.path} cannot be read as {self.corpus} ({first_line(error)}): "
-                "delete it and run `rulerkit "
-                "fetch`, or use `corpora: builtin`"
-            ) from error
+    try:
+        raw = file.read_bytes()
+        raw = gzip.decompress(raw) if file.suffix == ".gz" else raw
+        known = KNOWN_FILES.get(hashlib.sha256(raw).hexdigest())
+        return parse(json.loads(raw), _SourceOf(name, file, known))
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        zlib.error,
+    ) as error:
+        raise UserError(
+            f"corpus file {file} cannot be read as {name} ({first_line(error)}): delete it and run "
+            "`rulerkit fetch`, or use `corpora: builtin`"
+        ) from error
 
 
-# --- downloads ---
-
+# --- downloads -----------------------------------------------------------------------------------
 
 ESSAYS = "essays/PaulGrahamEssays.json"
 SQUAD = "squad/dev-v2.0.json"
@@ -428,55 +379,53 @@ KNOWN_FILES = {
 """The sha256 of an original's JSON file, not compressed -> what results must say of it."""
 
 
+_ORIGINALS = {
+    "paul_graham": ("the essays", (ESSAYS,)),
+    "squad": ("SQuAD 2.0 dev", ("squad/dev-v2.0.rebuilt.json", SQUAD)),
+    "hotpotqa": (
+        "HotpotQA dev (distractor)",
+        (HOTPOTQA, HOTPOTQA.replace(".json", ".subset.json")),
+    ),
+}
+"""Name of an original -> its title, and the files that may hold it."""
+
+
 @dataclass(frozen=True)
 class Download:
     """One file of the cache: its path there and the addresses to try in turn, each with the sha256
-    expected from it (None: a web page, which may change; its digest is recorded when it is first
-    fetched)."""
+    expected from it (None: a web page, which may change)."""
 
     path: str
     addresses: tuple[tuple[str, str | None], ...]
 
 
 def originals() -> list[Download]:
-    """All files of the paper's corpora: 49 essays, 169 pages, SQuAD 2.0 dev, HotpotQA dev
-    (distractor)."""
-    repository, pages = essay_names()
-    essays = [
-        Download(
-            f"essays/gkamradt/{name}",
-            tuple(
-                (f"{_REPOSITORY}{r}/needlehaystack/PaulGrahamEssays/{name}", digest)
-                for r in _REVISIONS
-            ),
-        )
-        for name, digest in repository
-    ]
-    site = [Download(f"{PAGES}/{name}", ((_SITE + name, None),)) for name in pages]
-    squad = Download(SQUAD, ((_SQUAD_URL, _SQUAD_SHA256),))
-    hotpotqa = Download(
-        HOTPOTQA, ((_HOTPOTQA_URL, _HOTPOTQA_SHA256), (_MIRROR_URL, _MIRROR_SHA256))
-    )
-    return [*essays, *site, squad, hotpotqa]
-
-
-def essay_names() -> tuple[list[tuple[str, str]], list[str]]:
-    """The essays in upstream's order: (name, sha256) of the repository's files, names of the web
-    pages."""
+    """All files of the paper's corpora in upstream's order: 49 essays of the repository, 169 pages
+    of the author's site, SQuAD 2.0 dev, HotpotQA dev (distractor)."""
     text = (resources.files("rulerkit") / "data/essays.txt").read_text(encoding="utf-8")
-    lines = [line.split() for line in text.splitlines() if not line.startswith("#")]
-    repository = [(line[0], line[1]) for line in lines if line[0].endswith(".txt")]
-    pages = [name for line in lines if not line[0].endswith(".txt") for name in line]
-    return repository, pages
+    downloads, pages = [], []
+    for line in text.splitlines():
+        name, *rest = line.split()
+        if name.endswith(".txt"):
+            path = f"needlehaystack/PaulGrahamEssays/{name}"
+            addresses = [(f"{_REPOSITORY}{revision}/{path}", rest[0]) for revision in _REVISIONS]
+            downloads.append(Download(f"essays/gkamradt/{name}", tuple(addresses)))
+        elif not line.startswith("#"):
+            pages += [Download(f"{PAGES}/{page}", ((_SITE + page, None),)) for page in line.split()]
+    return [
+        *downloads,
+        *pages,
+        Download(SQUAD, ((_SQUAD_URL, _SQUAD_SHA256),)),
+        Download(HOTPOTQA, ((_HOTPOTQA_URL, _HOTPOTQA_SHA256), (_MIRROR_URL, _MIRROR_SHA256))),
+    ]
 
 
 def fetch(progress: bool = True, downloads: Sequence[Download] | None = None) -> list[Path]:
-    """Downloads what is not yet in the cache (all `originals()` unless told otherwise) and joins
-    the essays.
+    """Downloads what is not yet in the cache (all `originals()` by default) and joins the essays.
 
-    A file that is there with the right checksum is not fetched again, so an interrupted call goes
-    on where it stopped. Returns the paths of the corpus files, the joined essays first. A web page
-    that no longer exists is left out (the joined file counts the essays).
+    A file that is there with the right checksum is not fetched again, so an interrupted call
+    resumes. Returns the paths of the corpus files, the joined essays first. A web page that no
+    longer exists is left out (the joined file counts the essays).
 
     Raises:
         UserError: an address cannot be reached or its file has another checksum.
@@ -486,23 +435,20 @@ def fetch(progress: bool = True, downloads: Sequence[Download] | None = None) ->
     logging.getLogger("pooch").setLevel(logging.WARNING)
     folder = cache_dir()
     downloads = originals() if downloads is None else downloads
-    digests = _read_digests(folder)
     with tqdm(downloads, unit="file", disable=not progress) as bar:
         for download in bar:
             bar.set_postfix_str(Path(download.path).name)
-            _fetch_one(download, folder, digests, progress)
+            _fetch_one(download, folder / download.path, progress)
     essays = [d.path for d in downloads if d.path.startswith("essays/")]
     joined = [_join_essays(folder, essays)] if essays else []
     return [*joined, *(folder / d.path for d in downloads if d.path not in essays)]
 
 
-def _fetch_one(download: Download, folder: Path, digests: dict[str, str], progress: bool) -> None:
+def _fetch_one(download: Download, target: Path, progress: bool) -> None:
     import pooch
 
-    target = folder / download.path
-    official = {digest for _, digest in download.addresses if digest}
-    known = official or {digests.get(download.path, "")}
-    if target.is_file() and pooch.file_hash(str(target)) in known:
+    digests = {digest for _, digest in download.addresses}
+    if target.is_file() and (None in digests or pooch.file_hash(str(target)) in digests):
         return
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -513,81 +459,54 @@ def _fetch_one(download: Download, folder: Path, digests: dict[str, str], progre
         ) from error
     failures = []
     for address, digest in download.addresses:
-        failure = _retrieve(
-            address, digest, target, progress and not download.path.startswith("essays/")
-        )
+        bar = progress and not download.path.startswith("essays/")
+        failure = _retrieve(address, digest, target, bar)
         if failure is None:
-            break
+            return
         failures.append(failure)
-    else:
-        raise UserError(
-            f"fetch: {'; '.join(failures)}. Run `rulerkit fetch` again, put the file at {target}, "
-            "or use `corpora: builtin`"
-        )
-    if not official and target.is_file():
-        digests[download.path] = pooch.file_hash(str(target))
-        _write_whole(
-            folder / PAGES / "SHA256SUMS",
-            "".join(f"{d}  {p}\n" for p, d in sorted(digests.items())),
-        )
+    raise UserError(
+        f"fetch: {'; '.join(failures)}. Run `rulerkit fetch` again, put the file at {target}, or "
+        "use `corpora: builtin`"
+    )
 
 
-def _retrieve(address: str, digest: str | None, target: Path, progressbar: bool) -> str | None:
-    """Downloads one file whole or not at all; says in words what went wrong, None when nothing
-    did."""
+def _retrieve(address: str, digest: str | None, target: Path, bar: bool) -> str | None:
+    """Downloads one file whole or not at all; says what went wrong, None when nothing did."""
     import pooch
     import requests
 
     known_hash = digest and f"sha256:{digest}"
     try:
-        pooch.retrieve(
-            address, known_hash, fname=target.name, path=target.parent, progressbar=progressbar
-        )
+        pooch.retrieve(address, known_hash, target.name, target.parent, progressbar=bar)
     except requests.HTTPError as error:
-        if (
-            digest is None
-            and error.response is not None
-            and error.response.status_code in (404, 410)
-        ):
+        status = getattr(error.response, "status_code", "an error")
+        if digest is None and status in (404, 410):
             return None  # the page is gone for good: the corpus says how many essays it has
-        return f"{address} answered {error.response.status_code if error.response is not None else 'an error'}"
+        return f"{address} answered {status}"
     except requests.RequestException as error:
         return f"{address} cannot be reached ({type(error).__name__})"
-    except ValueError:  # pooch's word for another checksum
+    except ValueError:  # what pooch raises for another checksum
         return f"{address} is not the file expected: its sha256 is not {digest}"
     return None
-
-
-def _read_digests(folder: Path) -> dict[str, str]:
-    """Digests of the web pages as they were when first fetched, by path."""
-    sums = folder / PAGES / "SHA256SUMS"
-    if not sums.is_file():
-        return {}
-    rows = (line.split("  ", 1) for line in sums.read_text(encoding="utf-8").splitlines())
-    return {row[1]: row[0] for row in rows if len(row) == 2}
 
 
 def _join_essays(folder: Path, paths: Sequence[str]) -> Path:
     """Writes the essays one behind the other without a separator, as upstream does: {"text",
     "essays", "of"}."""
-    texts = []
-    for path in paths:
-        file = folder / path
-        if file.is_file():
-            raw = file.read_bytes()
-            texts.append(page_text(raw) if path.startswith(PAGES) else raw.decode("utf-8"))
+    files = [folder / path for path in paths if (folder / path).is_file()]
+    pages = folder / PAGES
+    texts = [
+        page_text(file.read_bytes()) if file.parent == pages else file.read_bytes().decode()
+        for file in files
+    ]
     target = folder / ESSAYS
-    _write_whole(
-        target, json.dumps({"text": "".join(texts), "essays": len(texts), "of": len(paths)})
+    part = target.with_name(f"{target.name}.{os.getpid()}.part")
+    part.write_text(
+        json.dumps({"text": "".join(texts), "essays": len(texts), "of": len(paths)}),
+        encoding="utf-8",
     )
+    part.replace(target)
     return target
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Writes a file whole: under another name first, then renamed."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
 
 
 def page_text(page: bytes) -> str:
@@ -639,8 +558,7 @@ class _PageReader(HTMLParser):
         self._add(data.replace("\n", " "))
 
 
-# --- the rule that reads the invented sets ---
-
+# --- reading the invented sets --------------------------------------------------------------------
 
 _ANSWERS = {
     "person": r"[A-Z][a-z]+ [A-Z][a-z]+",
@@ -663,77 +581,67 @@ class Relation:
     questions: list[str] = field(default_factory=list)
     phrases: list[str] = field(default_factory=list)
 
-    @property
+    @cached_property
     def behind(self) -> re.Pattern[str]:
         """What stands behind the entity's name where the fact is stated; the answer is the last
         group matched."""
-        tails = [re.escape(form.partition("{e}")[2]) for form in self.statements]
-        slot = re.escape("{a}")
-        return re.compile(
-            "|".join(tail.replace(slot, f"({_ANSWERS[self.answer]})") for tail in tails)
-        )
+        tails = (re.escape(form.partition("{e}")[2]) for form in self.statements)
+        answer = f"({_ANSWERS[self.answer]})"
+        return re.compile("|".join(tail.replace(re.escape("{a}"), answer) for tail in tails))
 
 
 @cache
 def relations() -> list[Relation]:
     """The relations of the invented worlds, in the order of their data file."""
-    found: list[Relation] = []
-    for line in (
-        (resources.files("rulerkit") / "data/fictional.txt")
-        .read_text(encoding="utf-8")
-        .splitlines()
-    ):
+    text = (resources.files("rulerkit") / "data/fictional.txt").read_text(encoding="utf-8")
+    table: list[Relation] = []
+    for line in text.splitlines():
         if line.startswith("["):
             kind, name, answer = line.strip("[]").split()
-            found.append(Relation(kind, name, answer))
+            table.append(Relation(kind, name, answer))
         elif line[0] != "#":
-            last = found[-1]
-            {"?": last.questions, "~": last.phrases, "=": last.statements}[line[0]].append(line[2:])
-    return found
-
-
-@cache
-def _forms(kind: Literal["questions", "phrases"]) -> list[tuple[re.Pattern[str], re.Pattern[str]]]:
-    """Forms of questions or of two-hop phrases, each with what stands behind the entity where it is
-    answered."""
-
-    def compiled() -> Iterator[tuple[re.Pattern[str], re.Pattern[str]]]:
-        for relation in relations():
-            for form in relation.questions if kind == "questions" else relation.phrases:
-                yield re.compile(re.escape(form).replace(re.escape("{e}"), "(.+)")), relation.behind
-
-    return list(compiled())
+            last = table[-1]
+            forms = {"?": last.questions, "~": last.phrases, "=": last.statements}
+            forms[line[0]].append(line[2:])
+    return table
 
 
 def answer_fictional(documents_text: str, question: str) -> str | None:
     """Reads the answer to a fictional question (either set) in a prompt's text, by rule; None if
     the text lacks it.
 
-    Only the text given and the forms of sentences are used. Every statement names its subject
-    before its answer, so in a text that was cut at the front a fact is there whole or not at all;
-    of a two-hop question both must be there.
+    The rule knows how facts are worded, never which facts there are. Every statement names its
+    subject before its answer, so in a text that was cut at the front a fact is there whole or not
+    at all; of a two-hop question both must be there.
     """
-    for form, behind in _forms("questions"):
-        if found := form.fullmatch(question.strip()):
-            return _stated(documents_text, _entity(documents_text, found[1]), behind)
-    return None
+    return _looked_up(documents_text, "questions", question.strip())
 
 
-def _entity(text: str, phrase: str) -> str | None:
-    """What a phrase stands for: "the founder of the X" is looked up in the text, a name stands for
-    itself."""
-    for form, behind in _forms("phrases"):
-        if found := form.fullmatch(phrase):
-            return _stated(text, _entity(text, found[1]), behind)
-    return phrase
+def _looked_up(text: str, kind: str, phrase: str) -> str | None:
+    """The answer to a question, or what a phrase such as "the founder of the X" stands for; a name
+    stands for itself."""
+    for form, behind in _forms(kind):
+        if match := form.fullmatch(phrase):
+            return _stated(text, _looked_up(text, "phrases", match[1]), behind)
+    return phrase if kind == "phrases" else None
+
+
+@cache
+def _forms(kind: str) -> list[tuple[re.Pattern[str], re.Pattern[str]]]:
+    """Forms of questions or of two-hop phrases, each with what stands behind the entity where it is
+    answered."""
+    return [
+        (re.compile(re.escape(form).replace(re.escape("{e}"), "(.+)")), relation.behind)
+        for relation in relations()
+        for form in getattr(relation, kind)
+    ]
 
 
 def _stated(text: str, entity: str | None, behind: re.Pattern[str]) -> str | None:
     """The answer that a statement about the entity gives."""
-    start = text.find(entity) if entity else -1
-    while entity and start >= 0:
-        end = start + len(entity)
-        if (start == 0 or not text[start - 1].isalnum()) and (found := behind.match(text, end)):
-            return found[found.lastindex or 0]
-        start = text.find(entity, end)
+    if entity:
+        for start in (match.start() for match in re.finditer(re.escape(entity), text)):
+            whole = start == 0 or not text[start - 1].isalnum()
+            if whole and (match := behind.match(text, start + len(entity))):
+                return match[match.lastindex or 0]
     return None

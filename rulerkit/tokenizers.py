@@ -9,7 +9,6 @@ of `pieces.py`.
 
 import base64
 import fnmatch
-import hashlib
 import json
 import os
 import re
@@ -96,9 +95,8 @@ def tokenizer_kind(spec: str) -> str:
         raise UserError(f"tokenizer is {spec!r}: it must be `builtin`, a file, a folder or a name")
     if spec == "builtin":
         return spec
-    path = resolve(spec.partition("#")[0])
     with suppress(OSError):  # such as a name too long for a file
-        if path.is_dir() or path.is_file():
+        if resolve(spec.partition("#")[0]).exists():
             return "path"
     import tiktoken
 
@@ -108,8 +106,7 @@ def tokenizer_kind(spec: str) -> str:
         return "hub"
     raise UserError(
         f"tokenizer {spec!r}: there is no such file or folder, and it is neither a tiktoken "
-        "encoding nor a hub name "
-        "(org/name); `builtin` needs no download"
+        "encoding nor a hub name (org/name); `builtin` needs no download"
     )
 
 
@@ -132,10 +129,8 @@ IN_FOLDER = (
 def vocabulary_file(names: Iterable[str]) -> str | None:
     """Which of the files of a folder is read as its vocabulary, by the order of `IN_FOLDER`; None
     where none is."""
-    names = sorted(
-        {name for name in names if "/" not in name}
-        - {"tokenizer_config.json", "special_tokens_map.json"}
-    )
+    others = {"tokenizer_config.json", "special_tokens_map.json"}
+    names = sorted({name for name in names if "/" not in name} - others)
     return next((name for pattern in IN_FOLDER for name in fnmatch.filter(names, pattern)), None)
 
 
@@ -144,8 +139,9 @@ def _from_folder(spec: str, folder: Path) -> Tokenizer:
     try:
         name = vocabulary_file(path.name for path in folder.iterdir() if path.is_file())
     except OSError as error:
+        reason = first_line(error)
         raise UserError(
-            f"tokenizer {spec}: the folder {folder} cannot be read: {first_line(error)}"
+            f"tokenizer {spec}: the folder {folder} cannot be read: {reason}"
         ) from error
     if name is None:
         raise UserError(
@@ -181,11 +177,11 @@ def _from_file(spec: str, path: Path, pattern: str) -> Tokenizer:
             f"{path} is not a tokenizer that can be read: {first_line(error)}"
         ) from error
     digest = _fingerprint(data + pattern.encode())  # another pattern is another tokenizer
-    return Tokenizer(spec, digest, *vocabulary, chat_template=settings.get("chat_template"))
+    return Tokenizer(spec, digest, *vocabulary, chat_template=settings["chat_template"])
 
 
 def _fingerprint(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]
+    return sha256(data).hexdigest()[:16]
 
 
 def _settings(folder: Path) -> dict[str, Any]:
@@ -194,23 +190,20 @@ def _settings(folder: Path) -> dict[str, Any]:
     The template of `chat_template.jinja` comes first, then that of `tokenizer_config.json`, then
     that of `chat_template.json`; of several named templates the one called `default` is taken.
     """
-    settings = _json(folder / "tokenizer_config.json")
-    template = settings.get("chat_template") or _json(folder / "chat_template.json").get(
-        "chat_template"
-    )
-    if isinstance(template, list):
-        try:
+    settings, beside = (_json(folder / f"{n}.json") for n in ("tokenizer_config", "chat_template"))
+    template = settings.get("chat_template") or beside.get("chat_template")
+    try:
+        if isinstance(template, list):
             template = {entry["name"]: entry["template"] for entry in template}.get("default")
-        except (KeyError, TypeError) as error:
-            raise UserError(
-                f"{folder}: each of several chat templates needs `name` and `template`"
-            ) from error
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"{folder}: each of several chat templates needs `name` and `template`"
+        ) from error
     if (file := folder / "chat_template.jinja").is_file():
         template = file.read_text(encoding="utf-8")
     if not isinstance(template, str | None):
-        raise UserError(
-            f"{folder}: its chat template is a {type(template).__name__}: it must be a text"
-        )
+        kind = type(template).__name__
+        raise UserError(f"{folder}: its chat template is a {kind}: it must be a text")
     return settings | {"chat_template": template}
 
 
@@ -225,7 +218,7 @@ def _json(path: Path) -> dict[str, Any]:
     return content
 
 
-# --- vocabulary files ---
+# --- vocabulary files -----------------------------------------------------------------------------
 
 
 class Vocabulary(NamedTuple):
@@ -290,7 +283,7 @@ def _hugging_face(path: Path, settings: dict[str, Any]) -> Vocabulary:
         raise ValueError(str(error).splitlines()[0]) from error
     backend.no_truncation()
     backend.no_padding()
-    bos_token, bos_id = token_text(settings.get("bos_token")), None
+    bos_token, bos_id = _token_text(settings.get("bos_token")), None
     if settings.get("add_bos_token", True):
         plain = backend.encode("x", add_special_tokens=False).ids
         framed = backend.encode("x", add_special_tokens=True).ids
@@ -309,11 +302,11 @@ def _hugging_face(path: Path, settings: dict[str, Any]) -> Vocabulary:
         lambda ids: backend.decode(ids, skip_special_tokens=False),
         bos_id,
         bos_token,
-        token_text(settings.get("eos_token")),
+        _token_text(settings.get("eos_token")),
     )
 
 
-def token_text(token: Any) -> str | None:
+def _token_text(token: Any) -> str | None:
     """A token's text, as `tokenizer_config.json` writes it: plain or as a mapping with
     `content`."""
     text: str | None = token["content"] if isinstance(token, dict) else token
@@ -326,64 +319,54 @@ def _sentencepiece(path: Path) -> Vocabulary:
 
     model = SentencePieceProcessor(model_file=str(path))
     control = {
-        model.id_to_piece(i): i for i in range(model.get_piece_size()) if model.is_control(i)
+        model.id_to_piece(i): [i] for i in range(model.get_piece_size()) if model.is_control(i)
     }
-    splitter = (
-        re.compile("(" + "|".join(map(re.escape, sorted(control, key=len, reverse=True))) + ")")
-        if control
-        else None
-    )
+    longest_first = sorted(control, key=len, reverse=True)
+    splitter = re.compile(f"({'|'.join(map(re.escape, longest_first))})" if control else "(?!)")
 
-    def encode_many(texts: Sequence[str]) -> Sequence[Sequence[int]]:
-        if splitter is None or not any(splitter.search(text) for text in texts):
-            found: list[list[int]] = model.encode(list(texts))
-            return found
-        return [
-            [i for part in splitter.split(text) if part for i in encode_part(part)]
-            for text in texts
-        ]
+    def encode(text: str) -> list[int]:
+        parts = [part for part in splitter.split(text) if part]
+        return [i for part in parts for i in control.get(part) or model.encode(part)]
 
-    def encode_part(part: str) -> list[int]:
-        return [control[part]] if part in control else list(model.encode(part))
-
-    bos = model.bos_id() if model.bos_id() >= 0 else None
+    bos, eos = (i if i >= 0 else None for i in (model.bos_id(), model.eos_id()))
     return Vocabulary(
-        encode_many,
+        lambda texts: [encode(text) for text in texts],
         model.decode,
         bos,
-        model.id_to_piece(bos) if bos is not None else None,
-        model.id_to_piece(model.eos_id()) if model.eos_id() >= 0 else None,
+        None if bos is None else model.id_to_piece(bos),
+        None if eos is None else model.id_to_piece(eos),
     )
 
 
-def _byte_pair(
-    pattern: str, ranks: dict[bytes, int], special: dict[str, int], bos: str | None, first: int = 0
-) -> Vocabulary:
-    """Byte pairs merged by tiktoken. `first` is what is added to every rank to make the id (Tekken
-    keeps 1000 free)."""
+def _tiktoken(encoding: Any, first: int = 0, **tokens: Any) -> Vocabulary:
+    """An encoding of tiktoken. `first` is what is added to every rank to make the id (Tekken keeps
+    1000 free)."""
+
+    def encode_many(texts: Sequence[str]) -> Sequence[Sequence[int]]:
+        rows = encoding.encode_batch(list(texts), num_threads=2, allowed_special="all")
+        return [[i + first for i in ids] for ids in rows] if first else rows
+
+    def decode(ids: list[int]) -> str:
+        text: str = encoding.decode([i - first for i in ids if i >= first])
+        return text
+
+    return Vocabulary(encode_many, decode, **tokens)
+
+
+def _byte_pairs(pattern: str, ranks: dict[bytes, int], special: dict[str, int]) -> Any:
+    """Byte pairs merged by tiktoken."""
     import tiktoken
 
     if not all(bytes([byte]) in ranks for byte in range(256)):
         raise ValueError("some single bytes have no rank; was the file cut short?")
-    encoding = tiktoken.Encoding(
+    return tiktoken.Encoding(
         "ranks", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special
-    )
-
-    def encode_many(texts: Sequence[str]) -> Sequence[Sequence[int]]:
-        found = encoding.encode_batch(list(texts), num_threads=2, allowed_special="all")
-        return [[i + first for i in ids] for ids in found] if first else found
-
-    return Vocabulary(
-        encode_many,
-        lambda ids: encoding.decode([i - first for i in ids if i >= first]),
-        special[bos] + first if bos in special else (1 if bos else None),
-        bos,
     )
 
 
 def _ranks_file(name: str, data: bytes, pattern: str) -> Vocabulary:
     """A tiktoken ranks file; its split pattern is known by the file's checksum, or given."""
-    known, special, bos = _RANKS_FILES.get(sha256(data).hexdigest()[:16], ("", {}, None))
+    known, special, bos = _RANKS_FILES.get(_fingerprint(data), ("", {}, None))
     pattern = PATTERNS.get(pattern or known, pattern)
     if not pattern:
         raise UserError(
@@ -392,14 +375,26 @@ def _ranks_file(name: str, data: bytes, pattern: str) -> Vocabulary:
         )
     lines = (line.split() for line in data.splitlines() if line)
     ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
-    return _byte_pair(pattern, ranks, special, bos)
+    encoding = _byte_pairs(pattern, ranks, special)
+    return _tiktoken(encoding, bos_id=special.get(bos or ""), bos_token=bos)
+
+
+def _tekken(data: bytes) -> Vocabulary:
+    """Mistral's Tekken: byte pairs in JSON; the first 1000 ids are special, `<s>` is 1."""
+    file = json.loads(data)
+    config = file["config"]
+    special = config["default_num_special_tokens"]
+    vocabulary = file["vocab"][: config["default_vocab_size"] - special]
+    ranks = {base64.b64decode(entry["token_bytes"]): entry["rank"] for entry in vocabulary}
+    encoding = _byte_pairs(config["pattern"], ranks, {})
+    return _tiktoken(encoding, special, bos_id=1, bos_token="<s>")
 
 
 def tiktoken_dir() -> Path:
     """Where tiktoken's files are: as its own variables say, else in our cache, since its default is
     each node's /tmp."""
-    own = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
-    return Path(own) if own else cache_dir() / "tiktoken"
+    folder = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
+    return Path(folder) if folder else cache_dir() / "tiktoken"
 
 
 def encoding_by_name(name: str) -> tuple[Vocabulary, bytes]:
@@ -413,40 +408,23 @@ def encoding_by_name(name: str) -> tuple[Vocabulary, bytes]:
     except (OSError, ValueError) as error:
         raise UserError(
             f"tokenizer {name} (tiktoken) is not on this machine and cannot be downloaded "
-            f"({first_line(error)}): fetch it "
-            f"again, or name a ranks file instead, such as {name}.tiktoken"
+            f"({first_line(error)}): fetch it again, or name a ranks file instead, such as "
+            f"{name}.tiktoken"
         ) from error
-
-    def encode_many(texts: Sequence[str]) -> Sequence[Sequence[int]]:
-        return encoding.encode_batch(list(texts), num_threads=2, allowed_special="all")
-
-    return Vocabulary(encode_many, encoding.decode), repr(
-        sorted(encoding._mergeable_ranks.items())
-    ).encode()
-
-
-def _tekken(data: bytes) -> Vocabulary:
-    """Mistral's Tekken: byte pairs in JSON; the first 1000 ids are special, `<s>` is 1."""
-    file = json.loads(data)
-    config = file["config"]
-    special = config["default_num_special_tokens"]
-    vocabulary = file["vocab"][: config["default_vocab_size"] - special]
-    ranks = {base64.b64decode(entry["token_bytes"]): entry["rank"] for entry in vocabulary}
-    return _byte_pair(config["pattern"], ranks, {}, "<s>", first=special)
+    return _tiktoken(encoding), repr(sorted(encoding._mergeable_ranks.items())).encode()
 
 
 def _rwkv(data: bytes) -> Vocabulary:
     """RWKV World: `id repr length` a line; the longest token that matches is taken, byte by
     byte."""
-    trie: dict[int, Any] = {}
-    tokens: dict[int, bytes] = {}
     if data.count(b"\n") < 256:
         raise ValueError("it has fewer than 256 lines")
+    tokens: dict[int, bytes] = {}
+    trie: dict[int, Any] = {}
     for line in data.decode("utf-8").splitlines():
         number, _, rest = line.partition(" ")
         token = literal_eval(rest.rpartition(" ")[0])
-        token = token.encode() if isinstance(token, str) else token
-        tokens[int(number)] = token
+        tokens[int(number)] = token = token.encode() if isinstance(token, str) else token
         node = trie
         for byte in token:
             node = node.setdefault(byte, {})
@@ -455,14 +433,17 @@ def _rwkv(data: bytes) -> Vocabulary:
     def encode(text: str) -> list[int]:
         raw, at, ids = text.encode("utf-8"), 0, []
         while at < len(raw):
-            node, ahead, token, end = trie, at, 0, at + 1
-            while ahead < len(raw) and (node := node.get(raw[ahead], {})):
-                ahead += 1
+            node, token, end = trie, 0, at + 1
+            for ahead, byte in enumerate(raw[at : at + longest], at + 1):
+                if not (node := node.get(byte, {})):
+                    break
                 if -1 in node:
                     token, end = node[-1], ahead
             ids.append(token)
             at = end
         return ids
+
+    longest = max(map(len, tokens.values()))
 
     def decode(ids: list[int]) -> str:
         return b"".join(tokens.get(i, b"") for i in ids).decode("utf-8", "replace")
@@ -482,15 +463,15 @@ def _builtin() -> Vocabulary:
     counts are stable.
     """
     texts: list[str] = []
-    known: dict[str, int] = {}
+    ids: dict[str, int] = {}
 
     def number(token: str) -> int:
-        if token not in known:
-            known[token] = len(texts)
+        if token not in ids:
+            ids[token] = len(texts)
             texts.append(token)
-        return known[token]
+        return ids[token]
 
     return Vocabulary(
         lambda batch: [[number(token) for token in BUILTIN.findall(text)] for text in batch],
-        lambda ids: "".join([texts[i] for i in ids]),
+        lambda row: "".join([texts[i] for i in row]),
     )

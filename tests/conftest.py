@@ -50,7 +50,17 @@ def data() -> Path:
     return folder
 
 
-@pytest.fixture(scope="session", params=VOCABULARIES)
+QUICK = ("builtin", "llama-2", "qwen", "mistral", "gpt-neox", "rwkv")
+"""One vocabulary of each kind; a contributor's run leaves out the others."""
+
+
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
+        for name in VOCABULARIES
+    ],
+)
 def vocabulary(request: pytest.FixtureRequest) -> Tokenizer:
     """Every vocabulary in turn, `builtin` among them."""
     if request.param == "builtin":

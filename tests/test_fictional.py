@@ -3,7 +3,6 @@
 import pytest
 
 from rulerkit import corpora
-from rulerkit.corpora import relations
 
 FICTIONAL = ["fictional", "fictional_two_hop"]
 
@@ -30,7 +29,7 @@ def test_the_rule_answers_every_question_from_its_documents_and_none_without(nam
 def test_a_prompt_cut_anywhere_gives_the_answer_or_nothing() -> None:
     for name in FICTIONAL:
         qa = corpora.load_qa(name)
-        for question in qa.questions[:: len(qa.questions) // 60]:
+        for question in qa.questions[:: len(qa.questions) // 20]:
             text = "\n\n".join(qa.documents[index] for index in question.gold)
             answers = [
                 corpora.answer_fictional(text[cut:], question.text) for cut in range(len(text))
@@ -51,10 +50,3 @@ def test_the_rule_reads_the_text_and_not_the_tables() -> None:
     question = "Where was the founder of the Brass Academy born?"
     assert corpora.answer_fictional(text, question) == "Somewhere"
     assert corpora.answer_fictional(text.replace("Nobody", "Somebody", 1), question) is None
-
-
-def test_statements_name_their_subject_before_the_answer() -> None:
-    for relation in relations():
-        for line in relation.statements:
-            assert line.count("{e}") == line.count("{a}") == 1
-            assert line.index("{e}") < line.index("{a}"), line

@@ -3,7 +3,6 @@ reading."""
 
 import re
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -56,17 +55,11 @@ def test_the_thirteen_and_the_five() -> None:
     }
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_answer_tokens(name: str) -> None:
-    want = {
-        "niah": 128,
-        "variable_tracking": 30,
-        "common_words": 120,
-        "frequent_words": 50,
-        "question_answering": 32,
-    }
-    assert TASKS[name].answer_tokens == want[TASKS[name].family]
-    assert TASKS[name].settings()["max_new_tokens"] == want[TASKS[name].family]
+def test_answer_tokens() -> None:
+    want = {"niah": 128, "variable_tracking": 30, "common_words": 120, "frequent_words": 50}
+    for made in TASKS.values():
+        tokens = want.get(made.family, 32)
+        assert made.answer_tokens == made.settings()["max_new_tokens"] == tokens
 
 
 @pytest.mark.parametrize(
@@ -76,17 +69,12 @@ def test_answer_tokens(name: str) -> None:
         ({"base": "vt", "num_hops": 2}, 30),
         ({"base": "cwe", "num_cw": 20}, 240),
         ({"base": "fwe", "k": 6}, 100),
-        ({"base": "niah_multiquery", "num_queries": 8}, 256),
-        ({"base": "niah_multivalue", "num_values": 6}, 192),
         ({"base": "niah_multiquery", "num_queries": 4, "num_values": 2}, 256),
         ({"base": "vt", "num_hops": 9, "max_new_tokens": 45}, 45),
     ],
 )
 def test_more_answers_need_more_tokens(spec: dict, tokens: int) -> None:
-    assert task(spec).answer_tokens == tokens
-    made = generate(task(spec).with_corpora("builtin"), 4096, 1)[0]
-    assert made.max_new_tokens == tokens
-    assert made.num_tokens + tokens <= 4096
+    assert task(spec).answer_tokens == examples(spec, count=1)[0].max_new_tokens == tokens
 
 
 # --- needle in a haystack -------------------------------------------------------------------------
@@ -109,45 +97,35 @@ NEEDLES = {  # task: haystack, kind of key, kind of value, keys, values, queries
 @pytest.mark.parametrize("name", NEEDLES)
 def test_needle_prompts(name: str) -> None:
     haystack, key_kind, kind, num_keys, num_values, num_queries = NEEDLES[name]
+    one = num_values * num_queries == 1
+    some, are, what = (
+        (f"A special magic {kind[:-1]}", "is", "What is the special magic ")
+        if one
+        else (f"Some special magic {kind}", "are", "What are all the special magic ")
+    )
+    noun = kind[:-1] if one else kind
     for made in examples(name):
         query = re.findall(
-            r"special magic [a-z]+ for (.+) mentioned in the provided text\? The", made.prompt
+            r"magic [a-z]+ for (.+) mentioned in the provided text\? The", made.prompt
         )[-1]
-        if num_values * num_queries == 1:
-            one = kind.removesuffix("s")
-            context = between(
-                made.prompt,
-                f"A special magic {one} is hidden within the following text. Make sure to memorize "
-                "it. I will quiz you "
-                f"about the {one} afterwards.\n",
-                f"\nWhat is the special magic {one} for {query} mentioned in the provided text? "
-                f"The special magic {one} "
-                f"for {query} mentioned in the provided text is",
-            )
-        else:
-            context = between(
-                made.prompt,
-                f"Some special magic {kind} are hidden within the following text. Make sure to "
-                "memorize it. I will quiz "
-                f"you about the {kind} afterwards.\n",
-                f"\nWhat are all the special magic {kind} for {query} mentioned in the provided "
-                "text? The special magic "
-                f"{kind} for {query} mentioned in the provided text are",
-            )
+        about = f"{noun} for {query} mentioned in the provided text"
+        context = between(
+            made.prompt,
+            f"{some} {are} hidden within the following text. Make sure to memorize it. I will quiz "
+            f"you about the {noun} afterwards.\n",
+            f"\n{what}{about}? The special magic {about} {are}",
+        )
         hidden = re.findall(
             rf"One of the special magic {kind} for ({KIND[key_kind]}) is: ({KIND[kind]})\.", context
         )
         assert len({value for _, value in hidden}) == len(hidden)
-        asked = query.split(", ") if num_queries > 1 else [query]
-        if num_queries > 1:
-            assert asked[-1].startswith("and ")
-            asked[-1] = asked[-1].removeprefix("and ")
-        assert len(asked) == num_queries
-        order = [[value for key, value in hidden if key == name_] for name_ in asked]
-        assert [len(values) for values in order] == [num_values] * num_queries
-        if num_queries > 1:
-            assert list(made.references) == [value for values in order for value in values]
-        assert sorted(made.references) == sorted(value for values in order for value in values)
+        asked = query.replace(", and ", ", ").split(", ") if num_queries > 1 else [query]
+        assert (", and " in query) == (num_queries > 1)
+        values = [[value for key, value in hidden if key == name_] for name_ in asked]
+        assert [len(row) for row in values] == [num_values] * num_queries
+        flat = [value for row in values for value in row]
+        assert sorted(made.references) == sorted(flat)
+        assert num_queries == 1 or list(made.references) == flat
         if haystack != "needle":
             assert len({key for key, _ in hidden}) == num_keys
             assert len(hidden) == num_keys * num_values
@@ -177,7 +155,7 @@ def check_haystack(haystack: str, kind: str, context: str) -> None:
 
 def test_needles_of_essays_stand_between_sentences() -> None:
     starts = set(load_haystack("prose").sentence_starts.tolist())
-    for made in examples("niah_multikey_1", count=20):
+    for made in examples("niah_multikey_1", count=5):
         words, boundaries = 0, []
         for piece in made.pieces[1:]:
             if piece.key:
@@ -188,55 +166,22 @@ def test_needles_of_essays_stand_between_sentences() -> None:
         assert all(at in starts or at == words for at in boundaries)
 
 
-def test_a_noise_line_holds_at_most_one_needle() -> None:
-    for made in examples({"base": "niah_single_1", "num_keys": 30}, count=5):
+def test_a_line_of_sentences_has_at_most_one_needle_before_it() -> None:
+    for made in examples({"base": "niah_single_1", "num_keys": 30}):
         assert not re.search(r"\.\nOne of the .*\nOne of the ", made.prompt)
         assert made.prompt.count("One of the special") == 30
 
 
-def test_all_kinds_of_keys_and_values() -> None:
-    for haystack in ("noise", "essay", "needle"):
-        for key in KIND:
-            for value in KIND:
-                spec = {"base": "niah_multikey_1", "haystack": haystack, "key": key, "value": value}
-                made = examples(spec, 2048, 1)[0]
-                assert re.fullmatch(KIND[value], made.references[0])
-                assert (
-                    f" for {re.findall('for (.+) mentioned', made.answer_prefix)[0]} is: "
-                    f"{made.references[0]}." in made.prompt
-                )
-
-
-def test_keys_are_adjective_and_noun() -> None:
-    words = load_words()
-    for made in examples("niah_multiquery", count=10):
-        for piece in made.pieces:
-            if piece.role == "needle":
-                assert any(
-                    piece.key[:i] in set(words.adjectives)
-                    and piece.key[i + 1 :] in set(words.nouns)
-                    for i, letter in enumerate(piece.key)
-                    if letter == "-"
-                )
-
-
-def test_even_depths_are_forty() -> None:
-    made = examples({"base": "niah_single_2", "depths": "even"}, 16384, 60)
-    nearest = [round(one.depths[0] / 100 * 39) for one in made]
-    assert all(
-        abs(one.depths[0] - 100 * step / 39) < 0.6 for one, step in zip(made, nearest, strict=True)
-    )
-    assert len(set(nearest)) > 25
-    assert min(nearest) <= 2
-    assert max(nearest) >= 37
-
-
 @pytest.mark.parametrize("haystack", ["noise", "essay", "needle"])
-def test_even_depths_in_every_haystack(haystack: str) -> None:
-    for made in examples(
-        {"base": "niah_multikey_1", "haystack": haystack, "depths": "even"}, 1024, 60
-    ):
-        assert made.references[0] in made.context_text
+def test_all_kinds_of_keys_and_values(haystack: str) -> None:
+    for key, value in (("words", "uuids"), ("numbers", "words"), ("uuids", "numbers")):
+        spec = {"base": "niah_multikey_1", "haystack": haystack, "key": key, "value": value}
+        made = examples(spec | {"depths": "even"}, 2048, 1)[0]
+        (reference,) = made.references
+        assert re.fullmatch(KIND[value], reference)
+        asked = re.findall("for (.+) mentioned", made.answer_prefix)[0]
+        assert re.fullmatch(KIND[key], asked)
+        assert f" for {asked} is: {reference}." in made.context_text
 
 
 # --- variable tracking ----------------------------------------------------------------------------
@@ -258,11 +203,7 @@ def chains_of(context: str, letters: int) -> dict[str, list[str]]:
     return chains
 
 
-VT = [("vt", 1, 4), ("vt_2_chains", 2, 2), ({"base": "vt", "num_chains": 3, "num_hops": 6}, 3, 6)]
-VT += [
-    ({"base": "vt", "num_hops": 1}, 1, 1),
-    ({"base": "vt", "num_chains": 4, "num_hops": 1}, 4, 1),
-]
+VT = [("vt", 1, 4), ({"base": "vt", "num_chains": 3, "num_hops": 6}, 3, 6)]
 
 
 def vt_prefix(hops: int, value: str, spelled: str) -> str:
@@ -364,22 +305,11 @@ def check_blanks(context: str) -> None:
 
 
 def test_the_demonstration_is_about_500_tokens() -> None:
-    for spec, _, _ in VT:
-        for edition in ("2024", "2025"):
-            made = examples(
-                {"edition": edition, **(spec if isinstance(spec, dict) else {"base": spec})},
-                8192,
-                2,
-            )
-            tokens = [
-                sum(p.num_tokens for p in one.pieces if p.role == "demonstration") for one in made
-            ]
-            assert all(400 <= count <= 800 for count in tokens), (spec, edition, tokens)
-
-
-def test_statements_stand_before_distinct_noise_lines() -> None:
-    for made in examples({"base": "vt", "num_chains": 3}, 4096, 10):
-        assert not re.search(r"\nVAR .*\nVAR ", made.context_text)
+    for edition in ("2024", "2025"):
+        for chains in (1, 3):
+            spec = {"base": "vt", "edition": edition, "num_chains": chains}
+            pieces = examples(spec, 4096, 1)[0].pieces
+            assert 400 <= sum(p.num_tokens for p in pieces if p.role == "demonstration") <= 800
 
 
 def test_a_demonstration_can_be_left_out() -> None:
@@ -405,10 +335,13 @@ def cwe_list(text: str) -> Counter[str]:
     return Counter(word for _, word in entries)
 
 
-@pytest.mark.parametrize("edition", ["2025", "2024"])
 @pytest.mark.parametrize(
-    ("length", "often", "seldom", "shown"),
-    [(1024, 6, 1, (20, 3, 1)), (4095, 6, 1, (20, 3, 1)), (4096, 30, 3, (40, 10, 3))],
+    ("edition", "length", "often", "seldom", "shown"),
+    [
+        ("2025", 4095, 6, 1, (20, 3, 1)),
+        ("2025", 4096, 30, 3, (40, 10, 3)),
+        ("2024", 4096, 30, 3, (40, 10, 3)),
+    ],
 )
 def test_common_words_prompts(
     edition: str, length: int, often: int, seldom: int, shown: tuple[int, int, int]
@@ -440,41 +373,21 @@ def test_common_words_prompts(
 
 
 def test_common_words_score_for_themselves_only() -> None:
-    """At 131072 tokens the list needs hyphenated pairs: no common word stands in another entry, nor
-    in the pairs."""
-    seen = set()
+    """At 131072 tokens the list needs hyphenated pairs, which are spread evenly: no common word
+    stands in another entry, nor in the pairs."""
+    singles = set(load_words().everything)
     for length in (4096, 131072):
-        for made in examples("cwe", length, 3):
-            counts = cwe_list(made.context_text.rstrip("\n"))
+        for made in examples("cwe", length, 2):
+            text = made.context_text.rstrip("\n")
+            counts = cwe_list(text)
             others = "\n".join(word for word in counts if word not in made.references).lower()
             assert [word for word in made.references if word.lower() in others] == []
             assert all("-" not in word and " " not in word for word in made.references)
             assert Counter(counts.values()).keys() == {30, 3}
-            seen.add((length, len(counts) > 8166))
-    assert seen == {(4096, False), (131072, True)}
-
-
-def test_pairs_are_shuffled_in() -> None:
-    """Beyond the single words the list is filled with pairs of the same lists, spread evenly, in no
-    jump of size."""
-    made = examples("cwe", 131072, 1)[0]
-    singles = set(load_words().everything)
-    entries = re.findall(r"\d+\. (.+?)(?= \d+\. |\n)", made.context_text)
-    pairs = [i / len(entries) for i, word in enumerate(entries) if word not in singles]
-    assert pairs
-    assert 0.4 < np.mean(pairs) < 0.6
-    adjectives, nouns = set(load_words().adjectives), set(load_words().nouns)
-    for word in {word for word in entries if word not in singles}:
-        assert any(
-            word[:i] in adjectives and word[i + 1 :] in nouns
-            for i in range(len(word))
-            if word[i] == "-"
-        ), word
-    sizes = [len(set(re.findall(r"\d+\. (.+?)(?= \d+\. |\n)", examples("cwe", n, 1)[0].context_text))) for n in
-             (100_000, 104_000, 108_000, 112_000, 116_000, 120_000, 124_000, 128_000)]  # fmt: skip
-    steps = np.diff(sizes)
-    assert steps.min() > 0
-    assert steps.max() < 2 * steps.min(), sizes
+            entries = re.findall(r"\d+\. (.+?)(?= \d+\. |$)", text)
+            pairs = [i / len(entries) for i, word in enumerate(entries) if word not in singles]
+            assert bool(pairs) == (length == 131072)
+            assert not pairs or 0.4 < np.mean(pairs) < 0.6
 
 
 # --- frequent words -------------------------------------------------------------------------------
@@ -484,7 +397,7 @@ def test_pairs_are_shuffled_in() -> None:
     ("name", "alpha", "zeta"),
     [("fwe", 2.0, 1.6449340668482264), ("fwe_3.5", 3.5, 1.1267338673170566)],
 )
-@pytest.mark.parametrize("length", [1024, 4096, 32768])
+@pytest.mark.parametrize("length", [1024, 16384])
 def test_frequent_words_prompts(name: str, alpha: float, zeta: float, length: int) -> None:
     for made in examples(name, length, 2):
         context = between(
@@ -523,20 +436,18 @@ def test_frequent_words_knobs() -> None:
     assert all(len(word) == 4 for word in counts if word != "...")
 
 
-@pytest.mark.parametrize(
-    "spec", [{"base": "fwe", "k": 10}, "fwe", "fwe_3.5", {"base": "fwe", "alpha": 1.5}]
-)
-@pytest.mark.parametrize("length", [256, 512, 1024, 4096])
-def test_the_answer_is_never_a_tie(spec: object, length: int) -> None:
-    try:
-        made = examples(spec, length, 3)
-    except UserError:
-        return  # too short for an answer that the text decides
-    for one in made:
-        counts = Counter(one.context_text.split()).most_common()
-        last = len(one.references)
-        assert {word for word, _ in counts[1 : last + 1]} == set(one.references)
-        assert counts[last][1] > (counts[last + 1][1] if counts[last + 1 :] else 0)
+@pytest.mark.parametrize("spec", [{"base": "fwe", "k": 10}, "fwe", "fwe_3.5"])
+def test_the_answer_is_never_a_tie(spec: object) -> None:
+    for length in (512, 1024, 4096):
+        try:
+            made = examples(spec, length)
+        except UserError:
+            continue  # too short for an answer that the text decides
+        for one in made:
+            counts = Counter(one.context_text.split()).most_common()
+            last = len(one.references)
+            assert {word for word, _ in counts[1 : last + 1]} == set(one.references)
+            assert counts[last][1] > (counts[last + 1][1] if counts[last + 1 :] else 0)
 
 
 # --- question answering ---------------------------------------------------------------------------
@@ -545,16 +456,15 @@ INSTRUCTION = "Answer the question based on the given documents. Only give me th
 
 
 @pytest.mark.parametrize("name", ["qa_1", "qa_2"])
-@pytest.mark.parametrize("length", [1024, 4096])
-def test_question_prompts(name: str, length: int) -> None:
-    check_questions(task(name).with_corpora("builtin"), length)
+def test_question_prompts(name: str) -> None:
+    for length in (1024, 4096):
+        check_questions(task(name).with_corpora("builtin"), length)
 
 
 @pytest.mark.parametrize("name", ["qa_1", "qa_2"])
-@pytest.mark.parametrize("length", [1024, 4096])
 @pytest.mark.usefixtures("data")
-def test_question_prompts_of_the_originals(name: str, length: int) -> None:
-    check_questions(task(name), length)
+def test_question_prompts_of_the_originals(name: str) -> None:
+    check_questions(task(name), 4096)
 
 
 def check_questions(asked: Task, length: int) -> None:
@@ -601,15 +511,8 @@ def test_documents_repeat_only_after_all_were_used() -> None:
 
 def test_questions_come_from_one_permutation() -> None:
     """No question twice before all were asked; another seed asks in another order."""
-    texts = [made.text_of("question") for made in examples("qa_1", 1024, 400)]
-    assert len(set(texts)) > 390
-    groups = {
-        piece.key
-        for made in examples("qa_1", 1024, 50)
-        for piece in made.pieces
-        if piece.role == "needle"
-    }
-    assert len(groups) > 40
+    texts = [made.text_of("question") for made in examples("qa_1", 1024, 100)]
+    assert len(set(texts)) > 97
     other = generate(task("qa_1").with_corpora("builtin"), 1024, 5, seed=7)[0]
     assert other.text_of("question") != texts[0]
 
@@ -632,10 +535,8 @@ def test_a_question_alone() -> None:
     [
         ({"base": "niah_multikey_1", "num_keys": 8}, "niah_multikey_1-num_keys_8"),
         ({"base": "vt", "num_hops": 10, "num_chains": 2}, "vt-num_chains_2-num_hops_10"),
-        ({"base": "vt", "num_chains": 2, "num_hops": 10}, "vt-num_chains_2-num_hops_10"),
         ({"base": "vt", "num_hops": 4}, "vt"),
         ({"base": "fwe", "alpha": 2.5}, "fwe-alpha_2.5"),
-        ({"base": "vt", "edition": "2024"}, "vt-edition_2024"),
         ({"base": "vt", "edition": 2024}, "vt-edition_2024"),
         ({"base": "vt", "edition": 2025}, "vt"),
         ({"base": "qa_1", "context": "none"}, "qa_1-context_none"),
@@ -654,39 +555,23 @@ def test_names_of_variants(spec: dict, name: str) -> None:
     ("spec", "named"),
     [
         ("niah_x", "niah_single_1"),
-        ("vtt", "'vt'"),
         (None, "base"),
-        (["vt"], "base"),
-        ({"num_hops": 3}, "base"),
         ({"base": "nope"}, "allowed"),
         ({"base": "vt", "hops": 3}, "num_hops"),
         ({"base": "vt", "num_hops": 0}, "num_hops"),
-        ({"base": "vt", "num_hops": "4"}, "num_hops"),
-        ({"base": "vt", "num_hops": 2.5}, "num_hops"),
         ({"base": "vt", "num_hops": True}, "num_hops"),
-        ({"base": "vt", "num_chains": None}, "num_chains"),
         ({"base": "vt", "demonstration": "no"}, "demonstration"),
         ({"base": "vt", "edition": "2023"}, "2024"),
-        ({"base": "vt", "max_new_tokens": -5}, "max_new_tokens"),
         ({"base": "vt", "max_new_tokens": 0}, "max_new_tokens"),
-        ({"base": "vt", "max_new_tokens": "50"}, "max_new_tokens"),
-        ({"base": "vt", "name": "a/b"}, "name"),
         ({"base": "vt", "name": "../up"}, "name"),
         ({"base": "niah_single_1", "haystack": "hay"}, "essay"),
-        ({"base": "niah_single_1", "key": "letters"}, "uuids"),
-        ({"base": "niah_single_1", "depths": "odd"}, "even"),
         ({"base": "niah_single_2", "essays": "shakespeare"}, "prose"),
         ({"base": "niah_multikey_1", "num_keys": 50, "depths": "even"}, "40"),
         ({"base": "qa_1", "dataset": "trivia"}, "squad"),
-        ({"base": "qa_1", "context": "some"}, "none"),
-        ({"base": "cwe", "freq_cw": 3, "freq_ucw": 30}, "freq"),
         ({"base": "cwe", "freq_cw": 3}, "freq"),
         ({"base": "cwe", "num_cw": 7000}, "num_cw"),
         ({"base": "fwe", "alpha": 1.0}, "alpha"),
-        ({"base": "fwe", "alpha": "2"}, "alpha"),
         ({"base": "fwe", "alpha": float("nan")}, "alpha .*number above"),
-        ({"base": "fwe", "vocabulary": "50"}, "vocabulary"),
-        ({"base": "fwe", "vocabulary": 50.5}, "vocabulary"),
         ({"base": "fwe", "vocabulary": 4}, "vocabulary"),
         ({"base": "fwe", "k": 30, "word_length": 1}, "word_length"),
     ],
@@ -713,36 +598,19 @@ def test_corpora_can_be_exchanged() -> None:
         TASKS["qa_1"].with_corpora("real")
 
 
-def test_settings_hold_every_knob() -> None:
-    for made in TASKS.values():
-        changed = replace(made, edition="2024")
-        assert changed.settings() != made.settings()
-        assert {
-            "name",
-            "family",
-            "category",
-            "match",
-            "edition",
-            "max_new_tokens",
-        } <= made.settings().keys()
-
-
 # --- reading --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("length", [1024, 4096, 16384])
 @pytest.mark.parametrize("name", TASKS)
-def test_a_careful_reader_finds_every_answer(name: str, length: int) -> None:
-    for made in examples(name, length, 20):
+def test_a_careful_reader_finds_every_answer(name: str) -> None:
+    for made in examples(name, 1024, 5) + examples(name, 8192, 5):
         answer = read_answer(made.prompt)
         assert answer is not None
         found = [reference in answer for reference in made.references]
         assert any(found) if TASKS[name].match == "part" else all(found), (answer, made.references)
 
 
-@pytest.mark.parametrize(
-    "name", ["niah_single_1", "niah_single_2", "niah_multikey_2", "niah_multikey_3", "vt", "qa_1"]
-)
+@pytest.mark.parametrize("name", ["niah_single_2", "niah_multikey_2", "vt", "qa_1"])
 def test_a_reader_cannot_find_what_it_is_not_shown(name: str) -> None:
     """The second half of a prompt alone, where the first needle lies in the first half."""
     tried = 0
@@ -762,13 +630,11 @@ def test_a_reader_cannot_find_what_it_is_not_shown(name: str) -> None:
     + [{"base": "cwe", "edition": "2024"}, {"base": "cwe", "num_cw": 20, "freq_cw": 10, "freq_ucw": 2}, {"base": "fwe", "k": 2}]
     + [{"base": "niah_multiquery", "num_values": 2}, {"base": "niah_multikey_3", "num_queries": 3}])  # fmt: skip
 def test_variants_can_be_read(spec: dict) -> None:
-    for made in examples(spec, 4096, 10):
+    for made in examples(spec, 4096):
         answer = read_answer(made.prompt)
         assert all(reference in answer for reference in made.references), (answer, made.references)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "Tell me a story.", "Question: Who wrote this?", "Answer the question."]
-)
-def test_other_texts_are_not_read(text: str) -> None:
-    assert read_answer(text) is None
+def test_other_texts_are_not_read() -> None:
+    for text in ("", "Question: Who wrote this?", "Answer the question."):
+        assert read_answer(text) is None

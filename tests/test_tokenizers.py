@@ -55,17 +55,12 @@ def load(data: Path, name: str) -> Tokenizer:
 
 @pytest.mark.parametrize("name", ESSAY_TOKENS)
 def test_counts_on_the_essays(data: Path, name: str) -> None:
-    text = json.loads((data / "essays" / "PaulGrahamEssays.json").read_text(encoding="utf-8"))[
-        "text"
-    ]
-    assert load(data, name).count(text) == ESSAY_TOKENS[name]
-
-
-@pytest.mark.parametrize("name", ESSAY_TOKENS)
-def test_which_bos(data: Path, name: str) -> None:
+    text = json.loads((data / "essays/PaulGrahamEssays.json").read_text(encoding="utf-8"))["text"]
+    vocabulary = load(data, name)
+    assert vocabulary.count(text) == ESSAY_TOKENS[name]
     want = 1 if "instruct_tokenizer" in name else BOS.get(name)
-    assert load(data, name).bos_id == want
-    assert want not in load(data, name).encode("plain text").tolist()
+    assert vocabulary.bos_id == want
+    assert want not in vocabulary.encode("plain text").tolist()
 
 
 def test_round_trip(vocabulary: Tokenizer) -> None:
@@ -80,10 +75,6 @@ def test_encode_and_count_and_batch_agree(vocabulary: Tokenizer) -> None:
     assert [len(ids) for ids in batch] == [vocabulary.count(text) for text in texts]
     assert all(ids.dtype == np.int32 and ids.ndim == 1 for ids in batch)
     assert vocabulary.encode_batch([]) == []
-
-
-def test_a_vocabulary_is_loaded_once(vocabulary: Tokenizer) -> None:
-    assert load_tokenizer(vocabulary.name) is vocabulary
 
 
 def test_ids_are_those_of_the_libraries(data: Path) -> None:
@@ -120,20 +111,15 @@ def test_sentencepiece_knows_its_control_tokens(data: Path) -> None:
     assert v3.encode("<s>[INST] Hi[/INST]").tolist()[-1] == 4
 
 
-def test_the_folder_of_qwen_has_its_chat_template(data: Path) -> None:
-    assert "<|im_start|>" in (load(data, "qwen2.5").chat_template or "")
-
-
-@pytest.mark.parametrize("folder", ["", "llama-3"])
 def test_a_relative_path_counts_from_the_project(
-    data: Path, folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("RULERKIT_HOME", str(data / "tokenizers"))
     monkeypatch.chdir(tmp_path)
-    spec = f"{folder}/tokenizer.json".lstrip("/") if folder else "rwkv"
     load_tokenizer.cache_clear()
     try:
-        assert load_tokenizer(spec).count("One two") == 2
+        assert load_tokenizer("rwkv").count("One two") == 2
+        assert load_tokenizer("llama-3/tokenizer.json").count("One two") == 2
     finally:
         load_tokenizer.cache_clear()
 
@@ -240,32 +226,17 @@ def test_broken_files(tmp_path: Path, name: str, content: bytes) -> None:
         ({}, None),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize(
-    "vocabulary", ["gpt-neox/20B_tokenizer.json", "mistral/tekken_240718.json"]
-)
 def test_the_chat_template_of_a_folder(
-    data: Path, tmp_path: Path, vocabulary: str, files: dict[str, Any], template: str | None
+    data: Path, tmp_path: Path, files: dict[str, Any], template: str | None
 ) -> None:
-    (tmp_path / Path(vocabulary).name).symlink_to(data / "tokenizers" / vocabulary)
+    (tmp_path / "tekken.json").symlink_to(data / "tokenizers" / "mistral/tekken_240718.json")
     for name, content in files.items():
         (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
     assert load_tokenizer(str(tmp_path)).chat_template == template
 
 
 @pytest.mark.parametrize(
-    "spec",
-    [
-        "nothing",
-        "no/such/thing",
-        "~nobody/x",
-        "org/x--y",
-        "nothing#gpt2",
-        "",
-        " ",
-        "a\n/b",
-        "\0",
-        "x" * 5000,
-    ],
+    "spec", ["nothing", "~nobody/x", "org/x--y", "", "a\n/b", "\0", "x" * 5000]
 )
 def test_a_name_of_nothing(spec: str) -> None:
     with pytest.raises(UserError) as error:
