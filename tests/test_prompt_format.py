@@ -2,7 +2,6 @@
 stand still."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -83,32 +82,29 @@ def test_prefix_in_the_users_turn(name: str) -> None:
     assert made.prompt.count(made.answer_prefix) == 1
 
 
-@pytest.mark.parametrize("where", ["assistant", "user"])
-@pytest.mark.parametrize("name", TABLE_6)
-def test_ids_of_every_form(vocabulary: Tokenizer, name: str, where: str) -> None:
+@pytest.mark.parametrize("name", ["base", "llama2", "glm", "llama3", "lwm", "rwkv"])
+def test_ids_of_every_form(vocabulary: Tokenizer, name: str) -> None:
     """One BOS at most, put before the ids of the text as the vocabulary itself encodes it; all
-    within the length."""
-    form = prompt_format(vocabulary, template=name, prefix_in=where)
-    for spec in ("niah_single_1", "vt", {"base": "qa_1", "context": "none"}):
-        made = example(form, spec)
-        text = vocabulary.encode(made.prompt).tolist()
-        assert made.ids.tolist() == [*form.bos, *text]
-        assert made.num_tokens == len(made.ids) <= 1400 - made.max_new_tokens
-        if vocabulary.bos_id is not None:
-            assert made.ids.tolist().count(vocabulary.bos_id) <= 1
-
-
-@pytest.mark.parametrize(
-    "name", [name for name in TABLE_6 if name not in ("command-r", "glm", "llama3", "jamba")]
-)
-@pytest.mark.parametrize(
-    "folder", ["llama-2", "llama-3", "llama-4", "mistral", "mistral/tokenizer.model.v1"]
-)
-def test_one_bos_before_forms_without_an_opening(data: Path, folder: str, name: str) -> None:
-    vocabulary = load_tokenizer(str(data / "tokenizers" / folder))
-    ids = example(prompt_format(vocabulary, template=name)).ids.tolist()
-    assert ids[0] == vocabulary.bos_id
-    assert ids.count(vocabulary.bos_id) == 1
+    within the length. The 2024 demonstration begins with a blank, glm's frame ends with one: both
+    stay."""
+    before = TABLE_6[name].partition("{t}")[0]
+    for where in ("assistant", "user"):
+        form = prompt_format(vocabulary, template=name, prefix_in=where)
+        for spec in (
+            "niah_single_1",
+            {"base": "vt", "edition": "2024"},
+            {"base": "qa_1", "context": "none"},
+        ):
+            made = example(form, spec)
+            ids = made.ids.tolist()
+            assert ids == [*form.bos, *vocabulary.encode(made.prompt).tolist()]
+            assert made.num_tokens == len(ids) <= 1400 - made.max_new_tokens
+            assert made.prompt.startswith(before + " Memorize") or made.task[:2] != "vt"
+            bos = vocabulary.bos_id
+            if bos is not None:
+                assert ids.count(bos) == (ids[0] == bos) <= 1
+                if name not in ("command-r", "glm", "llama3", "jamba"):
+                    assert ids[0] == bos
 
 
 @pytest.mark.parametrize("file", ["", "/tokenizer.model"])
@@ -155,19 +151,6 @@ def test_a_template_that_trims_keeps_the_blanks(data: Path) -> None:
     assert made.answer_prefix.endswith(f"5 variables are assigned the value {value}, they are: ")
     assert made.ids.tolist().count(128000) == 1
     assert made.ids.tolist() == form.tokenizer.encode(made.prompt).tolist()
-
-
-@pytest.mark.parametrize("edition", ["2024", "2025"])
-@pytest.mark.parametrize("name", ["base", "glm", "llama3", "lwm"])
-def test_blanks_beside_the_frame(vocabulary: Tokenizer, name: str, edition: str) -> None:
-    """The 2024 demonstration begins with a blank, glm's frame ends with one: both stay, and the ids
-    are the whole's."""
-    form = prompt_format(vocabulary, template=name)
-    made = example(form, {"base": "vt", "edition": edition})
-    before = TABLE_6[name].partition("{t}")[0]
-    assert made.prompt.startswith(before + (" Memorize" if edition == "2024" else "Memorize"))
-    assert made.prompt.endswith(", they are: ")
-    assert made.ids.tolist() == [*form.bos, *vocabulary.encode(made.prompt).tolist()]
 
 
 def test_a_template_with_the_date() -> None:
@@ -244,20 +227,6 @@ def test_a_longer_frame_takes_from_the_haystack() -> None:
     assert len(long.context_text) < len(short.context_text)
 
 
-def test_settings_tell_formats_apart(data: Path) -> None:
-    made: list[Callable[[], PromptFormat]] = [
-        lambda: prompt_format("builtin"),
-        lambda: prompt_format("builtin", template="llama2"),
-        lambda: prompt_format("builtin", template="gpt-4"),
-        lambda: prompt_format("builtin", prefix_in="user"),
-        lambda: prompt_format("builtin", thinking_tokens=7),
-        lambda: prompt_format(str(data / "tokenizers" / "qwen2.5")),
-        lambda: prompt_format(str(data / "tokenizers" / "qwen2.5"), system_prompt="Be brief."),
-    ]
-    said = [json.dumps(make().settings(), sort_keys=True) for make in made]
-    assert len(set(said)) == len(said)
-
-
 # --- what is refused ------------------------------------------------------------------------------
 
 
@@ -265,20 +234,15 @@ def test_settings_tell_formats_apart(data: Path) -> None:
     ("settings", "named"),
     [
         ({"template": "llama-2"}, "llama2"),
-        ({"template": "nonsense"}, "command-r"),
         ({"template": 5}, "template"),
         ({"tempate": "base"}, "template"),
         ({"prefix_in": "system"}, "assistant"),
         ({"thinking_tokens": -1}, "thinking_tokens"),
-        ({"thinking_tokens": 1.5}, "thinking_tokens"),
-        ({"thinking_tokens": "5"}, "thinking_tokens"),
         ({"template": "llama2", "system_prompt": "Be brief."}, "system_prompt"),
         ({"template": "{{ messages[0].content "}, "template"),
         ({"template": "{{ raise_exception('no') }}"}, "no"),
-        ({"template": "{{ 1 }}"}, "message"),
         ({"template": "{{ messages[0].content }}{{ messages[0].content }}"}, "message"),
         ({"template": "{{ messages[-1].content }}", "system_prompt": "Be brief."}, "system"),
-        ({"template": "{{ nothing.at.all }}"}, "template"),
     ],
 )
 def test_what_is_refused(settings: dict, named: str) -> None:
