@@ -1,5 +1,5 @@
-"""The frame around an example: chat template, system prompt, place of the answer prefix, room for
-thinking.
+"""The prompt around an example: chat template, system prompt, place of the answer prefix, tokens
+kept free for thinking.
 
 A template is rendered once around a marker, with a fixed date, and cut there; content and answer
 prefix are put in raw, so that no template trims or re-encodes them. Named forms are those of the
@@ -15,32 +15,30 @@ from typing import Any
 from rulerkit.errors import UserError, unknown
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
-_CHATML = "<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{t}<|im_end|>\n<|im_start|>assistant\n"
-_LONGCHAT = (
-    "A chat between a curious user and an artificial intelligence assistant. The assistant gives "
-    "helpful, detailed, and "
-    "polite answers to the user's questions. USER: {t} ASSISTANT:"
+_CHATML = (
+    "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+    "<|im_start|>user\n{t}<|im_end|>\n<|im_start|>assistant\n"
 )
-_COMMAND_R = "<BOS_TOKEN><|START_OF_TURN_TOKEN|><|USER_TOKEN|>{t}<|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|>"
-_LLAMA3 = "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n{t}<|eot_id|>"
-_RWKV = "User: hi\n\nAssistant: Hi. I am your assistant and I will provide expert full response in full details. "
-_JAMBA = "<|startoftext|><|bom|><|system|> <|eom|><|bom|><|user|> {t}<|eom|><|bom|><|assistant|>"
-
 FORMS = {
     "base": "{t}",
     "gpt-4": "{t}",
     "llama2": "[INST] {t} [/INST]",
     "lwm": "You are a helpful assistant. USER: {t} ASSISTANT: ",
-    "longchat": _LONGCHAT,
-    "command-r": _COMMAND_R + "<|CHATBOT_TOKEN|>",
+    "longchat": "A chat between a curious user and an artificial intelligence assistant. The "
+    "assistant gives helpful, detailed, and polite answers to the user's questions. "
+    "USER: {t} ASSISTANT:",
+    "command-r": "<BOS_TOKEN><|START_OF_TURN_TOKEN|><|USER_TOKEN|>{t}<|END_OF_TURN_TOKEN|>"
+    "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>",
     "glm": "[gMASK]sop<|user|> \n {t}<|assistant|> \n ",
     "phi3": "<|user|>\n{t}<|end|>\n<|assistant|>\n",
-    "llama3": _LLAMA3 + "<|start_header_id|>assistant<|end_header_id|>\n\n",
-    "qwen": _CHATML.replace("{system}", "You are a helpful assistant."),
-    "dbrx": _CHATML.replace("{system}", "You are a helpful assistant."),
-    "jamba": _JAMBA,
-    "rwkv": _RWKV
-    + "Please feel free to ask any question and I will always answer it\n\nUser: {t}\n\nAssistant:",
+    "llama3": "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n{t}<|eot_id|>"
+    "<|start_header_id|>assistant<|end_header_id|>\n\n",
+    "qwen": _CHATML,
+    "dbrx": _CHATML,
+    "jamba": "<|startoftext|><|bom|><|system|> <|eom|><|bom|><|user|> {t}<|eom|><|bom|><|assistant|>",
+    "rwkv": "User: hi\n\nAssistant: Hi. I am your assistant and I will provide expert full response "
+    "in full details. Please feel free to ask any question and I will always answer it\n\n"
+    "User: {t}\n\nAssistant:",
 }
 """The paper's prompt forms by name; `{t}` is the user's part."""
 
@@ -80,25 +78,17 @@ class PromptFormat:
     def __post_init__(self) -> None:
         if isinstance(self.tokenizer, str):
             object.__setattr__(self, "tokenizer", load_tokenizer(self.tokenizer))
-        if not isinstance(self.template, str):
-            raise UserError(
-                f"template is {self.template!r}: it must be a name ({', '.join(('auto', *FORMS))}) "
-                "or a text"
-            )
         if self.prefix_in not in ("assistant", "user"):
             raise unknown("value of prefix_in", self.prefix_in, ("assistant", "user"))
-        if (
-            isinstance(self.thinking_tokens, bool)
-            or not isinstance(self.thinking_tokens, int)
-            or self.thinking_tokens < 0
-        ):
+        if type(self.thinking_tokens) is not int or self.thinking_tokens < 0:
             raise UserError(
                 f"thinking_tokens is {self.thinking_tokens!r}: it must be a whole number from 0 on"
             )
-        if self.template not in FORMS and self.template != "auto" and "{" not in self.template:
-            raise unknown(
-                "template", self.template, ("auto", *FORMS), "or the text of a Jinja chat template"
-            )
+        names = ("auto", *FORMS)
+        text = isinstance(self.template, str) and "{" in self.template
+        if self.template not in names and not text:
+            hint = "or the text of a Jinja chat template"
+            raise unknown("template", self.template, names, hint)
         if self.system_prompt and self.form in FORMS:
             raise UserError(
                 f"the template {self.form} has no place for a system_prompt: use the tokenizer's "
@@ -121,54 +111,50 @@ class PromptFormat:
     @cached_property
     def around(self) -> tuple[str, str]:
         """The template's text before and after the user's part."""
-        rendered = FORMS[self.form] if self.form in FORMS else self._render()
-        mark = "{t}" if self.form in FORMS else _MARK
-        before, found, after = rendered.partition(mark)
-        if not found or mark in after:
-            times = "more than once" if found else "not at all"
+        named = self.form in FORMS
+        rendered, mark = (FORMS[self.form], "{t}") if named else (self._render(), _MARK)
+        before, *after = rendered.split(mark)
+        if len(after) != 1:
+            times = "more than once" if after else "not at all"
             raise UserError(
                 f"the chat template prints the user's message {times}: give another as template"
             )
-        return before, after
+        return before, after[0]
 
     @cached_property
     def bos(self) -> tuple[int, ...]:
         """The one id put before the prompt: none where the template begins with it or the model has
         none."""
-        token, before = self.tokenizer, self.around[0]
+        token = self.tokenizer
         opening = _OWN_OPENING.get(self.form) or token.bos_token
-        carried = (
-            bool(opening) and before.startswith(str(opening)) and token.count(str(opening)) == 1
-        )
+        carried = opening and self.around[0].startswith(opening) and token.count(opening) == 1
         return () if token.bos_id is None or carried else (token.bos_id,)
 
     def settings(self) -> dict[str, Any]:
         """What defines this format in a record, without the tokenizer."""
-        kept = {
-            name: getattr(self, name) for name in self.__dataclass_fields__ if name != "tokenizer"
-        }
-        return kept | {"before": self.around[0], "after": self.around[1]}
+        names = [name for name in self.__dataclass_fields__ if name != "tokenizer"]
+        before, after = self.around
+        return {name: getattr(self, name) for name in names} | {"before": before, "after": after}
 
     def _render(self) -> str:
         """The Jinja template around a marker; what it asks of the date is answered with the same
         day every day."""
         from jinja2 import TemplateError
 
-        system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
-        given: dict[str, Any] = {
-            "bos_token": self.tokenizer.bos_token or "",
-            "eos_token": self.tokenizer.eos_token or "",
-        }
-        if self.enable_thinking is not None:
-            given["enable_thinking"] = self.enable_thinking
+        messages = [{"role": "user", "content": _MARK}]
+        if self.system_prompt:
+            messages.insert(0, {"role": "system", "content": self.system_prompt})
+        switch = {} if self.enable_thinking is None else {"enable_thinking": self.enable_thinking}
         try:
             rendered = _jinja(self.form).render(
-                messages=[*system, {"role": "user", "content": _MARK}],
+                messages=messages,
                 add_generation_prompt=True,
                 tools=None,
                 documents=None,
                 date_string=_TODAY.strftime("%d %b %Y"),
-                **given,
+                bos_token=self.tokenizer.bos_token or "",
+                eos_token=self.tokenizer.eos_token or "",
+                **switch,
             )
         except (TemplateError, TypeError, ValueError, AttributeError, KeyError) as error:
             raise UserError(
@@ -205,15 +191,15 @@ def _jinja(template: str) -> Any:
             next(parser.stream)
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
-    rooms = ImmutableSandboxedEnvironment(
+    environment = ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=["jinja2.ext.loopcontrols", Generation],
         autoescape=False,
     )
-    rooms.globals |= {"raise_exception": raise_exception, "strftime_now": _TODAY.strftime}
-    rooms.filters["tojson"] = tojson
-    return rooms.from_string(template)
+    environment.globals |= {"raise_exception": raise_exception, "strftime_now": _TODAY.strftime}
+    environment.filters["tojson"] = tojson
+    return environment.from_string(template)
 
 
 def prompt_format(tokenizer: Tokenizer | str = "builtin", **settings: Any) -> PromptFormat:
@@ -223,6 +209,5 @@ def prompt_format(tokenizer: Tokenizer | str = "builtin", **settings: Any) -> Pr
         if name not in known:
             raise unknown("prompt setting", name, known)
     tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
-    return PromptFormat(
-        tokenizer, **{name: value for name, value in settings.items() if value is not None}
-    )
+    given = {name: value for name, value in settings.items() if value is not None}
+    return PromptFormat(tokenizer, **given)

@@ -90,15 +90,13 @@ def task(
             raise unknown(f"knob of {base.name}", knob, base.knobs())
     variant = replace(base, **knobs)
     if "name" not in spec:
-        for named in (each.with_protocol(protocol, edition) for each in _ALL):
+        for named in (one.with_protocol(protocol, edition) for one in _ALL):
             if named == replace(variant, name=named.name):
                 return named
-    changes = [
-        f"{knob}_{value}"
-        for knob, value in sorted(vars(variant).items())
-        if value != getattr(base, knob)
-    ]
-    name = str(spec.get("name") or "-".join([base.name, *changes]))
+    changes = sorted(vars(variant).items() - vars(base).items())
+    name = str(
+        spec.get("name") or "-".join([base.name, *(f"{knob}_{value}" for knob, value in changes)])
+    )
     if not _SAFE_NAME.fullmatch(name):
         raise UserError(
             f"the task name {shortened(name)} cannot name a folder: give a `name` of at most 200 "
