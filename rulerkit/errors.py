@@ -55,6 +55,17 @@ def suggestion(seen: object, allowed: Iterable[object]) -> str:
     return f"did you mean {near[0]!r}? " if near else ""
 
 
+def listed(names: Iterable[object], most: int, separator: str = ", ") -> str:
+    """The first names, and how many more there are.
+
+    >>> listed("abcd", 2)
+    'a, b and 2 more'
+    """
+    texts = [str(name) for name in names]
+    more = len(texts) - most
+    return separator.join(texts[:most]) + (f" and {more} more" if more > 0 else "")
+
+
 def first_line(error: BaseException) -> str:
     """The first line of a library's message, without its full stop."""
     lines = str(error).strip().splitlines()

@@ -6,7 +6,7 @@ left of the length) with pieces; `generation.py` puts the two into an `Example`.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from rulerkit.pieces import PieceEncoder
+from rulerkit.pieces import PieceEncoder, Units, interleave
 from rulerkit.tokenizers import Ids
 
 ROLES = (
@@ -33,22 +33,18 @@ _MOST_DEPTHS = 64
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A text with its role, not yet tokenized; given in parts that meet at clean cuts, so that
-    parts are remembered."""
+    """A text with its role, not yet tokenized. `depth`, 0 to 1, is where it stands in the context,
+    for needles, distractors and statements."""
 
     role: str
-    parts: tuple[str, ...]
+    text: str
     key: str | None = None
     value: str | None = None
+    depth: float = 0.0
 
-    @property
-    def text(self) -> str:
-        return "".join(self.parts)
-
-
-def passage(role: str, *parts: str, key: str | None = None, value: str | None = None) -> Passage:
-    """A passage of one or more parts."""
-    return Passage(role, parts, key, value)
+    def piece(self, tokens: Ids) -> "Piece":
+        """The same text with its token ids."""
+        return Piece(self.text, self.role, tokens, self.key, self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +52,7 @@ class Piece:
     """A stretch of the prompt: its text, its role (one of ROLES), its token ids and, where it has
     them, key and value.
 
-    Long runs of small pieces (the words of a list) are one piece that can be taken apart by
-    `explode`.
+    A long run of small pieces (the words of a list) is one piece, which `explode` takes apart.
     """
 
     text: str
@@ -82,8 +77,7 @@ class Draft:
     answer_prefix: str
     references: tuple[str, ...]
     plan: Any = None
-    """What the task itself needs to fill the context: needles and depths, words, the question's
-    number."""
+    """What the task itself needs to fill the context: needles, words, the question's number."""
     group: int | None = None
     """The number of what several examples share, such as the article of a question: they are not
     independent."""
@@ -107,14 +101,37 @@ class ContextBudget:
 
     def piece(self, passage: Passage) -> Piece:
         """A passage with its ids, as they are after a clean cut."""
-        ids = self.encoder.many(passage.parts)
-        return Piece(
-            passage.text,
-            passage.role,
-            ids[0] if len(ids) == 1 else np.concatenate(ids),
-            passage.key,
-            passage.value,
-        )
+        return passage.piece(self.encoder(passage.text))
+
+    def rows(
+        self,
+        *columns: tuple[Units, np.ndarray],
+        describe: Callable[[int], tuple[str, str | None, str | None]],
+        ending: str = "",
+    ) -> Piece:
+        """One haystack piece for many rows; a row is one text of each column, joined.
+
+        A column is its units and the order in which they are taken; all orders have the same
+        length. `describe` gives role, key and value of a row when the piece is taken apart;
+        `ending` follows the last row.
+        """
+        texts, counts, ids = interleave(*columns)
+        if ending:
+            last = self.encoder(texts[-1] + ending)
+            ids = np.concatenate([ids[: len(ids) - counts[-1]], last])
+            texts[-1], counts[-1] = texts[-1] + ending, len(last)
+
+        def explode() -> list[Piece]:
+            width = len(columns)
+            ends = np.cumsum(counts.reshape(-1, width).sum(axis=1))
+            pieces = []
+            for row, tokens in enumerate(np.split(ids, ends[:-1])):
+                role, key, value = describe(row)
+                text = "".join(texts[width * row : width * (row + 1)])
+                pieces.append(Piece(text, role, tokens, key, value))
+            return pieces
+
+        return Piece("".join(texts), "haystack", ids, explode=explode)
 
 
 @dataclass(frozen=True)
@@ -135,9 +152,9 @@ class ExampleStream:
 class Example:
     """One prompt with its references.
 
-    `blocks` are the pieces in order, frame included, long runs unexploded; `context` is the range
-    of blocks between the instruction and the question. `length` is the token budget that prompt,
-    answer and thinking share.
+    `blocks` are the pieces in order, template included, long runs unexploded; `context` is the
+    range of blocks between the instruction and the question. `length` is the token budget that
+    prompt, answer and thinking share.
     """
 
     index: int
@@ -162,20 +179,16 @@ class Example:
     def ids(self) -> Ids:
         """The token ids of the prompt as an engine is sent them, int32: exactly one BOS where the
         model has one."""
-        return (
-            self.whole_ids
-            if self.whole_ids is not None
-            else np.concatenate([b.tokens for b in self.blocks])
-        )
+        if self.whole_ids is not None:
+            return self.whole_ids
+        return np.concatenate([block.tokens for block in self.blocks])
 
     @property
     def num_tokens(self) -> int:
-        """The number of tokens of the prompt; known before the text is joined."""
-        return (
-            len(self.whole_ids)
-            if self.whole_ids is not None
-            else sum(len(b.tokens) for b in self.blocks)
-        )
+        """The number of tokens of the prompt; known before ids are joined."""
+        if self.whole_ids is not None:
+            return len(self.whole_ids)
+        return sum(block.num_tokens for block in self.blocks)
 
     @property
     def pieces(self) -> list[Piece]:
@@ -192,13 +205,13 @@ class Example:
         """Where each needle lies: tokens before it in the haystack, as percent, at most 64 of
         them."""
         blocks = self.blocks[slice(*self.context)]
-        total = sum(len(block.tokens) for block in blocks)
-        found, before = [], 0
+        total = sum(block.num_tokens for block in blocks)
+        depths, before = [], 0
         for block in blocks:
             if block.role == "needle":
-                found.append(round(100 * before / max(1, total - len(block.tokens)), 2))
-            before += len(block.tokens)
-        return found[:_MOST_DEPTHS]
+                depths.append(round(100 * before / max(1, total - block.num_tokens), 2))
+            before += block.num_tokens
+        return depths[:_MOST_DEPTHS]
 
     def text_of(self, *roles: str) -> str:
         """The text of all blocks with one of these roles, joined."""
@@ -216,19 +229,3 @@ class Example:
     def input(self) -> str:
         """The user's part in upstream's sense: all but chat template and answer prefix."""
         return self.text_of(*(role for role in ROLES if role not in ("template", "answer_prefix")))
-
-
-def run_of_words(
-    text: str, tokens: Ids, words: Callable[[], Iterable[tuple[str, str, int]]]
-) -> Piece:
-    """One haystack piece for many words; `words` gives text, role and token count of each when they
-    are asked for."""
-
-    def explode() -> list[Piece]:
-        pieces, start = [], 0
-        for word, role, count in words():
-            pieces.append(Piece(word, role, tokens[start : start + count]))
-            start += count
-        return pieces
-
-    return Piece(text, "haystack", tokens, explode=explode)

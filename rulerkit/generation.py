@@ -1,7 +1,7 @@
 """Examples as a function: (task, length, prompt format, seed, index) to one example that fills its
 token budget."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from rulerkit.errors import UserError
-from rulerkit.example import ContextBudget, Draft, Example, ExampleStream, Passage, Piece, passage
-from rulerkit.pieces import PieceEncoder, piece_encoder, settle
+from rulerkit.example import ContextBudget, Draft, Example, ExampleStream, Passage, Piece
+from rulerkit.pieces import piece_encoder, settle
 from rulerkit.prompt_format import DIRECT, PromptFormat
-from rulerkit.tasks import Task, task
+from rulerkit.tasks import Task
+from rulerkit.tasks import task as make_task
 from rulerkit.tokenizers import Ids
 
 PROMPT_VERSION = 1
@@ -35,10 +36,7 @@ def generate(
     stand-ins. `length` is the token budget of each: template, prompt, answer and thinking together.
     Index i asks the same question at every length, and is the same whatever else was generated.
     """
-    return Examples(_task(task), length, num_examples, seed, prompt_format or PromptFormat())
-
-
-_task = task
+    return Examples(make_task(task), length, num_examples, seed, prompt_format or PromptFormat())
 
 
 @dataclass(frozen=True)
@@ -93,40 +91,46 @@ def asked_record(task: Task, length: int, seed: int) -> dict[str, Any]:
 
 
 def _compose(task: Task, length: int, index: int, seed: int, form: PromptFormat) -> Example:
-    """Draft, encode what is fixed, fill the rest."""
-    example_stream = ExampleStream(seed, task.name, index)
-    draft = task.draft(example_stream, length)
-    second_seed = example_stream.random.getrandbits(32)
+    """Draft the example, encode what is fixed, fill the rest of the length with context."""
+    stream = ExampleStream(seed, task.name, index)
+    draft = task.draft(stream, length)
+    second_seed = stream.random.getrandbits(32)
     head, tail = _fixed(draft, form)
     encoder = piece_encoder(form.tokenizer)
     budget = length - task.answer_tokens - form.thinking_tokens
 
-    def filled(left: int) -> Example:
-        context = task.fill(
-            draft, ContextBudget(length, left, encoder, np.random.RandomState(second_seed), seed)
-        )
-        blocks, inside = tuple(head + context + tail), (len(head), len(head) + len(context))
+    def filled(tokens: int) -> Example:
+        random = np.random.RandomState(second_seed)
+        context = task.fill(draft, ContextBudget(length, tokens, encoder, random, seed))
         return Example(
             index,
             task.name,
             length,
             draft.references,
             task.answer_tokens,
-            blocks,
-            inside,
+            blocks=(*head, *context, *tail),
+            context=(len(head), len(head) + len(context)),
             group=draft.group,
         )
 
+    def check_fits(fixed: int) -> None:
+        if fixed > budget:
+            raise UserError(
+                f"{task.name} does not fit into {length} tokens: instruction, question and "
+                f"template take {fixed}, the answer (and thinking) {length - budget}; take a "
+                "longer length"
+            )
+
     if encoder.exact:
-        left = budget - sum(piece.num_tokens for piece in head + tail)
-        if left < 0:
-            raise _does_not_fit(task, length, budget - left, budget)
-        example = filled(left)
-        if _exact(example, encoder):
+        fixed = sum(piece.num_tokens for piece in head + tail)
+        check_fits(fixed)
+        example = filled(budget - fixed)
+        first, last = example.context
+        blocks = example.blocks[max(0, first - 1) : last + 1]
+        if all(encoder.clean_cut(a.text, b.text) for a, b in pairwise(blocks) if a.text):
             return example
     fixed = len(_whole("".join(piece.text for piece in head + tail), form))
-    if fixed > budget:
-        raise _does_not_fit(task, length, fixed, budget)
+    check_fits(fixed)
     return _fitted(filled, fixed, budget, form)
 
 
@@ -163,62 +167,30 @@ def _fitted(
 
 
 def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
-    """The pieces before and after the context. Borders with the template are encoded in one, the
-    context's are clean."""
-    before, after = form.around
-    closing = [Passage("answer_prefix", (draft.answer_prefix,))]
-    ends = [passage("question", DIRECT), *closing, passage("template", after)]
-    tail = [
-        *draft.tail,
-        *(ends if form.closes_user_turn else [passage("template", after), *closing]),
-    ]
-    start = [passage("template", before), *draft.head]
+    """The pieces before and after the context. Where the template meets the task's text, both are
+    encoded as one; the borders of the context are clean cuts."""
+    encoder = piece_encoder(form.tokenizer)
+
+    def joint(passages: Iterable[Passage], starts: bool = False, ends: bool = False) -> list[Piece]:
+        passages = [passage for passage in passages if passage.text]
+        ids = encoder.joint([passage.text for passage in passages], starts, ends)
+        return [passage.piece(tokens) for passage, tokens in zip(passages, ids, strict=True)]
+
+    before, after = (Passage("template", text) for text in form.around)
+    prefix = Passage("answer_prefix", draft.answer_prefix)
+    turn = (
+        [Passage("question", DIRECT), prefix, after] if form.closes_user_turn else [after, prefix]
+    )
     bos = [Piece("", "template", np.array(form.bos, dtype=np.int32))] if form.bos else []
     if not draft.head:
-        return bos, _joint([*start, *tail], form, start=True, end=True)
-    frame, content = settle(
-        [before, start[1].parts[0]]
-    )  # the template's last blanks go to what follows
-    first = _joint([passage("template", frame), passage(start[1].role, content)], form, start=True)
-    rest = piece_encoder(form.tokenizer).many(start[1].parts[1:])
-    instruction = replace(
-        first[-1],
-        text=first[-1].text + "".join(start[1].parts[1:]),
-        tokens=np.concatenate([first[-1].tokens, *rest]),
-    )
-    encoder = piece_encoder(form.tokenizer)
-    more = [
-        Piece(p.text, p.role, np.concatenate(encoder.many(p.parts)), p.key, p.value)
-        for p in draft.head[1:]
-    ]
-    return bos + first[:-1] + [instruction, *more], _joint(tail, form, end=True)
-
-
-def _joint(
-    passages: list[Passage], form: PromptFormat, start: bool = False, end: bool = False
-) -> list[Piece]:
-    """Neighbours encoded as one text; empty ones are left out."""
-    passages = [p for p in passages if p.text]
-    ids = piece_encoder(form.tokenizer).joint([p.text for p in passages], start, end)
-    return [Piece(p.text, p.role, i, p.key, p.value) for p, i in zip(passages, ids, strict=True)]
-
-
-def _exact(example: Example, encoder: PieceEncoder) -> bool:
-    """Whether the ids of the pieces, joined, are known to be those of the whole."""
-    first, last = example.context
-    blocks = example.blocks[max(0, first - 1) : last + 1]
-    return all(
-        encoder.clean_cut(left.text, right.text) for left, right in pairwise(blocks) if left.text
-    )
+        return bos, joint([before, *draft.tail, *turn], starts=True, ends=True)
+    first, *more = draft.head
+    # blanks at the end of the template go to what follows
+    frame, content = settle([before.text, first.text])
+    head = joint([replace(before, text=frame), replace(first, text=content)], starts=True)
+    head += [passage.piece(encoder.encode([passage.text])[0]) for passage in more]
+    return bos + head, joint([*draft.tail, *turn], ends=True)
 
 
 def _whole(text: str, form: PromptFormat) -> Ids:
     return np.concatenate([np.array(form.bos, dtype=np.int32), form.tokenizer.encode(text)])
-
-
-def _does_not_fit(task: Task, length: int, fixed: int, budget: int) -> UserError:
-    return UserError(
-        f"{task.name} does not fit into {length} tokens: instruction, question and template take "
-        f"{fixed}, the answer (and "
-        f"thinking) {length - budget}; take a longer length"
-    )

@@ -1,7 +1,13 @@
-"""Where things lie: one project root, whatever the working directory."""
+"""Where files lie: one project root, whatever the working directory."""
 
 import os
 from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+_CHECKOUT = all((_PACKAGE.parent / name).is_dir() for name in ("params", "notebooks"))
+KIT = _PACKAGE.parent if _CHECKOUT else _PACKAGE / "data/project"
+"""The folder of the kit's own params/ and notebooks/: the checkout, or inside the installed
+package."""
 
 
 def home() -> Path:
@@ -10,10 +16,19 @@ def home() -> Path:
     itself."""
     if root := os.environ.get("RULERKIT_HOME"):
         return Path(root).expanduser().resolve()
-    places = [Path(__file__).resolve().parent.parent, Path.cwd(), *Path.cwd().parents]
+    if _CHECKOUT:
+        return KIT
+    places = (Path.cwd(), *Path.cwd().parents)
     return next(
         (p for p in places if (p / "params").is_dir() and (p / "notebooks").is_dir()), Path.cwd()
     )
+
+
+def project_files(folder: str, suffix: str) -> dict[str, Path]:
+    """Name -> file of a folder such as `params/models`: those of the kit, then those of the
+    project, which win."""
+    files = [path for root in (KIT, home()) for path in sorted((root / folder).glob(f"*{suffix}"))]
+    return {path.stem: path for path in files}
 
 
 def resolve(path: str | Path) -> Path:
@@ -23,15 +38,15 @@ def resolve(path: str | Path) -> Path:
 
 
 def resolve_file(name: str | Path) -> Path:
-    """A file that a user names on the command line: from the working directory, else from the
-    project root."""
+    """A file that a user names on the command line: from the working directory, the project root or
+    the kit."""
     path = Path(os.path.expanduser(name))
-    return path.absolute() if path.exists() else resolve(path)
+    places = (path.absolute(), resolve(path), KIT / path)
+    return next((place for place in places if place.exists()), resolve(path))
 
 
 def cell_file(predictions: Path, model: str, task: str, length: int) -> Path:
-    """Where the answers of one model to one task at one length lie; `predictions` is the folder of
-    a run."""
+    """The file of a model's answers to one task at one length, in the predictions of a run."""
     return predictions / model / task / f"{length}.jsonl"
 
 

@@ -14,91 +14,50 @@ whole.
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from pathlib import Path
+from hashlib import sha256
+from itertools import accumulate, chain
 from zipfile import BadZipFile
 
 import numpy as np
 
+from rulerkit.paths import cache_dir
 from rulerkit.tokenizers import Ids, Tokenizer
 
-RULES = 1
-"""Raised whenever the ids of a piece would come out otherwise, so that ids kept on disk are made
-anew."""
+RULES = 2
+"""Raised whenever ids kept on disk would come out otherwise or be stored in another way, so that
+they are made anew."""
 
-_HEAD, _TAIL = "\n", "Q"
 _REMEMBERED = 300_000
+_AT_ONCE = 32_768
+"""How many texts are encoded in one batch: libraries hold far more for each than its ids."""
 
-_BORDERS = (  # every kind of border that tasks cut at; each row is one text in pieces
-    (
-        "It grew.",
-        " One of the special magic numbers for able-cat is: 1234567.",
-        " (He",
-        " wrote",
-        ' "yes",',
-        " 'tis",
-        " 99%)",
-    ),
-    ("naïve café", " Ünder", " — dash", " 中文", " …", " end.\n", "What is"),
-    (
-        "There and back again.\n",
-        "The grass is green.",
-        " Here we go.\n",
-        "VAR ABCDE = 12345\n",
-        "VAR B = VAR A \n",
-        "One of",
-    ),
-    (
-        "text above.\n\n\n\n",
-        "Memorize and",
-        " track.\n\n",
-        "Document 12:\n",
-        "1939 was (cold).\n\n",
-        '"Quoted" text?\n\n',
-        "Answer",
-    ),
-    (
-        "Document 1:\n",
-        "The Title (film)\n",
-        "Éric was here, 3.5 km²\n\n",
-        "'Tis\n\n",
-        "(b) ok\n\n",
-        "$5\n\n",
-        "中文\n\n",
-        "Question",
-    ),
-    (
-        "list:",
-        " 1.",
-        " ad",
-        " 2.",
-        " zoom-in",
-        " 33.",
-        " abcdef",
-        " ...",
-        " ...",
-        " qwerty\n",
-        "Question: ok?",
-        " Answer:",
-    ),
-    (
-        "One",
-        " 550e8400-e29b-41d4-a716-446655440000",
-        " is:",
-        " 1d4e29b0-8400-41d4-a716-446655440000.\n",
-        "One",
-        "  they:",
-        "  A",
-    ),
-    (" VAR ABCDE = 12345", " VAR XYZWQ = VAR ABCDE", "  The grass is green.\n\n", "Question"),
-)
-_BLANK_AFTER_NEWLINE = (
+_BORDERS = [  # every kind of border that tasks cut at; each row is one text, cut at the bars
+    row.split("|")
+    for row in (
+        "It grew.| One of the special magic numbers for able-cat is: 1234567.| (He| wrote"
+        '| "yes",| \'tis| 99%)',
+        "naïve café| Ünder| — dash| 中文| …| end.\n|What is",
+        "There and back again.\n|The grass is green.| Here we go.\n|VAR ABCDE = 12345\n"
+        "|VAR B = VAR A \n|One of",
+        "text above.\n\n\n\n|Memorize and| track.\n\n|Document 12:\n|1939 was (cold).\n\n"
+        '|"Quoted" text?\n\n|Answer',
+        "Document 1:\n|The Title (film)\n|Éric was here, 3.5 km²\n\n|'Tis\n\n|(b) ok\n\n|$5\n\n"
+        "|中文\n\n|Question",
+        "list:| 1.| ad| 2.| zoom-in| 33.| abcdef| ...| ...| qwerty\n|Question: ok?| Answer:",
+        "One| 550e8400-e29b-41d4-a716-446655440000| is:"
+        "| 1d4e29b0-8400-41d4-a716-446655440000.\n|One|  they:|  A",
+        " VAR ABCDE = 12345| VAR XYZWQ = VAR ABCDE|  The grass is green.\n\n|Question",
+    )
+]
+_BLANK_AFTER_NEWLINE = [
     "back again.\n",
     " The grass is green.\n",
     " VAR ABCDE = 12345",
     "  The grass is green.\n",
     " The",
-)
+]
 
 
 def settle(texts: Sequence[str]) -> list[str]:
@@ -107,9 +66,8 @@ def settle(texts: Sequence[str]) -> list[str]:
     settled, carried = [], ""
     for text in texts:
         text = carried + text
-        kept = text.rstrip(" ")
-        settled.append(kept)
-        carried = text[len(kept) :]
+        settled.append(text.rstrip(" "))
+        carried = text[len(settled[-1]) :]
     if settled:
         settled[-1] += carried
     return settled
@@ -118,22 +76,20 @@ def settle(texts: Sequence[str]) -> list[str]:
 class PieceEncoder:
     """Encodes pieces of a text, each once, and remembers them.
 
-    `encoder(text)` gives the ids that `text` has inside a longer text (after a clean cut);
-    `encoder.start(text)` those it has at the very beginning. `exact` says whether joining ids was
-    found to be the same as encoding the whole.
+    `encoder(text)` gives the ids that `text` has inside a longer text (after a clean cut). `exact`
+    says whether joining ids was found to be the same as encoding the whole.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._memory: dict[str, Ids] = {}
-        self._head = self._tail = False
         self.exact = self._calibrate()
         self._blank_after_newline = self.exact and self._joins(_BLANK_AFTER_NEWLINE)
 
     @property
     def fingerprint(self) -> str:
         """What the ids of a piece depend on: the vocabulary and the anchors in use."""
-        return f"{self.tokenizer.fingerprint}-{int(self._head)}{int(self._tail)}"
+        return f"{self.tokenizer.fingerprint}-{len(self._head)}{len(self._tail)}"
 
     def clean_cut(self, left: str, right: str) -> bool:
         """Whether a text may be cut between `left` and `right`: before a run of blanks or after a
@@ -152,86 +108,45 @@ class PieceEncoder:
         return left.endswith("\n") and bool(right) and not right[0].isspace()
 
     def __call__(self, text: str) -> Ids:
-        found = self._memory.get(text)
-        return self.many([text])[0] if found is None else found
+        if text not in self._memory:
+            if len(self._memory) >= _REMEMBERED:
+                self._memory.clear()
+            self._memory[text] = self.encode([text])[0]
+        return self._memory[text]
 
-    def start(self, text: str) -> Ids:
-        """The ids of a piece with which the whole text begins."""
-        if not text:
-            return np.empty(0, np.int32)
-        if self._tail and text.endswith("\n"):
-            return self.tokenizer.encode(text + _TAIL)[: -len(self._tail_ids)]
-        return self.tokenizer.encode(text)
+    def encode(self, texts: Sequence[str], starts: bool = False, ends: bool = False) -> list[Ids]:
+        """The ids of many pieces, in one batch, without remembering them. `starts` and `ends` say
+        that the whole text begins or ends with each of them, where no anchor is needed."""
+        head, skip = ("", 0) if starts else (self._head, self._skip)
+        tail, drop = ("", 0) if ends else (self._tail, self._drop)
+        anchored = [head + text + (tail if text.endswith("\n") else "") for text in texts]
+        return [
+            ids[skip : len(ids) - (drop if text.endswith("\n") else 0)]
+            for text, ids in zip(texts, self.tokenizer.encode_batch(anchored), strict=True)
+        ]
 
-    def many(self, texts: Sequence[str]) -> list[Ids]:
-        """The ids of many pieces; those not met before are encoded in one batch."""
-        new = [text for text in dict.fromkeys(texts) if text not in self._memory]
-        fresh = dict(zip(new, self.fresh(new), strict=True))
-        if len(self._memory) + len(fresh) > _REMEMBERED:
-            self._memory.clear()
-        found = [fresh[text] if text in fresh else self._memory.get(text) for text in texts]
-        self._memory.update(fresh)
-        return [self(text) if ids is None else ids for text, ids in zip(texts, found, strict=True)]
-
-    def end(self, text: str) -> Ids:
-        """The ids of a piece with which the whole text ends: nothing behind it keeps its newlines
-        apart."""
-        head = self.tokenizer.encode(_HEAD) if self._head else ()
-        return self.tokenizer.encode((_HEAD if self._head else "") + text)[len(head) :]
-
-    def joint(self, texts: Sequence[str], start: bool = False, end: bool = False) -> list[Ids]:
+    def joint(self, texts: Sequence[str], starts: bool = False, ends: bool = False) -> list[Ids]:
         """The ids of neighbours whose borders are not clean, encoded as one text and handed out
-        again.
-
-        `start` and `end` say that the whole text begins or ends with them. A token that spans two
-        texts goes to the first.
-        """
-        encode = (
-            self.tokenizer.encode
-            if start and end
-            else self.start
-            if start
-            else self.end
-            if end
-            else self
-        )
-        whole, ends, text = encode("".join(texts)), [], ""
-        for part in texts[:-1]:
-            text += part
-            ends.append(min(len(self.start(text) if start else self(text)), len(whole)))
-        return [
-            np.asarray(ids) for ids in np.split(whole, np.maximum.accumulate(ends) if ends else [])
-        ]
-
-    @cached_property
-    def _tail_ids(self) -> Ids:
-        return self.tokenizer.encode(_HEAD + _TAIL)[len(self.tokenizer.encode(_HEAD)) :]
-
-    def fresh(self, texts: Sequence[str]) -> list[Ids]:
-        """The ids of many pieces, in one batch, without remembering them."""
-        head = _HEAD if self._head else ""
-        framed = [
-            head + text + (_TAIL if self._tail and text.endswith("\n") else "") for text in texts
-        ]
-        skip = len(self.tokenizer.encode(_HEAD)) if self._head else 0
-        drop = len(self._tail_ids) if self._tail else 0
-        encoded = self.tokenizer.encode_batch(framed)
-        return [
-            ids[skip : len(ids) - drop] if drop and text.endswith("\n") else ids[skip:]
-            for text, ids in zip(texts, encoded, strict=True)
-        ]
+        again; a token that spans two texts goes to the first."""
+        *before, whole = accumulate(texts)
+        (ids,) = self.encode([whole], starts, ends)
+        cuts: list[int] = []
+        for part in self.encode(before, starts):
+            cuts.append(max([*cuts, min(len(part), len(ids))]))
+        return [np.asarray(part) for part in np.split(ids, cuts)]
 
     def _calibrate(self) -> bool:
-        """Try the ways in order of their cost; keep the first that is exact on every border."""
-        for self._head, self._tail in ((False, False), (False, True), (True, False), (True, True)):
+        """Try the anchors in order of their cost; keep the first that are exact on every border."""
+        count = self.tokenizer.count
+        for self._head, self._tail in (("", ""), ("", "Q"), ("\n", ""), ("\n", "Q"), ("", "")):
+            self._skip = count(self._head) if self._head else 0
+            self._drop = count("\n" + self._tail) - count("\n") if self._tail else 0
             if all(self._joins(row) for row in _BORDERS):
                 return True
-        self._head = self._tail = False
         return False
 
     def _joins(self, row: Sequence[str]) -> bool:
-        rest = self.fresh(row[1:])
-        joined = np.concatenate([self.start(row[0]), *rest])
+        joined = np.concatenate([*self.encode(row[:1], starts=True), *self.encode(row[1:])])
         return np.array_equal(joined, self.tokenizer.encode("".join(row)))
 
 
@@ -241,39 +156,28 @@ def piece_encoder(tokenizer: Tokenizer) -> PieceEncoder:
     return PieceEncoder(tokenizer)
 
 
-# --- rows of texts ---
+# --- rows of texts --------------------------------------------------------------------------------
 
 
-_AT_ONCE = 32_768
-"""How many texts are encoded in one batch: libraries hold far more for each than its ids."""
-
-
+@dataclass(frozen=True)
 class Units:
-    """A row of texts (words, lines, documents) with their token ids side by side in one array.
+    """A row of texts (words, lines, documents) with their token ids side by side, so that a
+    haystack is counted by subtraction and cut by slicing.
 
-    `offsets` has one more entry than there are texts: text i has the ids `ids[offsets[i]:offsets[i
-    + 1]]`.
+    `counts` are the tokens of each text; text i has the ids `ids[offsets[i]:offsets[i + 1]]`.
     """
 
-    def __init__(
-        self, texts: Sequence[str], encoder: PieceEncoder, kept: Path | None = None
-    ) -> None:
-        """`kept` is a file in which the ids are kept between processes; it must be named after
-        texts and tokenizer."""
-        self.texts = texts
-        found = _read(kept)
-        lengths, pool, which = found or _encoded(texts, encoder)
-        if kept and not found:
-            _write(kept, lengths, pool, which)
-        starts = np.concatenate([[0], np.cumsum(lengths)])
-        self.counts: np.ndarray = lengths[which]
-        self.offsets: np.ndarray = np.concatenate([[0], np.cumsum(self.counts)])
-        self.ids: Ids = (
-            pool if len(which) == len(lengths) else pool[ranges(starts[which], self.counts)]
-        )
+    texts: Sequence[str]
+    counts: np.ndarray
+    ids: Ids
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        """Where the ids of each text begin, and where those of the last end."""
+        return np.concatenate([[0], np.cumsum(self.counts)])
 
     @cached_property
     def position(self) -> dict[str, int]:
@@ -281,9 +185,8 @@ class Units:
         return {text: i for i, text in enumerate(self.texts)}
 
     @cached_property
-    def _joined(self) -> tuple[str, np.ndarray]:
-        lengths = np.fromiter(map(len, self.texts), np.int64, len(self.texts))
-        return "".join(self.texts), np.concatenate([[0], np.cumsum(lengths)])
+    def _joined(self) -> tuple[str, list[int]]:
+        return "".join(self.texts), [0, *accumulate(map(len, self.texts))]
 
     def text(self, start: int, stop: int) -> str:
         """The texts from `start` up to `stop`, joined: a slice of one long text."""
@@ -296,56 +199,46 @@ class Units:
 
     def pick(self, order: np.ndarray) -> Ids:
         """The ids of the texts at these positions, one after the other."""
-        return np.asarray(self.ids[ranges(self.offsets[order], self.counts[order])])
-
-    def behind(self, first: "Units", order: np.ndarray) -> "Units":
-        """The units of `first`, then those of this row at the given positions, without encoding
-        anything again."""
-        both = object.__new__(Units)
-        both.texts = [*first.texts, *(self.texts[i] for i in order.tolist())]
-        both.counts = np.concatenate([first.counts, self.counts[order]])
-        both.offsets = np.concatenate([[0], np.cumsum(both.counts)])
-        both.ids = np.concatenate([first.ids, self.pick(order)])
-        return both
+        return np.asarray(self.ids[_ranges(self.offsets[order], self.counts[order])])
 
 
-def _encoded(texts: Sequence[str], encoder: PieceEncoder) -> tuple[np.ndarray, Ids, np.ndarray]:
-    """Token counts and joined ids of the distinct texts, and which of them each text is."""
-    distinct = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-    which = np.fromiter((distinct[text] for text in texts), np.int64, len(texts))
-    order = list(distinct)
-    chunks = (order[i : i + _AT_ONCE] for i in range(0, len(order), _AT_ONCE))
-    encoded = [ids for chunk in chunks for ids in encoder.fresh(chunk)]
-    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-    return lengths, np.concatenate([np.empty(0, np.int32), *encoded]), which
+def encode_units(texts: Sequence[str], encoder: PieceEncoder, keep: bool = False) -> Units:
+    """Texts as pieces of a longer text, each distinct one encoded once.
+
+    With `keep` their ids stay beside the corpora, in a file named after the texts and the
+    vocabulary, so that the next process need not encode them. The ids of `builtin` mean something
+    in one process only: they are not kept.
+    """
+    if not keep or encoder.tokenizer.name == "builtin":
+        return _encoded(texts, encoder)
+    digest = sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    file = cache_dir() / "tokens" / f"v{RULES}" / f"{digest}-{encoder.fingerprint}.npz"
+    with suppress(OSError, ValueError, KeyError, EOFError, BadZipFile), np.load(file) as stored:
+        return Units(texts, stored["counts"], stored["ids"])
+    units = _encoded(texts, encoder)
+    part = file.with_name(f".{file.name}.{os.getpid()}.npz")
+    with suppress(OSError):  # a folder that cannot be written only costs time
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(part, counts=units.counts, ids=units.ids)
+        part.replace(file)
+    return units
 
 
-def _read(path: Path | None) -> tuple[np.ndarray, Ids, np.ndarray] | None:
-    """What `_write` kept; None where there is nothing that can be read."""
-    try:
-        if path is None:
-            return None
-        with np.load(path) as kept:
-            return kept["lengths"], kept["pool"], kept["which"]
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
-        return None
+def _encoded(texts: Sequence[str], encoder: PieceEncoder) -> Units:
+    distinct = list(dict.fromkeys(texts))
+    batches = (distinct[i : i + _AT_ONCE] for i in range(0, len(distinct), _AT_ONCE))
+    ids = dict(zip(distinct, chain.from_iterable(map(encoder.encode, batches)), strict=True))
+    rows = [ids[text] for text in texts]
+    counts = np.fromiter(map(len, rows), np.int64, len(rows))
+    return Units(texts, counts, np.concatenate([np.empty(0, np.int32), *rows]))
 
 
-def _write(path: Path, lengths: np.ndarray, pool: Ids, which: np.ndarray) -> None:
-    """Keep ids for the next process; a folder that cannot be written only costs time."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.npz")
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(part, lengths=lengths.astype(np.int32), pool=pool, which=which.astype(np.int32))
-        part.replace(path)
-
-
-def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """The numbers starts[0], starts[0]+1, ... (counts[0] of them), then those of starts[1], and so
     on."""
-    ends = np.cumsum(counts)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.asarray(np.arange(total) + np.repeat(starts - ends + counts, counts))
+    return np.asarray(
+        np.arange(counts.sum()) + np.repeat(starts - np.cumsum(counts) + counts, counts)
+    )
 
 
 def interleave(*columns: tuple[Units, np.ndarray]) -> tuple[list[str], np.ndarray, Ids]:
@@ -361,6 +254,6 @@ def interleave(*columns: tuple[Units, np.ndarray]) -> tuple[list[str], np.ndarra
         starts.append(units.offsets[order] + shift)
         counts.append(units.counts[order])
         shift += len(units.ids)
-    ids = np.concatenate([units.ids for units, _ in columns])
     flat = np.stack(counts, axis=1).ravel()
-    return texts, flat, ids[ranges(np.stack(starts, axis=1).ravel(), flat)]
+    places = _ranges(np.stack(starts, axis=1).ravel(), flat)
+    return texts, flat, np.concatenate([units.ids for units, _ in columns])[places]

@@ -28,7 +28,7 @@ from pydantic.fields import FieldInfo
 
 from rulerkit.errors import UserError, redact, shortened, suggestion, unknown
 from rulerkit.lengths import parse_length
-from rulerkit.paths import home, resolve
+from rulerkit.paths import home, project_files, resolve
 
 JSON = dict[str, Any]
 """An object of JSON: names and their values."""
@@ -628,7 +628,7 @@ def check_spec(spec: Spec, who: str) -> JSON:
 
 def known_models() -> list[str]:
     """The names that need no path: the files of params/models/, and the readers."""
-    files = sorted(path.stem for path in (home() / "params" / "models").glob("*.yaml"))
+    files = sorted(project_files("params/models", ".yaml"))
     return list(dict.fromkeys([*files, *READERS, "reader-<tokens>"]))
 
 
@@ -642,8 +642,8 @@ def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
             f"{shortened(spec)}; a "
             "function or a loaded checkpoint becomes a model by rulerkit.model(it, name=...)"
         )
-    listed = home() / "params" / "models" / f"{spec}.yaml"
-    if os.path.isfile(listed) and listed not in files:
+    listed = project_files("params/models", ".yaml").get(spec)
+    if listed and listed not in files:
         return _from_file(listed, files)
     if spec.endswith((".yaml", ".yml")):
         return _from_file(resolve(spec), files)

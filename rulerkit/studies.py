@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rulerkit.errors import UserError, unknown
 from rulerkit.escape import csv_text
 from rulerkit.models import Model
-from rulerkit.paths import cell_file, home, resolve, resolve_file
+from rulerkit.paths import cell_file, home, project_files, resolve, resolve_file
 from rulerkit.settings import Parameters, check, read_spec, read_yaml
 from rulerkit.tasks import THIRTEEN, Task, task
 from rulerkit.tasks.base import PROTOCOLS
@@ -223,7 +223,7 @@ def known_names() -> list[str]:
     """The parameters that some notebook or `evaluate` knows: those of `settings` and of all
     notebooks here."""
     names = dict.fromkeys(Parameters.model_fields)
-    for path in sorted((home() / "notebooks").glob("*.ipynb")):
+    for path in project_files("notebooks", ".ipynb").values():
         names |= dict.fromkeys(notebook_parameters(path))
     return list(names)
 

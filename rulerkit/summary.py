@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rulerkit import scoring
-from rulerkit.errors import UserError
+from rulerkit.errors import UserError, listed
 from rulerkit.lengths import THRESHOLDS, effective_length, effective_set
 from rulerkit.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.store import allowed_failures, failure_counts
@@ -34,7 +34,6 @@ _MODEL = ["run", "model"]
 _ABOUT = [*_MODEL, "label", "aligned", "claimed_length"]
 _REQUESTS = ["wanted", "failed", "failed_refused", "max_failures"]
 _PROTOCOL = ["engine", "seed", "prompt_version", "tokenizer", "template", "note"]
-_MOST_NAMED = 5  # cells that a note names
 _COLUMNS = [
     *(*_ABOUT, "task", "category", "length", "score", "low", "high", "strict", "exact", "n"),
     *("floor", "wanted", *COUNTS, "stand_in", "complete", "failed", "have", "rest", *_PROTOCOL),
@@ -334,11 +333,10 @@ def rest_notes(cells: "pd.DataFrame") -> list[str]:
     """A line that names the cells whose mean is over the examples that did not fail; none where
     there is no such cell."""
     rest = cells[cells["rest"] != ""]
-    names = [f"{c.label} {c.task} {c.length} {c.rest}" for c in rest.head(_MOST_NAMED).itertuples()]
-    more = f" and {len(rest) - _MOST_NAMED} cells more" if len(rest) > _MOST_NAMED else ""
-    return (
-        [f"Means over the rest, as max_failures allows: {'; '.join(names)}{more}."] if names else []
-    )
+    if rest.empty:
+        return []
+    names = [f"{cell.label} {cell.task} {cell.length} {cell.rest}" for cell in rest.itertuples()]
+    return [f"Means over the rest, as max_failures allows: {listed(names, 5, '; ')}."]
 
 
 def summary_lengths(summary: Summary) -> list[int]:

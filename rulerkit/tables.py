@@ -8,11 +8,10 @@ underlined in LaTeX, as in the paper; bold in Markdown; with a star in plain tex
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit import escape
-from rulerkit.errors import UserError, unknown
+from rulerkit.errors import UserError, listed, unknown
 from rulerkit.floors import not_above
 from rulerkit.lengths import THRESHOLDS, length_name
 from rulerkit.summary import AVERAGES, CATEGORIES, COUNTS, Summary, rest_notes, summary_lengths
@@ -35,13 +34,39 @@ class Field(NamedTuple):
     small: str = ""
 
 
+class _Medium(NamedTuple):
+    """How a medium escapes a text, and its format strings for marked, bold and small ones."""
+
+    escape: Callable[[str], str]
+    marked: str
+    bold: str
+    small: str
+
+    def field(self, field: Field) -> str:
+        text = self.escape(field.text)
+        text = self.bold.format(text) if field.bold else text
+        text = self.marked.format(text) if field.marked else text
+        return text + (self.small.format(self.escape(field.small)) if field.small else "")
+
+
+_PLAIN = _Medium(escape.one_line, "{}*", "{}", " {}")
+_MARKDOWN = _Medium(escape.markdown, "**{}**", "**{}**", " {}")
+_LATEX = _Medium(escape.latex, r"\underline{{{}}}", r"\textbf{{{}}}", r"\textsubscript{{{}}}")
+_HTML = _Medium(escape.html, "<u>{}</u>", "<b>{}</b>", " <small>{}</small>")
+
+
+def html_field(field: Field) -> str:
+    """A field as HTML."""
+    return _HTML.field(field)
+
+
 def table_text(
     summary: Summary, format: str = "table", category: str = "all", notes: Sequence[str] = ()
 ) -> str:
     """The leaderboard of a category: claimed and effective length, score by length, averages and
     ranks, a row a model.
 
-    `format` is 'table', 'markdown', 'latex', or 'csv': then it is `tidy` instead, whatever the
+    `format` is 'table', 'markdown', 'latex', or 'csv': then it is the cells instead, whatever the
     category. `notes` are further lines to stand below; a CSV has no place for any.
     """
     if format not in FORMATS:
@@ -49,30 +74,25 @@ def table_text(
     if category not in CATEGORIES:
         raise unknown("category", category, CATEGORIES)
     if format == "csv":
-        return escape.csv_text(tidy(summary), "%.4f")
+        return escape.csv_text(_with_threshold(summary.cells), "%.4f")
     models = summary.models[summary.models["category"] == category]
     if models.empty:
         raise UserError(
             f"no task of category {category!r} was scored; score one, or ask for another category"
         )
-    models = models.sort_values(
-        "wavg_dec", ascending=False, kind="stable"
-    )  # as the paper sorts its Table 3
-    grid = summary_lengths(summary)
-    header = [
-        "Model",
-        "Claimed",
-        "Effective",
-        *map(length_name, grid),
-        "Avg",
-        "wAvg(inc)",
-        "wAvg(dec)",
-    ]
-    rows = [
-        _model_row(summary, row, names)
-        for (_, row), names in zip(models.iterrows(), names_of(models), strict=True)
-    ]
-    return render(header, rows, format, [*_notes(summary, category), *notes])
+    # as the paper sorts its Table 3
+    models = models.sort_values("wavg_dec", ascending=False, kind="stable")
+    lengths = summary.lengths[summary.lengths["category"] == category]
+    rows = []
+    for model in models.assign(name=names_of(models)).itertuples():
+        is_row = (lengths["run"] == model.run) & (lengths["model"] == model.model)
+        rows.append(_model_row(model, lengths[is_row]))
+    names = map(length_name, summary_lengths(summary))
+    header = ["Model", "Claimed", "Effective", *names, "Avg", "wAvg(inc)", "wAvg(dec)"]
+    cells = summary.cells
+    cells = cells if category == "all" else cells[cells["category"] == category]
+    further = [*_notes(models, category, summary.confidence), *_cell_notes(cells), *notes]
+    return render(header, rows, format, further)
 
 
 def task_table_text(
@@ -95,57 +115,44 @@ def task_table_text(
     cells = cells[cells["run"] == (run if run is not None else runs[0])]
     if cells.empty:
         raise unknown("run", run, runs)
-    own = Summary(cells, summary.lengths, summary.models, summary.confidence)
     if format == "csv":
-        return table_text(own, "csv")
-    grid = summary_lengths(summary)
-    rows = []
-    for task in cells["task"].unique():
-        by_length = cells[cells["task"] == task].set_index("length")
-        rows.append([Field(task), *(Field(_cell_text(by_length.loc[length])) for length in grid)])
-    return render([str(model), *map(length_name, grid)], rows, format, [*_cell_notes(own), *notes])
+        return escape.csv_text(_with_threshold(cells), "%.4f")
+    lengths = sorted(cells["length"].unique())
+    texts = cells.assign(text=[_cell_text(cell) for cell in cells.itertuples()])
+    wide = texts.pivot(index="task", columns="length", values="text").loc[cells["task"].unique()]
+    rows = [[Field(task), *map(Field, row)] for task, *row in wide.itertuples()]
+    header = [str(model), *map(length_name, lengths)]
+    return render(header, rows, format, [*_cell_notes(cells), *notes])
 
 
-def tidy(summary: Summary) -> "pd.DataFrame":
-    """One row per run, model, task and length: the cells, with the threshold of the 13 tasks beside
-    them."""
-    cells = summary.cells.copy()
-    cells["threshold"] = [THRESHOLDS[aligned]["all"] for aligned in cells["aligned"]]
-    return cells
+def _with_threshold(cells: "pd.DataFrame") -> "pd.DataFrame":
+    """Cells with the threshold of the 13 tasks beside them."""
+    thresholds = {aligned: limits["all"] for aligned, limits in THRESHOLDS.items()}
+    return cells.assign(threshold=cells["aligned"].map(thresholds))
 
 
 def names_of(models: "pd.DataFrame") -> list[str]:
     """Labels; where two models share one, the model's name and its run tell them apart."""
-    twice = models["label"].duplicated(keep=False)
-    several = models["run"].nunique() > 1
-    names = []
-    for label, model, run, double in zip(
-        models["label"], models["model"], models["run"], twice, strict=True
-    ):
-        name = model if double else label
-        names.append(f"{name} [{run}]" if double and several else str(name))
-    return names
+    names = models["label"].astype(str)
+    run = " [" + models["run"] + "]" if models["run"].nunique() > 1 else ""
+    return list(names.mask(names.duplicated(keep=False), models["model"] + run))
 
 
-def _model_row(summary: Summary, row: "pd.Series[Any]", name: str) -> list[Field]:
-    values = {str(key): value for key, value in row.items()}
-    own = summary.lengths
-    for key in ("run", "model", "category"):
-        own = own[own[key] == values[key]]
-    claimed, threshold = float(values["claimed_length"]), float(values["threshold"])
-    effective, possible = values["effective_length"], values["effective_set"]
+def _model_row(model: Any, lengths: "pd.DataFrame") -> list[Field]:
+    """The fields of a model, a row of `Summary.models` with its name, from those of its lengths."""
+    possible = model.effective_set
     fields = [
-        Field(name + (" (stand-in)" if values["stand_in"] else "")),
-        Field("" if math.isnan(claimed) else length_name(int(claimed))),
-        Field(f"{effective} [{possible}]" if possible != effective else str(effective)),
+        Field(model.name + " (stand-in)" * model.stand_in),
+        Field("" if math.isnan(model.claimed_length) else length_name(int(model.claimed_length))),
+        Field(model.effective_length + f" [{possible}]" * (possible != model.effective_length)),
     ]
-    for score, have in zip(
-        own.sort_values("length")["score"], own.sort_values("length")["have"], strict=True
-    ):
-        fields.append(Field(have) if have else Field(f"{score:.1f}", round(score, 1) >= threshold))
-    for average in AVERAGES:
-        mean, low, high = (float(values[f"{average}{end}"]) for end in ("", "_low", "_high"))
-        rank = float("nan") if average == "avg" else float(values[average.replace("wavg", "rank")])
+    rows: Any = lengths.sort_values("length").itertuples()
+    for row in rows:
+        reached = round(row.score, 1) >= model.threshold
+        fields.append(Field(row.have) if row.have else Field(f"{row.score:.1f}", reached))
+    for name in AVERAGES:
+        mean, low, high = (getattr(model, name + end) for end in ("", "_low", "_high"))
+        rank = getattr(model, name.replace("wavg", "rank")) if name != "avg" else math.nan
         text = "" if math.isnan(mean) else f"{mean:.1f} ±{max(mean - low, high - mean):.1f}"
         fields.append(Field(text + ("" if math.isnan(rank) else f" ({ordinal(int(rank))})")))
     return fields
@@ -153,98 +160,74 @@ def _model_row(summary: Summary, row: "pd.Series[Any]", name: str) -> list[Field
 
 def ordinal(rank: int) -> str:
     """1st, 2nd, 3rd, 4th, 11th ..."""
-    ending = (
-        "th" if rank % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(rank % 10, "th")
-    )
-    return f"{rank}{ending}"
+    endings = {1: "st", 2: "nd", 3: "rd"}
+    return f"{rank}{'th' if rank % 100 in (11, 12, 13) else endings.get(rank % 10, 'th')}"
 
 
-_MOST_NAMED = 6
-"""How many cells a note names one by one."""
+def _cell_text(cell: Any) -> str:
+    """A score with its interval, and what is unusual."""
+    parts = [cell.have or f"{cell.score:.2f} [{cell.low:.1f}, {cell.high:.1f}]"]
+    counts = ((getattr(cell, name), name.replace("_", " ")) for name in COUNTS)
+    parts += [f"{count} {name}" for count, name in counts if count]
+    parts += [f"floor {cell.floor:.0f}"] * bool(cell.floor >= 1)
+    return ", ".join(parts)
 
 
-def _cell_text(cell: "pd.Series[Any]") -> str:
-    values = {str(key): value for key, value in cell.items()}
-    shown = values["have"] or f"{values['score']:.2f} [{values['low']:.1f}, {values['high']:.1f}]"
-    odd = [f"{values[name]} {name.replace('_', ' ')}" for name in COUNTS if values[name]]
-    if values.get("floor", 0) >= 1:
-        odd.append(f"floor {values['floor']:.0f}")
-    return ", ".join([str(shown), *odd])
-
-
-def _notes(summary: Summary, category: str) -> list[str]:
-    models = summary.models[summary.models["category"] == category]
-    percent = f"{100 * summary.confidence:g} %"
-    used = ", ".join(
-        f"{THRESHOLDS[kind][category]} ({kind})" for kind in models["aligned"].unique()
-    )
+def _notes(models: "pd.DataFrame", category: str, confidence: float) -> list[str]:
+    percent = f"{100 * confidence:g} %"
+    kinds = models["aligned"].unique()
+    used = ", ".join(f"{THRESHOLDS[kind][category]} ({kind})" for kind in kinds)
     what = "the 13 tasks" if category == "all" else f"the {category} tasks"
-    if (models["effective_length"] != "").any():
-        judged = f"Effective: longest length with a score of at least {used}, Llama2-7B at 4K on {what} in the paper"
-        notes = [f"{judged}; in brackets all that the {percent} intervals cannot rule out."]
-    else:
-        notes = [
-            f"No effective length: its thresholds ({used}) are for a complete score on {what}."
+    num_tasks = int(models["tasks"].iloc[0])
+    notes = [
+        f"Means over {num_tasks} task{'s' * (num_tasks > 1)}; marked scores reach the threshold; "
+        f"± is the wider side of the {percent} interval; ranks are among models of the same "
+        "alignment."
+    ]
+    if (models["effective_length"] == "").all():
+        return [
+            *notes,
+            f"No effective length: its thresholds ({used}) are for a complete score on {what}.",
         ]
     return [
-        f"Means over {models['tasks'].iloc[0]} task{'s' if models['tasks'].iloc[0] > 1 else ''}; "
-        "marked scores reach "
-        f"the threshold; ± is the wider side of the {percent} interval; ranks are among models of "
-        "the same alignment.",
         *notes,
-        *_cell_notes(summary, category),
+        f"Effective: longest length with a score of at least {used}, Llama2-7B at 4K on {what} in "
+        f"the paper; in brackets all that the {percent} intervals cannot rule out.",
     ]
 
 
-def _cell_notes(summary: Summary, category: str = "all") -> list[str]:
-    cells = (
-        summary.cells if category == "all" else summary.cells[summary.cells["category"] == category]
-    )
-    counts = cells.loc[cells["complete"], "n"]
+def _cell_notes(cells: "pd.DataFrame") -> list[str]:
     notes = []
-    if len(counts):
-        several = (
-            f"{counts.min()} to {counts.max()}"
-            if counts.min() < counts.max()
-            else f"{counts.max()}"
-        )
-        notes.append(f"n = {several} examples per task and length, scores in percent.")
-    if "floor" in cells and (cells["floor"] >= 1).any():
+    if cells["complete"].any():
+        n = number_range(cells.loc[cells["complete"], "n"])
+        notes.append(f"n = {n} examples per task and length, scores in percent.")
+    if (cells["floor"] >= 1).any():
         notes.append(
             "Floor: what the better of two answers without reading scores (the beginning of the "
-            "context copied, the most "
-            "frequent words of its last 5,000 tokens). A score that is not above its floor says "
-            "nothing."
+            "context copied, the most frequent words of its last 5,000 tokens). A score that is "
+            "not above its floor says nothing."
         )
-    if len(useless := cells[not_above(cells)]):
-        where = (
-            useless["label"]
-            + " on "
-            + useless["task"]
-            + " at "
-            + useless["length"].map(length_name)
-        )
-        shown = [
-            *where[:_MOST_NAMED],
-            *([f"{len(where) - _MOST_NAMED} more"] if len(where) > _MOST_NAMED else []),
-        ]
-        notes.append(f"Not above the floor: {', '.join(shown)}.")
+    useless = cells[not_above(cells)]
+    if len(useless):
+        lengths = useless["length"].map(length_name)
+        names = useless["label"] + " on " + useless["task"] + " at " + lengths
+        notes.append(f"Not above the floor: {listed(names, 6)}.")
     if not cells["complete"].all():
         notes.append(
             "Incomplete cells show what they have (300/500 examples) and enter no mean: run the "
-            "evaluation again to "
-            "complete them."
+            "evaluation again to complete them."
         )
     notes += rest_notes(cells)
-    if cells["stand_in"].any():
-        models = cells.loc[cells["stand_in"], "label"].unique()
-        tasks = cells.loc[cells["stand_in"], "task"].unique()
-        notes.append(
-            f"{STAND_IN_NOTE[0].upper()}{STAND_IN_NOTE[1:]}: {', '.join(models)} on "
-            f"{', '.join(tasks)}."
-        )
-    notes += [f"{note}." for note in sorted({str(n) for n in cells["note"].dropna() if n})]
-    return notes
+    stand_in = cells[cells["stand_in"]]
+    if len(stand_in):
+        models, tasks = (", ".join(stand_in[name].unique()) for name in ("label", "task"))
+        notes.append(f"{STAND_IN_NOTE[0].upper()}{STAND_IN_NOTE[1:]}: {models} on {tasks}.")
+    return notes + [f"{note}." for note in sorted(set(cells["note"].dropna())) if note]
+
+
+def number_range(numbers: "pd.Series[int]") -> str:
+    """'50', or '49 to 50'."""
+    return " to ".join(map(str, sorted({numbers.min(), numbers.max()})))
 
 
 # --- layout ---------------------------------------------------------------------------------------
@@ -280,69 +263,40 @@ def show(frame: "pd.DataFrame", index: bool = False, **format: Any) -> "Styler":
     return styler if index else styler.hide(axis="index")
 
 
-def _plain(
-    header: Sequence[str], rows: Sequence[Sequence[Field] | None], notes: Sequence[str]
-) -> list[str]:
-    has_marks = any(field.marked for row in rows if row for field in row)
+_Rows = Sequence[Sequence[Field] | None]
+
+
+def _plain(header: Sequence[str], rows: _Rows, notes: Sequence[str]) -> list[str]:
+    body = [row for row in rows if row]
+    has_marks = any(field.marked for row in body for field in row)
     texts = [list(map(escape.one_line, header))]
-    for row in filter(None, rows):
-        fields = [
-            escape.one_line(" ".join(filter(None, (field.text, field.small)))) for field in row
-        ]
-        marks = ["*" if field.marked else " " if has_marks and field.text else "" for field in row]
-        texts.append([text + mark for text, mark in zip(fields, marks, strict=True)])
+    for row in body:
+        texts.append([_PLAIN.field(f) + " " * (has_marks and not f.marked) for f in row])
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    lines = [
-        "  ".join(
-            [
-                first.ljust(widths[0]),
-                *(text.rjust(width) for text, width in zip(others, widths[1:], strict=True)),
-            ]
-        )
-        for first, *others in texts
-    ]
-    rule = "-" * max(map(len, lines))
-    return [
-        lines[0].rstrip(),
-        rule,
-        *(line.rstrip() for line in lines[1:]),
-        rule,
-        *map(escape.terminal, notes),
-    ]
+    lines = []
+    for first, *others in texts:
+        numbers = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *numbers]).rstrip())
+    rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
+    return [lines[0], rule, *lines[1:], rule, *map(escape.terminal, notes)]
 
 
-def _markdown(
-    header: Sequence[str], rows: Sequence[Sequence[Field] | None], notes: Sequence[str]
-) -> list[str]:
+def _markdown(header: Sequence[str], rows: _Rows, notes: Sequence[str]) -> list[str]:
     lines = [list(map(escape.markdown, header)), [":---", *["---:"] * (len(header) - 1)]]
-    lines += [
-        [_styled(field, escape.markdown, "**{}**", "**{}**", " {}") for field in row]
-        for row in rows
-        if row
-    ]
-    return [
-        *("| " + " | ".join(line) + " |" for line in lines),
-        "",
-        *(f"- {escape.markdown(note)}" for note in notes),
-    ]
+    lines += [list(map(_MARKDOWN.field, row)) for row in rows if row]
+    table = ["| " + " | ".join(line) + " |" for line in lines]
+    return [*table, "", *(f"- {escape.markdown(note)}" for note in notes)]
 
 
-def _latex(
-    header: Sequence[str], rows: Sequence[Sequence[Field] | None], notes: Sequence[str]
-) -> list[str]:
-    lines = [r"\begin{tabular}{l" + "r" * (len(header) - 1) + "}", r"\toprule"]
-    lines += [
-        " & ".join(rf"\textbf{{{escape.latex(name)}}}" for name in header) + r" \\",
-        r"\midrule",
+def _latex(header: Sequence[str], rows: _Rows, notes: Sequence[str]) -> list[str]:
+    head: list[Field] = [Field(name, bold=True) for name in header]
+    lines = [
+        " & ".join(map(_LATEX.field, row)) + r" \\" if row else r"\midrule"
+        for row in [head, None, *rows]
     ]
-    for row in rows:
-        if row is None:
-            lines.append(r"\midrule")
-        else:
-            marks = r"\underline{{{}}}", r"\textbf{{{}}}", r"\textsubscript{{{}}}"
-            fields = [_styled(field, escape.latex, *marks) for field in row]
-            lines.append(" & ".join(fields) + r" \\")
     return [
+        r"\begin{tabular}{l" + "r" * (len(header) - 1) + "}",
+        r"\toprule",
         *lines,
         r"\bottomrule",
         r"\end{tabular}",
@@ -350,17 +304,3 @@ def _latex(
         r"\par\smallskip\footnotesize",
         *map(escape.latex, notes),
     ]
-
-
-def _styled(field: Field, escaped: Callable[[str], str], marked: str, bold: str, small: str) -> str:
-    """A field in a medium's own marks, each a format string."""
-    text = escaped(field.text)
-    text = bold.format(text) if field.bold else text
-    text = marked.format(text) if field.marked else text
-    return text + (small.format(escaped(field.small)) if field.small else "")
-
-
-html_field = partial(
-    _styled, escaped=escape.html, marked="<u>{}</u>", bold="<b>{}</b>", small=" <small>{}</small>"
-)
-"""A field as HTML."""

@@ -1,8 +1,7 @@
 """An example to look at: its pieces in the colours of their roles (as in Table 2 of the paper),
 long stretches cut short.
 
-`show` makes HTML for a notebook, `to_terminal` text for a terminal; `show_beside` shows our numbers
-with the paper's.
+`show` makes HTML for a notebook, `to_terminal` text for a terminal.
 """
 
 import re
@@ -10,17 +9,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rulerkit import escape
 from rulerkit.example import ROLES, Example, Piece
-from rulerkit.lengths import length_name
-from rulerkit.tables import STAND_IN_NOTE
-from rulerkit.tables import show as table
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from pandas.io.formats.style import Styler
 
 _HEAD, _TAIL = 260, 180
 """Characters shown at the start and the end of a long stretch."""
@@ -35,16 +27,6 @@ _TINTS = {  # Okabe and Ito's colours; red, green, blue and an ANSI code of 256 
     "distractor": ((240, 228, 66), 227),
     "question": ((0, 158, 115), 36),
     "answer_prefix": ((0, 114, 178), 33),
-}
-_TITLES: dict[str | int, str] = {
-    "model": "Model",
-    "source": "Source",
-    "claimed_length": "Claimed",
-    "effective_length": "Effective",
-    "avg": "Avg",
-    "wavg_inc": "wAvg(inc)",
-    "wavg_dec": "wAvg(dec)",
-    "note": "Note",
 }
 
 
@@ -118,30 +100,6 @@ def to_terminal(example: Example, color: bool = True) -> str:
             escape.terminal("".join(_marked(stretch))).rstrip("\n") for stretch in parts(example)
         ]
     return "\n".join([head, *body, tail]) + "\n"
-
-
-def show_beside(rows: "pd.DataFrame") -> "Styler":
-    """The table of `paper.beside` for a notebook: the paper's rows shaded, and a loud warning over
-    stand-ins."""
-    columns: list[str | int] = list(rows.columns)
-    shown = rows.set_axis(
-        [_TITLES.get(name) or length_name(int(name)) for name in columns], axis="columns"
-    )
-    styler = table(shown, precision=1, na_rep="–")
-    styler = styler.set_properties(["Model", "Source", "Note"], **{"text-align": "left"})
-    styler = styler.apply(_shade_paper, axis=1)
-    if rows["note"].fillna("").str.contains(STAND_IN_NOTE, regex=False).any():
-        warning = "WARNING: OUR ROWS USE STAND-IN CORPORA AND ARE NOT COMPARABLE WITH THE PAPER'S"
-        bold = "font-weight: bold; color: #D55E00; text-align: left; caption-side: top"
-        styler = styler.set_caption(warning).set_table_styles(
-            [{"selector": "caption", "props": bold}]
-        )
-    return styler
-
-
-def _shade_paper(row: "pd.Series[str]") -> list[str]:
-    shade = "" if row["Source"] == "ours" else "background-color: rgba(128,128,128,.18)"
-    return [shade] * len(row)
 
 
 # --- what is shown --------------------------------------------------------------------------------

@@ -36,7 +36,8 @@ def said(name, what):
 
 def meet(name):
     meets, deadline = FOLDER / f"{name}.meets", time.time() + 100
-    (FOLDER / f"{name}.here").touch()
+    (FOLDER / f".{name}").write_text(str(os.getpid()))
+    (FOLDER / f".{name}").rename(FOLDER / f"{name}.here")
     for other in meets.read_text().split() if meets.exists() else []:
         (FOLDER / f"{name}.waits").touch()
         while not (FOLDER / f"{other}.here").exists():
@@ -188,6 +189,10 @@ class Project:
             if file.exists()
             else []
         )
+
+    def pid(self, model: str) -> int:
+        """The process in which a model answers."""
+        return int((self.root / f"{model}.here").read_text())
 
     def asked(self, model: str) -> Counter[str]:
         """How often a model was asked what."""

@@ -37,7 +37,7 @@ from rulerkit.compare import (
     smallest_loss,
 )
 from rulerkit.errors import UserError
-from rulerkit.plots.compare_plots import differences_by_task
+from rulerkit.plots import differences_by_task
 from rulerkit.store import row_line
 
 TASKS = ["niah_multikey_1", "vt", "qa_1"]

@@ -14,10 +14,8 @@ import pandas as pd
 import pytest
 
 from rulerkit import evaluation
-from rulerkit.batch import read_batch
-from rulerkit.batch.jobs import Run, needs_of
-from rulerkit.batch.needs import studies_of
-from rulerkit.batch.queue import execute
+from rulerkit.batch import Notebook, needs_of, read_batch, studies_of
+from rulerkit.batch.execution import execute
 from rulerkit.errors import UserError
 from rulerkit.store import read_cells
 from rulerkit.tasks import TASKS, THIRTEEN
@@ -125,7 +123,10 @@ def test_the_demo_has_every_notebook() -> None:
     "run", [run for run in read_batch(DEMO).runs if run.studies], ids=lambda run: run.title
 )
 def test_a_plan_is_what_a_notebook_asks(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Notebook,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Its cells are run as papermill hands them over, where nobody may be asked: then it names all
     that it asks for first."""
@@ -165,7 +166,9 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for job in jobs:
         job.save()
     ended = list(execute(jobs))
-    assert {outcome.title: outcome.says for outcome in ended if outcome.state != "done"} == {}
+    assert {
+        outcome.step.title: outcome.message for outcome in ended if outcome.state != "done"
+    } == {}
     assert len(ended) == len([job for job in jobs if job.model]) + len(read_batch(DEMO).runs)
     return folder
 

@@ -25,7 +25,7 @@ from rulerkit.failures import (
 from rulerkit.generation import Examples, generate
 from rulerkit.models import load_model
 from rulerkit.paths import home
-from rulerkit.plots.failure_plots import failures_by_length, remarks
+from rulerkit.plots import failures_by_length, remarks
 from rulerkit.prompt_format import prompt_format
 from rulerkit.statistics import wilson
 from rulerkit.store import Cell
@@ -431,13 +431,6 @@ def test_figure_of_stacked_shares() -> None:
     assert figure.get_supxlabel() == "reference readers"
     with pytest.raises(UserError, match="no labels to draw"):
         failures_by_length(shares(labels.iloc[:0]))
-
-
-def test_every_label_has_a_look_of_its_own() -> None:
-    from rulerkit.plots.failure_plots import _LOOKS
-
-    assert list(_LOOKS) == list(LABELS)
-    assert len(set(_LOOKS.values())) == len(LABELS)
 
 
 def test_baselines_are_asked_beside_the_tasks() -> None:

@@ -15,14 +15,14 @@ from rulerkit import failures, tasks
 from rulerkit.audit import audit, read_file
 from rulerkit.checks import FAIL
 from rulerkit.evaluation import predict
-from rulerkit.example import ContextBudget, Draft, ExampleStream, Piece, passage
+from rulerkit.example import ContextBudget, Draft, ExampleStream, Passage, Piece
 from rulerkit.floors import floors
 from rulerkit.generation import generate
 from rulerkit.models import load_model
 from rulerkit.other_formats import to_json
 from rulerkit.scoring import score
 from rulerkit.tasks.base import JudgedAnswer, Reading, Rule, Task
-from rulerkit.tasks.haystacks import PlacedPassage, fill_with_sentences
+from rulerkit.tasks.haystacks import fill_with_sentences
 from rulerkit.tokenizers import load_tokenizer
 
 NAMES, COLOURS = ("Ada", "Bo", "Cy", "Di"), ("ochre", "teal", "puce", "mauve", "azure", "coral")
@@ -39,7 +39,6 @@ class Colours(Task):
 
     family: ClassVar[str] = "colours"
     category: ClassVar[str] = "niah"
-    match: ClassVar[str] = "all"
     short_name: ClassVar[str] = "colours"
     answer_prefix_form: ClassVar[str] = r"has the colour"
     failure_rules: ClassVar[tuple[Rule, ...]] = (
@@ -53,17 +52,16 @@ class Colours(Task):
     def draft(self, stream: ExampleStream, length: int) -> Draft:
         colours = stream.random.sample(COLOURS, len(NAMES))
         lines = [
-            PlacedPassage(
-                stream.random.random(),
-                passage(role, f"{name} has the colour {colour}.\n", key=name, value=colour),
+            Passage(
+                role, f"{name} has the colour {colour}.\n", name, colour, stream.random.random()
             )
             for role, name, colour in zip(
                 ["needle"] + ["distractor"] * 3, NAMES, colours, strict=True
             )
         ]
         head, tail = (
-            passage("instruction", "Remember all colours.\n"),
-            passage("question", f"What about {NAMES[0]}?"),
+            Passage("instruction", "Remember all colours.\n"),
+            Passage("question", f"What about {NAMES[0]}?"),
         )
         return Draft((head,), (tail,), f" {NAMES[0]} has the colour", (colours[0],), lines)
 

@@ -18,9 +18,8 @@ from test_summary import scores_of
 import rulerkit as rk
 from rulerkit import claims, escape, failures
 from rulerkit.cli import main
-from rulerkit.leaderboard import boards, latex, markdown, page
-from rulerkit.paper import beside
-from rulerkit.view import show, show_beside, to_terminal
+from rulerkit.paper import beside, boards, latex, markdown, page, show_beside
+from rulerkit.view import show, to_terminal
 
 HOSTILE = {
     "html": """</td></script><script>window.ran = 1</script><img src=x onerror="window.ran = 1">' &lt; <b>""",

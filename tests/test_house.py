@@ -28,7 +28,7 @@ ORDER = (
     {"summary", "failures"},
     {"tables"},
     {"view", "paper"},
-    {"claims", "correlation", "compare", "leaderboard"},
+    {"claims", "correlation", "compare"},
     {"plots"},
     {"checks", "audit", "offline", "plan"},
     {"batch"},

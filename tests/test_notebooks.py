@@ -184,7 +184,15 @@ def test_main_results_of_one_model(tmp_path: Path) -> None:
     assert files(outputs / "figures/main/01_main_results") == made
     made = {
         "reader-4096" + end
-        for end in (".md", ".csv", ".tex", "-tasks.md", "-paper.csv", "-claims.csv")
+        for end in (
+            ".md",
+            ".csv",
+            ".tex",
+            "-tasks.md",
+            "-paper.csv",
+            "-against-paper.csv",
+            "-claims.csv",
+        )
     }
     assert files(outputs / "tables/main/01_main_results") == made
     assert len(list((outputs / "predictions/main/reader-4096").rglob("*.jsonl"))) == 26
@@ -207,6 +215,7 @@ def test_main_results_of_several_models_and_other_tasks(tmp_path: Path) -> None:
     assert "Means over 2 tasks" in leaderboard
     beside = shown(cells, "beside", "text/html")
     assert "paper v3" in beside, "a model that the paper has stands beside its row"
+    assert "not comparable: protocol" in beside
     assert "WARNING" in beside
     assert (tmp_path / "outputs/figures/other/01_main_results/reader-4096+perfect+p2.pdf").is_file()
 

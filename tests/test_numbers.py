@@ -12,9 +12,8 @@ from test_notebooks import run
 import rulerkit as rk
 from rulerkit import claims
 from rulerkit.compare import compare, difference_table
-from rulerkit.leaderboard import board, boards
-from rulerkit.plots import score_by_length
-from rulerkit.plots.compare_plots import differences_by_task
+from rulerkit.paper import board, boards
+from rulerkit.plots import differences_by_task, score_by_length
 
 LENGTHS = [4096, 8192]
 ASKED: dict[str, Any] = {"lengths": LENGTHS, "num_examples": 6, "seed": 3}

@@ -1,104 +1,185 @@
-"""The paper's rows by name and beside ours, and upstream's list; test_leaderboard rebuilds the
-paper's tables."""
+"""The paper's rows by name and beside ours; the leaderboard: the paper's tables from its scores,
+ours among them, as files and as a page that sorts."""
 
+import io
 import math
+import re
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
+from test_notebooks import files, run, shown
 from test_summary import scores_of
 
+import rulerkit as rk
 from rulerkit import paper
 from rulerkit.errors import UserError
+from rulerkit.paper import Board, best, board, boards, csv, everything, latex, markdown, page
 from rulerkit.summary import summarize
 
+SIX = paper.PAPER_LENGTHS
 
-def test_the_tables_are_whole():
+
+def scores_at(share: dict[str, dict[int, float]], n: int) -> pd.DataFrame:
+    """Scores of models that answer a share right at each length."""
+    pairs = {
+        (model, length): right
+        for model, by_length in share.items()
+        for length, right in by_length.items()
+    }
+    return scores_of(pairs, n=n, wanted=n)
+
+
+def markdown_rows(text: str) -> list[dict[str, str]]:
+    lines = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]
+
+
+# --- the paper ------------------------------------------------------------------------------------
+
+
+def test_the_tables_are_complete() -> None:
     assert len(paper.paper_scores("v3")) + len(paper.paper_scores("v1")) == 1742
     assert len(paper.paper_summary("v3")) + len(paper.paper_summary("v1")) == 307
     assert (len(paper.paper_models()), len(paper.paper_tasks())) == (40, 13)
+    with pytest.raises(UserError, match="allowed: v3, v1"):
+        paper.paper_scores("v2")
+    with pytest.raises(UserError, match="unknown category of the paper 'code'"):
+        paper.paper_scores(category="code")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("llama3-1-8b", "Llama3.1 (8B)", "llama-3.1-8b", "meta-llama/Meta-Llama-3.1-8B-Instruct"),
-        *("Meta-Llama-3.1-8B-Instruct", "meta-llama__Meta-Llama-3.1-8B-Instruct"),
-    ],
-)
-def test_a_row_is_found_by_any_of_its_names(name):
+@pytest.mark.parametrize("name", ["Llama3.1 (8B)", "meta-llama__Meta-Llama-3.1-8B-Instruct"])
+def test_a_row_is_found_by_any_of_its_names(name: str) -> None:
     row = paper.paper_row(name)
+    assert row is not None
     assert row["slug"] == "llama3-1-8b"
     assert (row["effective_length"], row["claimed_length"], row["rank_inc"]) == ("32K", "128K", 5)
     assert (row[4096], row[131072], row["avg"]) == (95.5, 77.0, 88.3)
 
 
-def test_no_row_where_the_paper_has_none():
-    assert paper.paper_row("reader-8192") is None
-    assert paper.paper_row("") is None
+def test_every_model_is_found_by_its_slug_and_its_checkpoint() -> None:
+    models = paper.paper_models().set_index("slug")
+    for version in paper.VERSIONS:
+        for slug in paper.paper_summary(version, "all")["slug"]:
+            for name in (slug, models.loc[slug, "checkpoint"]):
+                assert paper.paper_row(name, version=version)["slug"] == slug
+    for name in ("reader-8192", "", "rwkv-v5-7b"):
+        assert paper.paper_row(name) is None
     assert paper.paper_row("gemini-1-5-pro", version="v1") is None
-    assert paper.paper_row("rwkv-v5-7b") is None
-    assert paper.paper_row("jamba-52b-base", "vt")["rank_inc"] > 0
-    assert math.isnan(paper.paper_row("gpt-4", "passkey")["rank_inc"])
     assert paper.paper_row("jamba-52b-base", "niah")["rank_inc"] == 3  # printed 3th
 
 
-def test_every_model_is_found_by_its_slug_and_its_checkpoint():
-    models = paper.paper_models()
+@pytest.mark.parametrize("version", paper.VERSIONS)
+def test_the_leaderboard_shows_what_is_printed(version: str) -> None:
+    """Every score, rank, claimed and effective length; all averages but those that the paper took
+    from longer numbers than it prints, and one slip (v1, Table 11, Together: 66.7)."""
+    other: Counter[str] = Counter()
+    for each in boards(version=version, order="paper"):
+        category, aligned, _ = paper.TABLES[each.number]
+        printed = paper.paper_summary(version, category)
+        printed = printed[printed["aligned"] == aligned] if aligned else printed
+        rows = [
+            row
+            for row in markdown_rows(markdown(each))
+            if not re.search(r" \((upstream|authors)\)$", row["Models"])
+        ]
+        assert [row["Models"] for row in rows] == list(printed["model"])
+        for row, (_, expected) in zip(rows, printed.iterrows(), strict=True):
+            scores = paper.paper_row(expected["slug"], category, version)
+            assert scores is not None
+            assert row["Claimed Length"] == expected["claimed_length"].upper()
+            for n in SIX:
+                number = row[f"{n // 1024}K"].strip("*")
+                assert number == ("" if math.isnan(scores[n]) else f"{scores[n]:.1f}")
+            if isinstance(expected["effective_length"], str) and "Effective Length" in row:
+                effective = row["Effective Length"].replace("&lt;", "<")
+                assert effective == expected["effective_length"].upper()
+            for name, title in list(paper._TITLES.items())[3:]:
+                number, _, rank = row.get(title, "").partition(" ")
+                other[name] += number != (
+                    "" if pd.isna(expected[name]) else f"{expected[name]:.1f}"
+                )
+                if isinstance(printed_rank := expected.get(name.replace("wavg", "rank")), str):
+                    assert rank == f"({re.sub('^3th', '3rd', printed_rank)})"
+    expected_others = {"v3": (0, 8, 11), "v1": (1, 6, 8)}[version]
+    assert tuple(other[name] for name in ("avg", "wavg_inc", "wavg_dec")) == expected_others
+
+
+def test_the_thirteen_tasks_have_the_mean_of_the_categories() -> None:
+    """But for rounding, and for the thresholds, where the paper contradicts itself."""
+    parts = {"niah": 8, "vt": 1, "aggregation": 2, "qa": 2}
     for version in paper.VERSIONS:
-        for slug in paper.paper_summary(version, "all")["slug"]:
-            checkpoint = models.set_index("slug").loc[slug, "checkpoint"]
-            assert paper.paper_row(slug, version=version)["slug"] == slug
-            assert paper.paper_row(checkpoint, version=version)["slug"] == slug
+        tables = {c: paper.rebuilt(version, c).set_index("slug") for c in ("all13", *parts)}
+        mean = sum(n * tables[c][[*SIX]] for c, n in parts.items()) / 13
+        off = (tables["all13"][[*SIX]] - mean.loc[tables["all13"].index]).abs().max(axis=1)
+        assert set(off.index[off > 0.1]) == {"llama2-7b-chat", "llama2-7b-base"}
 
 
-@pytest.mark.parametrize("wrong", [{"version": "v2"}, {"category": "code"}])
-def test_unknown_parts_of_the_paper(wrong):
-    with pytest.raises(UserError, match="allowed"):
-        paper.paper_scores(**wrong)
+def test_scores_that_reach_the_threshold_are_underlined() -> None:
+    """357 scores of version 3 exceed their threshold, one equals it, and the ten thresholds stand
+    in their tables."""
+    found = boards()
+    upstream = int((paper.upstream_rows()[[*SIX]] >= 85.6).sum().sum())
+    judged = [each for each in found if each.category in paper.JUDGED]
+    underlined = sum(latex(each).count(r"\underline{") for each in judged)
+    assert underlined == 357 + 1 + 10 + upstream
+    text = latex(board(found, 3))
+    row = next(line for line in text.splitlines() if line.startswith("GPT-4 &"))
+    averages = r"91.6 & 89.0\textsubscript{(2nd)} & 94.1\textsubscript{(2nd)} \\"
+    assert rf"\underline{{87.0}} & 81.2 & {averages}" in row
+    assert r"$>$128K" in text
+    assert (text.count(r"\midrule"), latex(board(found, 16)).count(r"\midrule")) == (2, 4)
 
 
-def test_beside():
-    found = paper.beside(
-        summarize(
-            scores_of(
-                {("llama-3.1-8b", n): 0.9 for n in (4096, 8192)}
-                | {("mine", n): 0.5 for n in (4096, 8192)}
-            )
-        )
-    )
-    assert found["source"].tolist() == ["ours", "paper v3", "ours"]
-    assert found["model"].tolist() == ["llama-3.1-8b", "llama-3.1-8b", "mine"]
-    assert found[4096].tolist() == pytest.approx([90.0, 95.5, 50.0])
-    assert found["effective_length"].tolist() == [">8K", "32K", "<4K"]
-    assert "averages over 4K, 8K, the paper's over 4K to 128K" in found["note"][0]
-
-
-def test_beside_says_stand_in_and_other_tasks():
-    scores = scores_of({("llama-3.1-8b", 4096): 0.9}, tasks=["vt"], stand_in=True)
-    notes = paper.beside(summarize(scores, tasks=["vt"]))["note"]
-    assert "stand-in corpora: not comparable with the paper" in notes[0]
-    assert "tasks: 1, the paper's 13" in notes[0]
-
-
-def test_upstreams_list_adds_the_models_that_the_paper_lacks():
+def test_upstreams_list_adds_the_models_that_the_paper_lacks() -> None:
     rows = paper.upstream_rows().set_index("model")
-    assert len(rows) == 44 - 17
     assert rows["source"].value_counts().to_dict() == {"upstream": 15, "authors": 12}
     qwen = rows.loc["Qwen3-14B (14B)"]
     assert (qwen["effective_length"], qwen["source"]) == ("64K", "authors")
     assert qwen["note"] == "printed effective length >128K, scores at 85.6 give 64K"
     assert rows.loc["Qwen2.5-14B-Instruct-1M (14B)", "avg"] == pytest.approx(95.2)
     assert math.isnan(rows.loc["EXAONE-4.0-1.2B (1.2B)", "avg"])  # has no 128K
-    shorter = paper.upstream_rows(lengths=paper.PAPER_LENGTHS[:2]).set_index("model")
+    shorter = paper.upstream_rows(lengths=SIX[:2]).set_index("model")
     assert shorter.loc["EXAONE-4.0-1.2B (1.2B)", "avg"] == pytest.approx((87.0 + 86.7) / 2)
 
 
-def against(share, **columns):
-    scores = scores_of({("llama-3.1-8b", 4096): share}, n=500, wanted=500, **columns)
-    found = paper.against_paper(summarize(scores))
-    return found.set_index(["category", "length"]).loc[("all", 4096)]
+# --- ours beside the paper ------------------------------------------------------------------------
 
 
-ALIKE = {"note": "Protocol paper: prompts of the time", "tokenizer": "llama3", "template": "llama3"}
+def test_our_row_and_the_papers() -> None:
+    scores = scores_at(
+        {m: {4096: s, 8192: s} for m, s in (("llama-3.1-8b", 0.9), ("<m>", 0.5))}, 10
+    )
+    found = paper.beside(summarize(scores))
+    assert found["source"].tolist() == ["ours", "paper v3", "ours"]
+    assert found["model"].tolist() == ["llama-3.1-8b", "llama-3.1-8b", "<m>"]
+    assert found[4096].tolist() == pytest.approx([90.0, 95.5, 50.0])
+    assert found["effective_length"].tolist() == [">8K", "32K", "<4K"]
+    assert "averages over 4K, 8K, the paper's over 4K to 128K" in found["note"][0]
+    html = paper.show_beside(found).to_html()
+    assert ">4K</th>" in html
+    assert ">95.5</td>" in html
+    assert "WARNING" not in html
+    assert "<m>" not in html
+
+
+def test_stand_ins_and_other_tasks_are_said_beside_the_paper() -> None:
+    scores = scores_of({("llama-3.1-8b", 4096): 0.9}, tasks=["vt"], stand_in=True)
+    found = paper.beside(summarize(scores, tasks=["vt"]))
+    assert "stand-in corpora: not comparable with the paper" in found["note"][0]
+    assert "tasks: 1, the paper's 13" in found["note"][0]
+    assert "WARNING" in paper.show_beside(found).to_html()
+
+
+COMPARABLE = {
+    "note": "Protocol paper: prompts of the time",
+    "tokenizer": "llama3",
+    "template": "llama3",
+}
 
 
 @pytest.mark.parametrize(
@@ -115,8 +196,146 @@ ALIKE = {"note": "Protocol paper: prompts of the time", "tokenizer": "llama3", "
         (0.955, {"stand_in": True}, "not comparable: examples"),
     ],
 )
-def test_our_cells_against_the_papers(share, columns, verdict):
-    row = against(share, **{**ALIKE, **columns})
+def test_our_scores_against_the_papers(share: float, columns: dict[str, Any], verdict: str) -> None:
+    asked = {"n": 500, "wanted": 500, **COMPARABLE, **columns}
+    found = paper.against_paper(summarize(scores_of({("llama-3.1-8b", 4096): share}, **asked)))
+    row = found.set_index(["category", "length"]).loc[("all", 4096)]
     assert row["verdict"] == verdict
     assert row["paper"] == 95.5
     assert abs(row["z"]) < 0.5 or (share == 0.945 and row["z"] < -1.96)
+
+
+# --- ours in the leaderboard ----------------------------------------------------------------------
+
+
+def ours(board: Board) -> pd.DataFrame:
+    return board.rows[board.rows["source"] == "ours"]
+
+
+def test_ours_stand_among_the_papers() -> None:
+    """All right up to 64K and nothing at 128K: 83.3, 71.4, 95.2, between the models that the paper
+    printed so."""
+    found = boards(scores_at({"m": {n: float(n < 131072) for n in SIX}}, n=4))
+    each = board(found, 3)
+    row = ours(each).iloc[0]
+    assert (row["avg"], row["effective_length"]) == (pytest.approx(500 / 6), "64K")
+    assert row["avg_low"] < row["avg"] < row["avg_high"]
+    printed = paper.paper_summary("v3", "all13").query("aligned == 'chat'")
+    assert row["rank_dec"] == 1 + (printed["wavg_dec"] > row["wavg_dec"]).sum()
+    assert each.rows["wavg_dec"].iloc[1:].dropna().is_monotonic_decreasing
+    assert each.rows["baseline"].iloc[0]
+    single = board(found, 10)
+    assert ours(single)["avg"].item() == pytest.approx(500 / 6)
+    assert single.rows["rank_dec"].isna().all()
+    assert ours(board(found, 12)).empty, "a chat model is not ranked among base models"
+    frame = pd.read_csv(io.StringIO(csv(each)))
+    assert len(frame) == len(each.rows)
+    assert {"4K", "4K_low", "128K_high", "wavg_dec_low"} <= set(frame.columns)
+
+
+def test_all_rows_are_averaged_over_the_lengths_that_they_share() -> None:
+    """A reader with 90 % at two lengths stands below Llama3.1 (8B), which has 95.5 and 93.8 there,
+    and 88.3 over all."""
+    scores = scores_at({"m": dict.fromkeys(SIX, 1.0), "short": dict.fromkeys(SIX[:2], 0.9)}, n=10)
+    each = board(boards(scores), 3)
+    averages = each.rows.set_index("model")["avg"]
+    assert averages["Llama3.1 (8B)"] == pytest.approx((95.5 + 93.8) / 2)
+    assert averages["short"] == pytest.approx(90)
+    assert averages["Qwen3-14B (14B)"] == pytest.approx((98.0 + 97.8) / 2)
+    assert list(averages.index).index("short") > list(averages.index).index("Llama3.1 (8B)")
+    assert any("that all rows share: 4K, 8K." in note for note in each.notes)
+
+
+def test_stand_in_corpora_have_no_place() -> None:
+    scores = scores_at({"m": dict.fromkeys(SIX[:2], 1.0)}, n=2).assign(stand_in=True)
+    each = board(boards(scores), 3)
+    assert ours(each)["rank_dec"].isna().all()
+    assert any("not comparable with the paper" in line for line in each.notes)
+
+
+def test_an_incomplete_length_enters_no_average() -> None:
+    scores = scores_at({"m": dict.fromkeys(SIX[:2], 1.0)}, n=2)
+    scores = scores.drop(scores.query("task == 'vt' and length == 8192 and index == 1").index)
+    each = board(boards(scores), 3)
+    row = ours(each).iloc[0]
+    assert (row[4096], row["8192_have"]) == (pytest.approx(100), "1/2")
+    assert row["avg"] == pytest.approx(100)  # over 4K, the only complete length
+    assert "| 1/2 |" in markdown(each)
+    assert "<td>1/2</td>" in page([each]).text
+
+
+def test_order_bold_and_what_they_allow() -> None:
+    with pytest.raises(UserError, match="unknown order 'wavg': did you mean"):
+        boards(order="wavg")
+    each = board(boards(order="avg"), 3)
+    with pytest.raises(UserError, match="unknown choice of what is bold"):
+        latex(each, "us")
+    with pytest.raises(UserError, match="unknown table of the paper '4'"):
+        board([each], 4)
+    assert each.rows["avg"].iloc[1:].dropna().is_monotonic_decreasing
+    assert ("Jamba-1.5-large (94B/398B)", "avg") in {
+        (each.rows.loc[i, "model"], column) for i, column in best(each)
+    }
+    assert r"\textbf{96.0}" in latex(each, "best")
+
+
+def test_nothing_was_run_yet(tmp_path: Path) -> None:
+    assert everything(rk.study(outputs=tmp_path, model=None)) is None
+
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium here: sorting is tried in a real browser")
+def test_the_page_sorts(tmp_path: Path) -> None:
+    """Clicks on the heads of Table 3: names up, 128K down then up, with what is missing last both
+    times."""
+    scores = scores_at({"short": dict.fromkeys(SIX[:2], 1.0)}, n=2)
+    clicks = """<script>
+      const table = document.querySelector("table"), heads = table.tHead.rows[0].cells;
+      const name = row => row.cells[0].firstChild.textContent.trim();
+      const order = () => Array.from(table.tBodies[1].rows).map(name).join(";");
+      const orders = [];
+      for (const i of [0, 8, 8, 2]) { heads[i].click(); orders.push(order()); }
+      document.title = orders.join("|");
+    </script>"""
+    file = tmp_path / "page.html"
+    html = f"<meta charset=utf-8><title></title>{page(boards(scores)).text}{clicks}"
+    file.write_text(html, encoding="utf-8")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
+    done = subprocess.run(
+        [str(BROWSER), *options, "--dump-dom", file.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    title = re.search(r"<title>(.*?)</title>", done.stdout)
+    assert title
+    names, down, up, effective = (part.split(";") for part in title[1].split("|"))
+    rows = board(boards(), 3).rows.query("not baseline").dropna(subset=[131072])
+    values = rows.set_index("model")[131072].to_dict()
+    assert len(names) == len(values) + 2  # ours, and one without 128K
+    assert names == sorted(names, key=str.lower)
+    assert [values[name] for name in down[:-2]] == sorted(values.values(), reverse=True)
+    assert [values[name] for name in up[:-2]] == sorted(values.values())
+    assert set(down[-2:]) == set(up[-2:]), "what is missing comes last"
+    assert effective.index("Gemini-1.5-Pro") < effective.index("GPT-4")
+
+
+def test_the_notebook_shows_everything_in_outputs(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"lengths": [4096], "num_examples": 2, "run": "small"}
+    asked |= {"tasks": ["vt"], "outputs": tmp_path / "outputs"}
+    rk.evaluate(rk.study(models=["reader-4096", "perfect"], **asked), progress=False)
+    cells = run("leaderboard", tmp_path, run="small", paper_version="v1", bold="best", order="avg")
+    html = shown(cells, "tables", "text/html")
+    assert all(f"<summary>Table {number}:" in html for number in paper.TABLES)
+    assert "1/13 tasks" in html
+    assert "Command-R (35B)" in html, "version 1 of the paper"
+    tables = {f"table_{n}{end}" for n in paper.TABLES for end in (".csv", ".md", ".tex")}
+    folder = tmp_path / "outputs/tables/small/leaderboard"
+    assert files(folder) == tables | {"leaderboard.html"}
+    rows = markdown_rows((folder / "table_14.md").read_text(encoding="utf-8"))
+    by_name = {row["Models"].partition(" (ours, small")[0]: row for row in rows}
+    assert {"reader (4K window)", "perfect reader"} <= by_name.keys()
+    assert by_name["perfect reader"]["4K"].startswith("**100.0** [")

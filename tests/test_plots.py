@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from rulerkit import plots
 from rulerkit.errors import UserError
 from rulerkit.generation import generate
-from rulerkit.plots.style import DOUBLE, SINGLE, spread
+from rulerkit.plots import DOUBLE, SINGLE, spread
 from rulerkit.scoring import THIRTEEN, category
 from rulerkit.summary import Summary, summarize
 

@@ -1,9 +1,7 @@
-"""One machine's queue, with pretended GPUs: never two runs on one, all of them used, several models
-side by side."""
+"""The jobs of one machine, with pretended GPUs: never two runs on one, all of them used, several
+models side by side."""
 
 import os
-import shutil
-import socket
 import stat
 from collections.abc import Sequence
 from itertools import combinations
@@ -12,11 +10,8 @@ from typing import Any
 
 import pytest
 
-import rulerkit
-from rulerkit.batch import execution, queue, read_batch
-from rulerkit.batch.execution import Outcome
-from rulerkit.batch.jobs import Job
-from rulerkit.batch.queue import check, execute, gpus_here
+from rulerkit.batch import Job, execution, read_batch
+from rulerkit.batch.execution import check, execute, parse_gpus
 from rulerkit.errors import UserError
 from rulerkit.store import Lock
 from tests.batches import Project, Row, told, wait_until
@@ -31,8 +26,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setenv("RULERKIT_HOME", str(project.root))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    monkeypatch.setattr(queue.tempfile, "tempdir", str(project.root / "tmp"))
-    queue._uuids.cache_clear()
+    monkeypatch.setattr(execution.tempfile, "tempdir", str(project.root / "tmp"))
+    execution._uuids.cache_clear()
     project.notebook("50_asks")
     return project
 
@@ -47,12 +42,9 @@ def jobs_of(project: Project, models: Sequence[dict[str, Any]], **parameters: An
     return jobs
 
 
-def run(
-    jobs: Sequence[Job], gpus: Sequence[str] = (), side_by_side: int | None = None
-) -> list[Outcome]:
+def run(jobs: Sequence[Job], gpus: Sequence[str] = (), side_by_side: int | None = None) -> None:
     ended = list(execute(jobs, gpus, side_by_side))
-    assert {each.title: each.says for each in ended if each.state != "done"} == {}
-    return ended
+    assert {each.step.title: each.message for each in ended if each.state != "done"} == {}
 
 
 def overlapping(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
@@ -69,35 +61,13 @@ def gpus(row: Row) -> set[str]:
 # --- which GPUs are here --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("named", "found"),
-    [
-        ("0", ["0"]),
-        ("0,1", ["0", "1"]),
-        (" 2, 0 ", ["2", "0"]),
-        ("0-3", ["0", "1", "2", "3"]),
-        ("3-2,7", ["2", "3", "7"]),
-        ("0,0-1,1", ["0", "1"]),
-        (f"{UUID},MIG-a-b", [UUID, "MIG-a-b"]),
-        ("", []),
-        ("-1", []),
-        (",", []),
-    ],
-)
-def test_gpus_are_named(named: str, found: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6")
-    assert gpus_here(named) == found
-    assert gpus_here() == ["5", "6"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-    assert gpus_here() == found
-
-
-def nvidia_smi(folder: Path, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver's tool that speaks as the real one does."""
-    tool = folder / "nvidia-smi"
-    tool.write_text(says)
-    tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    assert parse_gpus(None) == ["5", "6"]
+    assert parse_gpus(" 2, 0,0 ") == ["2", "0"]
+    assert parse_gpus("3-1,7") == ["1", "2", "3", "7"]
+    assert parse_gpus(f"{UUID},MIG-a-b") == [UUID, "MIG-a-b"]
+    assert [parse_gpus(none) for none in ("", "-1", ",")] == [[], [], []]
 
 
 TWO_GPUS = f"""#!/bin/sh
@@ -109,79 +79,59 @@ esac
 """
 
 
-def test_what_nvidia_smi_lists_is_believed(
+def test_what_nvidia_smi_lists_is_used_and_locked_by_its_uuid(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GPU is locked by its UUID, by whatever number it goes."""
-    nvidia_smi(project.root, TWO_GPUS, monkeypatch)
-    assert gpus_here() == ["0", "1"]
+    tool = project.root / "nvidia-smi"
+    monkeypatch.setenv("PATH", f"{project.root}{os.pathsep}{os.environ['PATH']}")
+    tool.write_text("#!/bin/sh\necho 'No devices were found'\nexit 6\n")
+    tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
+    assert parse_gpus(None) == []
+    tool.write_text(TWO_GPUS)
+    assert parse_gpus(None) == ["0", "1"]
     (job,) = jobs_of(project, [told("a", gpus=2)])
     locks = project.root / "tmp/rulerkit-gpus"
-    outcomes = execute([job], gpus_here())
     held = []
-    wait = queue.wait
 
-    def look(*arguments: Any, **named: Any) -> Any:
+    def look() -> None:
         held.append(sorted(lock.name for lock in locks.glob("*.lock")))
-        return wait(*arguments, **named)
 
-    monkeypatch.setattr(queue, "wait", look)
-    assert [outcome.state for outcome in outcomes] == ["done"]
+    assert [outcome.state for outcome in execute([job], ["0", "1"], tick=look)] == ["done"]
     assert held[0] == ["GPU-2.lock", f"{UUID}.lock"]
     assert list(locks.glob("*.lock")) == []
     assert {row.gpus for row in project.journal()} == {"0,1"}
 
 
-@pytest.mark.parametrize(
-    "says", ["#!/bin/sh\necho 'No devices were found'\nexit 6\n", "no program\n"]
-)
-def test_a_driver_that_finds_nothing_is_no_gpu(
-    says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    nvidia_smi(tmp_path, says, monkeypatch)
-    assert gpus_here() == []
-
-
-def test_a_job_that_can_never_run_here_is_told_before_any_begins(project: Project) -> None:
+def test_a_job_that_can_never_run_here_is_refused_before_any_begins(project: Project) -> None:
     jobs = jobs_of(project, [told("a"), told("large", gpus=4)])
-    with pytest.raises(
-        UserError, match=r"^large needs 4 GPUs, here are 2 \(0, 1\): lower .*-y 'models"
-    ) as error:
+    with pytest.raises(UserError, match=r"^large needs 4 GPUs, here are 2 \(0, 1\): lower .*-y 'm"):
         check(jobs, ["0", "1"])
-    assert "\n" not in str(error.value)
     check(jobs, [])
     check(jobs, ["0", "1", "2", "3"])
     with pytest.raises(UserError, match=r"^spread is spread over 2 nodes: submit it to Slurm"):
         check(jobs_of(project, [told("spread", gpus=1, nodes=2)]), ["0"])
-    ended = project.call("run", jobs[1].file, "--gpus", "0,1")
-    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
-    assert project.journal() == []
-    run(jobs[1:], gpus_here("0-3"))
+    run(jobs[1:], parse_gpus("0-3"))
     check(jobs, ["0"])  # where only notebooks are left no GPU is needed
-    assert [outcome.state for outcome in execute(jobs[1:], ["0"])] == ["kept"]
+    assert [outcome.state for outcome in execute(jobs[1:], ["0"])] == ["done before"]
 
 
 # --- handing them out -----------------------------------------------------------------------------
 
 
 def test_never_two_runs_on_one_gpu_and_all_of_them_used(project: Project) -> None:
-    """Models that take 4, 2, 2, 1, 1 and 1 of four GPUs, and two that take none; those that can
+    """Models that take 4, 2, 2, 1, 1 and 1 of four GPUs, and one that takes none; those that can
     must run at once."""
-    sizes = {"d": 1, "e": 1, "f": 1, "b": 2, "c": 2, "a": 4, "g": 0, "h": 0}
+    sizes = {"d": 1, "e": 1, "f": 1, "b": 2, "c": 2, "a": 4, "g": 0}
     for name, others in (("b", "c"), ("c", "b"), ("d", "e f"), ("e", "d f"), ("f", "d e")):
         project.set(name, "meets", others)
-    run(jobs_of(project, [told(name, gpus=size) for name, size in sizes.items()]), gpus_here("0-3"))
+    run(jobs_of(project, [told(n, gpus=size) for n, size in sizes.items()]), parse_gpus("0-3"))
     rows = project.journal()
     assert {row.model: len(gpus(row)) for row in rows} == sizes
     assert all(not gpus(a) & gpus(b) for a, b in overlapping(rows))
-    assert {row.gpus for row in rows if row.model in "gh"} == {""}, "they run beside, and see none"
-    used = {
-        name: set().union(*(gpus(row) for row in rows if row.model in name))
-        for name in ("bc", "def")
-    }
-    assert (len(used["bc"]), len(used["def"])) == (4, 3), "at the same time"
-    order = list(dict.fromkeys(row.model for row in rows if row.model not in "gh"))
+    assert {row.gpus for row in rows if row.model == "g"} == {""}, "it runs beside, and sees none"
+    used = [set().union(*(gpus(row) for row in rows if row.model in n)) for n in ("bc", "def")]
+    assert list(map(len, used)) == [4, 3], "at the same time"
+    order = list(dict.fromkeys(row.model for row in rows if row.model != "g"))
     assert [sizes[name] for name in order] == [4, 2, 2, 1, 1, 1], "the largest first"
 
 
@@ -190,7 +140,7 @@ def test_the_gpus_of_a_scheduler_are_shared_out_without_locks(
 ) -> None:
     """Another job on this machine may have other GPUs by the same numbers."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    with Lock(queue._gpu_file("0")):
+    with Lock(execution._gpu_lock("0")):
         for name in "abc":
             project.set(name, "pace", 0.3)
         run(jobs_of(project, [told(name, gpus=1) for name in "abc"]), ["0", "1"])
@@ -203,7 +153,7 @@ def test_without_gpus_models_run_on_the_processors(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that wants a GPU takes all of them; those that need none run side by side."""
-    monkeypatch.setattr(queue, "_processors", lambda: 2)
+    monkeypatch.setattr(execution, "_processors", lambda: 2)
     project.set("c", "meets", "d")
     project.set("d", "meets", "c")
     run(jobs_of(project, [told("c"), told("d"), told("a", gpus=1), told("b", gpus=2)]))
@@ -213,70 +163,45 @@ def test_without_gpus_models_run_on_the_processors(
 
 
 def test_as_many_side_by_side_as_are_asked_for(project: Project) -> None:
-    run(
-        jobs_of(project, [told("a", gpus=1), told("b"), told("c", gpus=1)]),
-        ["0", "1"],
-        side_by_side=1,
-    )
+    models = [told("a", gpus=1), told("b"), told("c", gpus=1)]
+    run(jobs_of(project, models), ["0", "1"], side_by_side=1)
     assert overlapping(project.journal()) == []
     assert {row.model for row in project.journal()} == set("abc")
-
-
-def test_no_gpu_is_seen_where_none_is_handed_out(project: Project) -> None:
-    (job,) = jobs_of(project, [told("a", gpus=1)])
-    assert project.call("run", job.file, "--gpus", "", CUDA_VISIBLE_DEVICES="0,1").returncode == 0
-    assert {row.gpus for row in project.journal()} == {""}
 
 
 # --- two batches on one machine -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_batches_share_the_gpus_and_ask_nothing_twice(project: Project) -> None:
     """The same batch twice, and another one beside it, at the same time on the same two GPUs."""
     project.set("b", "meets", "go")
-    common = {
-        "together": ["50_asks"],
-        "parameters": {"run": "one", "lengths": [1024], "num_examples": 3},
-    }
+    common = {"together": ["50_asks"], "parameters": {"run": "one", "num_examples": 3}}
     one = project.batch({"models": [told("a", gpus=1), told("b", gpus=2)], **common}, "one")
-    other = project.batch(
-        {
-            **common,
-            "models": [told("c", gpus=2), told("d", gpus=1)],
-            "parameters": {"run": "other"},
-        },
-        "other",
-    )
+    models = [told("c", gpus=2), told("d", gpus=1)]
+    other = project.batch({**common, "models": models, "parameters": {"run": "other"}}, "other")
     with project.started("batch", one, "--gpus", "0,1") as first:
         project.wait_for("b")
         with (
             project.started("batch", one, "--gpus", "1,0") as second,
             project.started("batch", other, "--gpus", "0,1") as third,
         ):
+            waiting = "waiting: other processes hold the GPUs"
             for each in (second, third):
-                wait_until(
-                    "it waits",
-                    lambda each=each: (
-                        "waiting: other processes hold the GPUs" in each.out.read_text()
-                    ),
-                )
+                wait_until("it waits", lambda each=each: waiting in each.out.read_text())
             project.go()
             ended = [each.end() for each in (first, second, third)]
     rows = project.journal()
     assert [status for status, _ in ended] == [0, 0, 0], ended
     assert all(not gpus(a) & gpus(b) for a, b in overlapping(rows))
-    assert {name: set(project.asked(name).values()) for name in "abcd"} == {
-        name: {1} for name in "abcd"
-    }
-    assert [
-        project.rows(run)[f"{name}/vt/1024"] for run, name in (("one", "b"), ("other", "d"))
-    ] == [[0, 1, 2], [0, 1]]
+    assert [set(project.asked(name).values()) for name in "abcd"] == [{1}] * 4
     assert "a+b 6 rows" in project.said("all/50_asks", "one")
     assert "c+d 4 rows" in project.said("all/50_asks", "other")
     assert list(project.root.rglob("*.lock")) == []
 
 
 def test_a_gpu_that_a_dead_process_held_is_free(project: Project) -> None:
+    """Its number must not reach a process that was given none."""
     (job,) = jobs_of(project, [told("a", gpus=1)], num_examples=1)
     project.set("a", "meets", "go")
     with project.started("run", job.file, "--gpus", "0") as killed:
@@ -285,9 +210,15 @@ def test_a_gpu_that_a_dead_process_held_is_free(project: Project) -> None:
     assert list((project.root / "tmp/rulerkit-gpus").glob("0.lock"))
     project.go()
     run([job], ["0"])
+    (other,) = jobs_of(project, [told("b", gpus=1)])
+    assert project.call("run", other.file, "--gpus", "", CUDA_VISIBLE_DEVICES="0,1").returncode == 0
+    assert {row.gpus for row in project.journal() if row.model == "b"} == {""}
 
 
-def test_a_job_is_done_by_one_process_and_told_by_the_other(project: Project) -> None:
+def test_a_job_is_done_by_one_process_and_named_by_the_other(
+    project: Project, tmp_path: Path
+) -> None:
+    """From another folder, so that only the job file says where the project is."""
     (job,) = jobs_of(project, [told("a")], num_examples=3)
     project.set("a", "meets", "go")
     with project.started("run", job.file) as first:
@@ -299,41 +230,11 @@ def test_a_job_is_done_by_one_process_and_told_by_the_other(project: Project) ->
     assert (second.returncode, second.stderr) == (0, "")
     assert second.stdout.startswith(f"elsewhere  a predictions: process {pid} on host ")
     assert set(project.asked("a").values()) == {1}
-    assert (
-        project.call("run", job.file, job.file).stdout
-        == "1 steps were done before; nothing was asked again\n"
-    )
-
-
-def test_who_was_faster_by_a_moment_has_the_job(project: Project) -> None:
-    """Its lock is taken after this process has looked, and before it has one itself."""
-    (job,) = jobs_of(project, [told("a")])
-    with Lock(job.stem.with_suffix(".lock")):
-        (outcome,) = execution._alone(job, {})
-        assert (outcome.state, outcome.says) == (
-            "elsewhere",
-            f"process {os.getpid()} on host {socket.gethostname()} is at it",
-        )
-    assert project.journal() == []
-
-
-def test_a_job_runs_from_any_folder_as_it_was_planned(project: Project, tmp_path: Path) -> None:
-    """With the package installed elsewhere, so that only the job file knows where the project
-    is."""
-    site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
-    shutil.copytree(Path(rulerkit.__file__).parent, site / "rulerkit")
-    elsewhere.mkdir()
-    (job,) = jobs_of(project, [told("a")])
-    installed = {"PYTHONPATH": str(site), "RULERKIT_HOME": ""}
-    file = os.path.relpath(job.file, elsewhere)
-    ended = project.call("run", file, cwd=elsewhere, **installed)
-    assert (ended.returncode, ended.stdout) == (0, f"{'done':10} a predictions\n"), ended.stderr
-    assert project.rows() == {"a/vt/1024": [0, 1]}
-    ended = project.call(
-        "status", os.path.relpath(job.file.parents[1], elsewhere), cwd=elsewhere, **installed
-    )
-    assert ended.stdout.splitlines()[-1] == "1 steps: 1 done"
-    assert list(elsewhere.iterdir()) == []
+    (tmp_path / "empty").mkdir()
+    file = os.path.relpath(job.file, tmp_path / "empty")
+    again = project.call("run", file, file, cwd=tmp_path / "empty", RULERKIT_HOME="")
+    assert again.stdout == "1 steps were done before; nothing was asked again\n"
+    assert list((tmp_path / "empty").iterdir()) == []
 
 
 def test_a_link_in_the_place_of_the_gpus_locks_is_refused(
@@ -343,11 +244,11 @@ def test_a_link_in_the_place_of_the_gpus_locks_is_refused(
     victim = tmp_path / "victim"
     victim.mkdir(mode=0o700)
     place = tmp_path / "rulerkit-gpus"
-    monkeypatch.setattr(queue.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(execution.tempfile, "gettempdir", lambda: str(tmp_path))
     place.symlink_to(victim)
     with pytest.raises(UserError, match=r"rulerkit-gpus is a link or no folder.*remove it"):
-        queue._gpu_file("0")
+        execution._gpu_lock("0")
     assert victim.stat().st_mode & 0o777 == 0o700
     place.unlink()
-    assert queue._gpu_file("0").parent == place
+    assert execution._gpu_lock("0").parent == place
     assert place.stat().st_mode & 0o777 == 0o777

@@ -4,14 +4,13 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
-import pandas as pd
 import pytest
 
 from rulerkit.example import ROLES, Example, Piece
 from rulerkit.generation import generate
 from rulerkit.tasks import THIRTEEN, task
 from rulerkit.tokenizers import load_tokenizer
-from rulerkit.view import parts, show, show_beside, to_terminal
+from rulerkit.view import parts, show, to_terminal
 
 
 def example_of(name: str, length: int = 4096) -> Example:
@@ -150,31 +149,3 @@ def test_short_stretches_are_shown_whole() -> None:
     piece = Piece("a b c", "haystack", load_tokenizer("builtin").encode("a b c"))
     example = Example(0, "t", 10, ("r",), 1, (piece, piece), (0, 2))
     assert [part.text for stretch in parts(example) for part in stretch] == ["a b c", "a b c"]
-
-
-def beside_rows(note: str) -> pd.DataFrame:
-    row = {
-        "claimed_length": "",
-        "effective_length": "4K",
-        4096: 99.96,
-        "avg": float("nan"),
-        "wavg_inc": 1.0,
-    }
-    return pd.DataFrame(
-        [
-            {"model": "m<1>", "source": "ours", **row, "wavg_dec": 1.0, "note": note},
-            {"model": "m<1>", "source": "paper v3", **row, "wavg_dec": 1.0, "note": "M"},
-        ]
-    )
-
-
-def test_stand_ins_beside_the_paper_are_loud() -> None:
-    from rulerkit.tables import STAND_IN_NOTE
-
-    assert "WARNING" in show_beside(beside_rows(STAND_IN_NOTE)).to_html()
-    plain = show_beside(beside_rows("")).to_html()
-    assert "WARNING" not in plain
-    assert "<1>" not in plain
-    assert ">4K</th>" in plain
-    assert ">100.0</td>" in plain
-    assert "–" in plain

@@ -4,20 +4,323 @@ A batch file names `models`, the notebooks that run once per model (`notebooks`)
 once over all models (`together`), a `size` (a file of params/sizes/) and further `parameters`. An
 entry of `notebooks` or `together` is a name, or a mapping with models and parameters of its own:
 `{notebook: 03_distractors, models: [...], parameters: {...}}`.
+
+A job is what one process does. The job of a model lets it answer everything that the notebooks of
+the batch ask of it, loaded once, then executes the notebooks about this model. The job of a
+notebook over several models only executes that notebook. Everything about a job stands in files
+beside the executed notebooks: `<batch>.job.yaml` (what to do), `predictions.json` and
+`<notebook>.json` (records of how it went), `.log` (messages), `.lock` (exists while it runs).
 """
 
+import ast
+import io
+import json
 import os
+import re
+import shlex
+import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from rulerkit.batch.jobs import Ask, Job, Run
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
 from rulerkit.errors import UserError, unknown
-from rulerkit.paths import home, resolve
-from rulerkit.settings import BatchKeys, NotebookKeys, check, read_keys, read_spec
-from rulerkit.studies import Study, expand, load_files, name_of, notebook_parameters, study
+from rulerkit.evaluation import asked_studies
+from rulerkit.models import gpus_and_nodes
+from rulerkit.paths import home, project_files, resolve
+from rulerkit.scoring import completeness
+from rulerkit.settings import BatchKeys, NotebookKeys, check, read_keys, read_spec, read_yaml
+from rulerkit.store import disk, plain, write_whole
+from rulerkit.studies import (
+    Study,
+    expand,
+    load_files,
+    name_of,
+    notebook_parameters,
+    read_notebook,
+    study,
+)
+
+# --- jobs -----------------------------------------------------------------------------------------
+
+
+class Need(NamedTuple):
+    """A cell that a job has to complete or to read."""
+
+    model: str
+    path: Path
+    task: str
+    length: int
+    wanted: int
+    """The number of examples."""
+
+    @property
+    def have(self) -> int:
+        """How many of its examples are answered, by the files."""
+        return completeness(self.path, self.wanted).have
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with it, such as failed requests or a damaged row; "" for nothing."""
+        return completeness(self.path, self.wanted).problem
+
+    @property
+    def tokens_left(self) -> int:
+        """The tokens of prompts and answers that are left, at most."""
+        return (self.wanted - self.have) * self.length
+
+    def __str__(self) -> str:
+        return f"{self.model} {self.task} at {self.length}"
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """One execution of a notebook."""
+
+    notebook: Path
+    parameters: dict[str, Any]
+    subject: str = "all"
+    """The model it is about, or `all`."""
+    output: Path = Path()
+    """The executed notebook; its log and its record lie beside it."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.subject} {self.notebook.stem}"
+
+    @cached_property
+    def studies(self) -> list[Study]:
+        """What it asks."""
+        return studies_of(self.notebook, self.parameters)
+
+    @property
+    def models(self) -> set[str]:
+        """The names of the models that it asks."""
+        return {name_of(model) for study in self.studies for model in study.models}
+
+    @property
+    def command(self) -> list[str]:
+        """The arguments of papermill."""
+        text = yaml.safe_dump(
+            self.parameters, default_flow_style=True, width=10**6, sort_keys=False
+        )
+        return [str(self.notebook), str(self.output), "-y", text.strip()]
+
+    @property
+    def source(self) -> str:
+        """A digest of what is executed: the code of the notebook and its parameters."""
+        cells = read_notebook(self.notebook)
+        code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        text = json.dumps([code, self.parameters], sort_keys=True, default=str)
+        return sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one process does: a model's answers and then its notebooks, or one notebook over several
+    models."""
+
+    name: str
+    """The model's, or that of the notebook over several models."""
+    file: Path
+    model: dict[str, Any] | None
+    """The model that answers; None where a notebook only reads what is stored."""
+    asks: tuple[Notebook, ...]
+    """The notebooks whose questions the model answers, or whose answers the notebook reads."""
+    runs: tuple[Notebook, ...]
+    after: tuple[str, ...] = ()
+    """The models whose answers it reads; it waits for them."""
+
+    @property
+    def stem(self) -> Path:
+        """The path of its record, log and lock without the suffix: the same for every batch."""
+        return self.file.with_name("predictions" if self.model else self.name)
+
+    @property
+    def record(self) -> Path:
+        return add_suffix(self.stem, ".json")
+
+    @property
+    def lock(self) -> Path:
+        return add_suffix(self.stem, ".lock")
+
+    @property
+    def steps(self) -> "list[Step]":
+        """The predictions of its model, and its notebooks."""
+        return [Step(self, run) for run in ([None] if self.model else []) + [*self.runs]]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything is left to do."""
+        return not all(step.is_done for step in self.steps)
+
+    @property
+    def command(self) -> str:
+        """The command that does what is left to do."""
+        return f"rulerkit run {shlex.quote(str(self.file))}"
+
+    @property
+    def resources(self) -> tuple[int, int]:
+        """GPUs on each node, and nodes."""
+        return gpus_and_nodes(self.model) if self.model else (0, 1)
+
+    def studies(self, notebook: Notebook) -> list[Study]:
+        """What a notebook asks of this job's model; without a model, everything that it asks."""
+        if not self.model:
+            return notebook.studies
+        parts = [
+            replace(study, models=tuple(m for m in study.models if name_of(m) == self.name))
+            for study in notebook.studies
+        ]
+        return [study for study in parts if study.models]
+
+    @cached_property
+    def needs(self) -> list[Need]:
+        """Every cell that the model answers, or that the notebook reads."""
+        return needs_of([study for ask in self.asks for study in self.studies(ask)])
+
+    def lock_of(self, model: str) -> Path:
+        """The lock of a model's job."""
+        return self.file.parents[1] / model / "predictions.lock"
+
+    def not_run(self, model: str) -> dict[int, str]:
+        """The lengths that a model could not be given when it was tried last, with the reasons."""
+        record = read_record(self.lock_of(model).with_suffix(".json"))
+        if self.model and record.get("model") != plain(self.model):
+            return {}  # the specification has changed: the length may fit now
+        return {int(length): str(reason) for length, reason in record.get("not_run", {}).items()}
+
+    def runnable(self, needs: list[Need]) -> list[Need]:
+        """The cells whose length the model can be given."""
+        not_run = {model: self.not_run(model) for model in {need.model for need in needs}}
+        return [need for need in needs if need.length not in not_run[need.model]]
+
+    def unanswered(self, needs: list[Need]) -> list[Need]:
+        """The cells that can be run and are not complete."""
+        return [need for need in self.runnable(needs) if need.have < need.wanted]
+
+    def save(self) -> None:
+        """Write the job file, if it differs from the one that is there."""
+        content = _JOB.dump_python(self, mode="json", exclude={"file"}) | {"home": str(home())}
+        head = f"# What `rulerkit run {self.file.name}` does; written by `rulerkit batch`.\n"
+        text = head + yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True)
+        with disk(self.file):
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            if not self.file.exists() or self.file.read_text(encoding="utf-8") != text:
+                write_whole(self.file, text)
+
+
+_JOB = TypeAdapter(Job)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A part of a job with a log and a record of its own: the predictions, or one notebook."""
+
+    job: Job
+    run: Notebook | None = None
+    """None for the predictions."""
+
+    @property
+    def title(self) -> str:
+        return self.run.title if self.run else f"{self.job.name} predictions"
+
+    @property
+    def record(self) -> Path:
+        return self.run.output.with_suffix(".json") if self.run else self.job.record
+
+    @property
+    def log(self) -> Path:
+        return self.record.with_suffix(".log")
+
+    @cached_property
+    def needs(self) -> list[Need]:
+        """The cells that it answers or reads."""
+        own = self.run if self.job.model else None
+        return needs_of(own.studies) if own else self.job.needs
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all is answered; whether the notebook was executed as it is now, on all answers
+        as they are now."""
+        if self.job.unanswered(self.needs):
+            return False
+        if not self.run:
+            return True
+        record = read_record(self.record)
+        return (
+            record.get("state") == "done"
+            and self.run.output.exists()
+            and record.get("source") == self.run.source
+            and record.get("answers") == fingerprint(self.needs)
+        )
+
+
+def read_job(path: Path) -> Job:
+    """The job that a file describes; `UserError` where it describes none.
+
+    Its paths count from the project in which it was planned, wherever it is run.
+    """
+    content = read_yaml(path)
+    try:
+        os.environ["RULERKIT_HOME"] = os.environ.get("RULERKIT_HOME") or content["home"]
+        job = _JOB.validate_python(content | {"file": path.absolute()})
+        _ = job.resources
+        return job
+    except (KeyError, TypeError, ValidationError) as error:
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        raise UserError(
+            f"{path} is no job file ({reason}): `rulerkit batch` writes them beside its notebooks, "
+            "as outputs/notebooks/<run>/<model>/<batch>.job.yaml"
+        ) from error
+
+
+def add_suffix(stem: Path, suffix: str) -> Path:
+    """Names of models hold dots, so `with_suffix` would cut them off."""
+    return stem.with_name(stem.name + suffix)
+
+
+def needs_of(studies: Iterable[Study]) -> list[Need]:
+    """The cells that studies ask for, each once, with the largest number of examples."""
+    needs: dict[Path, Need] = {}
+    for asked in studies:
+        for model, path, task, length in asked.cells():
+            wanted = max(asked.num_examples, needs[path].wanted if path in needs else 0)
+            needs[path] = Need(model, path, task.name, length, wanted)
+    return list(needs.values())
+
+
+def fingerprint(needs: Iterable[Need]) -> str:
+    """A digest of the stored answers, by which a notebook knows that it has read them."""
+    digest = sha256()
+    for need in sorted(needs):
+        with suppress(FileNotFoundError):
+            digest.update(f"{need.path} {zlib.crc32(need.path.read_bytes())}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """A record of a job or a step; {} where there is none that can be read."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def update_record(path: Path, **fields: Any) -> None:
+    """Set fields of a record, which is replaced as a whole."""
+    write_whole(path, json.dumps(read_record(path) | fields, indent=2) + "\n")
+
+
+# --- planning -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -25,211 +328,223 @@ class Batch:
     """A batch file, read and checked."""
 
     path: Path
-    runs: tuple[Run, ...]
-    last: frozenset[Path]
-    """The outputs of `together`: one that asks nobody shows whom it finds, so it waits for all."""
     study: Study
     """The parameters of the whole batch, over all its models."""
-
-    @cached_property
-    def jobs(self) -> list[Job]:
-        """A job for each model that any notebook asks, then one for each notebook over several
-        models or none."""
-        models = self._models
-        own = {
-            name: [run for run in self.runs if run.subject == name and _asked(run) <= {name}]
-            for name in models
-        }
-        jobs = [
-            self._job(name, spec, self._askers(name), own[name]) for name, spec in models.items()
-        ]
-        for run in self.runs:
-            if run not in own.get(run.subject, []):
-                asked = _asked(run)
-                everything = run.output in self.last and not asked
-                asks = [r for r in self.runs if r.studies] if everything else [run]
-                after = list(models) if everything else [name for name in models if name in asked]
-                name = (
-                    run.output.stem if run.subject == "all" else f"{run.subject}-{run.output.stem}"
-                )
-                jobs.append(self._job(name, None, asks, [run], after))
-        return jobs
+    runs: list[Notebook]
+    jobs: list[Job]
+    """One for each model that any notebook asks, then one for each notebook over several models."""
 
     @property
     def models(self) -> list[dict[str, Any]]:
         """Every model that any notebook of the batch asks."""
-        return list(self._models.values())
+        return [job.model for job in self.jobs if job.model]
 
     @property
     def corpora(self) -> str:
         """`original` if the batch or any of its notebooks asks for the original texts, else
         `builtin`."""
-        asked = {self.study.corpora, *(each.corpora for run in self.runs for each in run.studies)}
+        asked = {self.study.corpora, *(s.corpora for run in self.runs for s in run.studies)}
         return "original" if "original" in asked else "builtin"
-
-    @cached_property
-    def _models(self) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
-        for run in self.runs:
-            for spec in (spec for each in run.studies for spec in each.models):
-                assert isinstance(spec, dict), "a batch file holds no model made in Python"
-                if spec["name"] == "all":
-                    raise UserError(
-                        f"{self.path}: no model can be called all, as what concerns several is: "
-                        "give it a `name:`"
-                    )
-                if found.setdefault(spec["name"], spec) != spec:
-                    differs = [
-                        k
-                        for k in {**spec, **found[spec["name"]]}
-                        if spec.get(k) != found[spec["name"]].get(k)
-                    ]
-                    raise UserError(
-                        f"{self.path} has two models named {spec['name']}, which differ in "
-                        f"{', '.join(differs)}: give one "
-                        "of them a `name:` of its own"
-                    )
-        return found
-
-    def _askers(self, name: str) -> list[Run]:
-        return [run for run in self.runs if name in _asked(run)]
-
-    def _job(
-        self,
-        name: str,
-        spec: dict[str, Any] | None,
-        asks: Iterable[Ask],
-        runs: Iterable[Run],
-        after: Iterable[str] = (),
-    ) -> Job:
-        folder = self.study.outputs / "notebooks" / self.study.run / (name if spec else "all")
-        stem = self.path.stem if spec else f"{self.path.stem}-{name}"
-        return Job(name, folder / f"{stem}.job.yaml", spec, tuple(asks), tuple(runs), tuple(after))
-
-
-def _asked(run: Ask) -> set[str]:
-    """The names of the models that a notebook asks."""
-    return {name_of(model) for each in run.studies for model in each.models}
 
 
 def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
-    """The runs of a batch file, in order, with parameters over its own; all is checked before
+    """The jobs of a batch file; `settings` win over its parameters. Everything is checked before
     anything starts."""
     content = read_keys(BatchKeys, path)
-    parameters = _size(content.size, path) | content.parameters | dict(settings or {})
-    named = parameters.pop("models", None) or content.models
-    if not named or not (content.notebooks or content.together):
+    fixed = dict(settings or {})
+    sizes = [content.size] if content.size else []
+    files = [_find(f"size in {path}", size, "params/sizes", ".yaml") for size in sizes]
+    parameters = load_files(files) | content.parameters | fixed
+    models = parameters.pop("models", None) or content.models
+    fixed.pop("models", None)
+    if not models or not (content.notebooks or content.together):
         raise UserError(
             f"{path} names no models, or no notebooks: a batch needs `models:` and `notebooks:` or "
             "`together:`"
         )
     if "model" in parameters:
         raise UserError(
-            f"model is no parameter of the batch {path}: it takes a list, `models: [...]`"
+            f"{path}: `model` is no parameter of a batch: it takes a list, `models: [...]`"
         )
-    whole = study(parameters | {"models": named})
-    defaults = _Defaults(path, expand(named), parameters, frozenset(settings or {}))
-    runs = [run for entry in content.notebooks for run in _runs(_entry(entry, defaults), whole)]
-    together = [_over_all(_entry(entry, defaults), whole) for entry in content.together]
-    runs += together
+    whole = study(parameters | {"models": models})
+    folder = whole.outputs / "notebooks" / whole.run
+
+    def executions(entry: Any, together: bool) -> list[Notebook]:
+        """Of an entry: one for each model where the notebook takes `model`, else one."""
+        given = entry if isinstance(entry, Mapping) else {"notebook": entry}
+        given = {key: value for key, value in given.items() if value is not None}
+        keys = check(NotebookKeys, given, f"{path}: a notebook's ", f"key of a notebook in {path}")
+        if keys.notebook is None:
+            raise UserError(
+                f"{path}: {dict(entry)} is no notebook: give a name, or {{notebook: NAME, "
+                "parameters: {...}}"
+            )
+        if {"run", "outputs", "model", "models"} & keys.parameters.keys():
+            raise UserError(
+                f"{keys.notebook} in {path} sets run, outputs or models among its parameters: a "
+                "batch writes into one place, and models stand beside `parameters`"
+            )
+        asked = expand(keys.models or models)
+        values = parameters | keys.parameters | fixed
+        if len(given) > 1:
+            study(values | {"models": asked})  # a wrong value is found before anything starts
+        notebook = _find("notebook", keys.notebook, "notebooks", ".ipynb")
+        known = notebook_parameters(notebook)
+        if "model" in known and not together:
+            subjects = {read_spec(model)["name"]: values | {"model": model} for model in asked}
+        elif "models" in known:
+            subjects = {"all": values | {"models": asked}}
+        else:
+            subjects = {"all": {name: value for name, value in values.items() if name in known}}
+        return [
+            Notebook(notebook, own, subject, folder / subject / notebook.name)
+            for subject, own in subjects.items()
+        ]
+
+    single = [run for entry in content.notebooks for run in executions(entry, together=False)]
+    over_all = [run for entry in content.together for run in executions(entry, together=True)]
+    runs = single + over_all
     outputs = [run.output for run in runs]
     if twice := next((run for run in runs if outputs.count(run.output) > 1), None):
         raise UserError(
             f"{path} runs {twice.title} twice: two runs cannot write one notebook; remove one of "
             "them"
         )
-    batch = Batch(path, tuple(runs), frozenset(run.output for run in together), whole)
-    _ = [job.needs for job in batch.jobs]  # a wrong parameter of any notebook is found here
-    return batch
+    return Batch(path, whole, runs, _jobs(path, folder, runs, over_all))
 
 
-@dataclass(frozen=True)
-class _Defaults:
-    """What holds for every entry of a batch file; an entry cannot change what the command line has
-    set (`fixed`)."""
-
-    path: Path
-    models: list[Any]
-    parameters: dict[str, Any]
-    fixed: frozenset[str]
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """An entry of `notebooks` or `together`: what runs, for which models and with which
-    parameters."""
-
-    notebook: Path
-    models: list[Any]
-    parameters: dict[str, Any]
-
-
-def _entry(entry: Any, defaults: _Defaults) -> _Entry:
-    """A name stands for a notebook with the batch's models and parameters; a mapping may have
-    others."""
-    path = defaults.path
-    if not isinstance(entry, Mapping):
-        return _Entry(_notebook(entry), defaults.models, defaults.parameters)
-    given = {key: value for key, value in entry.items() if value is not None}
-    keys = check(NotebookKeys, given, f"{path}: a notebook's ", f"key of a notebook in {path}")
-    if keys.notebook is None:
-        raise UserError(
-            f"{path}: {dict(entry)} is no notebook: give a name, or {{notebook: NAME, parameters: "
-            f"{{...}}}}"
-        )
-    if {"run", "outputs", "model", "models"} & keys.parameters.keys():
-        raise UserError(
-            f"{keys.notebook} in {path} sets run, outputs or models among its parameters: a batch "
-            "writes into one "
-            "place, and models stand beside `parameters`"
-        )
-    models = keys.models or defaults.models
-    changed = {name: value for name, value in keys.parameters.items() if name not in defaults.fixed}
-    study(defaults.parameters | changed | {"models": models})  # checked before anything starts
-    return _Entry(_notebook(keys.notebook), expand(models), defaults.parameters | changed)
+def _jobs(path: Path, folder: Path, runs: list[Notebook], over_all: list[Notebook]) -> list[Job]:
+    jobs = []
+    models = _models(path, runs)
+    for name, spec in models.items():
+        asks = tuple(run for run in runs if name in run.models)
+        about_it = tuple(run for run in runs if run.subject == name and run.models <= {name})
+        jobs.append(Job(name, folder / name / f"{path.stem}.job.yaml", spec, asks, about_it))
+    planned = {run.output for job in jobs for run in job.runs}
+    for run in runs:
+        if run.output not in planned:
+            # a notebook over all models that asks nobody reads whatever the others have asked
+            reads_all = run in over_all and not run.models
+            asks = tuple(other for other in runs if other.models) if reads_all else (run,)
+            after = tuple(name for name in models if reads_all or name in run.models)
+            stem = run.output.stem
+            name = stem if run.subject == "all" else f"{run.subject}-{stem}"
+            file = folder / "all" / f"{path.stem}-{name}.job.yaml"
+            jobs.append(Job(name, file, None, asks, (run,), after))
+    return jobs
 
 
-def _runs(entry: _Entry, whole: Study) -> list[Run]:
-    """A run for each model where the notebook takes one, else one run."""
-    known, given = notebook_parameters(entry.notebook), entry.parameters
-    if "model" in known:
-        return [
-            _run(entry.notebook, read_spec(m)["name"], given | {"model": m}, whole)
-            for m in entry.models
-        ]
-    if "models" in known:
-        return [_run(entry.notebook, "all", given | {"models": entry.models}, whole)]
-    return [_run(entry.notebook, "all", {k: v for k, v in given.items() if k in known}, whole)]
+def _models(path: Path, runs: list[Notebook]) -> dict[str, dict[str, Any]]:
+    """Every model that a notebook asks, by name."""
+    models: dict[str, dict[str, Any]] = {}
+    for spec in (spec for run in runs for asked in run.studies for spec in asked.models):
+        assert isinstance(spec, dict), "a batch file holds no model made in Python"
+        other = models.setdefault(spec["name"], spec)
+        if spec["name"] == "all":
+            raise UserError(
+                f"{path}: no model can be called all, the folder of notebooks over several models: "
+                "give it a `name:`"
+            )
+        if differs := [key for key in spec | other if spec.get(key) != other.get(key)]:
+            raise UserError(
+                f"{path} has two models named {spec['name']}, which differ in "
+                f"{', '.join(differs)}: give one of them a `name:` of its own"
+            )
+    return models
 
 
-def _over_all(entry: _Entry, whole: Study) -> Run:
-    """One run over all models, or of a notebook that finds by itself whom to show, when all others
-    have ended."""
-    known, given = notebook_parameters(entry.notebook), entry.parameters | {"models": entry.models}
-    if "models" not in known:
-        given = {name: value for name, value in given.items() if name in known}
-    return _run(entry.notebook, "all", given, whole)
+def _find(what: str, name: str, folder: str, suffix: str) -> Path:
+    """A file by its name in a folder of the project, or by its path."""
+    files = project_files(folder, suffix)
+    path = files.get(name) or resolve(name)
+    if not os.path.isfile(path):
+        raise unknown(what, name, sorted(files))
+    return path
 
 
-def _size(size: str | None, path: Path) -> dict[str, Any]:
-    """The parameters of a size, which is a file of params/sizes/ or another one."""
-    if size is None:
-        return {}
-    folder = home() / "params" / "sizes"
-    for file in (folder / f"{size}.yaml", resolve(size)):
-        if os.path.isfile(file):
-            return load_files([file])
-    raise unknown(f"size in {path}", size, sorted(file.stem for file in folder.glob("*.yaml")))
+# --- what a notebook asks -------------------------------------------------------------------------
 
 
-def _notebook(name: Any) -> Path:
-    folder = home() / "notebooks"
-    for path in (folder / f"{name}.ipynb", resolve(str(name))):
-        if os.path.isfile(path):
-            return path
-    raise unknown("notebook", name, sorted(path.stem for path in folder.glob("*.ipynb")))
+def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
+    """The studies that a notebook hands to `evaluate` under these parameters; [] where it asks
+    nobody.
+
+    Its statements are run up to the last one that calls `evaluate`, which answers nothing yet. So a
+    notebook declares nothing, and the plan cannot differ from what is asked. Raises `UserError` for
+    a wrong parameter, or where a statement before the last question fails.
+    """
+    names: dict[str, Any] = {
+        "In": ["# Parameters\n" + "".join(f"{name} = None\n" for name in parameters)],
+        "get_ipython": lambda: None,
+        "__name__": "__main__",
+    }
+    statements = _to_last_question(notebook)
+    with asked_studies() as studies, redirect_stdout(io.StringIO()):
+        for number, statement in enumerate(statements, start=1):
+            if statement is None:
+                names |= parameters
+                continue
+            before = len(studies)
+            try:
+                exec(compile(ast.Module([statement], []), str(notebook), "exec"), names)
+            except Exception as error:
+                # the last statement may fail where it uses the answers, once it has asked
+                asked = len(studies) - before
+                if number < len(statements) or asked < _count_calls(statement):
+                    raise _cannot_plan(notebook, error) from error
+    return list(studies)
 
 
-def _run(notebook: Path, subject: str, parameters: dict[str, Any], whole: Study) -> Run:
-    output = whole.outputs / "notebooks" / whole.run / subject / notebook.name
-    return Run(notebook, parameters, subject, output)
+def _to_last_question(notebook: Path) -> list[ast.stmt | None]:
+    """The statements up to the last that calls `evaluate`, by itself or through a function of the
+    notebook; None where papermill injects the parameters."""
+    statements: list[ast.stmt | None] = []
+    for cell in read_notebook(notebook):
+        if cell["cell_type"] == "code":
+            statements += _parse("".join(cell["source"]), notebook)
+            if "parameters" in cell.get("metadata", {}).get("tags", []):
+                statements.append(None)
+    nodes = [node for each in statements if each for node in ast.walk(each)]
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+    names = {"evaluate", *(node.name for node in functions if _calls(node, {"evaluate"}))}
+    asking = [n for n, each in enumerate(statements, start=1) if each and _calls(each, names)]
+    return statements[: max(asking, default=0)]
+
+
+def _parse(source: str, notebook: Path) -> list[ast.stmt]:
+    """The statements of a cell without its magics and shell commands; none of a cell in another
+    language."""
+    without_magics = re.sub(r"(?m)^\s*[%!].*$", "", source)
+    for text in (source, without_magics):
+        try:
+            return ast.parse(text).body
+        except SyntaxError as error:
+            problem = error
+    if source.lstrip().startswith("%%"):
+        return []
+    raise _cannot_plan(notebook, problem)
+
+
+def _calls(node: ast.AST, names: set[str]) -> list[ast.Call]:
+    """The calls of functions or methods with these names."""
+    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+    return [c for c in calls if getattr(c.func, "attr", getattr(c.func, "id", None)) in names]
+
+
+def _count_calls(statement: ast.stmt) -> float:
+    """How often a statement calls `evaluate`; infinite in a loop."""
+    loops = (ast.For, ast.While, ast.comprehension)
+    if any(isinstance(node, loops) for node in ast.walk(statement)):
+        return inf
+    return len(_calls(statement, {"evaluate"}))
+
+
+def _cannot_plan(notebook: Path, error: Exception) -> UserError:
+    if isinstance(error, UserError):
+        return UserError(f"{notebook.stem}: {error}")
+    return UserError(
+        f"{notebook.stem} cannot be planned ({type(error).__name__}: "
+        f"{' '.join(str(error).split())}): a batch runs its lines up to the last one that calls "
+        "evaluate, which returns nothing yet, to learn what they ask: let them run without "
+        "answers, such as `cells = rk.evaluate(study)` on a line of its own"
+    )

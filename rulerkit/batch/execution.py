@@ -1,69 +1,269 @@
-"""How one job is done on this machine: the model's answers, then its notebooks, each step a process
-of its own."""
+"""Jobs on this machine: each gets its GPUs, asks its model, then executes its notebooks.
+
+Every step (the predictions, each notebook) is a process of its own, which ends with this one.
+`python -m rulerkit.batch.execution JOB` is the step that asks the model.
+"""
 
 import json
 import os
 import shlex
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-from rulerkit.batch.jobs import Job, Need, Run, fingerprint, read_record, write_record
-from rulerkit.errors import UserError
-from rulerkit.evaluation import ASK
+from rulerkit.batch import Job, Step, fingerprint, read_job, read_record, update_record
+from rulerkit.errors import UserError, remark
+from rulerkit.evaluation import ASK, evaluate
+from rulerkit.gpus import nvidia_smi, visible_gpus
+from rulerkit.models import process, takes_more_gpus
+from rulerkit.models.server import MASTER, is_served
 from rulerkit.store import Lock, disk, wait_for
 
 CHAIN = "RULERKIT_JOB"
 """Environment variable: the number of a scheduler's job, the same when the job starts again, or as
 another one."""
-PATIENCE = 2
-"""After so many restarts by the scheduler without a new answer a job gives up, instead of coming
-back for ever."""
-_GRACE = 20.0  # seconds that a step has to end by itself
-_TOGETHER = 2.0  # seconds between the end of a step and that of this process, by which both were ended from outside
+RESTARTS = 2
+"""A job that a scheduler restarted this often without a new answer gives up."""
+_INTERVAL = 2.0  # seconds between two looks at GPUs that other processes hold
 
 
 class Outcome(NamedTuple):
-    """How a step ended: `done`, `kept` (it was done before), `failed`, `incomplete` (a model that
-    left examples unanswered, or a notebook that read less than it asked for), `missing` (its
-    answers are not there, so it did not run) or `elsewhere` (another process is at it)."""
+    """How a step ended: `done`, `done before`, `failed`, `incomplete` (a model that left examples
+    unanswered, or a notebook that read less than it asked for), `missing` (a notebook without any
+    answer to read; it did not run) or `elsewhere` (another process is running it)."""
 
-    title: str
+    step: Step
     state: str
-    says: str = ""
-    log: Path | None = None
-    again: str = ""
+    message: str = ""
 
 
-def perform(job: Job, environment: Mapping[str, str] | None = None) -> Iterator[Outcome]:
-    """Do what of a job is not done yet; yields each step's outcome. Nothing that a step does
-    raises.
+# --- several jobs ---------------------------------------------------------------------------------
+
+
+def execute(
+    jobs: Sequence[Job],
+    gpus: Sequence[str] = (),
+    side_by_side: int | None = None,
+    tick: Callable[[], None] = lambda: None,
+) -> Iterator[Outcome]:
+    """Do jobs on this machine, those that need most GPUs first; yields the outcome of each step.
+
+    A job that reads the answers of others waits for those among `jobs`. A model that can be served
+    several times gets as many of the free GPUs as the waiting jobs leave. Jobs without GPUs run
+    beside, one for each processor; on a machine without GPUs, a model that wants one takes all
+    processors. `side_by_side` sets how many jobs run at most instead. `tick` is called every two
+    seconds.
+    """
+    _stopping.clear()
+    needed = {job.file: gpus_needed(job) for job in jobs}
+    slots = side_by_side or _processors()
+
+    def slots_of(job: Job) -> int:
+        if side_by_side or not needed[job.file]:
+            return 1
+        return 0 if gpus else slots
+
+    pool = GpuPool(gpus)
+    waiting = sorted(jobs, key=lambda job: (bool(job.after), -needed[job.file]))
+    running: dict[Future[None], tuple[Job, list[str]]] = {}
+    events: SimpleQueue[Outcome | Future[None]] = SimpleQueue()
+    announced = False
+
+    def run(job: Job, environment: dict[str, str]) -> None:
+        for outcome in perform(job, environment):
+            events.put(outcome)
+
+    with ThreadPoolExecutor(max(1, len(jobs))) as threads:
+        try:
+            while waiting or running:
+                unfinished = [*waiting, *(job for job, _ in running.values())]
+                models = {job.name for job in unfinished if job.model}
+                for job in [job for job in waiting if not models & set(job.after)]:
+                    used = sum(slots_of(other) for other, _ in running.values())
+                    if used and used + slots_of(job) > slots:
+                        continue
+                    count = needed[job.file]
+                    several = count and job.model and takes_more_gpus(job.model)
+                    all_needed = sum(needed[other.file] for other in waiting)
+                    times = len(pool.free) // all_needed if several else 1
+                    held = pool.hold(count, times) if gpus else []
+                    if held is not None:
+                        waiting.remove(job)
+                        environment = {"CUDA_VISIBLE_DEVICES": ",".join(held)} if gpus else {}
+                        future = threads.submit(run, job, environment)
+                        running[future] = job, held
+                        future.add_done_callback(events.put)
+                if not running and not announced:
+                    announced = True
+                    remark(f"waiting: other processes hold the GPUs {', '.join(gpus)}")
+                tick()
+                with suppress(Empty):
+                    event = events.get(timeout=_INTERVAL)
+                    if isinstance(event, Outcome):
+                        yield event
+                    else:
+                        pool.release(running.pop(event)[1])
+                        event.result()
+        finally:
+            if waiting or running:  # interrupted
+                stop()
+            pool.close()
+
+
+def check(jobs: Sequence[Job], gpus: Sequence[str]) -> None:
+    """`UserError` where a job can never run here; on a machine without GPUs everything runs on its
+    processors."""
+    for job in jobs:
+        needed = gpus_needed(job)
+        nodes = job.resources[1]
+        if needed and nodes > 1 and MASTER not in os.environ:
+            raise UserError(
+                f"{job.name} is spread over {nodes} nodes: submit it to Slurm, with --slurm"
+            )
+        if gpus and needed > len(gpus):
+            raise UserError(
+                f"{job.name} needs {needed} GPUs, here are {len(gpus)} ({', '.join(gpus)}): lower "
+                "tensor_parallel_size or `gpus` in its parameter file, or leave it out with -y "
+                "'models: [...]'"
+            )
+
+
+def gpus_needed(job: Job) -> int:
+    """The GPUs that a job takes now: none where only notebooks are left, or where `rulerkit serve`
+    runs the model here."""
+    with suppress(UserError):  # the job itself reports what is wrong with its answers
+        if not job.unanswered(job.needs) or (job.model and is_served(job.model)):
+            return 0
+    return job.resources[0]
+
+
+def parse_gpus(text: str | None) -> list[str]:
+    """The GPUs to use: those named (`0,1` or `0-3`), else all that are visible."""
+    gpus: list[str] = []
+    for part in visible_gpus() if text is None else text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if dash and first.isdigit() and last.isdigit():
+            low, high = sorted((int(first), int(last)))
+            gpus += map(str, range(low, high + 1))
+        else:
+            gpus.append(part.strip())
+    return list(dict.fromkeys(gpu for gpu in gpus if gpu not in ("", "-1")))
+
+
+class GpuPool:
+    """GPUs of this machine; each that is held is locked against other processes."""
+
+    def __init__(self, gpus: Sequence[str]) -> None:
+        self.free = list(gpus)
+        self._locks: dict[str, Lock] = {}
+
+    def hold(self, needed: int, times: int = 1) -> list[str] | None:
+        """So many free GPUs, or, where they can be had, up to so many times as many; None where
+        there are too few."""
+        held: list[str] = []
+        for gpu in list(self.free) if len(self.free) >= needed else []:
+            if len(held) < needed * max(1, times) and self._lock(gpu):
+                held.append(gpu)
+                self.free.remove(gpu)
+        enough = len(held) // needed * needed if needed else 0
+        self.release(held[enough:])
+        return held[:enough] if enough >= needed else None
+
+    def release(self, gpus: Sequence[str]) -> None:
+        """Give GPUs back."""
+        for gpu in gpus:
+            if lock := self._locks.pop(gpu, None):
+                lock.__exit__()
+        self.free += gpus
+
+    def close(self) -> None:
+        """Give back all that are held."""
+        self.release(list(self._locks))
+
+    def _lock(self, gpu: str) -> bool:
+        """False where another process holds it. A scheduler's GPUs are ours, whatever their
+        numbers."""
+        if "SLURM_JOB_ID" not in os.environ:
+            lock = Lock(_gpu_lock(gpu))
+            try:
+                lock.__enter__()
+            except UserError:
+                return False
+            self._locks[gpu] = lock
+        return True
+
+
+def _gpu_lock(gpu: str) -> Path:
+    """The lock file of a GPU, in a folder that all users of this machine may write to: named by its
+    UUID, where the driver lists it, since containers number GPUs anew."""
+    folder = Path(tempfile.gettempdir()) / "rulerkit-gpus"
+    with suppress(FileExistsError):
+        folder.mkdir()
+    about = folder.lstat()
+    if not stat.S_ISDIR(about.st_mode):
+        raise UserError(
+            f"{folder} is a link or no folder, and cannot hold the locks of GPUs: remove it, or "
+            "set TMPDIR to another folder"
+        )
+    if about.st_uid == os.getuid():
+        folder.chmod(0o777)  # not sticky: anybody may take over the lock of a dead process
+    return folder / f"{_uuids().get(gpu, gpu)}.lock"
+
+
+@cache
+def _uuids() -> dict[str, str]:
+    """Number -> UUID of the GPUs that nvidia-smi lists."""
+    lines = [line.split(", ") for line in nvidia_smi("index,uuid")]
+    return {line[0]: line[1] for line in lines if len(line) == 2}
+
+
+def _processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# --- one job --------------------------------------------------------------------------------------
+
+
+def perform(job: Job, environment: Mapping[str, str]) -> Iterator[Outcome]:
+    """Do what is left of a job; yields the outcome of each step. A step that fails raises nothing.
 
     `environment` is added to that of the steps, such as CUDA_VISIBLE_DEVICES.
     """
+    first = job.steps[0]
     try:
-        if reason := _elsewhere(job):
-            yield _outcome(job, job.title, "elsewhere", reason)
-        elif not is_open(job):
-            yield from (_outcome(job, title, "kept") for title in titles(job))
+        if reason := _running_elsewhere(job):
+            yield Outcome(first, "elsewhere", reason)
+        elif not job.is_open:
+            yield from (Outcome(step, "done before") for step in job.steps)
         else:
-            yield from _alone(job, environment or {})
+            with disk(job.lock):
+                job.lock.parent.mkdir(parents=True, exist_ok=True)
+            with Lock(job.lock), tempfile.TemporaryDirectory(prefix="rulerkit-") as folder:
+                # on this machine's disk: Jupyter's files of several nodes clash in a network home
+                jupyter = {"IPYTHONDIR": f"{folder}/ipython", "JUPYTER_RUNTIME_DIR": folder}
+                yield from _perform_steps(job, {**os.environ, **jupyter, **environment})
     except Stopped:
-        return  # the records say "running", the lock is gone: a later call goes on
+        return  # the records say "running" and the lock is gone: the next call resumes
     except UserError as error:
-        yield _outcome(job, job.title, "failed", str(error), job.log)
+        reason = _running_elsewhere(job)  # another process was faster by a moment
+        yield Outcome(first, *(("elsewhere", reason) if reason else ("failed", str(error))))
 
 
-def _elsewhere(job: Job) -> str:
-    """Which other process is at it, or at the answers that it reads; "" where none is."""
+def _running_elsewhere(job: Job) -> str:
+    """Which other process does this job, or a job whose answers it reads; "" where none does."""
     locks = {"it": job.lock} | {f"{name}'s answers": job.lock_of(name) for name in job.after}
     for what, lock in locks.items():
         if owner := wait_for(lock):
@@ -71,174 +271,139 @@ def _elsewhere(job: Job) -> str:
     return ""
 
 
-def _alone(job: Job, environment: Mapping[str, str]) -> Iterator[Outcome]:
-    """The steps, under the job's lock."""
-    with disk(job.stem):
-        job.stem.parent.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as held:
-        try:
-            held.enter_context(Lock(job.lock))
-        except UserError:  # somebody was faster, or the disk refuses
-            if not (reason := _elsewhere(job)):
-                raise
-            yield _outcome(job, job.title, "elsewhere", reason)
+def _perform_steps(job: Job, environment: dict[str, str]) -> Iterator[Outcome]:
+    starts = _starts(job)
+    update_record(job.record, starts=starts)
+    stuck = _stuck(starts)
+    for step in job.steps:
+        if step.is_done:
+            yield Outcome(step, "done before")
+        elif stuck:
+            update_record(step.record, state="failed", error=stuck)
+            yield Outcome(step, "failed", stuck)
             return
-        local = held.enter_context(tempfile.TemporaryDirectory(prefix="rulerkit-"))
-        # files of a node's own: kernels on a network home get in each other's way
-        own = {"IPYTHONDIR": f"{local}/ipython", "JUPYTER_RUNTIME_DIR": f"{local}/runtime"}
-        yield from _steps(job, {**os.environ, **own, **environment})
+        else:
+            yield _perform_step(step, starts, environment)
+
+
+def _perform_step(step: Step, starts: list[dict[str, Any]], environment: dict[str, str]) -> Outcome:
+    """Ask the model, or execute a notebook on the stored answers: no notebook loads a model, so a
+    wrong plot costs no GPU."""
+    job, run = step.job, step.run
+    python = sys.executable
+    if run:
+        if not any(need.have for need in step.needs) and job.unanswered(step.needs):
+            message = f"none of its {len(step.needs)} cells has an answer yet"
+            return Outcome(step, "missing", message)
+        about: dict[str, Any] = {"source": run.source, "answers": fingerprint(step.needs)}
+        environment = environment | {ASK: "never"}
+        command = [python, "-c", _PAPERMILL, *run.command]
+        shown = f"{ASK}=never {shlex.join([python, '-m', 'papermill', *run.command])}"
+        with disk(run.output):
+            run.output.unlink(missing_ok=True)
+    else:
+        about = {"model": job.model, "not_run": job.not_run(job.name)}
+        command = [python, "-m", "rulerkit.batch.execution", str(job.file)]
+        shown = job.command
+    about |= {"host": socket.gethostname(), "gpus": environment.get("CUDA_VISIBLE_DEVICES")}
+    update_record(
+        step.record, **about, state="running", starts=starts, started=time.time(), error=None
+    )
+    status = _call(command, shown, step.log, environment)
+    missing = job.unanswered(step.needs)
+    state = "failed" if status else "incomplete" if missing else "done"
+    message = ""
+    if status:
+        message = (run and _notebook_error(run.output)) or _last_line(step.log, status)
+    elif missing:
+        first = missing[0]
+        problem = f" ({first.problem})" if first.problem else ""
+        message = (
+            f"{len(missing)} of {len(step.needs)} cells are incomplete, the first is {first}: "
+            f"{first.have} of {first.wanted} examples{problem}"
+        )
+    update_record(step.record, state=state, error=message or None, ended=time.time())
+    return Outcome(step, state, message)
+
+
+_PAPERMILL = """\
+import sys
+sys.modules["rfc3987_syntax"] = None  # optional for jsonschema, and half of the start-up time
+from papermill.cli import papermill
+papermill()"""
+
+
+def predictions(job: Job) -> list[str]:
+    """Let the model answer all that is asked of it; returns what went wrong, and in which
+    notebook's study."""
+    problems: list[str] = []
+
+    def not_run(_: str, length: int, reason: str) -> None:
+        lengths = read_record(job.record).get("not_run", {})
+        update_record(job.record, not_run=lengths | {str(length): reason})
+
+    for ask in job.asks:
+        for study in job.studies(ask):
+            errors: list[UserError] = []
+            try:
+                evaluate(study, not_run=not_run, failed=errors.append)
+            except UserError as error:  # the other notebooks can still have their answers
+                errors.append(error)
+            problems += [f"{ask.notebook.stem}: {error}" for error in errors]
+    return list(dict.fromkeys(problems))
+
+
+# --- restarts by a scheduler ----------------------------------------------------------------------
+
+
+def _starts(job: Job) -> list[dict[str, Any]]:
+    """The starts of the same job of a scheduler, this one last, each with how far the job was."""
+    number = os.environ.get(CHAIN)
+    earlier = read_record(job.record).get("starts", []) if number else []
+    needs = job.needs if job.model else []
+    start = {
+        "job": number,
+        "time": time.time(),
+        "answers": sum(need.have for need in needs),
+        "tokens": sum(need.have * need.length for need in needs),
+        "notebooks": sum(step.is_done for step in job.steps if step.run),
+    }
+    return [*(start for start in earlier if start.get("job") == number), start]
+
+
+def _stuck(starts: list[dict[str, Any]]) -> str:
+    """Why a job should stop that was restarted again and again without a new answer; "" for none."""
+    now, before = starts[-1], starts[-1 - RESTARTS :][0]
+    if len(starts) <= RESTARTS or any(now[k] != before[k] for k in ("answers", "notebooks")):
+        return ""
+    return (
+        f"no new answer in {RESTARTS} restarts ({now['answers']} answers, as before): stopped; "
+        "look at its log, raise `hours` of the model or signal_before of params/site.yaml, then "
+        "submit again"
+    )
+
+
+# --- processes ------------------------------------------------------------------------------------
 
 
 class Stopped(Exception):  # noqa: N818  (no fault of anybody's)
     """The steps of this process were ended from outside."""
 
 
-def titles(job: Job) -> list[str]:
-    """The steps of a job, as they are called."""
-    return [*([job.title] if job.model else []), *(run.title for run in job.runs)]
-
-
-def is_open(job: Job) -> bool:
-    """Whether anything of a job is left to do."""
-    return bool(job.model and job.unanswered(job.needs)) or not all(
-        is_done(job, run) for run in job.runs
-    )
-
-
-def is_done(job: Job, run: Run) -> bool:
-    """Whether a notebook was executed as it stands, on the answers as they are now, complete."""
-    record = read_record(run.record)
-    return (
-        record.get("state") == "done"
-        and run.output.exists()
-        and record.get("source") == run.source
-        and record.get("answers") == fingerprint(job.reads(run))
-        and not job.unanswered(job.reads(run))
-    )
-
-
-def _steps(job: Job, environment: dict[str, str]) -> Iterator[Outcome]:
-    starts = _started(job)
-    _note(job.record, starts=starts)
-    if reason := _stuck(starts):
-        yield _give_up(job, reason)
-        return
-    if job.model:
-        yield _predictions(job, starts, environment)
-    for run in job.runs:
-        yield _notebook(job, run, starts, environment)
-
-
-def _give_up(job: Job, reason: str) -> Outcome:
-    """Say of the step at which a job got nowhere that it failed."""
-    asking = bool(job.model and job.unanswered(job.needs))
-    run = next((run for run in job.runs if not asking and not is_done(job, run)), None)
-    title, record, log = (
-        (run.title, run.record, run.log) if run else (job.title, job.record, job.log)
-    )
-    _note(record, state="failed", error=reason)
-    return _outcome(job, title, "failed", reason, log)
-
-
-def _predictions(job: Job, starts: list[dict[str, Any]], environment: dict[str, str]) -> Outcome:
-    """All that the model is asked, if anything is left."""
-    if not job.unanswered(job.needs):
-        return _outcome(job, job.title, "kept")
-    about = {"model": job.model, "starts": starts, "not_run": job.not_run(job.name)}
-    write_record(job.record, {"state": "running", **_here(environment), **about})
-    status = _call(["predictions", str(job.file)], job.log, environment, [job.again])
-    left = job.unanswered(job.needs)
-    state = "failed" if status else "incomplete" if left else "done"
-    error = (
-        _last_line(job.log, status) if status else _missing(left, len(job.needs)) if left else ""
-    )
-    _note(job.record, state=state, error=error or None, ended=time.time())
-    return _outcome(job, job.title, state, error, job.log)
-
-
-def _notebook(
-    job: Job, run: Run, starts: list[dict[str, Any]], environment: dict[str, str]
-) -> Outcome:
-    """One notebook by papermill, on what is kept: no notebook loads a model, so a wrong plot costs
-    no GPU."""
-    if is_done(job, run):
-        return _outcome(job, run.title, "kept")
-    needs = job.reads(run)
-    missing = job.unanswered(needs)
-    if missing and not any(need.have for need in needs):
-        return _outcome(
-            job, run.title, "missing", f"none of its {len(needs)} cells has an answer yet"
-        )
-    about = {"source": run.source, "answers": fingerprint(needs)}
-    write_record(run.record, {"state": "running", "starts": starts, **_here(environment), **about})
-    with disk(run.output):
-        run.output.unlink(missing_ok=True)
-    papermill = [sys.executable, "-m", "papermill", *run.command]
-    said = [f"{ASK}=never {shlex.join(papermill)}"]
-    status = _call(["notebook", *run.command], run.log, environment | {ASK: "never"}, said)
-    state = "failed" if status else "incomplete" if missing else "done"
-    says = _reason(run, status) if status else _missing(missing, len(needs)) if missing else ""
-    _note(run.record, state=state, error=says or None, ended=time.time())
-    return _outcome(job, run.title, state, says, run.log)
-
-
-# --- restarts -------------------------------------------------------------------------------------
-
-
-def _note(record: Path, **fields: Any) -> None:
-    """Write fields over those of a record."""
-    write_record(record, read_record(record) | fields)
-
-
-def _started(job: Job) -> list[dict[str, Any]]:
-    """This start and the earlier ones of the same job of a scheduler, each with how far it was by
-    then."""
-    me = os.environ.get(CHAIN)
-    known = [
-        start
-        for start in read_record(job.record).get("starts", [])
-        if me and start.get("job") == me
-    ]
-    counts = [(need.have, need.length) for need in job.needs] if job.model else []
-    so_far = {
-        "answers": sum(have for have, _ in counts),
-        "tokens": sum(have * length for have, length in counts),
-        "notebooks": sum(is_done(job, run) for run in job.runs),
-    }
-    return [*known, {"job": me, "time": time.time(), **so_far}]
-
-
-def _stuck(starts: list[dict[str, Any]]) -> str | None:
-    """Why a job that was restarted again and again without getting any further should stop."""
-    if len(starts) <= PATIENCE:
-        return None
-    now, then = starts[-1], starts[-1 - PATIENCE]
-    if (now["answers"], now["notebooks"]) != (then["answers"], then["notebooks"]):
-        return None
-    return (
-        f"no new answer in {PATIENCE} restarts ({now['answers']} answers, as before): stopped; "
-        "look at its log, raise "
-        "`hours` of the model or signal_before of params/site.yaml, then submit again"
-    )
-
-
-# --- processes ------------------------------------------------------------------------------------
-
 _running: set["subprocess.Popen[bytes]"] = set()
 _stopping = threading.Event()
 
 
-def _call(arguments: list[str], log: Path, environment: dict[str, str], said: list[str]) -> int:
-    """Run a step, its messages into a log; returns its exit status. It ends when this process
+def _call(command: list[str], shown: str, log: Path, environment: dict[str, str]) -> int:
+    """Run a command, its messages into a log; returns its exit status. It ends when this process
     does."""
-    command = [sys.executable, "-m", "rulerkit.batch.step", *arguments]
     with disk(log), log.open("w", encoding="utf-8") as file:
-        file.write("".join(f"$ {line}\n" for line in said))
+        file.write(f"$ {shown}\n")
         file.flush()
         if _stopping.is_set():
             raise Stopped
         step = subprocess.Popen(
-            command,
+            [sys.executable, "-P", str(process.__file__), str(os.getpid()), *command],
             stdin=subprocess.PIPE,
             stdout=file,
             stderr=file,
@@ -246,89 +411,46 @@ def _call(arguments: list[str], log: Path, environment: dict[str, str], said: li
             start_new_session=True,
         )
         _running.add(step)
-    try:
-        status = step.wait()
-    finally:
-        _running.discard(step)
-        if step.stdin:
-            step.stdin.close()
-    if _stopping.wait(
-        _TOGETHER if status else 0
-    ):  # a scheduler signals step and parent, one a moment before the other
+    status = step.wait()
+    _running.discard(step)
+    # a scheduler signals the step and this process, one a moment before the other
+    if _stopping.wait(2.0 if status else 0):
         raise Stopped
     return status
-
-
-def allow() -> None:
-    """Steps may be started (again)."""
-    _stopping.clear()
 
 
 def stop() -> None:
     """End all steps of this process: each may finish its last line, then it is killed."""
     _stopping.set()
     for step in list(_running):
-        with suppress(ProcessLookupError):
-            os.killpg(step.pid, signal.SIGTERM)
-    deadline = time.monotonic() + _GRACE
-    for step in list(_running):
-        try:
-            step.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            with suppress(ProcessLookupError):
-                os.killpg(step.pid, signal.SIGKILL)
+        if step.stdin:
+            step.stdin.close()
+        step.wait()
 
 
-# --- saying ---------------------------------------------------------------------------------------
-
-
-def _outcome(job: Job, title: str, state: str, says: str = "", log: Path | None = None) -> Outcome:
-    return Outcome(title, state, says, log, job.again)
-
-
-def _here(environment: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "host": socket.gethostname(),
-        "gpus": environment.get("CUDA_VISIBLE_DEVICES"),
-        "started": time.time(),
-    }
-
-
-def _missing(missing: list[tuple[Need, int]], total: int) -> str:
-    need, have = missing[0]
-    why = f" ({need.problem})" if need.problem else ""
-    return f"{len(missing)} of {total} cells are incomplete, the first is {need}: {have} of {need.wanted} examples{why}"
-
-
-def _reason(run: Run, status: int) -> str:
-    """The error that the executed notebook kept, else the last line of the log."""
-    try:
-        cells = json.loads(run.output.read_text(encoding="utf-8"))["cells"]
-        errors = [
-            out
-            for cell in cells
-            for out in cell.get("outputs", [])
-            if out.get("output_type") == "error"
-        ]
-        if errors:
-            return f"{errors[-1]['ename'].rpartition('.')[2]}: {' '.join(errors[-1]['evalue'].split())}"
-    except (OSError, ValueError, KeyError):
-        pass  # the notebook was not written: the log knows why
-    return _last_line(run.log, status)
+def _notebook_error(path: Path) -> str:
+    """The last error in an executed notebook; "" where there is none."""
+    with suppress(OSError, ValueError, KeyError):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        for output in reversed([out for cell in cells for out in cell.get("outputs", [])]):
+            if output.get("output_type") == "error":
+                name = output["ename"].rpartition(".")[2]
+                return f"{name}: {' '.join(output['evalue'].split())}"
+    return ""
 
 
 def _last_line(log: Path, status: int) -> str:
-    lines = [
-        line
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
-        if line.strip()
-    ]
-    last = lines[-1].strip() if len(lines) > 1 else "no message"
-    if status < 0:
-        with suppress(ValueError):
-            return f"killed by {signal.Signals(-status).name} (out of memory?): {last}"
-    return (
-        last.removeprefix("rulerkit: ")
-        if last.startswith("rulerkit: ")
-        else f"exit status {status}: {last}"
-    )
+    """The last line of a log, behind what the exit status means."""
+    _, *lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    last = lines[-1].strip() if lines else "no message"
+    if last.startswith("rulerkit: "):
+        return last.removeprefix("rulerkit: ")
+    with suppress(ValueError):
+        return f"killed by {signal.Signals(status - 128).name} (out of memory?): {last}"
+    return f"exit status {status}: {last}"
+
+
+if __name__ == "__main__":
+    if problems := predictions(read_job(Path(sys.argv[1]))):
+        remark("rulerkit: " + "; ".join(problems))
+        sys.exit(2)

@@ -2,215 +2,197 @@
 that sees the files."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from rulerkit.batch import slurm
-from rulerkit.batch.execution import is_done
-from rulerkit.batch.jobs import Job, Need, Run, read_job, read_record
+from rulerkit.batch import Job, Need, Step, read_job, read_record, slurm
 from rulerkit.errors import UserError
 from rulerkit.lengths import length_name
 from rulerkit.store import holder
 from rulerkit.tables import Field, render
 
-_LAST_LINES = 5
 
+@dataclass
+class Status:
+    """One line of a report: a model's answers, or a notebook."""
 
-@dataclass(frozen=True)
-class Step:
-    """One line of a status: a model's answers, or a notebook."""
-
-    title: str
+    step: Step
     state: str
     """done, running, queued, failed, incomplete, interrupted, waiting or missing."""
-    says: str = ""
+    message: str = ""
     cells: tuple[int, int] = (0, 0)
     """How many cells are complete, of how many."""
     examples: tuple[int, int] = (0, 0)
     tokens_left: int = 0
     """Of prompts and answers, at most."""
     seconds_left: float | None = None
-    """At the pace since its process began; None where there is none."""
-    log: Path | None = None
-    """Whose last lines say more: where nothing else was written, what a scheduler's job has
-    said."""
-    again: str = ""
+    """At the pace since its process began; None where it does not run."""
 
 
 def jobs_in(folder: Path) -> list[Job]:
     """The jobs that were planned in `outputs/notebooks/<run>`."""
-    files = sorted(folder.glob("*/*.job.yaml"))
-    if not files:
+    jobs = [read_job(file) for file in sorted(folder.glob("*/*.job.yaml"))]
+    if not jobs:
         raise UserError(
             f"{folder} holds no job: give a batch file, or outputs/notebooks/RUN of a batch that "
             "was begun"
         )
-    jobs = [read_job(file) for file in files]
     return sorted(jobs, key=lambda job: job.model is None)
 
 
-def steps(jobs: Iterable[Job]) -> list[Step]:
-    """Every step of some jobs, as the files tell it now."""
-    planned, in_queue = list(jobs), slurm.queued()
-    busy = {job.file: _busy(job, in_queue) for job in planned}
-    at_it = {job.name for job in planned if job.model and busy[job.file][0]}
-    found: list[Step] = []
-    for job in planned:
-        found += [_answers(job, busy[job.file])] if job.model else []
-        ahead = [name for name in job.after if name in at_it]
-        found += [_notebook(job, run, busy[job.file], ahead) for run in job.runs]
+def statuses(jobs: Iterable[Job]) -> list[Status]:
+    """Every step of some jobs, from their files now."""
+    jobs, in_queue = list(jobs), slurm.queue()
+    activity = {job.file: _activity(job, in_queue) for job in jobs}
+    at_work = {job.name for job in jobs if job.model and activity[job.file][0]}
+    found = []
+    for job in jobs:
+        state, place = activity[job.file]
+        for step in job.steps:
+            if not step.run:
+                found.append(_predictions(step, state, place))
+            elif models := [name for name in job.after if name in at_work]:
+                more = f" and {len(models) - 3} more" if models[3:] else ""
+                found.append(_notebook(step, "queued", f"for {', '.join(models[:3])}{more}"))
+            else:
+                found.append(_notebook(step, state, place))
     return found
 
 
-def _busy(job: Job, in_queue: Mapping[str, slurm.Queued]) -> tuple[str, str]:
-    """Whether somebody is at a job, or will be: `running` or `queued`, else "", and where."""
-    owner, queued = holder(job.lock), slurm.find(job, in_queue)
-    if owner:
-        number = f", job {owner.job}" if owner.job else ""
-        return "running", f"on {owner.host}{number}"
-    if queued:
-        begins = queued.state == "RUNNING" and not queued.shared
-        why = "" if queued.state == "RUNNING" else f", {queued.state.lower()}, {queued.reason}"
-        return (
-            ("running", f"job {queued.number} begins")
-            if begins
-            else ("queued", f"job {queued.number}{why}")
-        )
+def _activity(job: Job, in_queue: Mapping[str, slurm.Queued]) -> tuple[str, str]:
+    """Whether a process does a job, or will: `running` or `queued`, else "", and where."""
+    if owner := holder(job.lock):
+        return "running", f"on {owner.host}" + (f", job {owner.job}" if owner.job else "")
+    entry, whole_node = slurm.find(job, in_queue)
+    if not entry:
+        return "", ""
+    if not entry.runs:
+        return "queued", f"job {entry.number}, {entry.state.lower()}, {entry.reason}"
+    if whole_node:
+        return "queued", f"job {entry.number}"
+    return "running", f"job {entry.number} begins"
+
+
+def _predictions(step: Step, state: str, place: str) -> Status:
+    record, job = read_record(step.record), step.job
+    needs = job.runnable(step.needs)
+    left = sum(need.tokens_left for need in needs)
+    if not left:
+        state, place = "done", ""
+    elif not state:
+        state, place = _ended(record)
+        if not state:
+            state = "incomplete" if any(need.have for need in needs) else "missing"
+    not_run = ", ".join(map(length_name, sorted(job.not_run(job.name))))
+    problems = [need.problem for need in needs if need.problem]
+    messages = [
+        place,
+        f"not run: {not_run}" if not_run else "",
+        problems[0] if problems else "",
+    ]
+    more = f" (and {len(problems) - 1} cells more)" if problems[1:] else ""
+    return Status(
+        step,
+        state,
+        "; ".join(filter(None, messages)) + more,
+        (sum(need.have == need.wanted for need in needs), len(needs)),
+        (sum(need.have for need in needs), sum(need.wanted for need in needs)),
+        left,
+        _seconds_left(record, needs, left) if state == "running" else None,
+    )
+
+
+def _ended(record: Mapping[str, Any]) -> tuple[str, str]:
+    """The state and message of a step that no process does; "" where it was not begun, or ended
+    well."""
+    state = str(record.get("state"))
+    if state in ("failed", "incomplete"):
+        return state, str(record.get("error"))
+    if state == "running":
+        return "interrupted", "its process is gone; what it wrote is kept"
     return "", ""
 
 
-def _answers(job: Job, busy: tuple[str, str]) -> Step:
-    """How far a model is."""
-    record = read_record(job.record)
-    cannot = job.not_run(job.name)
-    counts = [(need, need.have) for need in job.runnable(job.needs)]
-    left = sum((need.wanted - have) * need.length for need, have in counts)
-    state, says = busy if left else ("done", "")
-    if left and not state:
-        state, says = _ended(record, any(have for _, have in counts))
-    problems = [need.problem for need, _ in counts if need.problem]
-    more = [f"not run: {', '.join(map(length_name, sorted(cannot)))}"] if cannot else []
-    more += (
-        [problems[0] + (f" (and {len(problems) - 1} cells more)" if problems[1:] else "")]
-        if problems
-        else []
-    )
-    says = "; ".join([each for each in [says, *more] if each])
-    return Step(
-        job.title,
-        state,
-        says,
-        (sum(have == need.wanted for need, have in counts), len(counts)),
-        (sum(have for _, have in counts), sum(need.wanted for need, _ in counts)),
-        left,
-        _seconds_left(record, counts, left) if state == "running" else None,
-        job.file.with_suffix(".out") if state in ("missing", "interrupted") else job.log,
-        job.again,
-    )
-
-
-def _ended(record: Mapping[str, object], begun: bool) -> tuple[str, str]:
-    """What became of a job that nobody is at."""
-    if record.get("state") in ("failed", "incomplete"):
-        return str(record["state"]), str(record.get("error"))
-    if record.get("state") == "running":
-        return "interrupted", "its process is gone; what it wrote is kept"
-    return ("incomplete" if begun else "missing"), ""
-
-
-def _seconds_left(
-    record: Mapping[str, object], counts: list[tuple[Need, int]], left: int
-) -> float | None:
+def _seconds_left(record: Mapping[str, Any], needs: list[Need], left: int) -> float | None:
     starts = record.get("starts")
-    if not isinstance(starts, list) or not starts or not isinstance(starts[-1].get("tokens"), int):
+    if not starts:
         return None
-    done = sum(have * need.length for need, have in counts) - starts[-1]["tokens"]
-    passed = time.time() - starts[-1]["time"]
-    return left * passed / done if done > 0 and passed > 0 else None
+    done = sum(need.have * need.length for need in needs) - starts[-1]["tokens"]
+    return left * (time.time() - starts[-1]["time"]) / done if done > 0 else None
 
 
-def _notebook(job: Job, run: Run, busy: tuple[str, str], ahead: list[str]) -> Step:
-    """What became of a notebook; `ahead` are the models at work whose answers it reads."""
-    if is_done(job, run):
-        return Step(run.title, "done", str(run.output))
-    record = read_record(run.record)
-    state = str(record.get("state"))
-    if busy[0] == "running" and state == "running":
-        return Step(run.title, "running", busy[1])
-    if busy[0] or ahead:
-        return Step(run.title, "waiting", f"for {_names(ahead)}" if ahead else busy[1])
-    if state in ("failed", "incomplete"):
-        return Step(run.title, state, str(record.get("error")), log=run.log, again=job.again)
-    says = "its answers have changed since" if state == "done" else ""
-    return Step(
-        run.title, "interrupted" if state == "running" else "missing", says, again=job.again
-    )
+def _notebook(step: Step, state: str, place: str) -> Status:
+    if step.is_done and step.run:
+        return Status(step, "done", str(step.run.output))
+    record = read_record(step.record)
+    if state == record.get("state") == "running":
+        return Status(step, "running", place)
+    if state:
+        return Status(step, "waiting", place)
+    ended, message = _ended(record)
+    if not ended and record.get("state") == "done":
+        message = "its answers have changed since"
+    return Status(step, ended or "missing", message)
 
 
-def _names(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+# --- text -----------------------------------------------------------------------------------------
 
 
-# --- telling --------------------------------------------------------------------------------------
-
-
-def told(found: list[Step]) -> list[str]:
+def report(statuses: list[Status]) -> list[str]:
     """A line per step, the last lines of what failed with the command to repeat it, and a line over
     all."""
     lines = []
-    for step in found:
-        more = [
-            f"{step.cells[0]}/{step.cells[1]} cells, {step.examples[0]:,}/{step.examples[1]:,} "
-            "examples"
-        ] * (step.cells[1] > 0)
-        more += [f"{step.tokens_left:,} tokens left"] * (step.tokens_left > 0)
-        more += [f"about {duration(step.seconds_left)}"] * (step.seconds_left is not None)
-        more += [step.says] * bool(step.says)
-        lines.append(f"{step.state:12} {step.title:40} {'; '.join(more)}".rstrip())
-        words = _last_lines(step.log) if step.state in ("failed", "interrupted", "missing") else []
-        lines += [f"    | {line}" for line in words]
-        if step.again and (words or step.state in ("failed", "incomplete", "interrupted")):
-            lines.append(f"    again: {step.again}")
-    states = [step.state for step in found]
-    counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    left = sum(step.tokens_left for step in found)
-    return [
-        *lines,
-        f"{len(found)} steps: {counted}" + (f"; {left:,} tokens left, at most" if left else ""),
-    ]
+    for status in statuses:
+        parts = [status.message] if status.message else []
+        if status.seconds_left is not None:
+            parts.insert(0, f"about {duration(status.seconds_left)}")
+        if status.tokens_left:
+            parts.insert(0, f"{status.tokens_left:,} tokens left")
+        if status.cells[1]:
+            (cells, all_cells), (have, wanted) = status.cells, status.examples
+            parts.insert(0, f"{cells}/{all_cells} cells, {have:,}/{wanted:,} examples")
+        step = status.step
+        lines.append(f"{status.state:12} {step.title:40} {'; '.join(parts)}".rstrip())
+        if status.state in ("failed", "incomplete", "interrupted", "missing"):
+            unfinished = status.state in ("interrupted", "missing")
+            # where nothing else was written, what the scheduler's job has said
+            log = step.job.file.with_suffix(".out") if unfinished and not step.run else step.log
+            last = [] if status.state == "incomplete" else _last_lines(log)
+            lines += [f"    | {line}" for line in last]
+            if last or status.state != "missing":
+                lines.append(f"    again: {step.job.command}")
+    states = [status.state for status in statuses]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    left = sum(status.tokens_left for status in statuses)
+    total = f"; {left:,} tokens left, at most" if left else ""
+    return [*lines, f"{len(states)} steps: {counts}{total}"]
 
 
-def duration(seconds: float | None) -> str:
+def duration(seconds: float) -> str:
     """`5 h 20 min`, `3 min` or `40 s`."""
-    whole = round(seconds or 0)
+    whole = round(seconds)
     if whole >= 3600:
         return f"{whole // 3600} h {whole % 3600 // 60} min"
     return f"{whole // 60} min" if whole >= 60 else f"{whole} s"
 
 
-def _last_lines(log: Path | None) -> list[str]:
+def _last_lines(log: Path) -> list[str]:
     try:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log else []
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
-    return [line.rstrip()[:300] for line in lines if line.strip()][-_LAST_LINES:]
+    return [line.rstrip()[:300] for line in lines if line.strip()][-5:]
 
 
-def grid(job: Job) -> list[str]:
-    """The cells of a model's job: a line per task, a column per length; how many examples are
-    answered of how many."""
-    cannot, lengths = job.not_run(job.name), sorted({need.length for need in job.needs})
+def grid(model: str, needs: list[Need], not_run: Container[int] = ()) -> str:
+    """The cells of a model: a line per task, a column per length; how many examples are answered of
+    how many."""
+    lengths = sorted({need.length for need in needs})
     tasks: dict[str, dict[int, str]] = {}
-    for need in job.needs:
-        have = need.have
-        said = (
-            "not run"
-            if need.length in cannot
-            else str(have)
-            if have == need.wanted
-            else f"{have}/{need.wanted}"
-        )
-        tasks.setdefault(need.task, {})[need.length] = said
+    for need in needs:
+        text = f"{need.have}/{need.wanted}" if need.have < need.wanted else str(need.have)
+        tasks.setdefault(need.task, {})[need.length] = "not run" if need.length in not_run else text
     rows = [[Field(task), *(Field(row.get(n, "")) for n in lengths)] for task, row in tasks.items()]
-    return render([job.name, *map(length_name, lengths)], rows).splitlines()
+    return render([model, *map(length_name, lengths)], rows).rstrip("\n")

@@ -2,21 +2,23 @@
 once."""
 
 import sys
+from collections import defaultdict
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from rulerkit import escape
-from rulerkit.cli.batches import batch, run_jobs, status
-from rulerkit.cli.checks import check, plan
-from rulerkit.cli.compare import compare
-from rulerkit.cli.fetch import fetch
+from rulerkit import __version__, escape
+from rulerkit.cli.batches import batch, run, serve, status
 from rulerkit.cli.options import (
     Corpora,
+    FileLength,
+    Files,
+    FileTask,
     Length,
     MaxFailures,
+    Predictions,
     Protocol,
     Seed,
     Set,
@@ -25,9 +27,9 @@ from rulerkit.cli.options import (
     Tokenizer,
     echo,
     settings_of,
+    study_of,
     task_of,
 )
-from rulerkit.cli.serve import serve
 from rulerkit.errors import UserError
 
 app = typer.Typer(
@@ -41,6 +43,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        echo(f"rulerkit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()
@@ -143,30 +161,34 @@ def generate(
 
 @app.command()
 def evaluate(
-    files: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--file", "-f", help="Parameter files, later ones win: -f model.yaml -f size.yaml"
-        ),
+    model: Annotated[
+        str | None,
+        typer.Argument(help="A name of params/models, a folder, a hub id (org/name) or a reader."),
     ] = None,
+    files: Files = None,
     settings: Set = None,
+    model_option: Annotated[
+        str | None, typer.Option("--model", "-m", help="The same as MODEL.")
+    ] = None,
     fresh: Annotated[
         bool,
         typer.Option("--fresh", help="Start anew; old predictions are moved aside, not deleted."),
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only list the cells and tokens; uses no network.")
+    ] = False,
 ) -> None:
-    """Let models answer all tasks at all lengths, keep the predictions, and print the scores.
+    """Let a model answer all tasks at all lengths, store its predictions, and print the scores.
 
-    Takes the same parameter files as papermill. What was answered before is not asked again, so a
-    killed run is gone on with by the same command.
+    Takes the same parameter files as papermill. What was answered before is not asked again: run
+    the same command again to resume.
     """
     from rulerkit.evaluation import evaluate as run
-    from rulerkit.studies import load_files, study
 
-    parameters = load_files(files or []) | settings_of(settings)
-    asked = study(parameters)
-    if not asked.models:
-        raise UserError("model is None: nobody answers; name one, such as -y 'model: reader-8192'")
+    asked = study_of(files, settings, model or model_option)
+    if dry_run:
+        _list_cells(asked)
+        return
     errors: list[UserError] = []
     cells = run(asked, fresh=fresh, failed=errors.append)
     _print_scores(cells, [task.name for task in asked.tasks], asked.lengths, asked.num_examples)
@@ -183,12 +205,8 @@ def score(
         list[Path],
         typer.Argument(help="Prediction files or folders: ours, upstream's, lm-eval's samples."),
     ],
-    task: Annotated[
-        str | None, typer.Option(help="The task, where file names do not tell.")
-    ] = None,
-    length: Annotated[
-        str | None, typer.Option(help="The nominal length, where folders do not tell.")
-    ] = None,
+    task: FileTask = None,
+    length: FileLength = None,
     max_failures: MaxFailures = None,
 ) -> None:
     """Score predictions, whoever made them: rulerkit's, upstream's pred/ tree, or
@@ -242,14 +260,217 @@ def report(
     echo(table_text(summarize(scores, lengths=_lengths(cells)), format, category, notes), nl=False)
 
 
-app.command()(batch)
-app.command("run")(run_jobs)
-app.command()(status)
-app.command()(serve)
-app.command()(fetch)
-app.command()(check)
-app.command()(plan)
-app.command()(compare)
+@app.command()
+def compare(
+    a: Predictions,
+    b: Predictions,
+    margin: Annotated[float, typer.Option(help="How many points B may be below A.")] = 1.0,
+    by: Annotated[
+        str, typer.Option(help="digest asks for the same prompts; index pairs other prompts too.")
+    ] = "digest",
+    max_failures: MaxFailures = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
+    outputs: Annotated[Path, typer.Option(help="Where predictions/ lies.")] = Path("outputs"),
+) -> None:
+    """Is B worse than A? Paired differences on the same examples, those that flipped, and a
+    verdict.
+
+    Ends with 0: not worse by more than the margin; 1: worse; 3: cannot tell with so few examples;
+    2: cannot compare.
+    """
+    from rulerkit.compare import compare as compare_predictions
+    from rulerkit.compare import difference_table, flips_text, json_text
+
+    result = compare_predictions(a, b, margin, by, outputs=outputs, max_failures=max_failures)
+    if as_json:
+        echo(json_text(result), nl=False)
+    else:
+        echo(difference_table(result) + "\nexamples that flipped:\n" + flips_text(result))
+    raise typer.Exit(result.verdict.status)
+
+
+@app.command()
+def check(
+    data: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[FILE]...", help="Data or predictions: ours, upstream's, lm-eval's samples."
+        ),
+    ] = None,
+    files: Files = None,
+    settings: Set = None,
+    ask: Annotated[
+        bool | None,
+        typer.Option(
+            "--ask/--no-ask",
+            help="Put two short examples to the model; done unasked where that is cheap.",
+        ),
+    ] = None,
+    task: FileTask = None,
+    length: FileLength = None,
+    tokenizer: Tokenizer = "builtin",
+) -> None:
+    """Look for what would spoil the scores: in a model's prompts before a GPU is paid for, or in
+    somebody's files.
+
+    `rulerkit check -f params/models/x.yaml` looks at every task at the shortest and longest length;
+    `rulerkit check FILE.jsonl --task vt --length 4K --tokenizer x` at data or predictions. Ends
+    with status 1 on any FAIL.
+    """
+    if data and (files or settings):
+        raise UserError(
+            "give either files to look at, or the parameters of a model (-f, -y), not both"
+        )
+    if data:
+        bad = _check_files(data, task, length, tokenizer)
+    elif files or settings:
+        bad = _check_models(files, settings, ask)
+    else:
+        raise UserError(
+            "nothing to look at: name a model (-f params/models/x.yaml) or files of JSON lines"
+        )
+    if bad:
+        echo(f"\n{bad} of these would spoil scores; mend them first", err=True)
+        raise typer.Exit(1)
+
+
+@app.command()
+def plan(
+    files: Files = None,
+    settings: Set = None,
+    gpu: Annotated[str, typer.Option(help="h100, h200, a100, a100-40, l40s or 4090.")] = "h100",
+    memory: Annotated[
+        float | None, typer.Option(help="GiB of one card, in place of that of --gpu.", min=1)
+    ] = None,
+    params: Annotated[
+        str | None, typer.Option(help="Parameters, such as 8B; where not all are active: 47B/13B.")
+    ] = None,
+    mfu: Annotated[
+        float, typer.Option(help="Assumed share of the card's peak in prefill.", min=0.01, max=1)
+    ] = 0.4,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            help="Servers that answer side by side; default: as the model's file says.", min=1
+        ),
+    ] = None,
+    calibrate: Annotated[
+        bool,
+        typer.Option(
+            "--calibrate", help="Time a few short examples with the model, here, and extrapolate."
+        ),
+    ] = False,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare", help="In place of cost: the examples that `rulerkit compare` will need."
+        ),
+    ] = False,
+    margin: Annotated[float, typer.Option(help="With --compare: the margin in points.")] = 1.0,
+    flips: Annotated[
+        float,
+        typer.Option(help="With --compare: the share of answers that changes each way by chance."),
+    ] = 0.02,
+) -> None:
+    """Tell what a study costs before it is run: tokens, FLOPs, KV cache, requests that fit, hours
+    per cell.
+
+    Takes the parameter files of `evaluate`: -f params/models/x.yaml -f params/sizes/paper.yaml.
+    """
+    from rulerkit.plan import card, plan_study
+
+    if compare:
+        from rulerkit.compare import power_text
+        from rulerkit.studies import load_files, study
+
+        asked = study(load_files(files or []) | settings_of(settings))
+        echo(power_text(len(asked.tasks), len(asked.lengths), asked.num_examples, margin, flips))
+        return
+    asked = study_of(files, settings)
+    plans = plan_study(asked, card(gpu, memory), params, mfu, calibrate, _gpus_per_node(), replicas)
+    echo("\n\n".join(each.text() for each in plans))
+
+
+@app.command()
+def fetch(
+    files: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--file", "-f", help="A batch file, or parameter files: -f params/models/x.yaml"
+        ),
+    ] = None,
+    settings: Set = None,
+) -> None:
+    """Download what a batch or a model needs, so that it runs on nodes without a network.
+
+    With -f: the models of the hub, their tokenizers, and the original corpora where the files ask
+    for them; what is there is left alone. Without: the original essays, SQuAD and HotpotQA, from
+    their owners' addresses.
+    """
+    from rulerkit import corpora
+    from rulerkit.paths import cache_dir
+
+    if not files and not settings:
+        found = corpora.fetch()
+        echo(f"{len(found)} files in {cache_dir()}; `corpora: original` uses them")
+        return
+    from rulerkit.batch import read_batch
+    from rulerkit.offline import fetch_all
+    from rulerkit.paths import resolve_file
+    from rulerkit.settings import read_yaml
+    from rulerkit.studies import load_files, study
+
+    given = settings_of(settings)
+    paths = [resolve_file(file) for file in files or []]
+    batches = [path for path in paths if {"notebooks", "together"} & read_yaml(path).keys()]
+    asked: list[Any] = [read_batch(path, given) for path in batches]
+    others = [path for path in paths if path not in batches]
+    if others or not batches:
+        asked.append(study(load_files(others) | given))
+    models = [model for each in asked for model in each.models]
+    original = any(each.corpora == "original" for each in asked)
+    failed = False
+    for state, line in fetch_all(models, "original" if original else "builtin"):
+        echo(f"{state:8} {line}")
+        failed |= state == "failed"
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def notebooks(
+    folder: Annotated[
+        Path, typer.Argument(help="Where to; `notebooks` and `params` are made in it.")
+    ],
+) -> None:
+    """Copy the notebooks and parameter files of the kit into a folder, which becomes a project of
+    its own.
+
+    Files that are there are left alone. Then, in that folder: `jupyter lab`, papermill, or
+    `rulerkit batch params/batches/demo.yaml`.
+    """
+    import shutil
+
+    from rulerkit.paths import KIT
+
+    counts = {"copied": 0, "there before": 0}
+    try:
+        for name in ("notebooks", "params"):
+            for source in sorted((KIT / name).rglob("[!.]*.*")):
+                target = folder / source.relative_to(KIT)
+                counts["there before" if target.exists() else "copied"] += 1
+                if not target.exists():
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(source, target)
+    except OSError as error:
+        raise UserError(
+            f"cannot write into {folder}: {error.strerror}; choose another folder"
+        ) from error
+    echo(f"{counts['copied']} files copied to {folder}, {counts['there before']} were there before")
+
+
+for command in (batch, run, status, serve):
+    app.command()(command)
 
 
 # --- helpers --------------------------------------------------------------------------------------
@@ -261,22 +482,78 @@ def _lengths(cells: list[Any]) -> list[int]:
 
 
 def _print_scores(cells: list[Any], *grid: Any, max_failures: float | None = None) -> None:
-    from collections import defaultdict
 
     from rulerkit.evaluation import check_same, footnotes
     from rulerkit.scoring import score as judge
     from rulerkit.summary import summarize
     from rulerkit.tables import task_table_text
 
-    own = defaultdict(list)
+    by_model = defaultdict(list)
     for cell in cells:
-        own[cell.run, cell.model].append(cell)
-    for each in own.values():  # tables of one model: two of them may have been asked differently
-        check_same(each)
+        by_model[cell.run, cell.model].append(cell)
+    for group in by_model.values():  # each model may have been asked differently
+        check_same(group)
     summary = summarize(judge(cells, max_failures=max_failures), *grid)
-    for run, model in summary.cells[["run", "model"]].drop_duplicates().itertuples(index=False):
-        echo(f"\n{model} ({run})")
-        echo(task_table_text(summary, model, run, notes=footnotes(own[run, model])), nl=False)
+    for (name, model), group in by_model.items():
+        echo(f"\n{model} ({name})")
+        echo(task_table_text(summary, model, name, notes=footnotes(group)), nl=False)
+
+
+def _list_cells(study: Any) -> None:
+    """The cells of a study, as parameters and stored predictions tell, and the tokens left."""
+    from rulerkit.batch import needs_of
+    from rulerkit.batch.status import grid
+
+    needs = needs_of([study])
+    for model in dict.fromkeys(need.model for need in needs):
+        echo(grid(model, [need for need in needs if need.model == model]) + "\n")
+    echo(
+        f"{len(needs)} cells, {sum(need.have for need in needs):,} of "
+        f"{sum(need.wanted for need in needs):,} examples are answered; "
+        f"{sum(need.tokens_left for need in needs):,} tokens of prompts and answers left, at most"
+    )
+
+
+def _check_models(files: list[Path] | None, settings: list[str] | None, ask: bool | None) -> int:
+    from rulerkit.checks import FAIL, summary_lines
+    from rulerkit.checks import check as look
+
+    asked, bad = study_of(files, settings), 0
+    for name, findings in look(asked, ask, _gpus_per_node()).items():
+        lengths = " and ".join(str(n) for n in sorted({min(asked.lengths), max(asked.lengths)}))
+        echo(f"{name}: {len(asked.tasks)} tasks at {lengths} tokens")
+        lines = summary_lines(findings)
+        echo("\n".join(f"  {line}" for line in lines))
+        bad += sum(line.startswith(FAIL) for line in lines)
+    return bad
+
+
+def _check_files(data: list[Path], task: str | None, length: str | None, tokenizer: str) -> int:
+    from rulerkit.audit import audit, read_file
+    from rulerkit.checks import FAIL
+    from rulerkit.lengths import parse_length
+    from rulerkit.tokenizers import load_tokenizer
+
+    bad, vocabulary = 0, load_tokenizer(tokenizer)
+    for path in data:
+        for cell in read_file(path, vocabulary, task, parse_length(length) if length else None):
+            echo(f"{path}: {cell.task} at {cell.length}, {len(cell.rows)} rows")
+            for finding in audit(cell):
+                echo(
+                    f"  {finding.level:4}  {finding.name:15} {finding.seen}; {finding.mend}".rstrip(
+                        "; "
+                    )
+                )
+                bad += finding.level == FAIL
+    return bad
+
+
+def _gpus_per_node() -> int:
+    """What params/site.yaml says, else the size of the largest common node."""
+    from rulerkit.checks import GPUS_PER_NODE
+    from rulerkit.settings import read_site
+
+    return read_site().whole_nodes or GPUS_PER_NODE
 
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
@@ -294,5 +571,5 @@ def main() -> None:
         sys.exit(2)
     except SystemExit as ended:
         if ended.code == _INTERRUPTED:
-            echo("\nrulerkit: stopped; the same command goes on from here", err=True)
+            echo("\nrulerkit: stopped; run the same command again to resume", err=True)
         raise

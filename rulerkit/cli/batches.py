@@ -1,11 +1,9 @@
-"""The commands about batches: batch, run, status."""
+"""The commands about batches and servers: batch, run, status, serve."""
 
 import os
 import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,17 +13,13 @@ from rulerkit import escape
 from rulerkit.cli.options import Set, echo, settings_of
 from rulerkit.errors import UserError
 
-_LOOK = 2.0  # seconds between two looks at files that grow
-
 Jobs = Annotated[
     int | None,
     typer.Option("--jobs", help="Jobs side by side; default: as GPUs and processors allow.", min=1),
 ]
 Gpus = Annotated[
     str | None,
-    typer.Option(
-        "--gpus", help="GPUs to hand out, 0,1 or 0-3; '' for none. Default: all that are here."
-    ),
+    typer.Option("--gpus", help="The GPUs to use, 0,1 or 0-3; '' for none. Default: all visible."),
 ]
 
 
@@ -50,9 +44,9 @@ def batch(
     """Let the models of a batch file answer, execute its notebooks through papermill, print the
     leaderboard.
 
-    Only what is missing is done, so the same command goes on with a batch that was interrupted. On
-    this machine models share the GPUs out; with --slurm each gets a job, and notebooks over several
-    models follow. `rulerkit status` follows both.
+    Only what is missing is done: run the same command again to resume. On this machine models share
+    the GPUs; with --slurm each gets a job, and notebooks over several models follow. `rulerkit
+    status` follows both.
     """
     _refuse_windows()
     from rulerkit.batch import read_batch
@@ -61,19 +55,18 @@ def batch(
     planned = read_batch(resolve_file(file), settings_of(settings))
     if slurm:
         _submit(planned, site, dry_run)
-        return
-    if dry_run:
+    elif dry_run:
         _list(planned.jobs)
-        return
-    for job in planned.jobs:
-        job.save()
-    failed = _execute(planned.jobs, gpus, jobs)
-    _print_leaderboard(planned.study)
-    if failed:
-        raise typer.Exit(1)
+    else:
+        for job in planned.jobs:
+            job.save()
+        failed = _execute(planned.jobs, gpus, jobs)
+        print_leaderboard(planned.study)
+        if failed:
+            raise typer.Exit(1)
 
 
-def run_jobs(
+def run(
     files: Annotated[
         list[Path], typer.Argument(help="Job files: outputs/notebooks/RUN/MODEL/BATCH.job.yaml.")
     ],
@@ -83,11 +76,10 @@ def run_jobs(
     """Do jobs that `rulerkit batch` has planned, on this machine: the one command that any
     scheduler can call."""
     _refuse_windows()
-    from rulerkit.batch.jobs import read_job
+    from rulerkit.batch import read_job
 
-    if _execute(
-        [read_job(file) for file in dict.fromkeys(file.absolute() for file in files)], gpus, jobs
-    ):
+    paths = dict.fromkeys(file.absolute() for file in files)
+    if _execute([read_job(path) for path in paths], gpus, jobs):
         raise typer.Exit(1)
 
 
@@ -103,150 +95,116 @@ def status(
     """How far a batch is: what is done, running, queued, failed, missing; from its files, also
     while it runs elsewhere."""
     from rulerkit.batch import read_batch
-    from rulerkit.batch.status import grid, jobs_in, steps, told
+    from rulerkit.batch.status import grid, jobs_in, report, statuses
     from rulerkit.paths import resolve_file
 
-    place = resolve_file(what)
-    jobs = jobs_in(place) if place.is_dir() else read_batch(place, settings_of(settings)).jobs
-    for line in told(steps(jobs)):
+    path = resolve_file(what)
+    jobs = jobs_in(path) if path.is_dir() else read_batch(path, settings_of(settings)).jobs
+    for line in report(statuses(jobs)):
         echo(line)
-    for job in [job for job in jobs if cells and job.model and job.unanswered(job.needs)]:
-        echo("\n" + "\n".join(grid(job)))
+    for job in jobs:
+        if cells and job.model and job.unanswered(job.needs):
+            echo("\n" + grid(job.name, job.needs, job.not_run(job.name)))
 
 
 def _refuse_windows() -> None:
     if os.name == "nt":
         raise UserError(
-            "batches end their steps as POSIX process groups, which Windows has not: run this "
-            "command in WSL; "
-            "`rulerkit evaluate`, `score`, `report` and the notebooks run on Windows too"
+            "batches need POSIX process groups, which Windows does not have: run this command in "
+            "WSL; `rulerkit evaluate`, `score`, `report` and the notebooks run on Windows too"
         )
 
 
 def _execute(jobs: Any, gpus: str | None, side_by_side: int | None) -> int:
-    """Do jobs, name each step that ends; returns how many were not done."""
+    """Do jobs, print each step that ends; returns how many steps are not done."""
     from tqdm import tqdm
 
-    from rulerkit.batch import queue
-    from rulerkit.batch.execution import titles
+    from rulerkit.batch.execution import check, execute, parse_gpus
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that steps are ended in order
-    here = queue.gpus_here(gpus)
-    if gpus is not None and not here:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # none is handed out, so none must be found
-    queue.check(jobs, here)
-    kept, open_ = 0, []
-    steps, ended = sum(len(titles(job)) for job in jobs), 0
-    with (
-        tqdm(unit=" tokens", unit_scale=True, disable=None, smoothing=0.05) as bar,
-        _following(jobs, bar),
-    ):
-        for outcome in queue.execute(jobs, here, side_by_side):
-            ended += 1
-            bar.set_postfix_str(f"{ended}/{steps} steps", refresh=True)
-            if outcome.state == "kept":
-                kept += 1
+    usable = parse_gpus(gpus)
+    if gpus is not None and not usable:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the steps must not find any by themselves
+    check(jobs, usable)
+    counts = {"steps": sum(len(job.steps) for job in jobs), "ended": 0, "done before": 0}
+    not_done = []
+    with tqdm(unit=" tokens", unit_scale=True, disable=None, smoothing=0.05) as bar:
+        if not bar.disable:  # counting reads files
+            needs = [need for job in jobs if job.model for need in job.runnable(job.needs)]
+            bar.total = sum(need.tokens_left for need in needs)
+
+        def show_progress() -> None:
+            if not bar.disable:
+                bar.n = max(0, bar.total - sum(need.tokens_left for need in needs))
+                bar.refresh()
+
+        for step, state, message in execute(jobs, usable, side_by_side, show_progress):
+            counts["ended"] += 1
+            bar.set_postfix_str(f"{counts['ended']}/{counts['steps']} steps")
+            if state == "done before":
+                counts[state] += 1
                 continue
-            says = f": {outcome.says}" if outcome.says else ""
-            state = "FAILED" if outcome.state == "failed" else outcome.state
-            bar.write(escape.terminal(f"{state:10} {outcome.title}{says}"))
-            if outcome.state in ("failed", "incomplete"):
-                bar.write(
-                    escape.terminal(
-                        f"           log: {outcome.log}\n           again: {outcome.again}"
-                    )
-                )
-            if outcome.state not in ("done", "elsewhere"):
-                open_.append(f"{outcome.title} ({outcome.state})")
-    if kept:
-        echo(f"{kept} steps were done before; nothing was asked again")
-    if open_:
-        echo(f"{len(open_)} steps are not done: {', '.join(open_)}", err=True)
-    return len(open_)
-
-
-@contextmanager
-def _following(jobs: Any, bar: Any) -> Iterator[None]:
-    """A bar over the tokens of all models, read from the files that grow; nothing is counted where
-    nobody looks."""
-    from rulerkit.batch.jobs import tokens_left
-
-    if bar.disable:
-        yield
-        return
-    needs = [need for job in jobs if job.model for need in job.runnable(job.needs)]
-    over = threading.Event()
-    bar.total = tokens_left(needs)
-
-    def follow() -> None:
-        while not over.wait(_LOOK):
-            bar.n = max(0, bar.total - tokens_left(needs))
-            bar.refresh()
-
-    watcher = threading.Thread(target=follow, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        over.set()
-        watcher.join()
-        bar.n = max(0, bar.total - tokens_left(needs))
+            shown = "FAILED" if state == "failed" else state
+            lines = [f"{shown:10} {step.title}" + (f": {message}" if message else "")]
+            if state in ("failed", "incomplete"):
+                lines += [f"           log: {step.log}", f"           again: {step.job.command}"]
+            bar.write(escape.terminal("\n".join(lines)))
+            if state not in ("done", "elsewhere"):
+                not_done.append(f"{step.title} ({state})")
+        show_progress()
+    if counts["done before"]:
+        echo(f"{counts['done before']} steps were done before; nothing was asked again")
+    if not_done:
+        echo(f"{len(not_done)} steps are not done: {', '.join(not_done)}", err=True)
+    return len(not_done)
 
 
 def _list(jobs: Any) -> None:
     total = 0
     for job in jobs:
-        tokens = (
-            sum((need.wanted - have) * need.length for need, have in job.unanswered(job.needs))
-            if job.model
-            else 0
-        )
-        total += tokens
         gpus, nodes = job.resources
         if job.model:
-            where = (
-                f"{gpus} GPUs on each of {nodes} nodes"
-                if nodes > 1
-                else f"{gpus} GPU{'s' * (gpus != 1)}"
-            )
-            echo(f"{job.title:48} {tokens:>16,} tokens, {where}")
-        for each in job.runs:
-            echo(f"{each.title:48} {each.output}")
+            tokens = sum(need.tokens_left for need in job.runnable(job.needs))
+            total += tokens
+            spread = f" on each of {nodes} nodes" if nodes > 1 else ""
+            what = f"{gpus} GPU{'s' * (gpus != 1)}{spread}"
+            echo(f"{job.steps[0].title:48} {tokens:>16,} tokens, {what}")
+        for notebook in job.runs:
+            echo(f"{notebook.title:48} {notebook.output}")
     echo(
         f"{sum(len(job.runs) for job in jobs)} notebooks; {total:,} tokens of prompts and answers "
         "left, at most"
     )
 
 
-def _submit(planned: Any, site: Path | None, dry_run: bool) -> None:
+def _submit(planned: Any, site_file: Path | None, dry_run: bool) -> None:
     from rulerkit.batch import slurm
     from rulerkit.offline import missing_of
     from rulerkit.settings import read_site
 
-    lab = read_site(site)
-    todo = slurm.submissions(planned.jobs, lab)
+    site = read_site(site_file)
+    todo = slurm.submissions(planned.jobs, site)
     if not todo:
         echo("everything is done; nothing to submit")
         return
     if dry_run:
         for each in todo:
             after = f"  after {', '.join(each.after)}" if each.after else ""
-            echo(f"# {each.script}{after}\n{slurm.script(each, lab)}")
-    if lab.offline and (missing := missing_of(planned.models, planned.corpora)):
+            echo(f"# {each.script}{after}\n{slurm.script(each, site)}")
+    if site.offline and (missing := missing_of(planned.models, planned.corpora)):
         raise UserError(
-            f"the nodes could not find {len(missing)} things: {'; '.join(missing)}: get them with "
-            "`rulerkit fetch -f "
-            f"{planned.path}`, or say `offline: false` in params/site.yaml where nodes have a "
-            "network"
+            f"nodes without a network lack {len(missing)} things: {'; '.join(missing)}: get them "
+            f"with `rulerkit fetch -f {planned.path}`, or say `offline: false` in params/site.yaml "
+            "where nodes have a network"
         )
-    if dry_run:
-        return
-    for each, number, before in slurm.submit(todo, lab):
-        echo(f"{'in queue' if before else 'submitted'} {number}  {each.name}  log: {each.log}")
-    echo(f"follow it with: rulerkit status {planned.path}")
+    if not dry_run:
+        for each, number, before in slurm.submit(todo, site):
+            echo(f"{'in queue' if before else 'submitted'} {number}  {each.name}  log: {each.log}")
+        echo(f"follow it with: rulerkit status {planned.path}")
 
 
-def _print_leaderboard(study: Any) -> None:
+def print_leaderboard(study: Any) -> None:
+    """The leaderboard of a study's models, and where its figures, tables and notebooks lie."""
     from rulerkit.evaluation import check_same, footnotes
     from rulerkit.scoring import score
     from rulerkit.store import read_cells
@@ -255,20 +213,101 @@ def _print_leaderboard(study: Any) -> None:
 
     names = {model["name"] for model in study.models}
     tasks = [task.name for task in study.tasks]
-    found = read_cells(study.predictions) if study.predictions.is_dir() else []
+    stored = read_cells(study.predictions) if study.predictions.is_dir() else []
     cells = [
-        c
-        for c in found
-        if c.model in names and c.task in tasks and c.length in study.lengths and c.rows
+        cell
+        for cell in stored
+        if cell.model in names and cell.task in tasks and cell.length in study.lengths and cell.rows
     ]
     if cells:
         try:
             check_same(cells)
-            echo(
-                "\n"
-                + table_text(summarize(score(cells), tasks, study.lengths), notes=footnotes(cells))
-            )
-        except UserError as error:  # the batch itself is done: its places are still told
+            summary = summarize(score(cells), tasks, study.lengths)
+            echo("\n" + table_text(summary, notes=footnotes(cells)))
+        except UserError as error:  # the batch itself is done
             echo(f"\nno leaderboard: {error}", err=True)
     for kind in ("figures", "tables", "notebooks"):
         echo(f"{kind + ':':10} {study.outputs / kind / study.run}")
+
+
+def serve(
+    model: Annotated[
+        str, typer.Argument(help="A model's name, path or hub id, or its parameter file.")
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", "-y", metavar="YAML", help="A key of the model: -y 'replicas: 2'. Repeatable."
+        ),
+    ] = None,
+    node: Annotated[
+        int, typer.Option(hidden=True, help="The rank of this node, of several that share a model.")
+    ] = 0,
+) -> None:
+    """Start a model's servers and leave them running until Ctrl-C: evaluate, papermill, JupyterLab
+    and batches use them.
+
+    All visible GPUs are used, one server for each group that the model needs (`replicas`). Every
+    process on this machine and of this user that asks the same model with the same parameters uses
+    them. Without this command a model is loaded by the process that asks it, a notebook's kernel
+    for instance, and ends with it.
+    """
+    from rulerkit.batch.execution import GpuPool
+    from rulerkit.gpus import visible_gpus
+    from rulerkit.models import gpus_and_nodes, load_model
+    from rulerkit.models.process import find_servers, registered
+    from rulerkit.models.server import ServerEngine, Vllm
+
+    engine = load_model(_spec(model, settings_of(settings)))
+    if node and isinstance(engine, Vllm):
+        command = engine.follow(node)
+        os.execvpe(command[0], command, os.environ | engine.variables())
+    if not isinstance(engine, ServerEngine) or not engine.startable:
+        raise UserError(
+            f"model {engine.name} (engine {engine.engine}) is no server that can be started: use "
+            "`engine: vllm`, or `engine: openai` with `serve: COMMAND`"
+        )
+    if servers := find_servers(engine.about_server):
+        raise UserError(f"model {engine.name} is served already, at {servers[0].url}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    visible = visible_gpus()
+    pool, needed = GpuPool(visible), gpus_and_nodes(engine.spec)[0]
+    try:
+        if visible:
+            gpus = pool.hold(needed or 1, len(visible))
+            if gpus is None:
+                raise UserError(
+                    f"model {engine.name} needs {needed} GPUs: other processes hold "
+                    f"{', '.join(visible)}"
+                )
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        engine.start()
+        engine.wait_until_ready()
+        addresses = [replica.address for replica in engine.alive()]
+        with registered(engine.about_server(), addresses):
+            for address in addresses:
+                echo(f"{engine.name} answers at {address.url}")
+            echo("Ctrl-C ends it.")
+            while engine.alive():
+                time.sleep(1)
+    except KeyboardInterrupt:
+        echo(f"{engine.name}: ended")
+    finally:
+        engine.close()
+        pool.close()
+
+
+def _spec(model: str, settings: dict[str, Any]) -> Any:
+    """A model's name with changes, or the model of a parameter file or of a job."""
+    from rulerkit.paths import resolve_file
+    from rulerkit.settings import read_yaml
+    from rulerkit.studies import load_files
+
+    base: Any = model
+    if model.endswith((".yaml", ".yml")):
+        path = resolve_file(model)
+        job = read_yaml(path)
+        base = job["model"] if "asks" in job else load_files([path]).get("model")
+        if base is None:
+            raise UserError(f"{path} names no model: it must hold `model: ...`")
+    return {"base": base, **settings} if settings else base

@@ -1,5 +1,6 @@
-"""What several commands of the command line take, how it is read, and how they print."""
+"""The options that several commands share, and how commands read values and print."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +13,12 @@ Task = Annotated[
 ]
 Length = Annotated[
     str, typer.Option(help="Token budget: template, prompt and answer together; 4096 or 4K.")
+]
+FileTask = Annotated[
+    str | None, typer.Option(help="The task of the files, where their names do not tell.")
+]
+FileLength = Annotated[
+    str | None, typer.Option(help="Their nominal length, where folders do not tell.")
 ]
 Seed = Annotated[int, typer.Option(help="Another seed asks other questions.")]
 Tokenizer = Annotated[
@@ -30,6 +37,18 @@ Protocol = Annotated[
 Template = Annotated[
     str,
     typer.Option(help="auto (the tokenizer's own), base, or a form of the paper: llama2, qwen ..."),
+]
+Predictions = Annotated[
+    str,
+    typer.Argument(
+        help="A folder of predictions, run/model, or a model's name in outputs/predictions."
+    ),
+]
+Files = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--file", "-f", help="Parameter files, later ones win: -f model.yaml -f size.yaml"
+    ),
 ]
 Set = Annotated[
     list[str] | None,
@@ -65,6 +84,20 @@ def settings_of(settings: list[str] | None) -> dict[str, Any]:
             )
         merged |= content
     return merged
+
+
+def study_of(files: list[Path] | None, settings: list[str] | None, model: str | None = None) -> Any:
+    """The study of parameter files, settings and a model; `UserError` where no model is named."""
+    from rulerkit.studies import load_files, study
+
+    given = load_files(files or []) | settings_of(settings) | ({"model": model} if model else {})
+    asked = study(given)
+    if not asked.models or not {"model", "models"} & given.keys():
+        raise UserError(
+            "no model is named: give a name of params/models (llama-3.1-8b), a folder or hub id "
+            "(org/name), a reader (reader-8192), a file (-f params/models/x.yaml) or -y 'model: X'"
+        )
+    return asked
 
 
 def task_of(text: str, protocol: str = "clean") -> Any:

@@ -2,41 +2,41 @@
 
 import re
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from random import Random
 from typing import ClassVar, Self
 
-import numpy as np
-
 from rulerkit.corpora import Source, load_haystack, load_words
-from rulerkit.errors import UserError
-from rulerkit.example import ContextBudget, Draft, ExampleStream, Passage, Piece, passage
-from rulerkit.pieces import PieceEncoder, Units
+from rulerkit.example import ContextBudget, Draft, ExampleStream, Passage, Piece
+from rulerkit.pieces import PieceEncoder, Units, encode_units
 from rulerkit.tasks.base import (
     MOST,
     JudgedAnswer,
     Reading,
     Rule,
     Task,
-    cached_units,
+    distinct,
     in_proportion,
     named_items,
     too_short,
 )
-from rulerkit.tasks.haystacks import PlacedPassage, fill_with_lines, fill_with_sentences, pool_size
+from rulerkit.tasks.haystacks import (
+    fill_with_essay,
+    fill_with_needles,
+    fill_with_sentences,
+    pool_size,
+)
 
 _ONE = (
     "A special magic {type} is hidden within the following text. Make sure to memorize it. I will "
-    "quiz you about the "
-    "{type} afterwards.\n",
+    "quiz you about the {type} afterwards.\n",
     "What is the special magic {type} for {query} mentioned in the provided text?",
     " The special magic {type} for {query} mentioned in the provided text is",
 )
 _SEVERAL = (
     "Some special magic {types} are hidden within the following text. Make sure to memorize it. I "
-    "will quiz you about the "
-    "{types} afterwards.\n",
+    "will quiz you about the {types} afterwards.\n",
     "What are all the special magic {types} for {query} mentioned in the provided text?",
     " The special magic {types} for {query} mentioned in the provided text are",
 )
@@ -56,7 +56,6 @@ class Needles(Task):
 
     family: ClassVar[str] = "niah"
     category: ClassVar[str] = "niah"
-    match: ClassVar[str] = "all"
     corpus_knob: ClassVar[str | None] = "essays"
     choices: ClassVar[dict[str, tuple[str, ...]]] = {
         "haystack": ("essay", "noise", "needle"),
@@ -101,14 +100,13 @@ class Needles(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        needles = max(self.num_keys, self.num_queries) * self.num_values
-        self._check_items("num_keys, num_queries and num_values", needles, MOST)
-        if self._even_depths and needles > _EVEN_DEPTHS:
-            raise UserError(
-                f"{self.name} has {needles} needles: `depths: even` and `protocol: paper` have "
-                f"places for {_EVEN_DEPTHS}; "
-                "ask for fewer"
-            )
+        most = _EVEN_DEPTHS if self._even_depths else MOST
+        self.check(
+            max(self.num_keys, self.num_queries) * self.num_values <= most,
+            "num_keys",
+            f"such that it and num_queries ask for at most {most} needles in all, num_values for "
+            "each (`depths: even` and `protocol: paper` have 40 places)",
+        )
 
     @property
     def default_new_tokens(self) -> int:
@@ -122,50 +120,50 @@ class Needles(Task):
 
     def draft(self, stream: ExampleStream, length: int) -> Draft:
         random = stream.random
-        keys = _distinct(random, self.key, max(self.num_keys, self.num_queries))
-        values = _distinct(random, self.value, len(keys) * self.num_values)
+        keys = distinct(max(self.num_keys, self.num_queries), partial(_draw, random, self.key))
+        drawn = distinct(len(keys) * self.num_values, partial(_draw, random, self.value))
         queries = random.sample(range(len(keys)), self.num_queries)
+        values = [drawn[k * self.num_values : (k + 1) * self.num_values] for k in range(len(keys))]
+        depths = iter(self._depths(random, len(drawn)))
         needles = [
-            (k, values[k * self.num_values + v])
-            for k in range(len(keys))
-            for v in range(self.num_values)
+            Passage(
+                "needle" if k in queries else "distractor",
+                NEEDLE.format(types=self.value, key=key, value=value),
+                key,
+                value,
+                next(depths),
+            )
+            for k, key in enumerate(keys)
+            for value in values[k]
         ]
-        items = []
-        for depth, (k, value) in zip(self._depths(random, len(needles)), needles, strict=True):
-            text = NEEDLE.format(types=self.value, key=keys[k], value=value)
-            role = "needle" if k in queries else "distractor"
-            items.append(PlacedPassage(depth, passage(role, text, key=keys[k], value=value)))
-        asked = [keys[k] for k in queries]
-        query = asked[0] if len(asked) == 1 else ", ".join(asked[:-1]) + ", and " + asked[-1]
+        *asked, last = [keys[k] for k in queries]
+        query = f"{', '.join(asked)}, and {last}" if asked else last
         forms = _ONE if self.num_queries * self.num_values == 1 else _SEVERAL
         opening, question, prefix = (
-            f.format(type=self.value[:-1], types=self.value, query=query) for f in forms
+            form.format(type=self.value[:-1], types=self.value, query=query) for form in forms
         )
-        references = tuple(
-            values[k * self.num_values + v] for k in queries for v in range(self.num_values)
+        return Draft(
+            head=(Passage("instruction", opening),),
+            tail=(Passage("question", question),),
+            answer_prefix=prefix,
+            references=tuple(value for k in queries for value in values[k]),
+            plan=needles,
         )
-        head, tail = (passage("instruction", opening),), (passage("question", question),)
-        return Draft(head, tail, prefix, references, items)
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece]:
-        items: list[PlacedPassage] = draft.plan
+        lines = [replace(needle, text=needle.text + "\n") for needle in draft.plan]
         if self.haystack == "essay":
-            pieces = fill_with_essay(items, budget, self.essays)
+            pieces = fill_with_essay(draft.plan, budget, self.essays)
+        elif self.haystack == "noise":
+            pieces = fill_with_sentences(lines, budget)
         else:
-            lines = [PlacedPassage(i.depth, _line(i.passage)) for i in items]
-            if self.haystack == "noise":
-                pieces = fill_with_sentences(lines, budget)
-            else:
-                frame = NEEDLE.format(types=self.value, key="\0", value="\0").split("\0")
-                keys = _pool(self.key, budget.length, "", budget.encoder)
-                values = _pool(self.value, budget.length, frame[2] + "\n", budget.encoder)
-                pieces = fill_with_lines(
-                    lines, budget, (frame[0].rstrip(), frame[1].rstrip()), keys, values
-                )
+            first, second, end = NEEDLE.format(types=self.value, key="|", value="|").split("|")
+            keys = _pool(self.key, budget.length, "", budget.encoder)
+            values = _pool(self.value, budget.length, end + "\n", budget.encoder)
+            before = (first.rstrip(), second.rstrip())
+            pieces = fill_with_needles(lines, budget, before, keys, values)
         if pieces is None:
-            raise too_short(
-                self, budget, sum(budget.piece(_line(item.passage)).num_tokens for item in items)
-            )
+            raise too_short(self, budget, lines)
         return pieces
 
     @staticmethod
@@ -194,12 +192,6 @@ class Needles(Task):
         if not self._even_depths:
             return [random.random() for _ in range(count)]
         return [step / (_EVEN_DEPTHS - 1) for step in random.sample(range(_EVEN_DEPTHS), count)]
-
-
-def _line(needle: Passage) -> Passage:
-    return Passage(
-        needle.role, (*needle.parts[:-1], needle.parts[-1] + "\n"), needle.key, needle.value
-    )
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -247,158 +239,27 @@ def _key_words() -> tuple[list[str], list[str]]:
     return sorted(set(words.adjectives)), sorted(set(words.nouns))
 
 
-def _one(random: Random, kind: str) -> str:
+def draw_pair(random: Random) -> str:
+    """An adjective and a noun, joined by a hyphen."""
+    return "-".join(words[random.randrange(len(words))] for words in _key_words())
+
+
+def _draw(random: Random, kind: str) -> str:
     if kind == "numbers":
         return str(random.randrange(10**6, 10**7))
     if kind == "uuids":
         return str(uuid.UUID(int=random.getrandbits(128), version=4))
-    adjectives, nouns = _key_words()
-    return f"{adjectives[random.randrange(len(adjectives))]}-{nouns[random.randrange(len(nouns))]}"
-
-
-def _distinct(random: Random, kind: str, count: int) -> list[str]:
-    """Keys or values, none twice (upstream draws with replacement)."""
-    found: dict[str, None] = {}
-    while len(found) < count:
-        found[_one(random, kind)] = None
-    return list(found)
+    return draw_pair(random)
 
 
 @lru_cache(maxsize=16)
 def _pool(kind: str, length: int, ending: str, encoder: PieceEncoder) -> Units:
     """The first keys or values of an endless row, with their counts: twice as many as any context
     of `length` holds."""
-    size = pool_size(length, 32 if kind == "uuids" else 8)
-    return cached_units([f" {text}{ending}" for text in _pool_texts(kind, size)], encoder)
+    texts = _pool_texts(kind, pool_size(length, 32 if kind == "uuids" else 8))
+    return encode_units([f" {text}{ending}" for text in texts], encoder, keep=True)
 
 
 @lru_cache(maxsize=16)
 def _pool_texts(kind: str, size: int) -> list[str]:
-    return _distinct(Random(f"pool of {kind}"), kind, size)
-
-
-# --- essays ---------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=8)
-def _essay_units(name: str, encoder: PieceEncoder, passes: int) -> tuple[Units, np.ndarray]:
-    """The words of a corpus, each with the blank before it, and where sentences start; later passes
-    begin at the second essay, so that the opening comes only once."""
-    corpus = load_haystack(name)
-    words, starts = list(corpus.words), [np.asarray(corpus.sentence_starts)]
-    again = starts[0][starts[0] >= corpus.restart]
-    for _ in range(passes - 1):
-        starts.append(again - corpus.restart + len(words))
-        words += corpus.words[corpus.restart :]
-    return cached_units([" " + word for word in words], encoder), np.concatenate(starts)
-
-
-def fill_with_essay(
-    items: list[PlacedPassage], budget: ContextBudget, corpus: str
-) -> list[Piece] | None:
-    """As many words of the essays as fit, with each needle at the sentence boundary nearest to its
-    depth in tokens."""
-    encoder, passes = budget.encoder, 1
-    units, starts = _essay_units(corpus, encoder, passes)
-    while units.offsets[-1] < budget.tokens:
-        passes *= 2
-        units, starts = _essay_units(corpus, encoder, passes)
-    items = sorted(items, key=lambda item: item.depth)
-    needles = sum(len(encoder(" " + item.passage.text)) for item in items)
-    words = int(np.searchsorted(units.offsets, budget.tokens - needles, side="right")) + 2
-    while (words := words - 1) >= 0:
-        boundaries = _boundaries(items, units, starts, words)
-        ends = _at_the_ends(items, boundaries, units, words, encoder)
-        if int(units.offsets[words]) + needles + ends <= budget.tokens:
-            return _with_needles(items, boundaries, units, words, encoder)
-    return None
-
-
-def _at_the_ends(
-    items: list[PlacedPassage],
-    boundaries: list[int],
-    units: Units,
-    words: int,
-    encoder: PieceEncoder,
-) -> int:
-    """How many tokens more the context has because it begins without a blank and ends with a
-    newline."""
-    texts = [units.texts[0], units.texts[words - 1]] if words else ["", ""]
-    if items and (not words or boundaries[0] == 0):
-        texts[0] = " " + items[0].passage.text
-    if items and (not words or boundaries[-1] == words):
-        texts[1] = " " + items[-1].passage.text
-    first, last = texts
-    if words + len(items) <= 1:
-        return len(encoder(first[1:] + "\n")) - len(encoder(first))
-    return (
-        len(encoder(first[1:]))
-        - len(encoder(first))
-        + len(encoder(last + "\n"))
-        - len(encoder(last))
-    )
-
-
-def _boundaries(
-    items: list[PlacedPassage], units: Units, starts: np.ndarray, words: int
-) -> list[int]:
-    """For each needle the word before which it stands: distinct boundaries while there are
-    enough."""
-    allowed = np.append(starts[: np.searchsorted(starts, words)], words)
-    at = units.offsets[allowed]
-    nearest = []
-    for item in items:
-        target = item.depth * at[-1]
-        right = min(int(np.searchsorted(at, target)), len(at) - 1)
-        nearest.append(
-            right - 1 if right and target - at[right - 1] < at[right] - target else right
-        )
-    if len(items) <= len(allowed):
-        for i in range(1, len(nearest)):
-            nearest[i] = max(nearest[i], nearest[i - 1] + 1)
-        for i in range(len(nearest) - 1, -1, -1):
-            nearest[i] = min(nearest[i], len(allowed) - (len(nearest) - i))
-    return [int(allowed[i]) for i in nearest]
-
-
-def _with_needles(
-    items: list[PlacedPassage],
-    boundaries: list[int],
-    units: Units,
-    words: int,
-    encoder: PieceEncoder,
-) -> list[Piece]:
-    """Essay and needles in turn, joined by blanks; the last of them ends with the newline before
-    the question."""
-    pieces: list[Piece] = []
-    at = 0
-    for item, boundary in zip(items, boundaries, strict=True):
-        if boundary > at:
-            pieces.append(_stretch(units, at, boundary, encoder, first=not pieces, last=False))
-        needle, last = item.passage, boundary == words and item is items[-1]
-        text = (" " if pieces else "") + needle.text + ("\n" if last else "")
-        pieces.append(Piece(text, needle.role, encoder(text), needle.key, needle.value))
-        at = boundary
-    if words > at:
-        pieces.append(_stretch(units, at, words, encoder, first=not pieces, last=True))
-    return pieces
-
-
-def _stretch(
-    units: Units, start: int, stop: int, encoder: PieceEncoder, first: bool, last: bool
-) -> Piece:
-    """The words from `start` up to `stop`; without the blank before the first, with a newline
-    behind the last."""
-    text, ids = units.text(start, stop), units.span(start, stop)
-    if first and last and stop - start == 1:
-        text = text[1:] + "\n"
-        return Piece(text, "haystack", encoder(text))
-    if first:
-        text = text[1:]
-        ids = np.concatenate([encoder(units.texts[start][1:]), ids[units.counts[start] :]])
-    if last:
-        text += "\n"
-        ids = np.concatenate(
-            [ids[: len(ids) - units.counts[stop - 1]], encoder(units.texts[stop - 1] + "\n")]
-        )
-    return Piece(text, "haystack", ids)
+    return distinct(size, partial(_draw, Random(f"pool of {kind}"), kind))

@@ -5,26 +5,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import chain
 from random import Random
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
-from rulerkit.corpora import Question, Source, answer_fictional, load_qa
+from rulerkit.corpora import QASet, Source, answer_fictional, load_qa
 from rulerkit.errors import UserError
-from rulerkit.example import ContextBudget, Draft, ExampleStream, Piece, passage
-from rulerkit.pieces import PieceEncoder, Units
+from rulerkit.example import ContextBudget, Draft, ExampleStream, Passage, Piece
+from rulerkit.pieces import PieceEncoder, Units, encode_units
 from rulerkit.prompt_format import DIRECT
-from rulerkit.tasks.base import (
-    JudgedAnswer,
-    Reading,
-    Rule,
-    Task,
-    cached_units,
-    shuffled_alike,
-    too_short,
-)
+from rulerkit.tasks.base import JudgedAnswer, Reading, Rule, Task, shuffled_alike, too_short
 
 _INSTRUCTION = "Answer the question based on the given documents. Only give me the answer and do not output any other words.\n\n"
 _GIVEN = "The following are given documents.\n\n"
@@ -36,11 +27,8 @@ _LONGEST_GOLD = 3000
 
 _FEWER = 10
 """By how many documents the protocol `paper` shortens a prompt that does not fit."""
-
-
-class _Asked(NamedTuple):
-    number: int
-    depths: tuple[float, ...]
+_CANDIDATES = 64
+"""Among how many documents the last but one is chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,60 +69,57 @@ class QuestionAnswering(Task):
     def default_new_tokens(self) -> int:
         return 32
 
+    @property
+    def _data(self) -> QASet:
+        return load_qa(self.dataset)
+
     def sources(self) -> dict[str, Source]:
-        return {"dataset": load_qa(self.dataset).source}
+        return {"dataset": self._data.source}
 
     def draft(self, stream: ExampleStream, length: int) -> Draft:
         order = _question_order(self.dataset, None if self.protocol == "paper" else stream.seed)
-        asked = order[stream.index % len(order)]
-        data = load_qa(self.dataset)
-        question = data.questions[asked]
-        article = data.groups[question.gold[0]]
-        plan = _Asked(asked, tuple(stream.random.random() for _ in question.gold))
+        number = order[stream.index % len(order)]
+        question = self._data.questions[number]
         closing = f"Question: {question.text}"
-        if self.context == "none":
-            return Draft(
-                (),
-                (passage("question", _ALONE + closing),),
-                " Answer:",
-                question.answers,
-                plan,
-                article,
-            )
-        head, tail = (
-            passage("instruction", _INSTRUCTION, _GIVEN),
-            passage("question", _INSTRUCTION + closing),
+        alone = self.context == "none"
+        return Draft(
+            head=() if alone else (Passage("instruction", _INSTRUCTION + _GIVEN),),
+            tail=(Passage("question", (_ALONE if alone else _INSTRUCTION) + closing),),
+            answer_prefix=" Answer:",
+            references=question.answers,
+            plan=(number, [stream.random.random() for _ in question.gold]),
+            group=self._data.groups[question.gold[0]],
         )
-        return Draft((head,), (tail,), " Answer:", question.answers, plan, article)
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece]:
         if self.context == "none":
             return []
-        data = load_qa(self.dataset)
-        question = data.questions[draft.plan.number]
+        number, depths = draft.plan
+        question = self._data.questions[number]
         bodies = _bodies(self.dataset, budget.encoder)
-        gold = list(question.gold)
         if self.protocol == "paper":
-            order = self._documents_of_the_paper(draft.plan.number, bodies, budget)
+            order = self._documents_of_the_paper(number, bodies, budget)
         else:
-            order = self._documents_at_depths(draft.plan.depths, question, bodies, budget)
+            order = self._documents_at_depths(number, depths, bodies, budget)
         if order is None:
-            raise too_short(self, budget, _cost(gold, bodies, _headers(budget.encoder, 64)))
-        headers = _headers(budget.encoder, _enough(len(order)))
-        groups = {data.groups[g] for g in gold}
-        near = {*question.related, *(d for d in order if data.groups[d] in groups)}
-        roles = {
-            d: "needle" if d in gold else "distractor" if d in near else "haystack" for d in order
-        }
-        return [
-            Piece(
-                headers.texts[i] + bodies.texts[document],
-                roles[document],
-                np.concatenate([headers.span(i, i + 1), bodies.span(document, document + 1)]),
-                key=str(document),
-            )
-            for i, document in enumerate(order)
+            headers = _headers(budget.encoder, len(question.gold))
+            raise too_short(self, budget, _cost(question.gold, bodies, headers))
+        groups = self._data.groups
+        asked = {groups[document] for document in question.gold}
+
+        def describe(row: int) -> tuple[str, str, None]:
+            document = order[row]
+            if document in question.gold:
+                return "needle", str(document), None
+            near = document in question.related or groups[document] in asked
+            return "distractor" if near else "haystack", str(document), None
+
+        columns = [
+            (_headers(budget.encoder, len(order)), np.arange(len(order))),
+            (bodies, np.array(order)),
         ]
+        explode = budget.rows(*columns, describe=describe).explode
+        return explode() if explode else []
 
     def baselines(self) -> list[Task]:
         return (
@@ -167,15 +152,16 @@ class QuestionAnswering(Task):
         )
 
     def _documents_at_depths(
-        self, depths: tuple[float, ...], question: Question, bodies: Units, budget: ContextBudget
+        self, number: int, depths: Sequence[float], bodies: Units, budget: ContextBudget
     ) -> list[int] | None:
         """The documents in order, the gold ones at their depths; None where the gold ones do not
         fit."""
-        chosen = self._others(question.related, list(question.gold), bodies, budget)
+        gold = self._data.questions[number].gold
+        chosen = self._others(number, bodies, budget)
         if chosen is None:
             return None
-        order = list(budget.random.permutation(chosen)) if chosen else []
-        for depth, document in sorted(zip(depths, question.gold, strict=True)):
+        order: list[int] = budget.random.permutation(chosen).astype(int).tolist()
+        for depth, document in sorted(zip(depths, gold, strict=True)):
             order.insert(int(depth * (len(chosen) + 1)) + len(order) - len(chosen), document)
         return order
 
@@ -188,31 +174,30 @@ class QuestionAnswering(Task):
         Their number is the most that usually fits the first question, and ten less as often as it
         must be.
         """
-        data, first = load_qa(self.dataset), _question_order(self.dataset, None)[0]
-        questions = [data.questions[i].text for i in (number, first)]
-        mine, firsts = (len(budget.encoder(text)) for text in questions)
+        question = self._data.questions[number]
+        first = _question_order(self.dataset, None)[0]
         near, others = self._article_first(first, budget.random)
-        means = np.repeat(
+        usual = np.repeat(
             [bodies.counts[near].mean(), bodies.counts[others].mean()], [len(near), len(others)]
         )
-        headers = _headers(budget.encoder, _enough(len(means)))
+        headers = _headers(budget.encoder, len(usual))
+        mine, firsts = (budget.encoder(self._data.questions[i].text) for i in (number, first))
         size = int(
             np.searchsorted(
-                np.cumsum(means + headers.counts[: len(means)]),
-                budget.tokens + mine - firsts,
-                "right",
+                np.cumsum(usual + headers.counts[: len(usual)]),
+                budget.tokens + len(mine) - len(firsts),
+                side="right",
             )
         )
-        listed = [*chain(*self._article_first(number, budget.random))]
+        near, others = self._article_first(number, budget.random)
+        listed = near + others
         while size > 0 and _cost(listed[:size], bodies, headers) > budget.tokens:
             size -= _FEWER if size > _FEWER else 1
-        if size < len(data.questions[number].gold):
+        if size < len(question.gold):
             return None
         listed = listed[:size]
-        if related := data.questions[
-            number
-        ].related:  # HotpotQA's file has the question's ten documents in any order
-            ten = slice(len(data.questions[number].gold) + len(related))
+        if question.related:  # HotpotQA's file has the question's ten documents in any order
+            ten = slice(len(question.gold) + len(question.related))
             listed[ten] = budget.random.permutation(listed[ten]).tolist()
         return [listed[i] for i in shuffled_alike(size, budget.seed)]
 
@@ -221,54 +206,47 @@ class QuestionAnswering(Task):
     ) -> tuple[list[int], list[int]]:
         """The documents with the answer, then the question's own or those of the same article; and
         all others."""
-        data = load_qa(self.dataset)
-        question = data.questions[number]
-        near = list(question.related) or list(
-            _articles(self.dataset)[data.groups[question.gold[0]]]
-        )
-        near = [
-            document
-            for document in random.permutation(near).tolist()
-            if document not in question.gold
-        ]
+        data, question = self._data, self._data.questions[number]
+        article = data.groups[question.gold[0]]
+        near = question.related or [i for i, group in enumerate(data.groups) if group == article]
+        shuffled = random.permutation(near).tolist()
+        near = [*question.gold, *(i for i in shuffled if i not in question.gold)]
         others = random.permutation(len(data.documents))
-        near = [*question.gold, *near]
         return near, others[~np.isin(others, near)].tolist()
 
-    def _others(
-        self, related: tuple[int, ...], gold: list[int], bodies: Units, budget: ContextBudget
-    ) -> list[int] | None:
+    def _others(self, number: int, bodies: Units, budget: ContextBudget) -> list[int] | None:
         """Documents beside the gold ones: the question's own first, then any, as many as fit; the
         last is chosen for its length. None where the gold documents alone do not fit. None repeats
         before all were used; gold never."""
-        headers = _headers(budget.encoder, _enough(budget.tokens // int(bodies.counts.min()) + 16))
-        if (left := budget.tokens - _cost(gold, bodies, headers)) < 0:
+        question = self._data.questions[number]
+        gold = question.gold
+        headers = _headers(budget.encoder, budget.tokens // int(bodies.counts.min()) + 16)
+        left = budget.tokens - _cost(gold, bodies, headers)
+        if left < 0:
             return None
         chosen: list[int] = []
-        for document in related:
+        for document in question.related:
             cost = int(bodies.counts[document] + headers.counts[len(gold) + len(chosen)])
             if cost <= left:
                 chosen.append(document)
                 left -= cost
-        rest = budget.random.permutation(len(bodies))
-        rest = rest[~np.isin(rest, [*gold, *chosen])]
+        used = [*gold, *chosen]
         while True:
-            first = len(gold) + len(chosen)
-            numbered = headers.counts[
-                first : first + len(rest)
-            ]  # enough for the shortest documents, if not for all
+            rest = budget.random.permutation(len(bodies))
+            rest = rest[~np.isin(rest, used)]
+            numbered = headers.counts[len(gold) + len(chosen) :][: len(rest)]
             costs = np.cumsum(bodies.counts[rest[: len(numbered)]] + numbered)
             fitting = int(np.searchsorted(costs, left, side="right"))
             if fitting < len(rest) or not len(rest):
                 break
             chosen += rest.tolist()
             left -= int(costs[-1])
-            rest = budget.random.permutation(len(bodies))
-            rest = rest[~np.isin(rest, gold)]
-        keep = max(0, fitting - 1)
-        chosen += rest[:keep].tolist()
-        left -= int(costs[keep - 1]) if keep else 0
-        return chosen + _last_ones(rest[keep:], left, len(gold) + len(chosen), bodies, headers)
+            used = list(gold)
+        kept = max(0, fitting - 1)
+        chosen += rest[:kept].tolist()
+        left -= int(costs[kept - 1]) if kept else 0
+        headers_left = headers.counts[len(gold) + len(chosen) :]
+        return chosen + _last_documents(rest[kept:], left, bodies, *headers_left[:2].tolist())
 
 
 def _answer_without_context(answer: JudgedAnswer) -> str | None:
@@ -321,56 +299,46 @@ def _known_questions(dataset: str) -> dict[str, list[tuple[list[str], str]]]:
     return known
 
 
-def _last_ones(
-    rest: np.ndarray, left: int, number: int, bodies: Units, headers: Units
+def _last_documents(
+    rest: np.ndarray, left: int, bodies: Units, header: int, second_header: int
 ) -> list[int]:
     """One document, or two, whose length comes nearest to what is left."""
     counts = bodies.counts[rest]
-    header = int(headers.counts[number])
-    second = int(headers.counts[number + 1])
     by_length = np.argsort(counts, kind="stable")
-    fit = int(np.searchsorted(counts[by_length], left - header, side="right")) - 1
+    lengths = counts[by_length]
+    fit = int(np.searchsorted(lengths, left - header, side="right")) - 1
     if fit < 0:
         return []
-    best, gap = [int(rest[by_length[fit]])], left - header - int(counts[by_length[fit]])
+    best, gap = [int(rest[by_length[fit]])], left - header - int(lengths[fit])
     if len(rest) > 1 and gap > 0:
-        room_for_second = left - header - second - counts[: min(64, len(rest))]
-        other = np.searchsorted(counts[by_length], room_for_second, side="right") - 1
-        other = np.where(
-            (other >= 0) & (by_length[other] == np.arange(len(other))), other - 1, other
-        )
-        gaps = np.where(other >= 0, room_for_second - counts[by_length[np.maximum(other, 0)]], left)
+        left_for_second = left - header - second_header - counts[:_CANDIDATES]
+        other = np.searchsorted(lengths, left_for_second, side="right") - 1
+        other -= (other >= 0) & (by_length[other] == np.arange(len(other)))  # not the same twice
+        gaps = np.where(other >= 0, left_for_second - lengths[np.maximum(other, 0)], left)
         pick = int(np.argmin(gaps))
         if gaps[pick] < gap:
             best = [int(rest[pick]), int(rest[by_length[other[pick]]])]
     return best
 
 
-def _cost(documents: list[int], bodies: Units, headers: Units) -> int:
-    return int(bodies.counts[documents].sum() + headers.counts[: len(documents)].sum())
+def _cost(documents: Sequence[int], bodies: Units, headers: Units) -> int:
+    return int(bodies.counts[list(documents)].sum() + headers.counts[: len(documents)].sum())
 
 
 @lru_cache(maxsize=8)
 def _bodies(dataset: str, encoder: PieceEncoder) -> Units:
-    return cached_units([document + "\n\n" for document in load_qa(dataset).documents], encoder)
+    texts = [document + "\n\n" for document in load_qa(dataset).documents]
+    return encode_units(texts, encoder, keep=True)
+
+
+def _headers(encoder: PieceEncoder, size: int) -> Units:
+    """The headers of at least `size` documents."""
+    return _headers_up_to(encoder, 1 << max(6, size.bit_length()))
 
 
 @lru_cache(maxsize=8)
-def _headers(encoder: PieceEncoder, size: int) -> Units:
-    return Units([f"Document {i}:\n" for i in range(1, size + 1)], encoder)
-
-
-def _enough(size: int) -> int:
-    return 1 << max(6, size.bit_length())
-
-
-@lru_cache(maxsize=4)
-def _articles(dataset: str) -> dict[int, list[int]]:
-    """The documents of each article."""
-    articles: dict[int, list[int]] = {}
-    for document, group in enumerate(load_qa(dataset).groups):
-        articles.setdefault(group, []).append(document)
-    return articles
+def _headers_up_to(encoder: PieceEncoder, last: int) -> Units:
+    return encode_units([f"Document {i}:\n" for i in range(1, last + 1)], encoder)
 
 
 @lru_cache(maxsize=8)

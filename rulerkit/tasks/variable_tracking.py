@@ -8,9 +8,17 @@ from random import Random
 from string import ascii_uppercase
 from typing import ClassVar
 
-from rulerkit.example import ContextBudget, Draft, ExampleStream, Passage, Piece, passage
-from rulerkit.tasks.base import JudgedAnswer, Reading, Rule, Task, in_proportion, too_short
-from rulerkit.tasks.haystacks import LINE, PlacedPassage, fill_with_sentences
+from rulerkit.example import ContextBudget, Draft, ExampleStream, Passage, Piece
+from rulerkit.tasks.base import (
+    JudgedAnswer,
+    Reading,
+    Rule,
+    Task,
+    distinct,
+    in_proportion,
+    too_short,
+)
+from rulerkit.tasks.haystacks import LINE, fill_with_sentences
 
 _OPENING = "Memorize and track the chain(s) of variable assignment hidden in the following text."
 _QUESTION = "Question: Find all variables that are assigned the value {value} in the text above."
@@ -43,7 +51,6 @@ class VariableTracking(Task):
 
     family: ClassVar[str] = "variable_tracking"
     category: ClassVar[str] = "vt"
-    match: ClassVar[str] = "all"
 
     short_name: ClassVar[str] = "vt"
     answer_prefix_form: ClassVar[str] = r"are ass(?:ig|gi)ned the value \S+ they are:( ?)"
@@ -62,8 +69,10 @@ class VariableTracking(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_items(
-            "num_chains and num_hops", self.num_chains * (self.num_hops + 1), _MOST_NAMES
+        self.check(
+            self.num_chains * (self.num_hops + 1) <= _MOST_NAMES,
+            "num_chains",
+            f"such that num_chains times num_hops + 1 is at most {_MOST_NAMES}",
         )
 
     @property
@@ -78,8 +87,8 @@ class VariableTracking(Task):
         value, names = chains[0].value, chains[0].names
         shown = self._demonstration(stream, {c.value for c in chains}) if self.demonstration else ()
         return Draft(
-            head=(*shown, passage("instruction", _OPENING + "\n\n")),
-            tail=(passage("question", _QUESTION.format(value=value)),),
+            head=(*shown, Passage("instruction", _OPENING + "\n\n")),
+            tail=(Passage("question", _QUESTION.format(value=value)),),
             answer_prefix=self._prefix(value),
             references=names,
             plan=items,
@@ -88,9 +97,7 @@ class VariableTracking(Task):
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece]:
         pieces = fill_with_sentences(draft.plan, budget, blanks=self.edition == "2024")
         if pieces is None:
-            raise too_short(
-                self, budget, sum(budget.piece(item.passage).num_tokens for item in draft.plan)
-            )
+            raise too_short(self, budget, draft.plan)
         return pieces
 
     @staticmethod
@@ -119,25 +126,23 @@ class VariableTracking(Task):
         )
 
     def _prefix(self, value: str) -> str:
-        assigned = (
-            "assgined" if self.edition == "2024" else "assigned"
-        )  # the 2024 edition spells it so
+        assigned = "assgined" if self.edition == "2024" else "assigned"  # upstream's spelling
         return _PREFIX.format(n=self.num_hops + 1, value=value, assigned=assigned)
 
     def _chains(self, random: Random, letters: int, taken_values: set[str]) -> list[_Chain]:
         """Chains with distinct names and values; upstream gives all chains of its demonstration one
         value."""
         size = self.num_hops + 1
-        distinct: dict[str, None] = {}
-        while len(distinct) < self.num_chains * size:
-            distinct["".join(random.choices(ascii_uppercase, k=letters))] = None
-        names = tuple(distinct)
+        count = self.num_chains * size
+        names = distinct(count, lambda: "".join(random.choices(ascii_uppercase, k=letters)))
         values: dict[str, None] = {}
         while len(values) < self.num_chains:
             value = str(random.randrange(10000, 99999))
             if value not in taken_values:
                 values[value] = None
-        return [_Chain(value, names[i * size : (i + 1) * size]) for i, value in enumerate(values)]
+        return [
+            _Chain(value, tuple(names[i * size : (i + 1) * size])) for i, value in enumerate(values)
+        ]
 
     def _fixed_chains(self) -> list[_Chain]:
         """The chains of the 2024 edition's one demonstration."""
@@ -156,34 +161,31 @@ class VariableTracking(Task):
             num_lines = max(len(items), 10 if self.edition == "2024" else 16)
         else:
             num_lines = max(5, len(items), 16 - 2 * len(items) // 5)
-        value, answer = chains[0].value, " " + " ".join(chains[0].names)
-        lines = _demonstration_lines(items, num_lines)
+        lines = [LINE] * num_lines
+        for item in sorted(items, key=lambda item: -item.depth):
+            lines.insert(int(item.depth * num_lines), item.text.removesuffix("\n"))
+        question = _QUESTION.format(value=chains[0].value)
+        answer = f"{self._prefix(chains[0].value)} {' '.join(chains[0].names)}"
         if self.edition == "2025":
-            parts = [
-                _OPENING + "\n\n",
-                *[line + "\n" for line in lines],
-                _QUESTION.format(value=value),
-            ]
-            return (passage("demonstration", *parts, self._prefix(value) + answer + "\n\n"),)
-        context = " ".join(line + "\n" if line == LINE else line for line in lines)
-        question = _QUESTION.format(value=value).removesuffix(" above.")
-        whole = f" {_OPENING} {context} {question}{self._prefix(value)}{answer}\n\n\n\n"
-        return (passage("demonstration", whole),)
+            context = "".join(line + "\n" for line in lines)
+            text = f"{_OPENING}\n\n{context}{question}{answer}\n\n"
+        else:
+            context = " ".join(line + "\n" if line == LINE else line for line in lines)
+            question = question.removesuffix(" above.")
+            text = f" {_OPENING} {context} {question}{answer}\n\n\n\n"
+        return (Passage("demonstration", text),)
 
 
 def _variables_of_other_chains(answer: JudgedAnswer) -> str | None:
     others = {
-        str(piece.key).lower(): piece.key
+        str(piece.key).lower(): str(piece.key)
         for piece, _ in answer.needles
         if piece.role == "distractor"
     }
-    return (
-        " ".join(str(others[word]) for word in dict.fromkeys(answer.words) if word in others)
-        or None
-    )
+    return " ".join(others[word] for word in dict.fromkeys(answer.words) if word in others) or None
 
 
-def _items(random: Random, chains: list[_Chain]) -> list[PlacedPassage]:
+def _items(random: Random, chains: list[_Chain]) -> list[Passage]:
     """The statements of all chains at free depths, those of one chain in order; the queried chain
     is the needle."""
     items = []
@@ -191,14 +193,5 @@ def _items(random: Random, chains: list[_Chain]) -> list[PlacedPassage]:
         role = "needle" if number == 0 else "distractor"
         depths = sorted(random.random() for _ in chain.names)
         for depth, name, statement in zip(depths, chain.names, chain.statements(), strict=True):
-            items.append(
-                PlacedPassage(depth, passage(role, statement + "\n", key=name, value=chain.value))
-            )
+            items.append(Passage(role, statement + "\n", name, chain.value, depth))
     return items
-
-
-def _demonstration_lines(items: list[PlacedPassage], num_lines: int) -> list[str]:
-    lines = [LINE] * num_lines
-    for item in sorted(items, key=lambda item: -item.depth):
-        lines.insert(int(item.depth * num_lines), item.passage.text.removesuffix("\n"))
-    return lines

@@ -1,0 +1,731 @@
+"""The figures: one function each, from a DataFrame to matplotlib Axes, fit for a page in print.
+Scores are percent.
+
+Every function draws into `ax` where it is given (one Axes, or a list of them where a figure has
+several panels), else into a figure of its own, and returns what it drew into. `note` stands small
+below the figure: see `remarks`. Figures are as wide as one or both columns of a two-column paper.
+Colours are Okabe and Ito's, which colour-blind readers can tell apart; markers and dashes differ
+too.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rulerkit.errors import UserError
+from rulerkit.example import Example
+from rulerkit.failures import LABELS
+from rulerkit.floors import not_above
+from rulerkit.lengths import length_name
+from rulerkit.tables import names_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    Panels = Axes | Sequence[Axes] | None
+
+SINGLE, DOUBLE = 3.35, 6.9
+"""The widths of one column and of two, in inches."""
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C8C")
+"""Okabe and Ito's palette, its yellow (too pale for a line on white) replaced by a grey."""
+SMALL = 6.0
+_GREY = "0.35"
+_MARKERS, _DASHES = "osD^vPX*", ("-", (0, (4, 1.5)), (0, (1, 1)))
+_BEYOND, _THRESHOLD = (0, (2.5, 1.2)), (0, (4, 2))
+_HATCHES = ("", "/////", "....")
+_MOST_LABELS = 14
+_STYLE: dict[str, Any] = {
+    "pdf.fonttype": 42,  # TrueType, whole: what publishers ask for, and text stays text
+    "ps.fonttype": 42,
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so a figure looks the same everywhere
+    "font.size": 7,
+    "axes.labelsize": 7,
+    "axes.titlesize": 7,
+    "xtick.labelsize": 6.5,
+    "ytick.labelsize": 6.5,
+    "legend.fontsize": 6.5,
+    "legend.frameon": False,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.2,
+    "text.parse_math": False,  # a dollar in a model's name is a dollar
+    "figure.dpi": 160,
+    "savefig.dpi": 200,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "figure.constrained_layout.use": True,
+}
+
+
+# --- scores over length ---------------------------------------------------------------------------
+
+
+def score_by_length(
+    lengths: "pd.DataFrame",
+    threshold: float | Mapping[str, float] | None = None,
+    note: str = "",
+    category: str = "all",
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Score over length, a line per model with its interval as a band.
+
+    `lengths` is `Summary.lengths`, of which the rows of `category` are drawn; a length without a
+    complete score is a gap. `threshold` is drawn dashed: one number, or several with their names
+    (see `thresholds`).
+    """
+    rows = lengths[lengths["category"] == category]
+    if rows.empty:
+        raise UserError(
+            f"no scores of category {category!r} to draw; summarize a run that has some"
+        )
+    rows = _named(rows)
+    num_models = rows["name"].nunique()
+    width = SINGLE if num_models <= 8 else DOUBLE
+    with style():
+        (axes,) = _panels(1, 1, width, max(2.3, 0.5 + 0.15 * num_models), ax)
+        _lines(axes, rows, "name", bands=True)
+        _thresholds(axes, threshold)
+        _note(axes, note)
+    return axes
+
+
+def series_by_length(
+    frame: "pd.DataFrame",
+    series: str = "series",
+    panel: str = "panel",
+    dashed_beyond: Mapping[str, float] | None = None,
+    flat: Collection[str] = (),
+    threshold: float | Mapping[str, float] | None = None,
+    note: str = "",
+    ax: "Panels" = None,
+) -> "list[Axes]":
+    """Score over length, a line per series with its intervals as bars, a panel per value of
+    `panel`.
+
+    `frame` holds percents: columns length, score, low, high, and those that name series and panel;
+    without the panel's column all lines share one. Several models (column `label`) have a row of
+    panels each. `dashed_beyond` gives by series the length past which its line is dashed; `flat`
+    names series that are one level at all lengths.
+    """
+    scored = frame.dropna(subset=["score"])
+    if scored.empty:
+        raise UserError(
+            "no complete scores to draw: run the evaluation again to complete its cells"
+        )
+    keys = [key for key in ("label", panel) if key in frame and key != series]
+    groups = list(frame.groupby(keys, sort=False)) if keys else [((), frame)]
+    num_models = frame["label"].nunique() if "label" in keys else 1
+    columns = min(len(groups) // num_models if len(groups) > num_models else num_models, 2)
+    height = -(-len(groups) // columns) * max(2.2, 1.1 + 0.13 * frame[series].nunique())
+    dashed = dict(dashed_beyond or {})
+    beyond = scored["length"] > scored[series].map(dashed).astype(float)
+    with style():
+        panels = _panels(len(groups), columns, SINGLE if columns == 1 else DOUBLE, height, ax)
+        for axes, (names, rows) in zip(panels, groups, strict=True):
+            _lines(axes, rows, series, dashed, flat)
+            _thresholds(axes, threshold)
+            shown = names if num_models > 1 else names[-1:] if panel in keys else ()
+            axes.set_title("\n".join(map(str, shown)), loc="left")
+        parts = [
+            "dashed: beyond the training length" * bool(beyond.any()),
+            "dotted: floor, no reading" * bool("floor" in frame and (frame["floor"] >= 1).any()),
+            note,
+        ]
+        _note(panels[0], "; ".join(filter(None, parts)))
+    return panels
+
+
+def _lines(
+    axes: "Axes",
+    rows: "pd.DataFrame",
+    series: str,
+    dashed: Mapping[str, float] | None = None,
+    flat: Collection[str] = (),
+    bands: bool = False,
+) -> None:
+    """Lines with intervals, each with its name at its end."""
+    lengths = sorted(int(n) for n in rows["length"].unique())
+    names = list(dict.fromkeys(rows[series]))
+    ends = []
+    for i, name in enumerate(names):
+        line = rows[rows[series] == name].sort_values("length")
+        scored = line.dropna(subset=["score"])
+        if scored.empty:
+            continue
+        if name in flat:
+            level = scored.iloc[[0, 0]].assign(length=[lengths[0], lengths[-1]])
+            _band(axes, level, i)
+            axes.plot(level["length"], level["score"], color=COLORS[i % 8], linestyle=(0, (1, 1)))
+            scored = level
+        else:
+            # bars of several lines stand side by side
+            shift = 0 if bands else (i - (len(names) - 1) / 2) * min(0.05, 0.3 / len(names))
+            _line(axes, line, i, (dashed or {}).get(name, np.inf), 2**shift, bands)
+        ends.append((float(scored["length"].iloc[-1]), float(scored["score"].iloc[-1]), i))
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(lengths, [length_name(length) for length in lengths])
+    axes.minorticks_off()
+    axes.set_xlabel("Sequence length (tokens)")
+    if len(lengths) == 1:
+        axes.set_xlim(lengths[0] / 2, lengths[0] * 2)
+    axes.set_ylim(0, 102)
+    axes.set_ylabel("Score (%)")
+    _label_ends(axes, ends, [str(name) for name in names])
+
+
+def _line(
+    axes: "Axes", line: "pd.DataFrame", i: int, beyond: float, shift: float, bands: bool
+) -> None:
+    """One line, dashed and hollow beyond a length; its floor dotted."""
+    columns = line[["length", "score", "low", "high"]].to_numpy(dtype=float).T
+    length, y, low, high = columns
+    inside, x, color = int((length <= beyond).sum()), length * shift, COLORS[i % 8]
+    if bands:
+        _band(axes, line, i)
+    else:
+        axes.vlines(x, low, high, color=color, linewidth=0.7, alpha=0.55, zorder=2)
+    axes.plot(x[:inside], y[:inside], clip_on=False, zorder=3, **_look(i))
+    if inside < len(x):
+        last = max(0, inside - 1)
+        axes.plot(x[last:], y[last:], color=color, linestyle=_BEYOND, zorder=2.9)
+        hollow = {**_look(i), "linestyle": "", "markerfacecolor": "white", "markeredgewidth": 0.8}
+        axes.plot(x[inside:], y[inside:], clip_on=False, zorder=3, **hollow)
+    if "floor" in line and (line["floor"] >= 1).any():
+        axes.plot(length, line["floor"], color=color, linestyle=":", linewidth=0.7, zorder=1)
+
+
+def _band(axes: "Axes", line: "pd.DataFrame", i: int) -> None:
+    axes.fill_between(
+        line["length"], line["low"], line["high"], color=COLORS[i % 8], alpha=0.14, linewidth=0
+    )
+
+
+def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
+    """The numbers of `series_by_length` as text: a row per line, a column per length, `score [low,
+    high]` or what there is of an incomplete score."""
+    names = [
+        name for name in ("label", "panel", "series") if name in frame and frame[name].nunique() > 1
+    ] or ["label"]
+    percents = [
+        f"{score:.1f} [{low:.1f}, {high:.1f}]"
+        for score, low, high in frame[["score", "low", "high"]].to_numpy()
+    ]
+    text = frame["have"].where(frame["score"].isna(), percents)
+    line = frame[names].astype(str).agg(" · ".join, axis=1)
+    wide = frame.assign(text=text, line=line).pivot_table(
+        index="line", columns="length", values="text", aggfunc="first", sort=False
+    )
+    return wide.sort_index(axis="columns").fillna("").rename(columns=length_name).rename_axis(None)
+
+
+def remarks(cells: "pd.DataFrame") -> str:
+    """What a figure must say below itself of the cells (or the labels) that it shows: reference
+    readers, stand-in corpora, incomplete cells, scores not above the floor."""
+    facts = {"reference readers": cells["engine"] == "reader"}
+    if "complete" in cells:
+        facts |= {
+            "stand-in corpora": cells["stand_in"],
+            "incomplete": ~cells["complete"],
+            "in brackets: not above the floor, what answers without reading score": not_above(
+                cells
+            ),
+        }
+    return "; ".join(text for text, is_so in facts.items() if is_so.any())
+
+
+def thresholds(models: "pd.DataFrame", category: str = "all") -> dict[str, float]:
+    """The thresholds that `Summary.models` was judged by, with their names; none where the tasks
+    are not the thirteen."""
+    judged = models[(models["category"] == category) & (models["effective_length"] != "")]
+    limits = judged.drop_duplicates("aligned").set_index("aligned")["threshold"].astype(float)
+    several = len(limits) > 1
+    return {f"Llama2-7B{f' ({kind})' * several} at 4K": value for kind, value in limits.items()}
+
+
+def _named(rows: "pd.DataFrame") -> "pd.DataFrame":
+    """Rows with the name of their model: its label, unless two models share it."""
+    models = rows.drop_duplicates(["run", "model"])[["run", "model", "label"]]
+    return rows.merge(models.assign(name=names_of(models)).drop(columns="label"), how="left")
+
+
+# --- tables in colour -----------------------------------------------------------------------------
+
+
+def tasks_by_length(
+    cells: "pd.DataFrame", model: str | None = None, note: str = "", ax: "Panels" = None
+) -> "list[Axes]":
+    """Tasks against lengths as a table in colour, the score printed in each field; a panel per
+    model.
+
+    `cells` is `Summary.cells`; `model` picks one model by name or label. A field whose cell is
+    incomplete shows what it has (`300/500`).
+    """
+    if model is not None:
+        cells = cells[(cells["model"] == model) | (cells["label"] == model)]
+    if cells.empty:
+        raise UserError(
+            f"no cells of {model or 'any model'!r} to draw; name one of the summary's models"
+        )
+    models = list(_named(cells).groupby("name", sort=False))
+    columns = min(len(models), 2)
+    height = -(-len(models) // columns) * (0.45 + 0.175 * cells["task"].nunique())
+    with style():
+        width = SINGLE if columns == 1 else DOUBLE
+        panels = _panels(len(models), columns, width, height, ax, sharey=True)
+        for axes, (name, rows) in zip(panels, models, strict=True):
+            _tasks(axes, rows)
+            axes.set_title(str(name))
+        _note(panels[0], note)
+    return panels
+
+
+def _tasks(axes: "Axes", rows: "pd.DataFrame") -> None:
+    text = rows["score"].map("{:.1f}".format).where(rows["score"].notna(), rows["have"])
+    text = text.where(~not_above(rows), "(" + text + ")")
+    categories = list(rows.drop_duplicates("task")["category"])
+    scores, texts = (
+        rows.assign(text=text)
+        .pivot(index="task", columns="length", values=values)
+        .loc[rows["task"].unique()]
+        .rename(columns=length_name)
+        for values in ("score", "text")
+    )
+    _heatmap(axes, scores, texts, ("#EDF3F8", COLORS[0]), (0, 100), 60, SMALL)
+    axes.set_aspect("auto")
+    for i in range(1, len(scores)):
+        width = 2.5 if categories[i] != categories[i - 1] else 0.6
+        axes.axhline(i - 0.5, color="white", linewidth=width)
+    for i in range(1, len(scores.columns)):
+        axes.axvline(i - 0.5, color="white", linewidth=0.6)
+
+
+def correlation_heatmap(
+    correlations: "pd.DataFrame",
+    marked: Collection[str] = (),
+    groups: Sequence[str] = (),
+    note: str = "",
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Figure 5: correlations of tasks in the order of the frame, its marked tasks in red, groups
+    parted by lines.
+
+    `groups` names the cluster of each task, in the order of the frame.
+    """
+    if correlations.empty:
+        raise UserError("no correlations to draw: give at least two tasks")
+    text = correlations.map(
+        lambda r: "" if np.isnan(r) else f"{r:z.2f}".replace("0.", ".").replace("1.00", "1")
+    )
+    colors = COLORS[4], "#FFFFFF", COLORS[0]
+    with style():
+        (axes,) = _panels(1, 1, DOUBLE, 0.9 + 0.24 * len(correlations), ax)
+        image = _heatmap(axes, correlations, text, colors, (-1, 1), 0.65, SMALL - 1.2)
+        axes.tick_params(axis="x", rotation=55)
+        for label in axes.get_xticklabels():
+            label.set(ha="right", rotation_mode="anchor")
+        for label in [*axes.get_xticklabels(), *axes.get_yticklabels()]:
+            if label.get_text() in marked:
+                label.set(color="#C00000", fontweight="bold")
+        for i in range(1, len(groups)):
+            if groups[i] != groups[i - 1]:
+                axes.axhline(i - 0.5, color="black", linewidth=0.8)
+                axes.axvline(i - 0.5, color="black", linewidth=0.8)
+        bar = axes.figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02)
+        bar.outline.set_visible(False)
+        bar.set_label("Correlation of task scores")
+        _note(axes, note)
+    return axes
+
+
+def _heatmap(
+    axes: "Axes",
+    values: "pd.DataFrame",
+    texts: "pd.DataFrame",
+    colors: Sequence[str],
+    limits: tuple[float, float],
+    white_above: float,
+    fontsize: float,
+) -> Any:
+    """A table in colour with a text in each field; a field without a value is grey."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    numbers = values.to_numpy(dtype=float)
+    paint = LinearSegmentedColormap.from_list("", list(colors))
+    axes.set_facecolor("0.88")
+    image = axes.imshow(numbers, paint, vmin=limits[0], vmax=limits[1], interpolation="nearest")
+    axes.set_xticks(range(len(values.columns)), [str(name) for name in values.columns])
+    axes.set_yticks(range(len(values)), [str(name) for name in values.index])
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    for (row, column), text in np.ndenumerate(texts.to_numpy()):
+        color = "white" if numbers[row, column] > white_above else "black"
+        axes.text(column, row, text, ha="center", va="center", fontsize=fontsize, color=color)
+    return image
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def failures_by_length(shares: "pd.DataFrame", note: str = "", ax: "Panels" = None) -> "list[Axes]":
+    """What became of the answers at each length, in percent, complete ones below; a panel per model
+    and task.
+
+    `shares` is `failures.shares`. A label looks the same in every figure.
+    """
+    from matplotlib.patches import Patch
+
+    if shares.empty:
+        raise UserError("no labels to draw; label the cells of a run that has some")
+    kinds = [kind for kind in LABELS if shares.loc[shares["label"] == kind, "count"].sum()]
+    groups = list(shares.groupby(["run", "model", "task"], sort=False))
+    models = shares.groupby(["run", "model"], sort=False)["task"].nunique()
+    columns = min(int(models.max()), 4)
+    rows = -(-len(groups) // columns)
+    with style():
+        size = SINGLE if columns == 1 else DOUBLE, max(1.9, 0.45 + 1.4 * rows)
+        panels = _panels(len(groups), columns, *size, ax, sharey=True)
+        for i, (axes, (_, cells)) in enumerate(zip(panels, groups, strict=True)):
+            _stack(axes, cells, kinds)
+            names = [cells["name"].iloc[0]] * (len(models) > 1) + [cells["task"].iloc[0]]
+            title = "\n".join(line for name in names for line in wrap(str(name), 26))
+            axes.set_title(title, fontsize=SMALL)
+            axes.set_ylabel("Answers (%)" if i % columns == 0 else "")
+            axes.set_xlabel("Sequence length (tokens)" if i + columns >= len(panels) else "")
+        figure = panels[0].figure
+        figure.legend(
+            handles=[Patch(label=kind, **_label_look(kind)) for kind in reversed(kinds)],
+            loc="outside right upper",
+            handlelength=1.2,
+            handleheight=1.0,
+        )
+        if len(models) == 1:
+            figure.suptitle(str(shares["name"].iloc[0]), fontsize=7)
+        _note(panels[0], note)
+    return panels
+
+
+def _stack(axes: "Axes", cells: "pd.DataFrame", kinds: list[str]) -> None:
+    table = 100 * cells.pivot(index="length", columns="label", values="share").sort_index()
+    table = table.reindex(columns=kinds).fillna(0)
+    bottoms = table.cumsum(axis="columns") - table
+    places = range(len(table))
+    for kind in kinds:
+        axes.bar(places, table[kind], bottom=bottoms[kind], width=0.82, **_label_look(kind))
+    axes.set_xticks(places, [length_name(int(n)) for n in table.index])
+    axes.tick_params(axis="x", length=0)
+    axes.set_ylim(0, 100)
+    axes.set_xlim(-0.6, max(1.4, len(table) - 0.4))
+
+
+def _label_look(label: str) -> dict[str, Any]:
+    """Complete answers are pale; the other labels differ by colour and hatch."""
+    i = list(LABELS).index(label)
+    color = COLORS[(i - 1) % 8] if i else "#E9EDF0"
+    hatch = _HATCHES[(i - 1) // 8 % 3] if i else ""
+    return {"facecolor": color, "hatch": hatch, "edgecolor": "white", "linewidth": 0.3}
+
+
+# --- comparisons ----------------------------------------------------------------------------------
+
+
+def differences_by_task(
+    rows: "pd.DataFrame",
+    margin: float | None = None,
+    names: tuple[str, str] = ("A", "B"),
+    note: str = "",
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Forest plot of B - A in points: a task a line, over all lengths, and their mean as a diamond
+    below.
+
+    `rows` is `Comparison.rows`; its levels 'task' and 'all' are drawn. The dashed line is the
+    margin. Differences whose interval leaves out 0 are filled, in the colour of their side.
+    """
+    tasks, mean = rows[rows["level"] == "task"], rows[rows["level"] == "all"]
+    if tasks.empty or mean.empty:
+        raise UserError("no differences to draw; give the rows of a comparison")
+    places = [*range(len(tasks)), len(tasks) + 0.4]
+    with style():
+        (axes,) = _panels(1, 1, SINGLE, 0.96 + 0.16 * len(tasks), ax)
+        axes.axvline(0, color=_GREY, linewidth=0.7, zorder=1)
+        if margin is not None:
+            axes.axvline(-margin, color=_GREY, linewidth=0.7, linestyle=_THRESHOLD, zorder=1)
+            axes.annotate(
+                f"margin -{margin:g}",
+                (-margin, 1.0),
+                xycoords=("data", "axes fraction"),
+                ha="center",
+                va="bottom",
+                fontsize=SMALL,
+                color=_GREY,
+            )
+        for place, row in zip(places, [*tasks.itertuples(), *mean.itertuples()], strict=True):
+            _difference(axes, place, row)
+        axes.axhline(len(tasks) - 0.3, color="0.7", linewidth=0.5)
+        axes.set_yticks(places, [*map(str, tasks["task"]), "mean"])
+        axes.tick_params(axis="y", length=0)
+        axes.spines["left"].set_visible(False)
+        axes.set_ylim(places[-1] + 0.7, -0.7)
+        between = " - " if sum(map(len, names)) <= 45 else "\n- "
+        axes.set_xlabel(f"{names[1]}{between}{names[0]} (points)")
+        _note(axes, note)
+    return axes
+
+
+def _difference(axes: "Axes", place: float, row: Any) -> None:
+    color = COLORS[1] if row.high < 0 else COLORS[0] if row.low > 0 else _GREY
+    marker, size = ("D", 4.2) if row.level == "all" else ("o", 3.4)
+    axes.plot([row.low, row.high], [place, place], color=color, linewidth=1.0, zorder=2)
+    axes.plot(
+        [row.difference],
+        [place],
+        marker=marker,
+        markersize=size,
+        color=color,
+        markerfacecolor="white" if color == _GREY else color,
+        markeredgewidth=0.8,
+        zorder=3,
+    )
+
+
+# --- Figure 1 -------------------------------------------------------------------------------------
+
+
+def word_counts(example: Example) -> "pd.DataFrame":
+    """How often each word stands in an example's list or coded text: columns word, role, count,
+    rank (from 1).
+
+    Words are the pieces of the context, without the number of a numbered list; the most frequent
+    come first.
+    """
+    import pandas as pd
+
+    counts: Counter[tuple[str, str]] = Counter()
+    for block in example.blocks[slice(*example.context)]:
+        for piece in block.explode() if block.explode else [block]:
+            counts[re.sub(r"^\d+\. ", "", piece.text.strip()), piece.role] += 1
+    rows = [(word, role, count) for (word, role), count in counts.most_common()]
+    frame = pd.DataFrame(rows, columns=["word", "role", "count"])
+    return frame.assign(rank=range(1, len(frame) + 1))
+
+
+def word_frequencies(
+    cwe: "pd.DataFrame",
+    fwe: Mapping[float, "pd.DataFrame"],
+    num_types: int = 40,
+    ax: "Panels" = None,
+) -> "list[Axes]":
+    """Figure 1 of the paper: how often the words of the aggregation tasks stand in their contexts.
+
+    Left: the first `num_types` words of a common words list (`word_counts` of an example). Right:
+    coded texts by alpha, natural logarithms of rank and frequency, with the law they follow, rank
+    to the power of -alpha, as a thin line.
+    """
+    with style():
+        panels = _panels(2, 2, DOUBLE, 2.3, ax)
+        _common_words(panels[0], cwe, num_types)
+        _frequent_words(panels[1], fwe)
+    return panels
+
+
+def _common_words(axes: "Axes", counts: "pd.DataFrame", num_types: int) -> None:
+    shown = counts.head(num_types)
+    kinds = (("needle", "common", COLORS[1]), ("haystack", "uncommon", COLORS[0]))
+    for role, name, color in kinds:
+        rows, whole = shown[shown["role"] == role], counts[counts["role"] == role]
+        if rows.empty:
+            continue
+        axes.bar(rows["rank"], rows["count"], width=0.8, color=color)
+        times = "/".join(str(n) for n in sorted(whole["count"].unique()))
+        beside = role == "needle"
+        axes.annotate(
+            f"{len(whole)} {name} words,\n{times} times each",
+            (rows["rank"].max() + 0.4 if beside else rows["rank"].mean(), rows["count"].max()),
+            xytext=(5, 0) if beside else (0, 4),
+            textcoords="offset points",
+            va="top" if beside else "bottom",
+            ha="left" if beside else "center",
+            color=color,
+        )
+    axes.set_title("Common words extraction", loc="left")
+    axes.set_xlabel(f"Word type, by frequency (first {len(shown)} of {len(counts)})")
+    axes.set_ylabel("Frequency")
+    axes.set_xlim(0, len(shown) + 1)
+
+
+def _frequent_words(axes: "Axes", texts: Mapping[float, "pd.DataFrame"]) -> None:
+    for i, (alpha, counts) in enumerate(sorted(texts.items())):
+        x, y = np.log(counts[["rank", "count"]].to_numpy(dtype=float)).T
+        axes.plot(x, y[0] - alpha * x, color=COLORS[i % 8], linewidth=0.5, alpha=0.7)
+        points = {**_look(i), "linestyle": "", "markersize": 2.4}
+        axes.plot(x, y, label=f"α = {float(alpha)}", clip_on=False, **points)
+    answers = np.log(next(iter(texts.values())).query("role == 'needle'")["rank"])
+    if len(answers):
+        low, high = answers.min(), answers.max()
+        axes.axvspan(low - 0.12, high + 0.12, color="0.93", linewidth=0)
+        axes.annotate(
+            "answers",
+            ((low + high) / 2, 0),
+            xytext=(0, 3),
+            textcoords="offset points",
+            ha="center",
+            color=_GREY,
+        )
+    axes.set_title("Frequent words extraction", loc="left")
+    axes.set_xlabel("ln (word rank)")
+    axes.set_ylabel("ln (frequency)")
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.legend(loc="upper right", handletextpad=0.2)
+
+
+# --- what all figures share -----------------------------------------------------------------------
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The common style as a context: figures are drawn in it, and saved in it, whoever saves them.
+
+    It resets only what it sets, unlike matplotlib's `rc_context`: in a notebook the first figure
+    also switches on that figures are shown, and that must last.
+    """
+    import matplotlib
+
+    current: Any = matplotlib.rcParams
+    before = {key: current[key] for key in _STYLE}
+    current.update(_STYLE)
+    try:
+        yield
+    finally:
+        current.update(before)
+
+
+def _panels(
+    count: int, columns: int, width: float, height: float, ax: "Panels", **kwargs: Any
+) -> "list[Axes]":
+    """The panels that were given, or those of a new figure, row by row; width and height in
+    inches."""
+    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
+
+    class PrintFigure(Figure):
+        """Saved in the common style too, which decides how fonts are embedded."""
+
+        def savefig(self, *args: Any, **kwargs: Any) -> None:
+            with style():
+                super().savefig(*args, **kwargs)
+
+    if ax is not None:
+        panels: list[Axes] = np.asarray(ax).ravel().tolist()
+        if len(panels) != count:
+            raise UserError(f"ax has {len(panels)} axes, the figure {count} panels: give {count}")
+        return panels
+    _, grid = plt.subplots(
+        -(-count // columns),
+        columns,
+        figsize=(width, height),
+        squeeze=False,
+        FigureClass=PrintFigure,
+        **kwargs,
+    )
+    for spare in grid.flat[count:]:
+        spare.remove()
+    return list(grid.flat[:count])
+
+
+def _look(i: int) -> dict[str, Any]:
+    """Colour, marker and dashes of series i: the colours recur after eight, with other dashes."""
+    return {
+        "color": COLORS[i % 8],
+        "marker": _MARKERS[i % 8],
+        "linestyle": _DASHES[i // 8 % 3],
+        "markeredgewidth": 0,
+    }
+
+
+def _thresholds(axes: "Axes", threshold: float | Mapping[str, float] | None) -> None:
+    """A thin dashed line, with its name, for each threshold."""
+    from matplotlib.patheffects import withStroke
+
+    if threshold is None:
+        return
+    named = threshold if isinstance(threshold, Mapping) else {"threshold": threshold}
+    for name, value in named.items():
+        axes.axhline(value, color=_GREY, linewidth=0.7, linestyle=_THRESHOLD, zorder=1)
+        axes.annotate(
+            f"{name}: {value:g}",
+            (1.0, value),
+            xycoords=("axes fraction", "data"),
+            xytext=(-1, 1.5),
+            textcoords="offset points",
+            ha="right",
+            fontsize=SMALL,
+            color=_GREY,
+            path_effects=[withStroke(linewidth=1.5, foreground="white")],
+            zorder=4,
+        )
+
+
+def _label_ends(
+    axes: "Axes", ends: Sequence[tuple[float, float, int]], names: Sequence[str]
+) -> None:
+    """Each line's name at its right end, moved apart where they would overlap; a legend where they
+    are too many."""
+    if len(ends) > _MOST_LABELS:
+        handles = axes.get_lines()[: len(names)]
+        axes.legend(handles, names, loc="center left", bbox_to_anchor=(1.02, 0.5))
+        return
+    figure: Any = axes.figure
+    bottom, top = axes.get_ylim()
+    points = 72 * axes.get_position().height * figure.get_figheight()
+    gap = (top - bottom) * (SMALL * 1.35) / points
+    ends = sorted(ends, key=lambda end: (end[1], -end[2]))
+    right = axes.get_xlim()[1]
+    for (x, y, i), height in zip(
+        ends, spread([y for _, y, _ in ends], gap, bottom, top), strict=True
+    ):
+        line = {"arrowstyle": "-", "color": COLORS[i % 8], "linewidth": 0.4}
+        axes.annotate(
+            names[i],
+            (x, y),
+            xytext=(1.04, (height - bottom) / (top - bottom)),
+            textcoords="axes fraction",
+            fontsize=SMALL,
+            color=COLORS[i % 8],
+            va="center",
+            annotation_clip=False,
+            arrowprops={**line, "shrinkA": 1, "shrinkB": 2, "relpos": (0, 0.5)},
+        )
+    axes.set_xlim(right=right)
+
+
+def spread(values: Sequence[float], gap: float, bottom: float, top: float) -> list[float]:
+    """Rising values moved as little as it takes (least squares) to stand `gap` apart between
+    `bottom` and `top`; where there is no space for all, the gap shrinks."""
+    from scipy.optimize import isotonic_regression
+
+    if not values:
+        return []
+    gap = min(gap, (top - bottom) / max(1, len(values) - 1))
+    offsets = gap * np.arange(len(values))
+    lowest = isotonic_regression(np.asarray(values) - offsets).x.clip(bottom, top - offsets[-1])
+    return [float(place) for place in lowest + offsets]
+
+
+def _note(axes: "Axes", note: str) -> None:
+    """A small line below the figure, inside its layout."""
+    if note:
+        figure: Any = axes.figure
+        figure.supxlabel(note, fontsize=SMALL, x=0.99, ha="right", color=_GREY, style="italic")
