@@ -16,7 +16,8 @@ task. With a margin in points the verdict is
 import glob
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +28,7 @@ import numpy as np
 
 from rulerkit.claims import FAILS, HOLDS, UNKNOWN
 from rulerkit.claims import Verdict as ClaimVerdict
-from rulerkit.errors import UserError, unknown
+from rulerkit.errors import UserError, listed, unknown
 from rulerkit.escape import csv_text
 from rulerkit.evaluation import ABSENT, differences, snapshot_notes
 from rulerkit.lengths import length_name
@@ -37,7 +38,7 @@ from rulerkit.scoring import THIRTEEN, score
 from rulerkit.statistics import WeightedCell, critical_value, holm, no_difference_p, weighted_sum
 from rulerkit.store import Cell, allowed_failures, read_cells
 from rulerkit.summary import base_run, merge_repetitions, weighted_cells
-from rulerkit.tables import FORMATS, Field, render
+from rulerkit.tables import FORMATS, Field, number_range, render
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,9 +50,9 @@ ALARMS = 0.05
 """The chance that any loss is seen between equal models, at most."""
 PAIRINGS = ("digest", "index")
 LEVELS = {"cell": "a cell", "task": "a task", "length": "a length", "all": "the mean"}
-_SHOWN = 4
-_FLIPS_SHOWN = 12
-_MOST = 1e6  # times as many examples
+_MOST_NAMED = 4
+_MOST_FLIPS = 12
+_TIMES = np.geomspace(1, 1e6, 14000)  # times as many examples, in steps of 0.1 %
 Key = tuple[str, int]
 
 
@@ -112,54 +113,39 @@ class Comparison:
     def same_model(self) -> bool:
         """Both sides are one model, served alike: the differences are the noise floor of serving
         it."""
-        pairs = [(cell, self.b.by_key.get(key)) for key, cell in self.a.by_key.items()]
-        return all(one.record["result"] == other.record["result"] for one, other in pairs if other)
+        return all(one == other for _, one, other in _results(self.a, self.b))
+
+    @property
+    def mean(self) -> "pd.Series[Any]":
+        """The row of the difference of the means."""
+        return self.rows.iloc[-1]
 
     @cached_property
     def verdict(self) -> Verdict:
         """Whether anything in B is worse than in A by more than the margin."""
-        mean = self.rows[self.rows["level"] == "all"].iloc[0]
-        margin = _points(self.margin)
-        seen = f"mean {_interval(mean)}"
+        models, seen = f"worse than {self.a.name} by more than {_points(self.margin)}", self.mean
+        mean = f"mean {_interval(seen)}"
         if self.rows["loss"].any():
-            losses = _losses(self.rows[self.rows["loss"]])
-            return Verdict(
-                WORSE,
-                f"{self.b.name} is worse than {self.a.name} by more than {margin}: {losses}; "
-                f"{seen}",
-            )
-        if mean["low"] > -self.margin:
-            below = ", though its mean is below for certain" if mean["high"] < 0 else ""
-            text = f"{self.b.name} is not worse than {self.a.name} by more than {margin}{below}, and no task, length or cell"
-            return Verdict(NOT_WORSE, f"{text} lost more: {seen}")
-        counts = self.rows.loc[self.rows["level"] == "cell", "n"]
-        needed = math.ceil(float(counts.median()) * self._times_needed(float(mean["difference"])))
-        text = f"cannot tell whether {self.b.name} is worse than {self.a.name} by more than {margin}: {seen}"
+            losses = self.rows[self.rows["loss"]].sort_values("p", kind="stable")
+            names = [f"{_place(row)} {_interval(row)}" for _, row in losses.iterrows()]
+            text = f"{self.b.name} is {models}: {listed(names, _MOST_NAMED)}; {mean}"
+            return Verdict(WORSE, text)
+        if seen["low"] > -self.margin:
+            below = ", though its mean is below for certain" if seen["high"] < 0 else ""
+            text = f"{self.b.name} is not {models}{below}, and no task, length or cell lost more"
+            return Verdict(NOT_WORSE, f"{text}: {mean}")
+        num_examples = self.rows.loc[self.rows["level"] == "cell", "n"].median()
+        times = _TIMES[min(bisect_left(_TIMES, True, key=self._decides), len(_TIMES) - 1)]
+        needed = math.ceil(num_examples * times)
+        text = f"cannot tell whether {self.b.name} is {models}: {mean}"
         return Verdict(
             CANNOT_TELL, f"{text}; would need about {needed} examples per task and length", needed
         )
 
-    def _times_needed(self, difference: float) -> float:
-        """How many times as many examples would decide, if the mean stayed as it is."""
-        room = abs(
-            difference + self.margin
-        )  # between the mean and the margin: the interval must fit into it
-
-        def decides(times: float) -> bool:
-            found = weighted_sum(self.cells, self.confidence, times).percent()
-            return (
-                found.value - found.low < room
-                if difference > -self.margin
-                else found.high < -self.margin
-            )
-
-        few, many = 1.0, 1.0
-        while not decides(many) and many < _MOST:
-            few, many = many, 2 * many
-        while many - few > 0.01 * many:
-            middle = (few + many) / 2
-            few, many = (few, middle) if decides(middle) else (middle, many)
-        return many
+    def _decides(self, times: float) -> bool:
+        """Whether so many times as many examples would decide, if the mean stayed as it is."""
+        mean = weighted_sum(self.cells, self.confidence, times).percent()
+        return mean.low > -self.margin or mean.high < -self.margin
 
 
 def compare(
@@ -180,27 +166,23 @@ def compare(
     cell in which more requests failed than `max_failures` allows, by default that of its record, is
     left out. `grid` is what `choose` takes: tasks, lengths, num_examples.
     """
-    if not margin > 0:
-        raise UserError(f"margin is {margin!r}: it must be a number of points above 0, such as 1.0")
-    given_a, given_b = (
+    _check_margin(margin)
+    cells_a, cells_b = (
         list(given.cells) if isinstance(given, Side) else find(given, outputs) for given in (a, b)
     )
-    first = (
-        a
-        if isinstance(a, Side)
-        else side(choose(given_a + _repetitions(given_a, given_b), **grid), str(a))
+    first, second = (
+        given
+        if isinstance(given, Side)
+        else side(choose([*cells, *_repetitions(cells, other)], **grid), str(given))
+        for given, cells, other in ((a, cells_a, cells_b), (b, cells_b, cells_a))
     )
-    second = (
-        b
-        if isinstance(b, Side)
-        else side(choose(given_b + _repetitions(given_b, given_a), **grid), str(b))
-    )
-    first, second, failed = without_failed(first, second, max_failures)
+    first, second, failed_notes = without_failed(first, second, max_failures)
     pairs, notes = paired(first, second, by)
-    notes = failed + notes
     rows, cells = judge_pairs(pairs, margin, confidence)
-    flips = pairs[pairs["difference"] != 0].drop(columns=["category", "group"], errors="ignore")
-    flips = flips.assign(difference=100 * flips["difference"]).reset_index(drop=True)
+    columns = ["task", "length", "index", "digest", "a", "b", "difference"]
+    flips = pairs.loc[pairs["difference"] != 0, columns].reset_index(drop=True)
+    flips["difference"] *= 100
+    notes = failed_notes + notes
     return Comparison(
         first, second, margin, confidence, by, rows, flips, tuple(cells), tuple(notes)
     )
@@ -221,9 +203,9 @@ def assert_not_worse(
 ) -> None:
     """Raise AssertionError with the table of differences unless `compare(a, b, margin)` finds B not
     worse: for tests."""
-    found = compare(a, b, margin, **options)
-    if found.verdict.word != NOT_WORSE:
-        raise AssertionError("\n" + difference_table(found))
+    comparison = compare(a, b, margin, **options)
+    if comparison.verdict.word != NOT_WORSE:
+        raise AssertionError("\n" + difference_table(comparison))
 
 
 def asked(model_a: Any, model_b: Any = None) -> dict[str, Any]:
@@ -250,56 +232,54 @@ def judge_pairs(
     of the means."""
     import pandas as pd
 
-    categories = dict(zip(pairs["task"].astype(str), pairs["category"].astype(str), strict=True))
     first, second = (weighted_cells(pairs.assign(score=pairs[side])) for side in ("a", "b"))
-    positions, moved = pairs.groupby(["task", "length"]).indices, pairs["difference"].to_numpy()
-    rows, tests = [], []
-    cells: list[WeightedCell] = []
+    flips = pairs.assign(better=pairs["difference"] > 0, worse=pairs["difference"] < 0, n=1)
+    rules = {
+        "category": "first",
+        "n": "sum",
+        "better": "sum",
+        "worse": "sum",
+        "a": "mean",
+        "b": "mean",
+    }
+    by_cell: Any = flips.groupby(["task", "length"]).agg(rules)
+    rows, p_values = [], dict[frozenset[Key], float]()
     for level, task, length, keys in _levels(first):
-        weights = _weights(keys)
+        lengths = [key[1] for key in keys]
+        weights = [1 / len(set(lengths)) / lengths.count(length) for length in lengths]
         cells = [
-            each[key]._replace(weight=sign * weights[key])
-            for key in keys
-            for sign, each in ((1, second), (-1, first))
+            cell._replace(weight=sign * weight)
+            for key, weight in zip(keys, weights, strict=True)
+            for sign, cell in ((1, second[key]), (-1, first[key]))
         ]
-        found = weighted_sum(cells, confidence).percent()
-        means = [
-            100 * sum(weights[key] * np.nanmean(side[key].scores) for key in keys)
-            for side in (first, second)
-        ]
-        differences = np.concatenate([moved[positions[key]] for key in keys])
-        tests.append((frozenset(keys), no_difference_p(cells)))
+        difference = weighted_sum(cells, confidence).percent()
+        p_values[frozenset(keys)] = no_difference_p(cells)
+        members = by_cell.loc[keys]
+        a, b = (100 * float(members[side] @ weights) for side in ("a", "b"))
         rows.append(
             {
                 "level": level,
                 "task": task,
-                "category": categories.get(task, ""),
+                "category": members["category"].iloc[0] if task else "",
                 "length": length,
-                "n": len(differences),
-                "a": means[0],
-                "b": means[1],
-                "difference": found.value,
-                "low": found.low,
-                "high": found.high,
-                "better": int((differences > 0).sum()),
-                "worse": int((differences < 0).sum()),
-                "unable": level == "cell" and means in ([0, 0], [100, 100]),
+                "n": int(members["n"].sum()),
+                "a": a,
+                "b": b,
+                "difference": difference.value,
+                "low": difference.low,
+                "high": difference.high,
+                "better": int(members["better"].sum()),
+                "worse": int(members["worse"].sum()),
+                "unable": level == "cell" and (a, b) in ((0, 0), (100, 100)),
+                "keys": frozenset(keys),
             }
         )
-    return _judged(pd.DataFrame(rows), tests, margin), cells
-
-
-def _judged(
-    rows: "pd.DataFrame", tests: list[tuple[frozenset[Key], float]], margin: float
-) -> "pd.DataFrame":
-    """The rows with p, smallest_loss and loss."""
-    distinct = dict(tests)
-    adjusted = dict(zip(distinct, holm(list(distinct.values())), strict=True))
-    p = [adjusted[keys] for keys, _ in tests]
-    smallest = [smallest_loss(n, len(distinct), margin) for n in rows["n"]]
-    return rows.assign(
-        p=p, smallest_loss=smallest, loss=(np.asarray(p) < ALARMS) & (rows["difference"] < -margin)
-    )
+    adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    frame = pd.DataFrame(rows)
+    p = frame.pop("keys").map(adjusted)
+    smallest = [smallest_loss(n, len(adjusted), margin) for n in frame["n"]]
+    loss = (p < ALARMS) & (frame["difference"] < -margin)
+    return frame.assign(p=p, smallest_loss=smallest, loss=loss), cells
 
 
 def smallest_loss(num_examples: int, num_tests: int, margin: float = 0.0) -> float:
@@ -313,27 +293,23 @@ def smallest_loss(num_examples: int, num_tests: int, margin: float = 0.0) -> flo
     return 100 * lost / num_examples if lost <= num_examples else math.nan
 
 
-def _levels(cells: Mapping[Key, Any]) -> Iterator[tuple[str, str, int, list[Key]]]:
+def _levels(cells: Iterable[Key]) -> Iterator[tuple[str, str, int, list[Key]]]:
     """What is compared: level, task ('' for all), length (0 for all), and its cells."""
-    present = dict.fromkeys(task for task, _ in cells)
-    tasks = [
-        *(task for task in THIRTEEN if task in present),
-        *(task for task in present if task not in THIRTEEN),
-    ]
-    lengths = sorted({length for _, length in cells})
-    order = [(task, length) for task in tasks for length in lengths if (task, length) in cells]
-    yield from (("cell", *key, [key]) for key in order)
-    yield from (("task", task, 0, [key for key in order if key[0] == task]) for task in tasks)
-    yield from (
-        ("length", "", length, [key for key in order if key[1] == length]) for length in lengths
-    )
-    yield "all", "", 0, order
+    cells = list(cells)
+    order = [*THIRTEEN, *(task for task, _ in cells)]
+    keys = sorted(cells, key=lambda key: (order.index(key[0]), key[1]))
+    for key in keys:
+        yield ("cell", *key, [key])
+    for task in dict.fromkeys(task for task, _ in keys):
+        yield "task", task, 0, [key for key in keys if key[0] == task]
+    for length in sorted({length for _, length in keys}):
+        yield "length", "", length, [key for key in keys if key[1] == length]
+    yield "all", "", 0, keys
 
 
-def _weights(keys: Sequence[Key]) -> dict[Key, float]:
-    """Each length weighs the same, and in it each task that is there."""
-    lengths = [length for _, length in keys]
-    return {key: 1 / len(set(lengths)) / lengths.count(key[1]) for key in keys}
+def _check_margin(margin: float) -> None:
+    if not margin > 0:
+        raise UserError(f"margin is {margin!r}: it must be a number of points above 0, such as 1.0")
 
 
 # --- the power of a comparison before it is run ---------------------------------------------------
@@ -347,36 +323,28 @@ def power_text(
     `flips` is the assumed share of answers that change each way by chance. The mean of equal models
     then lies within the margin with a chance of 90 %. Raises UserError for impossible values.
     """
-    if not margin > 0:
-        raise UserError(f"margin is {margin!r}: it must be a number of points above 0, such as 1.0")
+    _check_margin(margin)
     if not 0 <= flips <= 0.5:
         raise UserError(
             f"flips is {flips!r}: it must be the share of answers that change each way, 0 to 0.5"
         )
-    z, share, cells = critical_value(0.95), margin / 100, num_tasks * num_lengths
+    z, share, num_cells = critical_value(0.95), margin / 100, num_tasks * num_lengths
     pairs = max(2 * flips * ((z + critical_value(0.8)) / share) ** 2, z * z * (1 / share - 1))
-    needed = math.ceil(pairs / cells)
-    keys = {(str(task), length): None for task in range(num_tasks) for length in range(num_lengths)}
-    tests = len({frozenset(members) for *_, members in _levels(keys)})
+    needed = math.ceil(pairs / num_cells)
+    cells = [(str(task), length) for task in range(num_tasks) for length in range(num_lengths)]
+    num_tests = len({frozenset(members) for *_, members in _levels(cells)})
     lines = [
         f"{num_tasks} tasks at {num_lengths} lengths, margin {_points(margin)}, 95 % intervals:",
         f"- needs {needed} examples per task and length (now {num_examples}) for the mean, where "
-        f"{100 * flips:g} % of the "
-        "answers of equal models flip each way: then 9 of 10 comparisons of equals end with 'not "
-        "worse'",
+        f"{100 * flips:g} % of the answers of equal models flip each way: then 9 of 10 comparisons "
+        "of equals end with 'not worse'",
     ]
     for n in sorted({needed, num_examples}):
-        counts = {
-            "a cell": n,
-            "a task": n * num_lengths,
-            "a length": n * num_tasks,
-            "the mean": n * cells,
-        }
-        losses = ", ".join(
-            f"{name} {_loss(smallest_loss(count, tests, margin))}" for name, count in counts.items()
-        )
+        counts = (n, n * num_lengths, n * num_tasks, n * num_cells)
+        smallest = [smallest_loss(count, num_tests, margin) for count in counts]
         lines.append(
-            f"- the smallest loss that {n} examples can show, where nothing else flips: {losses}"
+            f"- the smallest loss that {n} examples can show, where nothing else flips: "
+            f"{_losses(smallest)}"
         )
     return "\n".join(lines)
 
@@ -396,7 +364,7 @@ def find(name: str | Path, outputs: str | Path = "outputs") -> list[Cell]:
         if path.exists():
             return read_predictions(path)
     known = sorted(f"{path.parent.name}/{path.name}" for path in root.glob("*/*") if path.is_dir())
-    matches = [each for each in known if each.rpartition("/")[2] == str(name)]
+    matches = [folder for folder in known if folder.rpartition("/")[2] == str(name)]
     if len(matches) > 1:
         raise UserError(
             f"model {str(name)!r} has predictions in several runs: name one of {', '.join(matches)}"
@@ -409,14 +377,13 @@ def find(name: str | Path, outputs: str | Path = "outputs") -> list[Cell]:
 def _repetitions(cells: Sequence[Cell], other: Sequence[Cell]) -> list[Cell]:
     """The cells of the repetitions of a side's runs, but for those that the other side names."""
     taken = {cell.path.resolve() for cell in [*cells, *other]}
-    found = []
-    for folder in {
-        cell.path.absolute().parents[1] for cell in cells
-    }:  # <predictions>/<run>/<model>
+    repetitions = []
+    # <predictions>/<run>/<model>
+    for folder in {cell.path.absolute().parents[1] for cell in cells}:
         pattern = f"{glob.escape(folder.parent.name)}-repeat*/{glob.escape(folder.name)}"
-        for repetition in sorted(folder.parent.parent.glob(pattern)):
-            found += [cell for cell in read_cells(repetition) if cell.path.resolve() not in taken]
-    return found
+        for path in sorted(folder.parent.parent.glob(pattern)):
+            repetitions += [cell for cell in read_cells(path) if cell.path.resolve() not in taken]
+    return repetitions
 
 
 def side(cells: Iterable[Cell], name: str = "") -> Side:
@@ -424,16 +391,14 @@ def side(cells: Iterable[Cell], name: str = "") -> Side:
 
     Raises UserError for more than one model or run.
     """
-    answered = [cell for cell in cells if cell.rows]
+    answered = tuple(cell for cell in cells if cell.rows)
     if len({(base_run(cell.run), cell.model) for cell in answered}) != 1:
-        several = (
-            ", ".join(dict.fromkeys(f"{cell.run}/{cell.model}" for cell in answered))
-            or "no answer at all"
-        )
+        held = dict.fromkeys(f"{cell.run}/{cell.model}" for cell in answered)
         raise UserError(
-            f"{name or 'one side'} holds {several}: a side is one model in one run; name its folder"
+            f"{name or 'one side'} holds {', '.join(held) or 'no answer at all'}: a side is one "
+            "model in one run; name its folder"
         )
-    return Side("/".join(filter(None, (answered[0].run, answered[0].model))), tuple(answered))
+    return Side("/".join(filter(None, (answered[0].run, answered[0].model))), answered)
 
 
 def sides(cells: Iterable[Cell]) -> tuple[Side, Side]:
@@ -466,9 +431,7 @@ def choose(
     for cell in cells:
         if (tasks is None or cell.task in tasks) and (lengths is None or cell.length in lengths):
             part = Cell(cell.path, cell.record, [row for row in cell.rows if row["index"] < most])
-            part.failures = {
-                index: failure for index, failure in cell.failures.items() if index < most
-            }
+            part.failures = {i: failure for i, failure in cell.failures.items() if i < most}
             chosen.append(part)
     return chosen
 
@@ -482,44 +445,55 @@ def paired(a: Side, b: Side, by: str = "digest") -> tuple["pd.DataFrame", list[s
     """
     if by not in PAIRINGS:
         raise unknown("way to pair examples", by, PAIRINGS)
-    common = [key for key in a.by_key if key in b.by_key]
-    if not common:
-        raise UserError(
-            f"{a.name} and {b.name} have no task and length in common: {_held(a)} | {_held(b)}"
-        )
+    if not a.by_key.keys() & b.by_key.keys():
+        held = " | ".join(f"{side.name} has {_keys(side.by_key)}" for side in (a, b))
+        raise UserError(f"{a.name} and {b.name} have no task and length in common: {held}")
     if {cell.path.resolve() for cell in a.cells} & {cell.path.resolve() for cell in b.cells}:
         raise UserError(
             f"{a.name} and {b.name} are the same predictions; name two models, or two runs of one"
         )
-    first, second = (
-        merge_repetitions(score(cell for cell in side.cells if (cell.task, cell.length) in common))
-        for side in (a, b)
-    )
+    notes, scores, counts = [], [], []
+    for side, other in ((a, b), (b, a)):
+        if alone := [key for key in side.by_key if key not in other.by_key]:
+            notes.append(f"only {side.name} has {_keys(alone)}: left out")
+        cells = [cell for cell in side.cells if (cell.task, cell.length) in other.by_key]
+        counts.append(sum(len(cell.rows) for cell in side.by_key.values() if cell in cells))
+        scores.append(merge_repetitions(score(cells)))
     keys = ["task", "length", "index"]
-    rows = first.merge(second[[*keys, "digest", "score"]], on=keys, suffixes=("_a", "_b"))
-    if rows.empty:
+    pairs = scores[0].merge(scores[1][[*keys, "digest", "score"]], on=keys, suffixes=("_a", "_b"))
+    if pairs.empty:
         raise UserError(
             f"{a.name} and {b.name} answered no example of the same task, length and index"
         )
-    other = (rows["digest_a"] != rows["digest_b"]) | (rows["digest_a"] == "")
-    if by == "digest" and other.any():
-        cells = (
-            rows.loc[other, ["task", "length"]].drop_duplicates().sort_values(["task", "length"])
+    if len(pairs) < max(counts):
+        notes.append(
+            f"{len(pairs)} of {max(counts)} examples were answered by both; the others are left out"
         )
-        raise UserError(_other_prompts(a, b, list(cells.itertuples(index=False, name=None))))
-    rows = rows.rename(columns={"score_a": "a", "score_b": "b", "digest_a": "digest"})
-    rows["difference"] = rows["b"] - rows["a"]
+    settings = differing(a, b)
+    other_prompts = (pairs["digest_a"] != pairs["digest_b"]) | (pairs["digest_a"] == "")
+    if other_prompts.any() and by == "digest":
+        kinds = ("tokenizer", "prompt", "seed", "sources", "task")
+        reasons = [note for note in settings if note.startswith(kinds)]
+        if (pairs.loc[other_prompts, ["digest_a", "digest_b"]] == "").any(axis=None):
+            reasons = ["predictions of other programs carry no digest"]
+        places = pairs.loc[other_prompts, ["task", "length"]].drop_duplicates()
+        named = places.sort_values(["task", "length"]).itertuples(index=False, name=None)
+        raise UserError(
+            f"{a.name} and {b.name} were not asked the same prompts in {_keys(named)} "
+            f"({'; '.join(reasons[:_MOST_NAMED]) or 'digests differ'}): compare runs with the same "
+            "tokenizer, template, seed and corpora, or pair by index (`--by index`), which does "
+            "not compare the prompts"
+        )
+    if other_prompts.any():
+        notes.insert(
+            0,
+            f"paired by index: {other_prompts.sum()} of {len(pairs)} pairs have prompts that "
+            "differ or are not known",
+        )
+    pairs = pairs.rename(columns={"score_a": "a", "score_b": "b", "digest_a": "digest"})
+    pairs["difference"] = pairs["b"] - pairs["a"]
     columns = ["task", "category", "length", "index", "digest", "a", "b", "difference", "group"]
-    return rows[[name for name in columns if name in rows]], [
-        *[
-            f"paired by index: {other.sum()} of {len(rows)} pairs have prompts that differ or are "
-            "not known"
-        ]
-        * int(other.any()),
-        *_left_out(a, b, len(rows)),
-        *differing(a, b),
-        *snapshot_notes([*a.cells, *b.cells]),
-    ]
+    return pairs[columns], [*notes, *settings, *snapshot_notes([*a.cells, *b.cells])]
 
 
 def without_failed(
@@ -530,28 +504,24 @@ def without_failed(
 
     Raises UserError where nothing is left.
     """
-    notes = []
-    failed = set[Key]()
+    notes, failed = [], set[Key]()
     for side in (a, b):
-        too_many: dict[Key, int] = {}
+        counts: dict[Key, int] = {}
         for cell in side.cells:
             allowed = cell.record.get("max_failures", 0) if max_failures is None else max_failures
             if len(cell.failures) > allowed_failures(allowed, cell.wanted):
-                too_many[cell.task, cell.length] = len(cell.failures)
-        if too_many:
-            count, cells = sum(too_many.values()), _keys(list(too_many))
+                counts[cell.task, cell.length] = len(cell.failures)
+        if counts:
             notes.append(
-                f"{count} requests of {side.name} failed, more than max_failures allows: left out "
-                f"{cells}"
+                f"{sum(counts.values())} requests of {side.name} failed, more than max_failures "
+                f"allows: left out {_keys(counts)}"
             )
-            failed |= set(too_many)
+            failed |= counts.keys()
     first, second = (
-        replace(
-            side, cells=tuple(cell for cell in side.cells if (cell.task, cell.length) not in failed)
-        )
+        replace(side, cells=tuple(c for c in side.cells if (c.task, c.length) not in failed))
         for side in (a, b)
     )
-    if failed and not (first.cells and second.cells):
+    if not (first.cells and second.cells):
         raise UserError(
             f"nothing is left to compare: {'; '.join(notes)}; answer them again, or allow more "
             "max_failures"
@@ -562,71 +532,28 @@ def without_failed(
 def differing(a: Side, b: Side) -> list[str]:
     """Result-defining settings that differ between cells of the two, the models' names apart:
     'engine: vllm | openai'."""
-    found: dict[str, list[Key]] = {}
-    common = [key for key in a.by_key if key in b.by_key]
-    for key in common:
-        records = (side.by_key[key].record["result"] for side in (a, b))
-        for field, *values in differences(*records):
-            known_on_both = (
-                "." in field or ABSENT not in values
-            )  # records of other programs lack whole sections
-            if field != "model.name" and known_on_both:
-                found.setdefault(f"{field}: {' | '.join(map(_brief, values))}", []).append(key)
+    settings: dict[str, list[Key]] = {}
+    results = list(_results(a, b))
+    for key, one, other in results:
+        for field, *values in differences(one, other):
+            # records of other programs lack whole sections
+            if field != "model.name" and ("." in field or ABSENT not in values):
+                settings.setdefault(f"{field}: {' | '.join(map(_brief, values))}", []).append(key)
     return [
-        text + (f" ({_keys(keys)})" if len(keys) < len(common) else "")
-        for text, keys in found.items()
+        text + (f" ({_keys(keys)})" if len(keys) < len(results) else "")
+        for text, keys in settings.items()
     ]
 
 
-def _other_prompts(a: Side, b: Side, keys: list[Key]) -> str:
-    why = [
-        note
-        for note in differing(a, b)
-        if note.startswith(("tokenizer", "prompt", "seed", "sources", "task"))
-    ]
-    if any(
-        not row.get("digest") for side in (a, b) for key in keys for row in side.by_key[key].rows
-    ):
-        why = ["predictions of other programs carry no digest"]
-    return (
-        f"{a.name} and {b.name} were not asked the same prompts in {_keys(keys)} "
-        f"({'; '.join(why[:_SHOWN]) or 'digests differ'}): "
-        "compare runs with the same tokenizer, template, seed and corpora, or pair by index (`--by "
-        "index`), which does not "
-        "compare the prompts"
-    )
+def _results(a: Side, b: Side) -> "Iterator[tuple[Key, dict[str, Any], dict[str, Any]]]":
+    """The settings on record of each task and length that both have."""
+    for key, cell in a.by_key.items():
+        if key in b.by_key:
+            yield key, cell.record["result"], b.by_key[key].record["result"]
 
 
-def _left_out(a: Side, b: Side, pairs: int) -> list[str]:
-    notes = []
-    for one, other in ((a, b), (b, a)):
-        if alone := [key for key in one.by_key if key not in other.by_key]:
-            notes.append(f"only {one.name} has {_keys(alone)}: left out")
-    rows = max(
-        sum(
-            len(cell.rows)
-            for key, cell in side.by_key.items()
-            if key in a.by_key and key in b.by_key
-        )
-        for side in (a, b)
-    )
-    return notes + [
-        f"{pairs} of {rows} examples were answered by both; the others are left out"
-    ] * (pairs < rows)
-
-
-def _held(side: Side) -> str:
-    return f"{side.name} has {_keys(list(side.by_key))}"
-
-
-def _keys(keys: Sequence[Key]) -> str:
-    return _listed([f"{task} at {length}" for task, length in keys])
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (
-        f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    )
+def _keys(keys: Iterable[Key]) -> str:
+    return listed((f"{task} at {length}" for task, length in keys), _MOST_NAMED)
 
 
 def _brief(value: Any) -> str:
@@ -637,7 +564,7 @@ def _brief(value: Any) -> str:
 # --- text and JSON --------------------------------------------------------------------------------
 
 
-def difference_table(found: Comparison, format: str = "table") -> str:
+def difference_table(comparison: Comparison, format: str = "table") -> str:
     """Differences B - A with intervals, a row per task and a column per length; marked where the
     interval leaves out 0.
 
@@ -645,142 +572,129 @@ def difference_table(found: Comparison, format: str = "table") -> str:
     """
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
+    rows = comparison.rows
     if format == "csv":
-        return csv_text(found.rows, "%.4f")
-    lengths = sorted(int(n) for n in found.rows["length"].unique() if n)
-    by_place = {(row["task"], row["length"]): row for _, row in found.rows.iterrows()}
-    tasks = [str(task) for task in found.rows.loc[found.rows["level"] == "task", "task"]]
+        return csv_text(rows, "%.4f")
+    by_place = {(row["task"], row["length"]): _field(row) for _, row in rows.iterrows()}
+    lengths = sorted({length for _, length in by_place if length})
+    tasks = [*dict.fromkeys(task for task, _ in by_place if task), ""]
     header = ["B - A (points)", *map(length_name, lengths), "all lengths"]
     body = [
-        [Field(task or "mean"), *(_field(by_place.get((task, n))) for n in [*lengths, 0])]
-        for task in [*tasks, ""]
+        [Field(task or "mean"), *(by_place.get((task, n), Field("")) for n in [*lengths, 0])]
+        for task in tasks
     ]
-    return render(header, body, format, [*table_notes(found), found.verdict.text + "."])
+    notes = [*table_notes(comparison), comparison.verdict.text + "."]
+    return render(header, body, format, notes)
 
 
-def table_notes(found: Comparison) -> list[str]:
+def table_notes(comparison: Comparison) -> list[str]:
     """What a reader of the differences must know."""
-    cells = found.rows[found.rows["level"] == "cell"]
-    n = (
-        f"{cells['n'].min()} to {cells['n'].max()}"
-        if cells["n"].min() < cells["n"].max()
-        else f"{cells['n'].max()}"
-    )
-    smallest = [
-        f"{name} {_loss(float(found.rows.loc[found.rows['level'] == level, 'smallest_loss'].max(skipna=False)))}"
-        for level, name in LEVELS.items()
-    ]
-    unable = cells.loc[cells["unable"], ["task", "length"]].itertuples(index=False, name=None)
+    a, b, rows = comparison.a, comparison.b, comparison.rows
+    cells = rows[rows["level"] == "cell"]
+    smallest = rows.groupby("level")["smallest_loss"].agg(lambda losses: losses.max(skipna=False))
     notes = [
-        f"A: {found.a.name} ({found.a.label}); B: {found.b.name} ({found.b.label}).",
-        f"Paired by {found.by}, {n} examples per task and length, in brackets the "
-        f"{100 * found.confidence:g} % intervals; "
-        "marked where they leave out 0.",
+        f"A: {a.name} ({a.label}); B: {b.name} ({b.label}).",
+        f"Paired by {comparison.by}, {number_range(cells['n'])} examples per task and length, in "
+        f"brackets the {100 * comparison.confidence:g} % intervals; marked where they leave out 0.",
         "The smallest loss that could have been seen, where nothing else differs (Holm-adjusted, "
-        f"{100 * ALARMS:g} %): "
-        f"{', '.join(smallest)}.",
+        f"{100 * ALARMS:g} %): {_losses(smallest[list(LEVELS)])}.",
     ]
-    if unable:
+    unable = cells[cells["unable"]]
+    if len(unable):
         notes.append(
             "Unable to tell, because all answers are right, or all are wrong, on both sides: "
-            f"{_keys(list(unable))}."
+            f"{_keys(zip(unable['task'], unable['length'], strict=True))}."
         )
-    if found.same_model:
+    if comparison.same_model:
         notes.append(
             "One model, served alike, asked twice: the differences are the noise floor of serving "
             "it."
         )
-    return notes + [note + "." for note in found.notes]
+    return notes + [note + "." for note in comparison.notes]
 
 
-def flips_text(found: Comparison) -> str:
+def flips_text(comparison: Comparison) -> str:
     """Which examples flipped each way, by task and length."""
     lines = []
-    for _, flips in found.flips.groupby(["task", "length"], sort=False):
-        better, worse = (
-            _indices(flips[mask]) for mask in (flips["difference"] > 0, flips["difference"] < 0)
-        )
-        parts = [f"{what} {text}" for what, text in (("better", better), ("worse", worse)) if text]
-        lines.append(
-            f"{flips['task'].iloc[0]} at {length_name(int(flips['length'].iloc[0]))}: "
-            f"{'; '.join(parts)}"
-        )
+    for _, flips in comparison.flips.groupby(["task", "length"], sort=False):
+        ways = {"better": flips["difference"] > 0, "worse": flips["difference"] < 0}
+        parts = [
+            f"{way} {len(indices)} (example{'s' * (len(indices) > 1)} "
+            f"{listed(indices, _MOST_FLIPS)})"
+            for way, mask in ways.items()
+            if len(indices := flips.loc[mask, "index"])
+        ]
+        place = f"{flips['task'].iloc[0]} at {length_name(int(flips['length'].iloc[0]))}"
+        lines.append(f"{place}: {'; '.join(parts)}")
     return "\n".join(lines) or "No example has another score."
 
 
-def json_text(found: Comparison) -> str:
+def json_text(comparison: Comparison) -> str:
     """All of a comparison as JSON; numbers in points, examples by task, length and index."""
-    verdict = found.verdict
-    mean = found.rows[found.rows["level"] == "all"].iloc[0]
+    verdict, mean = comparison.verdict, comparison.mean
+    rows, flips = (
+        json.loads(frame.to_json(orient="records", double_precision=4))
+        for frame in (comparison.rows, comparison.flips)
+    )
     content = {
-        "a": {"name": found.a.name, "label": found.a.label},
-        "b": {"name": found.b.name, "label": found.b.label},
+        "a": {"name": comparison.a.name, "label": comparison.a.label},
+        "b": {"name": comparison.b.name, "label": comparison.b.label},
         "verdict": {
             "word": verdict.word,
             "status": verdict.status,
             "text": verdict.text,
             "needed": verdict.needed,
         },
-        "margin": found.margin,
-        "confidence": found.confidence,
-        "paired_by": found.by,
-        "same_model": found.same_model,
+        "margin": comparison.margin,
+        "confidence": comparison.confidence,
+        "paired_by": comparison.by,
+        "same_model": comparison.same_model,
         "difference": {
             name: round(float(mean[name]), 4) for name in ("difference", "low", "high", "a", "b")
         },
-        "rows": json.loads(found.rows.to_json(orient="records", double_precision=4)),
-        "flips": json.loads(found.flips.to_json(orient="records", double_precision=4)),
-        "notes": list(found.notes),
+        "rows": rows,
+        "flips": flips,
+        "notes": list(comparison.notes),
     }
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
-def claim_verdict(found: Comparison) -> ClaimVerdict:
+def claim_verdict(comparison: Comparison) -> ClaimVerdict:
     """The verdict in the words of `claims`, on the claim that nothing in B is worse than in A by
     more than the margin."""
+    a, b, verdict = comparison.a.name, comparison.b.name, comparison.verdict
     words = {NOT_WORSE: HOLDS, WORSE: FAILS, CANNOT_TELL: UNKNOWN}
-    claim = f"{found.b.name} is not worse than {found.a.name} by more than {_points(found.margin)}"
-    return ClaimVerdict(claim, words[found.verdict.word], found.verdict.text)
+    claim = f"{b} is not worse than {a} by more than {_points(comparison.margin)}"
+    return ClaimVerdict(claim, words[verdict.word], verdict.text)
 
 
-def labels(found: Comparison) -> tuple[str, str]:
+def labels(comparison: Comparison) -> tuple[str, str]:
     """What to call A and B in a figure: their labels, or names where they share one."""
-    one, other = found.a.label, found.b.label
-    return (one, other) if one != other else (found.a.name, found.b.name)
+    a, b = comparison.a, comparison.b
+    return (a.label, b.label) if a.label != b.label else (a.name, b.name)
 
 
-def _losses(rows: "pd.DataFrame") -> str:
-    """The losses that were seen, the clearest first."""
-    texts = []
-    for _, row in rows.sort_values("p", kind="stable").iterrows():
-        places = [str(row["task"])] if row["task"] else []
-        places += [f"at {length_name(int(row['length']))}"] if row["length"] else []
-        texts.append(f"{' '.join(places) or 'mean'} {_interval(row)}")
-    return _listed(texts)
+def _place(row: "pd.Series[Any]") -> str:
+    length = f"at {length_name(int(row['length']))}" if row["length"] else ""
+    return f"{row['task']} {length}".strip() or "mean"
 
 
 def _interval(row: "pd.Series[Any]") -> str:
     return f"{row['difference']:+.2f} points [{row['low']:+.2f}, {row['high']:+.2f}]"
 
 
-def _points(number: float) -> str:
-    return f"{number:g} point{'s' if number != 1 else ''}"
-
-
-def _loss(points: float) -> str:
-    return "none (too few examples)" if math.isnan(points) else f"{points:.1f} points"
-
-
-def _field(row: "pd.Series[Any] | None") -> Field:
-    if row is None:
-        return Field("")
+def _field(row: "pd.Series[Any]") -> Field:
     low, high = row["low"], row["high"]
     return Field(f"{row['difference']:+.1f} [{low:+.1f}, {high:+.1f}]", bool(low > 0 or high < 0))
 
 
-def _indices(rows: "pd.DataFrame") -> str:
-    numbers: Sequence[int] = [int(i) for i in rows["index"]]
-    if not numbers:
-        return ""
-    more = f" and {len(numbers) - _FLIPS_SHOWN} more" if len(numbers) > _FLIPS_SHOWN else ""
-    return f"{len(numbers)} (example{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:_FLIPS_SHOWN]))}{more})"
+def _points(number: float) -> str:
+    return f"{number:g} point{'s' if number != 1 else ''}"
+
+
+def _losses(smallest: Iterable[float]) -> str:
+    """The smallest losses of the levels."""
+    return ", ".join(
+        f"{level} " + ("none (too few examples)" if math.isnan(loss) else f"{loss:.1f} points")
+        for level, loss in zip(LEVELS.values(), smallest, strict=True)
+    )
