@@ -19,7 +19,7 @@ from rulerkit.errors import unknown
 from rulerkit.lengths import length_name, parse_length
 from rulerkit.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.studies import Study
-from rulerkit.summary import merge_repetitions, weighted_cells
+from rulerkit.summary import CELL, merge_repetitions, weighted_cells
 from rulerkit.tables import show
 from rulerkit.tasks import task
 
@@ -36,7 +36,6 @@ RARE = 5.0
 """Percent: an error that was never seen, and is certainly rarer than this, does not occur."""
 STRAIGHT = 5.0
 """Points: scores are linear where none is certainly further than this from the line."""
-_CELL = ["run", "model", "task", "length"]
 _COLORS = {HOLDS: "#d9efe6", FAILS: "#f9dcc9", UNKNOWN: "#eeeeee", NOT_APPLICABLE: "#ffffff"}
 
 
@@ -57,17 +56,10 @@ def verdict_table(verdicts: Sequence[Verdict]) -> "pd.DataFrame":
 
 def show_verdicts(verdicts: Sequence[Verdict]) -> "Styler":
     """The verdicts as a small coloured table for a notebook."""
-    left: list[Any] = [
-        {
-            "selector": "td, th",
-            "props": "text-align: left; vertical-align: top; color: black; max-width: 34em",
-        }
-    ]
-    return (
-        show(verdict_table(verdicts))
-        .set_table_styles(left)
-        .apply(lambda row: [f"background-color: {_COLORS.get(row['verdict'], '')}"] * 3, axis=1)
-    )
+    props = "text-align: left; vertical-align: top; color: black; max-width: 34em"
+    left: Any = [{"selector": "td, th", "props": props}]
+    styler = show(verdict_table(verdicts)).set_table_styles(left)
+    return styler.apply(lambda row: [f"background-color: {_COLORS[row['verdict']]}"] * 3, axis=1)
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -81,11 +73,11 @@ def asked(scores: "pd.DataFrame", study: Study) -> "pd.DataFrame":
     scores = merge_repetitions(scores)
     models = scores[["run", "model", "label", "claimed_length"]].drop_duplicates(["run", "model"])
     grid = pd.MultiIndex.from_product(
-        [[each.name for each in study.tasks], study.lengths, range(study.num_examples)],
+        [[task.name for task in study.tasks], study.lengths, range(study.num_examples)],
         names=["task", "length", "index"],
     ).to_frame(index=False)
     answered = scores.drop(columns=["label", "claimed_length"])
-    return models.merge(grid, how="cross").merge(answered, how="left", on=[*_CELL, "index"])
+    return models.merge(grid, how="cross").merge(answered, how="left", on=[*CELL, "index"])
 
 
 def by_label(frame: "pd.DataFrame", tasks: Mapping[str, Any], panel: str = "") -> "pd.DataFrame":
@@ -93,10 +85,9 @@ def by_label(frame: "pd.DataFrame", tasks: Mapping[str, Any], panel: str = "") -
     `series`, the label."""
     import pandas as pd
 
-    names = {label: task(spec).name for label, spec in tasks.items()}
     parts = [
-        frame[frame["task"] == name].assign(panel=panel, series=label)
-        for label, name in names.items()
+        frame[frame["task"] == task(spec).name].assign(panel=panel, series=label)
+        for label, spec in tasks.items()
     ]
     return pd.concat(parts, ignore_index=True)[["panel", "series", *frame.columns]]
 
@@ -176,16 +167,12 @@ def estimate(parts: Sequence[Part], confidence: float = 0.95) -> Estimate:
     """
     cells: list[WeightedCell] = []
     for weight, rows in parts:
-        rows = rows if "weight" in rows else rows.assign(weight=1.0)
-        members: list[WeightedCell] = []
-        for _, model in rows.groupby(["run", "model"]):
-            weights = model.groupby(["task", "length"])["weight"].first()
-            members += [
-                cell._replace(weight=float(weights[key]))
-                for key, cell in weighted_cells(model).items()
-            ]
-        total = sum(cell.weight for cell in members)
-        cells += [cell._replace(weight=weight * cell.weight / total) for cell in members]
+        weights = rows.assign(weight=rows.get("weight", 1.0)).groupby(CELL)["weight"].first()
+        weights *= weight / weights.sum()
+        cells += [
+            cell._replace(weight=float(weights[key]))
+            for key, cell in weighted_cells(rows, CELL).items()
+        ]
     return weighted_sum(cells, confidence).percent()
 
 
@@ -196,15 +183,17 @@ def weighted(
     at_most: float = inf,
     seen: str = "",
     confidence: float = 0.95,
+    offset: float = 0,
 ) -> Verdict:
-    """The sum of weight times mean score over parts lies between `at_least` and `at_most`
-    points."""
+    """The sum of weight times mean score over parts, plus `offset`, lies between `at_least` and
+    `at_most` points."""
     if any(rows.empty for _, rows in parts):
         return Verdict(claim, NOT_APPLICABLE, "not asked")
     if any(rows["score"].isna().any() for _, rows in parts):
         return Verdict(claim, UNKNOWN, "answers are missing")
+    interval = [offset + limit for limit in estimate(parts, confidence)]
     fails_below = NEGLIGIBLE if at_least == 0 else at_least
-    return judge(claim, estimate(parts, confidence), at_least, at_most, seen, fails_below)
+    return judge(claim, interval, at_least, at_most, seen, fails_below)
 
 
 def above(claim: str, rows: "pd.DataFrame", threshold: float) -> Verdict:
@@ -239,25 +228,17 @@ def keeps_more(claim: str, rows: "pd.DataFrame", than: "pd.DataFrame") -> Verdic
     """
     parts: list[Part] = []
     value = 0.0
-    for sign, side in ((1.0, rows), (-1.0, than)):
-        groups = list(_groups(side, "length").values())
+    for sign, side in ((100.0, rows), (-100.0, than)):
+        groups = _groups(side, "length")
         if len(groups) < 2:
             return Verdict(claim, NOT_APPLICABLE, "fewer than two lengths were asked")
-        if not groups[0]["score"].mean() > 0:
-            return Verdict(
-                claim, UNKNOWN, f"nothing is right at {length_name(int(side['length'].min()))}"
-            )
-        first, last = (float(estimate([(1, group)]).value) for group in (groups[0], groups[-1]))
-        parts += [(100 * sign / first, groups[-1]), (-100 * sign * last / first**2, groups[0])]
-        value += 100 * sign * last / first
-    if any(part["score"].isna().any() for _, part in parts):
-        return Verdict(claim, UNKNOWN, "answers are missing")
-    return judge(
-        claim,
-        [value + limit for limit in estimate(parts)],
-        seen="keeps more by ",
-        fails_below=NEGLIGIBLE,
-    )
+        (shortest, start), (_, end) = list(groups.items())[:: len(groups) - 1]
+        if not start["score"].mean() > 0:
+            return Verdict(claim, UNKNOWN, f"nothing is right at {shortest}")
+        first, last = estimate([(1, start)]).value, estimate([(1, end)]).value
+        parts += [(sign / first, end), (-sign * last / first**2, start)]
+        value += sign * last / first
+    return weighted(claim, parts, seen="keeps more by ", offset=value)
 
 
 # --- a row of groups ------------------------------------------------------------------------------
@@ -288,22 +269,27 @@ def falls(
         return Verdict(claim, NOT_APPLICABLE, f"only {', '.join(groups) or 'nothing'} to compare")
     if any(group["score"].isna().any() for group in groups.values()):
         return Verdict(claim, UNKNOWN, "answers are missing")
-    names, means = list(groups), list(groups.values())
-    whole = lower(claim, means[-1], means[0])
-    seen = f"{names[0]} to {names[-1]} {whole.seen}"
-    steps = [estimate([(1, a), (-1, b)], 1 - 0.05 / (len(means) - 1)) for a, b in pairwise(means)]
-    rises = [
-        f"{a} to {b} lower by {step}"
-        for step, (a, b) in zip(steps, pairwise(names), strict=True)
-        if step.high < 0
+    (first, start), *_, (last, end) = groups.items()
+    whole = lower(claim, end, start)
+    seen = f"{first} to {last} {whole.seen}"
+    confidence = 1 - 0.05 / (len(groups) - 1)
+    steps = [
+        (
+            f"{name} to {next_name}",
+            estimate([(1, group), (-1, next_group)], confidence),
+            group,
+            next_group,
+        )
+        for (name, group), (next_name, next_group) in pairwise(groups.items())
     ]
+    rises = [f"{names} lower by {step}" for names, step, *_ in steps if step.high < 0]
     if rises:
         return Verdict(claim, FAILS, "; ".join([seen, *rises]))
-    if steadily and whole.verdict == HOLDS and len(means) > 2:
-        i = max(range(len(steps)), key=lambda step: steps[step].value)
-        parts = [(1.0, means[0]), (-1.0, means[-1]), (-1.0, means[i]), (1.0, means[i + 1])]
-        return weighted(claim, parts, seen=f"{seen}; without {names[i]} to {names[i + 1]} ")
-    return Verdict(claim, whole.verdict, seen)
+    if steadily and whole.verdict == HOLDS and len(steps) > 1:
+        names, _, before, after = max(steps, key=lambda step: step[1].value)
+        parts = [(1.0, start), (-1.0, end), (-1.0, before), (1.0, after)]
+        return weighted(claim, parts, seen=f"{seen}; without {names} ")
+    return whole._replace(seen=seen)
 
 
 def abrupt(claim: str, rows: "pd.DataFrame", beyond: float) -> Verdict:
@@ -318,14 +304,13 @@ def abrupt(claim: str, rows: "pd.DataFrame", beyond: float) -> Verdict:
             f"nothing was asked {'beyond' if inside else 'up to'} {beyond:g} tokens",
         )
     first, edge, after = inside[0], inside[-1], outside[0]
-    weights = {edge: 1 / np.log2(after / edge), after: -1 / np.log2(after / edge)}
+    per_doubling = {edge: 1 / np.log2(after / edge), after: -1 / np.log2(after / edge)}
     if edge > first:
-        weights[first] = -1 / np.log2(edge / first)
-        weights[edge] += 1 / np.log2(edge / first)
-    parts = [(float(weight), rows[rows["length"] == length]) for length, weight in weights.items()]
-    return weighted(
-        claim, parts, seen=f"{length_name(edge)} to {length_name(after)} steeper per doubling by "
-    )
+        before = 1 / np.log2(edge / first)
+        per_doubling |= {first: -before, edge: per_doubling[edge] + before}
+    parts = [(float(w), rows[rows["length"] == length]) for length, w in per_doubling.items()]
+    seen = f"{length_name(edge)} to {length_name(after)} steeper per doubling by "
+    return weighted(claim, parts, seen=seen)
 
 
 def straight(claim: str, rows: "pd.DataFrame") -> Verdict:
@@ -398,7 +383,7 @@ def rate(
     """The share of answers with one of these labels (rows of `failures.label`) lies between two
     limits in percent."""
     hits = rows["label"].isin(labels)
-    weights = rows.groupby(_CELL)["label"].transform("size")
+    weights = rows.groupby(CELL)["label"].transform("size")
     counted = rows.assign(score=hits.astype(float), weight=weights)
     return weighted(
         claim, [(1, counted)], at_least, at_most, f"{int(hits.sum())} of {len(rows)}, percent "
@@ -409,8 +394,9 @@ def occurs(claim: str, rows: "pd.DataFrame", labels: Sequence[str]) -> Verdict:
     """At least one answer has one of these labels; fails where their share is certainly below
     RARE."""
     verdict = rate(claim, rows, labels, RARE)
-    if verdict.verdict == NOT_APPLICABLE:
-        return verdict
+    if rows["label"].isin(labels).any():
+        return verdict._replace(verdict=HOLDS)
+    return verdict
     if rows["label"].isin(labels).any():
         return verdict._replace(verdict=HOLDS)
     return verdict

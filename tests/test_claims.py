@@ -3,7 +3,7 @@ be judged somewhere."""
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import Any
 
@@ -21,12 +21,10 @@ from rulerkit.paths import home
 from rulerkit.plots import correlation_heatmap, series_by_length, series_table
 from rulerkit.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.studies import Study, study
-from rulerkit.tasks import TASKS, task
+from rulerkit.tasks import TASKS
 
 K = 1024
 LETTERS = {"H": HOLDS, "F": FAILS, "U": UNKNOWN, "-": NOT_APPLICABLE}
-Mean = Callable[[str, str, int], float]
-"""The mean score in percent of a model, a task and a length."""
 
 
 def rows(
@@ -59,7 +57,86 @@ def rows(
     return pd.concat(frames, ignore_index=True)
 
 
+def lines(table: str) -> Iterator[list[str]]:
+    """The fields of the lines of a table, between bars."""
+    for line in table.strip().splitlines():
+        yield [field.strip() for field in line.split("|")]
+
+
 # --- the notebooks' claims ------------------------------------------------------------------------
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "": {},
+    "main two": {
+        "names": ["a", "b"],
+        "lengths": [4 * K, 8 * K, 16 * K, 32 * K],
+        "num_examples": 100,
+    },
+    "main": {"lengths": [4 * K, 8 * K, 16 * K, 32 * K], "num_examples": 100},
+    "named": {
+        "names": ["gemini-1.5-pro", "gpt-4-1106", "lwm-7b-chat-1m", "mistral-7b-v0.2"],
+        "num_examples": 100,
+    },
+    "one task": {"tasks": ["vt"]},
+    "passkey": {"needles": ["passkey"]},
+    "yi at 256K": {"names": ["yi-34b"], "lengths": [256 * K]},
+    "beyond 16K": {"lengths": [4 * K, 8 * K, 16 * K, 32 * K], "beyond": 16 * K},
+    "beyond 8K": {"lengths": [4 * K, 8 * K, 16 * K], "beyond": 8 * K},
+    "trained": {
+        "names": ["a", "b"],
+        "tasks": ["vt", "cwe"],
+        "lengths": [4 * K, 8 * K, 16 * K, 32 * K],
+        "training_lengths": {"a": "16K", "b": "32K"},
+    },
+    "lwm at 256K": {
+        "names": ["lwm-7b-chat-512k", "lwm-7b-chat-1m"],
+        "tasks": ["vt", "cwe"],
+        "lengths": [256 * K],
+        "training_lengths": {"lwm-7b-chat-512k": "512K", "lwm-7b-chat-1m": "1M"},
+    },
+    "two": {"names": ["a", "b"], "tasks": ["vt", "cwe"], "reference": "b"},
+    "two at 4K": {"names": ["a", "b"], "tasks": ["vt", "cwe"], "lengths": [4 * K]},
+}
+CASES = """
+01_main_results        | FFFH--- | main two    | a: 99 99 90 60, b: 99 99 95 95
+01_main_results        | FHHF--- | main        | *: 90 90 90 40
+01_main_results        | HFFF--- | main        | *: 99
+01_main_results        | FH--HHH | named       | gemini-1.5-pro: 96 80, gpt-4-1106: 94 76, lwm-7b-chat-1m: 60 45, *: 80 20
+01_main_results        | FF--FFF | named       | gpt-4-1106: 60 50, *: 95 94
+01_main_results        | ------- | one task    | *: 50
+02_needle_types        | HHH     |             | ~single_1: 99, ~single_2: 99, ~single_3: 30, *: 70
+02_needle_types        | HHF     |             | ~single_1: 99, ~single_2: 99, ~single_words: 30, *: 80
+02_needle_types        | FFF     |             | ~single_2: 60, *: 90
+02_needle_types        | H--     | passkey     | *: 99
+03_distractors         | H-      |             | ~single_2: 99, ~multikey_2: 40, *: 70
+03_distractors         | F-      |             | ~multikey_1: 40, *: 99
+03_distractors         | FH      | yi at 256K  | ~multikey_2: 60, *: 100
+03_distractors         | FF      | yi at 256K  | ~multikey_2: 20, *: 100
+04_multiple_needles    | HH-     |             | ~num_: 60, *: 99
+04_multiple_needles    | FF-     |             | ~single_2: 60, *: 99
+04_multiple_needles    | HHH     | yi at 256K  | ~num_: 85, *: 100
+04_multiple_needles    | HHF     | yi at 256K  | ~num_: 60, *: 100
+05_variable_tracking   | HH      | beyond 16K  | *: 99 80 60 5
+05_variable_tracking   | F-      |             | *: 60 99
+05_variable_tracking   | FF      | beyond 8K   | *: 99 60 60
+06_frequent_words      | H       |             | ~fwe-alpha_1.2: 30, *: 99
+06_frequent_words      | F       |             | ~fwe_3.5: 30, *: 99
+07_question_answering  | H-      |             | ~none: 30, *: 95 50
+07_question_answering  | F-      |             | ~none: 80, *: 95 5
+07_question_answering  | F-      |             | ~none: 30, *: 95
+08_training_length     | HF-HH   | trained     | a: 90 80 70 20, b: 99 90 82 73
+08_training_length     | HF-FF   | trained     | a: 90 50 50 49, b: 99 60 60 60
+08_training_length     | FH-HH   | trained     | a: 95 90 85 60, b: 75 65 55 45
+08_training_length     | FHH-U   | lwm at 256K | lwm-7b-chat-1m: 50, *: 70
+08_training_length     | HFF-U   | lwm at 256K | lwm-7b-chat-1m: 70, *: 50
+09_model_size          | HH      | two         | a: 60 20, b: 95 90
+09_model_size          | FF      | two         | a: 95 90, b: 60 20
+09_model_size          | F-      | two at 4K   | *: 90
+10_architectures       | HHH     | two         | a: 60 20, b: 95 60
+10_architectures       | FFF     | two         | a: 90, b: 95
+"""
+"""Notebook, verdicts in its order, setting, and mean scores by length (the last one also for all
+longer ones) of the first of these models, or parts of a task's name (~), that applies."""
 
 
 def verdicts_of(
@@ -87,291 +164,117 @@ def verdicts_of(
     return verdicts
 
 
-def judged(notebook: str, mean: Mean, answered: int = 300, n: int = 300, **parameters: Any) -> str:
-    """The verdicts as letters, where the first `answered` of n examples have an answer."""
+def judged(notebook: str, setting: str, means: str, answered: int = 300, **parameters: Any) -> str:
+    """The verdicts as letters, where the first `answered` examples of each cell have an answer."""
+    given: dict[str, Any] = {"num_examples": 300, "lengths": [4 * K, 8 * K], "names": ["m"]}
+    given |= SETTINGS[setting] | parameters
+    specs = [spec.split(": ") for spec in means.split(", ")]
+
+    def cell(model: str, task: str, length: int, seed: int) -> pd.DataFrame:
+        numbers = next(
+            ns for key, ns in specs if key in (model, "*") or (key[0] == "~" and key[1:] in task)
+        ).split()
+        mean = float(numbers[min(int(np.log2(length / (4 * K))), len(numbers) - 1)])
+        return rows({length: mean}, task, given["num_examples"], model, seed)
 
     def score(studies: Sequence[Study]) -> pd.DataFrame:
         frames = [
-            rows({length: mean(name, each.name, length)}, each.name, n, name, seed)
-            for asked in studies
-            for name in (model["name"] for model in asked.models if isinstance(model, dict))
-            for seed, each in enumerate(asked.tasks)
-            for length in asked.lengths
+            cell(model["name"], task.name, length, seed)
+            for study in studies
+            for model in study.models
+            if isinstance(model, dict)
+            for seed, task in enumerate(study.tasks)
+            for length in study.lengths
         ]
         frame = pd.concat(frames, ignore_index=True)
-        frame = frame[frame["index"] < answered].assign(
-            aligned="chat", **dict.fromkeys(("strict", "exact"), 0.0)
-        )
-        return frame.assign(**{name: 0 for name in scoring.COLUMNS if name not in frame})
+        blank = {name: 0 for name in scoring.COLUMNS if name not in frame}
+        return frame[frame["index"] < answered].assign(**blank | {"aligned": "chat"})
 
-    found = parameters.pop("labels", pd.DataFrame(columns=failures.COLUMNS))
-    models = [{"base": "perfect", "name": name} for name in parameters.pop("names", ["m"])]
-    given = {"models": models, "num_examples": n, "lengths": [4 * K, 8 * K], **parameters}
+    found = given.pop("labels", pd.DataFrame(columns=failures.COLUMNS))
+    given["models"] = [{"base": "perfect", "name": name} for name in given.pop("names")]
     letters = {text: letter for letter, text in LETTERS.items()}
-    return "".join(
-        letters[verdict.verdict] for verdict in verdicts_of(notebook, given, score, lambda _: found)
-    )
+    verdicts = verdicts_of(notebook, given, score, lambda _: found)
+    return "".join(letters[verdict.verdict] for verdict in verdicts)
 
 
-def by(part: str, low: float, high: float = 99) -> Mean:
-    """`low` for tasks with this part in their name, else `high`."""
-    return lambda model, task, length: low if part in task else high
-
-
-def at(**means: Sequence[float]) -> Mean:
-    """By model: the means at 4K, 8K, 16K and so on; `m` for every model that is not named."""
-    return lambda model, task, length: means.get(re.sub(r"\W", "_", model), means.get("m", ()))[
-        int(np.log2(length / (4 * K)))
-    ]
-
-
-FOUR = [4 * K, 8 * K, 16 * K, 32 * K]
-NAMED = ["gemini-1.5-pro", "gpt-4-1106", "lwm-7b-chat-1m", "mistral-7b-v0.2"]
-LWM = {"lwm-7b-chat-512k": "512K", "lwm-7b-chat-1m": "1M"}
-MAIN = {"n": 100, "answered": 100}
-YI = {"names": ["yi-34b"], "lengths": [256 * K]}
-TWO = {
-    "names": ["a", "b"],
-    "tasks": ["vt", "cwe"],
-    "lengths": FOUR,
-    "training_lengths": {"a": "16K", "b": "32K"},
-}
-SIZES = {"names": ["a", "b"], "tasks": ["vt", "cwe"]}
-CASES: list[tuple[str, str, Mean, dict[str, Any]]] = [
-    # 01: nearly perfect, drop, below at the claimed length (32K), half at 32K; then leaders,
-    # weightings, LWM at 4K
-    (
-        "01_main_results",
-        "FFFH---",
-        at(a=(99, 99, 90, 60), b=(99, 99, 95, 95)),
-        MAIN | {"names": ["a", "b"], "lengths": FOUR},
-    ),
-    ("01_main_results", "FHHF---", at(m=(90, 90, 90, 40)), MAIN | {"lengths": FOUR}),
-    ("01_main_results", "HFFF---", at(m=(99, 99, 99, 99)), MAIN | {"lengths": FOUR}),
-    (
-        "01_main_results",
-        "FH--HHH",
-        at(gemini_1_5_pro=(96, 80), gpt_4_1106=(94, 76), lwm_7b_chat_1m=(60, 45), m=(80, 20)),
-        MAIN | {"names": NAMED},
-    ),
-    ("01_main_results", "FF--FFF", at(gpt_4_1106=(60, 50), m=(95, 94)), MAIN | {"names": NAMED}),
-    ("01_main_results", "-------", at(m=(50, 50)), {"tasks": ["vt"]}),
-    # 02: perfect, degrade, UUIDs
-    (
-        "02_needle_types",
-        "HHH",
-        lambda m, t, n: {"niah_single_1": 99, "niah_single_2": 99, "niah_single_3": 30}.get(t, 70),
-        {},
-    ),
-    (
-        "02_needle_types",
-        "HHF",
-        lambda m, t, n: {"niah_single_1": 99, "niah_single_2": 99, "niah_single_words": 30}.get(
-            t, 80
-        ),
-        {},
-    ),
-    ("02_needle_types", "FFF", by("niah_single_2", 60, 90), {}),
-    ("02_needle_types", "H--", by("none", 99), {"needles": ["passkey"]}),
-    # 03: steadily; 40 points for Yi-34B
-    (
-        "03_distractors",
-        "H-",
-        lambda m, t, n: {"niah_single_2": 99, "niah_multikey_2": 40}.get(t, 70),
-        {},
-    ),
-    ("03_distractors", "F-", by("niah_multikey_1", 40), {}),
-    ("03_distractors", "FH", by("niah_multikey_2", 60, 100), YI),
-    ("03_distractors", "FF", by("niah_multikey_2", 20, 100), YI),
-    # 04: queries, values; 15 points for Yi-34B
-    ("04_multiple_needles", "HH-", by("num_", 60), {}),
-    ("04_multiple_needles", "FF-", by("niah_single_2", 60), {}),
-    ("04_multiple_needles", "HHH", by("num_", 85, 100), YI),
-    ("04_multiple_needles", "HHF", by("num_", 60, 100), YI),
-    # 05: hops, chains
-    ("05_variable_tracking", "HH", at(m=(99, 80, 60, 5)), {"lengths": FOUR, "beyond": 16 * K}),
-    ("05_variable_tracking", "F-", at(m=(60, 99)), {}),
-    ("05_variable_tracking", "FF", at(m=(99, 60, 60)), {"lengths": FOUR[:3], "beyond": 8 * K}),
-    # 06: alpha
-    ("06_frequent_words", "H", by("fwe-alpha_1.2", 30), {}),
-    ("06_frequent_words", "F", by("fwe_3.5", 30), {}),
-    # 07: approaches the baseline, which is near, too high, too far; the labels of the other claim
-    # stand below
-    (
-        "07_question_answering",
-        "H-",
-        lambda m, t, n: 30 if "none" in t else 95 if n == 4 * K else 50,
-        {},
-    ),
-    (
-        "07_question_answering",
-        "F-",
-        lambda m, t, n: 80 if "none" in t else 95 if n == 4 * K else 5,
-        {},
-    ),
-    ("07_question_answering", "F-", lambda m, t, n: 30 if "none" in t else 95, {}),
-    # 08: larger, order, LWM, abrupt, straight
-    ("08_training_length", "HF-HH", at(a=(90, 80, 70, 20), b=(99, 90, 82, 73)), TWO),
-    ("08_training_length", "HF-FF", at(a=(90, 50, 50, 49), b=(99, 60, 60, 60)), TWO),
-    ("08_training_length", "FH-HH", at(a=(95, 90, 85, 60), b=(75, 65, 55, 45)), TWO),
-    (
-        "08_training_length",
-        "FHH-U",
-        at(lwm_7b_chat_1m=(50,) * 7, m=(70,) * 7),
-        TWO | {"names": list(LWM), "training_lengths": LWM, "lengths": [256 * K]},
-    ),
-    (
-        "08_training_length",
-        "HFF-U",
-        at(lwm_7b_chat_1m=(70,) * 7, m=(50,) * 7),
-        TWO | {"names": list(LWM), "training_lengths": LWM, "lengths": [256 * K]},
-    ),
-    # 09: the shortest length, relative to the start
-    ("09_model_size", "HH", at(a=(60, 20), b=(95, 90)), SIZES),
-    ("09_model_size", "FF", at(a=(95, 90), b=(60, 20)), SIZES),
-    ("09_model_size", "F-", at(a=(90,), b=(90,)), SIZES | {"lengths": [4 * K]}),
-    # 10: degrade, margins, extrapolates
-    ("10_architectures", "HHH", at(a=(60, 20), b=(95, 60)), SIZES | {"reference": "b"}),
-    ("10_architectures", "FFF", at(a=(90, 90), b=(95, 95)), SIZES | {"reference": "b"}),
-]
-
-
-@pytest.mark.parametrize(("notebook", "letters", "mean", "parameters"), CASES)
-def test_claims_of_a_notebook(
-    notebook: str, letters: str, mean: Mean, parameters: dict[str, Any]
-) -> None:
-    assert judged(notebook, mean, **parameters) == letters
-
-
-@pytest.mark.parametrize("notebook", sorted({case[0] for case in CASES}))
-def test_every_claim_holds_fails_and_cannot_be_judged_without_all_answers(notebook: str) -> None:
-    cases = [case for case in CASES if case[0] == notebook]
-    for seen in list(zip(*(case[1] for case in cases), strict=True))[
-        : 1 if notebook.startswith("07") else None
-    ]:
+@pytest.mark.parametrize("notebook", sorted({case[0] for case in lines(CASES)}))
+def test_claims_of_a_notebook(notebook: str) -> None:
+    """Each claim holds in one case, fails in another, and cannot be judged without all answers."""
+    cases = [case[1:] for case in lines(CASES) if case[0] == notebook]
+    for letters, setting, means in cases:
+        assert judged(notebook, setting, means) == letters, means
+    letters, setting, means = cases[0]
+    judgable = zip(*(case[0] for case in cases), strict=True)
+    for seen in list(judgable)[: 1 if notebook.startswith("07") else None]:
         assert {"H", "F"} <= set(seen)
-    _, letters, mean, parameters = cases[0]
-    missing = judged(notebook, mean, **{**parameters, "answered": 99})
-    assert missing == letters.translate(str.maketrans("HF", "UU"))
+    unknown = letters.translate(str.maketrans("HF", "UU"))
+    assert judged(notebook, setting, means, answered=99) == unknown
 
 
 # --- labels and correlations ----------------------------------------------------------------------
 
-
-def labels(**counts: dict[str, int]) -> pd.DataFrame:
-    """Labels of answers; a keyword is `task__length`, with `_` for a space in each label."""
-    found = []
-    for place, kinds in counts.items():
-        name, _, length = place.partition("__")
-        texts = [label.replace("_", " ") for label, count in kinds.items() for _ in range(count)]
-        about = {
-            "run": "r",
-            "model": "m",
-            "name": "M",
-            "task": name,
-            "length": int(length),
-            "score": 0.0,
-        }
-        frame = pd.DataFrame(
-            {
-                "index": range(len(texts)),
-                "label": texts,
-                "category": scoring.category(name),
-                **about,
-            }
-        )
-        found.append(frame)
-    return pd.concat(found, ignore_index=True).reindex(columns=failures.COLUMNS)
-
-
-ERRORS: list[tuple[int, dict[str, dict[str, int]], str, str]] = [
-    (0, {"niah_multikey_2__8192": {"near_distractor": 9, "other_key": 1, "complete": 5}}, "H", "m"),
-    (0, {"niah_multikey_2__1024": {"near_distractor": 1, "other_key": 60}}, "F", "m"),
-    (0, {"niah_multikey_2__1024": {"near_distractor": 1, "other_key": 1}}, "U", "m"),
-    (0, {"niah_multikey_2__8192": {"complete": 50}}, "-", "m"),
-    (1, {"niah_multivalue__8192": {"duplicated_values": 1, "complete": 50}}, "H", "m"),
-    (1, {"niah_multivalue__8192": {"complete": 200}}, "F", "m"),
-    (1, {"niah_multivalue__8192": {"complete": 20}}, "U", "m"),
-    (2, {"niah_single_3__262144": {"incomplete_uuid": 1, "complete": 9}}, "H", "m"),
-    (2, {"niah_single_3__262144": {"complete": 200}}, "F", "m"),
-    (2, {"niah_single_3__262144": {"complete": 9}}, "U", "m"),
-    (2, {"niah_single_3__131072": {"incomplete_uuid": 1, "complete": 9}}, "-", "m"),
-    (3, {"vt__8192": {"empty": 10, "wrong_chain": 10, "complete": 3}}, "H", "m"),
-    (3, {"vt__8192": {"partial": 20, "empty": 1}}, "F", "m"),
-    (3, {"vt__8192": {"partial": 10, "empty": 10}}, "U", "m"),
-    (
-        4,
-        {"cwe__4096": {"complete": 60}, "cwe__8192": {"copied_demonstration": 18, "empty": 2}},
-        "H",
-        "m",
-    ),
-    (
-        4,
-        {
-            "cwe__4096": {"copied_demonstration": 1, "complete": 99},
-            "cwe__8192": {"copied_demonstration": 20},
-        },
-        "H",
-        "m",
-    ),
-    (
-        4,
-        {
-            "cwe__4096": {"copied_demonstration": 9, "complete": 20},
-            "cwe__8192": {"copied_demonstration": 20},
-        },
-        "F",
-        "m",
-    ),
-    (
-        4,
-        {"cwe__4096": {"complete": 60}, "cwe__8192": {"copied_demonstration": 2, "empty": 18}},
-        "F",
-        "m",
-    ),
-    (4, {"cwe__4096": {"complete": 9}, "cwe__8192": {"copied_demonstration": 20}}, "U", "m"),
-    (5, {"cwe__131072": {"copied_demonstration": 95, "empty": 5}}, "H", "yi-34b"),
-    (5, {"cwe__131072": {"copied_demonstration": 65, "empty": 35}}, "F", "yi-34b"),
-    (5, {"cwe__131072": {"copied_demonstration": 8, "empty": 2}}, "U", "yi-34b"),
-    (5, {"cwe__131072": {"copied_demonstration": 20}}, "-", "m"),
-    (6, {"cwe-demonstration_False__8192": {"copied_beginning": 5, "partial": 5}}, "H", "m"),
-    (6, {"cwe-demonstration_False__8192": {"partial": 200}}, "F", "m"),
-    (6, {"cwe-demonstration_False__8192": {"partial": 5}}, "U", "m"),
-    (6, {"cwe__8192": {"copied_beginning": 5}}, "-", "m"),
-    (7, {"cwe__8192": {"parametric_words": 5}}, "H", "mistral-7b-v0.2"),
-    (
-        7,
-        {"cwe__4096": {"parametric_words": 5}, "cwe__8192": {"complete": 200}},
-        "F",
-        "mistral-7b-v0.2",
-    ),
-    (7, {"cwe__8192": {"complete": 5}}, "U", "mistral-7b-v0.2"),
-    (7, {"cwe__8192": {"parametric_words": 5}}, "-", "m"),
-    (8, {"qa_1__8192": {"no-context_answer": 5}}, "H", "m"),
-    (8, {"qa_1__8192": {"empty": 200}}, "F", "m"),
-    (8, {"qa_1__8192": {"empty": 5}}, "U", "m"),
-    (8, {"qa_1__8192": {"complete": 5}}, "-", "m"),
-]
+ERRORS = """
+0 | H | m      | niah_multikey_2@8192: 9 near distractor, 1 other key, 5 complete
+0 | F | m      | niah_multikey_2@1024: 1 near distractor, 60 other key
+0 | U | m      | niah_multikey_2@1024: 1 near distractor, 1 other key
+0 | - | m      | niah_multikey_2@8192: 50 complete
+1 | H | m      | niah_multivalue@8192: 1 duplicated values, 50 complete
+1 | F | m      | niah_multivalue@8192: 200 complete
+1 | U | m      | niah_multivalue@8192: 20 complete
+2 | H | m      | niah_single_3@262144: 1 incomplete uuid, 9 complete
+2 | F | m      | niah_single_3@262144: 200 complete
+2 | U | m      | niah_single_3@262144: 9 complete
+2 | - | m      | niah_single_3@131072: 1 incomplete uuid, 9 complete
+3 | H | m      | vt@8192: 10 empty, 10 wrong chain, 3 complete
+3 | F | m      | vt@8192: 20 partial, 1 empty
+3 | U | m      | vt@8192: 10 partial, 10 empty
+4 | H | m      | cwe@4096: 60 complete; cwe@8192: 18 copied demonstration, 2 empty
+4 | H | m      | cwe@4096: 1 copied demonstration, 99 complete; cwe@8192: 20 copied demonstration
+4 | F | m      | cwe@4096: 9 copied demonstration, 20 complete; cwe@8192: 20 copied demonstration
+4 | F | m      | cwe@4096: 60 complete; cwe@8192: 2 copied demonstration, 18 empty
+4 | U | m      | cwe@4096: 9 complete; cwe@8192: 20 copied demonstration
+5 | H | yi-34b | cwe@131072: 95 copied demonstration, 5 empty
+5 | F | yi-34b | cwe@131072: 65 copied demonstration, 35 empty
+5 | U | yi-34b | cwe@131072: 8 copied demonstration, 2 empty
+5 | - | m      | cwe@131072: 20 copied demonstration
+6 | H | m      | cwe-demonstration_False@8192: 5 copied beginning, 5 partial
+6 | F | m      | cwe-demonstration_False@8192: 200 partial
+6 | U | m      | cwe-demonstration_False@8192: 5 partial
+6 | - | m      | cwe@8192: 5 copied beginning
+7 | H | mistral-7b-v0.2 | cwe@8192: 5 parametric words
+7 | F | mistral-7b-v0.2 | cwe@4096: 5 parametric words; cwe@8192: 200 complete
+7 | U | mistral-7b-v0.2 | cwe@8192: 5 complete
+7 | - | m      | cwe@8192: 5 parametric words
+8 | H | m      | qa_1@8192: 5 no-context answer
+8 | F | m      | qa_1@8192: 200 empty
+8 | U | m      | qa_1@8192: 5 empty
+8 | - | m      | qa_1@8192: 5 complete
+"""
+"""Number of the claim in notebook 12, verdict, model, and what was seen in its answers."""
 
 
-@pytest.mark.parametrize(("number", "counts", "letter", "model"), ERRORS)
-def test_claims_about_errors(
-    number: int, counts: dict[str, dict[str, int]], letter: str, model: str
-) -> None:
-    frame = labels(**counts).assign(model=model)
-    found = verdicts_of("12_failures", {"model": "perfect"}, pd.DataFrame, lambda _: frame)
-    assert len(found) == 9
-    assert found[number].verdict == LETTERS[letter], found[number]
+def labels(answers: str, model: str = "m") -> pd.DataFrame:
+    """Labels of answers, such as `vt@8192: 20 partial, 1 empty`."""
+    frames = []
+    for place, kinds in (part.split(": ") for part in answers.split("; ")):
+        task, length = place.split("@")
+        counts = [kind.split(" ", 1) for kind in kinds.split(", ")]
+        texts = [label for count, label in counts for _ in range(int(count))]
+        frame = pd.DataFrame({"index": range(len(texts)), "label": texts})
+        about = {"run": "r", "model": model, "name": "M", "category": scoring.category(task)}
+        frames.append(frame.assign(task=task, length=int(length), score=0.0, **about))
+    return pd.concat(frames, ignore_index=True).reindex(columns=failures.COLUMNS)
 
 
-@pytest.mark.parametrize(
-    ("counts", "letter"),
-    [({"no-context_answer": 1}, "H"), ({"empty": 200}, "F"), ({"empty": 2}, "U")],
-)
-def test_the_same_answers_with_and_without_context(counts: dict[str, int], letter: str) -> None:
-    frame = labels(qa_1__8192=counts)
-    found = judged("07_question_answering", by("none", 30), labels=frame)
-    assert found[-1] == letter
+def test_claims_about_errors() -> None:
+    for number, letter, model, answers in lines(ERRORS):
+        frame = labels(answers, model)
+        found = verdicts_of("12_failures", {"model": "perfect"}, pd.DataFrame, lambda _, f=frame: f)
+        assert len(found) == 9
+        assert found[int(number)].verdict == LETTERS[letter], answers
+    for answers, letter in (("1 no-context answer", "H"), ("200 empty", "F"), ("2 empty", "U")):
+        frame = labels(f"qa_1@8192: {answers}")
+        assert judged("07_question_answering", "", "~none: 30, *: 99", labels=frame)[-1] == letter
 
 
 def correlated(noise: float, causes: Sequence[int] = (0, 0, 1, 1, 2, 3)) -> pd.DataFrame:
@@ -382,24 +285,23 @@ def correlated(noise: float, causes: Sequence[int] = (0, 0, 1, 1, 2, 3)) -> pd.D
     return pd.DataFrame(60 + 10 * hidden + noise * random.normal(size=(24, 6)), columns=names)
 
 
-@pytest.mark.parametrize(
-    ("noise", "causes", "letters"),
-    [
-        (1, (0, 0, 1, 1, 2, 3), "HHH"),
-        (6, (0, 0, 1, 1, 2, 3), "HUH"),
-        (30, (0, 0, 1, 1, 2, 3), "UFH"),
-        (1, (0, 1, 0, 0, 0, 0), "FFH"),
-        (1, (0, 0, 0, 0, 0, 0), "UHF"),
-        (5, (0, 0, 0, 0, 0, 0), "UUU"),
-    ],
-)
-def test_claims_about_correlations(
-    noise: float, causes: Sequence[int], letters: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    vectors = correlated(noise, causes)
-    monkeypatch.setattr(correlation, "task_vectors", lambda cells: vectors)
+CORRELATED = """
+1  | 001123 | HHH
+6  | 001123 | HUH
+30 | 001123 | UFH
+1  | 010000 | FFH
+1  | 000000 | UHF
+5  | 000000 | UUU
+"""
+
+
+def test_claims_about_correlations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rk, "THIRTEEN", ["niah_single_1", "vt", "cwe", "qa_1"])
-    assert judged("11_task_correlation", by("none", 50), tasks=list(vectors)) == letters
+    for noise, causes, letters in lines(CORRELATED):
+        vectors = correlated(float(noise), list(map(int, causes)))
+        monkeypatch.setattr(correlation, "task_vectors", lambda cells, v=vectors: v)
+        tasks = list(vectors)
+        assert judged("11_task_correlation", "", "*: 99", tasks=tasks, num_examples=20) == letters
 
 
 def test_removed_tasks_and_their_nearest() -> None:
@@ -541,67 +443,30 @@ def test_rows_of_models() -> None:
         claims.training_lengths(frame, {"o": 4096})
 
 
-def test_hostile_labels_are_shown_as_text() -> None:
-    shown = claims.show_verdicts(
-        [Verdict("<script>x</script>: a claim", HOLDS, "10 [5, 15]")]
-    ).to_html()
-    assert "&lt;script&gt;x" in shown
-    assert "<script>" not in shown
-
-
-def test_a_variant_that_equals_a_named_task_is_that_task() -> None:
-    assert task({"base": "niah_multikey_1", "num_keys": 1}) == TASKS["niah_single_2"]
-    assert (
-        task({"base": "niah_multiquery", "num_keys": 2, "num_queries": 2})
-        == TASKS["niah_multiquery_2"]
-    )
-    assert task({"base": "fwe", "alpha": 3.5}).name == "fwe_3.5"
-    assert task({"base": "niah_multikey_1", "num_keys": 8}).name == "niah_multikey_1-num_keys_8"
-    assert task({"base": "vt", "name": "mine"}).name == "mine"
-
-
 # --- figures --------------------------------------------------------------------------------------
 
 
-def frame_of(**series: dict[int, float]) -> pd.DataFrame:
-    lines = [
-        {
-            "panel": "p",
-            "series": name,
-            "label": "M",
-            "length": n,
-            "score": s,
-            "low": s - 5,
-            "high": min(100, s + 5),
-        }
-        for name, means in series.items()
-        for n, s in means.items()
-    ]
-    return pd.DataFrame(lines).assign(have="")
-
-
 def test_lines_are_dashed_past_the_training_length_and_flat_where_asked() -> None:
-    frame = frame_of(a={4096: 90, 8192: 80, 16384: 40}, b={4096: 30})
-    (axes,) = series_by_length(frame, dashed_beyond={"a": 8192}, flat=["b"], note="a note")
+    means = {"a": {4 * K: 90, 8 * K: 80, 16 * K: 40}, "b": {4 * K: 30}}
+    about = {"panel": "p", "label": "M", "have": ""}
+    frame = pd.DataFrame(
+        [
+            {**about, "series": name, "length": n, "score": s, "low": s - 5, "high": s + 5}
+            for name, by_length in means.items()
+            for n, s in by_length.items()
+        ]
+    )
+    (axes,) = series_by_length(frame, dashed_beyond={"a": 8 * K}, flat=["b"], note="a note")
     solid, dashed, hollow, flat = axes.get_lines()
     assert [len(np.asarray(line.get_xdata())) for line in (solid, dashed, hollow)] == [2, 2, 1]
     assert [line.get_linestyle() for line in (solid, dashed)] == ["-", "--"]
     assert list(np.asarray(flat.get_ydata(), dtype=float)) == [30, 30]
     figure: Any = axes.figure
-    assert "dashed: beyond the training length; a note" in [
-        text.get_text() for text in figure.texts
-    ]
-    (axes,) = series_by_length(frame, dashed_beyond={"a": 16384})
-    assert not getattr(axes.figure, "texts", None)
-    table = series_table(frame)
-    assert table.loc["a", "8K"] == "80.0 [75.0, 85.0]"
-    assert list(table) == ["4K", "8K", "16K"]
-
-
-def test_several_models_and_panels_have_their_own_axes() -> None:
-    one = frame_of(a={4096: 90, 8192: 80}, b={4096: 30, 8192: 20})
-    frame = pd.concat([one.assign(label=m, panel=p) for m in "MN" for p in "pq"])
-    panels = series_by_length(frame)
-    assert [axes.get_title(loc="left") for axes in panels] == ["M\np", "M\nq", "N\np", "N\nq"]
+    texts = [text.get_text() for text in figure.texts]
+    assert "dashed: beyond the training length; a note" in texts
+    assert series_table(frame).loc["a", "8K"] == "80.0 [75.0, 85.0]"
+    several = pd.concat([frame.assign(label=m, panel=p) for m in "MN" for p in "pq"])
+    titles = [axes.get_title(loc="left") for axes in series_by_length(several)]
+    assert titles == ["M\np", "M\nq", "N\np", "N\nq"]
     with pytest.raises(UserError, match="no complete scores"):
         series_by_length(frame.assign(score=float("nan")))
