@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rulerkit.claims import FAILS, HOLDS, UNKNOWN
-from rulerkit.claims import Verdict as ClaimVerdict
+from rulerkit.claims import FAILS, HOLDS, UNKNOWN, Verdict
 from rulerkit.errors import UserError, listed, unknown
 from rulerkit.escape import csv_text
 from rulerkit.evaluation import ABSENT, differences, snapshot_notes
@@ -53,10 +52,14 @@ LEVELS = {"cell": "a cell", "task": "a task", "length": "a length", "all": "the 
 _MOST_NAMED = 4
 _MOST_FLIPS = 12
 _TIMES = np.geomspace(1, 1e6, 14000)  # times as many examples, in steps of 0.1 %
+_COLUMNS = [
+    *("level", "task", "category", "length", "n", "a", "b", "difference", "low", "high"),
+    *("better", "worse", "unable", "p", "smallest_loss", "loss"),
+]
 Key = tuple[str, int]
 
 
-class Verdict(NamedTuple):
+class Decision(NamedTuple):
     """One of the three words, a sentence with the numbers, and the examples needed per task and
     length (else None)."""
 
@@ -121,7 +124,7 @@ class Comparison:
         return self.rows.iloc[-1]
 
     @cached_property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Decision:
         """Whether anything in B is worse than in A by more than the margin."""
         models, seen = f"worse than {self.a.name} by more than {_points(self.margin)}", self.mean
         mean = f"mean {_interval(seen)}"
@@ -129,16 +132,16 @@ class Comparison:
             losses = self.rows[self.rows["loss"]].sort_values("p", kind="stable")
             names = [f"{_place(row)} {_interval(row)}" for _, row in losses.iterrows()]
             text = f"{self.b.name} is {models}: {listed(names, _MOST_NAMED)}; {mean}"
-            return Verdict(WORSE, text)
+            return Decision(WORSE, text)
         if seen["low"] > -self.margin:
             below = ", though its mean is below for certain" if seen["high"] < 0 else ""
             text = f"{self.b.name} is not {models}{below}, and no task, length or cell lost more"
-            return Verdict(NOT_WORSE, f"{text}: {mean}")
+            return Decision(NOT_WORSE, f"{text}: {mean}")
         num_examples = self.rows.loc[self.rows["level"] == "cell", "n"].median()
         times = _TIMES[min(bisect_left(_TIMES, True, key=self._decides), len(_TIMES) - 1)]
         needed = math.ceil(num_examples * times)
         text = f"cannot tell whether {self.b.name} is {models}: {mean}"
-        return Verdict(
+        return Decision(
             CANNOT_TELL, f"{text}; would need about {needed} examples per task and length", needed
         )
 
@@ -243,7 +246,7 @@ def judge_pairs(
         "b": "mean",
     }
     by_cell: Any = flips.groupby(["task", "length"]).agg(rules)
-    rows, p_values = [], dict[frozenset[Key], float]()
+    rows, tests = [], []
     for level, task, length, keys in _levels(first):
         lengths = [key[1] for key in keys]
         weights = [1 / len(set(lengths)) / lengths.count(length) for length in lengths]
@@ -253,33 +256,31 @@ def judge_pairs(
             for sign, cell in ((1, second[key]), (-1, first[key]))
         ]
         difference = weighted_sum(cells, confidence).percent()
-        p_values[frozenset(keys)] = no_difference_p(cells)
         members = by_cell.loc[keys]
         a, b = (100 * float(members[side] @ weights) for side in ("a", "b"))
+        counts = members[["n", "better", "worse"]].sum().to_dict()
         rows.append(
             {
                 "level": level,
                 "task": task,
-                "category": members["category"].iloc[0] if task else "",
                 "length": length,
-                "n": int(members["n"].sum()),
                 "a": a,
                 "b": b,
+                **counts,
+                "category": members["category"].iloc[0] if task else "",
                 "difference": difference.value,
                 "low": difference.low,
                 "high": difference.high,
-                "better": int(members["better"].sum()),
-                "worse": int(members["worse"].sum()),
                 "unable": level == "cell" and (a, b) in ((0, 0), (100, 100)),
-                "keys": frozenset(keys),
             }
         )
-    adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
-    frame = pd.DataFrame(rows)
-    p = frame.pop("keys").map(adjusted)
-    smallest = [smallest_loss(n, len(adjusted), margin) for n in frame["n"]]
-    loss = (p < ALARMS) & (frame["difference"] < -margin)
-    return frame.assign(p=p, smallest_loss=smallest, loss=loss), cells
+        tests.append((frozenset(keys), no_difference_p(cells)))
+    distinct = dict(tests)
+    adjusted = dict(zip(distinct, holm(list(distinct.values())), strict=True))
+    frame = pd.DataFrame(rows).assign(p=[adjusted[keys] for keys, _ in tests])
+    frame["smallest_loss"] = [smallest_loss(n, len(distinct), margin) for n in frame["n"]]
+    frame["loss"] = (frame["p"] < ALARMS) & (frame["difference"] < -margin)
+    return frame[_COLUMNS], cells
 
 
 def smallest_loss(num_examples: int, num_tests: int, margin: float = 0.0) -> float:
@@ -404,18 +405,18 @@ def side(cells: Iterable[Cell], name: str = "") -> Side:
 def sides(cells: Iterable[Cell]) -> tuple[Side, Side]:
     """The two sides in cells of two models, or of one model in two runs, in the order in which they
     first come."""
-    by_model: dict[Any, list[Cell]] = {}
-    by_run: dict[Any, list[Cell]] = {}
+    cells = list(cells)
+    one_model = len({(base_run(cell.run), cell.model) for cell in cells}) == 1
+    groups: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
-        by_model.setdefault((base_run(cell.run), cell.model), []).append(cell)
-        by_run.setdefault((cell.run, cell.model), []).append(cell)
-    groups = by_run if len(by_model) == 1 else by_model
+        run = cell.run if one_model else base_run(cell.run)
+        groups.setdefault((run, cell.model), []).append(cell)
     if len(groups) != 2:
         seen = ", ".join(f"{run}/{model}" for run, model in groups) or "none"
         raise UserError(
             f"a comparison needs the predictions of two models, or of one model twice; found {seen}"
         )
-    first, second = (side(members) for members in groups.values())
+    first, second = map(side, groups.values())
     return first, second
 
 
@@ -659,13 +660,13 @@ def json_text(comparison: Comparison) -> str:
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
-def claim_verdict(comparison: Comparison) -> ClaimVerdict:
+def claim_verdict(comparison: Comparison) -> Verdict:
     """The verdict in the words of `claims`, on the claim that nothing in B is worse than in A by
     more than the margin."""
     a, b, verdict = comparison.a.name, comparison.b.name, comparison.verdict
     words = {NOT_WORSE: HOLDS, WORSE: FAILS, CANNOT_TELL: UNKNOWN}
     claim = f"{b} is not worse than {a} by more than {_points(comparison.margin)}"
-    return ClaimVerdict(claim, words[verdict.word], verdict.text)
+    return Verdict(claim, words[verdict.word], verdict.text)
 
 
 def labels(comparison: Comparison) -> tuple[str, str]:

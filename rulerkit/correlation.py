@@ -29,16 +29,15 @@ def task_vectors(cells: "pd.DataFrame") -> "pd.DataFrame":
     Raises UserError where fewer than three rows are complete: no correlation could be told from
     chance.
     """
-    order = list(dict.fromkeys(cells["task"]))
     wide = cells.pivot_table(
         index=["run", "model", "length"], columns="task", values="score", sort=False
-    )[order]
-    complete: pd.DataFrame = wide.dropna()
+    )
+    complete: pd.DataFrame = wide[cells["task"].unique()].dropna()
     if len(complete) < 3:
         raise UserError(
             f"{len(complete)} complete rows of scores (a model at a length): correlations need at "
-            "least 3; "
-            "give more models or lengths, or run the evaluation again to complete its cells"
+            "least 3; give more models or lengths, or run the evaluation again to complete its "
+            "cells"
         )
     return complete
 
@@ -67,18 +66,14 @@ def redundancy(
     import pandas as pd
 
     members = [task for task in benchmark if task in vectors]
-    first: dict[
-        int, str
-    ] = {}  # of each cluster, the first task of the benchmark, or else the first task
-    cut = _clusters(coefficients, len(members))
-    for task in [*members, *coefficients.index]:
-        first.setdefault(cut[task], task)
     cluster = _clusters(coefficients, len(set(categories.values())))
+    # of each cluster the first task of the benchmark, or else the first task
+    cut = _clusters(coefficients, len(members)).reindex([*members, *coefficients.index])
+    kept = set(cut.drop_duplicates().index)
     rows = []
     for task in map(str, coefficients.index):
         others = [m for m in members if m != task and categories[m] == categories[task]]
         near = coefficients[task][others].dropna()
-        nearest = str(near.idxmax()) if len(near) else ""
         interval = fisher(float(near.max()), len(vectors))
         rows.append(
             {
@@ -86,8 +81,8 @@ def redundancy(
                 "category": categories[task],
                 "cluster": cluster[task],
                 "in_benchmark": task in members,
-                "cut_keeps": task in first.values(),
-                "nearest": nearest,
+                "cut_keeps": task in kept,
+                "nearest": near.idxmax() if len(near) else "",
                 "correlation": interval.value,
                 "low": interval.low,
                 "high": interval.high,
@@ -101,19 +96,14 @@ def cohesion(
 ) -> dict[str, Estimate]:
     """By category of at least two tasks: the mean correlation between its tasks less that with the
     tasks of the others, with a 95 % interval over resampled rows (bootstrap, percentiles)."""
-    random, names = (
-        np.random.default_rng(seed),
-        np.asarray([categories[str(task)] for task in vectors]),
-    )
+    random = np.random.default_rng(seed)
+    names = np.asarray([categories[str(task)] for task in vectors])
     values = vectors.to_numpy(dtype=float)
-    with np.errstate(
-        invalid="ignore", divide="ignore"
-    ):  # a task that never varies has no correlation
-        drawn = [
-            np.corrcoef(values[random.integers(len(values), size=len(values))], rowvar=False)
-            for _ in range(RESAMPLES)
-        ]
-        coefficients = np.stack([np.corrcoef(values, rowvar=False), *drawn])
+    samples = [random.integers(len(values), size=len(values)) for _ in range(RESAMPLES)]
+    with np.errstate(invalid="ignore", divide="ignore"):  # a task may never vary
+        coefficients = np.stack(
+            [np.corrcoef(values[rows], rowvar=False) for rows in [np.arange(len(values)), *samples]]
+        )
     intervals = {}
     for name in dict.fromkeys(names):
         inside, pairs = names == name, np.triu_indices(int((names == name).sum()), 1)
@@ -158,17 +148,11 @@ def _tree(coefficients: "pd.DataFrame") -> "NDArray[np.float64]":
     return np.asarray(optimal_leaf_ordering(linkage(flat, method="average"), flat))
 
 
-def _clusters(coefficients: "pd.DataFrame", count: int) -> dict[str, int]:
+def _clusters(coefficients: "pd.DataFrame", count: int) -> "pd.Series[int]":
     """The cluster of each task, numbered in the order of the frame, where the dendrogram is cut
     into `count`."""
+    import pandas as pd
     from scipy.cluster.hierarchy import cut_tree
 
-    labels = (
-        cut_tree(_tree(coefficients), n_clusters=max(1, min(count, len(coefficients))))
-        .ravel()
-        .tolist()
-    )
-    numbers = {label: i for i, label in enumerate(dict.fromkeys(labels), start=1)}
-    return {
-        str(task): numbers[label] for task, label in zip(coefficients.index, labels, strict=True)
-    }
+    labels = cut_tree(_tree(coefficients), n_clusters=max(1, min(count, len(coefficients))))
+    return pd.Series(pd.factorize(labels.ravel())[0] + 1, index=coefficients.index)

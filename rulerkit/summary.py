@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 CATEGORIES = ("all", *scoring.CATEGORIES)
 AVERAGES = ("avg", "wavg_inc", "wavg_dec")
 COUNTS = ["empty", "cut_off", "cut_thought", "refused"]
+_SCORE = ("score", "low", "high")
 CELL = ["run", "model", "task", "length"]
 """The columns that name a cell."""
 _MODEL = ["run", "model"]
@@ -35,7 +36,7 @@ _ABOUT = [*_MODEL, "label", "aligned", "claimed_length"]
 _REQUESTS = ["wanted", "failed", "failed_refused", "max_failures"]
 _PROTOCOL = ["engine", "seed", "prompt_version", "tokenizer", "template", "note"]
 _COLUMNS = [
-    *(*_ABOUT, "task", "category", "length", "score", "low", "high", "strict", "exact", "n"),
+    *(*_ABOUT, "task", "category", "length", *_SCORE, "strict", "exact", "n"),
     *("floor", "wanted", *COUNTS, "stand_in", "complete", "failed", "have", "rest", *_PROTOCOL),
 ]
 
@@ -146,10 +147,19 @@ def summarize(
                 for row in rows
                 if row["task"] in averaged and category in ("all", row["category"])
             ]
-            if answered & {row["task"] for row in members}:
-                group = _Group(members, category, confidence)
-                length_rows += group.length_rows
-                model_rows.append(group.model_row())
+            tasks_of_category = {row["task"] for row in members}
+            if not answered & tasks_of_category:
+                continue
+            about = {name: rows[0][name] for name in _ABOUT}
+            about |= {"category": category, "tasks": len(tasks_of_category)}
+            stand_in = {"stand_in": any(row["stand_in"] for row in members)}
+            by_length = [
+                _length_row([row for row in members if row["length"] == length], confidence)
+                for length in grid
+            ]
+            length_rows += [{**about, **row, **stand_in} for row in by_length]
+            averages_row = _model_row(members, by_length, category, confidence)
+            model_rows.append({**about, **averages_row, **stand_in})
     models = pd.DataFrame(model_rows)
     for average in AVERAGES[1:]:
         # among chat and among base models apart, as the paper counts them
@@ -201,7 +211,7 @@ def _cells(
             row |= {"wanted": wanted, "complete": complete, "have": "" if complete else have}
             row["rest"] = have if complete and n < wanted else ""
             mean = _mean([row], {length: 1.0}, confidence)
-            row |= {"score": mean.value, "low": mean.low, "high": mean.high}
+            row |= zip(_SCORE, mean, strict=True)
             for share in ("strict", "exact"):
                 row[share] = 100 * row[share] if complete else np.nan
             row["floor"] = 100 * row.get("floor", np.nan)
@@ -218,60 +228,47 @@ def _mean(rows: Sequence[_Row], weights: Mapping[int, float], confidence: float)
     return weighted_sum(weighted, confidence).percent()
 
 
-class _Group:
-    """The cells of one model and category."""
+def _length_row(rows: Sequence[_Row], confidence: float) -> _Row:
+    """The mean over the tasks of one model, category and length."""
+    mean = _mean(rows, {rows[0]["length"]: 1.0}, confidence)
+    num_begun = sum(row["n"] > 0 or row["failed"] > 0 for row in rows)
+    incomplete = [row for row in rows if not row["complete"]]
+    have = ""
+    if num_begun < len(rows):
+        have = f"{num_begun}/{len(rows)} tasks"
+    elif incomplete:
+        have = min(incomplete, key=lambda row: row["n"] / row["wanted"])["have"]
+    return {
+        "length": rows[0]["length"],
+        **dict(zip(_SCORE, mean, strict=True)),
+        "n": min(row["n"] for row in rows),
+        "complete": not have,
+        "have": have,
+    }
 
-    def __init__(self, rows: list[_Row], category: str, confidence: float) -> None:
-        self.rows, self.category, self.confidence = rows, category, confidence
-        self.tasks = {row["task"] for row in rows}
-        self.lengths = sorted({row["length"] for row in rows})
-        self.about = {name: rows[0][name] for name in _ABOUT}
-        self.about |= {"category": category, "tasks": len(self.tasks)}
-        self.stand_in = any(row["stand_in"] for row in rows)
-        self.length_rows = [self._length_row(length) for length in self.lengths]
 
-    def _length_row(self, length: int) -> _Row:
-        rows = [row for row in self.rows if row["length"] == length]
-        mean = _mean(rows, {length: 1.0}, self.confidence)
-        num_begun = sum(row["n"] > 0 or row["failed"] > 0 for row in rows)
-        incomplete = [row for row in rows if not row["complete"]]
-        have = ""
-        if num_begun < len(rows):
-            have = f"{num_begun}/{len(rows)} tasks"
-        elif incomplete:
-            have = min(incomplete, key=lambda row: row["n"] / row["wanted"])["have"]
-        return {
-            **self.about,
-            "length": length,
-            "score": mean.value,
-            "low": mean.low,
-            "high": mean.high,
-            "n": min(row["n"] for row in rows),
-            "complete": not have,
-            "have": have,
-            "stand_in": self.stand_in,
-        }
-
-    def model_row(self) -> _Row:
-        """The averages over lengths, and the effective length."""
-        row = dict(self.about)
-        for name, weights in zip(AVERAGES, length_weights(len(self.lengths)), strict=True):
-            by_length = dict(zip(self.lengths, weights, strict=True))
-            mean = _mean(self.rows, by_length, self.confidence)
-            row |= {name: mean.value, f"{name}_low": mean.low, f"{name}_high": mean.high}
-        threshold = THRESHOLDS[row["aligned"]][self.category]
-        row |= {"effective_length": "", "effective_set": "", "threshold": threshold}
-        # the thresholds are those of the benchmark's own tasks
-        benchmark = {t for t in scoring.THIRTEEN if self.category in ("all", scoring.category(t))}
-        complete = [each["complete"] for each in self.length_rows]
-        if self.tasks == benchmark and any(complete):
-            scores = {each["length"]: each["score"] for each in self.length_rows}
-            limits = {each["length"]: (each["low"], each["high"]) for each in self.length_rows}
-            begun = {each["length"] for each in self.rows if each["n"]}
-            claimed = row["claimed_length"]
-            row["effective_length"] = effective_length(scores, threshold, claimed, begun)
-            row["effective_set"] = effective_set(limits, threshold, claimed)
-        return {**row, "complete": all(complete), "stand_in": self.stand_in}
+def _model_row(
+    rows: Sequence[_Row], length_rows: Sequence[_Row], category: str, confidence: float
+) -> _Row:
+    """The averages over the lengths of one model and category, and the effective length."""
+    model: _Row = {}
+    for name, weights in zip(AVERAGES, length_weights(len(length_rows)), strict=True):
+        by_length = {row["length"]: w for row, w in zip(length_rows, weights, strict=True)}
+        mean = _mean(rows, by_length, confidence)
+        model |= {name: mean.value, f"{name}_low": mean.low, f"{name}_high": mean.high}
+    threshold = THRESHOLDS[rows[0]["aligned"]][category]
+    model |= {"effective_length": "", "effective_set": "", "threshold": threshold}
+    # the thresholds are those of the benchmark's own tasks
+    benchmark = {t for t in scoring.THIRTEEN if category in ("all", scoring.category(t))}
+    complete = [row["complete"] for row in length_rows]
+    if {row["task"] for row in rows} == benchmark and any(complete):
+        scores = {row["length"]: row["score"] for row in length_rows}
+        limits = {row["length"]: (row["low"], row["high"]) for row in length_rows}
+        begun = {row["length"] for row in rows if row["n"]}
+        claimed = rows[0]["claimed_length"]
+        model["effective_length"] = effective_length(scores, threshold, claimed, begun)
+        model["effective_set"] = effective_set(limits, threshold, claimed)
+    return {**model, "complete": all(complete)}
 
 
 def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
