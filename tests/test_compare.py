@@ -96,7 +96,7 @@ def pairs(num_tasks: int, num_lengths: int, n: int, **lost: int) -> pd.DataFrame
 
 
 @given(st.integers(1, 5), st.integers(1, 3), st.integers(20, 200), st.floats(0.1, 20))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_the_smallest_loss_is_seen_and_one_example_less_is_not(
     tasks: int, lengths: int, n: int, margin: float
 ) -> None:
@@ -167,13 +167,13 @@ def test_differences_are_those_of_the_scores(made: Path) -> None:
     scores = rk.score(rk.read_cells(made / "predictions/main"))
     wide = scores.pivot(index=["task", "length", "index"], columns="model", values="score")
     moved = wide["reader-1024"] - wide["perfect"]
-    rows = found.rows.set_index(["level", "task", "length"])
+    rows = found.rows.set_index(["level", "task", "length"]).sort_index()
     cells = 100 * moved.groupby(["task", "length"]).mean()
-    assert rows.loc["cell", "difference"].sort_index().to_numpy() == pytest.approx(cells.to_numpy())
+    assert rows.loc["cell", "difference"].to_numpy() == pytest.approx(cells.to_numpy())
     for level in ("task", "length"):
         means = rows.loc[level].groupby(level)["difference"].mean()
         assert means.to_dict() == pytest.approx(cells.groupby(level).mean().to_dict())
-    mean = rows.iloc[-1]
+    mean = found.mean
     assert mean[["a", "b"]].tolist() == pytest.approx([100, 100 * wide["reader-1024"].mean()])
     assert mean["difference"] == pytest.approx(cells.mean())
     assert (rows["low"] <= rows["difference"]).all()
@@ -414,6 +414,7 @@ def test_command(
 SMALL: dict[str, Any] = {"tasks": TASKS, "lengths": [1024, 2048], "num_examples": 12, "seed": 7}
 
 
+@pytest.mark.slow
 def test_notebook_recovers_a_dropping_reader(tmp_path: Path) -> None:
     model_b = {"base": "perfect", "name": "dropping", "drop": 0.25, "label": "drops 25 %"}
     cells = run("13_compare_models", tmp_path, model_a="perfect", model_b=model_b, **SMALL)

@@ -16,7 +16,7 @@ from rulerkit.paper import board, boards
 from rulerkit.plots import differences_by_task, score_by_length
 
 LENGTHS = [4096, 8192]
-ASKED: dict[str, Any] = {"lengths": LENGTHS, "num_examples": 6, "seed": 3}
+ASKED: dict[str, Any] = {"lengths": LENGTHS, "num_examples": 4, "seed": 3}
 LIMITS = ["low", "high"]
 
 

@@ -79,7 +79,7 @@ def test_fractional_scores_have_the_width_that_was_seen() -> None:
     assert 0.4 < (found.high - found.low) / (as_binary[1] - as_binary[0]) < 0.5  # 1 / sqrt(5)
 
 
-@pytest.mark.parametrize(("share", "confidence"), [(0.5, 0.95), (0.9, 0.95), (0.5, 0.8)])
+@pytest.mark.parametrize(("share", "confidence"), [(0.9, 0.95), (0.5, 0.8)])
 def test_intervals_cover_the_truth(share: float, confidence: float) -> None:
     rng = np.random.default_rng(2)
     inside = 0
