@@ -633,29 +633,21 @@ def flips_text(comparison: Comparison) -> str:
 def json_text(comparison: Comparison) -> str:
     """All of a comparison as JSON; numbers in points, examples by task, length and index."""
     verdict, mean = comparison.verdict, comparison.mean
-    rows, flips = (
-        json.loads(frame.to_json(orient="records", double_precision=4))
-        for frame in (comparison.rows, comparison.flips)
-    )
+    sides = {"a": comparison.a, "b": comparison.b}
     content = {
-        "a": {"name": comparison.a.name, "label": comparison.a.label},
-        "b": {"name": comparison.b.name, "label": comparison.b.label},
-        "verdict": {
-            "word": verdict.word,
-            "status": verdict.status,
-            "text": verdict.text,
-            "needed": verdict.needed,
-        },
+        **{letter: {"name": side.name, "label": side.label} for letter, side in sides.items()},
+        "verdict": {**verdict._asdict(), "status": verdict.status},
         "margin": comparison.margin,
         "confidence": comparison.confidence,
         "paired_by": comparison.by,
         "same_model": comparison.same_model,
-        "difference": {
-            name: round(float(mean[name]), 4) for name in ("difference", "low", "high", "a", "b")
-        },
-        "rows": rows,
-        "flips": flips,
-        "notes": list(comparison.notes),
+        "difference": mean[["difference", "low", "high", "a", "b"]]
+        .astype(float)
+        .round(4)
+        .to_dict(),
+        "rows": json.loads(comparison.rows.to_json(orient="records", double_precision=4)),
+        "flips": json.loads(comparison.flips.to_json(orient="records", double_precision=4)),
+        "notes": comparison.notes,
     }
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
