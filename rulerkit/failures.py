@@ -1,25 +1,25 @@
 """What went wrong, counted (Section 5 of the paper): a label for each answer, from the example's
 pieces and the answer.
 
-Examples are functions, not files: `examples_of` makes those of a cell again from its record, where
-the tokenizer and the corpora are at hand. An answer gets one label, the first that fits in the
-order of LABELS.
+`examples_of` generates the examples of a cell again from its record, which needs its tokenizer and
+corpora. An answer gets one label, the first that fits in the order of LABELS.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from rulerkit import scoring
 from rulerkit.errors import UserError
+from rulerkit.example import Example
 from rulerkit.generation import PROMPT_VERSION, Examples
 from rulerkit.prompt_format import PromptFormat
 from rulerkit.statistics import wilson
 from rulerkit.store import Cell
 from rulerkit.studies import Study
-from rulerkit.tasks import FAMILIES, Task
+from rulerkit.tasks import FAMILIES
 from rulerkit.tasks.base import JudgedAnswer, Rule
 from rulerkit.tokenizers import load_tokenizer
 
@@ -79,19 +79,14 @@ def label(cells: Iterable[Cell], no_context: NoContext | None = None) -> "pd.Dat
 
 def no_context_answers(cells: Iterable[Cell]) -> NoContext:
     """What each model answered to questions alone, from the cells of tasks with `context: none`."""
-    found = {}
-    for cell in cells:
-        task = cell.record["result"]["task"]
-        if task.get("context") == "none":
-            for row in cell.rows:
-                text = scoring.clean(row["pred"], _thinking(cell))
-                found[
-                    cell.model,
-                    str(task["dataset"]),
-                    int(cell.record["result"]["seed"]),
-                    int(row["index"]),
-                ] = text
-    return found
+    return {
+        (cell.model, str(result["task"]["dataset"]), int(result["seed"]), int(row["index"])): (
+            scoring.clean(row["pred"], _thinking(cell))
+        )
+        for cell in cells
+        if (result := cell.record["result"])["task"].get("context") == "none"
+        for row in cell.rows
+    }
 
 
 def shares(labels: "pd.DataFrame", confidence: float = 0.95) -> "pd.DataFrame":
@@ -102,9 +97,10 @@ def shares(labels: "pd.DataFrame", confidence: float = 0.95) -> "pd.DataFrame":
 
     kinds = [kind for kind in LABELS if kind in set(labels["label"])]
     rows = []
-    for key, own in labels.groupby(_CELL, sort=False):
+    for key, answers in labels.groupby(_CELL, sort=False):
+        n, counts = len(answers), answers["label"].value_counts()
         for kind in kinds:
-            count, n = int((own["label"] == kind).sum()), len(own)
+            count = int(counts.get(kind, 0))
             rows.append((*key, kind, count, n, count / n, *wilson(count / n, n, confidence)))
     return pd.DataFrame(rows, columns=[*_CELL, "label", "count", "n", "share", "low", "high"])
 
@@ -113,25 +109,19 @@ def samples(labels: "pd.DataFrame", per_label: int = 2, width: int = 100) -> "pd
     """A few answers of each label but `complete`, from different tasks where there are some: label,
     definition, model, task, length, index, asked (references), written, detail; texts cut at
     `width` characters."""
-    import pandas as pd
-
     failed = labels[labels["label"] != "complete"]
-    failed = failed.assign(turn=failed.groupby(["label", "task"]).cumcount())
-    chosen = [
-        failed[failed["label"] == kind].sort_values("turn", kind="stable").head(per_label)
-        for kind in LABELS
-    ]
-    rows = pd.concat(chosen)
-    return pd.DataFrame(
-        {
-            "label": rows["label"],
-            "definition": rows["label"].map(LABELS),
-            **{column: rows[column] for column in ("model", "task", "length", "index")},
-            "asked": [_short(", ".join(texts), width) for texts in rows["references"]],
-            "written": [_short(text, width) for text in rows["pred"]],
-            "detail": [_short(text, width) for text in rows["detail"]],
-        }
-    ).reset_index(drop=True)
+    failed = failed.assign(
+        turn=failed.groupby(["label", "task"]).cumcount(),
+        order=failed["label"].map(list(LABELS).index),
+        definition=failed["label"].map(LABELS),
+        asked=failed["references"].map(", ".join),
+        written=failed["pred"],
+    )
+    rows = failed.sort_values(["order", "turn"], kind="stable").groupby("order").head(per_label)
+    for column in ("asked", "written", "detail"):
+        rows[column] = [_short(text, width) for text in rows[column]]
+    about = ["label", "definition", "model", "task", "length", "index"]
+    return rows[[*about, "asked", "written", "detail"]].reset_index(drop=True)
 
 
 _CELL = ["run", "model", "name", "engine", "task", "category", "length"]
@@ -143,8 +133,8 @@ _CELL = ["run", "model", "name", "engine", "task", "category", "length"]
 def _refused(answer: JudgedAnswer) -> str | None:
     if answer.finish_reason == "refused":
         return "refused by the service"
-    found = _DECLINED.search(answer.text) if answer.score == 0 else None
-    return found[0] if found else None
+    match = _DECLINED.search(answer.text) if answer.score == 0 else None
+    return match[0] if match else None
 
 
 def _demonstration(answer: JudgedAnswer) -> str | None:
@@ -162,22 +152,15 @@ def _demonstration(answer: JudgedAnswer) -> str | None:
 
 
 def _beginning(answer: JudgedAnswer) -> str | None:
-    written = _squeezed(answer.text).split()[:_COPIED_WORDS]
-    text = " ".join(written)
-    if len(written) < (
-        _COPIED_WORDS if answer.settings.get("match") == "part" else _FEWEST_WORDS
-    ):  # answers are quotes
+    words = _squeezed(answer.text).split()[:_COPIED_WORDS]
+    quotes = answer.settings.get("match") == "part"  # an answer may be a few words of the text
+    if len(words) < (_COPIED_WORDS if quotes else _FEWEST_WORDS):
         return None
-    before = (
-        answer.example.text_of("demonstration", "instruction")
-        + answer.example.context_text[: 20 * _BEGINNING]
-    )
-    inputs = (before, answer.example.context_text[: 20 * _BEGINNING])
-    return (
-        text
-        if any(text in " ".join(each.split()[:_BEGINNING]).lower() for each in inputs)
-        else None
-    )
+    context = answer.example.context_text[: 20 * _BEGINNING]
+    inputs = (answer.example.text_of("demonstration", "instruction") + context, context)
+    beginnings = (_squeezed(" ".join(text.split()[:_BEGINNING])) for text in inputs)
+    text = " ".join(words)
+    return text if any(text in beginning for beginning in beginnings) else None
 
 
 def _parametric(answer: JudgedAnswer) -> str | None:
@@ -196,8 +179,8 @@ def _duplicated(answer: JudgedAnswer) -> str | None:
 
 
 def _partial(answer: JudgedAnswer) -> str | None:
-    found = len(answer.references) - len(answer.missing)
-    return f"{found} of {len(answer.references)}" if found > 0 else None
+    written = len(answer.references) - len(answer.missing)
+    return f"{written} of {len(answer.references)}" if written > 0 else None
 
 
 def _squeezed(text: str) -> str:
@@ -256,6 +239,7 @@ _LAST_RULES = (
     ),
 )
 
+_FAMILIES = {family.family: family for family in FAMILIES}
 _FAMILY_RULES = [rule for family in FAMILIES for rule in family.failure_rules]
 LABELS: dict[str, str] = {
     rule.label: rule.definition for rule in (*_FIRST_RULES, *_FAMILY_RULES, *_LAST_RULES)
@@ -265,139 +249,93 @@ LABELS: dict[str, str] = {
 
 def find_label(answer: JudgedAnswer) -> tuple[str, str]:
     """The label of an answer, the first that fits, and what was seen."""
-    rules = next(
-        (
-            family.failure_rules
-            for family in FAMILIES
-            if family.family == answer.settings.get("family")
-        ),
-        (),
-    )
-    tests = ((rule.label, rule.test(answer)) for rule in (*_FIRST_RULES, *rules, *_LAST_RULES))
+    family = _FAMILIES.get(answer.settings.get("family", ""))
+    rules = (*_FIRST_RULES, *(family.failure_rules if family else ()), *_LAST_RULES)
+    tests = ((rule.label, rule.test(answer)) for rule in rules)
     return next((label, detail) for label, detail in tests if detail is not None)
-
-
-# --- examples again -------------------------------------------------------------------------------
-
-
-def examples_of(cell: Cell) -> Examples:
-    """The examples of a cell, made again from its record.
-
-    Raises UserError where prompts were made by another version, or the tokenizer or a corpus is not
-    at hand or another.
-    """
-    result = cell.record["result"]
-    if result.get("prompt_version") != PROMPT_VERSION:
-        raise _lost(
-            cell,
-            f"its prompts are of version {result.get('prompt_version')}, this rulerkit makes "
-            f"{PROMPT_VERSION}",
-        )
-    try:
-        tokenizer = load_tokenizer(result["tokenizer"]["name"])
-        if tokenizer.fingerprint != result["tokenizer"]["fingerprint"]:
-            raise _lost(cell, f"the tokenizer {tokenizer.name} is another one now")
-        known = [each.name for each in fields(PromptFormat) if each.name != "tokenizer"]
-        settings = {name: value for name, value in result["prompt_format"].items() if name in known}
-        task = _task(result["task"] | {"protocol": result.get("protocol", "clean")})
-        form = PromptFormat(tokenizer, **settings)
-        examples = Examples(task, int(result["length"]), cell.wanted, int(result["seed"]), form)
-        now = {knob: source.fingerprint for knob, source in task.sources().items()}
-    except (KeyError, TypeError) as error:
-        raise _lost(
-            cell, f"its record does not say all ({type(error).__name__}: {error})"
-        ) from error
-    then = {knob: source["fingerprint"] for knob, source in result["sources"].items()}
-    if changed := [knob for knob in then if now.get(knob) != then[knob]]:
-        raise _lost(cell, f"the corpus of {', '.join(changed)} is another one now")
-    if cell.rows and examples[cell.rows[0]["index"]].digest != cell.rows[0]["digest"]:
-        raise _lost(cell, f"the prompt of example {cell.rows[0]['index']} comes out differently")
-    return examples
-
-
-def _task(settings: Mapping[str, Any]) -> Task:
-    family = next((each for each in FAMILIES if each.family == settings["family"]), None)
-    if family is None:
-        raise KeyError(f"family {settings['family']!r}")
-    return family(**{knob: settings[knob] for knob in ("name", "protocol", *family.knobs())})
-
-
-def _lost(cell: Cell, why: str) -> UserError:
-    return UserError(
-        f"{cell.path}: its examples cannot be made again to see what went wrong: {why}; label it "
-        "where it was made"
-    )
 
 
 # --- one cell -------------------------------------------------------------------------------------
 
 
-class _Maker:
-    """Makes the examples of a cell when the first of them is asked for."""
+def examples_of(cell: Cell) -> Examples:
+    """The examples of a cell, generated again from its record.
 
-    def __init__(self, cell: Cell) -> None:
-        self.cell = cell
-        self.examples: Examples | None = None
+    Raises UserError where the record does not say all, or the tokenizer or a corpus is not here.
+    """
+    result = cell.record["result"]
+    try:
+        known = {field.name for field in fields(PromptFormat)} - {"tokenizer"}
+        settings = {name: value for name, value in result["prompt_format"].items() if name in known}
+        form = PromptFormat(load_tokenizer(result["tokenizer"]["name"]), **settings)
+        knobs = result["task"] | {"protocol": result.get("protocol", "clean")}
+        family = _FAMILIES[knobs["family"]]
+        task = family(**{knob: knobs[knob] for knob in ("name", "protocol", *family.knobs())})
+        return Examples(task, int(result["length"]), cell.wanted, int(result["seed"]), form)
+    except (KeyError, TypeError) as error:
+        reason = f"the record does not say all ({type(error).__name__}: {error})"
+        raise _not_generated(cell, reason) from error
 
-    def __call__(self, index: int) -> Any:
-        if self.examples is None:
-            self.examples = examples_of(self.cell)
-        return self.examples[index]
+
+def _not_generated(cell: Cell, reason: str) -> UserError:
+    return UserError(
+        f"{cell.path}: its examples cannot be generated again to see what went wrong: {reason}; "
+        "label it where it was made"
+    )
 
 
-def _label_cell(cell: Cell, alone: NoContext) -> list[list[Any]]:
+def _label_cell(cell: Cell, alone: NoContext) -> list[tuple[Any, ...]]:
     about = scoring.describe(cell)
-    judged = scoring.score([cell])
-    result, make = cell.record["result"], _Maker(cell)
-    dataset, seed = str(result["task"].get("dataset", "")), int(result.get("seed") or 0)
-    settings = {"family": "", **result["task"]}
     head = [about[key] for key in ("run", "model", "label", "engine", "task", "category", "length")]
+    result, thinking = cell.record["result"], _thinking(cell)
+    dataset, seed = str(result["task"].get("dataset", "")), int(result.get("seed") or 0)
+    examples = cache(partial(examples_of, cell))
+
+    def make(row: Mapping[str, Any]) -> Example:
+        example = examples()[row["index"]]
+        if example.digest != row["digest"]:
+            reason = (
+                f"the prompt of example {row['index']} comes out differently, so this rulerkit "
+                f"(prompt version {PROMPT_VERSION}, the cell's {result.get('prompt_version')}), "
+                "the tokenizer or a corpus is not the one of then"
+            )
+            raise _not_generated(cell, reason)
+        return example
+
     rows = []
-    for row, value in zip(cell.rows, judged["score"], strict=True):
-        index = int(row["index"])
+    for row, score in zip(cell.rows, scoring.score([cell])["score"], strict=True):
+        index, references = int(row["index"]), tuple(row["outputs"])
         answer = JudgedAnswer(
-            scoring.clean(row["pred"], _thinking(cell)),
-            tuple(row["outputs"]),
-            float(value),
+            scoring.clean(row["pred"], thinking),
+            references,
+            float(score),
             row["finish_reason"],
-            _thinking(cell) and scoring.cut_thought(row["pred"]),
-            settings,
-            partial(make, index),
+            thinking and scoring.cut_thought(row["pred"]),
+            {"family": "", **result["task"]},
+            partial(make, row),
             alone.get((cell.model, dataset, seed, index)),
         )
         if answer.score < 1 and answer.text:
-            _ = (
-                answer.example
-            )  # so that what cannot be made again is said whatever rule would have needed it
+            _ = answer.example  # raises where it cannot be generated, whichever rule fits
         kind, detail = find_label(answer)
-        rows.append(
-            [
-                *head,
-                index,
-                kind,
-                detail,
-                _depth(answer, row),
-                answer.score,
-                row["pred"],
-                answer.references,
-            ]
-        )
+        depth = _depth(answer, row["depths"])
+        rows.append((*head, index, kind, detail, depth, answer.score, row["pred"], references))
     return rows
 
 
-def _depth(answer: JudgedAnswer, row: Mapping[str, Any]) -> float:
+def _depth(answer: JudgedAnswer, depths: Sequence[float]) -> float:
     """Where the first needle missed stands; the first needle, where there is one or all were
     found."""
-    depths = row["depths"]
     if not depths:
         return float("nan")
     if len(depths) == 1 or answer.score == 1 or answer.settings.get("match") == "part":
         return float(depths[0])
-    blocks = [
-        b for b in answer.example.blocks[slice(*answer.example.context)] if b.role == "needle"
-    ]
+    blocks = answer.example.blocks[slice(*answer.example.context)]
+    needles = (block for block in blocks if block.role == "needle")
     missed = (
-        d for b, d in zip(blocks, depths, strict=False) if {b.key, b.value} & {*answer.missing}
+        depth
+        for needle, depth in zip(needles, depths, strict=False)
+        if {needle.key, needle.value} & {*answer.missing}
     )
     return float(next(missed, depths[0]))
 

@@ -1,10 +1,10 @@
-"""Floors: what answers without reading score. A score that is not above its floor says nothing
+"""Floors: the scores of answers without reading. A score that is not above its floor says nothing
 about the model.
 
-Two rules stand for no reading: copying the beginning of the context, and naming the most frequent
-words of its last 5,000 tokens. The reference readers `floor-copy` and `floor-frequent` answer by
-the same rules. The third floor, an answer to the question alone, needs the model itself: a task
-with `context: none`.
+Two rules answer without reading: one copies the beginning of the context, one names the most
+frequent words of its last 5,000 tokens. The reference readers `floor-copy` and `floor-frequent`
+answer by the same rules. The third floor, an answer to the question alone, needs the model itself:
+a task with `context: none`.
 """
 
 from collections import Counter

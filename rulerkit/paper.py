@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,6 +69,8 @@ _TITLES = {
     "wavg_inc": "wAvg. (inc)",
     "wavg_dec": "wAvg. (dec)",
 }
+_OTHERS: dict[str, Any] = {"run": "", "stand_in": False}
+"""What only our rows have."""
 _NUDGE = 1e-6
 
 
@@ -279,14 +281,14 @@ class Board:
     rows: "pd.DataFrame"
     notes: tuple[str, ...]
 
-    @property
+    @cached_property
     def columns(self) -> list[str | int]:
         """The columns that are shown. Tables 10 and 11 have no thresholds: no effective lengths
         and no weighted averages."""
         judged = ["effective_length"] * bool(self.rows["threshold"].notna().any())
         return ["model", "claimed_length", *judged, *self.numbers]
 
-    @property
+    @cached_property
     def numbers(self) -> list[str | int]:
         """The columns of scores and averages."""
         shown = [name for name in AVERAGES if self.rows[name].notna().any()]
@@ -463,37 +465,35 @@ def _board_rows(
     import pandas as pd
 
     paper = rebuilt(version, category, shared).assign(source=f"paper {version}")
-    parts = [paper]
+    parts = [paper.assign(**_OTHERS)]
     if category == "all13":
-        parts.append(upstream_rows(version, shared))
+        parts.append(upstream_rows(version, shared).assign(**_OTHERS))
     if summary is not None:
-        ours = _our_rows(summary, JUDGED.get(category, "all"))
-        ours[[*_LIMITED, *RANKS.values()]] = math.nan
-        if averaged is not None:
-            means = _our_rows(averaged, JUDGED.get(category, "all")).set_index(_MODEL)
-            ours[_LIMITED] = means.loc[pd.MultiIndex.from_frame(ours[_MODEL]), _LIMITED].to_numpy()
-        for average, rank in RANKS.items():
-            for i, row in ours[~ours["stand_in"] & ours[average].notna()].iterrows():
-                rivals = paper.loc[paper["aligned"] == row["aligned"], average]
-                ours.loc[i, rank] = 1 + (rivals > row[average]).sum()
-        if category not in JUDGED:
-            ours[[*_LIMITED[3:], *RANKS.values()]] = math.nan
-            ours[["effective_length", "effective_set"]] = ""
-        twice = ours["label"].duplicated(keep=False)
-        ours["model"] = ours["label"].where(
-            ~twice, ours["label"] + " [" + ours["run"] + "/" + ours["model"] + "]"
-        )
-        parts.append(ours.assign(source=OURS, baseline=False))
+        parts.append(_our_board_rows(summary, averaged, category, paper))
     rows = pd.concat(parts)
-    limits = {
-        kind: THRESHOLDS[kind][JUDGED[category]] if category in JUDGED else math.nan
-        for kind in THRESHOLDS
-    }
-    rows["threshold"] = rows["aligned"].map(limits)
-    if summary is None:
-        rows = rows.assign(run="", stand_in=False)
-    rows["stand_in"] = rows["stand_in"] == True  # noqa: E712  (NaN in rows that are not ours)
-    return rows.fillna({"run": ""})
+    limits = {kind: limits.get(JUDGED.get(category, "")) for kind, limits in THRESHOLDS.items()}
+    rows["threshold"] = rows["aligned"].map(limits).astype(float)
+    return rows
+
+
+def _our_board_rows(
+    summary: Summary, averaged: Summary | None, category: str, paper: "pd.DataFrame"
+) -> "pd.DataFrame":
+    ours = _our_rows(summary, JUDGED.get(category, "all"))
+    ours[[*_LIMITED, *RANKS.values()]] = math.nan
+    if averaged is not None:
+        means = _our_rows(averaged, JUDGED.get(category, "all"))
+        ours = ours.drop(columns=_LIMITED).merge(means[[*_MODEL, *_LIMITED]], how="left")
+    for average, rank in RANKS.items():
+        for i, row in ours[~ours["stand_in"] & ours[average].notna()].iterrows():
+            rivals = paper.loc[paper["aligned"] == row["aligned"], average]
+            ours.loc[i, rank] = 1 + (rivals > row[average]).sum()
+    if category not in JUDGED:
+        ours[[*_LIMITED[3:], *RANKS.values()]] = math.nan
+        ours[["effective_length", "effective_set"]] = ""
+    twice = ours["label"].duplicated(keep=False)
+    place = " [" + ours["run"] + "/" + ours["model"] + "]"
+    return ours.assign(model=ours["label"] + place.where(twice, ""), source=OURS, baseline=False)
 
 
 def _our_rows(summary: Summary, category: str) -> "pd.DataFrame":

@@ -10,8 +10,9 @@ too.
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -215,19 +216,16 @@ def _band(axes: "Axes", line: "pd.DataFrame", i: int) -> None:
 def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
     """The numbers of `series_by_length` as text: a row per line, a column per length, `score [low,
     high]` or what there is of an incomplete score."""
-    names = [
-        name for name in ("label", "panel", "series") if name in frame and frame[name].nunique() > 1
-    ] or ["label"]
-    percents = [
-        f"{score:.1f} [{low:.1f}, {high:.1f}]"
-        for score, low, high in frame[["score", "low", "high"]].to_numpy()
+    keys = [
+        key for key in ("label", "panel", "series") if key in frame and frame[key].nunique() > 1
     ]
-    text = frame["have"].where(frame["score"].isna(), percents)
-    line = frame[names].astype(str).agg(" · ".join, axis=1)
-    wide = frame.assign(text=text, line=line).pivot_table(
-        index="line", columns="length", values="text", aggfunc="first", sort=False
+    lines = frame[keys or ["label"]].astype(str).agg(" · ".join, axis=1)
+    percents = frame[["score", "low", "high"]].apply(
+        lambda row: "{:.1f} [{:.1f}, {:.1f}]".format(*row), axis=1
     )
-    return wide.sort_index(axis="columns").fillna("").rename(columns=length_name).rename_axis(None)
+    texts = frame["have"].where(frame["score"].isna(), percents)
+    wide = frame.assign(line=lines, text=texts).pivot(index="line", columns="length", values="text")
+    return wide.loc[lines.unique()].fillna("").rename(columns=length_name).rename_axis(None)
 
 
 def remarks(cells: "pd.DataFrame") -> str:
@@ -294,21 +292,28 @@ def tasks_by_length(
 def _tasks(axes: "Axes", rows: "pd.DataFrame") -> None:
     text = rows["score"].map("{:.1f}".format).where(rows["score"].notna(), rows["have"])
     text = text.where(~not_above(rows), "(" + text + ")")
-    categories = list(rows.drop_duplicates("task")["category"])
+    tasks = rows.drop_duplicates("task")
     scores, texts = (
         rows.assign(text=text)
         .pivot(index="task", columns="length", values=values)
-        .loc[rows["task"].unique()]
+        .loc[tasks["task"]]
         .rename(columns=length_name)
         for values in ("score", "text")
     )
     _heatmap(axes, scores, texts, ("#EDF3F8", COLORS[0]), (0, 100), 60, SMALL)
     axes.set_aspect("auto")
-    for i in range(1, len(scores)):
-        width = 2.5 if categories[i] != categories[i - 1] else 0.6
-        axes.axhline(i - 0.5, color="white", linewidth=width)
-    for i in range(1, len(scores.columns)):
-        axes.axvline(i - 0.5, color="white", linewidth=0.6)
+    _separate(axes.axhline, tasks["task"], "white", 0.6)
+    _separate(axes.axvline, scores.columns, "white", 0.6)
+    _separate(axes.axhline, tasks["category"], "white", 2.5)
+
+
+def _separate(
+    draw: Callable[..., Any], groups: Iterable[str], color: str, linewidth: float
+) -> None:
+    """Lines between the fields of a heatmap where the group changes."""
+    for i, (group, following) in enumerate(pairwise(groups)):
+        if group != following:
+            draw(i + 0.5, color=color, linewidth=linewidth)
 
 
 def correlation_heatmap(
@@ -332,16 +337,18 @@ def correlation_heatmap(
     with style():
         (axes,) = _panels(1, 1, DOUBLE, 0.9 + 0.24 * len(correlations), ax)
         image = _heatmap(axes, correlations, text, colors, (-1, 1), 0.65, SMALL - 1.2)
-        axes.tick_params(axis="x", rotation=55)
-        for label in axes.get_xticklabels():
-            label.set(ha="right", rotation_mode="anchor")
+        axes.set_xticks(
+            axes.get_xticks(),
+            rotation=55,
+            ha="right",
+            rotation_mode="anchor",
+            labels=[*correlations.columns],
+        )
         for label in [*axes.get_xticklabels(), *axes.get_yticklabels()]:
             if label.get_text() in marked:
                 label.set(color="#C00000", fontweight="bold")
-        for i in range(1, len(groups)):
-            if groups[i] != groups[i - 1]:
-                axes.axhline(i - 0.5, color="black", linewidth=0.8)
-                axes.axvline(i - 0.5, color="black", linewidth=0.8)
+        _separate(axes.axhline, groups, "black", 0.8)
+        _separate(axes.axvline, groups, "black", 0.8)
         bar = axes.figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02)
         bar.outline.set_visible(False)
         bar.set_label("Correlation of task scores")
@@ -394,8 +401,10 @@ def failures_by_length(shares: "pd.DataFrame", note: str = "", ax: "Panels" = No
     columns = min(int(models.max()), 4)
     rows = -(-len(groups) // columns)
     with style():
-        size = SINGLE if columns == 1 else DOUBLE, max(1.9, 0.45 + 1.4 * rows)
-        panels = _panels(len(groups), columns, *size, ax, sharey=True)
+        height = max(0.8 + 0.13 * len(kinds), 0.45 + 1.4 * rows)
+        panels = _panels(
+            len(groups), columns, SINGLE if columns == 1 else DOUBLE, height, ax, sharey=True
+        )
         for i, (axes, (_, cells)) in enumerate(zip(panels, groups, strict=True)):
             _stack(axes, cells, kinds)
             names = [cells["name"].iloc[0]] * (len(models) > 1) + [cells["task"].iloc[0]]
@@ -462,15 +471,8 @@ def differences_by_task(
         axes.axvline(0, color=_GREY, linewidth=0.7, zorder=1)
         if margin is not None:
             axes.axvline(-margin, color=_GREY, linewidth=0.7, linestyle=_THRESHOLD, zorder=1)
-            axes.annotate(
-                f"margin -{margin:g}",
-                (-margin, 1.0),
-                xycoords=("data", "axes fraction"),
-                ha="center",
-                va="bottom",
-                fontsize=SMALL,
-                color=_GREY,
-            )
+            place: Any = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "bottom"}
+            axes.text(-margin, 1.0, f"margin -{margin:g}", fontsize=SMALL, color=_GREY, **place)
         for place, row in zip(places, [*tasks.itertuples(), *mean.itertuples()], strict=True):
             _difference(axes, place, row)
         axes.axhline(len(tasks) - 0.3, color="0.7", linewidth=0.5)
@@ -486,18 +488,10 @@ def differences_by_task(
 
 def _difference(axes: "Axes", place: float, row: Any) -> None:
     color = COLORS[1] if row.high < 0 else COLORS[0] if row.low > 0 else _GREY
-    marker, size = ("D", 4.2) if row.level == "all" else ("o", 3.4)
+    marker: dict[str, Any] = {"marker": "D" if row.level == "all" else "o", "markeredgewidth": 0.8}
+    marker["markerfacecolor"] = "white" if color == _GREY else color
     axes.plot([row.low, row.high], [place, place], color=color, linewidth=1.0, zorder=2)
-    axes.plot(
-        [row.difference],
-        [place],
-        marker=marker,
-        markersize=size,
-        color=color,
-        markerfacecolor="white" if color == _GREY else color,
-        markeredgewidth=0.8,
-        zorder=3,
-    )
+    axes.plot([row.difference], [place], color=color, zorder=3, **marker)
 
 
 # --- Figure 1 -------------------------------------------------------------------------------------
@@ -545,24 +539,14 @@ def _common_words(axes: "Axes", counts: "pd.DataFrame", num_types: int) -> None:
     kinds = (("needle", "common", COLORS[1]), ("haystack", "uncommon", COLORS[0]))
     for role, name, color in kinds:
         rows, whole = shown[shown["role"] == role], counts[counts["role"] == role]
-        if rows.empty:
-            continue
-        axes.bar(rows["rank"], rows["count"], width=0.8, color=color)
         times = "/".join(str(n) for n in sorted(whole["count"].unique()))
-        beside = role == "needle"
-        axes.annotate(
-            f"{len(whole)} {name} words,\n{times} times each",
-            (rows["rank"].max() + 0.4 if beside else rows["rank"].mean(), rows["count"].max()),
-            xytext=(5, 0) if beside else (0, 4),
-            textcoords="offset points",
-            va="top" if beside else "bottom",
-            ha="left" if beside else "center",
-            color=color,
-        )
+        label = f"{len(whole)} {name} words, {times} times each"
+        axes.bar(rows["rank"], rows["count"], width=0.8, color=color, label=label)
     axes.set_title("Common words extraction", loc="left")
     axes.set_xlabel(f"Word type, by frequency (first {len(shown)} of {len(counts)})")
     axes.set_ylabel("Frequency")
     axes.set_xlim(0, len(shown) + 1)
+    axes.legend(loc="upper right")
 
 
 def _frequent_words(axes: "Axes", texts: Mapping[float, "pd.DataFrame"]) -> None:
@@ -572,17 +556,9 @@ def _frequent_words(axes: "Axes", texts: Mapping[float, "pd.DataFrame"]) -> None
         points = {**_look(i), "linestyle": "", "markersize": 2.4}
         axes.plot(x, y, label=f"α = {float(alpha)}", clip_on=False, **points)
     answers = np.log(next(iter(texts.values())).query("role == 'needle'")["rank"])
-    if len(answers):
-        low, high = answers.min(), answers.max()
-        axes.axvspan(low - 0.12, high + 0.12, color="0.93", linewidth=0)
-        axes.annotate(
-            "answers",
-            ((low + high) / 2, 0),
-            xytext=(0, 3),
-            textcoords="offset points",
-            ha="center",
-            color=_GREY,
-        )
+    axes.axvspan(
+        answers.min() - 0.12, answers.max() + 0.12, color="0.93", linewidth=0, label="answers"
+    )
     axes.set_title("Frequent words extraction", loc="left")
     axes.set_xlabel("ln (word rank)")
     axes.set_ylabel("ln (frequency)")

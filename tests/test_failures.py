@@ -10,10 +10,12 @@ import pandas as pd
 import papermill
 import pytest
 
+from rulerkit import plots
 from rulerkit.errors import UserError
 from rulerkit.evaluation import predict
 from rulerkit.example import Example
 from rulerkit.failures import (
+    COLUMNS,
     LABELS,
     examples_of,
     label,
@@ -25,13 +27,11 @@ from rulerkit.failures import (
 from rulerkit.generation import Examples, generate
 from rulerkit.models import load_model
 from rulerkit.paths import home
-from rulerkit.plots import failures_by_length, remarks
 from rulerkit.prompt_format import prompt_format
 from rulerkit.statistics import wilson
 from rulerkit.store import Cell
 from rulerkit.studies import study
-from rulerkit.tasks import TASKS, task
-from rulerkit.tokenizers import load_tokenizer
+from rulerkit.tasks import task
 
 LENGTH = 2048
 
@@ -111,7 +111,6 @@ def other_document(example: Example) -> str:
 
 HAND: list[tuple[str, Any, Callable[[Example], str], str]] = [
     ("complete", "niah_single_2", lambda e: f"It is {e.references[0]}.", ""),
-    ("complete", "qa_1", lambda e: e.references[0].upper(), ""),
     ("empty", "vt", lambda e: " \n\x00 ", ""),
     (
         "refused",
@@ -119,7 +118,6 @@ HAND: list[tuple[str, Any, Callable[[Example], str], str]] = [
         lambda e: "The number is not mentioned in the text.",
         "not mentioned",
     ),
-    ("refused", "qa_1", lambda e: "I cannot answer this.", "cannot answer"),
     ("copied demonstration", "cwe", shown_answer, ""),
     (
         "copied demonstration",
@@ -127,11 +125,9 @@ HAND: list[tuple[str, Any, Callable[[Example], str], str]] = [
         lambda e: "they are " + ", ".join(shown_answer(e).split()[1:14:2]),
         "",
     ),
-    ("copied demonstration", "vt", shown_answer, ""),
     ("copied demonstration", {"base": "vt", "edition": "2024"}, shown_answer, ""),
     ("copied beginning", "cwe", lambda e: first_words(e) + " 1. 2. 3.", ""),
     ("copied beginning", {"base": "cwe", "demonstration": False}, first_words, ""),
-    ("copied beginning", "niah_single_2", lambda e: first_words(e, 30), ""),
     ("copied beginning", "qa_1", lambda e: first_words(e, 20), ""),
     (
         "copied beginning",
@@ -150,7 +146,6 @@ HAND: list[tuple[str, Any, Callable[[Example], str], str]] = [
         "tokens from the needle",
     ),
     ("other key", "niah_multikey_2", lambda e: distractors(e)[-1], "tokens from the needle"),
-    ("wrong chain", "vt_2_chains", lambda e: " ".join(distractors(e, key=True)), ""),
     (
         "wrong chain",
         "vt_2_chains",
@@ -160,14 +155,10 @@ HAND: list[tuple[str, Any, Callable[[Example], str], str]] = [
     ("less frequent word", "cwe", lambda e: f"1. {e.references[0]} 2. {uncommon(e)}", ""),
     ("less frequent word", "fwe", lambda e: f"{uncommon(e)}, {e.references[0]}", ""),
     ("other document", "qa_1", other_document, "Document"),
-    ("incomplete uuid", "niah_single_3", lambda e: e.references[0][:23], ""),
     ("incomplete uuid", "niah_multikey_3", lambda e: e.references[0][:-1], ""),
     ("incomplete uuid", "niah_single_3", lambda e: e.references[0][:14] + e.references[0][20:], ""),
     ("partial", "niah_multivalue", lambda e: ", ".join(e.references[1:]), "3 of 4"),
-    ("partial", "cwe", lambda e: " ".join(e.references[:7]), "7 of 10"),
-    ("nothing recognised", "niah_single_2", lambda e: "1234567", ""),
     ("nothing recognised", "qa_2", lambda e: "Rumpelstiltskin", ""),
-    ("nothing recognised", "cwe", lambda e: "1. xylophonist", ""),
 ]
 
 
@@ -254,57 +245,40 @@ def test_depth_of_the_needle_that_was_missed() -> None:
     )  # NaN
 
 
-def test_a_row_says_whose_answer_it_is() -> None:
-    row = labelled("niah_multikey_2", lambda e: "7")
-    known = {
-        "run": "main",
-        "model": "hand",
-        "engine": "function",
-        "task": "niah_multikey_2",
-        "category": "niah",
-    }
-    assert row[list(known)].to_dict() == known
-    assert (row["length"], row["index"], row["score"]) == (LENGTH, 1, 0)
-    assert label([]).empty
-
-
 # --- examples again -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_examples_are_made_again_from_the_record(name: str) -> None:
-    examples = asked(name, 4096)
-    again = examples_of(cell_of(examples, {0: "x"}))
-    assert [e.prompt for e in again] == [e.prompt for e in examples]
-    assert again.record() == examples.record()
-
-
-def test_examples_with_template_budget_and_variant() -> None:
-    examples = asked(
-        {"base": "vt", "num_chains": 3, "max_new_tokens": 77},
-        template="llama3",
-        thinking_tokens=100,
-    )
+@pytest.mark.parametrize(
+    ("spec", "form"),
+    [
+        ("qa_1", {}),
+        ("fwe", {}),
+        (
+            {"base": "vt", "num_chains": 3, "max_new_tokens": 77},
+            {"template": "llama3", "thinking_tokens": 100},
+        ),
+    ],
+)
+def test_examples_are_generated_again_from_the_record(spec: Any, form: dict[str, Any]) -> None:
+    examples = asked(spec, **form)
     again = examples_of(cell_of(examples, {2: "x"}))
-    assert [(e.prompt, e.max_new_tokens) for e in again] == [(e.prompt, 77) for e in examples]
+    assert [(e.prompt, e.max_new_tokens) for e in again] == [
+        (e.prompt, e.max_new_tokens) for e in examples
+    ]
+    assert again.record() == examples.record()
 
 
 @pytest.mark.parametrize(
     ("where", "value", "words"),
     [
-        (("prompt_version",), 0, "prompts are of version 0"),
-        (("tokenizer", "fingerprint"), "0" * 16, "tokenizer builtin is another one now"),
-        (
-            ("sources", "dataset", "fingerprint"),
-            "0" * 16,
-            "the corpus of dataset is another one now",
-        ),
         (("task", "family"), "riddles", "record does not say all .*riddles"),
         (("seed",), 43, "the prompt of example 0 comes out differently"),
         (("tokenizer", "name"), "no/such-tokenizer", "no/such-tokenizer"),
     ],
 )
-def test_examples_that_cannot_be_made_again(where: tuple[str, ...], value: Any, words: str) -> None:
+def test_examples_that_cannot_be_generated_again(
+    where: tuple[str, ...], value: Any, words: str
+) -> None:
     cell = cell_of(asked("qa_1"), {0: "wrong"})
     place = cell.record["result"]
     for key in where[:-1]:
@@ -317,16 +291,6 @@ def test_examples_that_cannot_be_made_again(where: tuple[str, ...], value: Any, 
     assert label([cell])["label"].tolist() == ["complete"], "what is right needs no example"
 
 
-def test_tokenizers_at_hand_only(data: Path) -> None:
-    tokenizer = load_tokenizer(str(data / "tokenizers/llama-3"))
-    examples = asked("niah_multikey_2", tokenizer=tokenizer, template="base")
-    cell = cell_of(examples, {0: distractors(examples[0])[0]})
-    assert label([cell])["label"].tolist() == ["near distractor"]
-    cell.record["result"]["tokenizer"]["name"] = "/nowhere/llama-3"
-    with pytest.raises(UserError, match="/nowhere/llama-3"):
-        label([cell])
-
-
 # --- planted --------------------------------------------------------------------------------------
 
 
@@ -334,14 +298,10 @@ def test_tokenizers_at_hand_only(data: Path) -> None:
     ("effects", "spec", "kinds", "planted"),
     [
         ({"confuse": 0.4}, "niah_multikey_2", ["near distractor"], 0.4),
-        ({"confuse": 0.4}, "niah_multikey_3", ["near distractor"], 0.4),
-        ({"confuse": 0.4}, "niah_multikey_1", ["near distractor", "other key"], 0.4),
         ({"confuse": 0.4}, "vt_2_chains", ["wrong chain"], 1 - 0.6**3),
         ({"confuse": 0.1}, "fwe", ["less frequent word"], 1 - 0.9**3),
-        ({"drop": 0.2}, "niah_multivalue", ["partial"], 1 - 0.8**4 - 0.2**4),
         ({"drop": 0.2}, "vt", ["partial"], 1 - 0.8**5 - 0.2**5),
         ({"drop": 0.6}, "niah_single_2", ["refused"], 0.6),
-        ({"copy": 0.5}, "vt", ["copied demonstration"], 0.5),
         ({"copy": 0.5}, "cwe", ["copied demonstration"], 0.5),
         ({"copy": 0.5}, {"base": "cwe", "demonstration": False}, ["copied beginning"], 0.5),
     ],
@@ -373,64 +333,56 @@ def test_memory_is_seen_through_the_questions_asked_alone(tmp_path: Path) -> Non
 # --- tables, figure, claims -----------------------------------------------------------------------
 
 
-def table(**counts: dict[str, int]) -> pd.DataFrame:
-    """Labels as `label` gives them: `task__length={label: count}`."""
+@pytest.fixture
+def labels() -> pd.DataFrame:
+    """Labels as `label` gives them."""
+    counts = {
+        ("vt", 4096): {"complete": 6, "partial": 4},
+        ("vt", 8192): {"complete": 5, "empty": 5},
+        ("cwe", 4096): {"empty": 2, "partial": 1},
+    }
     rows = []
-    for cell, kinds in counts.items():
-        name, _, length = cell.partition("__")
-        kind = "aggregation" if name in ("cwe", "fwe") else name.partition("_")[0]
-        texts = [each for each, count in kinds.items() for _ in range(count)]
-        for index, each in enumerate(texts):
-            about = ("main", "m", "M", "reader", name, kind, int(length), index)
-            rows.append((*about, each.replace("_", " "), "", 0.0, 0.0, "x", ("y",)))
-    from rulerkit.failures import COLUMNS
-
+    for (name, length), kinds in counts.items():
+        for index, kind in enumerate(k for k, count in kinds.items() for _ in range(count)):
+            about = ("main", "m", "M", "reader", name, "vt", length, index)
+            rows.append((*about, kind, "", 0.0, 0.0, "x", ("y",)))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def test_shares_add_up() -> None:
-    found = shares(
-        table(vt__4096={"complete": 6, "partial": 4}, cwe__8192={"complete": 3, "empty": 1})
-    )
+def test_shares_add_up(labels: pd.DataFrame) -> None:
+    found = shares(labels)
     assert (found.groupby(["task", "length"])["share"].sum() - 1).abs().max() < 1e-9
-    row = found.query("task == 'vt' and label == 'partial'").iloc[0]
+    row = found.query("task == 'vt' and length == 4096 and label == 'partial'").iloc[0]
     assert (row["count"], row["n"], row["share"]) == (4, 10, 0.4)
     assert row["low"] < 0.4 < row["high"]
-    assert found.query("task == 'cwe' and label == 'partial'")["count"].tolist() == [0]
+    assert found.query("task == 'cwe' and label == 'complete'")["count"].tolist() == [0]
 
 
-def test_samples_come_from_different_tasks() -> None:
-    found = samples(
-        table(
-            vt__4096={"empty": 3, "complete": 3}, cwe__4096={"empty": 2}, fwe__4096={"partial": 1}
-        )
-    )
-    assert found["label"].tolist() == ["empty", "empty", "partial"]
-    assert found["task"].tolist() == ["vt", "cwe", "fwe"]
-    assert found["definition"].tolist() == [LABELS["empty"], LABELS["empty"], LABELS["partial"]]
+def test_samples_come_from_different_tasks(labels: pd.DataFrame) -> None:
+    found = samples(labels)
+    assert found["label"].tolist() == ["empty", "empty", "partial", "partial"]
+    assert found["task"].tolist() == ["vt", "cwe", "vt", "cwe"]
+    assert found["definition"].tolist()[::2] == [LABELS["empty"], LABELS["partial"]]
+    assert found.loc[0, ["asked", "written"]].tolist() == ["y", "x"]
 
 
-def test_figure_of_stacked_shares() -> None:
-    labels = table(
-        vt__4096={"complete": 6, "partial": 4},
-        vt__8192={"complete": 5, "empty": 5},
-        cwe__4096={"partial": 1},
-    )
-    panels = failures_by_length(shares(labels), remarks(labels))
+def test_figure_of_stacked_shares(labels: pd.DataFrame) -> None:
+    panels = plots.failures_by_length(shares(labels), plots.remarks(labels))
     assert [panel.get_title() for panel in panels] == ["vt", "cwe"]
     heights: dict[float, float] = {}
     for bar in panels[0].patches:
         heights[bar.get_x()] = heights.get(bar.get_x(), 0) + bar.get_height()
-    assert [round(height, 6) for height in heights.values()] == [100, 100]
+    assert list(heights.values()) == pytest.approx([100, 100])
     figure: Any = panels[0].figure
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
-        "partial",
-        "empty",
-        "complete",
-    ]
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["partial", "empty", "complete"]
+    looks = {
+        (patch.get_facecolor(), patch.get_hatch()) for patch in figure.legends[0].get_patches()
+    }
+    assert len(looks) == 3
     assert figure.get_supxlabel() == "reference readers"
     with pytest.raises(UserError, match="no labels to draw"):
-        failures_by_length(shares(labels.iloc[:0]))
+        plots.failures_by_length(shares(labels.iloc[:0]))
 
 
 def test_baselines_are_asked_beside_the_tasks() -> None:
@@ -448,10 +400,11 @@ def test_baselines_are_asked_beside_the_tasks() -> None:
     assert with_baselines(with_baselines(small)).tasks == with_baselines(small).tasks
 
 
+@pytest.mark.slow
 def test_the_notebook_finds_what_is_planted(tmp_path: Path) -> None:
     given = {
         "outputs": str(tmp_path),
-        "tasks": ["niah_multikey_2", "vt", "cwe", "qa_1"],
+        "tasks": ["cwe", "qa_1"],
         "lengths": [4096, 12288],
         "num_examples": 12,
     }
@@ -468,11 +421,5 @@ def test_the_notebook_finds_what_is_planted(tmp_path: Path) -> None:
     assert found.loc["cwe-demonstration_False", 12288, "copied beginning"]["share"] > 0.7
     verdicts = pd.read_csv(tables / "reader-failing-claims.csv").set_index("claim")["verdict"]
     copies = next(claim for claim in verdicts.index if claim.startswith("Common words: most"))
-    assert verdicts[copies] == "cannot be judged with this data", (
-        "12 answers do not show that copies are rare"
-    )
-    assert len(pd.read_csv(tables / "reader-failing-samples.csv")) > 5
-    assert {path.suffix for path in (tmp_path / "figures/main/12_failures").iterdir()} == {
-        ".pdf",
-        ".png",
-    }
+    assert verdicts[copies] == "cannot be judged with this data", "12 answers are too few"
+    assert len(pd.read_csv(tables / "reader-failing-samples.csv")) > 2

@@ -1,14 +1,13 @@
 """Examples to look at: nothing hidden that is not said, nothing shown that is not in the prompt."""
 
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
 from rulerkit.example import ROLES, Example, Piece
 from rulerkit.generation import generate
-from rulerkit.tasks import THIRTEEN, task
+from rulerkit.tasks import task
 from rulerkit.tokenizers import load_tokenizer
 from rulerkit.view import parts, show, to_terminal
 
@@ -38,27 +37,22 @@ class Balanced(HTMLParser):
         self.text.append(data)
 
 
-@pytest.mark.parametrize("name", THIRTEEN)
-def test_what_is_shown_stands_in_the_prompt_in_this_order(name: str) -> None:
-    example = example_of(name)
-    place = 0
-    for part in (part for stretch in parts(example) for part in stretch if part.piece is not None):
-        place = example.prompt.index(part.text, place) + len(part.text)
-    assert place == len(example.prompt)
-
-
-@pytest.mark.parametrize("name", THIRTEEN)
-def test_the_tokens_not_shown_are_counted(name: str) -> None:
+@pytest.mark.parametrize("name", ["niah_single_1", "niah_multikey_3", "vt", "cwe", "fwe", "qa_1"])
+def test_parts_stand_in_the_prompt_in_this_order_and_the_hidden_tokens_are_counted(
+    name: str,
+) -> None:
     example, tokenizer = example_of(name), load_tokenizer("builtin")
-    shown = hidden = gaps = 0
+    place = tokens = gaps = 0
     for part in (part for stretch in parts(example) for part in stretch):
         if part.piece is None:
             gaps += 1
-            hidden += int(re.search(r"([\d,]+) tokens", part.text)[1].replace(",", ""))  # type: ignore[index]
+            tokens += int(re.search(r"([\d,]+) tokens", part.text)[1].replace(",", ""))  # type: ignore[index]
         else:
-            shown += tokenizer.count(part.text)
+            tokens += tokenizer.count(part.text)
+            place = example.prompt.index(part.text, place) + len(part.text)
     assert gaps
-    assert shown + hidden == pytest.approx(example.num_tokens, rel=0.03)
+    assert place == len(example.prompt)
+    assert tokens == pytest.approx(example.num_tokens, rel=0.03)
 
 
 @pytest.mark.parametrize("name", ["niah_multikey_2", "cwe", "fwe"])
@@ -77,7 +71,7 @@ def test_a_gap_of_whole_pieces_is_exact_and_says_what_it_hides(name: str) -> Non
         )
 
 
-@pytest.mark.parametrize("name", [name for name in THIRTEEN if name not in ("cwe", "fwe")])
+@pytest.mark.parametrize("name", ["niah_single_1", "niah_multivalue", "vt", "qa_2"])
 def test_needles_are_shown_whole(name: str) -> None:
     example = example_of(name)
     shown = [part.text for stretch in parts(example) for part in stretch if part.role == "needle"]
@@ -86,7 +80,7 @@ def test_needles_are_shown_whole(name: str) -> None:
 
 
 def test_html_is_balanced_and_holds_the_references() -> None:
-    examples = [example_of(name) for name in THIRTEEN]
+    examples = [example_of(name) for name in ("niah_multiquery", "vt", "cwe", "qa_1")]
     page = Balanced(show(*examples)._repr_html_())
     text = "".join(page.text)
     assert all(
@@ -101,33 +95,6 @@ def test_html_sets_off_keys_and_values() -> None:
     text = show(example).text
     assert f"<b>{needle.key}</b>" in text
     assert f"<b>{needle.value}</b>" in text
-
-
-def with_text(text: str) -> Example:
-    example = example_of("niah_single_2")
-    first, last = example.context
-    blocks = [
-        replace(b, text=text, key="<k>", value='"v"') if b.role == "needle" else b
-        for b in example.blocks
-    ]
-    assert last > first
-    return replace(example, blocks=tuple(blocks), references=("<b>&",), task="a<b")
-
-
-def test_text_is_no_markup() -> None:
-    hostile = "<script>alert('<k> & \"v\"')</script>"
-    page = show(with_text(hostile)).text
-    assert "<script" not in page
-    assert "a<b" not in page
-    assert hostile in "".join(Balanced(page).text)
-
-
-@pytest.mark.parametrize("color", [True, False])
-def test_text_does_not_steer_a_terminal(color: bool) -> None:
-    said = to_terminal(with_text("\x1b[2J\x07 gone\r"), color)
-    assert "\x1b[2J" not in said
-    assert "\x07" not in said
-    assert "␛[2J␇ gone␍" in said
 
 
 def test_a_pipe_gets_marks_a_terminal_colours() -> None:
