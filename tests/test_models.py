@@ -536,7 +536,7 @@ def test_batches_are_halved_where_memory_ends_and_long_examples_go_one_by_one(
 
 @needs_torch
 def test_a_cached_hub_model_is_identified_by_its_commit_and_needs_no_network(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = tmp_path / "models--org--tiny"
     commit = "0123456789abcdef0123456789abcdef01234567"
@@ -551,7 +551,9 @@ def test_a_cached_hub_model_is_identified_by_its_commit_and_needs_no_network(
     pinned = load_model({"path": "org/tiny", "revision": commit, "device": "cpu"})
     same = pinned.prompt_format.tokenizer.fingerprint
     assert same == one.prompt_format.tokenizer.fingerprint
-    with one_line("org/none.*hf download org/none"):
+    asked = prompts(one, words, [40, 7])
+    assert answers(one, asked) == answers(tiny(folder), asked)
+    with one_line("does not hold it: .*hf download org/none"):
         load_model("org/none").identity()
 
 
