@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from random import Random
 from string import ascii_lowercase
-from typing import ClassVar
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from rulerkit.pieces import PieceEncoder, Units, encode_units
 from rulerkit.tasks.base import (
     LESS_FREQUENT_WORD,
     Reading,
-    Rule,
     Task,
     in_proportion,
     shuffled_alike,
@@ -43,12 +41,12 @@ class CommonWords(Task):
     """Name the `num_cw` words that appear `freq_cw` times each among others that appear `freq_ucw`
     times."""
 
-    family: ClassVar[str] = "common_words"
-    category: ClassVar[str] = "aggregation"
-    short_name: ClassVar[str] = "cwe"
-    answer_prefix_form: ClassVar[str] = "appear most often in the list are:"
-    demonstration_opening: ClassVar[str] = _OPENING
-    failure_rules: ClassVar[tuple[Rule, ...]] = (LESS_FREQUENT_WORD,)
+    family = "common_words"
+    category = "aggregation"
+    short_name = "cwe"
+    answer_prefix_form = "appear most often in the list are:"
+    demonstration_opening = _OPENING
+    failure_rules = (LESS_FREQUENT_WORD,)
 
     freq_cw: int = 30
     freq_ucw: int = 3

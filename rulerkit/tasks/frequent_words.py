@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from random import Random
 from string import ascii_lowercase
-from typing import ClassVar
 
 import numpy as np
 
@@ -19,7 +18,6 @@ from rulerkit.pieces import PieceEncoder, Units, encode_units
 from rulerkit.tasks.base import (
     LESS_FREQUENT_WORD,
     Reading,
-    Rule,
     Task,
     distinct,
     in_proportion,
@@ -66,11 +64,11 @@ class FrequentWords(Task):
     1.
     """
 
-    family: ClassVar[str] = "frequent_words"
-    category: ClassVar[str] = "aggregation"
-    short_name: ClassVar[str] = "fwe"
-    answer_prefix_form: ClassVar[str] = "frequently appeared words are:"
-    failure_rules: ClassVar[tuple[Rule, ...]] = (LESS_FREQUENT_WORD,)
+    family = "frequent_words"
+    category = "aggregation"
+    short_name = "fwe"
+    answer_prefix_form = "frequently appeared words are:"
+    failure_rules = (LESS_FREQUENT_WORD,)
 
     alpha: float = 2.0
     k: int = 3

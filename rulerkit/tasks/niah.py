@@ -54,9 +54,9 @@ class Needles(Task):
     """Retrieve the values of the queried keys from essays, repeated sentences, or a haystack made
     of other needles."""
 
-    family: ClassVar[str] = "niah"
-    category: ClassVar[str] = "niah"
-    corpus_knob: ClassVar[str | None] = "essays"
+    family = "niah"
+    category = "niah"
+    corpus_knob = "essays"
     choices: ClassVar[dict[str, tuple[str, ...]]] = {
         "haystack": ("essay", "noise", "needle"),
         "key": _KINDS,
@@ -64,9 +64,9 @@ class Needles(Task):
         "depths": ("free", "even"),
     }
 
-    short_name: ClassVar[str] = "niah"
-    answer_prefix_form: ClassVar[str] = r"mentioned in the provided text (?:is|are)"
-    failure_rules: ClassVar[tuple[Rule, ...]] = (
+    short_name = "niah"
+    answer_prefix_form = r"mentioned in the provided text (?:is|are)"
+    failure_rules = (
         Rule(
             "near distractor",
             f"The value of another key whose needle stands within {NEAR} tokens of the one asked "

@@ -35,19 +35,19 @@ _CANDIDATES = 64
 class QuestionAnswering(Task):
     """Answer a question from its gold documents among other documents of the same data set."""
 
-    family: ClassVar[str] = "question_answering"
-    category: ClassVar[str] = "qa"
-    match: ClassVar[str] = "part"
-    corpus_knob: ClassVar[str | None] = "dataset"
+    family = "question_answering"
+    category = "qa"
+    match = "part"
+    corpus_knob = "dataset"
     choices: ClassVar[dict[str, tuple[str, ...]]] = {
         "dataset": ("squad", "hotpotqa", "fictional", "fictional_two_hop"),
         "context": ("documents", "none"),
     }
 
-    short_name: ClassVar[str] = "qa"
-    answer_prefix_form: ClassVar[str] = "Answer:"
-    answer_prefix_within: ClassVar[int] = 200
-    failure_rules: ClassVar[tuple[Rule, ...]] = (
+    short_name = "qa"
+    answer_prefix_form = "Answer:"
+    answer_prefix_within = 200
+    failure_rules = (
         Rule(
             "no-context answer",
             "A wrong answer, the same that the model gives to the question alone.",

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 from string import ascii_uppercase
-from typing import ClassVar
 
 from rulerkit.example import ContextBudget, Draft, ExampleStream, Passage, Piece
 from rulerkit.tasks.base import (
@@ -49,13 +48,13 @@ class VariableTracking(Task):
     """Name all variables that hold one value: `num_hops` + 1 names in the queried chain, the first
     of `num_chains`."""
 
-    family: ClassVar[str] = "variable_tracking"
-    category: ClassVar[str] = "vt"
+    family = "variable_tracking"
+    category = "vt"
 
-    short_name: ClassVar[str] = "vt"
-    answer_prefix_form: ClassVar[str] = r"are ass(?:ig|gi)ned the value \S+ they are:( ?)"
-    demonstration_opening: ClassVar[str] = _OPENING
-    failure_rules: ClassVar[tuple[Rule, ...]] = (
+    short_name = "vt"
+    answer_prefix_form = r"are ass(?:ig|gi)ned the value \S+ they are:( ?)"
+    demonstration_opening = _OPENING
+    failure_rules = (
         Rule(
             "wrong chain",
             "A variable of another chain.",
