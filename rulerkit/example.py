@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
 from random import Random
 from typing import Any
 
@@ -65,6 +64,11 @@ class Piece:
     @property
     def num_tokens(self) -> int:
         return len(self.tokens)
+
+    @property
+    def pieces(self) -> list["Piece"]:
+        """The small pieces of a run, or the piece itself."""
+        return self.explode() if self.explode else [self]
 
 
 @dataclass(frozen=True)
@@ -193,7 +197,7 @@ class Example:
     @property
     def pieces(self) -> list[Piece]:
         """All pieces in order, runs of words taken apart."""
-        return list(chain.from_iterable(b.explode() if b.explode else [b] for b in self.blocks))
+        return [piece for block in self.blocks for piece in block.pieces]
 
     @property
     def digest(self) -> str:

@@ -4,7 +4,6 @@ stand still."""
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from rulerkit.errors import UserError
@@ -57,29 +56,18 @@ def example(form: PromptFormat, name: object = "niah_single_1", length: int = 14
 
 @pytest.mark.parametrize("name", TABLE_6)
 def test_forms_byte_for_byte(name: str) -> None:
+    """With the answer prefix in the assistant's turn; and in the user's, which is what chat
+    services take: the direct request, then the prefix, then the end of the turn."""
     made = example(prompt_format("builtin", template=name))
-    user = made.prompt[len(TABLE_6[name].partition("{t}")[0]) :]
-    assert user.startswith(
-        "A special magic number is hidden within the following text. Make sure to memorize it."
-    )
-    asked = user.partition("\nWhat is the special magic number for ")[2].partition(
-        " mentioned in the provided text?"
-    )[0]
-    prefix = f" The special magic number for {asked} mentioned in the provided text is"
-    user = user.rpartition("mentioned in the provided text?")[0] + "mentioned in the provided text?"
-    assert made.prompt == TABLE_6[name].replace("{t}", user) + prefix
-    assert made.answer_prefix == prefix
-
-
-@pytest.mark.parametrize("name", TABLE_6)
-def test_prefix_in_the_users_turn(name: str) -> None:
-    """What chat services take: the direct request, then the prefix, then the end of the turn."""
+    question = made.text_of("question").removesuffix(DIRECT)
+    user = f"{made.text_of('instruction')}{made.context_text}{question}"
+    assert user.startswith("A special magic number is hidden within the following text.")
+    assert made.answer_prefix.startswith(" The special magic number for ")
+    assert made.prompt == TABLE_6[name].replace("{t}", user.strip()) + made.answer_prefix
     made = example(prompt_format("builtin", template=name, prefix_in="user"))
     before, _, after = TABLE_6[name].removesuffix(DIRECT).partition("{t}")
     assert made.prompt.startswith(before + "A special magic number")
     assert made.prompt.endswith("provided text?" + DIRECT + made.answer_prefix + after)
-    assert made.prompt.count(DIRECT) == 1
-    assert made.prompt.count(made.answer_prefix) == 1
 
 
 @pytest.mark.parametrize("name", ["base", "llama2", "glm", "llama3", "lwm", "rwkv"])
@@ -126,14 +114,6 @@ def test_own_template_of_a_folder(data: Path) -> None:
     assert made.prompt.endswith("<|im_end|>\n<|im_start|>assistant\n" + made.answer_prefix)
     assert made.answer_prefix.startswith(" Answer: According to the chain(s)")
     assert made.ids.tolist() == form.tokenizer.encode(made.prompt).tolist()
-
-
-def test_without_a_template_auto_is_base() -> None:
-    assert prompt_format("builtin").form == "base"
-    assert (
-        example(prompt_format("builtin")).prompt
-        == example(prompt_format("builtin", template="base")).prompt
-    )
 
 
 def test_a_system_prompt(data: Path) -> None:
@@ -249,13 +229,3 @@ def test_what_is_refused(settings: dict, named: str) -> None:
     with pytest.raises(UserError, match=named) as error:
         _ = prompt_format("builtin", **settings).around
     assert "\n" not in str(error.value)
-
-
-def test_the_frames_pieces_are_marked_as_template() -> None:
-    made = example(prompt_format("builtin", template="longchat"))
-    frame = made.text_of("template")
-    assert frame.strip() == TABLE_6["longchat"].replace("{t}", "").strip().replace(
-        "USER:  ASSISTANT:", "USER: ASSISTANT:"
-    )
-    assert sum(len(piece.tokens) for piece in made.pieces) == made.num_tokens
-    assert np.concatenate([piece.tokens for piece in made.pieces]).tolist() == made.ids.tolist()

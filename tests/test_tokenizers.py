@@ -79,22 +79,17 @@ def test_encode_and_count_and_batch_agree(vocabulary: Tokenizer) -> None:
 
 def test_ids_are_those_of_the_libraries(data: Path) -> None:
     """Two files of one vocabulary, read by two libraries."""
-    ours, theirs = load(data, "llama-3/tokenizer.model"), load(data, "llama-3/tokenizer.json")
-    assert ours.encode(MIXED).tolist() == theirs.encode(MIXED).tolist()
-    ours, theirs = load(data, "qwen"), load(data, "qwen2.5")
-    assert ours.encode(MIXED).tolist() == theirs.encode(MIXED).tolist()
-    assert ours.fingerprint != theirs.fingerprint
+    for file, other in (("llama-3/tokenizer.model", "llama-3/tokenizer.json"), ("qwen", "qwen2.5")):
+        ours, theirs = load(data, file), load(data, other)
+        assert ours.encode(MIXED).tolist() == theirs.encode(MIXED).tolist()
+        assert ours.fingerprint != theirs.fingerprint
 
 
 @pytest.mark.parametrize(
     ("name", "text", "ids"),
     [
-        ("llama-3", "<|begin_of_text|>a<|eot_id|>", [128000, 64, 128009]),
         ("llama-3/tokenizer.model", "<|begin_of_text|>a<|eot_id|>", [128000, 64, 128009]),
-        ("llama-4", "<|begin_of_text|><|eot|>", [200000, 200008]),
         ("qwen", "<|im_start|>a<|im_end|>", [151644, 64, 151645]),
-        ("qwen2.5", "<|im_start|>a<|im_end|>", [151644, 64, 151645]),
-        ("openai", "<|endoftext|>", [100257]),
         ("gpt-neox", "<|endoftext|>", [0]),
     ],
 )
@@ -148,13 +143,6 @@ def test_builtin_splits_words_numbers_and_punctuation() -> None:
         "7",
         "?",
     ] + [*["\n", "\n", "Yes", "_", "no", "\t", "π²"]]
-
-
-def test_builtin_counts_the_same_in_every_process() -> None:
-    code = f"from rulerkit.tokenizers import load_tokenizer as l; t = l('builtin'); print(t.count({MIXED!r}), t.fingerprint)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    tokenizer = load_tokenizer("builtin")
-    assert done.stdout.split() == [str(tokenizer.count(MIXED)), tokenizer.fingerprint]
 
 
 # --- ranks files ----------------------------------------------------------------------------------

@@ -114,12 +114,9 @@ class QuestionAnswering(Task):
             near = document in question.related or groups[document] in asked
             return "distractor" if near else "haystack", str(document), None
 
-        columns = [
-            (_headers(budget.encoder, len(order)), np.arange(len(order))),
-            (bodies, np.array(order)),
-        ]
-        explode = budget.rows(*columns, describe=describe).explode
-        return explode() if explode else []
+        headers = _headers(budget.encoder, len(order))
+        numbers = np.arange(len(order))
+        return budget.rows((headers, numbers), (bodies, np.array(order)), describe=describe).pieces
 
     def baselines(self) -> list[Task]:
         return (
