@@ -2,6 +2,7 @@
 sentences."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -30,17 +31,8 @@ _PREFIX = (
 _MOST_NAMES = 10_000  # of the 17,576 names of three letters that a demonstration has
 
 
-@dataclass(frozen=True)
-class _Chain:
-    value: str
-    names: tuple[str, ...]
-
-    def statements(self) -> list[str]:
-        """The assignments in order, each hop with a blank behind it, as upstream writes them."""
-        hops = [
-            f"VAR {new} = VAR {old} " for old, new in zip(self.names, self.names[1:], strict=False)
-        ]
-        return [f"VAR {self.names[0]} = {self.value}", *hops]
+_Chains = dict[str, list[str]]
+"""Value -> the names that hold it, in order; the first chain is the queried one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,18 +71,17 @@ class VariableTracking(Task):
         return in_proportion(30, self.num_hops + 1, 5)
 
     def draft(self, stream: ExampleStream, length: int) -> Draft:
-        random = stream.random
-        fixed = {chain.value for chain in self._fixed_chains()} if self.edition == "2024" else set()
-        chains = self._chains(random, 5, fixed)
-        items = _items(random, chains)
-        value, names = chains[0].value, chains[0].names
-        shown = self._demonstration(stream, {c.value for c in chains}) if self.demonstration else ()
+        fixed = self._fixed_chains() if self.edition == "2024" else ()
+        chains = self._chains(stream.random, 5, fixed)
+        statements = _statements(stream.random, chains)
+        value, names = next(iter(chains.items()))
+        shown = [self._demonstration(stream, chains)] if self.demonstration else []
         return Draft(
             head=(*shown, Passage("instruction", _OPENING + "\n\n")),
             tail=(Passage("question", _QUESTION.format(value=value)),),
             answer_prefix=self._prefix(value),
-            references=names,
-            plan=items,
+            references=tuple(names),
+            plan=statements,
         )
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece]:
@@ -128,34 +119,32 @@ class VariableTracking(Task):
         assigned = "assgined" if self.edition == "2024" else "assigned"  # upstream's spelling
         return _PREFIX.format(n=self.num_hops + 1, value=value, assigned=assigned)
 
-    def _chains(self, random: Random, letters: int, taken_values: set[str]) -> list[_Chain]:
+    def _chains(self, random: Random, letters: int, taken: Iterable[str]) -> _Chains:
         """Chains with distinct names and values; upstream gives all chains of its demonstration one
         value."""
         size = self.num_hops + 1
         count = self.num_chains * size
         names = distinct(count, lambda: "".join(random.choices(ascii_uppercase, k=letters)))
-        values: dict[str, None] = {}
-        while len(values) < self.num_chains:
+        chains: _Chains = {}
+        while len(chains) < self.num_chains:
             value = str(random.randrange(10000, 99999))
-            if value not in taken_values:
-                values[value] = None
-        return [
-            _Chain(value, tuple(names[i * size : (i + 1) * size])) for i, value in enumerate(values)
-        ]
+            if value not in taken and value not in chains:
+                chains[value] = names[len(chains) * size :][:size]
+        return chains
 
-    def _fixed_chains(self) -> list[_Chain]:
+    def _fixed_chains(self) -> _Chains:
         """The chains of the 2024 edition's one demonstration."""
-        return self._chains(Random(f"demonstration/{self.num_chains}/{self.num_hops}"), 3, set())
+        return self._chains(Random(f"demonstration/{self.num_chains}/{self.num_hops}"), 3, ())
 
-    def _demonstration(self, stream: ExampleStream, taken_values: set[str]) -> tuple[Passage, ...]:
+    def _demonstration(self, stream: ExampleStream, taken: Iterable[str]) -> Passage:
         """A solved example of about 500 tokens before the question: fresh names (2025) or one for
         all (2024)."""
         if self.edition == "2025":
-            chains = self._chains(stream.random, 3, taken_values)
-            items = _items(stream.random, chains)
+            chains = self._chains(stream.random, 3, taken)
+            items = _statements(stream.random, chains)
         else:
             chains = self._fixed_chains()
-            items = _items(Random("places in the demonstration"), chains)
+            items = _statements(Random("places in the demonstration"), chains)
         if self.protocol == "paper":  # as many as upstream's editions take
             num_lines = max(len(items), 10 if self.edition == "2024" else 16)
         else:
@@ -163,8 +152,9 @@ class VariableTracking(Task):
         lines = [LINE] * num_lines
         for item in sorted(items, key=lambda item: -item.depth):
             lines.insert(int(item.depth * num_lines), item.text.removesuffix("\n"))
-        question = _QUESTION.format(value=chains[0].value)
-        answer = f"{self._prefix(chains[0].value)} {' '.join(chains[0].names)}"
+        value, names = next(iter(chains.items()))
+        question = _QUESTION.format(value=value)
+        answer = f"{self._prefix(value)} {' '.join(names)}"
         if self.edition == "2025":
             context = "".join(line + "\n" for line in lines)
             text = f"{_OPENING}\n\n{context}{question}{answer}\n\n"
@@ -172,7 +162,7 @@ class VariableTracking(Task):
             context = " ".join(line + "\n" if line == LINE else line for line in lines)
             question = question.removesuffix(" above.")
             text = f" {_OPENING} {context} {question}{answer}\n\n\n\n"
-        return (Passage("demonstration", text),)
+        return Passage("demonstration", text)
 
 
 def _variables_of_other_chains(answer: JudgedAnswer) -> str | None:
@@ -184,13 +174,14 @@ def _variables_of_other_chains(answer: JudgedAnswer) -> str | None:
     return " ".join(others[word] for word in dict.fromkeys(answer.words) if word in others) or None
 
 
-def _items(random: Random, chains: list[_Chain]) -> list[Passage]:
-    """The statements of all chains at free depths, those of one chain in order; the queried chain
-    is the needle."""
-    items = []
-    for number, chain in enumerate(chains):
+def _statements(random: Random, chains: _Chains) -> list[Passage]:
+    """The assignments of all chains at free depths, those of one chain in order; the queried chain
+    is the needle. Each hop has a blank behind it, as upstream writes it."""
+    passages = []
+    for number, (value, names) in enumerate(chains.items()):
         role = "needle" if number == 0 else "distractor"
-        depths = sorted(random.random() for _ in chain.names)
-        for depth, name, statement in zip(depths, chain.names, chain.statements(), strict=True):
-            items.append(Passage(role, statement + "\n", name, chain.value, depth))
-    return items
+        depths = sorted(random.random() for _ in names)
+        sources = [value, *(f"VAR {name} " for name in names)]
+        for depth, name, source in zip(depths, names, sources, strict=False):
+            passages.append(Passage(role, f"VAR {name} = {source}\n", name, value, depth))
+    return passages
