@@ -573,6 +573,8 @@ def _mixed(one: Cell, other: Cell, found: list[tuple[str, Any, Any]]) -> UserErr
 
 def differences(old: Any, new: Any, field: str = "") -> list[tuple[str, Any, Any]]:
     """Field, old and new value wherever two records differ in what defines their results."""
+    if old == new:
+        return []
     old, new = _compared(field, old), _compared(field, new)
     if isinstance(old, dict) and isinstance(new, dict):
         return [
@@ -589,13 +591,13 @@ def differences(old: Any, new: Any, field: str = "") -> list[tuple[str, Any, Any
 
 def _compared(field: str, value: Any) -> Any:
     """What of a field of a record is compared."""
-    from rulerkit.models.server import NEUTRAL_ARGUMENTS
-
     if re.fullmatch(r"tokenizer\.name|sources\..*\.(note|stand_in)", field):
         return ABSENT  # fingerprints are compared instead
     if field == "protocol" and value is ABSENT:
         return "clean"  # records made before there were two
     if field == "model.engine_args" and isinstance(value, dict):  # early records hold all of them
+        from rulerkit.models.server import NEUTRAL_ARGUMENTS
+
         changing = {k: v for k, v in value.items() if not NEUTRAL_ARGUMENTS.fullmatch(k)}
         return changing or ABSENT
     return value

