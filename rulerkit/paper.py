@@ -193,13 +193,8 @@ def show_beside(rows: "pd.DataFrame") -> "Styler":
     stand-in corpora."""
     styler = tables.show(rows.rename(columns=_title), precision=1, na_rep="–")
     styler = styler.set_properties(["Models", "Source", "Note"], **{"text-align": "left"})
-    shade = {OURS: ""}
-    styler = styler.apply(
-        lambda row: (
-            [shade.get(row["Source"], "background-color: rgba(128,128,128,.18)")] * len(row)
-        ),
-        axis=1,
-    )
+    shade = "background-color: rgba(128,128,128,.18)"
+    styler = styler.apply(lambda row: [shade * (row["Source"] != OURS)] * len(row), axis=1)
     if rows["note"].fillna("").str.contains(STAND_IN_NOTE, regex=False).any():
         bold = "font-weight: bold; color: #D55E00; text-align: left; caption-side: top"
         styler = styler.set_caption(
@@ -312,7 +307,7 @@ def boards(
     columns = tuple(sorted(lengths))
     notes = () if scores is None else scores.attrs.get("notes", ())
     summary_of = cache(partial(_summary, scores))
-    found = []
+    all_boards = []
     for number, (category, aligned, title) in TABLES.items():
         task, ours = SINGLE_TASKS.get(category), JUDGED.get(category, "all")
         summary = summary_of(task, columns)
@@ -324,13 +319,13 @@ def boards(
         about += ["effective_set", "threshold", "stand_in"]
         rows = rows.reindex(columns=[*about, *scored, *_LIMITED, *RANKS.values()])
         lines = [*_notes(rows, shared), *_our_notes(rows, ours, summary, notes)]
-        found.append(Board(number, category, title, columns, rows, tuple(lines)))
-    return found
+        all_boards.append(Board(number, category, title, columns, rows, tuple(lines)))
+    return all_boards
 
 
-def board(found: Iterable[Board], number: str | int) -> Board:
+def board(all_boards: Iterable[Board], number: str | int) -> Board:
     """The table of a number in the paper."""
-    by_number = {board.number: board for board in found}
+    by_number = {board.number: board for board in all_boards}
     if str(number) not in by_number:
         raise unknown("table of the paper", number, by_number)
     return by_number[str(number)]
