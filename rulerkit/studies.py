@@ -10,6 +10,7 @@ import ast
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from glob import glob
@@ -92,11 +93,8 @@ class Study:
         it shows, and `name`."""
         text, suffix = (table, suffix) if isinstance(table, str) else (csv_text(table), ".csv")
         path = self._place("tables", name, suffix)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+        with _writing(path):
             path.write_text(text, encoding="utf-8", errors="backslashreplace")
-        except OSError as error:
-            raise _unwritable(path, error) from error
         return path
 
     def save_figure(self, figure: "Figure | Axes", name: str = "") -> list[Path]:
@@ -104,11 +102,8 @@ class Study:
         whole: Any = getattr(figure, "figure", figure)
         paths = [self._place("figures", name, suffix) for suffix in (".pdf", ".png")]
         for path in paths:
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
+            with _writing(path):
                 whole.savefig(path, dpi=200)
-            except OSError as error:
-                raise _unwritable(path, error) from error
         return paths
 
     def _place(self, kind: str, name: str, suffix: str) -> Path:
@@ -163,29 +158,24 @@ def _asked_task(spec: Any, values: Parameters) -> Task:
     else:
         asked = task(spec, values.protocol, values.edition)
     if asked.edition != edition:
-        other = next(
-            protocol for protocol, its_edition in PROTOCOLS.items() if its_edition == asked.edition
-        )
+        other = {its_edition: protocol for protocol, its_edition in PROTOCOLS.items()}[
+            asked.edition
+        ]
         raise UserError(
             f"the task {asked.name} has edition {asked.edition}, the study {edition} (protocol "
-            f"{values.protocol}): one study "
-            f"has one edition; set `edition: {asked.edition}` or `protocol: {other}` for all its "
-            "tasks, or leave the "
-            "task's edition out"
+            f"{values.protocol}): one study has one edition; set `edition: {asked.edition}` or "
+            f"`protocol: {other}` for all its tasks, or leave the task's edition out"
         )
     return asked
 
 
 def _checked_models(specs: list[Any]) -> tuple[dict[str, Any] | Model, ...]:
     """Checked specs, and models that were made in Python; each has another name."""
-    models = [
-        read_spec(s) if isinstance(s, str | Mapping) or not isinstance(s, Model) else s
-        for s in specs
-    ]
+    models = [spec if isinstance(spec, Model) else read_spec(spec) for spec in specs]
     names = [name_of(model) for model in models]
     if repeated := {name for name in names if names.count(name) > 1}:
         raise UserError(
-            f"models: {', '.join(sorted(repeated))} stands there twice: give each another `name:`"
+            f"models: {', '.join(sorted(repeated))} named twice: give each another `name:`"
         )
     return tuple(models)
 
@@ -205,17 +195,15 @@ def expand(models: Iterable[Any]) -> list[Any]:
     that it matches."""
     specs: list[Any] = []
     for spec in models:
-        found = (
-            sorted(glob(str(resolve(spec))))
-            if isinstance(spec, str) and re.search(r"[*?\[]", spec)
-            else [spec]
-        )
-        if not found:
+        if not isinstance(spec, str) or not re.search(r"[*?\[]", spec):
+            specs.append(spec)
+        elif paths := sorted(glob(str(resolve(spec)))):
+            specs += paths
+        else:
             raise UserError(
                 f"models: nothing matches {spec!r} below {home()}; give a name, a path or another "
                 "pattern"
             )
-        specs += found
     return specs
 
 
@@ -288,7 +276,12 @@ def name_of(model: Any) -> str:
     return str(model["name"] if isinstance(model, dict) else model.name)
 
 
-def _unwritable(path: Path, error: OSError) -> UserError:
-    return UserError(
-        f"cannot write {path}: {error.strerror}; choose another folder with `outputs:`"
-    )
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror}; choose another folder with `outputs:`"
+        ) from error

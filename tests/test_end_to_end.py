@@ -1,8 +1,6 @@
 """The whole way with a real checkpoint and the original corpora: asked, answered, killed, gone on
 with, reported."""
 
-import csv
-import io
 import json
 import os
 import shutil
@@ -154,36 +152,3 @@ def kept_lines(place: Place, outputs: str) -> dict[str, list[str]]:
     """Task -> the whole lines of its file."""
     files = sorted(place.predictions(outputs).glob("*/*.jsonl"))
     return {file.parent.name: file.read_text().split("\n")[:-1] for file in files}
-
-
-@pytest.mark.slow
-def test_reported_on_a_laptop(
-    place: Place, undisturbed: "subprocess.CompletedProcess[str]", tmp_path: Path
-) -> None:
-    """From a copy of outputs/ alone: no checkpoint, no tokenizer, no corpora."""
-    shutil.copytree(place.root / "undisturbed", tmp_path / "copied")
-    away = {name: value for name, value in os.environ.items() if not name.startswith("RULERKIT_")}
-    done = subprocess.run(
-        [*PROGRAM, "report", "copied", "--format", "csv"], cwd=tmp_path, env=away, capture_output=True, text=True,
-        check=True,
-    )  # fmt: skip
-    rows = list(csv.DictReader(io.StringIO(done.stdout)))
-    assert [row["task"] for row in rows] == list(THIRTEEN)
-    for row in rows:
-        assert (row["model"], row["label"], row["n"], row["have"]) == (
-            "tiny-llama",
-            "Tiny",
-            "2",
-            "",
-        )
-        assert (row["stand_in"], row["engine"], row["length"]) == (
-            "False",
-            "transformers",
-            str(LENGTH),
-        )
-    for row in rows:
-        record = json.loads(
-            (place.predictions("undisturbed") / row["task"] / f"{LENGTH}.json").read_text()
-        )
-        notes = {source["note"] for source in record["result"]["sources"].values()}
-        assert row["note"] == "; ".join(sorted(notes - {""}))

@@ -31,9 +31,6 @@ from rulerkit.settings import read_spec
 ROOT = Path(__file__).resolve().parent.parent
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
-needs_torch = pytest.mark.skipif(
-    find_spec("torch") is None, reason="the transformers engine needs torch"
-)
 
 
 # --- a hub, and a network that nobody can use -----------------------------------------------------
@@ -481,40 +478,14 @@ def test_a_tokenizer_of_its_own_and_code_elsewhere_are_fetched_too(
     assert missing(spec | {"trust_remote_code": False}) == []
 
 
-def test_a_single_file_of_the_hub(place: Path, hub: Hub, dead_end: DeadEnd) -> None:
-    served = place / "served"
-    served.mkdir()
-    for name in ("small.pth", "large.pth"):
-        (served / name).write_text(name)
-    hub.repositories["org/rwkv"] = served
-    spec = {"path": "org/rwkv", "engine": "rwkv", "file": "small.pth", "strategy": "cpu fp32"}
-    assert missing(spec) == ["model org/rwkv (hub id)"]
-    assert (
-        program("fetch", "-y", json.dumps({"model": spec}), HF_ENDPOINT=hub.address).returncode == 0
-    )
-    assert hub.got("org/rwkv") == {"small.pth"}
-    assert missing(spec) == []
-    code = "import json, sys; from rulerkit.models import load_model; print(load_model(json.loads(sys.argv[1])).identity())"
-    done = python(code, json.dumps(spec), **dead_end.environment, **OFFLINE)
-    assert (COMMIT in done.stdout, dead_end.tried) == (True, 0), done.stderr[-2000:]
-
-
 # --- the job --------------------------------------------------------------------------------------
 
 
-@needs_torch
-@pytest.mark.parametrize(
-    ("engine", "more"),
-    [
-        ("transformers", {}),
-        ("transformers", {"revision": "main"}),
-        ("vllm", {"device": None, "max_length": 4096}),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("engine", ["transformers", "vllm"])
 def test_a_job_answers_offline_and_reaches_for_no_network(
-    place: Path, hub: Hub, dead_end: DeadEnd, tiny: Path, engine: str, more: dict[str, Any]
+    place: Path, hub: Hub, dead_end: DeadEnd, tiny: Path, engine: str
 ) -> None:
+    more = {"revision": "main"} if engine == "transformers" else {"device": None}
     if find_spec(engine) is None:
         pytest.skip(f"{engine} is not installed")
     hub.repositories["org/tiny"] = tiny
@@ -538,14 +509,6 @@ def test_a_job_answers_offline_and_reaches_for_no_network(
     rows = list((place / "outputs" / "predictions").rglob("1024.jsonl"))
     assert len(rows) == 1
     assert len(rows[0].read_text().splitlines()) == 1
-
-
-def test_without_the_variables_the_network_is_reached_for(place: Path, dead_end: DeadEnd) -> None:
-    code = "from rulerkit.tokenizers import load_tokenizer; load_tokenizer('org/tiny')"
-    assert "HF_HUB_OFFLINE is set" in python(code, **dead_end.environment, **OFFLINE).stderr
-    assert dead_end.tried == 0
-    python(code, **dead_end.environment)
-    assert dead_end.tried > 0
 
 
 # --- folders, tokenizers, corpora -----------------------------------------------------------------
@@ -612,7 +575,7 @@ def test_tiktoken_files_are_looked_for_where_tiktoken_keeps_them(
         return b"{}" if address.endswith(".json") else b""
 
     monkeypatch.setattr(load, "read_file_cached", keep)
-    for name in ENCODING_CONSTRUCTORS:
+    for name in ("gpt2", "cl100k_base", "o200k_harmony"):  # one of each kind of file names
         monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(place / "kept" / name))
         spec = {"path": "gpt", "engine": "openai", "tokenizer": name}
         assert missing(spec) == [f"tokenizer {name} (tiktoken)"]
@@ -625,28 +588,6 @@ def test_tiktoken_files_are_looked_for_where_tiktoken_keeps_them(
     monkeypatch.delenv("TIKTOKEN_CACHE_DIR")
     assert missing(known) == ["tokenizer cl100k_base (tiktoken)"]
     assert offline.offline()["TIKTOKEN_CACHE_DIR"] == str(place / "cache" / "tiktoken")
-
-
-def test_a_tiktoken_encoding_that_cannot_be_had_is_said_in_one_line(
-    place: Path, dead_end: DeadEnd
-) -> None:
-    asked = "model: {path: gpt-4, engine: openai}"
-    (line,) = failures(program("fetch", "-y", asked, **dead_end.environment))
-    holds(line, "tokenizer cl100k_base (tiktoken)", "cannot be downloaded", "fetch it again")
-
-
-def test_a_tiktoken_encoding_is_read_from_where_it_was_put(
-    place: Path, data: Path, dead_end: DeadEnd
-) -> None:
-    """The file that a fetch would have put there; the job's variables lead to it."""
-    address = "https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken"
-    kept = offline.tiktoken_dir() / hashlib.sha1(address.encode()).hexdigest()
-    kept.parent.mkdir(parents=True)
-    kept.symlink_to(data / "tokenizers" / "openai" / "o200k_base.tiktoken")
-    assert missing({"path": "gpt-4o", "engine": "openai"}) == []
-    code = "from rulerkit.tokenizers import load_tokenizer; print(load_tokenizer('o200k_base').count('a b c'))"
-    done = python(code, **dead_end.environment, **offline.offline())
-    assert (done.stdout.strip(), dead_end.tried) == ("3", 0), done.stderr[-2000:]
 
 
 def test_original_corpora_that_are_missing_are_named_with_what_fetches_them(place: Path) -> None:

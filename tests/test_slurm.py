@@ -97,23 +97,16 @@ def test_a_night_with_every_accident(make: Make) -> None:
         "downed": 3,
         "timed": 0,
     }
-    for row in night.journal():
-        assert set((row.gpus or "").split(",")) - {""} == queue[row.model].gpus
-        assert (row.job, row.node, row.launched) == (
-            queue[row.model].number,
-            queue[row.model].node,
-            "by",
-        )
-    assert (queue["preempted"].node, queue["timed"].node, queue["downed"].node) == (
-        "node1",
-        "node1",
-        "node2",
-    )
+    # the minute of `timed` may be over at any moment on a slow machine: then it has no node
+    for row in (row for row in night.journal() if row.model != "timed"):
+        job = queue[row.model]
+        assert set((row.gpus or "").split(",")) - {""} == job.gpus
+        assert (row.job, row.node, row.launched) == (job.number, job.node, "by")
+    assert (queue["preempted"].node, queue["downed"].node) == ("node1", "node2")
     for seen in (
         night.status(),
         night.status(PATH="/nowhere"),
     ):  # with Slurm's word, and from the files alone
-        # the minute of `timed` may be over at any moment on a slow machine
         assert [seen[f"{name} predictions"] for name in names if name != "timed"] == ["running"] * 3
         assert seen["preempted 51_second"] == "waiting"
 
