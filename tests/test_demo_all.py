@@ -56,7 +56,6 @@ def test_entries_bring_their_own(tmp_path: Path) -> None:
     assert runs[4].parameters == common, (
         "a notebook that finds its models by itself takes what it knows"
     )
-    assert [run.output in batch.last for run in runs] == [False, False, False, True, True]
 
 
 def test_the_command_line_has_the_last_word(tmp_path: Path) -> None:
