@@ -58,21 +58,20 @@ def check_example(example: Example, bos: tuple[int, ...], tokenizer: Tokenizer) 
 
 
 @pytest.mark.parametrize(("length", "count"), [(1024, 1), (4096, 2)])
-def test_every_task_fits_and_fills(
-    vocabulary: Tokenizer, data: Path, length: int, count: int
-) -> None:
-    """Ids exact, the budget never exceeded and nearly filled, needles where they are said to be:
-    the original corpora."""
+def test_every_task_fits_and_fills(vocabulary: Tokenizer, length: int, count: int) -> None:
+    """Ids exact, the budget never exceeded and nearly filled, needles where they are said to be."""
     form = prompt_format(vocabulary, template="base")
     wanted = {1024: (90.0, 70.0), 4096: (99.0, 90.0)}[length]
     for name in TASKS:
-        for example in generate(name, length, count, prompt_format=form):
+        for example in generate(builtin(name), length, count, prompt_format=form):
             check_example(example, form.bos, vocabulary)
             assert filled(example) >= wanted[name in QA], name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["gpt-neox", "llama-2", "rwkv"])
 def test_the_longest_of_the_paper(data: Path, folder: str) -> None:
+    """On the original corpora."""
     tokenizer = load_tokenizer(str(data / "tokenizers" / folder))
     form = prompt_format(tokenizer, template="base")
     for name in ("niah_multikey_1", "niah_multikey_3", "vt", "cwe", "fwe", "qa_2"):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import QUICK
 
 from rulerkit.errors import UserError
 from rulerkit.tokenizers import PATTERNS, Tokenizer, load_tokenizer
@@ -53,7 +54,13 @@ def load(data: Path, name: str) -> Tokenizer:
     return load_tokenizer(str(data / "tokenizers" / name))
 
 
-@pytest.mark.parametrize("name", ESSAY_TOKENS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
+        for name in ESSAY_TOKENS
+    ],
+)
 def test_counts_on_the_essays(data: Path, name: str) -> None:
     text = json.loads((data / "essays/PaulGrahamEssays.json").read_text(encoding="utf-8"))["text"]
     vocabulary = load(data, name)
