@@ -60,10 +60,10 @@ def test_forms_byte_for_byte(name: str) -> None:
     services take: the direct request, then the prefix, then the end of the turn."""
     made = example(prompt_format("builtin", template=name))
     question = made.text_of("question").removesuffix(DIRECT)
-    user = f"{made.text_of('instruction')}{made.context_text}{question}"
+    user = f"{made.text_of('instruction')}{made.context_text}{question}".strip()
     assert user.startswith("A special magic number is hidden within the following text.")
     assert made.answer_prefix.startswith(" The special magic number for ")
-    assert made.prompt == TABLE_6[name].replace("{t}", user.strip()) + made.answer_prefix
+    assert made.prompt == TABLE_6[name].replace("{t}", user) + made.answer_prefix
     made = example(prompt_format("builtin", template=name, prefix_in="user"))
     before, _, after = TABLE_6[name].removesuffix(DIRECT).partition("{t}")
     assert made.prompt.startswith(before + "A special magic number")

@@ -105,8 +105,9 @@ def test_needle_prompts(name: str) -> None:
         assert num_queries == 1 or list(made.references) == values
         lines = context.split("\n")
         if haystack == "needle":
-            assert all(re.fullmatch(needle, line) for line in lines)
-            assert len({key for key, _ in hidden}) == len(lines) > 40
+            line_form = rf"One of the special magic {kind} for (.+?) is: {KIND[kind]}\."
+            keys = [match[1] for line in lines if (match := re.fullmatch(line_form, line))]
+            assert len(set(keys)) == len(lines) > 40
             continue
         assert len({key for key, _ in hidden}) == num_keys
         assert len(hidden) == num_keys * num_values
