@@ -6,13 +6,14 @@ BIN    := $(VENV)/bin
 TORCH  ?= torch==2.13.0
 DEMO   ?=
 
-.PHONY: help demo demo-all lab test test-all test-quick test-vllm test-gpu test-slurm test-lab check format requirements clean
+.PHONY: help demo demo-all lab test test-slow test-all test-vllm test-gpu test-slurm test-lab check format requirements clean
 
 help:
 	@echo "make demo    the whole kit in a few minutes, without a GPU or downloads: reference readers, leaderboard, figures"
 	@echo "make demo-all  every notebook, on readers in which one effect each was planted: about five minutes"
-	@echo "make test    all tests that need no GPU, server or cluster; real data too where RULERKIT_DATA names a folder"
-	@echo "make test-all  the same with ten times as many damaged files"
+	@echo "make test    the quick tests; with real data where RULERKIT_DATA names a folder"
+	@echo "make test-slow  the slow ones: whole batches, killed processes, every notebook, a wheel"
+	@echo "make test-all  both, with ten times as many damaged files"
 	@echo "make test-vllm  the vLLM engine's tests with vLLM's CPU build, in an environment of its own (.venv-vllm, 2.3 GB)"
 	@echo "make test-gpu  a small model of yours on a GPU: RULERKIT_GPU_MODEL=org/name make test-gpu PYTHON=python; prints what bug reports need"
 	@echo "make test-slurm  batches on a real Slurm of this machine, brought up by the scripts in SLURM_TOOLS (or ../shared/tools)"
@@ -33,7 +34,10 @@ lab: $(VENV)/.core
 	$(BIN)/jupyter lab notebooks
 
 test: $(VENV)/.dev $(VENV)/.torch
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
+
+test-slow: $(VENV)/.dev $(VENV)/.torch
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m slow
 
 test-all: $(VENV)/.dev $(VENV)/.torch
 	RULERKIT_FAULTS=600 $(BIN)/python -m pytest -n auto --dist loadgroup
@@ -51,9 +55,6 @@ test-slurm: $(VENV)/.dev
 test-lab: $(VENV)/.dev
 	$(call INSTALL,--quiet playwright)
 	$(BIN)/python -m pytest tests/test_jupyterlab.py
-
-test-quick: $(VENV)/.dev
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check

@@ -115,26 +115,47 @@ def _overlap(said: list[str], wanted: list[str]) -> Strict:
     return Strict(right / len(said), 2 * right / (len(said) + len(wanted)), float(said == wanted))
 
 
-CELL_COLUMNS = ["run", "model", "label", "aligned", "claimed_length", "task", "category", "length"]
-ROW_COLUMNS = [
-    *(
-        "index",
-        "score",
-        "strict",
-        "precision",
-        "exact",
-        "empty",
-        "cut_off",
-        "cut_thought",
-        "refused",
-    ),
-    *("num_prompt_tokens", "digest", "group"),
-]
-PROTOCOL_COLUMNS = [
-    *("wanted", "failed", "failed_refused", "max_failures", "floor"),
-    *("stand_in", "engine", "seed", "prompt_version", "tokenizer", "template", "note"),
-]
-COLUMNS = CELL_COLUMNS + ROW_COLUMNS + PROTOCOL_COLUMNS
+_CELL = {
+    "run": "name of the run, the folder in outputs/predictions",
+    "model": "name of the model, its folder in the run",
+    "label": "what tables and figures call the model",
+    "aligned": "chat or base; it chooses the threshold",
+    "claimed_length": "tokens that the model claims to take; NaN where nobody says",
+    "task": "name of the task or variant",
+    "category": "niah, vt, aggregation or qa",
+    "length": "tokens: template, prompt and answer together",
+}
+_ROW = {
+    "index": "number of the example, from 0; the same question at every length",
+    "score": "0 to 1: the share of references found, or whether any is (qa)",
+    "strict": "0 to 1: F1 over all items that the prediction names",
+    "precision": "0 to 1: the share of the items named that are references",
+    "exact": "1 where everything is right and nothing else is named, else 0",
+    "empty": "whether the prediction is empty",
+    "cut_off": "whether the prediction ended at the room for the answer",
+    "cut_thought": "whether a thinking model never ended its thought",
+    "refused": "whether the service refused to answer (rows of earlier versions)",
+    "num_prompt_tokens": "tokens of the prompt as it was sent",
+    "digest": "digest of the prompt; pairs examples of two models",
+    "group": "number of the article that questions share; NaN for other tasks and older rows",
+}
+_PROTOCOL = {
+    "wanted": "examples that the cell was to have",
+    "failed": "examples whose requests failed",
+    "failed_refused": "failed examples that the service refused",
+    "max_failures": "share or number of failures with which a mean is taken over the rest",
+    "floor": "0 to 1: the better score of two rules that do not read; NaN where not recorded",
+    "stand_in": "whether a corpus was a stand-in, so that scores are not comparable with the paper's",
+    "engine": "what ran the model",
+    "seed": "seed of the examples",
+    "prompt_version": "version of the prompts",
+    "tokenizer": "name of the tokenizer that lengths are counted with",
+    "template": "name of the prompt format",
+    "note": "protocol and substitute corpora, in words",
+}
+COLUMNS = _CELL | _ROW | _PROTOCOL
+"""The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
+CELL_COLUMNS, ROW_COLUMNS, PROTOCOL_COLUMNS = list(_CELL), list(_ROW), list(_PROTOCOL)
 
 
 def describe(cell: Cell) -> dict[str, Any]:
@@ -176,12 +197,8 @@ def score(
     Cells whose files did not change since they were judged are read from `outputs/cache`, which may
     be deleted at any time.
 
-    `score`, `strict` (F1), `precision` and `exact` are 0..1; `empty`, `cut_off`, `cut_thought` and
-    `refused` say what else happened to the answer; `group` numbers what questions share, their
-    article (NaN for other tasks and older rows). The columns from `wanted` on describe the cell and
-    are the same in all its rows: `wanted` examples were asked for, `failed` requests failed,
-    `failed_refused` of these were refused by the service. `attrs["empty_cells"]` describes the
-    cells without a row. `max_failures` overrides the records.
+    COLUMNS says what the columns mean. `attrs["empty_cells"]` describes the cells without a row.
+    `max_failures` overrides the records.
 
     Raises UserError where a row is damaged or has no references (with `report`, leaves the cell out
     and calls it), and where two cells are the same one.
@@ -216,13 +233,13 @@ def score(
             descriptions.append(about)
             judged.append(values)
     counts = [len(values["index"]) for values in judged]
-    table = pd.DataFrame(columns=COLUMNS)
+    table = pd.DataFrame(columns=list(COLUMNS))
     if any(counts):
         rows = np.repeat(np.arange(len(counts)), counts)
         table = pd.DataFrame(descriptions, columns=CELL_COLUMNS + PROTOCOL_COLUMNS).take(rows)
         columns = {name: np.concatenate([v[name] for v in judged]) for name in ROW_COLUMNS}
         columns["digest"] = columns["digest"].astype(str)
-        table = table.reset_index(drop=True).assign(**columns)[COLUMNS]
+        table = table.reset_index(drop=True).assign(**columns)[list(COLUMNS)]
     table.attrs["empty_cells"] = [
         about for about, count in zip(descriptions, counts, strict=True) if not count
     ]

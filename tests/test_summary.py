@@ -43,7 +43,7 @@ def scores_of(share, tasks=THIRTEEN, n=50, **columns):
         about = {"model": model, "label": model, "task": task, "category": category(task)}
         about |= {"length": length, "index": range(have), "score": values * 1.0}
         frames.append(pd.DataFrame({**blank, **about, "strict": values * 0.5}))
-    return pd.concat(frames, ignore_index=True).reindex(columns=COLUMNS)
+    return pd.concat(frames, ignore_index=True).reindex(columns=list(COLUMNS))
 
 
 def row(frame, **where):

@@ -1,0 +1,44 @@
+"""The pages for users: the reference follows the code, links lead somewhere, the citation is
+whole."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+PAGES += sorted((ROOT / "docs").glob("*.md"))
+
+
+def test_the_reference_is_what_the_code_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    monkeypatch.delitem(sys.modules, "make_reference", raising=False)
+    import make_reference
+
+    assert (ROOT / "docs" / "reference.md").read_text(encoding="utf-8") == (
+        make_reference.reference()
+    ), "out of date: run python scripts/make_reference.py"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_and_links_that_pages_name_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!https?:)([^)#]*)(?:#[^)]*)?\)", text)
+    paths = re.findall(r"\b((?:params|notebooks|rulerkit|tests|scripts|docs)/[\w./-]+\w)", text)
+    missing = [link for link in links if link and not (page.parent / link).exists()]
+    missing += [path for path in paths if not (ROOT / path).exists() and path.islower()]
+    assert [
+        path for path in missing if path not in ("params/site.yaml", "params/models/x.yaml")
+    ] == []
+
+
+def test_the_citation_has_what_its_format_requires() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    assert citation["cff-version"] == "1.2.0"
+    import rulerkit
+
+    assert citation["version"] == rulerkit.__version__
