@@ -102,8 +102,11 @@ def task_table_text(
     format: str = "table",
     notes: Sequence[str] = (),
 ) -> str:
-    """One model's tasks by length: score to two decimals and interval; what is unusual in a cell
-    stands beside it. `notes` are further lines to stand below."""
+    """One model's tasks by length, their mean, and its effective length below.
+
+    A score has two decimals and its interval; what is unusual in a cell stands beside it. `notes`
+    are further lines below the table.
+    """
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
     cells = summary.cells[(summary.cells["model"] == model) | (summary.cells["label"] == model)]
@@ -118,11 +121,38 @@ def task_table_text(
     if format == "csv":
         return escape.csv_text(_with_threshold(cells), "%.4f")
     lengths = sorted(cells["length"].unique())
-    texts = cells.assign(text=[_cell_text(cell) for cell in cells.itertuples()])
-    wide = texts.pivot(index="task", columns="length", values="text").loc[cells["task"].unique()]
+    texts_of_cells = cells.assign(text=[_cell_text(cell) for cell in cells.itertuples()])
+    wide = texts_of_cells.pivot(index="task", columns="length", values="text").loc[
+        cells["task"].unique()
+    ]
     rows = [[Field(task), *map(Field, row)] for task, *row in wide.itertuples()]
+    means = _of_all_tasks(summary.lengths, cells).sort_values("length")
+    if len(means) and means["tasks"].max() > 1:
+        texts = [_score_text(mean) for mean in means.itertuples()]
+        rows.append([*map(Field, [f"mean of {means['tasks'].max()} tasks", *texts])])
     header = [str(model), *map(length_name, lengths)]
-    return render(header, rows, format, [*_cell_notes(cells), *notes])
+    notes = [*_effective_note(_of_all_tasks(summary.models, cells)), *_cell_notes(cells), *notes]
+    return render(header, rows, format, notes)
+
+
+def _of_all_tasks(table: "pd.DataFrame", cells: "pd.DataFrame") -> "pd.DataFrame":
+    """The rows of `Summary.lengths` or `models` about all tasks of the model that has the cells."""
+    first = cells.iloc[0]
+    is_row = (table["category"] == "all") & (table["run"] == first["run"])
+    rows: pd.DataFrame = table[is_row & (table["model"] == first["model"])]
+    return rows
+
+
+def _effective_note(models: "pd.DataFrame") -> list[str]:
+    return [
+        f"Effective length: {length}"
+        + f"; the intervals allow {possible}" * (possible != length)
+        + f" (the longest with a mean of at least {threshold}, Llama2-7B at 4K)."
+        for length, possible, threshold in zip(
+            models["effective_length"], models["effective_set"], models["threshold"], strict=True
+        )
+        if length
+    ]
 
 
 def _with_threshold(cells: "pd.DataFrame") -> "pd.DataFrame":
@@ -164,9 +194,13 @@ def ordinal(rank: int) -> str:
     return f"{rank}{'th' if rank % 100 in (11, 12, 13) else endings.get(rank % 10, 'th')}"
 
 
+def _score_text(row: Any) -> str:
+    return row.have or f"{row.score:.2f} [{row.low:.1f}, {row.high:.1f}]"
+
+
 def _cell_text(cell: Any) -> str:
     """A score with its interval, and what is unusual."""
-    parts = [cell.have or f"{cell.score:.2f} [{cell.low:.1f}, {cell.high:.1f}]"]
+    parts = [_score_text(cell)]
     counts = ((getattr(cell, name), name.replace("_", " ")) for name in COUNTS)
     parts += [f"{count} {name}" for count, name in counts if count]
     parts += [f"floor {cell.floor:.0f}"] * bool(cell.floor >= 1)

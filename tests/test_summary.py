@@ -298,7 +298,11 @@ def test_task_table():
     summary = summarize(scores)
     text = task_table_text(summary, "a")
     assert "98.00 [89.5, 99.6], 3 empty, 3 refused" in text
-    assert text.count("98.00") == 13
+    assert text.count("98.00") == 14  # thirteen tasks and their mean
+    means = next(line for line in text.splitlines() if line.startswith("mean of 13 tasks"))
+    assert "98.00 [" in means
+    assert "50.00 [" in means
+    assert "Effective length: 4K (the longest with a mean of at least 85.6" in text
     for format in FORMATS:
         assert "qa" in task_table_text(summary, "a", format=format)
     with pytest.raises(UserError, match="unknown model 'b'"):
