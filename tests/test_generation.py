@@ -89,7 +89,9 @@ def test_lengths_are_filled(name: str) -> None:
         assert np.mean(shares) >= least
 
 
-@pytest.mark.parametrize("name", ["niah_single_2", "cwe", "qa_1"])
+@pytest.mark.parametrize(
+    "name", ["niah_single_2", pytest.param("cwe", marks=pytest.mark.slow), "qa_1"]
+)
 def test_a_million_tokens(name: str) -> None:
     """Corpora do not run out: essays start again, words are paired, documents repeat."""
     example = generate(builtin(name), 1_048_576, 1)[0]

@@ -147,6 +147,7 @@ def state(batch: Path, title: str) -> str:
     return next(step.state for step in statuses(read_batch(batch).jobs) if step.step.title == title)
 
 
+@pytest.mark.slow
 def test_a_step_that_is_killed_is_told_and_tried_again(project: Project) -> None:
     job = job_of(project)
     project.set("a", "meets", "go")
@@ -213,6 +214,7 @@ def test_a_full_disk_costs_nothing_that_was_written(project: Project, small_disk
     )
 
 
+@pytest.mark.slow
 def test_a_disk_that_can_only_be_read(project: Project, small_disk: Path) -> None:
     """What is done is found done; what is not says why, in one line; nothing is lost."""
     parameters = {"outputs": str(small_disk)}

@@ -101,6 +101,7 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_tasks(tmp_path: Path) -> None:
     from rulerkit.tasks import THIRTEEN
 
@@ -113,6 +114,7 @@ def test_tasks(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_main_results_of_one_model(tmp_path: Path) -> None:
     cells = run("01_main_results", tmp_path, model="reader-4096", num_examples=4, **SMALL)
     by_task = shown(cells, "tasks", "text/markdown")
@@ -178,6 +180,7 @@ def test_unknown_parameters_are_errors_that_name_the_known(tmp_path: Path) -> No
     assert not (tmp_path / "outputs").exists()
 
 
+@pytest.mark.slow
 def test_the_command_of_the_readme_from_another_folder(tmp_path: Path) -> None:
     root = home()
     command = [

@@ -395,6 +395,7 @@ def test_an_incomplete_model_is_missing_and_is_completed(place: Path, hub: Hub, 
     ]
 
 
+@pytest.mark.slow
 def test_a_download_that_is_cut_goes_on_where_it_was(place: Path, hub: Hub, tiny: Path) -> None:
     hub.repositories["org/tiny"] = tiny
     hub.cut = {SHARDS[1]}
@@ -481,6 +482,7 @@ def test_a_tokenizer_of_its_own_and_code_elsewhere_are_fetched_too(
 # --- the job --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["transformers", "vllm"])
 def test_a_job_answers_offline_and_reaches_for_no_network(
     place: Path, hub: Hub, dead_end: DeadEnd, tiny: Path, engine: str

@@ -435,7 +435,9 @@ def test_a_server_that_hangs_is_named_and_not_waited_for_forever(server: ReaderS
     server.behave = lambda body: server.released.wait(20) and None
     start = time.perf_counter()
     answers, problem = ask(model, examples)
-    assert (answers, time.perf_counter() - start < 15) == ({}, True)
+    assert time.perf_counter() - start < 15
+    assert len(answers) <= 2  # none but those that were under way for the second time
+    assert {answer.reason for answer in answers.values()} <= {"no answer within 1 s"}
     assert "in a row had no answer (no answer within 0.5 s)" in problem
     assert len(server.real) < 12
     with pytest.raises(UserError, match=r"no answer within 0.5 s: is it busy or still loading"):

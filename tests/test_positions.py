@@ -27,7 +27,9 @@ def depth_of_an_answer(example: Example, random: Random) -> float:
     return (sum(sizes[:chosen]) + random.random() * sizes[chosen]) / sum(sizes)
 
 
-@pytest.mark.parametrize("name", THIRTEEN)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "fwe")) for n in THIRTEEN]
+)
 def test_answers_may_stand_anywhere(name: str) -> None:
     from scipy.stats import kstest
 

@@ -149,6 +149,7 @@ def test_the_gpus_of_a_scheduler_are_shared_out_without_locks(
     assert all(a.gpus != b.gpus for a, b in overlapping(rows))
 
 
+@pytest.mark.slow
 def test_without_gpus_models_run_on_the_processors(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +163,7 @@ def test_without_gpus_models_run_on_the_processors(
     assert {frozenset((a.model, b.model)) for a, b in overlapping(rows)} == {frozenset("cd")}
 
 
+@pytest.mark.slow
 def test_as_many_side_by_side_as_are_asked_for(project: Project) -> None:
     models = [told("a", gpus=1), told("b"), told("c", gpus=1)]
     run(jobs_of(project, models), ["0", "1"], side_by_side=1)
@@ -200,6 +202,7 @@ def test_two_batches_share_the_gpus_and_ask_nothing_twice(project: Project) -> N
     assert list(project.root.rglob("*.lock")) == []
 
 
+@pytest.mark.slow
 def test_a_gpu_that_a_dead_process_held_is_free(project: Project) -> None:
     """Its number must not reach a process that was given none."""
     (job,) = jobs_of(project, [told("a", gpus=1)], num_examples=1)
@@ -215,6 +218,7 @@ def test_a_gpu_that_a_dead_process_held_is_free(project: Project) -> None:
     assert {row.gpus for row in project.journal() if row.model == "b"} == {""}
 
 
+@pytest.mark.slow
 def test_a_job_is_done_by_one_process_and_named_by_the_other(
     project: Project, tmp_path: Path
 ) -> None:

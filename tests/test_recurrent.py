@@ -41,6 +41,9 @@ needs_rwkv = pytest.mark.skipif(
 )
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a byte-pair tokenizer like GPT-NeoX': no BOS, and token 0 ends a text."""

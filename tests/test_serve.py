@@ -196,6 +196,7 @@ def test_a_command_that_does_not_run_is_one_line(tmp_path: Path) -> None:
         load_model(wrong | {"serve": "vllm serve x"})
 
 
+@pytest.mark.slow
 def test_a_slow_server_is_asked_again_with_more_time(tmp_path: Path) -> None:
     model = load_model(spec(tmp_path, "--pace 1.5", timeout=1, max_retries=2, prompt_path="text"))
     assert len(list(model.answer(examples(model, 2)))) == 2
@@ -251,6 +252,7 @@ def test_a_served_model_is_found_and_used_by_every_process(
     assert not list(tmp_path.glob("rulerkit-servers-*/*.json"))
 
 
+@pytest.mark.slow
 def test_a_served_model_that_is_killed_is_named_and_then_started_anew(tmp_path: Path) -> None:
     described = spec(tmp_path, "--pace 0.2", max_retries=1)
     with served(tmp_path, described) as (_, serving):

@@ -14,7 +14,7 @@ from rulerkit.batch.status import Status, duration, grid, jobs_in, report, statu
 from rulerkit.errors import UserError
 from tests.batches import Project, told, wait_until
 
-pytestmark = pytest.mark.xdist_group("status")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("status")]
 
 
 class Seen(NamedTuple):
