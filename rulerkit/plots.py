@@ -230,16 +230,10 @@ def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
 
 def remarks(cells: "pd.DataFrame") -> str:
     """What a figure must say below itself of the cells (or the labels) that it shows: reference
-    readers, stand-in corpora, incomplete cells, scores not above the floor."""
+    readers, stand-in corpora, incomplete cells."""
     facts = {"reference readers": cells["engine"] == "reader"}
     if "complete" in cells:
-        facts |= {
-            "stand-in corpora": cells["stand_in"],
-            "incomplete": ~cells["complete"],
-            "in brackets: not above the floor, what answers without reading score": not_above(
-                cells
-            ),
-        }
+        facts |= {"stand-in corpora": cells["stand_in"], "incomplete": ~cells["complete"]}
     return "; ".join(text for text, is_so in facts.items() if is_so.any())
 
 
@@ -285,7 +279,8 @@ def tasks_by_length(
         for axes, (name, rows) in zip(panels, models, strict=True):
             _tasks(axes, rows)
             axes.set_title(str(name))
-        _note(panels[0], note)
+        brackets = ["in brackets: not above the floor"] * bool(not_above(cells).any())
+        _note(panels[0], "; ".join([note] * bool(note) + brackets))
     return panels
 
 

@@ -204,5 +204,7 @@ def test_scores_that_are_not_above_their_floor_are_marked_in_tables_and_figures(
     assert "Not above the floor: perfect reader on cwe at 4K." in text
     (axes,) = tasks_by_length(summary.cells, note=remarks(summary.cells))
     assert [text.get_text() for text in axes.texts] == ["(100.0)", "100.0"]
-    assert "not above the floor" in remarks(summary.cells)
-    assert "not above the floor" not in remarks(summary.cells.assign(floor=99.9))
+    (note,) = [text.get_text() for text in axes.figure.texts]
+    assert note.endswith("in brackets: not above the floor")
+    (axes,) = tasks_by_length(summary.cells.assign(floor=99.9), note="a note")
+    assert [text.get_text() for text in axes.figure.texts] == ["a note"]
