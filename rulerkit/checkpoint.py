@@ -149,6 +149,9 @@ def newer_rope(config: Spec) -> JSON:
     return renamed
 
 
+_POSITIONS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
+
+
 def max_positions(config: Spec, yarn: bool = True) -> int | None:
     """The tokens that a configuration allows for prompt and answer together; None where nothing
     limits them.
@@ -157,7 +160,7 @@ def max_positions(config: Spec, yarn: bool = True) -> int | None:
     scaled number themselves.
     """
     config = newer_rope(config.get("text_config") or config)
-    limit = config.get("max_position_embeddings") or config.get("n_positions")
+    limit = next((config[name] for name in _POSITIONS if config.get(name)), None)
     if not limit:
         return None
     rope = config.get("rope_parameters") or {}

@@ -612,6 +612,8 @@ def test_the_limit_that_a_configuration_states() -> None:
     for config, limit in [
         ({"max_position_embeddings": 4096}, 4096),
         ({"n_positions": 1024}, 1024),
+        ({"seq_length": 2048}, 2048),
+        ({"max_seq_len": 512}, 512),
         ({"d_model": 64}, None),
         ({"text_config": {"max_position_embeddings": 8192}}, 8192),
         (
