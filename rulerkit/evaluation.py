@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from rulerkit.errors import ModelError, TooLong, UserError, remark
+from rulerkit.errors import ModelError, TooLong, UserError, listed, remark
 from rulerkit.generation import asked_record, generate
 from rulerkit.paths import cell_file
 from rulerkit.store import (
@@ -694,17 +694,12 @@ def snapshot_notes(cells: Iterable[Cell]) -> list[str]:
             for c in cells
             if len(c.snapshots) > 1
         )
-        within = f"; the version changed within {_listed(list(mixed))}" if mixed else ""
+        within = f"; the version changed within {listed(mixed, _FEW)}" if mixed else ""
         if len(versions) > 1:
             notes.append(
-                f"The service answered with several versions of {model}: {_listed(counts)}{within}."
+                f"The service answered with several versions of {model}: {listed(counts, _FEW)}{within}."
             )
     return notes
-
-
-def _listed(texts: list[str]) -> str:
-    more = f" and {len(texts) - _FEW} more" if len(texts) > _FEW else ""
-    return ", ".join(texts[:_FEW]) + more
 
 
 def _facts(cell: Cell) -> Iterator[dict[str, str]]:

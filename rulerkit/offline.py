@@ -18,7 +18,7 @@ from huggingface_hub.errors import (
 )
 
 from rulerkit import corpora as texts
-from rulerkit.errors import UserError
+from rulerkit.errors import UserError, listed
 from rulerkit.hub import download
 from rulerkit.models import load_model
 from rulerkit.paths import cache_dir, resolve
@@ -191,8 +191,7 @@ class Files(Need):
             lacking.append("weights")
         if self.vocabulary and not vocabulary_file(names):
             lacking.append("a tokenizer")
-        more = f" and {len(lacking) - 3} more" if lacking[3:] else ""
-        return [f"{self.title}: {', '.join(lacking[:3])}{more} missing"] if lacking else []
+        return [f"{self.title}: {listed(lacking, 3)} missing"] if lacking else []
 
     def _weights(self, folder: Path) -> list[str]:
         """The weight files in the one format that is read, with all shards of a numbered set."""

@@ -16,13 +16,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache
 from hashlib import sha256
+from io import BytesIO
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from zipfile import BadZipFile
 
 from rulerkit.errors import UserError
-from rulerkit.store import Cell, Report, failure_counts, load_cell, read_cells, stamp
+from rulerkit.store import Cell, Report, failure_counts, load_cell, read_cells, stamp, write_whole
 from rulerkit.tasks import CATEGORIES as CATEGORIES
 from rulerkit.tasks import THIRTEEN as THIRTEEN
 from rulerkit.tasks import base, family_of
@@ -308,12 +309,11 @@ class _Cache:
                 for name in ROW_COLUMNS
             }
             head = np.frombuffer(json.dumps([_code_version(), about]).encode(), np.uint8)
-            temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-            with suppress(OSError):
+            out = BytesIO()
+            np.savez(out, about=head, **columns)
+            with suppress(OSError, UserError):
                 file.parent.mkdir(parents=True, exist_ok=True)
-                with temporary.open("wb") as out:
-                    np.savez(out, about=head, **columns)
-                temporary.replace(file)
+                write_whole(file, out.getvalue())
 
 
 def _cache_file(path: Path) -> Path | None:

@@ -72,13 +72,13 @@ def disk(path: Path) -> Iterator[None]:
         ) from error
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file under a temporary name, then rename it: readers never see half of it."""
     temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
     with disk(path):
         try:
-            with open(temporary, "w", encoding="utf-8") as file:
-                file.write(text)
+            with open(temporary, "wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)

@@ -82,11 +82,10 @@ def table_text(
         )
     # as the paper sorts its Table 3
     models = models.sort_values("wavg_dec", ascending=False, kind="stable")
-    lengths = summary.lengths[summary.lengths["category"] == category]
-    rows = []
-    for model in models.assign(name=names_of(models)).itertuples():
-        is_row = (lengths["run"] == model.run) & (lengths["model"] == model.model)
-        rows.append(_model_row(model, lengths[is_row]))
+    rows = [
+        _model_row(model, _rows_of(model, summary.lengths, category))
+        for model in models.assign(name=names_of(models)).itertuples()
+    ]
     names = map(length_name, summary_lengths(summary))
     header = ["Model", "Claimed", "Effective", *names, "Avg", "wAvg(inc)", "wAvg(dec)"]
     cells = summary.cells
@@ -121,25 +120,23 @@ def task_table_text(
     if format == "csv":
         return escape.csv_text(_with_threshold(cells), "%.4f")
     lengths = sorted(cells["length"].unique())
-    texts_of_cells = cells.assign(text=[_cell_text(cell) for cell in cells.itertuples()])
-    wide = texts_of_cells.pivot(index="task", columns="length", values="text").loc[
-        cells["task"].unique()
-    ]
+    texts = cells.assign(text=[_cell_text(cell) for cell in cells.itertuples()])
+    wide = texts.pivot(index="task", columns="length", values="text").loc[cells["task"].unique()]
     rows = [[Field(task), *map(Field, row)] for task, *row in wide.itertuples()]
-    means = _of_all_tasks(summary.lengths, cells).sort_values("length")
+    means = _rows_of(cells.iloc[0], summary.lengths)
     if len(means) and means["tasks"].max() > 1:
-        texts = [_score_text(mean) for mean in means.itertuples()]
-        rows.append([*map(Field, [f"mean of {means['tasks'].max()} tasks", *texts])])
+        mean_texts = map(_score_text, means.sort_values("length").itertuples())
+        rows.append([*map(Field, [f"mean of {means['tasks'].max()} tasks", *mean_texts])])
     header = [str(model), *map(length_name, lengths)]
-    notes = [*_effective_note(_of_all_tasks(summary.models, cells)), *_cell_notes(cells), *notes]
+    effective = _effective_note(_rows_of(cells.iloc[0], summary.models))
+    notes = [*effective, *_cell_notes(cells), *notes]
     return render(header, rows, format, notes)
 
 
-def _of_all_tasks(table: "pd.DataFrame", cells: "pd.DataFrame") -> "pd.DataFrame":
-    """The rows of `Summary.lengths` or `models` about all tasks of the model that has the cells."""
-    first = cells.iloc[0]
-    is_row = (table["category"] == "all") & (table["run"] == first["run"])
-    rows: pd.DataFrame = table[is_row & (table["model"] == first["model"])]
+def _rows_of(model: Any, table: "pd.DataFrame", category: str = "all") -> "pd.DataFrame":
+    """The rows of `Summary.lengths` or `models` about the model that a row of a summary is of."""
+    is_row = (table["run"] == model.run) & (table["model"] == model.model)
+    rows: pd.DataFrame = table[is_row & (table["category"] == category)]
     return rows
 
 

@@ -31,6 +31,19 @@ class Place(NamedTuple):
         asked = f"{{lengths: [{LENGTH}], num_examples: 2, corpora: original, outputs: {outputs}}}"
         return [*PROGRAM, "evaluate", "-f", "model.yaml", "-y", asked]
 
+    def run(self, outputs: str) -> "subprocess.CompletedProcess[str]":
+        """The command, which must end well."""
+        done = subprocess.run(
+            self.command(outputs),
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done
+
     def predictions(self, outputs: str) -> Path:
         return self.root / outputs / "predictions/main/tiny-llama"
 
@@ -70,16 +83,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Place:
 
 @pytest.fixture(scope="module")
 def undisturbed(place: Place) -> "subprocess.CompletedProcess[str]":
-    done = subprocess.run(
-        place.command("undisturbed"),
-        env=place.environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done
+    return place.run("undisturbed")
 
 
 @pytest.mark.slow
@@ -132,15 +136,7 @@ def test_killed_half_way_and_started_again(
         assert process.wait() == -signal.SIGKILL
     kept = kept_lines(place, "killed")
     assert 11 <= sum(map(len, kept.values())) < 26
-    again = subprocess.run(
-        place.command("killed"),
-        env=place.environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert again.returncode == 0, again.stderr
+    again = place.run("killed")
     assert place.rows("killed") == place.rows("undisturbed")
     for task, lines in kept.items():  # what was there is still there, in its place
         assert kept_lines(place, "killed")[task][: len(lines)] == lines

@@ -27,7 +27,8 @@ from rulerkit.batch import Job, Step, fingerprint, read_job, read_record, update
 from rulerkit.errors import UserError, remark
 from rulerkit.evaluation import ASK, evaluate
 from rulerkit.gpus import nvidia_smi, visible_gpus
-from rulerkit.models import process, takes_more_gpus
+from rulerkit.models import takes_more_gpus
+from rulerkit.models.process import start_guarded
 from rulerkit.models.server import MASTER, is_served
 from rulerkit.store import Lock, disk, wait_for
 
@@ -402,14 +403,7 @@ def _call(command: list[str], shown: str, log: Path, environment: dict[str, str]
         file.flush()
         if _stopping.is_set():
             raise Stopped
-        step = subprocess.Popen(
-            [sys.executable, "-P", str(process.__file__), str(os.getpid()), *command],
-            stdin=subprocess.PIPE,
-            stdout=file,
-            stderr=file,
-            env=environment,
-            start_new_session=True,
-        )
+        step = start_guarded(command, file, environment)
         _running.add(step)
     status = step.wait()
     _running.discard(step)

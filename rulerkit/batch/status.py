@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rulerkit.batch import Job, Need, Step, read_job, read_record, slurm
-from rulerkit.errors import UserError
+from rulerkit.errors import UserError, listed
 from rulerkit.lengths import length_name
 from rulerkit.store import holder
 from rulerkit.tables import Field, render
@@ -54,8 +54,7 @@ def statuses(jobs: Iterable[Job]) -> list[Status]:
             if not step.run:
                 found.append(_predictions(step, state, place))
             elif models := [name for name in job.after if name in at_work]:
-                more = f" and {len(models) - 3} more" if models[3:] else ""
-                found.append(_notebook(step, "queued", f"for {', '.join(models[:3])}{more}"))
+                found.append(_notebook(step, "queued", f"for {listed(models, 3)}"))
             else:
                 found.append(_notebook(step, state, place))
     return found

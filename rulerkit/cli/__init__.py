@@ -482,7 +482,6 @@ def _lengths(cells: list[Any]) -> list[int]:
 
 
 def _print_scores(cells: list[Any], *grid: Any, max_failures: float | None = None) -> None:
-
     from rulerkit.evaluation import check_same, footnotes
     from rulerkit.scoring import score as judge
     from rulerkit.summary import summarize

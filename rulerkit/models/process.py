@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 START_TIMEOUT = 1800.0  # seconds in which a server must answer
 GRACE = 10.0  # seconds that a server has to end by itself before it is killed
@@ -82,6 +82,21 @@ class Address(NamedTuple):
         return status == 200 or (400 <= status < 500 and self.get("/v1/models")[0] == 200)
 
 
+def start_guarded(
+    command: Sequence[str], out: IO[Any], environment: Mapping[str, str]
+) -> "subprocess.Popen[bytes]":
+    """Start a command that ends, with all its processes, when this process does or closes its
+    standard input; `out` receives all that it writes."""
+    return subprocess.Popen(
+        [sys.executable, "-P", __file__, str(os.getpid()), *command],
+        stdin=subprocess.PIPE,
+        stdout=out,
+        stderr=subprocess.STDOUT,
+        env=dict(environment),
+        start_new_session=True,  # a terminal's Ctrl-C is for this process alone
+    )
+
+
 class ServerProcess:
     """A server that this process started; `poll` sees whether it is ready, or has ended."""
 
@@ -101,17 +116,10 @@ class ServerProcess:
         self._deadline, self._next_check = time.monotonic() + timeout, 0.0
         descriptor, log = tempfile.mkstemp(prefix=f"rulerkit-{name}-", suffix=".log")
         self.log = Path(log)
-        call = [sys.executable, "-P", __file__, str(os.getpid()), *command(self.address)]
         key = {"VLLM_API_KEY": self.address.key}  # never on the command line
+        environment = {**os.environ, **variables, **key}
         with open(descriptor, "wb") as out:
-            self._process = subprocess.Popen(
-                call,
-                stdin=subprocess.PIPE,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **variables, **key},
-                start_new_session=True,  # a terminal's Ctrl-C is for this process alone
-            )
+            self._process = start_guarded(command(self.address), out, environment)
         self.pid = self._process.pid
         atexit.register(self.close)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import cases, result_or_line
+from faults import cases, places, result_or_line
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -55,18 +55,6 @@ JUNK = st.recursive(
     ),
     max_leaves=5,
 )
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where values stand in a JSON value, as keys and indices from the top."""
-    inner = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
 
 
 def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from faults import cases, result_or_line
+from faults import cases, places, result_or_line
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,25 +83,11 @@ BYTES = st.sampled_from(
 )
 
 
-def paths(value: Any, start: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The places inside nested mappings and lists."""
-    inner = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    return [start] * bool(start) + [
-        path for key, item in inner for path in paths(item, (*start, key))
-    ]
-
-
 @st.composite
 def changed(draw: Any, value: dict[str, Any]) -> dict[str, Any]:
     """A mapping with one of its values replaced or removed."""
     whole = json.loads(json.dumps(value))
-    *parents, last = draw(st.sampled_from(paths(whole)))
+    *parents, last = draw(st.sampled_from(places(whole)[1:]))
     place = whole
     for key in parents:
         place = place[key]
