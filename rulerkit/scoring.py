@@ -23,7 +23,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from zipfile import BadZipFile
 
 from rulerkit.errors import UserError
-from rulerkit.store import Cell, Report, failure_counts, load_cell, read_cells, stamp, write_whole
+from rulerkit.store import (
+    Cell,
+    Report,
+    failure_counts,
+    load_cell,
+    read_cells,
+    stamp,
+    time_and_size,
+    write_whole,
+)
 from rulerkit.tasks import CATEGORIES as CATEGORIES
 from rulerkit.tasks import THIRTEEN as THIRTEEN
 from rulerkit.tasks import base, family_of
@@ -80,7 +89,8 @@ def clean(prediction: str, thinking: bool = False) -> str:
     """
     if thinking:
         prediction = prediction.rpartition("</think>")[2]
-    return _CONTROL.sub("\n", prediction.strip()).strip()
+    text = prediction.strip()
+    return text if text.isprintable() else _CONTROL.sub("\n", text).strip()
 
 
 def strict_items(prediction: str, references: Iterable[str]) -> Strict:
@@ -318,7 +328,11 @@ class _Cache:
 
 def _cache_file(path: Path) -> Path | None:
     """The file of the cache for the model of a prediction file; only `outputs/predictions` has."""
-    model = path.parent.parent
+    return _cache_file_of(path.parent.parent)
+
+
+@cache
+def _cache_file_of(model: Path) -> Path | None:
     outputs = model.parents[2] if len(model.parents) > 2 else Path()
     if model.parent.parent.name != "predictions":
         return None
@@ -362,10 +376,14 @@ def _judge_in_parallel(cells: list[Cell]) -> None:
     Errors are ignored here: what the cache lacks afterwards is judged by the caller.
     """
     sizes = Counter[str]()
+    judged = dict[Path, float]()
     for cell in cells:
-        file = _cache_file(cell.path) if cell.on_disk else None
-        time, size = stamp(cell.path)[0]
-        if file and time > stamp(file)[0][0]:
+        if not (file := _cache_file(cell.path) if cell.on_disk else None):
+            continue
+        if file not in judged:
+            judged[file] = time_and_size(file)[0]
+        time, size = time_and_size(cell.path)
+        if time > judged[file]:
             sizes[str(cell.path.parent.parent)] += size
     workers = min(len(sizes), os.cpu_count() or 1)
     if workers < 2 or sizes.total() < _PARALLEL:

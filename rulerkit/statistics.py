@@ -89,17 +89,20 @@ def weighted_sum(
     the interval that so many times as many examples with the same scores would have.
     """
     tasks = _tasks(cells)
-    span = np.sum([task.span for task in tasks], axis=0)
-    share = _share(np.sum([task.means for task in tasks], axis=0), span)
-    variance = np.sum([task.variance(share) for task in tasks], axis=0)
-    most = np.sum([task.squares / task.num_examples for task in tasks], axis=0)
+    sides = []
+    for number in (0, 1):
+        parts = [task.sides[number] for task in tasks]
+        span = sum(part.span for part in parts)
+        share = _share(sum(part.mean for part in parts), span)
+        variance = sum(part.variance(share) for part in parts) if span else 0.0
+        most = sum(part.squares / part.num_examples for part in parts)
+        sides.append((span, share, variance, most))
     correlation = 0.0
-    if variance.all():
-        covariance = sum(task.covariance for task in tasks)
-        correlation = max(-1.0, min(1.0, covariance / math.sqrt(variance.prod())))
+    if variances := sides[0][2] * sides[1][2]:
+        covariance = sum(task.covariance() for task in tasks)
+        correlation = max(-1.0, min(1.0, covariance / math.sqrt(variances)))
     (up, up_low, up_high), (down, down_low, down_high) = (
-        _side(*numbers, confidence, times)
-        for numbers in zip(span, share, variance, most, strict=True)
+        _limits(*side, confidence, times) for side in sides
     )
 
     def distance(one: float, other: float) -> float:
@@ -140,11 +143,11 @@ def _tasks(cells: Iterable[WeightedCell]) -> "list[_Task]":
     return [_Task(members) for members in by_task.values()]
 
 
-def _share(value: "Floats", span: "Floats") -> "Floats":
-    return np.clip(value / np.where(span, span, 1.0), 0.0, 1.0)
+def _share(value: float, span: float) -> float:
+    return min(1.0, max(0.0, value / span)) if span else 0.0
 
 
-def _side(
+def _limits(
     span: float, share: float, variance: float, most: float, confidence: float, times: float
 ) -> Estimate:
     """The gains, or the losses, with Wilson's interval, as if so many right-or-wrong examples had
@@ -158,47 +161,64 @@ def _side(
 
 
 class _Task:
-    """The cells of one task. Arrays of two are for its gains and its losses."""
+    """The cells of one task: the weighted sum of each example, and its gains and losses."""
 
     def __init__(self, cells: Sequence[WeightedCell]) -> None:
         longest = max(cells, key=lambda cell: (len(cell.scores), cell.groups is not None))
         scores = np.full((len(cells), len(longest.scores)), np.nan)
         for row, cell in zip(scores, cells, strict=True):
             row[: len(cell.scores)] = cell.scores
+        weights = [cell.weight for cell in cells]
         answered = ~np.isnan(scores)
-        some = answered.any(axis=0)
-        scores, answered = scores[:, some], answered[:, some]
-        weights = np.asarray([cell.weight for cell in cells])
-        counts = answered.sum(axis=1, keepdims=True)
-        means = scores.sum(axis=1, keepdims=True, where=answered) / counts
-        factor = answered.shape[1] / counts
-        self.sums = weights @ (means + factor * np.where(answered, scores - means, 0.0))
-        self.num_examples = n = self.sums.size
+        groups = longest.groups
+        if answered.all():
+            self.sums = np.asarray(weights) @ scores
+        else:
+            some = answered.any(axis=0)
+            scores, answered = scores[:, some], answered[:, some]
+            groups = None if groups is None else groups[some]
+            counts = answered.sum(axis=1, keepdims=True)
+            means = scores.sum(axis=1, keepdims=True, where=answered) / counts
+            factor = answered.shape[1] / counts
+            deviations = factor * np.where(answered, scores - means, 0.0)
+            self.sums = np.asarray(weights) @ (means + deviations)
+        gained = [weight for weight in weights if weight > 0]
+        lost = [-weight for weight in weights if weight < 0]
+        gains = np.maximum(self.sums, 0.0) if gained and lost else self.sums * bool(gained)
+        self.sides = _Side(gains, gained, groups), _Side(gains - self.sums, lost, groups)
 
-        gained, lost = (weights > 0).any(), (weights < 0).any()
-        gains = np.maximum(self.sums, 0.0) if gained and lost else self.sums * gained
-        sides = np.stack([gains, gains - self.sums])
-        self.means = sides.mean(axis=1)
-        deviations = sides - self.means[:, None]
-        products = deviations @ deviations.T / n
-        self.covariance = products[0, 1] / n
-        self.seen = np.diag(products)
-        if longest.groups is not None:
-            _, groups = np.unique(longest.groups[some], return_inverse=True, equal_nan=False)
-            by_group = [np.bincount(groups, weights=side) for side in deviations]
-            self.seen = np.maximum(self.seen, np.square(by_group).sum(axis=1) / n)
-        by_side = np.maximum([weights, -weights], 0.0)
-        self.span, self.squares = by_side.sum(axis=1), np.square(by_side).sum(axis=1)
-        self.num_weights = np.count_nonzero(by_side, axis=1)
+    def covariance(self) -> float:
+        """Of the mean gain and the mean loss."""
+        one, other = self.sides
+        return float(one.deviations @ other.deviations) / one.num_examples**2
 
-    def variance(self, share: "Floats") -> "Floats":
-        """Of the mean gain and the mean loss; `share` is that of all tasks together."""
+
+class _Side:
+    """The gains, or the losses, of the examples of one task, with the weights of their cells."""
+
+    def __init__(
+        self, values: "Floats", weights: Sequence[float], groups: "Floats | None" = None
+    ) -> None:
+        self.num_examples, self.num_weights = values.size, len(weights)
+        self.span, self.squares = sum(weights), sum(weight**2 for weight in weights)
+        self.mean, self.seen, self.deviations = 0.0, 0.0, values
+        if not weights:
+            return
+        self.mean = float(values.mean())
+        self.deviations = values - self.mean
+        self.seen = float(self.deviations @ self.deviations) / values.size
+        if groups is not None:
+            _, numbers = np.unique(groups, return_inverse=True, equal_nan=False)
+            sums = np.bincount(numbers, weights=self.deviations)
+            self.seen = max(self.seen, float(sums @ sums) / values.size)
+
+    def variance(self, share: float) -> float:
+        """Of the mean; `share` is that of all tasks together."""
         n, k = self.num_examples, PSEUDO_EXAMPLES
-        own = _share(self.means, self.span)
-        errors = n * self.num_weights * np.minimum(own, 1 - own)
+        own = _share(self.mean, self.span)
+        errors = n * self.num_weights * min(own, 1 - own)
         prior = PSEUDO_ERROR * own * (1 - own) * self.squares
         spread = (errors * self.seen + prior) / (errors + PSEUDO_ERROR)
         pseudo = share * (1 - share) * self.squares
         off = self.span * (own - share)
-        variance: Floats = (n * spread + k * pseudo + off**2 * n * k / (n + k)) / (n + k) / n
-        return variance
+        return (n * spread + k * pseudo + off**2 * n * k / (n + k)) / (n + k) / n

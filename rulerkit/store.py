@@ -545,10 +545,11 @@ def _cell_files(folder: Path, report: Report) -> list[Path]:
 
 def stamp(path: Path) -> list[list[int]]:
     """Time and size of the files of a cell, which change when it changes: rows, record, ledger."""
-    return [_time_and_size(file) for file in (path, path.with_suffix(".json"), failures_file(path))]
+    return [time_and_size(file) for file in (path, path.with_suffix(".json"), failures_file(path))]
 
 
-def _time_and_size(file: Path) -> list[int]:
+def time_and_size(file: Path) -> list[int]:
+    """Nanoseconds and bytes; [0, 0] where there is no such file."""
     try:
         status = os.stat(file)
     except OSError:
