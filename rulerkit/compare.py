@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rulerkit.claims import FAILS, HOLDS, UNKNOWN, Verdict
-from rulerkit.errors import UserError, listed, unknown
+from rulerkit.errors import UserError, listed, shorten, unknown
 from rulerkit.escape import csv_text
 from rulerkit.evaluation import ABSENT, differences, snapshot_notes
 from rulerkit.lengths import length_name
@@ -558,8 +558,7 @@ def _keys(keys: Iterable[Key]) -> str:
 
 
 def _brief(value: Any) -> str:
-    text = "-" if value is ABSENT else " ".join(str(value).split())
-    return text if len(text) <= 40 else f"{text[:39]}…"
+    return "-" if value is ABSENT else shorten(value, 40)
 
 
 # --- text and JSON --------------------------------------------------------------------------------

@@ -66,6 +66,16 @@ def listed(names: Iterable[object], most: int, separator: str = ", ") -> str:
     return separator.join(texts[:most]) + (f" and {more} more" if more > 0 else "")
 
 
+def shorten(value: object, most: int = 80) -> str:
+    """A value as one line of at most so many characters.
+
+    >>> shorten("one two  three", 8)
+    'one two…'
+    """
+    text = " ".join(str(value).split())
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def first_line(error: BaseException) -> str:
     """The first line of a library's message, without its full stop."""
     lines = str(error).strip().splitlines()

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from rulerkit.errors import ModelError, TooLong, UserError, listed, remark
+from rulerkit.errors import ModelError, TooLong, UserError, listed, remark, shorten
 from rulerkit.generation import asked_record, generate
 from rulerkit.paths import cell_file
 from rulerkit.store import (
@@ -609,9 +609,13 @@ def describe_first(found: list[tuple[str, Any, Any]]) -> tuple[str, str, str, st
     field, *values = found[0]
     texts = ["absent" if value is ABSENT else json.dumps(value) for value in values]
     start = max(0, _alike(*texts) - _BEFORE) if max(map(len, texts)) > _LONGEST else 0
-    cut = [("..." if start else "") + text[start:] for text in texts]
-    old, new = [text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..." for text in cut]
-    return field, old, new, f" (and {len(found) - 1} more differences)" if found[1:] else ""
+    old, new = [shorten("…" * bool(start) + text[start:], _LONGEST) for text in texts]
+    return (
+        shorten(field),
+        old,
+        new,
+        f" (and {len(found) - 1} more differences)" if found[1:] else "",
+    )
 
 
 def _alike(one: Sequence[str], other: Sequence[str]) -> int:

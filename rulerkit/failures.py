@@ -12,7 +12,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from rulerkit import scoring
-from rulerkit.errors import UserError
+from rulerkit.errors import UserError, shorten
 from rulerkit.example import Example
 from rulerkit.generation import PROMPT_VERSION, Examples
 from rulerkit.prompt_format import PromptFormat
@@ -119,7 +119,7 @@ def samples(labels: "pd.DataFrame", per_label: int = 2, width: int = 100) -> "pd
     )
     rows = failed.sort_values(["order", "turn"], kind="stable").groupby("order").head(per_label)
     for column in ("asked", "written", "detail"):
-        rows[column] = [_short(text, width) for text in rows[column]]
+        rows[column] = [shorten(text, width) for text in rows[column]]
     about = ["label", "definition", "model", "task", "length", "index"]
     return rows[[*about, "asked", "written", "detail"]].reset_index(drop=True)
 
@@ -342,8 +342,3 @@ def _depth(answer: JudgedAnswer, depths: Sequence[float]) -> float:
 
 def _thinking(cell: Cell) -> bool:
     return bool(cell.record["result"].get("prompt_format", {}).get("thinking_tokens", 0) > 0)
-
-
-def _short(text: str, width: int) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= width else flat[: width - 1] + "…"

@@ -33,7 +33,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
-from rulerkit.errors import UserError, remark
+from rulerkit.errors import UserError, remark, shorten
 from rulerkit.escape import one_line
 from rulerkit.paths import home
 
@@ -170,7 +170,7 @@ class Row(_Part):
 
     index: Whole
     pred: str
-    outputs: list[str]
+    outputs: Annotated[list[str], Field(min_length=1)]
     length: Whole
     task: str
     digest: str
@@ -244,10 +244,8 @@ def check_schema(schema: type[BaseModel], value: Any) -> None:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         place = ".".join(map(str, first["loc"])) or "the whole"
-        seen = repr(first["input"])
-        raise ValueError(
-            f"{place}: {first['msg']}, found {seen if len(seen) < 80 else seen[:77] + '...'}"
-        ) from None
+        seen = shorten(repr(first["input"]))
+        raise ValueError(f"{place}: {first['msg']}, found {seen}") from None
 
 
 # --- rows -----------------------------------------------------------------------------------------

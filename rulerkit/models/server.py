@@ -34,7 +34,7 @@ from typing import Annotated, Any, ClassVar
 import httpx2
 from pydantic import AliasPath, BaseModel, BeforeValidator, Field, ValidationError
 
-from rulerkit.errors import UserError, redact, remark
+from rulerkit.errors import UserError, redact, remark, shorten
 from rulerkit.example import Example
 from rulerkit.gpus import gpu_name, visible_gpus
 from rulerkit.models import (
@@ -337,7 +337,7 @@ class Replica:
         """A server's words in one short line, without our key."""
         words = " ".join(str(redact(message)).split()) or type(message).__name__
         words = words.replace(self.address.key, "***") if len(self.address.key) > 6 else words
-        return words if len(words) <= 300 else f"{words[:297]}..."
+        return shorten(words, 300)
 
 
 # --- the order of prompts -------------------------------------------------------------------------
