@@ -26,6 +26,8 @@ CODE = {
     "leaderboard": "import sys; import rulerkit as rk; from rulerkit.paper import boards, everything; "
     "study = rk.study(models=None, model=None, outputs=sys.argv[1].partition('/predictions')[0]); "
     "print(len(boards(everything(study))))",
+    "load": "import sys; from rulerkit.results import load; print(len(load(sys.argv[1], answers=False)))",
+    "load answers": "import sys; from rulerkit.results import load; print(len(load(sys.argv[1])))",
     "status": "import sys; from pathlib import Path; from rulerkit.scoring import completeness; "
     "print(sum(completeness(path, 500).have for path in Path(sys.argv[1]).rglob('*.jsonl')))",
 }

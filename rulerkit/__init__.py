@@ -2,11 +2,13 @@
 
 The program in five lines::
 
-    examples = generate(task, length, num_examples, seed, prompt_format)  # lazily, any index on its own
-    predictions = predict(model, examples, folder)                        # streams, resumes
-    scores = score([predictions])                                         # DataFrame, one row per example
-    table = summarize(scores)                                             # task x length, averages, effective length
-    axes = plots.score_by_length(table.lengths)                           # matplotlib
+    study   = rk.study({"model": "llama-3.1-8b", "lengths": ["4K", "128K"], "num_examples": 100})
+    cells   = rk.evaluate(study)                     # generates, asks the model, appends to disk, resumes
+    scores  = rk.score(cells)                        # DataFrame, one row per example
+    summary = rk.summarize(scores)                   # task x length, averages, effective length, intervals
+    axes    = rk.plots.score_by_length(summary.lengths)
+
+`rk.load("outputs")` reads all results that are there, and `rk.browse` opens the answers behind them.
 
 Names are imported when they are first used, so that `import rulerkit` is light.
 """
@@ -36,6 +38,9 @@ _HOME = {
     "assert_not_worse": "compare",
     "by_label": "claims",
     "show": "view",
+    "load": "results",
+    "answers_of": "results",
+    "browse": "browser",
 }
 _MODULES = {
     "claims": "claims",

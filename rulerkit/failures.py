@@ -6,7 +6,7 @@ corpora. An answer gets one label, the first that fits in the order of LABELS.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -277,6 +277,27 @@ def examples_of(cell: Cell) -> Examples:
         raise _not_generated(cell, reason) from error
 
 
+def example_of(cell: Cell, index: int) -> Example:
+    """The example that a row of a cell answers; raises as `examples_of` and where its prompt is no
+    longer the one that was answered."""
+    row = next((row for row in cell.rows if row["index"] == index), None)
+    if row is None:
+        raise UserError(f"{cell.path} has no answer to example {index}")
+    return _same_example(cell, partial(examples_of, cell), row)
+
+
+def _same_example(cell: Cell, examples: Callable[[], Examples], row: Mapping[str, Any]) -> Example:
+    example = examples()[row["index"]]
+    if example.digest != row["digest"]:
+        raise _not_generated(
+            cell,
+            f"the prompt of example {row['index']} comes out differently, so this rulerkit (prompt "
+            f"version {PROMPT_VERSION}, the cell's {cell.record['result'].get('prompt_version')}), "
+            "the tokenizer or a corpus is not the one of then",
+        )
+    return example
+
+
 def _not_generated(cell: Cell, reason: str) -> UserError:
     return UserError(
         f"{cell.path}: its examples cannot be generated again to see what went wrong: {reason}; "
@@ -291,17 +312,6 @@ def _label_cell(cell: Cell, alone: NoContext) -> list[tuple[Any, ...]]:
     dataset, seed = str(result["task"].get("dataset", "")), int(result.get("seed") or 0)
     examples = cache(partial(examples_of, cell))
 
-    def make(row: Mapping[str, Any]) -> Example:
-        example = examples()[row["index"]]
-        if example.digest != row["digest"]:
-            reason = (
-                f"the prompt of example {row['index']} comes out differently, so this rulerkit "
-                f"(prompt version {PROMPT_VERSION}, the cell's {result.get('prompt_version')}), "
-                "the tokenizer or a corpus is not the one of then"
-            )
-            raise _not_generated(cell, reason)
-        return example
-
     rows = []
     for row, score in zip(cell.rows, scoring.score([cell])["score"], strict=True):
         index, references = int(row["index"]), tuple(row["outputs"])
@@ -309,16 +319,16 @@ def _label_cell(cell: Cell, alone: NoContext) -> list[tuple[Any, ...]]:
             scoring.clean(row["pred"], thinking),
             references,
             float(score),
-            row["finish_reason"],
+            row.get("finish_reason", ""),
             thinking and scoring.cut_thought(row["pred"]),
             {"family": "", **result["task"]},
-            partial(make, row),
+            partial(_same_example, cell, examples, row),
             alone.get((cell.model, dataset, seed, index)),
         )
         if answer.score < 1 and answer.text:
             _ = answer.example  # raises where it cannot be generated, whichever rule fits
         kind, detail = find_label(answer)
-        depth = _depth(answer, row["depths"])
+        depth = _depth(answer, row.get("depths", ()))
         rows.append((*head, index, kind, detail, depth, answer.score, row["pred"], references))
     return rows
 

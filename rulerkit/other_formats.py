@@ -74,12 +74,14 @@ def read_predictions(
     task: str | None = None,
     length: int | None = None,
     report: Report = print_problem,
+    scan: bool = True,
 ) -> list[Cell]:
     """All cells of a prediction file or of a folder, ours and those of other programs.
 
     `task` and `length` override what names say. Of a folder, files of ours (those with a record
     beside them), `pred/*.jsonl` and `samples_*.jsonl` at any depth are read, or else the `.jsonl`
-    files in it; a damaged file is left out and passed to `report`. Raises UserError for a path
+    files in it; a damaged file is left out and passed to `report`. Without `scan` rows of ours are
+    checked when they are first read. Raises UserError for a path
     without predictions, a row that cannot be scored (with file and line), and a task or length that
     names do not tell.
     """
@@ -90,7 +92,7 @@ def read_predictions(
             "them"
         )
     if path.is_dir():
-        ours = read_cells(path, strict=False, report=report)
+        ours = read_cells(path, strict=False, report=report, scan=scan)
         files = {*path.rglob("pred/*.jsonl"), *path.rglob("samples_*.jsonl")}
         if path.name == "pred" or not (files or ours):
             files.update(path.glob("*.jsonl"))

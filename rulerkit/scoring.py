@@ -133,6 +133,7 @@ _CELL = {
     "aligned": "chat or base; it chooses the threshold",
     "claimed_length": "tokens that the model claims to take; NaN where nobody says",
     "task": "name of the task or variant",
+    "family": "name of the task's family; '' where the file does not name it",
     "category": "niah, vt, aggregation or qa",
     "length": "tokens: template, prompt and answer together",
 }
@@ -162,8 +163,12 @@ _PROTOCOL = {
     "prompt_version": "version of the prompts",
     "tokenizer": "name of the tokenizer that lengths are counted with",
     "template": "name of the prompt format",
+    "protocol": "clean or paper; '' where the file does not say",
+    "knobs": "settings of the task, as JSON",
     "note": "protocol and substitute corpora, in words",
+    "path": "file of the predictions",
 }
+_NAMED = ("name", "family", "category")
 COLUMNS = _CELL | _ROW | _PROTOCOL
 """The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
 CELL_COLUMNS, ROW_COLUMNS, PROTOCOL_COLUMNS = list(_CELL), list(_ROW), list(_PROTOCOL)
@@ -183,6 +188,7 @@ def describe(cell: Cell) -> dict[str, Any]:
         "aligned": record.get("aligned", "chat"),
         "claimed_length": float(record.get("claimed_length") or "nan"),
         "task": task["name"],
+        "family": task.get("family", ""),
         "category": task.get("category") or category(task["name"]),
         "length": int(result["length"]),
         "wanted": cell.wanted,
@@ -196,7 +202,10 @@ def describe(cell: Cell) -> dict[str, Any]:
         "prompt_version": result.get("prompt_version"),
         "tokenizer": result.get("tokenizer", {}).get("name", ""),
         "template": result.get("prompt_format", {}).get("template", ""),
+        "protocol": result.get("protocol", "clean" if "format" in record else ""),
+        "knobs": json.dumps({k: v for k, v in task.items() if k not in _NAMED}),
         "note": "; ".join(sorted(notes)),
+        "path": str(cell.path),
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import typer
 
-from rulerkit import scoring, settings
+from rulerkit import results, scoring, settings
 from rulerkit.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -116,6 +116,9 @@ def reference() -> str:
         "",
     ]
     lines += table(["column", "meaning"], [[f"`{n}`", t] for n, t in scoring.COLUMNS.items()])
+    lines += ["## Columns of `rk.load`", "", "Those of `rk.score`, and:", ""]
+    added = results.ANSWER_COLUMNS | results.LABEL_COLUMNS
+    lines += table(["column", "meaning"], [[f"`{n}`", t] for n, t in added.items()])
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -25,7 +25,7 @@ from rulerkit.tasks import TASKS, Task
 
 COMMANDS = (
     *("tasks", "show", "generate", "evaluate", "score", "report", "batch", "run", "status"),
-    *("fetch", "serve", "check", "plan", "compare", "notebooks"),
+    *("fetch", "serve", "check", "plan", "compare", "notebooks", "browse", "export"),
 )
 HEAVY = (
     *("numpy", "pandas", "scipy", "torch", "vllm", "transformers", "tokenizers", "matplotlib"),

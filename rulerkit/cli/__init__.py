@@ -30,6 +30,7 @@ from rulerkit.cli.options import (
     study_of,
     task_of,
 )
+from rulerkit.cli.results import browse, export, show_answer
 from rulerkit.errors import UserError
 
 app = typer.Typer(
@@ -97,12 +98,19 @@ def show(
     corpora: Corpora = "builtin",
     protocol: Protocol = "clean",
     template: Template = "auto",
+    model: Annotated[
+        str | None,
+        typer.Option(help="Show the answer too: a folder of predictions, run/model, or a name."),
+    ] = None,
 ) -> None:
-    """Show one example with the roles of its pieces marked."""
+    """Show one example with the roles of its pieces marked; with --model as this model was asked it,
+    and what it wrote."""
     from rulerkit.lengths import parse_length
     from rulerkit.other_formats import Order
     from rulerkit.view import to_terminal
 
+    if model:
+        return show_answer(model, task, parse_length(length), index, sys.stdout.isatty())
     asked = task_of(task, protocol).with_corpora(corpora)
     example = Order(asked, parse_length(length), index + 1, seed, tokenizer, template).examples()[
         index
@@ -469,7 +477,7 @@ def notebooks(
     echo(f"{counts['copied']} files copied to {folder}, {counts['there before']} were there before")
 
 
-for command in (batch, run, status, serve):
+for command in (batch, run, status, serve, browse, export):
     app.command()(command)
 
 

@@ -1,0 +1,157 @@
+"""The one table of results: a row per example, of all predictions below some folders, and its files
+for other programs."""
+
+import json
+from collections.abc import Mapping
+from glob import glob, has_magic
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rulerkit import escape
+from rulerkit.errors import UserError, unknown
+from rulerkit.failures import label, no_context_answers
+from rulerkit.other_formats import read_predictions
+from rulerkit.paths import resolve
+from rulerkit.scoring import score
+from rulerkit.store import Cell, Report, print_problem
+from rulerkit.summary import cell_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ANSWER_COLUMNS = {
+    "prediction": "what the model wrote, with its thought where it has one",
+    "references": "list of the strings that should appear",
+    "finish_reason": "stop or length: why the answer ended",
+    "depths": "list of percents of the context, 0 to 100: where each needle stands",
+    "num_answer_tokens": "tokens of the answer as the server counted them, else NaN",
+}
+"""The columns that `load` adds to those of `score`."""
+LABEL_COLUMNS = {
+    "failure": "label of what went wrong, `complete` where nothing did; None where the example "
+    "cannot be made again",
+    "failure_detail": "what the label was given for",
+    "missed_depth": "percent of the context, 0 to 100: where the first needle missed stands",
+}
+"""The columns that `load(..., labels=True)` adds; examples are generated again for them."""
+FORMATS = ("parquet", "csv", "jsonl")
+_CELL = ["path", "task", "length"]
+
+
+def load(
+    *places: str | Path,
+    answers: bool = True,
+    labels: bool = False,
+    max_failures: float | None = None,
+    report: Report = print_problem,
+) -> "pd.DataFrame":
+    """All results below some places: a row per example with the columns of `score`,
+    ANSWER_COLUMNS and, with `labels`, LABEL_COLUMNS.
+
+    A place is an outputs folder, a folder or file of predictions (ours, upstream's, lm-eval's
+    samples), or a pattern with `*`; without one it is `outputs`. Without `answers` judged cells
+    come from the cache and no prediction is read: millions of rows take seconds. `answers_of` adds
+    the columns to some rows later. What is damaged is left out and passed to `report`. Raises
+    UserError where a place holds no predictions.
+    """
+    cells = find_cells(*places, report=report)
+    scores = score(cells, report, max_failures)
+    if answers or labels:
+        scores = answers_of(scores, labels, cells, report)
+    return scores
+
+
+def find_cells(*places: str | Path, report: Report = print_problem) -> list[Cell]:
+    """The cells at some places, as `load` takes them, each once."""
+    cells: dict[tuple[Path, str, int], Cell] = {}
+    for place in places or ("outputs",):
+        matches = sorted(glob(str(place), recursive=True)) if has_magic(str(place)) else [place]
+        if not matches:
+            raise UserError(f"no predictions at {place}: nothing matches this pattern")
+        for match in matches:
+            path = Path(match) if Path(match).exists() else resolve(match)
+            path = path / "predictions" if (path / "predictions").is_dir() else path
+            for cell in read_predictions(path, report=report, scan=False):
+                cells.setdefault((cell.path.resolve(), cell.task, cell.length), cell)
+    return list(cells.values())
+
+
+def answers_of(
+    scores: "pd.DataFrame",
+    labels: bool = False,
+    cells: list[Cell] | None = None,
+    report: Report = print_problem,
+) -> "pd.DataFrame":
+    """Rows of `score`, all or some, with ANSWER_COLUMNS and, with `labels`, LABEL_COLUMNS, read
+    from their files."""
+    if cells is None:
+        cells = find_cells(*dict.fromkeys(scores["path"]), report=report)
+    by_key = {(str(cell.path), cell.task, cell.length): cell for cell in cells}
+    alone = no_context_answers(cells) if labels else {}
+    names = [*ANSWER_COLUMNS, *(LABEL_COLUMNS if labels else ())]
+    columns = {name: np.full(len(scores), None, object) for name in names}
+    index = scores["index"].to_numpy()
+    for key, positions in cell_rows(scores, _CELL).items():
+        cell = by_key[key]
+        rows = {row["index"]: row for row in cell.stream()}
+        failures = _failures(cell, alone, report) if labels else {}
+        for position in positions:
+            values = _answer(rows[index[position]]) | failures.get(index[position], {})
+            for name, value in values.items():
+                columns[name][position] = value
+    numbers = {"num_answer_tokens", "missed_depth"} & columns.keys()
+    return scores.assign(**columns | {name: columns[name].astype(float) for name in numbers})
+
+
+def _answer(row: Mapping[str, Any]) -> dict[str, Any]:
+    usage = row.get("usage") or {}
+    return {
+        "prediction": row["pred"],
+        "references": row["outputs"],
+        "finish_reason": row.get("finish_reason", ""),
+        "depths": row.get("depths", []),
+        "num_answer_tokens": usage.get("completion_tokens"),
+    }
+
+
+def _failures(cell: Cell, alone: Any, report: Report) -> dict[int, dict[str, Any]]:
+    """LABEL_COLUMNS by index; nothing where the examples cannot be made again."""
+    try:
+        rows: Any = label([cell], alone).itertuples()
+    except UserError as error:
+        report(f"not labelled: {error}")
+        return {}
+    return {
+        row.index: dict(zip(LABEL_COLUMNS, (row.label, row.detail, row.depth), strict=True))
+        for row in rows
+    }
+
+
+def export(results: "pd.DataFrame", path: Path, format: str | None = None) -> None:
+    """Write a table of results as parquet, csv or jsonl, by the ending of `path` unless `format`
+    says.
+
+    In CSV lists are JSON, and texts that a spreadsheet could take for a formula begin with a quote.
+    Raises UserError for another format and where pyarrow is missing for parquet.
+    """
+    kind = format or path.suffix.removeprefix(".")
+    if kind not in FORMATS:
+        raise unknown("format", kind, FORMATS)
+    try:
+        if kind == "parquet":
+            results.to_parquet(path, index=False)
+        elif kind == "jsonl":
+            results.to_json(path, orient="records", lines=True, double_precision=10)
+        else:
+            flat = results.copy()
+            for name in {"references", "depths"} & {*flat.columns}:
+                flat[name] = flat[name].map(json.dumps)
+            path.write_text(escape.csv_text(flat), encoding="utf-8", errors="backslashreplace")
+    except ImportError:
+        raise UserError(
+            "parquet needs pyarrow: pip install 'rulerkit[parquet]', or write csv or jsonl"
+        ) from None
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error

@@ -1,0 +1,265 @@
+"""One table of all results, its files, and the page that leads from a score to its answers."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import rulerkit as rk
+from rulerkit.browser import browse
+from rulerkit.cli import main
+from rulerkit.errors import UserError
+from rulerkit.failures import label
+from rulerkit.results import ANSWER_COLUMNS, LABEL_COLUMNS, answers_of, export, load
+from rulerkit.scoring import COLUMNS
+from rulerkit.store import read_cells
+
+TASKS = ["niah_multikey_1", "vt", "cwe", "qa_1"]
+ASKED: dict[str, Any] = {
+    "models": ["perfect", {"base": "perfect", "name": "nearby", "confuse": 1.0}],
+    "tasks": TASKS,
+    "lengths": [1024, 2048],
+    "num_examples": 6,
+}
+HOSTILE = (
+    "</script><script>window.ran = 1</script><img src=x onerror='window.ran = 1'>\x1b]0;x\x07\u202e"
+)
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An outputs/ folder of a reader without faults and one that takes values of nearby keys."""
+    folder = tmp_path_factory.mktemp("results") / "outputs"
+    rk.evaluate(rk.study(ASKED, outputs=folder), progress=False)
+    return folder
+
+
+def content_of(page: Any) -> dict[str, Any]:
+    """What a page of examples holds."""
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', page.text)
+    assert match
+    return dict(json.loads(match[1]))
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def test_a_row_per_example_with_what_was_asked_and_written(outputs: Path) -> None:
+    results = load(outputs)
+    assert list(results.columns) == [*COLUMNS, *ANSWER_COLUMNS]
+    assert len(results) == 2 * len(TASKS) * 2 * 6
+    for cell in read_cells(outputs / "predictions"):
+        rows = results[results["path"] == str(cell.path)].set_index("index")
+        for row in cell.rows:
+            found = rows.loc[row["index"]]
+            assert found["prediction"] == row["pred"]
+            assert found["references"] == row["outputs"]
+            assert found["depths"] == row["depths"]
+    one = results.iloc[0]
+    assert (one["family"], one["protocol"]) == ("common_words", "clean")
+    assert json.loads(one["knobs"])["freq_cw"] > 1
+
+
+def test_places_may_be_folders_files_and_patterns_and_a_cell_counts_once(outputs: Path) -> None:
+    file = outputs / "predictions/main/perfect/vt/1024.jsonl"
+    everything = load(outputs, answers=False)
+    pattern = str(outputs.parent / "out*")
+    pd.testing.assert_frame_equal(load(outputs, file, pattern, answers=False), everything)
+    assert len(load(file)) == 6
+    with pytest.raises(UserError, match="nothing matches"):
+        load(str(outputs / "x*"))
+    with pytest.raises(UserError, match="no predictions at"):
+        load(outputs / "nothing")
+
+
+def test_labels_are_those_of_the_failures(outputs: Path) -> None:
+    results = load(outputs, labels=True)
+    cells = read_cells(outputs / "predictions")
+    expected = label(cells).set_index(["model", "task", "length", "index"])["label"]
+    keys = results.set_index(["model", "task", "length", "index"])
+    assert (keys["failure"] == expected.loc[keys.index]).all()
+    assert keys["failure"].nunique() > 1
+
+
+def test_answers_of_some_rows(outputs: Path) -> None:
+    scores = load(outputs, answers=False)
+    wrong = scores[scores["score"] < 1]
+    assert 0 < len(wrong) < len(scores)
+    rows = answers_of(wrong, labels=True)
+    assert rows.index.equals(wrong.index)
+    whole = load(outputs, labels=True).loc[wrong.index]
+    pd.testing.assert_frame_equal(rows, whole)
+
+
+def test_files_of_other_programs_stand_in_the_same_table(tmp_path: Path) -> None:
+    file = tmp_path / "llama/synthetic/4096/pred/vt.jsonl"
+    file.parent.mkdir(parents=True)
+    rows = [{"index": i, "pred": "AAAAA", "outputs": ["AAAAA", "BBBBB"]} for i in range(3)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    problems: list[str] = []
+    results = load(tmp_path, labels=True, report=problems.append)
+    assert list(results.columns) == [*COLUMNS, *ANSWER_COLUMNS, *LABEL_COLUMNS]
+    assert results["score"].tolist() == [0.5] * 3
+    assert results["failure"].isna().all()
+    assert len(problems) == 1
+    assert "not labelled" in problems[0]
+
+
+def test_a_damaged_cell_is_left_out_by_name(outputs: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(outputs, tmp_path / "outputs"))
+    file = copy / "predictions/main/perfect/vt/1024.jsonl"
+    file.write_bytes(file.read_bytes().replace(b'"pred"', b'"prod"', 1))
+    problems: list[str] = []
+    results = load(copy, report=problems.append)
+    assert str(file) not in set(results["path"])
+    assert [line for line in problems if str(file) in line]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_exports_hold_every_row_and_column(outputs: Path, tmp_path: Path, kind: str) -> None:
+    if kind == "parquet":
+        pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
+    results, file = load(outputs), tmp_path / f"results.{kind}"
+    export(results, file)
+    readers = {"csv": pd.read_csv, "parquet": pd.read_parquet}
+    back = readers[kind](file) if kind in readers else pd.read_json(file, lines=True)
+    assert list(back.columns) == list(results.columns)
+    assert back["prediction"].fillna("").tolist() == results["prediction"].tolist()
+    references = back["references"].map(json.loads if kind == "csv" else list)
+    assert references.tolist() == results["references"].tolist()
+    with pytest.raises(UserError, match="allowed: parquet, csv, jsonl"):
+        export(results, tmp_path / "results.xls")
+
+
+def test_commands(outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*words: str) -> str:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sys.argv", ["rulerkit", *words])
+            with pytest.raises(SystemExit) as ended:
+                main()
+        streams = capsys.readouterr()
+        return streams.out if not ended.value.code else streams.err
+
+    file = tmp_path / "results.jsonl"
+    assert f"96 rows, {len(COLUMNS) + len(ANSWER_COLUMNS)} columns" in run(
+        "export", str(outputs), "-o", str(file)
+    )
+    assert len(file.read_text().splitlines()) == 96
+    page = tmp_path / "page.html"
+    assert str(page) in run("browse", str(outputs), "-o", str(page))
+    assert "Examples behind the scores" in page.read_text()
+    model = str(outputs / "predictions/main/perfect")
+    shown = run("show", "vt", "--length", "1K", "--index", "2", "--model", model)
+    cell = read_cells(Path(model) / "vt")[0]
+    assert f"perfect wrote: {cell.rows[2]['pred'].strip()}" in shown
+    assert "score: 100 of 100 (stop)" in shown
+    assert "did you mean" in run("show", "vt", "--length", "4K", "--model", model)
+    assert "has no answer to example 9" in run(
+        "show", "vt", "--length", "1K", "--index", "9", "--model", model
+    )
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+def test_the_heatmap_has_the_means_and_wrong_items_are_traced(outputs: Path) -> None:
+    results = load(outputs)
+    content = content_of(browse(results))
+    means = results.groupby(["model", "task", "length"])["score"].mean()
+    assert len(content["cells"]) == len(means)
+    assert content["models"] == ["nearby", "perfect"]  # they share a label
+    for model, task, length, mean, count in content["cells"]:
+        key = content["models"][model], content["tasks"][task], length
+        assert mean == pytest.approx(100 * means[key], abs=0.05)
+        assert count == 6
+    multikey = content["tasks"].index("niah_multikey_1")
+    wrong = [e for e in content["examples"] if e["t"] == multikey and e["s"] == 0]
+    assert wrong
+    for example in wrong:  # the value of another key: a distractor, with its window and its depth
+        (item, role, depth), *_ = example["x"]
+        assert role == "distractor"
+        window = next(w for w in example["w"] if w[0] == "distractor")
+        assert item in window[3].lower()
+        assert window[1] == depth
+        needle = next(w for w in example["w"] if w[0] == "needle")
+        assert example["r"][0] in needle[3]
+
+
+def test_a_page_of_few_examples_has_the_worst_of_every_cell(outputs: Path) -> None:
+    results = load(outputs)
+    examples = content_of(browse(results, most=16))["examples"]
+    assert len(examples) == 16
+    assert len({(e["t"], e["l"]) for e in examples}) == 8  # one question each, of both models
+    worst = results.groupby(["task", "length"])["score"].min()
+    assert min(e["s"] for e in examples) == 100 * worst.min()
+
+
+def test_a_thousand_examples_take_less_than_three_megabytes(tmp_path: Path) -> None:
+    asked = {"models": ["reader-2048"], "lengths": [4096], "num_examples": 80}
+    study = rk.study(asked, tasks=list(rk.THIRTEEN), outputs=tmp_path)
+    results = rk.score(rk.evaluate(study, progress=False))
+    page = browse(results, most=1000)
+    assert len(content_of(page)["examples"]) == 1000
+    assert len(page.text.encode()) < 3e6
+
+
+@pytest.mark.slow
+def test_the_page_in_a_browser(tmp_path: Path) -> None:
+    if not BROWSER:
+        pytest.skip("no chromium here")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    long = HOSTILE + "x" * 10_000_000
+    answers = {"one": [HOSTILE, "not here"], "two": [long, "not here either"]}
+    models = [
+        rk.model(
+            lambda prompts, texts=texts: [*texts, *texts][: len(prompts)],
+            name=name,
+            label=HOSTILE + name,
+        )
+        for name, texts in answers.items()
+    ]
+    study = rk.study(
+        models=models,
+        tasks=["niah_single_1", "vt"],
+        lengths=[1024],
+        num_examples=2,
+        outputs=tmp_path,
+    )
+    results = load(tmp_path) if rk.evaluate(study, progress=False) else None
+    assert results is not None
+    file = browse(results).save(tmp_path / "page.html")
+    with sync_api.sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        page = chromium.new_page()
+        problems: list[str] = []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: problems.append(request.url))
+        page.goto(file.as_uri())
+        problems.remove(file.as_uri())
+        page.locator(".heat td").first.click()
+        assert page.locator(".list tbody tr").count() == 2
+        page.select_option("#filter", "right")
+        assert page.locator(".list tbody tr").count() == 0
+        page.select_option("#filter", "flips")
+        page.select_option("#filter", "wrong")
+        page.fill("#search", "onerror")
+        assert page.locator(".list tbody tr").count() == 1
+        page.fill("#search", "")
+        page.locator(".list tbody tr").first.click()
+        assert page.locator(".side").count() == 2  # both models' answers, side by side
+        assert "window.ran" in page.locator(".side pre").first.inner_text()
+        title = page.locator("#example h2").inner_text()
+        page.keyboard.press("j")
+        assert page.locator("#example h2").inner_text() != title
+        page.keyboard.press("k")
+        assert page.locator("#example h2").inner_text() == title
+        page.keyboard.press("Escape")
+        assert page.locator(".side").count() == 0
+        assert page.evaluate("window.ran") is None
+        assert problems == []
+        chromium.close()
