@@ -142,6 +142,35 @@ def paper_row(model: str, category: str = "all13", version: str = "v3") -> "pd.S
     return None if rows.empty else rows.iloc[0]
 
 
+def published_scores(
+    models: Iterable[str], category: str = "all", version: str = "v3"
+) -> dict[str, dict[int, float]]:
+    """Printed scores by length of each model, under its name in the paper.
+
+    A model is named as `paper_row` takes it, or as upstream's list names it, which has the mean of
+    the thirteen tasks only. Raises UserError for any other name.
+    """
+    table = "all13" if category == "all" else category
+    upstream = _upstream_scores() if table == "all13" else []
+    scores = {}
+    for model in models:
+        row = paper_row(model, table, version)
+        if row is None:
+            row = next((row for row in upstream if _key(row["model"]) == _key(model)), None)
+        if row is None:
+            known = [*_printed(version, table)["model"], *(row["model"] for row in upstream)]
+            raise unknown("model with published scores", model, dict.fromkeys(known))
+        by_length = {n: float(row[n]) for n in PAPER_LENGTHS}
+        scores[str(row["model"])] = {n: s for n, s in by_length.items() if not math.isnan(s)}
+    return scores
+
+
+def _upstream_scores() -> "list[pd.Series[Any]]":
+    """The rows of upstream's list, with the scores under their lengths as integers."""
+    names = {f"score_{length_name(n)}": n for n in PAPER_LENGTHS}
+    return [row for _, row in _table("leaderboard").rename(columns=names).iterrows()]
+
+
 @cache
 def _slugs() -> dict[str, str]:
     """Slug by every spelling of a model, except those that two models share."""

@@ -23,6 +23,7 @@ from rulerkit.example import Example
 from rulerkit.failures import LABELS
 from rulerkit.floors import not_above
 from rulerkit.lengths import length_name
+from rulerkit.paper import published_scores
 from rulerkit.tables import names_of
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 """Okabe and Ito's palette, its yellow (too pale for a line on white) replaced by a grey."""
 SMALL = 6.0
 _GREY = "0.35"
+_GREY_LINE = "0.45"  # the lightest grey in which text on white has a contrast of 4.5 to 1
 _MARKERS, _DASHES = "osD^vPX*", ("-", (0, (4, 1.5)), (0, (1, 1)))
 _BEYOND, _THRESHOLD = (0, (2.5, 1.2)), (0, (4, 2))
 _HATCHES = ("", "/////", "....")
@@ -78,13 +80,15 @@ def score_by_length(
     threshold: float | Mapping[str, float] | None = None,
     note: str = "",
     category: str = "all",
+    published: Sequence[str] = (),
     ax: "Axes | None" = None,
 ) -> "Axes":
     """Score over length, a line per model with its interval as a band.
 
     `lengths` is `Summary.lengths`, of which the rows of `category` are drawn; a length without a
     complete score is a gap. `threshold` is drawn dashed: one number, or several with their names
-    (see `thresholds`).
+    (see `thresholds`). `published` names models of the paper or of upstream's list, whose printed
+    scores are drawn in grey (see `paper.published_scores`).
     """
     rows = lengths[lengths["category"] == category]
     if rows.empty:
@@ -92,13 +96,14 @@ def score_by_length(
             f"no scores of category {category!r} to draw; summarize a run that has some"
         )
     rows = _named(rows)
-    num_models = rows["name"].nunique()
+    grey = published_scores(published, category)
+    num_models = rows["name"].nunique() + len(grey)
     width = SINGLE if num_models <= 8 else DOUBLE
     with style():
         (axes,) = _panels(1, 1, width, max(2.3, 0.5 + 0.15 * num_models), ax)
-        _lines(axes, rows, "name", bands=True)
+        _lines(axes, rows, "name", bands=True, grey=grey)
         _thresholds(axes, threshold)
-        _note(axes, note)
+        _note(axes, "; ".join(filter(None, ["grey: scores as printed" * bool(grey), note])))
     return axes
 
 
@@ -155,10 +160,13 @@ def _lines(
     dashed: Mapping[str, float] | None = None,
     flat: Collection[str] = (),
     bands: bool = False,
+    grey: Mapping[str, Mapping[int, float]] | None = None,
 ) -> None:
-    """Lines with intervals, each with its name at its end."""
-    lengths = sorted(int(n) for n in rows["length"].unique())
+    """Lines with intervals, each with its name at its end; behind them those of `grey`, scores by
+    length of each name, without any."""
+    grey = grey or {}
     names = list(dict.fromkeys(rows[series]))
+    lengths = sorted({int(n) for n in rows["length"]}.union(*grey.values()))
     ends = []
     for i, name in enumerate(names):
         line = rows[rows[series] == name].sort_values("length")
@@ -175,6 +183,10 @@ def _lines(
             shift = 0 if bands else (i - (len(names) - 1) / 2) * min(0.05, 0.3 / len(names))
             _line(axes, line, i, (dashed or {}).get(name, np.inf), 2**shift, bands)
         ends.append((float(scored["length"].iloc[-1]), float(scored["score"].iloc[-1]), i))
+    for i, scores in enumerate(grey.values(), len(names)):
+        axes.plot(*zip(*scores.items(), strict=True), color=_GREY_LINE, linewidth=0.6, zorder=1.5)
+        length, score = list(scores.items())[-1]
+        ends.append((float(length), score, i))
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, [length_name(length) for length in lengths])
     axes.minorticks_off()
@@ -183,7 +195,8 @@ def _lines(
         axes.set_xlim(lengths[0] / 2, lengths[0] * 2)
     axes.set_ylim(0, 102)
     axes.set_ylabel("Score (%)")
-    _label_ends(axes, ends, [str(name) for name in names])
+    colors = [COLORS[i % 8] for i in range(len(names))] + [_GREY_LINE] * len(grey)
+    _label_ends(axes, ends, [str(name) for name in [*names, *grey]], colors)
 
 
 def _line(
@@ -650,7 +663,10 @@ def _thresholds(axes: "Axes", threshold: float | Mapping[str, float] | None) -> 
 
 
 def _label_ends(
-    axes: "Axes", ends: Sequence[tuple[float, float, int]], names: Sequence[str]
+    axes: "Axes",
+    ends: Sequence[tuple[float, float, int]],
+    names: Sequence[str],
+    colors: Sequence[str],
 ) -> None:
     """Each line's name at its right end, moved apart where they would overlap; a legend where they
     are too many."""
@@ -667,14 +683,14 @@ def _label_ends(
     for (x, y, i), height in zip(
         ends, spread([y for _, y, _ in ends], gap, bottom, top), strict=True
     ):
-        line = {"arrowstyle": "-", "color": COLORS[i % 8], "linewidth": 0.4}
+        line = {"arrowstyle": "-", "color": colors[i], "linewidth": 0.4}
         axes.annotate(
             names[i],
             (x, y),
             xytext=(1.04, (height - bottom) / (top - bottom)),
             textcoords="axes fraction",
             fontsize=SMALL,
-            color=COLORS[i % 8],
+            color=colors[i],
             va="center",
             annotation_clip=False,
             arrowprops={**line, "shrinkA": 1, "shrinkB": 2, "relpos": (0, 0.5)},
