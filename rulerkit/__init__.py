@@ -44,6 +44,7 @@ _HOME = {
 }
 _MODULES = {
     "claims": "claims",
+    "depth": "depth",
     "paper": "paper",
     "plots": "plots",
     "published": "paper",

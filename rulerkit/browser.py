@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rulerkit.depth import Place
+from rulerkit.depth import places as places_of
 from rulerkit.errors import UserError, shorten
-from rulerkit.example import Example
 from rulerkit.failures import examples_of
 from rulerkit.generation import Examples
 from rulerkit.results import answers_of, find_cells
@@ -79,7 +80,7 @@ def browse(scores: "pd.DataFrame", most: int = MOST_EXAMPLES) -> Page:
     ]
     rows = answers_of(scores.loc[_chosen(scores, most)])
     readers = {
-        str(cell.path): cache(partial(_examples, cell)) for cell in find_cells(*set(rows["path"]))
+        str(cell.path): cache(partial(_examples, cell)) for cell in find_cells(set(rows["path"]))
     }
     examples = [
         {
@@ -158,10 +159,10 @@ def _traced(row: Any, examples: Callable[[], Examples | None]) -> dict[str, Any]
     example = made[int(row["index"])] if made is not None and row["index"] < len(made) else None
     if example is None or example.digest != row["digest"]:
         return {"w": [], "x": []}
-    prompt, places = example.prompt.lower(), _places(example)
+    prompt, places = example.prompt.lower(), places_of(example)
     missed = [r.lower() for r in row["references"] if r.lower() not in row["prediction"].lower()]
     windows, shown_texts = [], set[str]()
-    for role, depth, start, end in places:
+    for role, depth, start, end, _ in places:
         text = prompt[start:end]
         named = next((text_missed for text_missed in missed if text_missed in text), text)
         if role == "needle" and named not in shown_texts:  # a word of a list stands in many places
@@ -182,21 +183,6 @@ def _traced(row: Any, examples: Callable[[], Examples | None]) -> dict[str, Any]
         ],
         "x": items,
     }
-
-
-def _places(example: Example) -> list[tuple[str, float, int, int]]:
-    """Role, depth in the context (percent) and first and last character of each piece of the
-    prompt."""
-    first, last = example.context
-    total = max(1, sum(block.num_tokens for block in example.blocks[first:last]))
-    places, at, before = [], 0, 0
-    for number, block in enumerate(example.blocks):
-        for piece in block.pieces:
-            depth = min(100.0, 100 * before / total)
-            places.append((piece.role, round(depth, 1), at, at + len(piece.text)))
-            at += len(piece.text)
-            before += piece.num_tokens * (first <= number < last)
-    return places
 
 
 def _wrong_items(row: Any) -> list[str]:
@@ -222,11 +208,9 @@ def _position(prompt: str, item: str) -> int:
     return match.start() if match else -1
 
 
-def _role_at(places: Sequence[tuple[str, float, int, int]], at: int) -> tuple[str, float]:
-    for role, depth, start, end in places:
-        if start <= at < end:
-            return role, depth
-    return "", 0.0
+def _role_at(places: Sequence[Place], at: int) -> tuple[str, float]:
+    place = next((place for place in places if place.start <= at < place.end), None)
+    return (place.role, place.depth) if place else ("", 0.0)
 
 
 def _window(prompt: str, start: int, end: int) -> tuple[str, str, str]:

@@ -265,6 +265,64 @@ def _named(rows: "pd.DataFrame") -> "pd.DataFrame":
     return rows.merge(models.assign(name=names_of(models)).drop(columns="label"), how="left")
 
 
+# --- depth ----------------------------------------------------------------------------------------
+
+
+def recall_by_depth(bins: "pd.DataFrame", note: str = "", ax: "Panels" = None) -> "list[Axes]":
+    """Recall over depth with intervals, a line per length, a panel per model and task. `bins` is
+    what `depth.by_bin` gives."""
+    groups = list(bins.groupby(["run", "model", "label", "task"], sort=False))
+    several = bins.groupby(["run", "model"]).ngroups > 1
+    columns = min(len(groups), 3)
+    height = 0.5 + 1.55 * -(-len(groups) // columns)
+    lengths = sorted(bins["length"].unique())
+    with style():
+        width = SINGLE if columns == 1 else DOUBLE
+        panels = _panels(len(groups), columns, width, height, ax, sharex=True, sharey=True)
+        for axes, ((_, _, label, task), rows) in zip(panels, groups, strict=True):
+            for i, length in enumerate(lengths):
+                line = rows[rows["length"] == length]
+                x = (line["depth_from"] + line["depth_to"]) / 2 + (i - len(lengths) / 2) * 1.2
+                axes.vlines(x, line["low"], line["high"], COLORS[i % 8], linewidth=0.7, alpha=0.55)
+                axes.plot(x, line["score"], label=length_name(int(length)), **_look(i))
+            axes.set_title(f"{label}\n{task}" if several else str(task), fontsize=SMALL)
+            axes.set(xlim=(0, 100), ylim=(0, 102), xticks=[0, 50, 100], yticks=[0, 50, 100])
+        for axes in panels[-columns:]:
+            axes.set_xlabel("Depth (%)")
+            axes.tick_params(labelbottom=True)
+        for axes in panels[::columns]:
+            axes.set_ylabel("Recall (%)")
+        panels[0].legend(loc="lower left", handlelength=1.5)
+        _note(panels[0], note)
+    return panels
+
+
+def depth_map(bins: "pd.DataFrame", task: str, note: str = "", ax: "Panels" = None) -> "list[Axes]":
+    """Recall of one task by depth and length as a map, a panel per model. `bins` is what
+    `depth.by_bin` gives."""
+    models = list(bins[bins["task"] == task].groupby(["run", "model", "label"], sort=False))
+    if not models:
+        raise UserError(f"no depths of task {task!r} to draw: name one that was asked")
+    columns = min(len(models), 2)
+    with style():
+        width = SINGLE if columns == 1 else DOUBLE
+        panels = _panels(len(models), columns, width, 2.3 * -(-len(models) // columns), ax)
+        for axes, ((_, _, label), rows) in zip(panels, models, strict=True):
+            names = [
+                f"{start:.0f}–{end:.0f}"
+                for start, end in zip(rows["depth_from"], rows["depth_to"], strict=True)
+            ]
+            order = dict(sorted(zip(rows["depth_from"], names, strict=True)))
+            scores = rows.assign(depth=names).pivot(index="depth", columns="length", values="score")
+            scores = scores.loc[list(order.values())].rename(columns=length_name)
+            texts = scores.map(lambda score: "" if np.isnan(score) else f"{score:.0f}")
+            _heatmap(axes, scores, texts, ("#EDF3F8", COLORS[0]), (0, 100), 60, SMALL)
+            axes.set_aspect("auto")
+            axes.set(title=f"{label}: {task}", xlabel="Length (tokens)", ylabel="Depth (%)")
+        _note(panels[0], note)
+    return panels
+
+
 # --- tables in colour -----------------------------------------------------------------------------
 
 

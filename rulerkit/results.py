@@ -2,7 +2,7 @@
 for other programs."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from glob import glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,17 +56,17 @@ def load(
     the columns to some rows later. What is damaged is left out and passed to `report`. Raises
     UserError where a place holds no predictions.
     """
-    cells = find_cells(*places, report=report)
+    cells = find_cells(places or ("outputs",), report)
     scores = score(cells, report, max_failures)
     if answers or labels:
         scores = answers_of(scores, labels, cells, report)
     return scores
 
 
-def find_cells(*places: str | Path, report: Report = print_problem) -> list[Cell]:
+def find_cells(places: Iterable[str | Path], report: Report = print_problem) -> list[Cell]:
     """The cells at some places, as `load` takes them, each once."""
     cells: dict[tuple[Path, str, int], Cell] = {}
-    for place in places or ("outputs",):
+    for place in places:
         matches = sorted(glob(str(place), recursive=True)) if has_magic(str(place)) else [place]
         if not matches:
             raise UserError(f"no predictions at {place}: nothing matches this pattern")
@@ -87,7 +87,7 @@ def answers_of(
     """Rows of `score`, all or some, with ANSWER_COLUMNS and, with `labels`, LABEL_COLUMNS, read
     from their files."""
     if cells is None:
-        cells = find_cells(*dict.fromkeys(scores["path"]), report=report)
+        cells = find_cells(dict.fromkeys(scores["path"]), report)
     by_key = {(str(cell.path), cell.task, cell.length): cell for cell in cells}
     alone = no_context_answers(cells) if labels else {}
     names = [*ANSWER_COLUMNS, *(LABEL_COLUMNS if labels else ())]

@@ -28,6 +28,7 @@ ORDER = (
     {"summary", "failures"},
     {"tables"},
     {"view", "paper", "results"},
+    {"depth"},
     {"browser"},
     {"claims", "correlation", "compare"},
     {"plots"},

@@ -1,0 +1,107 @@
+"""Recall by depth: a blind band is found where it lies, and models without one are not accused."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import rulerkit as rk
+from rulerkit.depth import COLUMNS, by_bin, depth_tests, places, recall_by_depth
+from rulerkit.errors import UserError
+from rulerkit.tasks import read_prompt
+
+TASKS = [task for task in rk.THIRTEEN if task not in ("cwe", "fwe")]
+"""Words of lists stand everywhere, so their mean depth tells nothing."""
+
+
+def without_middle(prompts: list[str]) -> list[str]:
+    """The answers of a reader that is blind from 40 to 60 % of the characters of a prompt."""
+    readings = [read_prompt(p[: int(0.4 * len(p))] + p[int(0.6 * len(p)) :]) for p in prompts]
+    return [reading.text if reading else "" for reading in readings]
+
+
+@pytest.fixture(scope="module")
+def recall(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    models = [rk.model(without_middle, name="blind", tokenizer="builtin"), "perfect"]
+    study = rk.study(
+        models=models,
+        tasks=[*TASKS, "cwe"],
+        lengths=[2048, 4096],
+        num_examples=30,
+        outputs=tmp_path_factory.mktemp("depth"),
+    )
+    cells = rk.evaluate(study, progress=False)
+    return recall_by_depth(rk.answers_of(rk.score(cells), cells=cells))
+
+
+def test_a_blind_band_is_found_within_a_bin(recall: pd.DataFrame) -> None:
+    tests = depth_tests(recall)
+    blind = tests[(tests["model"] == "blind") & (tests["task"] != "cwe")]
+    assert set(blind["task"]) == set(TASKS)
+    assert (blind["p"] < 0.05).all()
+    assert blind["depth_from"].between(30, 60).all()
+    assert (blind["score"] < blind["elsewhere"]).all()
+    perfect = tests[tests["model"] == "perfect"]
+    assert perfect["p"].isna().all()  # nothing varies, so nothing can be told
+
+
+def test_depths_are_those_of_the_needles(recall: pd.DataFrame) -> None:
+    example = rk.generate(rk.task("niah_multivalue").with_corpora("builtin"), 2048, 1)[0]
+    needles = [place for place in places(example) if place.role == "needle"]
+    assert [place.depth for place in needles] == pytest.approx(example.depths, abs=0.02)
+    for place in needles:
+        assert example.prompt[place.start : place.end].strip()
+    items = recall[(recall["task"] == "vt") & (recall["model"] == "perfect")]
+    assert (items.groupby(["length", "index"]).size() == 5).all()  # the links of a chain
+    assert items["depth"].between(0, 100).all()
+    assert (items.groupby(["length", "index"])["depth"].diff().dropna() > 0).all()
+
+
+def test_bins_add_up_and_have_intervals(recall: pd.DataFrame) -> None:
+    bins = by_bin(recall, 5)
+    keys = ["model", "task", "length"]
+    assert (bins.groupby(keys)["n"].sum() == recall.groupby(keys).size()).all()
+    assert (bins["low"] <= bins["score"]).all()
+    assert (bins["score"] <= bins["high"]).all()
+    assert (bins["low"] < bins["high"]).all()
+
+
+def items_of(outcomes: np.ndarray, depths: np.ndarray) -> pd.DataFrame:
+    """Items as `recall_by_depth` gives them: a row per example, a column per item of it."""
+    rows = [
+        ("main", "m", "m", "t", "niah", 4096, index, item, depths[index, item], outcome)
+        for (index, item), outcome in np.ndenumerate(outcomes.astype(float))
+    ]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+@pytest.mark.parametrize("kind", ["independent", "all or nothing"])
+def test_few_models_without_a_blind_spot_are_accused(kind: str) -> None:
+    random = np.random.default_rng(1)
+    accused = 0
+    for seed in range(100):
+        shape: Any = (60, 1) if kind == "all or nothing" else (60, 4)
+        outcomes = np.broadcast_to(random.random(shape) < 0.7, (60, 4))
+        depths = np.sort(random.uniform(0, 100, (60, 4)), axis=1)
+        accused += depth_tests(items_of(outcomes, depths), seed=seed)["p"].iloc[0] < 0.05
+    assert accused <= 11  # 5 expected; more than 11 with a chance of 0.4 %
+
+
+def test_a_model_that_reads_the_end_only_is_accused() -> None:
+    depths = np.random.default_rng(2).uniform(0, 100, (60, 1))
+    test = depth_tests(items_of(depths > 30, depths)).iloc[0]
+    assert test["p"] < 0.01
+    assert test["depth_to"] <= 30
+
+
+def test_nothing_to_show_is_an_error(tmp_path: Path) -> None:
+    asked = {"models": ["perfect"], "tasks": ["niah_single_1"], "lengths": [1024]}
+    study = rk.study(asked, num_examples=1, outputs=tmp_path)
+    results = rk.load(tmp_path) if rk.evaluate(study, progress=False) else None
+    assert results is not None
+    with pytest.raises(UserError, match="no depths to show"):
+        recall_by_depth(results[:0])
+    with pytest.raises(UserError, match="name one that was asked"):
+        rk.plots.depth_map(by_bin(recall_by_depth(results)), "vt")
