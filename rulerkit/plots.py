@@ -265,6 +265,38 @@ def _named(rows: "pd.DataFrame") -> "pd.DataFrame":
     return rows.merge(models.assign(name=names_of(models)).drop(columns="label"), how="left")
 
 
+def scores_over_models(
+    lengths: "pd.DataFrame",
+    threshold: float | Mapping[str, float] | None = None,
+    category: str = "all",
+    note: str = "",
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Score over models, such as the checkpoints of one run, a line per length with its intervals.
+
+    `lengths` is `Summary.lengths`; models stand in the order in which they come. A length without a
+    complete score is a gap.
+    """
+    rows = _named(lengths[lengths["category"] == category])
+    if rows.empty:
+        raise UserError(
+            f"no scores of category {category!r} to draw; summarize a run that has some"
+        )
+    names = list(dict.fromkeys(rows["name"]))
+    with style():
+        (axes,) = _panels(1, 1, SINGLE if len(names) <= 8 else DOUBLE, 2.5, ax)
+        for i, (length, line) in enumerate(rows.groupby("length")):
+            x = np.asarray([names.index(name) for name in line["name"]]) + 0.04 * i
+            axes.vlines(x, line["low"], line["high"], COLORS[i % 8], linewidth=0.7, alpha=0.55)
+            axes.plot(x, line["score"], label=length_name(int(str(length))), **_look(i))
+        _thresholds(axes, threshold)
+        axes.set_xticks(range(len(names)), names, rotation=35, ha="right", rotation_mode="anchor")
+        axes.set(ylim=(0, 102), ylabel="Score (%)")
+        axes.legend(loc="lower left", handlelength=1.5)
+        _note(axes, note)
+    return axes
+
+
 # --- depth ----------------------------------------------------------------------------------------
 
 
