@@ -2,7 +2,6 @@
 be judged somewhere."""
 
 import json
-import re
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import Any
@@ -19,8 +18,8 @@ from rulerkit.claims import FAILS, HOLDS, NOT_APPLICABLE, UNKNOWN, Verdict
 from rulerkit.errors import UserError
 from rulerkit.paths import home
 from rulerkit.plots import correlation_heatmap, series_by_length, series_table
-from rulerkit.statistics import Estimate, WeightedCell, weighted_sum
-from rulerkit.studies import Study, study
+from rulerkit.statistics import Estimate
+from rulerkit.studies import Study
 from rulerkit.tasks import TASKS
 
 K = 1024
@@ -409,38 +408,6 @@ def test_a_share_that_can_just_be_reached_does_not_fail() -> None:
     assert claims.among("c", parts, at_most=0.49).verdict == FAILS
     parts = [Verdict("p", verdict, "") for verdict in (HOLDS, FAILS)]
     assert claims.among("c", parts, at_least=0.5, at_most=0.5).verdict == HOLDS
-
-
-def test_the_numbers_are_those_of_the_one_estimator() -> None:
-    frame = rows({4 * K: 70, 8 * K: 60})
-    short, long = (frame[frame["length"] == n] for n in (4 * K, 8 * K))
-    a, b = (part["score"].to_numpy() for part in (short, long))
-    expected = weighted_sum([WeightedCell(1.0, "vt", a), WeightedCell(-1.0, "vt", b)]).percent()
-    assert claims.estimate([(1, short), (-1, long)]) == pytest.approx(expected)
-    numbers = re.findall(r"[-\d.]+", claims.lower("c", long, short).seen)
-    assert [float(number) for number in numbers] == pytest.approx(list(expected), abs=0.005)
-    weights = frame.assign(weight=frame["length"].map({4 * K: 3, 8 * K: 1}))
-    assert claims.estimate([(1, weights)]).value == pytest.approx(67.5)
-
-
-def test_rows_of_models() -> None:
-    frame = pd.concat([rows({4 * K: 70, 8 * K: 60}), rows({4 * K: 70}, model="n")])
-    grid = study(
-        models=[{"base": "perfect", "name": "m"}],
-        tasks=["vt"],
-        lengths=[4 * K, 8 * K],
-        num_examples=50,
-    )
-    asked = claims.asked(frame, grid)
-    assert asked.groupby(["model", "length"])["score"].count().tolist() == [50, 50, 50, 0]
-    assert [(who, set(part["length"])) for who, part in claims.by_model(asked)] == [
-        ("m: ", {4 * K, 8 * K}),
-        ("n: ", {4 * K}),
-    ]
-    assert [who for who, _ in claims.by_model(rows({4 * K: 70}))] == [""]
-    assert claims.training_lengths(frame, {"m": "8K"}) == {"m": 8 * K, "n": 32 * K}
-    with pytest.raises(UserError, match="unknown model among those shown 'o'"):
-        claims.training_lengths(frame, {"o": 4096})
 
 
 # --- figures --------------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ from rulerkit.compare import (
     WORSE,
     Comparison,
     Side,
-    asked,
     claim_verdict,
     compare,
     compare_study,
@@ -274,14 +273,6 @@ def test_what_cannot_be_compared_is_said_in_one_line(
     assert "\n" not in str(error.value)
 
 
-def test_nothing_in_common(outputs: Path) -> None:
-    for task in ("vt", "qa_1"):
-        shutil.rmtree(outputs / "predictions/main/perfect" / task)
-    shutil.rmtree(outputs / "predictions/main/reader-1024/niah_multikey_1")
-    with pytest.raises(UserError, match="no task and length in common"):
-        compare("main/perfect", "reader-1024", outputs=outputs)
-
-
 def test_sides_are_found_by_path_run_or_name(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = made / "predictions/main/reader-1024"
     assert (
@@ -431,14 +422,6 @@ def test_notebook_recovers_a_dropping_reader(tmp_path: Path) -> None:
     found = json.loads((tables / "perfect+dropping-verdict.json").read_text(encoding="utf-8"))
     assert found["difference"]["low"] < -25 < found["difference"]["high"] < 0
     assert found["a"]["label"] == "perfect reader"
-
-
-def test_what_the_notebook_asks() -> None:
-    assert asked("a", "b") == {"models": ["a", "b"], "repeat": 1}
-    assert asked("a") == asked("a", "a") == {"models": ["a"], "repeat": 2}
-    for wrong in ((None, "b"), (["a", "b"], None), ("a", ["b"])):
-        with pytest.raises(UserError, match="each is one model"):
-            asked(*wrong)
 
 
 def test_a_study_compares_no_more_than_it_asks(made: Path) -> None:

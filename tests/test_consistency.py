@@ -13,7 +13,7 @@ from test_cli import rulerkit as rulerkit
 import rulerkit as rk
 from rulerkit.cli.batches import print_leaderboard
 from rulerkit.errors import UserError
-from rulerkit.evaluation import check_same, describe_first, differences, footnotes, predict
+from rulerkit.evaluation import check_same, differences, footnotes, predict
 from rulerkit.models import load_model
 from rulerkit.other_formats import read_predictions
 from rulerkit.paper import boards, everything
@@ -175,14 +175,6 @@ def test_empty_cells_and_files_of_other_programs_are_skipped(outputs: Path) -> N
     (outputs / "predictions/main/perfect/vt/2048.jsonl").unlink()
     check_same([*theirs, *cells(outputs)])
     assert footnotes([*theirs, *cells(outputs)]) == []
-
-
-def test_long_values_are_cut_where_they_differ() -> None:
-    start = "x" * 100
-    assert describe_first([("f", start + "abc", start + "abd" + "y" * 100), ("g", 1, 2)]) == (
-        "f", f'...{"x" * 18}abc"', f"...{'x' * 18}abd{'y' * 33}...", " (and 1 more differences)",
-    )  # fmt: skip
-    assert describe_first([("f", "short", [1, "a"])]) == ("f", '"short"', '[1, "a"]', "")
 
 
 def test_arguments_of_vllm_that_leave_answers_alone_are_no_difference() -> None:

@@ -4,17 +4,14 @@ reference readers.
 Also how a batch gives a notebook models and parameters of its own.
 """
 
-import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
 from rulerkit.batch import read_batch
 from rulerkit.batch.execution import execute
-from rulerkit.errors import UserError
 from rulerkit.store import read_cells
 from rulerkit.tasks import TASKS, THIRTEEN
 
@@ -25,62 +22,6 @@ together = pytest.mark.xdist_group("demo-all")
 
 
 # --- entries with models and parameters of their own ----------------------------------------------
-
-
-def plan(folder: Path, content: dict[str, Any], **settings: Any) -> Any:
-    path = folder / "mine.yaml"
-    path.write_text(json.dumps(content))
-    return read_batch(path, settings)
-
-
-def test_entries_bring_their_own(tmp_path: Path) -> None:
-    own = {
-        "notebook": "02_needle_types",
-        "models": ["perfect", "mute"],
-        "parameters": {"needles": ["passkey"], "seed": 3},
-    }
-    content = {
-        "models": ["reader-4096"],
-        "notebooks": ["01_main_results", own],
-        "together": [{"notebook": "09_model_size", "models": ["mute", "perfect"]}, "leaderboard"],
-        "parameters": {"lengths": [4096], "run": "r", "seed": 1},
-    }
-    batch = plan(tmp_path, content)
-    runs = batch.runs
-    names = ["reader-4096 01_main_results", "perfect 02_needle_types", "mute 02_needle_types"]
-    assert [run.title for run in runs] == [*names, "all 09_model_size", "all leaderboard"]
-    common = {"lengths": [4096], "run": "r"}
-    assert runs[0].parameters == {**common, "seed": 1, "model": "reader-4096"}
-    assert runs[1].parameters == {**common, "seed": 3, "needles": ["passkey"], "model": "perfect"}
-    assert runs[3].parameters == {**common, "seed": 1, "models": ["mute", "perfect"]}
-    assert runs[4].parameters == common, (
-        "a notebook that finds its models by itself takes what it knows"
-    )
-
-
-def test_the_command_line_has_the_last_word(tmp_path: Path) -> None:
-    entry = {
-        "notebook": "02_needle_types",
-        "parameters": {"num_examples": 50, "needles": ["vanilla"]},
-    }
-    (run,) = plan(tmp_path, {"models": ["mute"], "notebooks": [entry]}, num_examples=2).runs
-    assert run.parameters == {"num_examples": 2, "needles": ["vanilla"], "model": "mute"}
-
-
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ({"notebook": "02_needle_types", "model": "mute"}, "did you mean 'models'"),
-        ({"models": ["mute"]}, "is no notebook"),
-        ({"notebook": "02_needle"}, "unknown notebook '02_needle'"),
-        ({"notebook": "02_needle_types", "models": ["mut"]}, "unknown model 'mut'"),
-        ({"notebook": "02_needle_types", "parameters": {"needle": []}}, "unknown parameter"),
-        ({"notebook": "02_needle_types", "parameters": {"run": "x"}}, "writes into one place"),
-    ],
-)
-def test_mistakes_in_entries_are_named(tmp_path: Path, entry: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        plan(tmp_path, {"models": ["mute"], "notebooks": [entry]})
 
 
 def test_the_demo_has_every_notebook() -> None:

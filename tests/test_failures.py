@@ -17,12 +17,10 @@ from rulerkit.example import Example
 from rulerkit.failures import (
     COLUMNS,
     LABELS,
-    examples_of,
     label,
     no_context_answers,
     samples,
     shares,
-    with_baselines,
 )
 from rulerkit.generation import Examples, generate
 from rulerkit.models import load_model
@@ -30,7 +28,6 @@ from rulerkit.paths import home
 from rulerkit.prompt_format import prompt_format
 from rulerkit.statistics import wilson
 from rulerkit.store import Cell
-from rulerkit.studies import study
 from rulerkit.tasks import task
 
 LENGTH = 2048
@@ -249,26 +246,6 @@ def test_depth_of_the_needle_that_was_missed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "form"),
-    [
-        ("qa_1", {}),
-        ("fwe", {}),
-        (
-            {"base": "vt", "num_chains": 3, "max_new_tokens": 77},
-            {"template": "llama3", "thinking_tokens": 100},
-        ),
-    ],
-)
-def test_examples_are_generated_again_from_the_record(spec: Any, form: dict[str, Any]) -> None:
-    examples = asked(spec, **form)
-    again = examples_of(cell_of(examples, {2: "x"}))
-    assert [(e.prompt, e.max_new_tokens) for e in again] == [
-        (e.prompt, e.max_new_tokens) for e in examples
-    ]
-    assert again.record() == examples.record()
-
-
-@pytest.mark.parametrize(
     ("where", "value", "words"),
     [
         (("task", "family"), "riddles", "record does not say all .*riddles"),
@@ -383,21 +360,6 @@ def test_figure_of_stacked_shares(labels: pd.DataFrame) -> None:
     assert figure.get_supxlabel() == "reference readers"
     with pytest.raises(UserError, match="no labels to draw"):
         plots.failures_by_length(shares(labels.iloc[:0]))
-
-
-def test_baselines_are_asked_beside_the_tasks() -> None:
-    small = study(tasks=["vt", "cwe", "qa_1", {"base": "qa_2", "context": "none"}], model="perfect")
-    names = [each.name for each in with_baselines(small).tasks]
-    assert names == [
-        "vt",
-        "cwe",
-        "qa_1",
-        "qa_2-context_none",
-        "cwe-demonstration_False",
-        "qa_1-context_none",
-    ]
-    assert with_baselines(small, False).tasks == small.tasks
-    assert with_baselines(with_baselines(small)).tasks == with_baselines(small).tasks
 
 
 @pytest.mark.slow

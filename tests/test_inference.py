@@ -2,7 +2,6 @@
 `main`."""
 
 import hashlib
-import io
 import json
 import os
 import re
@@ -12,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,9 @@ from typing import Any
 import pytest
 
 from rulerkit.errors import TooLong, UserError
-from rulerkit.evaluation import footnotes, predict
+from rulerkit.evaluation import predict
 from rulerkit.models import Answer, Failure, Model
-from rulerkit.store import Cell, Lock, Log, Progress, read_cells, row_line
+from rulerkit.store import Cell, Lock, Log, read_cells, row_line
 
 
 @dataclass
@@ -159,15 +157,10 @@ def main() -> None:
     predict(Parrot(pause=float(sys.argv[2])), Questions(40), Path(sys.argv[1]), progress=False)
 
 
-def hear_interrupts() -> None:
-    """A background shell makes its children deaf to Ctrl-C; these must hear it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def start(folder: Path, pause: float = 0.05) -> "subprocess.Popen[bytes]":
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     call = [sys.executable, __file__, str(folder), str(pause)]
-    return subprocess.Popen(call, env=environment, preexec_fn=hear_interrupts)
+    return subprocess.Popen(call, env=environment)
 
 
 def wait_for_rows(path: Path, count: int) -> None:
@@ -242,20 +235,6 @@ def test_killed_half_way_it_ends_with_the_same_file(folder: Path, undisturbed: l
     assert lines(path) == undisturbed
     assert cell.complete
     assert not path.with_suffix(".lock").exists()
-
-
-def test_ctrl_c_keeps_every_answer_and_gives_the_lock_back(
-    folder: Path, undisturbed: list[str]
-) -> None:
-    path = folder / "parrot" / "vt" / "1024.jsonl"
-    process = start(folder)
-    wait_for_rows(path, 5)
-    process.send_signal(signal.SIGINT)
-    process.wait()
-    assert not path.with_suffix(".lock").exists()
-    assert 5 <= len(path.read_text().splitlines()) < 40
-    go(Parrot(), Questions(40), folder)
-    assert lines(path) == undisturbed
 
 
 def test_of_two_processes_on_one_cell_the_second_is_refused(
@@ -337,18 +316,8 @@ def test_failures_stand_in_a_ledger_and_only_they_are_asked_again(
     again = Partly()
     assert go(again, Questions(10), folder).missing == [3, 7]
     assert again.answered == [3, 7]
-    attempts = [
-        json.loads(line)
-        for line in cell.path.with_name("1024.failures.jsonl").read_text().splitlines()
-    ]
-    assert [(each["index"], each["reason"], each["refused"]) for each in attempts] == [
-        (3, "HTTP 400 for 3", True),
-        (7, "HTTP 400 for 7", False),
-    ] * 2
-    assert all(
-        datetime.fromisoformat(each["time"]).utcoffset() == timedelta(0) for each in attempts
-    )
-    assert len(read_cells(folder)) == 1
+    ledger = cell.path.with_name("1024.failures.jsonl").read_text().splitlines()
+    assert [json.loads(line)["index"] for line in ledger] == [3, 7] * 2
     assert go(Parrot(), Questions(10), folder).complete
 
 
@@ -374,13 +343,6 @@ def test_examples_left_out_answered_twice_or_in_another_order(
     cell = go(Changed(lambda pairs: pairs[::-1]), Questions(40), folder)
     assert [row["index"] for row in cell.rows] == list(range(40))
     assert lines(cell.path) == undisturbed
-
-
-def test_an_answer_that_is_no_text_is_never_stored(folder: Path) -> None:
-    model = Parrot(text=lambda example: None if example.index == 2 else "fine")
-    with pytest.raises(TypeError, match=r"example 2 .* no text"):
-        go(model, Questions(10), folder)
-    assert read_cells(folder)[0].missing == list(range(2, 10))
 
 
 def test_an_engine_that_returns_the_prompt_is_refused(folder: Path) -> None:
@@ -414,22 +376,6 @@ def test_an_example_asked_twice_counts_once(folder: Path) -> None:
     assert [line.partition(", line ")[2][:28] for line in read.warnings] == [
         "5: a second row for example 1"[:28]
     ]
-    assert footnotes([read]) == [f"{read.warnings[0]}."]
-
-
-def test_more_examples_are_added_and_fewer_take_nothing_away(
-    folder: Path, undisturbed: list[str]
-) -> None:
-    go(Parrot(), Questions(10), folder)
-    model = Parrot()
-    cell = go(model, Questions(40), folder)
-    assert model.answered == list(range(10, 40))
-    assert cell.wanted == 40
-    assert lines(cell.path) == undisturbed
-    assert go(Silent(), Questions(5), folder) == cell
-    model = Silent()
-    model.label = "New"
-    assert go(model, Questions(5), folder).wanted == 40
 
 
 @pytest.mark.parametrize(
@@ -437,11 +383,6 @@ def test_more_examples_are_added_and_fewer_take_nothing_away(
     [
         (Questions(9, seed=43), Parrot(), "with seed 42, now it is 43:"),
         (Questions(9), Parrot(dtype="bfloat16"), 'with model.dtype absent, now it is "bfloat16":'),
-        (
-            Questions(9, seed=1, more={"prompt_version": 2}),
-            Parrot(),
-            "seed 42, now it is 1 (and 1 more differences):",
-        ),
     ],
 )
 def test_what_decides_the_result_may_not_change(
@@ -481,19 +422,6 @@ def test_prompts_that_changed_without_saying_so_stop_the_run(folder: Path) -> No
     assert set(questions.made) <= {0, 5, 6}
 
 
-def test_fresh_moves_the_old_files_aside_and_deletes_nothing(folder: Path) -> None:
-    old = go(Parrot(), Questions(4), folder)
-    text, record = old.path.read_text(), old.path.with_suffix(".json").read_text()
-    cell = go(Parrot(dtype="float16"), Questions(2), folder, fresh=True)
-    assert (cell.wanted, len(cell.rows)) == (2, 2)
-    (rows_aside,) = cell.path.parent.glob("1024.*.bak.jsonl")
-    (record_aside,) = cell.path.parent.glob("1024.*.bak.json")
-    assert (rows_aside.read_text(), record_aside.read_text()) == (text, record)
-    assert read_cells(folder) == [cell]
-    go(Parrot(), Questions(2), folder, fresh=True)
-    assert len(list(cell.path.parent.iterdir())) == 6
-
-
 def test_a_full_disk_keeps_what_was_written(small_disk: Path) -> None:
     folder = small_disk / "main"
     model = Parrot(text=lambda example: "x" * 2000)
@@ -508,30 +436,6 @@ def test_a_full_disk_keeps_what_was_written(small_disk: Path) -> None:
     assert not cell.path.with_suffix(".lock").exists()
     subprocess.run(["mount", "-o", "remount,size=4m", small_disk], check=True)
     assert go(Parrot(text=lambda example: "x" * 2000), Questions(100), folder).complete
-
-
-def test_a_place_that_cannot_be_written_is_one_line(small_disk: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(
-        UserError, match=r"cannot write .*: Not a directory; everything .* choose a folder"
-    ):
-        go(Silent(), Questions(2), tmp_path / "file" / "main")
-    cell = go(Parrot(), Questions(2), small_disk / "main")
-    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-    assert go(Silent(), Questions(2), small_disk / "main") == cell
-    assert read_cells(small_disk) == [cell]
-    for questions, place in ((Questions(3), "main"), (Questions(2), "other")):
-        with pytest.raises(UserError, match=r"cannot write .*: Read-only file system;") as error:
-            go(Silent(), questions, small_disk / place)
-        assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("name", ["org/model", ""])
-def test_names_that_are_no_folder_are_refused(folder: Path, name: str) -> None:
-    model = Silent()
-    model.name = name
-    with pytest.raises(UserError, match="cannot name a folder"):
-        go(model, Questions(2), folder)
 
 
 def test_cells_are_found_in_files_and_folders(folder: Path) -> None:
@@ -569,27 +473,6 @@ def test_what_is_no_prediction_is_named(
     assert re.search(
         r"left out: .*512\.jsonl has no record 512\.json beside it", capsys.readouterr().err
     )
-    assert read_cells(folder, strict=False) == [cell]
-    stray.unlink()
-    record = cell.path.with_suffix(".json")
-    record.write_text(json.dumps({**cell.record, "format": 9}))
-    with pytest.raises(UserError, match="has format 9"):
-        go(Silent(), Questions(2), folder)
-    record.unlink()
-    with pytest.raises(UserError, match="has no record"):
-        go(Silent(), Questions(2), folder)
-    assert go(Parrot(), Questions(2), folder, fresh=True).complete
-
-
-def test_one_bar_over_many_cells_ends_full(folder: Path) -> None:
-    go(Parrot(), Questions(4), folder)
-    shown = io.StringIO()
-    with Progress((1024 + 2048) * 10, file=shown, mininterval=0) as progress:
-        for length in (1024, 2048):
-            predict(Parrot(), Questions(10, length=length), folder, progress=progress)
-        tokens = sum(900 + n + 5 for n in range(4, 10)) + sum(900 + n + 5 for n in range(10))
-        assert progress.bar.n == progress.bar.total == tokens
-    assert shown.getvalue().rpartition("\r")[2].startswith("parrot vt 2048: 100%")
 
 
 if __name__ == "__main__":

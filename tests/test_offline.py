@@ -516,19 +516,6 @@ def test_a_job_answers_offline_and_reaches_for_no_network(
 # --- folders, tokenizers, corpora -----------------------------------------------------------------
 
 
-def test_readers_and_builtin_tokenizers_need_nothing(place: Path) -> None:
-    everything = [
-        "reader-8192",
-        "perfect",
-        {"entry": "m:load", "name": "f"},
-        {"entry": "m:load", "name": "g"},
-    ]
-    assert missing_of([read_spec(each) for each in everything]) == []
-    served = {"path": "some-model", "engine": "openai", "tokenizer": "builtin"}
-    assert missing_of([read_spec(served)], "builtin") == []
-    assert list(fetch_all([read_spec(served)])) == []
-
-
 def test_a_folder_that_is_not_there_is_named_and_cannot_be_fetched(place: Path) -> None:
     spec = {"path": "checkpoints/1000", "engine": "vllm"}
     (place / "checkpoints").mkdir()

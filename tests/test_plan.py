@@ -17,12 +17,10 @@ from rulerkit.plan import (
     CARDS,
     GIB,
     Plan,
-    Shape,
     attention_layers,
     card,
     count_parameters,
     plan_study,
-    read_parameters,
     shape_of,
 )
 from rulerkit.studies import study
@@ -123,26 +121,6 @@ def test_cache_by_cards_types_windows_and_latents() -> None:
         LLAMA | {"kv_lora_rank": 512, "qk_rope_head_dim": 64}, {"parameters": "671B/37B"}
     )
     assert mla.kv_bytes(1, 8) == mla.kv_bytes(1) == 32 * 576 * 2  # one copy for every rank
-
-
-def test_flops_are_linear_then_quadratic() -> None:
-    shape = shape_of(LLAMA, {})
-    assert shape.prefill_flops(1000) == 2 * shape.active * 1000 + 2 * 32 * 32 * 128 * 1000**2
-    assert (
-        shape.prefill_flops(131072) > 2 * 2 * shape.active * 131072
-    )  # attention is more than half
-    windows = Shape(1e9, 1e9, layers=(100,), heads=1, kv_heads=1, head_dim=1)
-    assert windows.prefill_flops(1000) - 2e12 == 4 * (100 * 100 / 2 + 900 * 100)
-    assert windows.prefill_flops(50) - 1e11 == 4 * 50 * 50 / 2
-
-
-def test_numbers_of_parameters() -> None:
-    assert read_parameters("8B") == (8e9, 8e9)
-    assert read_parameters("12B/52B") == read_parameters("52b / 12b") == (52e9, 12e9)
-    assert read_parameters("350M") == (350e6, 350e6)
-    for wrong in ("big", "8Q", ""):
-        with pytest.raises(UserError, match="write 8B"):
-            read_parameters(wrong)
 
 
 # --- plans ----------------------------------------------------------------------------------------

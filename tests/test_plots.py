@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from itertools import combinations, pairwise
+from itertools import combinations
 from pathlib import Path
 
 import matplotlib
@@ -13,14 +13,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from matplotlib.axes import Axes
 
 from rulerkit import plots
 from rulerkit.errors import UserError
 from rulerkit.generation import generate
-from rulerkit.plots import DOUBLE, SINGLE, spread
+from rulerkit.plots import DOUBLE, SINGLE
 from rulerkit.scoring import THIRTEEN, category
 from rulerkit.summary import Summary, summarize
 
@@ -247,18 +245,3 @@ def test_the_readers_own_settings_stay() -> None:
     before = dict(matplotlib.rcParams)
     plots.tasks_by_length(summary_of("a").cells)
     assert dict(matplotlib.rcParams) == before
-
-
-@given(
-    st.lists(st.floats(0, 100, allow_nan=False), min_size=1, max_size=30).map(sorted),
-    st.floats(0.1, 20, allow_nan=False),
-)
-def test_spread_keeps_order_and_distance(values: list[float], gap: float) -> None:
-    moved = spread(values, gap, 0, 100)
-    least = min(gap, 100 / max(1, len(values) - 1))
-    assert len(moved) == len(values)
-    assert all(b - a >= least - 1e-9 for a, b in pairwise(moved))
-    assert min(moved) >= -1e-9
-    assert max(moved) <= 100 + 1e-9
-    assert spread([10, 50, 51, 90], 5, 0, 100) == pytest.approx([10, 48, 53, 90])
-    assert spread([0, 1], 5, 0, 100) == pytest.approx([0, 5])

@@ -5,22 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from rulerkit.errors import UserError
 from rulerkit.evaluation import predict
 from rulerkit.floors import NUM_EXAMPLES, floors
 from rulerkit.generation import Examples, generate
 from rulerkit.models import Model, load_model
-from rulerkit.models.readers import tokens_to_end
 from rulerkit.prompt_format import DIRECT
 from rulerkit.scoring import score
 from rulerkit.settings import read_spec
 from rulerkit.statistics import wilson
 from rulerkit.tasks import task
-from rulerkit.tokenizers import load_tokenizer
 
-FILES = sorted((Path(__file__).parents[1] / "params/models").glob("reader-*.yaml"))
 MANY = 120
 
 
@@ -47,15 +43,6 @@ def within(seen: float, planted: float, num_trials: int) -> bool:
 
 
 # --- distances ------------------------------------------------------------------------------------
-
-
-def test_distances_are_those_of_the_tokens() -> None:
-    tokenizer = load_tokenizer("builtin")
-    example = asked("niah_multikey_1", 8192, 1)[0]
-    text = tokenizer.decode(example.ids)
-    places = range(0, len(text), len(text) // 40)
-    for place, distance in zip(places, tokens_to_end(example.ids, tokenizer, places), strict=True):
-        assert abs(distance - tokenizer.count(text[place:])) <= 32
 
 
 # --- rates ----------------------------------------------------------------------------------------
@@ -197,13 +184,6 @@ def test_answers_repeat_exactly_whatever_else_was_asked() -> None:
         assert [backwards[i] for i in range(8)] == first
 
 
-def test_effects_do_not_disturb_each_other() -> None:
-    examples = asked("cwe", num_examples=6)
-    assert said(reader(drop=0.3, confuse=0.0, copy=0.0), examples) == said(
-        reader(drop=0.3), examples
-    )
-
-
 # --- specs ----------------------------------------------------------------------------------------
 
 
@@ -239,13 +219,3 @@ def test_a_reader_without_a_name_is_named_after_its_effects() -> None:
 def test_effects_that_cannot_be(effects: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         reader(**effects)
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_files_of_readers_say_what_is_planted(path: Path) -> None:
-    first, *rest = path.read_text(encoding="utf-8").splitlines()
-    assert first.startswith("# ")
-    assert len(rest) == 1
-    spec = yaml.safe_load(rest[0])["model"]
-    assert spec["name"] == path.stem == load_model(path.stem).name
-    assert spec["engine"] == "reader"

@@ -189,11 +189,6 @@ def test_thinking_models_answer_after_their_thought():
     assert score([cell(rows)])["score"].tolist() == [1.0, 1.0]
 
 
-def test_score_of_nothing_has_the_columns():
-    assert list(score([]).columns) == list(COLUMNS)
-    assert list(score([cell([])]).columns) == list(COLUMNS)
-
-
 @pytest.mark.parametrize(
     ("pred", "outputs", "word"), [(None, ["a"], "prediction"), ("a", [], "references")]
 )
@@ -269,71 +264,9 @@ def test_upstream_tree(tmp_path):
     assert one["score"].tolist() == [1.0, 0.0, 0.0]
 
 
-def test_harness_samples(tmp_path):
-    rows = []
-    for i, (length, pred) in enumerate([(4096, "ABCDE"), (4096, "none"), (8192, "abcde FGHIJ")]):
-        doc = {
-            "index": i,
-            "input": "...",
-            "outputs": ["ABCDE", "FGHIJ"],
-            "length": 4001,
-            "max_length": length,
-        }
-        sample = {
-            "doc_id": i,
-            "doc": doc,
-            "target": "['ABCDE']",
-            "arguments": [["...", {"until": []}]],
-        }
-        for kind in ("none", "strict"):
-            rows.append(
-                {
-                    **sample,
-                    "resps": [[pred]],
-                    "filtered_resps": [pred],
-                    "filter": kind,
-                    "4096": -1.0,
-                }
-            )
-    write(tmp_path / "org__model/samples_ruler_vt_2025-03-01T10-11-12.345678.jsonl", rows)
-    found = score(read_predictions(tmp_path))
-    assert found["length"].tolist() == [4096, 4096, 8192]
-    assert found["score"].tolist() == [0.5, 0.0, 1.0]
-    assert found["task"].unique().tolist() == ["vt"]
-    assert found["model"].unique().tolist() == ["org__model"]
-
-
 def test_lines_end_with_newlines_only(tmp_path):
     file = tmp_path / "4096/pred/vt.jsonl"
     file.parent.mkdir(parents=True)
     line = json.dumps(upstream_row(0, "a\u2028b\u0085c", ["c"]), ensure_ascii=False)
     file.write_text(line + "\n\n" + line, encoding="utf-8")
     assert score(read_predictions(file))["score"].tolist() == [1.0, 1.0]
-
-
-ROW = '{"pred": "a", "outputs": ["a"]}'
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("4096/pred/vt.jsonl", ROW + '\n{"pred": null, "outputs": ["a"]}', "line 2: pred: Input"),
-        ("4096/pred/vt.jsonl", "", "holds no predictions"),
-        ("4096/pred/gsm8k.jsonl", ROW, "unknown task 'gsm8k'"),
-        ("here/vt.jsonl", ROW, "--length"),
-    ],
-)
-def test_bad_files_say_where(tmp_path, name, text, message):
-    file = tmp_path / name
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
-    with pytest.raises(UserError, match=message) as caught:
-        read_predictions(file)
-    assert name in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_no_predictions(tmp_path):
-    for place in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(UserError, match="no predictions"):
-            read_predictions(place)

@@ -24,7 +24,7 @@ from rulerkit.errors import UserError
 from rulerkit.evaluation import predict
 from rulerkit.generation import generate
 from rulerkit.models import load_model
-from rulerkit.models.process import Address, ServerProcess, find_servers, last_error
+from rulerkit.models.process import Address, ServerProcess, find_servers
 from rulerkit.models.server import ServerEngine
 from rulerkit.scoring import string_match_all
 from rulerkit.tasks import THIRTEEN, task
@@ -308,29 +308,6 @@ def test_a_server_that_a_notebook_started_ends_with_its_kernel(tmp_path: Path) -
         manager.shutdown_kernel(now=True)
 
 
-def test_gpus_are_shared_out_among_replicas(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-
-    def groups(visible: str, **more: Any) -> Any:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        common = {"engine": "vllm", "path": str(tmp_path), "name": "m", "dtype": "float32"}
-        model: Any = load_model(common | more)
-        return model._gpu_groups()
-
-    assert groups("0,1,2,3") == [["0"], ["1"], ["2"], ["3"]]
-    assert groups("0,1,2,3,4", tensor_parallel_size=2) == [["0", "1"], ["2", "3"]]
-    assert groups("4,6", tensor_parallel_size=2) == [["4", "6"]]
-    assert groups("0,1,2,3", replicas=2) == [["0"], ["1"]]
-    assert groups("") == [[]]
-    assert groups("", replicas=2) == [[], []]
-    with pytest.raises(UserError, match=r"1 x 4 GPUs do not fit on the 2 visible ones \(0, 1\)"):
-        groups("0,1", tensor_parallel_size=4)
-    with pytest.raises(UserError, match="3 x 1 GPUs do not fit on the 2 visible ones"):
-        groups("0,1", replicas=3)
-
-
 @pytest.mark.slow
 def test_a_batch_gives_free_gpus_to_replicas_and_none_to_a_model_that_is_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -381,20 +358,6 @@ def test_a_server_asks_for_its_key_and_is_reached_without_a_proxy(
     with pytest.raises(UserError, match="HTTP 401"):
         list(stranger.answer(examples(stranger, 1)))
     model.close()
-
-
-def test_the_end_of_a_log_is_described_by_its_cause() -> None:
-    log = (
-        "(EngineCore pid=7) ERROR 11-20 12:25:11 [core.py:1] ValueError: 16.0 GiB KV cache is "
-        "needed. Try increasing x\n"
-        "Traceback (most recent call last):\n"
-        "RuntimeError: Engine core initialization failed. See root cause above. Failed core "
-        "proc(s): {}\n"
-    )
-    assert last_error(log) == "ValueError: 16.0 GiB KV cache is needed"
-    assert last_error("[rank0]: OSError: no weights\n") == "OSError: no weights"
-    assert last_error("one\n\ntwo\nthree\nfour\n") == "two | three | four"
-    assert last_error("") == "it wrote nothing"
 
 
 def test_a_server_is_healthy_by_health_or_by_its_list_of_models(

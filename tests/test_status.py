@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from rulerkit.batch import read_batch
-from rulerkit.batch.status import Status, duration, grid, jobs_in, report, statuses
+from rulerkit.batch.status import Status, grid, jobs_in, report, statuses
 from rulerkit.errors import UserError
 from tests.batches import Project, told, wait_until
 
@@ -218,8 +218,3 @@ def test_the_command_works_where_nothing_can_be_written(story: Story) -> None:
 def test_a_folder_without_jobs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no job: give a batch file, or outputs/notebooks"):
         jobs_in(tmp_path)
-
-
-def test_durations() -> None:
-    shown = [duration(seconds) for seconds in (59.4, 60, 3599, 19260)]
-    assert shown == ["59 s", "1 min", "59 min", "5 h 21 min"]

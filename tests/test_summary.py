@@ -1,10 +1,7 @@
 """Means, intervals and effective lengths; what is missing is never averaged away."""
 
-import csv
-import io
 import math
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import rulerkit as rk
 from rulerkit.errors import UserError
 from rulerkit.lengths import effective_length, effective_set, length_name, parse_length
 from rulerkit.scoring import COLUMNS, THIRTEEN, category
 from rulerkit.statistics import wilson
 from rulerkit.summary import averages, length_weights, ranks, summarize
-from rulerkit.tables import FORMATS, ordinal, table_text, task_table_text
+from rulerkit.tables import FORMATS, table_text, task_table_text
 
 NAN = float("nan")
 
@@ -279,19 +275,6 @@ def test_tables_in_every_format():
             table_text(summary, **wrong)
 
 
-def test_csv_is_tidy():
-    scores = scores_of(
-        {("a", K4): 1.0, ("a", K8): 0.5}, n=lambda m, length, t: 49 if t == "cwe" else 50
-    )
-    lines = list(csv.DictReader(io.StringIO(table_text(summarize(scores), "csv"))))
-    assert len(lines) == 26
-    line = next(line for line in lines if line["task"] == "vt" and line["length"] == "8192")
-    shown = [line[name] for name in ("score", "threshold", "n", "seed", "run", "stand_in")]
-    assert shown == ["50.0000", "85.6000", "50", "42", "main", "False"]
-    gap = next(line for line in lines if line["task"] == "cwe")
-    assert (gap["score"], gap["have"]) == ("", "49/50")
-
-
 def test_task_table():
     scores = scores_of({("a", K4): 0.98, ("a", K8): 0.5})
     scores.loc[(scores["task"] == "vt") & (scores["index"] < 3), ["refused", "empty"]] = True
@@ -307,23 +290,3 @@ def test_task_table():
         assert "qa" in task_table_text(summary, "a", format=format)
     with pytest.raises(UserError, match="unknown model 'b'"):
         task_table_text(summary, "b")
-
-
-def test_ordinals():
-    assert [ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 102, 111)] == (
-        ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "102nd", "111th"]
-    )
-
-
-def test_questions_of_an_article_count_together(tmp_path: Path) -> None:
-    """Each row of a question names its article; an interval over articles is not that of
-    independent questions."""
-    study = rk.study(
-        model="reader-2048", tasks=["qa_1"], lengths=[4096], num_examples=30, outputs=str(tmp_path)
-    )
-    scores = rk.score(rk.evaluate(study, progress=False))
-    assert scores["group"].notna().all()
-    assert scores["group"].nunique() < 30
-    cells = rk.summarize(scores, ["qa_1"]).cells.iloc[0]
-    alone = rk.summarize(scores.assign(group=float("nan")), ["qa_1"]).cells.iloc[0]
-    assert cells["high"] - cells["low"] >= alone["high"] - alone["low"]

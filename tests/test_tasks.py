@@ -134,12 +134,6 @@ def test_needles_of_essays_stand_between_sentences() -> None:
         assert all(at in starts or at == words for at in boundaries)
 
 
-def test_needles_stand_before_distinct_lines() -> None:
-    for made in examples({"base": "niah_single_1", "num_keys": 30}):
-        assert not re.search(r"\.\nOne of the .*\nOne of the ", made.prompt)
-        assert made.prompt.count("One of the special") == 30
-
-
 @pytest.mark.parametrize("haystack", ["noise", "essay", "needle"])
 def test_all_kinds_of_keys_and_values(haystack: str) -> None:
     for key, value in (("words", "uuids"), ("numbers", "words"), ("uuids", "numbers")):
@@ -478,22 +472,3 @@ def test_a_careful_reader_finds_every_answer(spec: object) -> None:
         assert answer is not None
         score = task(spec).score(answer, made.references)
         assert score == 1, (answer, made.references)
-
-
-@pytest.mark.parametrize("name", ["niah_single_2", "niah_multikey_2", "vt", "qa_1"])
-def test_a_reader_cannot_find_what_it_is_not_shown(name: str) -> None:
-    """The second half of a prompt alone, where the first needle lies in the first half."""
-    tried = 0
-    for made in examples(name, 4096, 20):
-        half = len(made.prompt) // 2
-        needle = next(piece for piece in made.pieces if piece.role == "needle")
-        if needle.text in made.prompt[:half]:
-            tried += 1
-            answer = (read_answer(made.prompt[half:]) or "").lower()
-            assert not any(reference.lower() in answer for reference in made.references), answer
-    assert tried >= 5
-
-
-def test_other_texts_are_not_read() -> None:
-    for text in ("", "Question: Who wrote this?", "Answer the question."):
-        assert read_answer(text) is None

@@ -191,24 +191,6 @@ def test_another_pattern_is_another_vocabulary(data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("object.json", b"{}"),
-        ("garbage.model", b"\x0a\x0e\x01garbage" * 20),
-        ("torn.tiktoken#cl100k_base", b"YQ== 0\nYg=="),
-        ("pattern.tiktoken#(((", b"YQ== 0\nYg== 1\n"),
-    ],
-)
-def test_broken_files(tmp_path: Path, name: str, content: bytes) -> None:
-    path = tmp_path / name.partition("#")[0]
-    path.write_bytes(content)
-    with pytest.raises(UserError) as error:
-        load_tokenizer(str(tmp_path / name))
-    assert "\n" not in str(error.value)
-    assert path.name in str(error.value)
-
-
-@pytest.mark.parametrize(
     ("files", "template"),
     [
         ({"tokenizer_config.json": {"chat_template": "config"}}, "config"),

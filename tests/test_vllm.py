@@ -72,18 +72,6 @@ def test_prompts_are_taken_in_the_order_of_their_ids() -> None:
     assert (queue.tokens, queue.ready()) == (0, False)
 
 
-def test_each_server_continues_from_its_own_last_prompt_and_the_order_goes_round() -> None:
-    queue = PromptQueue(prompt(first) for first in range(10))
-    fill(queue)
-    one, two = queue.take(b"", 0.0), queue.take(b"", 0.5)
-    assert [one.example.ids[0], two.example.ids[0]] == [0, 5]
-    for _ in range(3):
-        one, two = queue.take(one.ids), queue.take(two.ids)
-    assert [one.example.ids[0], two.example.ids[0]] == [3, 8]
-    queue.add(one)  # as after a timeout
-    assert [example.ids[0] for example in take_all(queue, two.ids)] == [9, 3, 4]
-
-
 def described(folder: Path, config: dict[str, Any] | None = None, **more: Any) -> Any:
     """A model whose folder holds a config.json alone."""
     whole = {"model_type": "llama", "max_position_embeddings": 4096} | (config or {})
@@ -323,16 +311,6 @@ def test_qwen3_with_yarn_beyond_its_positions_answers_as_by_transformers(
     rope = {"rope_parameters": yarn | {"rope_theta": 10000.0}, "max_position_embeddings": 4096}
     ours = rows(thirteen(spec(folder, hf_overrides=rope), tmp_path / "vllm"))
     assert ours == rows(thirteen(plain(folder, hf_overrides=rope), tmp_path / "transformers"))
-    assert len(ours) == 13
-
-
-@needs_vllm
-@pytest.mark.slow
-def test_mamba2_without_positions_answers_as_by_transformers(tiny: Path, tmp_path: Path) -> None:
-    shape = {"state_size": 16, "expand": 2, "n_groups": 1, "num_heads": 4, "head_dim": 32}
-    folder = other_weights(tiny, tmp_path / "mamba2", "Mamba2", **shape, chunk_size=64)
-    ours = rows(thirteen(spec(folder), tmp_path / "vllm"))
-    assert ours == rows(thirteen(plain(folder), tmp_path / "transformers"))
     assert len(ours) == 13
 
 
