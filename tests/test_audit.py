@@ -69,11 +69,6 @@ def test_our_predictions_are_in_order(tmp_path: Path, name: str) -> None:
     found = audit_file(cell.path)
     assert {finding.name for finding in found} >= {"indices", "budget", "fill", "predictions"}
     assert [finding for finding in found if finding.level != "ok"] == []
-    lines = cell.path.read_text().splitlines(keepends=True)
-    cell.path.write_text("".join(lines[:3] + lines[4:]))
-    (missing,) = [f for f in audit_file(cell.path) if f.level == FAIL]
-    assert missing.name == "indices"
-    assert "1 of 12 missing (first: 3)" in missing.seen
 
 
 @pytest.mark.parametrize(("protocol", "failed"), [("paper", set()), ("clean", {"fill"})])
@@ -121,32 +116,6 @@ def same_layout(rows: list[Row]) -> list[Row]:
     ]
 
 
-def at_one_place(rows: list[Row]) -> list[Row]:
-    """The needle of each row moved to the middle."""
-    moved = []
-    for row in rows:
-        lines = row["input"].split("\n")
-        needle = next(line for line in lines if row["outputs"][0] in line)
-        lines.remove(needle)
-        lines.insert(len(lines) // 2, needle)
-        moved.append(row | {"input": "\n".join(lines)})
-    return moved
-
-
-def gold_at_five(rows: list[Row]) -> list[Row]:
-    moved = []
-    for row in rows:
-        before, *parts = re.split(r"(?=Document \d+:\n)", row["input"])
-        last, _, after = parts[-1].partition("\n\nAnswer the question")
-        bodies = [re.sub(r"^Document \d+:\n", "", part).strip() for part in [*parts[:-1], last]]
-        gold = [b for b in bodies if any(ref.lower() in b.lower() for ref in row["outputs"])]
-        rest = [b for b in bodies if b not in gold]
-        ordered = rest[:4] + gold + rest[4:]
-        text = "\n\n".join(f"Document {i}:\n{body}" for i, body in enumerate(ordered, 1))
-        moved.append(row | {"input": f"{before}{text}\n\nAnswer the question{after}"})
-    return moved
-
-
 FAULTS: list[tuple[str, str, Callable[[list[Row]], list[Row]], str]] = [
     (
         "vt",
@@ -154,7 +123,6 @@ FAULTS: list[tuple[str, str, Callable[[list[Row]], list[Row]], str]] = [
         lambda rows: at(rows, 3, index=2),
         "11 distinct indices in 2 of 12 rows (first: line 3, index 2)",
     ),
-    ("vt", "indices", lambda rows: rows[:4] + rows[5:], "1 of 12 missing (first: 4)"),
     (
         "vt",
         "prompts",
@@ -168,7 +136,6 @@ FAULTS: list[tuple[str, str, Callable[[list[Row]], list[Row]], str]] = [
         "in 12 of 12 rows",
     ),
     ("niah_single_1", "fill", lambda rows: rows_of("niah_single_1", 2048), "50.0 % filled"),
-    ("cwe", "capped list", lambda rows: rows_of("cwe", 2048), "a list that ends early"),
     (
         "vt",
         "token counts",
@@ -182,28 +149,10 @@ FAULTS: list[tuple[str, str, Callable[[list[Row]], list[Row]], str]] = [
         "in 1 of 12 rows (first: line 6",
     ),
     (
-        "qa_1",
-        "references",
-        lambda rows: at(rows, 5, outputs=["Zanzibar"]),
-        "in 1 of 12 rows (first: line 6",
-    ),
-    (
-        "vt",
-        "demonstration",
-        lambda rows: edit(rows, without_demonstration),
-        "none in 12 of 12 rows",
-    ),
-    (
         "cwe",
         "demonstration",
         lambda rows: edit(rows, without_demonstration),
         "none in 12 of 12 rows",
-    ),
-    (
-        "niah_single_3",
-        "answer prefix",
-        lambda rows: [row | {"answer_prefix": ""} for row in rows],
-        "no answer prefix",
     ),
     (
         "vt",
@@ -217,8 +166,6 @@ FAULTS: list[tuple[str, str, Callable[[list[Row]], list[Row]], str]] = [
         lambda rows: edit(rows, lambda text: "<s>[INST] " + text),
         "written out in 12 of 12",
     ),
-    ("niah_single_1", "positions", at_one_place, "50 % of the prompt in 12 of 12 rows"),
-    ("qa_1", "positions", gold_at_five, "the answer at document 5 in 12 of 12 rows"),
     ("cwe", "layouts", same_layout, "only 1 orders of words in 12 of 12 rows"),
 ]
 
@@ -232,15 +179,6 @@ def test_a_fault_is_named(
     found = looked(tmp_path, fault(rows_of(name)), name)
     assert says in found[finding].seen
     assert found[finding].mend
-
-
-@pytest.mark.parametrize("name", ["niah_multivalue", "vt", "cwe", "fwe", "qa_1"])
-def test_a_prefix_in_both_places_is_twice(tmp_path: Path, name: str) -> None:
-    rows = [row | {"input": row["input"] + row["answer_prefix"]} for row in rows_of(name)]
-    found = looked(tmp_path, rows, name)
-    assert "twice in 12 of 12 rows" in found["answer prefix"].seen
-    lost = [row | {"answer_prefix": ""} for row in rows_of(name)]
-    assert "no answer prefix" in looked(tmp_path, lost, name)["answer prefix"].seen
 
 
 def test_predictions_that_echo_or_say_nothing(tmp_path: Path) -> None:
@@ -292,8 +230,6 @@ def test_question_answering_scored_as_a_mean(tmp_path: Path) -> None:
     assert found["answer prefix"].level == "note"  # the harness strips it
     right = looked(tmp_path, harness("qa_1", lambda said, answers: 1.0), "ruler_qa_squad", None)
     assert "own scores" not in right
-    wrong = looked(tmp_path, harness("qa_1", lambda said, answers: 0.25), "ruler_qa_squad", None)
-    assert "another score than ours" in wrong["own scores"].seen
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -302,10 +238,8 @@ def test_question_answering_scored_as_a_mean(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("vt.jsonl", "", "is empty"),
         ("vt.jsonl", "{", "line 1: not JSON"),
         ("vt.jsonl", '{"input": "x"}', "give --length"),
-        ("gsm8k.jsonl", '{"input": "x"}', "unknown task 'gsm8k'"),
         ("", "", "no file"),
     ],
 )

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 import rulerkit as rk
 from rulerkit import claims, correlation, evaluation, failures, scoring
 from rulerkit.claims import FAILS, HOLDS, NOT_APPLICABLE, UNKNOWN, Verdict
-from rulerkit.errors import UserError
 from rulerkit.paths import home
-from rulerkit.plots import correlation_heatmap, series_by_length, series_table
+from rulerkit.plots import series_by_length, series_table
 from rulerkit.statistics import Estimate
 from rulerkit.studies import Study
 from rulerkit.tasks import TASKS
@@ -316,18 +315,6 @@ def test_removed_tasks_and_their_nearest() -> None:
         "vt_2_chains": "vt",
     }
     assert table.loc[table["cut_keeps"], "task"].isin(["niah_single_1", "vt", "cwe", "qa_1"]).all()
-    axes = correlation_heatmap(coefficients, list(removed.index), table["category"].tolist())
-    colors = {label.get_text(): label.get_color() for label in axes.get_yticklabels()}
-    assert colors["vt_2_chains"] != colors["vt"]
-    assert len(axes.texts) == 36
-
-
-def test_correlations_need_several_scores() -> None:
-    cells = pd.DataFrame(
-        {"run": "r", "model": "m", "length": [4096, 8192], "task": "vt", "score": [1.0, 2.0]}
-    )
-    with pytest.raises(UserError, match=r"2 complete rows .* at least 3"):
-        correlation.task_vectors(cells)
 
 
 def test_intervals_of_correlations_cover_the_truth() -> None:
@@ -432,8 +419,3 @@ def test_lines_are_dashed_past_the_training_length_and_flat_where_asked() -> Non
     texts = [text.get_text() for text in figure.texts]
     assert "dashed: beyond the training length; a note" in texts
     assert series_table(frame).loc["a", "8K"] == "80.0 [75.0, 85.0]"
-    several = pd.concat([frame.assign(label=m, panel=p) for m in "MN" for p in "pq"])
-    titles = [axes.get_title(loc="left") for axes in series_by_length(several)]
-    assert titles == ["M\np", "M\nq", "N\np", "N\nq"]
-    with pytest.raises(UserError, match="no complete scores"):
-        series_by_length(frame.assign(score=float("nan")))

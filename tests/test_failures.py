@@ -116,32 +116,10 @@ HAND: list[tuple[str, Any, Callable[[Example], str], str]] = [
         "not mentioned",
     ),
     ("copied demonstration", "cwe", shown_answer, ""),
-    (
-        "copied demonstration",
-        "cwe",
-        lambda e: "they are " + ", ".join(shown_answer(e).split()[1:14:2]),
-        "",
-    ),
-    ("copied demonstration", {"base": "vt", "edition": "2024"}, shown_answer, ""),
     ("copied beginning", "cwe", lambda e: first_words(e) + " 1. 2. 3.", ""),
-    ("copied beginning", {"base": "cwe", "demonstration": False}, first_words, ""),
-    ("copied beginning", "qa_1", lambda e: first_words(e, 20), ""),
-    (
-        "copied beginning",
-        "vt",
-        lambda e: "The grass is green. The sky is blue.",
-        "the grass is green",
-    ),
     ("parametric words", "cwe", lambda e: "1. the 2. an 3. a 4. of", "the an a of"),
-    ("parametric words", "fwe", lambda e: "a, b, c", "a b c"),
     ("duplicated values", "niah_multivalue", lambda e: ", ".join([e.references[0]] * 4), ""),
     ("near distractor", "niah_multikey_2", lambda e: distractors(e)[0], "tokens from the needle"),
-    (
-        "near distractor",
-        "niah_multikey_3",
-        lambda e: f"it's {distractors(e)[1]}, sure",
-        "tokens from the needle",
-    ),
     ("other key", "niah_multikey_2", lambda e: distractors(e)[-1], "tokens from the needle"),
     (
         "wrong chain",
@@ -150,10 +128,8 @@ HAND: list[tuple[str, Any, Callable[[Example], str], str]] = [
         "",
     ),
     ("less frequent word", "cwe", lambda e: f"1. {e.references[0]} 2. {uncommon(e)}", ""),
-    ("less frequent word", "fwe", lambda e: f"{uncommon(e)}, {e.references[0]}", ""),
     ("other document", "qa_1", other_document, "Document"),
     ("incomplete uuid", "niah_multikey_3", lambda e: e.references[0][:-1], ""),
-    ("incomplete uuid", "niah_single_3", lambda e: e.references[0][:14] + e.references[0][20:], ""),
     ("partial", "niah_multivalue", lambda e: ", ".join(e.references[1:]), "3 of 4"),
     ("nothing recognised", "qa_2", lambda e: "Rumpelstiltskin", ""),
 ]
@@ -231,17 +207,6 @@ def test_the_answer_that_is_given_without_context() -> None:
     assert label([guesses, other])["label"].iloc[-1] == "nothing recognised"
 
 
-def test_depth_of_the_needle_that_was_missed() -> None:
-    examples = asked("niah_multivalue")
-    needles = [b for b in examples[1].blocks if b.role == "needle"]
-    for needle, depth in zip(needles, examples[1].depths, strict=True):
-        text = " ".join(r for r in examples[1].references if r != needle.value)
-        assert label([cell_of(examples, {1: text})]).iloc[0]["depth"] == depth
-    assert (
-        labelled("fwe", lambda e: "none")["depth"] != labelled("fwe", lambda e: "none")["depth"]
-    )  # NaN
-
-
 # --- examples again -------------------------------------------------------------------------------
 
 
@@ -278,9 +243,7 @@ def test_examples_that_cannot_be_generated_again(
         ({"confuse": 0.4}, "vt_2_chains", ["wrong chain"], 1 - 0.6**3),
         ({"confuse": 0.1}, "fwe", ["less frequent word"], 1 - 0.9**3),
         ({"drop": 0.2}, "vt", ["partial"], 1 - 0.8**5 - 0.2**5),
-        ({"drop": 0.6}, "niah_single_2", ["refused"], 0.6),
         ({"copy": 0.5}, "cwe", ["copied demonstration"], 0.5),
-        ({"copy": 0.5}, {"base": "cwe", "demonstration": False}, ["copied beginning"], 0.5),
     ],
 )
 def test_planted_rates_are_found_again(
@@ -353,13 +316,6 @@ def test_figure_of_stacked_shares(labels: pd.DataFrame) -> None:
     figure: Any = panels[0].figure
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert names == ["partial", "empty", "complete"]
-    looks = {
-        (patch.get_facecolor(), patch.get_hatch()) for patch in figure.legends[0].get_patches()
-    }
-    assert len(looks) == 3
-    assert figure.get_supxlabel() == "reference readers"
-    with pytest.raises(UserError, match="no labels to draw"):
-        plots.failures_by_length(shares(labels.iloc[:0]))
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@
 import hashlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -210,15 +209,6 @@ def test_a_complete_cell_asks_nothing_and_locks_nothing(folder: Path) -> None:
     assert first.path.with_suffix(".json").stat().st_mtime_ns == before
 
 
-def test_a_label_that_changed_is_recorded_without_asking_the_model(folder: Path) -> None:
-    first = go(Parrot(), Questions(4), folder)
-    model = Silent()
-    model.label = "My parrot"
-    second = go(model, Questions(4), folder)
-    assert second.record == {**first.record, "label": "My parrot"}
-    assert read_cells(folder)[0].record["label"] == "My parrot"
-
-
 def test_killed_half_way_it_ends_with_the_same_file(folder: Path, undisturbed: list[str]) -> None:
     path = folder / "parrot" / "vt" / "1024.jsonl"
     for rows in (5, 15, 25):
@@ -289,13 +279,6 @@ def test_a_model_that_fails_loses_nothing_and_its_error_passes_on(folder: Path) 
     assert again.answered == cell.missing
 
 
-def test_a_record_without_rows_is_replaced(folder: Path) -> None:
-    with pytest.raises(ConnectionError):
-        go(Parrot(fails_at=0), Questions(100), folder)
-    cell = go(Parrot(dtype="float16"), Questions(4), folder)
-    assert (cell.complete, cell.wanted) == (True, 4)
-
-
 def test_failures_stand_in_a_ledger_and_only_they_are_asked_again(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -338,8 +321,6 @@ def test_examples_left_out_answered_twice_or_in_another_order(
     with pytest.raises(UserError, match=r"parrot left 5 of 10 examples .* the first is example 0"):
         go(Changed(lambda pairs: pairs[1::2]), Questions(10), folder)
     assert read_cells(folder)[0].missing == [0, 2, 4, 6, 8]
-    with pytest.raises(ValueError, match="example 0, which is not asked for"):
-        go(Changed(lambda pairs: [pairs[0], pairs[0]]), Questions(10), folder)
     cell = go(Changed(lambda pairs: pairs[::-1]), Questions(40), folder)
     assert [row["index"] for row in cell.rows] == list(range(40))
     assert lines(cell.path) == undisturbed
@@ -453,26 +434,8 @@ def test_cells_are_found_in_files_and_folders(folder: Path) -> None:
         file.write_text("no row")
     found = [(cell.run, cell.length) for cell in read_cells(folder.parent)]
     assert found == [("main", 1024), ("main", 2048), ("second", 1024), ("second", 2048)]
-    assert [cell.length for cell in read_cells(folder / "parrot")] == [1024, 2048]
     (cell,) = read_cells(folder / "parrot" / "vt" / "2048.jsonl")
     assert cell.length == 2048
-    assert read_cells(folder / "parrot" / "vt" / ".ipynb_checkpoints", strict=False) == []
-
-
-def test_what_is_no_prediction_is_named(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(UserError, match=r"no predictions at .*nowhere"):
-        read_cells(tmp_path / "nowhere")
-    cell = go(Parrot(), Questions(2), folder)
-    with pytest.raises(UserError, match=r"1024\.json is no prediction file"):
-        read_cells(cell.path.with_suffix(".json"))
-    stray = folder / "parrot" / "vt" / "512.jsonl"
-    stray.write_text(cell.path.read_text())
-    assert read_cells(folder) == [cell]
-    assert re.search(
-        r"left out: .*512\.jsonl has no record 512\.json beside it", capsys.readouterr().err
-    )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -27,6 +26,7 @@ import pytest
 from rulerkit import corpora, offline
 from rulerkit.offline import OFFLINE, fetch_all, missing_of
 from rulerkit.settings import read_spec
+from tests.tiny_llama import save_llama, save_tokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -212,36 +212,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama of random weights in two shards, with its tokenizer; beside them all that need not be
     fetched."""
-    torch: Any = pytest.importorskip("torch", reason="the transformers engine needs torch")
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    transformers: Any = pytest.importorskip("transformers")
-
     folder = tmp_path_factory.mktemp("served") / "tiny"
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        special_tokens=["</s>"], initial_alphabet=alphabet, show_progress=False
-    )
-    backend.train_from_iterator(["One of the special magic numbers is: 1"], trainer)
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=backend, eos_token="</s>"
-    ).save_pretrained(folder)
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=backend.get_vocab_size(),
-        hidden_size=64,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=32,
-        max_position_embeddings=8192,
-        eos_token_id=0,
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(folder, max_shard_size="140KB")
+    size = save_tokenizer(folder, ["One of the special magic numbers is: 1"], 600)
+    save_llama(folder, size, "100KB", max_position_embeddings=8192)
     assert all(
         (folder / name).is_file()
         for name in (*SHARDS, "model.safetensors.index.json", "generation_config.json")
@@ -383,17 +356,6 @@ def test_an_incomplete_model_is_missing_and_is_completed(place: Path, hub: Hub, 
     assert program("fetch", "-f", asked, HF_ENDPOINT=hub.address).stdout.startswith("fetched ")
     assert hub.got("org/tiny") == names, "only these are fetched again"
 
-    # A cache without the list of the repository's files, as other programs leave it.
-    other = cache / "models--org--other"
-    shutil.copytree(snapshot, other / "snapshots" / COMMIT)
-    (other / "refs").mkdir()
-    (other / "refs" / "main").write_text(COMMIT)
-    assert missing(TINY | {"path": "org/other"}) == []
-    (other / "snapshots" / COMMIT / SHARDS[0]).unlink()
-    assert missing(TINY | {"path": "org/other"}) == [
-        f"model org/other (hub id): {SHARDS[0]} missing"
-    ]
-
 
 @pytest.mark.slow
 def test_a_download_that_is_cut_goes_on_where_it_was(place: Path, hub: Hub, tiny: Path) -> None:
@@ -516,19 +478,6 @@ def test_a_job_answers_offline_and_reaches_for_no_network(
 # --- folders, tokenizers, corpora -----------------------------------------------------------------
 
 
-def test_a_folder_that_is_not_there_is_named_and_cannot_be_fetched(place: Path) -> None:
-    spec = {"path": "checkpoints/1000", "engine": "vllm"}
-    (place / "checkpoints").mkdir()
-    (line,) = missing(spec)
-    assert f"no folder {place / 'checkpoints' / '1000'}" in line
-    assert list(fetch_all([read_spec(spec)])) == [("failed", f"{line}; this cannot be fetched")]
-    assert missing({"path": "/nowhere/x.pth", "engine": "rwkv"})[0].startswith(
-        "model x.pth: no file or folder"
-    )
-    (line,) = missing({"path": "p", "engine": "openai", "tokenizer": "/nowhere/tokenizer.model"})
-    holds(line, "tokenizer '/nowhere/tokenizer.model'", "no such file or folder")
-
-
 def test_a_folder_that_was_not_copied_whole_is_named(place: Path) -> None:
     folder = place / "model"
     folder.mkdir()
@@ -588,21 +537,6 @@ def test_original_corpora_that_are_missing_are_named_with_what_fetches_them(plac
     ]
     assert all("rulerkit fetch" in line and "\n" not in line for line in lines)
     assert missing_of([], "builtin") == []
-
-
-def test_original_corpora_that_are_there_are_left_alone(
-    place: Path, data: Path, dead_end: DeadEnd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RULERKIT_DATA", str(data))
-    assert missing_of([], "original") == []
-    (place / "size.yaml").write_text("corpora: original")
-    done = program("fetch", "-f", str(place / "size.yaml"), **dead_end.environment)
-    assert (done.returncode, done.stdout) == (
-        0,
-        "there     corpora: original\n".replace("     ", "    "),
-    ), done.stderr
-    assert dead_end.tried == 0
-    assert offline.offline()["RULERKIT_DATA"] == str(data)
 
 
 def test_a_batch_names_every_model_and_corpus_that_any_of_its_notebooks_asks_for(

@@ -14,10 +14,8 @@ import rulerkit as rk
 from rulerkit.cli import main
 from rulerkit.errors import UserError
 from rulerkit.plan import (
-    CARDS,
     GIB,
     Plan,
-    attention_layers,
     card,
     count_parameters,
     plan_study,
@@ -90,37 +88,12 @@ def test_parameters_of_published_models(name: str, billions: float, active: floa
         ("llama-3.1-8b", 128),
         ("chatglm3-6b", 28),
         ("jamba-1.5-mini", 16),
-        ("qwen2.5-7b", 56),
         ("mamba", 0),
     ],
 )
 def test_cache_of_published_models(name: str, kib: int) -> None:
     shape = shape_of(CONFIGS[name], {"parameters": "7B"})
     assert shape.kv_bytes(1000) == kib * 1024 * 1000
-
-
-def test_cache_by_cards_types_windows_and_latents() -> None:
-    shape = shape_of(LLAMA, {})
-    assert shape.kv_bytes(4096, 4) == shape.kv_bytes(4096) / 4
-    assert (
-        shape.kv_bytes(4096, 8) == shape.kv_bytes(4096, 16) == shape.kv_bytes(4096) / 8
-    )  # a head at least
-    assert shape_of(LLAMA, {"kv_cache_dtype": "fp8"}).kv_bytes(4096) == shape.kv_bytes(4096) / 2
-    kinds = ["sliding_attention"] * 5 + ["full_attention", "linear_attention"]
-    assert attention_layers(LLAMA | {"layer_types": kinds, "sliding_window": 1024}) == (
-        1024,
-    ) * 5 + (0,)
-    windows = shape_of(
-        LLAMA | {"num_hidden_layers": 7, "layer_types": kinds, "sliding_window": 1024}, {}
-    )
-    assert windows.kv_bytes(8192) == (5 * 1024 + 8192) * 2 * 8 * 128 * 2
-    assert attention_layers(LLAMA | {"sliding_window_pattern": 6, "sliding_window": 512})[:6] == (
-        512,
-    ) * 5 + (0,)
-    mla = shape_of(
-        LLAMA | {"kv_lora_rank": 512, "qk_rope_head_dim": 64}, {"parameters": "671B/37B"}
-    )
-    assert mla.kv_bytes(1, 8) == mla.kv_bytes(1) == 32 * 576 * 2  # one copy for every rank
 
 
 # --- plans ----------------------------------------------------------------------------------------
@@ -184,8 +157,6 @@ def test_nothing_known_says_what_to_give() -> None:
     assert "\n" not in str(said.value)
     with pytest.raises(UserError, match="did you mean 'h100'"):
         card("h10")
-    assert card("A100", 60).memory == 60
-    assert all(each.memory < 150 for each in CARDS.values())
 
 
 # --- measured -------------------------------------------------------------------------------------
@@ -208,19 +179,6 @@ def test_a_calibration_is_extrapolated() -> None:
     assert short * 3600 == pytest.approx(10 * characters * 1e-6, rel=0.3)
     assert long == pytest.approx(2 * short)
     assert "4 examples of niah_single_1 at 4096 tokens took" in plan.text()
-
-
-def test_replicas_divide_the_hours(folder: Path) -> None:
-    def plan(replicas: int | None = None, **more: Any) -> Plan:
-        model = {"path": str(folder), "engine": "vllm", "dtype": "bfloat16", "name": "m", **more}
-        asked = study(model=model, tasks=["vt"], lengths=[4096], num_examples=100)
-        (found,) = plan_study(asked, card("h100"), replicas=replicas)
-        return found
-
-    one = plan()
-    assert "one replica; more GPUs are used too, 1 for each further one" in one.text()
-    assert plan(8).hours == pytest.approx(one.hours / 8)
-    assert "4 replicas, 8 cards in all" in plan(4, tensor_parallel_size=2).text()
 
 
 def test_gpus_are_counted_by_node() -> None:
@@ -249,26 +207,6 @@ def called(
     return int(ended.value.code or 0), out, err
 
 
-def test_the_plan_command(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    folder: Path,
-    tmp_path: Path,
-) -> None:
-    size = tmp_path / "size.yaml"
-    size.write_text("lengths: [4K, 32K]\nnum_examples: 10\n")
-    model = f"model: {{path: {folder}, name: m}}"
-    status, out, _ = called(
-        capsys, monkeypatch, "plan", "-y", model, "-f", str(size), "--gpu", "a100"
-    )
-    assert status == 0
-    assert out.startswith("m: 13 tasks x 10 examples\n")
-    assert "A100 (80 GB)" in out
-    status, _, err = called(capsys, monkeypatch, "plan", "-y", "model: perfect")
-    assert (status, err.count("\n")) == (2, 1)
-    assert "--params" in err
-
-
 def test_the_check_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -277,20 +215,14 @@ def test_the_check_command(
     assert status == 0
     assert out.startswith("perfect: 2 tasks at 1024 and 2048 tokens\n  ok    ")
     assert "both ends" in out
-    status, out, _ = called(
-        capsys, monkeypatch, "check", "-y", "model: perfect", *settings, "--no-ask"
-    )
-    assert "both ends" not in out
     bad = ("-y", "tasks: [{base: vt, max_new_tokens: 4}]")
     status, out, err = called(capsys, monkeypatch, "check", "-y", "model: perfect", *bad)
     assert status == 1
     assert "FAIL  answer room" in out
     assert "mend them first" in err
     file = tmp_path / "vt.jsonl"
-    for command in (
-        ["generate", "vt", "--output", str(file), "--length", "2K", "--num-examples", "9"],
-    ):
-        called(capsys, monkeypatch, *command)
+    size = ("--length", "2K", "--num-examples", "9")
+    called(capsys, monkeypatch, "generate", "vt", "--output", str(file), *size)
     told = ("--task", "vt", "--length", "2K", "--tokenizer", "builtin")
     assert called(capsys, monkeypatch, "check", str(file), *told)[0] == 0
     status, out, _ = called(
@@ -298,5 +230,3 @@ def test_the_check_command(
     )
     assert status == 1
     assert "FAIL  budget" in out
-    assert called(capsys, monkeypatch, "check")[0] == 2
-    assert called(capsys, monkeypatch, "check", str(file), "-y", "model: perfect")[0] == 2

@@ -1,7 +1,5 @@
 """Figures: they show the numbers that they are given, and nothing on them overlaps or is cut."""
 
-import re
-from collections import Counter
 from itertools import combinations
 from pathlib import Path
 
@@ -16,7 +14,6 @@ import pytest
 from matplotlib.axes import Axes
 
 from rulerkit import plots
-from rulerkit.errors import UserError
 from rulerkit.generation import generate
 from rulerkit.plots import DOUBLE, SINGLE
 from rulerkit.scoring import THIRTEEN, category
@@ -110,17 +107,6 @@ def test_lines_are_the_scores_and_bands_their_intervals() -> None:
     assert {text.get_text(): text.xy[1] for text in axes.texts} == pytest.approx(ends)
 
 
-def test_a_figure_is_drawn_into_the_axes_that_are_given() -> None:
-    summary = summary_of("a", "b")
-    figure, (left, right) = plt.subplots(1, 2)
-    assert plots.score_by_length(summary.lengths, ax=left) is left
-    assert plots.tasks_by_length(summary.cells, "a", ax=right) == [right]
-    assert plots.tasks_by_length(summary.cells, ax=[left, right]) == [left, right]
-    with pytest.raises(UserError, match="ax has 1 axes, the figure 2 panels"):
-        plots.tasks_by_length(summary.cells, ax=left)
-    assert figure.axes == [left, right]
-
-
 @pytest.mark.parametrize("num_models", [1, 8, 14, 20])
 def test_every_model_is_named_and_nothing_overlaps(num_models: int) -> None:
     names = [f"model number {i}" for i in range(num_models)]
@@ -143,15 +129,6 @@ def test_threshold_is_drawn_and_named() -> None:
     assert "threshold: 50" in texts(plots.score_by_length(summary.lengths, 50))
 
 
-def test_chat_and_base_models_have_each_their_threshold() -> None:
-    both = pd.concat([summary_of("a").models, summary_of("b", aligned="base").models])
-    assert plots.thresholds(both.assign(effective_length="")) == {}
-    assert plots.thresholds(both) == {
-        "Llama2-7B (chat) at 4K": 85.6,
-        "Llama2-7B (base) at 4K": 79.4,
-    }
-
-
 def test_an_incomplete_length_is_a_gap() -> None:
     summary = summary_of("a", "b", have=2)
     axes = plots.score_by_length(summary.lengths, note=plots.remarks(summary.cells))
@@ -160,20 +137,6 @@ def test_an_incomplete_length_is_a_gap() -> None:
     assert axes.figure.get_supxlabel() == note
     assert plots.remarks(summary_of("a", engine="transformers").cells) == ""
     assert_fit_for_print(axes)
-
-
-def test_a_dollar_in_a_name_is_a_dollar() -> None:
-    axes = plots.score_by_length(summary_of("a$x$", "b_{c").lengths)
-    axes.figure.draw_without_rendering()
-    assert "A$X$" in texts(axes)
-
-
-def test_nothing_to_draw_is_said() -> None:
-    summary = summary_of("a")
-    with pytest.raises(UserError, match="no scores of category 'speed'"):
-        plots.score_by_length(summary.lengths, category="speed")
-    with pytest.raises(UserError, match="'nobody'"):
-        plots.tasks_by_length(summary.cells, "nobody")
 
 
 # --- tasks by length ------------------------------------------------------------------------------
@@ -195,23 +158,7 @@ def test_an_incomplete_field_shows_what_it_has() -> None:
     assert "nan" not in " ".join(texts(axes))
 
 
-def test_a_panel_per_model() -> None:
-    panels = plots.tasks_by_length(summary_of("a", "b", "c").cells, note="x")
-    assert [panel.get_title() for panel in panels] == ["A", "B", "C"]
-    assert len(panels[0].figure.axes) == 3
-    assert_fit_for_print(panels[0])
-
-
 # --- Figure 1 -------------------------------------------------------------------------------------
-
-
-def test_words_are_counted_as_they_stand_in_the_context() -> None:
-    example = generate("cwe", 4096, 1)[0]
-    counts = plots.word_counts(example)
-    listed = Counter(re.findall(r"\d+\. (.+?)(?= \d+\. |$)", example.context_text.strip()))
-    assert dict(zip(counts["word"], counts["count"], strict=True)) == listed
-    assert counts["count"].tolist() == [30] * 10 + [3] * (len(counts) - 10)
-    assert set(counts.query("role == 'needle'")["word"]) == set(example.references)
 
 
 def test_figure_1_shows_both_laws_in_natural_logarithms() -> None:

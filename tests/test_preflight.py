@@ -27,7 +27,7 @@ from rulerkit.models import Answer, Engine, Model
 from rulerkit.prompt_format import prompt_format
 from rulerkit.studies import study
 from rulerkit.tasks import read_answer, task
-from rulerkit.tokenizers import load_tokenizer
+from tests.tiny_llama import save_tokenizer
 
 LENGTH = 2048
 TASKS_CHECKED = ("niah_multikey_2", "niah_multivalue", "vt", "cwe", "fwe", "qa_2")
@@ -95,35 +95,20 @@ TEMPLATES: dict[str, tuple[str, tuple[str, ...], str | None, bool]] = {
         "<｜begin▁of▁sentence｜>",
         True,
     ),
-    "tulu": (PLAIN_ROLES.replace("END", "'\\n'"), ("<s>", "</s>"), "<s>", True),
 }
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A byte-level BPE vocabulary, trained on prompts."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
     texts = [
         e.prompt
         for n in TASKS_CHECKED
         for e in generate(task(n).with_corpora("builtin"), 4096, 4, seed=7)
     ]
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.train_from_iterator(
-        texts,
-        trainers.BpeTrainer(
-            vocab_size=6000,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-            special_tokens=[],
-        ),
-    )
-    path = tmp_path_factory.mktemp("trained") / "tokenizer.json"
-    backend.save(str(path))
-    return path
+    place = tmp_path_factory.mktemp("trained")
+    save_tokenizer(place, texts, 6000, bos=False)
+    return place / "tokenizer.json"
 
 
 @pytest.fixture(scope="module")
@@ -261,19 +246,10 @@ def changed_end(change: Callable[[Piece, Piece], list[Piece]]) -> Callable[[Case
 FAULTS: list[tuple[str, Callable[[Case], Case]]] = [
     ("BOS", changed_ids(lambda ids: [ids[:1], ids])),
     ("BOS", changed_ids(lambda ids: [ids[1:]])),
-    ("BOS", changed_ids(lambda ids: [ids[1:3], ids[:1], ids[3:]])),
     ("ids", changed_ids(lambda ids: [ids[:90], ids[90:91] + 1, ids[91:]])),
-    ("answer prefix", changed_ids(lambda ids: [ids[:-1]])),
     ("answer prefix", changed_end(lambda template, prefix: [template])),
-    ("answer prefix", changed_end(lambda template, prefix: [prefix])),
     ("answer prefix", changed_end(lambda template, prefix: [template, prefix, prefix])),
     ("answer prefix", changed_end(lambda template, prefix: [prefix, template])),
-    (
-        "answer prefix",
-        changed_end(
-            lambda template, prefix: [template, replace(prefix, text=prefix.text.rstrip())]
-        ),
-    ),
     ("template", lambda whole: with_blocks(whole, whole.example.blocks[2:])),
     (
         "needles",
@@ -309,7 +285,6 @@ def test_a_limit_that_is_too_small_is_named(folder: Callable[..., Path]) -> None
     ("settings", "spec"),
     [
         ({"stop": ["\n", "-"]}, "niah_single_3"),
-        ({"stop": ". "}, "cwe"),
         ({"extra_body": {"stop": [", "]}}, "niah_multiquery"),
     ],
 )
@@ -328,8 +303,6 @@ def test_the_template_of_another_model(folder: Callable[..., Path]) -> None:
             "template marks"
         }, form
     assert fails(check_case(one(asked_of(folder("llama-3.1"), template="base")))) == set()
-    # The tokenizer's own template whose marks it does not know: its added tokens were lost.
-    assert "template marks" in fails(check_case(one(asked_of(folder("tulu", template=CHATML)))))
 
 
 def test_the_tokenizer_of_another_model(folder: Callable[..., Path]) -> None:
@@ -344,13 +317,6 @@ def test_the_tokenizer_of_another_model(folder: Callable[..., Path]) -> None:
     (finding,) = [f for f in check_case(one(small)) if f.name == "tokenizer"]
     assert finding.level == FAIL
     assert "vocabulary of 300" in finding.seen
-    # The same vocabulary in another file gives the same ids, and is no fault.
-    copy = folder("gemma", template="{{ bos_token }}" + CHATML)
-    text = (copy / "tokenizer.json").read_text()
-    (copy / "tokenizer.json").write_text(text + "\n")
-    same = rk.load_model({"path": str(own), "name": "m", "tokenizer": str(copy), "template": GEMMA})
-    assert same.prompt_format.tokenizer.fingerprint != right.prompt_format.tokenizer.fingerprint
-    assert fails(check_case(one(same))) == set()
 
 
 def test_a_needle_that_the_tokenizer_breaks(folder: Callable[..., Path]) -> None:
@@ -375,25 +341,6 @@ def test_a_thought_without_room(folder: Callable[..., Path]) -> None:
     ]
     assert "inside the thought" in inside.seen
     assert fails(check_case(one(asked_of(place, thinking_tokens=256, prefix_in="user")))) == set()
-    # Room was promised after the examples were made.
-    promised = asked_of(place, thinking_tokens=256, prefix_in="user")
-    assert fails(check_case(replace(one(asked_of(place, prefix_in="user")), model=promised))) == {
-        "budget"
-    }
-
-
-def test_a_length_beyond_the_model_is_a_note(folder: Callable[..., Path]) -> None:
-    short = rk.load_model({"path": str(folder("gemma", max_position_embeddings=1024)), "name": "m"})
-    (finding,) = [f for f in check_case(one(short)) if f.name == "length"]
-    assert finding.level == "note"
-    assert f"{LENGTH} will not be run" in finding.seen
-
-
-def test_a_template_that_cannot_be_rendered_is_a_finding(folder: Callable[..., Path]) -> None:
-    spec = {"path": str(folder("gemma")), "name": "m", "system_prompt": "Be brief."}
-    found = check(study({"models": [spec], "lengths": [LENGTH]}), ask=False)
-    assert [finding.name for finding in found["m"] if finding.level == FAIL] == ["model"]
-    assert "System role not supported" in found["m"][0].seen
 
 
 def test_a_chat_model_without_a_template_is_a_finding(folder: Callable[..., Path]) -> None:
@@ -404,18 +351,6 @@ def test_a_chat_model_without_a_template_is_a_finding(folder: Callable[..., Path
     assert [(finding.level, finding.name) for finding in found] == [(FAIL, "model")]
     for part in ("model m", "no chat template", "`template: NAME`", "qwen", "`template: base`"):
         assert part in found[0].seen
-    for template, form in (
-        ({"template": "base"}, "base"),
-        ({"template": "qwen"}, "qwen"),
-        ({"aligned": "base"}, "base"),
-    ):
-        assert rk.load_model(spec | template).prompt_format.form == form
-    (place / "chat_template.json").write_text(json.dumps({"chat_template": CHATML}))
-    load_tokenizer.cache_clear()
-    assert rk.load_model(spec).prompt_format.form == CHATML
-    assert (
-        rk.load_model({"window": 4096, "aligned": "chat"}).prompt_format.form == "base"
-    )  # a reader has no template
 
 
 # --- faults of servers ----------------------------------------------------------------------------
@@ -477,11 +412,3 @@ def test_functions_that_echo_truncate_or_say_nothing() -> None:
     assert fails(
         check_answers(asked_of("builtin", lambda prompts: [" "] * len(prompts)), LENGTH)
     ) == {"empty"}
-
-
-def test_the_frame_of_a_chat_service_is_a_note(folder: Callable[..., Path]) -> None:
-    service = Server(folder("llama-3.1"), lambda ids: np.concatenate([ids, ids[:7]]))
-    service.spec["prefix_in"] = "user"
-    (count, _) = [f for f in check_answers(service, LENGTH) if f.name == "engine's count"]  # type: ignore[arg-type]
-    assert count.level == "note"
-    assert "frame" in count.mend

@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 
-from rulerkit.errors import UserError
 from rulerkit.evaluation import predict
 from rulerkit.floors import NUM_EXAMPLES, floors
 from rulerkit.generation import Examples, generate
 from rulerkit.models import Model, load_model
 from rulerkit.prompt_format import DIRECT
 from rulerkit.scoring import score
-from rulerkit.settings import read_spec
 from rulerkit.statistics import wilson
 from rulerkit.tasks import task
 
@@ -51,10 +49,7 @@ def within(seen: float, planted: float, num_trials: int) -> bool:
 @pytest.mark.parametrize(
     ("effects", "spec", "items", "expected"),
     [
-        ({"drop": 0.3}, "niah_single_2", 1, 0.7),
         ({"drop": 0.3}, "cwe", 10, 0.7),
-        ({"drop": 0.3}, "qa_1", 1, 0.7),
-        ({"confuse": 0.4}, "niah_multikey_1", 1, 0.6),
         (
             {"confuse": 0.4},
             "niah_multiquery",
@@ -62,11 +57,7 @@ def within(seen: float, planted: float, num_trials: int) -> bool:
             (1 + 3 * 0.6) / 4,
         ),  # the first has no other key to be taken for
         ({"confuse": 0.4}, "vt_2_chains", 3, 0.6),
-        ({"confuse": 0.4}, "cwe", 10, 0.6),
-        ({"copy": 0.35}, "cwe", 1, 0.65),
         ({"copy": 0.35}, {"base": "cwe", "demonstration": False}, 1, 0.65),
-        ({"memory": 0.4}, {"base": "qa_1", "context": "none"}, 1, 0.4),
-        ({"memory": 0.4, "window": 300}, "qa_2", 1, 0.4),
         ({"drop": 0.5, "memory": 0.4}, "qa_1", 1, 0.4 + 0.6 * 0.5),
     ],
 )
@@ -87,8 +78,6 @@ def test_a_planted_rate_is_the_one_that_is_scored(
         ({"confuse": 1.0}, "vt"),
         ({"copy": 1.0}, "niah_multivalue"),
         ({"memory": 0.5}, "qa_1"),
-        ({"memory": 1.0}, {"base": "qa_1", "context": "none"}),
-        ({"drop": 0.0, "confuse": 0.0, "copy": 0.0}, "cwe"),
     ],
 )
 def test_where_there_is_nothing_to_err_about_all_is_right(
@@ -121,14 +110,6 @@ def test_effects_read_the_question_in_prompts_that_ask_for_a_direct_answer(tmp_p
     )
     assert DIRECT in examples[0].prompt
     assert mean_score(model, examples, tmp_path) == 1
-
-
-def test_short_prompts_are_not_copied() -> None:
-    model = reader(copy=1.0, copy_from="3K")
-    short, long = asked("cwe", 2048, 10), asked("cwe", 4096, 10)
-    assert said(model, short) == said(load_model("perfect"), short)
-    for example, answer in model.answer(long):
-        assert answer.text in example.text_of("demonstration")
 
 
 def test_a_confused_reader_takes_a_neighbouring_line() -> None:
@@ -201,21 +182,3 @@ def test_effects_belong_to_the_identity_and_the_label() -> None:
         load_model({"engine": "reader", "fade": "8K"}).label
         == "reader (fades by half every 8192 tokens)"
     )
-
-
-def test_a_reader_without_a_name_is_named_after_its_effects() -> None:
-    spec = {"window": 4096, "confuse": 0.1, "drop": 0.2}
-    assert read_spec(spec)["name"] == "reader-4096-drop_0.2-confuse_0.1"
-
-
-@pytest.mark.parametrize(
-    ("effects", "words"),
-    [
-        ({"drop": 1.2}, "drop: 1.2 is not allowed; it takes a share from 0 to 1"),
-        ({"fade": 0}, "fade: 0 is not allowed; it takes a number of tokens"),
-        ({"memry": 0.5}, "unknown key .*memory"),
-    ],
-)
-def test_effects_that_cannot_be(effects: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        reader(**effects)

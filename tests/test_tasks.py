@@ -43,19 +43,11 @@ def test_the_thirteen_and_the_five() -> None:
     assert {name for name in THIRTEEN if TASKS[name].match == "part"} == {"qa_1", "qa_2"}
 
 
-def test_answer_tokens() -> None:
-    want = {"niah": 128, "variable_tracking": 30, "common_words": 120, "frequent_words": 50}
-    for made in TASKS.values():
-        assert made.settings()["max_new_tokens"] == want.get(made.family, 32)
-
-
 @pytest.mark.parametrize(
     ("spec", "tokens"),
     [
         ({"base": "vt", "num_hops": 9}, 60),
         ({"base": "cwe", "num_cw": 20}, 240),
-        ({"base": "fwe", "k": 6}, 100),
-        ({"base": "niah_multiquery", "num_queries": 4, "num_values": 2}, 256),
         ({"base": "vt", "num_hops": 9, "max_new_tokens": 45}, 45),
     ],
 )
@@ -304,15 +296,6 @@ def test_frequent_words_prompts(name: str, alpha: float, zeta: float) -> None:
         ]
 
 
-def test_frequent_words_settings() -> None:
-    made = examples({"base": "fwe", "k": 5, "word_length": 4, "vocabulary": 30}, 4096, 2)[0]
-    assert "Find the five most frequently appeared coded words. " in made.prompt
-    counts = Counter(made.context_text.split())
-    assert len(counts) <= 30
-    assert [word for word, _ in counts.most_common(6)][1:] == list(made.references)
-    assert all(len(word) == 4 for word in counts if word != "...")
-
-
 @pytest.mark.parametrize("spec", [{"base": "fwe", "k": 10}, "fwe", "fwe_3.5"])
 def test_the_answer_is_never_a_tie(spec: object) -> None:
     for length in (512, 1024, 4096):
@@ -398,9 +381,6 @@ def test_a_question_alone() -> None:
     [
         ({"base": "vt", "num_hops": 10, "num_chains": 2}, "vt-num_chains_2-num_hops_10"),
         ({"base": "vt", "num_hops": 4}, "vt"),
-        ({"base": "fwe", "alpha": 2.5}, "fwe-alpha_2.5"),
-        ({"base": "vt", "edition": 2024}, "vt-edition_2024"),
-        ({"base": "qa_1", "context": "none"}, "qa_1-context_none"),
         ({"base": "vt", "num_hops": 6, "name": "vt_long"}, "vt_long"),
     ],
 )
@@ -415,24 +395,13 @@ def test_names_of_variants(spec: dict, name: str) -> None:
     ("spec", "named"),
     [
         ("niah_x", "niah_single_1"),
-        (None, "base"),
-        ({"base": "nope"}, "allowed"),
         ({"base": "vt", "hops": 3}, "num_hops"),
         ({"base": "vt", "num_hops": 0}, "num_hops"),
-        ({"base": "vt", "num_hops": True}, "num_hops"),
         ({"base": "vt", "num_hops": 10_000}, "num_chains"),
-        ({"base": "vt", "demonstration": "no"}, "demonstration"),
-        ({"base": "vt", "edition": "2023"}, "2024"),
-        ({"base": "vt", "max_new_tokens": 0}, "max_new_tokens"),
         ({"base": "vt", "name": "../up"}, "name"),
-        ({"base": "niah_single_1", "haystack": "hay"}, "essay"),
         ({"base": "niah_multikey_1", "num_keys": 41, "depths": "even"}, "40"),
-        ({"base": "qa_1", "dataset": "trivia"}, "squad"),
         ({"base": "cwe", "freq_cw": 3}, "freq"),
-        ({"base": "cwe", "num_cw": 7000}, "num_cw"),
         ({"base": "fwe", "alpha": 1.0}, "alpha"),
-        ({"base": "fwe", "alpha": float("nan")}, "alpha .*number above"),
-        ({"base": "fwe", "vocabulary": 4}, "vocabulary"),
         ({"base": "fwe", "k": 30, "word_length": 1}, "word_length"),
     ],
 )

@@ -20,7 +20,6 @@ from rulerkit.checks import (
     OK,
     check_vllm_config,
     examine,
-    gpus_beyond_node,
     vllm_arguments,
 )
 from rulerkit.cli import main
@@ -100,11 +99,6 @@ FP8 = {
 # that must pass
 CHECKPOINTS: dict[str, tuple[dict[str, Any], int]] = {
     "llama-3.1-8b": (config("LlamaForCausalLM", "llama", 128 * K, rope_scaling=LLAMA3), 128 * K),
-    "longchat-7b": (
-        config("LlamaForCausalLM", "llama", 32 * K, rope_scaling={"type": "linear", "factor": 8.0}),
-        128 * K,
-    ),
-    "yi-34b": (config("LlamaForCausalLM", "llama", 200000), 256 * K),
     "qwen3-8b": (config("Qwen3ForCausalLM", "qwen3", 40960), 128 * K),
     "qwen2.5-7b-1m": (
         config("Qwen2ForCausalLM", "qwen2", 1010000, dual_chunk_attention_config=DUAL_CHUNK),
@@ -120,10 +114,6 @@ CHECKPOINTS: dict[str, tuple[dict[str, Any], int]] = {
             pad_token_id=0,
             eos_token_id=1,
         ),
-        128 * K,
-    ),
-    "command-r-35b": (
-        config("CohereForCausalLM", "cohere", 8 * K, model_max_length=128 * K),
         128 * K,
     ),
     "granite-4.0-h-tiny": (
@@ -208,7 +198,7 @@ def arguments(folder: Path, base: str | None = None, **more: Any) -> dict[str, A
 # --- with vLLM ------------------------------------------------------------------------------------
 
 
-SLOW = ("longchat-7b", "yi-34b", "command-r-35b", "chatglm3-6b")
+SLOW = ("chatglm3-6b",)
 """vLLM takes ten seconds for each architecture. The others are one of each kind: llama3's scaling,
 YaRN, longrope, dual chunk, sliding window, hybrid, vision, latent attention."""
 
@@ -269,11 +259,6 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {},
         "no dual-chunk attention",
     ),
-    "unknown architecture": (
-        LLAMA,
-        {"hf_overrides": {"architectures": ["NoSuchForCausalLM"]}},
-        "['NoSuchForCausalLM'] are not supported",
-    ),
     "dropped architecture": (
         LLAMA,
         {"hf_overrides": {"architectures": ["BaichuanForCausalLM"]}},
@@ -284,7 +269,6 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"tensor_parallel_size": 3},
         "attention heads (32) must be divisible by tensor parallel size (3)",
     ),
-    "unknown quantization": (LLAMA, {"quantization": "int3"}, "Unknown quantization method: int3"),
     "unknown argument": (LLAMA, {"engine_args": {"no_such": 1}}, "no_such"),
 }
 
@@ -327,14 +311,3 @@ def test_the_command_builds_the_configuration(
 def test_without_vllm_one_note_says_so() -> None:
     (finding,) = check_vllm_config("m", {"model": "x"}, [4096])
     assert (finding.level, "vllm is not installed" in finding.seen) == (NOTE, True)
-
-
-def test_gpus_beyond_the_nodes() -> None:
-    sixteen = {"tensor_parallel_size": 8, "pipeline_parallel_size": 2}
-    assert "16 GPUs do not fit one node of 8: set nodes: 2" in gpus_beyond_node(sixteen, 1)
-    assert gpus_beyond_node(sixteen, 2) == ""
-    assert "set nodes: 4" in gpus_beyond_node(sixteen, 2, 4)
-    assert gpus_beyond_node({}, 1, 1) == ""
-    assert gpus_beyond_node({"tensor_parallel_size": 9}, 1) != ""
-    first, *_ = check_vllm_config("m", {"model": "x", **sixteen}, [4096])
-    assert (first.level, first.name) == (FAIL, "GPUs")

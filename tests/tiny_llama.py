@@ -43,7 +43,7 @@ def save_tokenizer(
     return size
 
 
-def save_llama(folder: Path, vocab_size: int, **shape: Any) -> None:
+def save_llama(folder: Path, vocab_size: int, max_shard_size: str = "50GB", **shape: Any) -> None:
     """Two layers of random weights, the same ones for the same shape; `shape` goes over the
     configuration."""
     torch: Any = pytest.importorskip("torch", reason="a tiny checkpoint is made with torch")
@@ -62,4 +62,4 @@ def save_llama(folder: Path, vocab_size: int, **shape: Any) -> None:
         "eos_token_id": 1,
     }
     made = transformers.LlamaConfig(vocab_size=vocab_size, **(config | shape))
-    transformers.LlamaForCausalLM(made).save_pretrained(folder)
+    transformers.LlamaForCausalLM(made).save_pretrained(folder, max_shard_size=max_shard_size)
