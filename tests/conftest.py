@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rulerkit import corpora
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
 VOCABULARIES = (
@@ -48,6 +49,18 @@ def data() -> Path:
     if not (folder / "tokenizers").is_dir():
         pytest.skip(f"RULERKIT_DATA={folder} holds no tokenizers/")
     return folder
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """No folder of real data, an empty cache of corpora, and nothing remembered from other tests."""
+    monkeypatch.delenv("RULERKIT_DATA", raising=False)
+    monkeypatch.setenv("RULERKIT_CACHE", str(tmp_path / "cache"))
+    corpora.load_haystack.cache_clear()
+    corpora.load_qa.cache_clear()
+    yield tmp_path / "cache"
+    corpora.load_haystack.cache_clear()
+    corpora.load_qa.cache_clear()
 
 
 QUICK = ("builtin", "llama-2", "qwen", "mistral", "gpt-neox", "rwkv")

@@ -16,18 +16,6 @@ from rulerkit.corpora import Download
 from rulerkit.errors import UserError
 
 
-@pytest.fixture
-def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """No data folder, an empty cache, and nothing remembered from other tests."""
-    monkeypatch.delenv("RULERKIT_DATA", raising=False)
-    monkeypatch.setenv("RULERKIT_CACHE", str(tmp_path / "cache"))
-    corpora.load_haystack.cache_clear()
-    corpora.load_qa.cache_clear()
-    yield tmp_path / "cache"
-    corpora.load_haystack.cache_clear()
-    corpora.load_qa.cache_clear()
-
-
 class Server:
     """Serves a table of files on this machine and counts what was asked for."""
 
@@ -144,18 +132,6 @@ def test_fetch_refuses_another_checksum(empty: Path, server: Server, small: list
     assert "\n" not in str(error.value)
     assert not (empty / corpora.SQUAD).exists()
     assert (empty / "essays/gkamradt/a.txt").exists()  # what came before is kept
-
-
-def test_fetch_names_an_address_that_refuses(
-    empty: Path, server: Server, small: list[Download]
-) -> None:
-    server.http.shutdown()
-    server.http.server_close()
-    with pytest.raises(
-        UserError, match=r"^fetch: http\S+a\.txt cannot be reached \(ConnectionError\)"
-    ) as error:
-        corpora.fetch(progress=False, downloads=small)
-    assert "\n" not in str(error.value)
 
 
 def test_fetch_names_every_address_it_tried(

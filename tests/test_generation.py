@@ -196,32 +196,6 @@ def test_thinking_that_leaves_nothing_for_the_prompt() -> None:
         generate(builtin("vt"), 4096, 1, prompt_format=form)[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("length", 0), ("length", "4096"), ("num_examples", True), ("seed", -1)],
-)
-def test_wrong_numbers(name: str, value: object) -> None:
-    with pytest.raises(UserError, match=name):
-        generate(**{"task": "niah_single_1", "length": 4096, "num_examples": 1, name: value})
-
-
-def test_a_row_ends_after_its_examples() -> None:
-    examples = generate("niah_single_1", 1024, 3)
-    assert len(examples) == 3
-    with pytest.raises(IndexError):
-        examples[3]
-
-
-def test_a_record_says_all_that_defines_the_examples() -> None:
-    record = generate(builtin("niah_single_2"), 4096, 5, seed=7).record()
-    assert json.loads(json.dumps(record)) == record
-    assert record["prompt_version"] == PROMPT_VERSION
-    assert (record["length"], record["seed"]) == (4096, 7)
-    assert record["task"]["name"] == "niah_single_2"
-    assert record["tokenizer"]["name"] == "builtin"
-    assert record["sources"]["essays"]["stand_in"] is True
-
-
 # --- golden digests -------------------------------------------------------------------------------
 
 GOLDEN = {

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rulerkit.pieces import PieceEncoder, encode_units, interleave, piece_encoder
+from rulerkit.pieces import PieceEncoder, encode_units, piece_encoder
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
 WHITE = [" ", "  ", "   ", "\n", "\n\n", "\t", "\r\n", "\u00a0", "\u3000", "\u2009", "\u200b"]
@@ -109,22 +109,6 @@ def test_clean_cuts_are_exact(vocabulary: Tokenizer, texts: list[str], border: s
         check_cuts(vocabulary, [text[a:b] for a, b in pairwise(bounds)])
 
 
-@pytest.mark.parametrize(
-    ("left", "right", "clean"),
-    [
-        ("end.", " Next", True),
-        ("end.", "  Next", True),
-        ("end. ", " Next", False),
-        ("end.", "Next", False),
-        ("line\n", "Next", True),
-        ("line\n\n", "Next", True),
-        ("line\n", "\nNext", False),
-    ],
-)
-def test_where_a_text_may_be_cut(left: str, right: str, clean: bool) -> None:
-    assert piece_encoder(load_tokenizer("builtin")).clean_cut(left, right) is clean
-
-
 def test_a_tokenizer_that_merges_across_borders_is_not_called_exact() -> None:
     """One whose ids depend on all that went before: no cut can be exact, and the encoder must find
     out."""
@@ -133,17 +117,6 @@ def test_a_tokenizer_that_merges_across_borders_is_not_called_exact() -> None:
         return [[len(text[: i + 1]) * 7 % 251 for i in range(len(text))] for text in texts]
 
     assert not PieceEncoder(Tokenizer("odd", "0", encode_many, str)).exact
-
-
-def test_rows_of_units_hold_the_ids_of_their_texts(vocabulary: Tokenizer) -> None:
-    encoder = piece_encoder(vocabulary)
-    numbers = encode_units(["1.", " 2.", " 3."], encoder)
-    words = encode_units([" one", " 中文", " one", " three-four"], encoder)
-    texts, counts, ids = interleave((numbers, np.arange(3)), (words, np.array([3, 0, 1])))
-    assert texts == ["1.", " three-four", " 2.", " one", " 3.", " 中文"]
-    assert counts.tolist() == [len(encoder(text)) for text in texts]
-    assert ids.tolist() == np.concatenate([encoder(text) for text in texts]).tolist()
-    assert words.span(1, 3).tolist() == [*encoder(" 中文"), *encoder(" one")]
 
 
 @pytest.mark.parametrize("harm", [None, b"", b"PK\x03\x04 torn"])

@@ -197,16 +197,6 @@ def test_thinking_tokens_are_kept_free() -> None:
         assert 4096 - 25 <= made.num_tokens + made.max_new_tokens + thinking <= 4096
 
 
-def test_a_longer_frame_takes_from_the_haystack() -> None:
-    short, long = (
-        example(prompt_format("builtin", template=name), length=4096)
-        for name in ("base", "longchat")
-    )
-    assert short.references == long.references
-    assert abs(short.num_tokens - long.num_tokens) < 30
-    assert len(long.context_text) < len(short.context_text)
-
-
 # --- what is refused ------------------------------------------------------------------------------
 
 
@@ -214,13 +204,10 @@ def test_a_longer_frame_takes_from_the_haystack() -> None:
     ("settings", "named"),
     [
         ({"template": "llama-2"}, "llama2"),
-        ({"template": 5}, "template"),
         ({"tempate": "base"}, "template"),
         ({"prefix_in": "system"}, "assistant"),
-        ({"thinking_tokens": -1}, "thinking_tokens"),
         ({"template": "llama2", "system_prompt": "Be brief."}, "system_prompt"),
         ({"template": "{{ messages[0].content "}, "template"),
-        ({"template": "{{ raise_exception('no') }}"}, "no"),
         ({"template": "{{ messages[0].content }}{{ messages[0].content }}"}, "message"),
         ({"template": "{{ messages[-1].content }}", "system_prompt": "Be brief."}, "system"),
     ],

@@ -9,7 +9,6 @@ from rulerkit.errors import UserError
 from rulerkit.other_formats import read_predictions
 from rulerkit.scoring import (
     COLUMNS,
-    THIRTEEN,
     category,
     clean,
     cut_thought,
@@ -62,13 +61,8 @@ def row(pred, outputs, index=0, reason="stop"):
     [
         ("  12345 \n", "12345"),
         ("a\x00b\tc\x1fd", "a\nb\nc\nd"),
-        (
-            "\x00 12345 \x07",
-            "12345",
-        ),  # what is left at the ends after control characters went is stripped too
         ("\x7f\x9f", "\x7f\x9f"),  # only \x00 to \x1f are control characters here
         ("", ""),
-        (" \n\t\x00", ""),
         ("<think>1</think>2", "<think>1</think>2"),
     ],
 )
@@ -94,16 +88,12 @@ def test_a_thought_is_cut_off(pred, cleaned, cut):
     ("pred", "references", "all_", "part"),
     [
         ("I do not know", ["no"], 1.0, 1.0),  # a substring is enough, as upstream counts
-        ("ABCDE fghij", ["abcde", "FGHIJ"], 1.0, 1.0),
         ("abcde", ["abcde", "fghij", "klmno", "pqrst"], 0.25, 1.0),
         ("", ["abcde"], 0.0, 0.0),
         ("123", ["1234"], 0.0, 0.0),
         ("Der Fluß in ZÜRICH", ["zürich", "fluß"], 1.0, 1.0),
         ("STRASSE", ["straße"], 0.0, 0.0),  # lower(), not casefold()
-        ("İstanbul", ["i̇stanbul"], 1.0, 1.0),
         ("東京 and \U0001f600", ["東京", "\U0001f600"], 1.0, 1.0),
-        ("a", ["a", "a"], 1.0, 1.0),
-        ("12 34", ["12\n34"], 0.0, 0.0),
     ],
 )
 def test_string_match(pred, references, all_, part):
@@ -116,12 +106,8 @@ def test_string_match(pred, references, all_, part):
     [
         ("ABCDE, FGHIJ, and KLMNO.", ["abcde", "fghij", "klmno"]),
         ("1. apple 2. pear 3. 'fig'", ["apple", "pear", "fig"]),
-        ("1. apple\n2) pear\n10. fig", ["apple", "pear", "fig"]),
-        ("1234567 and 2345678", ["1234567", "2345678"]),
         ("sand, Android and brand", ["sand", "android", "brand"]),
         ("apple, Apple; APPLE", ["apple"]),
-        ("3.5", ["3.5"]),
-        ("well-known", ["well-known"]),
         (" .,; ", []),
     ],
 )
@@ -141,9 +127,7 @@ def test_strict_scores_ask_for_nothing_else():
     ("pred", "references", "f1", "exact"),
     [
         ("The Eiffel Tower.", ["eiffel tower"], 1.0, 1.0),
-        ("Eiffel", ["eiffel tower"], 2 / 3, 0.0),
         ("no", ["London", "No!"], 1.0, 1.0),
-        ("I know", ["no"], 0.0, 0.0),
         ("", ["no"], 0.0, 0.0),
         ("the", ["a"], 1.0, 1.0),
         ("to be or not to be", ["to be"], 0.5, 0.0),
@@ -203,19 +187,14 @@ def test_a_cell_counts_once():
 
 
 def test_task_names():
-    assert [task_name(name) for name in THIRTEEN] == list(THIRTEEN)
-    assert [category(name) for name in THIRTEEN] == ["niah"] * 8 + ["vt"] + ["aggregation"] * 2 + [
-        "qa"
-    ] * 2
     assert [task_name(n) for n in ("ruler_vt", "ruler_qa_squad", "ruler_qa_hotpot")] == [
         "vt",
         "qa_1",
         "qa_2",
     ]
     assert category("vt-num_hops=8") == "vt"
-    for wrong in ("gsm8k", "vtt", "quality", ""):
-        with pytest.raises(UserError, match="unknown task"):
-            task_name(wrong)
+    with pytest.raises(UserError, match="unknown task"):
+        task_name("vtt")
 
 
 def write(path, rows):
@@ -230,38 +209,20 @@ def upstream_row(index, pred, outputs):
 
 
 def test_upstream_tree(tmp_path):
-    for length, preds in ((4096, ["1", "2", "x"]), (8192, ["1", "x", "x"])):
-        rows = [
-            upstream_row(0, pred, [ref]) for pred, ref in zip(preds, "123", strict=True)
-        ]  # `index` repeated
-        write(tmp_path / f"my-model/synthetic/{length}/pred/niah_single_1.jsonl", rows)
-        write(
-            tmp_path / f"my-model/synthetic/{length}/data/niah_single_1/validation.jsonl",
-            [{"input": "?"}],
-        )
-    write(
-        tmp_path / "my-model/synthetic/4096/pred/qa_1-0.jsonl",
-        [upstream_row(0, "in Rome", ["rome", "Roma"])],
-    )
-    write(
-        tmp_path / "my-model/synthetic/4096/pred/qa_1-1.jsonl",
-        [upstream_row(0, "in Oslo", ["rome", "Roma"])],
-    )
+    """Rows whose `index` repeats, and answers of a task in several files."""
+    pred = tmp_path / "my-model/synthetic/4096/pred"
+    preds = zip(["1", "2", "x"], "123", strict=True)
+    rows = [upstream_row(0, said, [reference]) for said, reference in preds]
+    write(pred / "niah_single_1.jsonl", rows)
+    for part, city in enumerate(("Rome", "Oslo")):
+        write(pred / f"qa_1-{part}.jsonl", [upstream_row(0, f"in {city}", ["rome", "Roma"])])
     found = score(read_predictions(tmp_path))
     means = found.groupby(["model", "task", "length"])["score"].agg(["mean", "size"])
     assert means.to_dict("index") == {
         ("my-model", "niah_single_1", 4096): {"mean": pytest.approx(2 / 3), "size": 3},
-        ("my-model", "niah_single_1", 8192): {"mean": pytest.approx(1 / 3), "size": 3},
         ("my-model", "qa_1", 4096): {"mean": 0.5, "size": 2},
     }
-    assert (found.groupby(["task", "length"])["wanted"].first() == [3, 3, 2]).all()
-    assert found.groupby(["task", "length"])["index"].apply(list).tolist() == [
-        [0, 1, 2],
-        [0, 1, 2],
-        [0, 1],
-    ]
-    one = score(read_predictions(tmp_path / "my-model/synthetic/8192/pred"))
-    assert one["score"].tolist() == [1.0, 0.0, 0.0]
+    assert found["index"].tolist() == [0, 1, 2, 0, 1]
 
 
 def test_lines_end_with_newlines_only(tmp_path):

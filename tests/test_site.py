@@ -107,9 +107,7 @@ def test_without_a_site_file_the_cluster_decides(root: Path) -> None:
     assert read.stdout == f"--output={log.replace('%', '%%')}"
 
 
-@pytest.mark.parametrize(
-    ("gpus", "nodes"), [((1,), 1), ((3, 3, 2), 3), ((1, 3, 2, 2), 2), ((2, 3, 1, 4, 2), 3)]
-)
+@pytest.mark.parametrize(("gpus", "nodes"), [((1,), 1), ((3, 3, 2), 3), ((1, 3, 2, 2), 2)])
 def test_whole_nodes_are_as_many_as_all_models_need(
     root: Path, gpus: tuple[int, ...], nodes: int
 ) -> None:
@@ -140,9 +138,7 @@ def test_whole_nodes_have_a_script_and_a_log_each_and_a_limit(root: Path) -> Non
     ("key", "value"),
     [
         ("setup", ["a\nb"]),
-        ("gpu_options", ["--gres=gpu:{n}"]),
         ("hours", 1000),
-        ("signal_before", 1.5),
         ("launcher", "env 'a"),
     ],
 )

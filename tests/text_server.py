@@ -149,12 +149,12 @@ def main() -> None:
     parser.add_argument("--key", default="")
     parser.add_argument("--journal", default=os.devnull)
     parser.add_argument("--pace", type=float, default=0.0)
-    parser.add_argument("--never-healthy", action="store_true")
+    parser.add_argument("--health", type=int, default=200)
     parser.add_argument("--die-after", type=int, default=-1)
     options = parser.parse_args()
     server = ReaderServer(load_tokenizer("builtin"), port=options.port)
     server.listing = {"data": [{"id": "served-under-another-name", "max_model_len": 16384}]}
-    server.health = 503 if options.never_healthy else 200
+    server.health = options.health
 
     def error(status: int, message: str) -> Reaction:
         return status, {}, {"error": {"message": message}}
