@@ -19,7 +19,6 @@ from rulerkit.paths import home
 from rulerkit.plots import series_by_length, series_table
 from rulerkit.statistics import Estimate
 from rulerkit.studies import Study
-from rulerkit.tasks import TASKS
 
 K = 1024
 LETTERS = {"H": HOLDS, "F": FAILS, "U": UNKNOWN, "-": NOT_APPLICABLE}
@@ -300,21 +299,6 @@ def test_claims_about_correlations(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(correlation, "task_vectors", lambda cells, v=vectors: v)
         tasks = list(vectors)
         assert judged("11_task_correlation", "", "*: 99", tasks=tasks, num_examples=20) == letters
-
-
-def test_removed_tasks_and_their_nearest() -> None:
-    vectors = correlated(1)
-    coefficients = correlation.correlations(vectors)
-    kinds = {name: TASKS[name].category for name in vectors}
-    table = correlation.redundancy(
-        vectors, coefficients, kinds, ["niah_single_1", "vt", "cwe", "qa_1"]
-    )
-    removed = table[~table["in_benchmark"]].set_index("task")
-    assert removed["nearest"].to_dict() == {
-        "niah_single_words": "niah_single_1",
-        "vt_2_chains": "vt",
-    }
-    assert table.loc[table["cut_keeps"], "task"].isin(["niah_single_1", "vt", "cwe", "qa_1"]).all()
 
 
 def test_intervals_of_correlations_cover_the_truth() -> None:

@@ -24,7 +24,6 @@ from rulerkit.compare import (
     Side,
     claim_verdict,
     compare,
-    compare_study,
     difference_table,
     find,
     flips_text,
@@ -157,28 +156,6 @@ def test_the_verdict_follows_from_losses_and_the_mean(
     sides = Side("A", ()), Side("B", ())
     found = Comparison(*sides, margin, 0.95, "digest", rows, pd.DataFrame(), tuple(cells), ())
     assert found.verdict.word == word
-
-
-def test_differences_are_those_of_the_scores(made: Path) -> None:
-    found = compare("main/perfect", "reader-1024", outputs=made)
-    scores = rk.score(rk.read_cells(made / "predictions/main"))
-    wide = scores.pivot(index=["task", "length", "index"], columns="model", values="score")
-    moved = wide["reader-1024"] - wide["perfect"]
-    rows = found.rows.set_index(["level", "task", "length"]).sort_index()
-    cells = 100 * moved.groupby(["task", "length"]).mean()
-    assert rows.loc["cell", "difference"].to_numpy() == pytest.approx(cells.to_numpy())
-    for level in ("task", "length"):
-        means = rows.loc[level].groupby(level)["difference"].mean()
-        assert means.to_dict() == pytest.approx(cells.groupby(level).mean().to_dict())
-    mean = found.mean
-    assert mean[["a", "b"]].tolist() == pytest.approx([100, 100 * wide["reader-1024"].mean()])
-    assert mean["difference"] == pytest.approx(cells.mean())
-    assert (rows["low"] <= rows["difference"]).all()
-    assert (rows["difference"] <= rows["high"]).all()
-    flips = found.flips.set_index(["task", "length", "index"])["difference"]
-    expected = 100 * moved[moved != 0]
-    assert flips.sort_index().to_dict() == pytest.approx(expected.to_dict())
-    assert len(flips) == mean["worse"] > 8
 
 
 def test_repetitions_are_one_side(outputs: Path) -> None:
@@ -404,17 +381,3 @@ def test_notebook_recovers_a_dropping_reader(tmp_path: Path) -> None:
     found = json.loads((tables / "perfect+dropping-verdict.json").read_text(encoding="utf-8"))
     assert found["difference"]["low"] < -25 < found["difference"]["high"] < 0
     assert found["a"]["label"] == "perfect reader"
-
-
-def test_a_study_compares_no_more_than_it_asks(made: Path) -> None:
-    study = rk.study(
-        ASKED,
-        outputs=made,
-        models=["perfect", "reader-1024"],
-        tasks=["vt"],
-        lengths=[1024],
-        num_examples=4,
-    )
-    found = compare_study(study, rk.evaluate(study, progress=False))
-    assert list(found.rows["level"]) == ["cell", "task", "length", "all"]
-    assert found.rows["n"].eq(4).all()

@@ -12,7 +12,6 @@ import pytest
 
 import rulerkit as rk
 from rulerkit import corpora
-from rulerkit.errors import UserError
 from rulerkit.tables import task_table_text
 
 SMALL: dict[str, Any] = {
@@ -99,17 +98,6 @@ def test_hotpotqa(data: Path) -> None:
 
 
 # What is missing or broken
-
-
-@pytest.mark.parametrize("name", ["paul_graham", "squad", "hotpotqa"])
-def test_a_missing_original_says_what_to_do(name: str, empty: Path) -> None:
-    load = corpora.load_haystack if name == "paul_graham" else corpora.load_qa
-    with pytest.raises(UserError) as error:
-        load(name)
-    message = str(error.value)
-    assert "\n" not in message
-    for part in (repr(name), "rulerkit fetch", "RULERKIT_DATA", "corpora: builtin", str(empty)):
-        assert part in message
 
 
 def test_what_is_not_the_original_is_named_a_substitute(

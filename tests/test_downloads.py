@@ -148,13 +148,3 @@ def test_fetch_names_a_cache_it_cannot_write(empty: Path, small: list[Download])
     empty.write_text("a file, not a folder")
     with pytest.raises(UserError, match=r"^fetch: cannot write .*RULERKIT_CACHE"):
         corpora.fetch(progress=False, downloads=small)
-
-
-def test_the_list_of_originals_is_complete() -> None:
-    files = corpora.originals()
-    assert len(files) == 49 + 169 + 2
-    assert len({file.path for file in files}) == len(files)
-    assert files[0].path == "essays/gkamradt/addiction.txt"
-    for file in files:
-        page = file.path.startswith(corpora.PAGES)
-        assert all((digest is None) == page for _, digest in file.addresses)

@@ -19,7 +19,6 @@ from rulerkit.failures import (
     LABELS,
     label,
     no_context_answers,
-    samples,
     shares,
 )
 from rulerkit.generation import Examples, generate
@@ -296,14 +295,6 @@ def test_shares_add_up(labels: pd.DataFrame) -> None:
     assert (row["count"], row["n"], row["share"]) == (4, 10, 0.4)
     assert row["low"] < 0.4 < row["high"]
     assert found.query("task == 'cwe' and label == 'complete'")["count"].tolist() == [0]
-
-
-def test_samples_come_from_different_tasks(labels: pd.DataFrame) -> None:
-    found = samples(labels)
-    assert found["label"].tolist() == ["empty", "empty", "partial", "partial"]
-    assert found["task"].tolist() == ["vt", "cwe", "vt", "cwe"]
-    assert found["definition"].tolist()[::2] == [LABELS["empty"], LABELS["partial"]]
-    assert found.loc[0, ["asked", "written"]].tolist() == ["y", "x"]
 
 
 def test_figure_of_stacked_shares(labels: pd.DataFrame) -> None:

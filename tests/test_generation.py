@@ -80,15 +80,6 @@ def test_the_longest_of_the_paper(data: Path, folder: str) -> None:
         assert filled(example) >= (99.5 if name in QA else 99.9)
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_lengths_are_filled(name: str) -> None:
-    qa = name in QA
-    for length, least in ((1024, 95), (4096, 97 if qa else 99.5), (32768, 99.5 if qa else 99.9)):
-        shares = [filled(example) for example in generate(builtin(name), length, 5)]
-        assert max(shares) <= 100
-        assert np.mean(shares) >= least
-
-
 @pytest.mark.parametrize(
     "name", ["niah_single_2", pytest.param("cwe", marks=pytest.mark.slow), "qa_1"]
 )

@@ -105,8 +105,7 @@ def test_a_variant_is_named_after_what_differs(project: Path) -> None:
     write(project, "seven", f"model: {{{keys}, engine: vllm}}")
     base = {"base": "seven"}
     assert read_spec(base) == read_spec("seven")
-    served = {"replicas": 2, "concurrency": 64, "start_timeout": 60, "in_flight": None}
-    assert read_spec(base | served | {"timeout": 5, "max_retries": 0})["name"] == "seven"
+    assert read_spec(base | {"replicas": 2, "timeout": 5})["name"] == "seven"
     variant = read_spec(base | {"template": "base", "thinking_tokens": 8})
     assert variant["name"] == "seven-template_base-thinking_tokens_8"
     assert ("label" in variant, variant["slug"]) == (False, "s")
@@ -373,9 +372,8 @@ def test_folders_that_are_no_models(tmp_path: Path, folder: Path, words: list[st
         place.unlink() if content is None else place.write_bytes(content)
         with one_line(name):
             answers(tiny(tmp_path / name), asked)
-    for device, problem in [("gpu", "is not allowed"), ("cuda:99", "this machine has")]:
-        with one_line(f"device.*{device}.*{problem}"):
-            tiny(folder, device=device).identity()
+    with one_line("device.*cuda:99.*this machine has"):
+        tiny(folder, device="cuda:99").identity()
 
 
 @needs_torch
@@ -505,7 +503,6 @@ def test_the_limit_that_a_configuration_states() -> None:
         ({"max_position_embeddings": 4096}, 4096),
         ({"seq_length": 2048}, 2048),
         ({"d_model": 64}, None),
-        ({"text_config": {"max_position_embeddings": 8192}}, 8192),
         ({"max_position_embeddings": 32768, "rope_scaling": yarn}, 131072),
         ({"max_position_embeddings": 131072, "rope_parameters": kept}, 131072),
     ]:

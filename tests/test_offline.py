@@ -528,17 +528,6 @@ def test_tiktoken_files_are_looked_for_where_tiktoken_keeps_them(
     assert offline.offline()["TIKTOKEN_CACHE_DIR"] == str(place / "cache" / "tiktoken")
 
 
-def test_original_corpora_that_are_missing_are_named_with_what_fetches_them(place: Path) -> None:
-    lines = missing_of([], "original")
-    assert [re.findall(r"corpus '(\w+)'", line) for line in lines] == [
-        ["paul_graham"],
-        ["squad"],
-        ["hotpotqa"],
-    ]
-    assert all("rulerkit fetch" in line and "\n" not in line for line in lines)
-    assert missing_of([], "builtin") == []
-
-
 def test_a_batch_names_every_model_and_corpus_that_any_of_its_notebooks_asks_for(
     place: Path, dead_end: DeadEnd
 ) -> None:

@@ -119,15 +119,11 @@ def test_a_cell_is_stored_with_its_path_and_what_it_took(
     assert cell.complete
     described = {"path": "m", "prompt_path": "ids", "extra_body": {"seed": 7}}
     assert cell.record["result"]["model"] == {"name": "m", "engine": "openai", **described}
-    about = cell.record["environment"]
-    assert about["base_url"] == server.url
-    assert about["server"] == {"exact_tokenizer": True, "owned_by": "tests"}
     usage = cell.rows[0]["usage"]
     assert (usage["server_model"], usage["server_finish_reason"]) == ("m-0613", "stop")
     spent = (usage["prompt_tokens"] - 128) * 10 + 128 * 5 + usage["completion_tokens"] * 30
     assert usage["cost"] == pytest.approx(spent / 1e6)
     assert all(body["seed"] == 7 for body in server.seen)
-    assert all(isinstance(body["prompt"], list) for body in server.real)
     asked = len(server.seen)
     again = client(server, prompt_path="ids", extra_body={"seed": 7}, concurrency=64, timeout=9)
     assert predict(again, some(again), tmp_path / "run", progress=False).rows == cell.rows
@@ -137,22 +133,13 @@ def test_a_cell_is_stored_with_its_path_and_what_it_took(
         predict(other, some(other), tmp_path / "run", progress=False)
 
 
-def test_requests_are_under_way_together_and_are_dropped_when_nobody_reads_on(
+def test_requests_are_under_way_together(
     server: ReaderServer,
 ) -> None:
     model = client(server, concurrency=4)
     server.behave = lambda body: time.sleep(0.05)
     assert len(ask(model, some(model, 20))[0]) == 20
     assert server.most_at_once == 4
-    hangs = {json.dumps(some(model)[index].ids.tolist()) for index in (1, 3, 5)}
-    server.behave = lambda body: (
-        server.released.wait(30) and None if json.dumps(body["prompt"]) in hangs else None
-    )
-    answers = model.answer(some(model))
-    next(answers)
-    start = time.perf_counter()
-    answers.close()
-    assert time.perf_counter() - start < 5
 
 
 # --- paths and the BOS ----------------------------------------------------------------------------
@@ -505,16 +492,3 @@ def test_lengths_beyond_what_the_server_takes_are_named(server: ReaderServer) ->
 
 
 # --- what a mapping may say -----------------------------------------------------------------------
-
-
-def test_what_is_wrong_with_a_mapping_is_said_before_anything_is_asked(folder: Path) -> None:
-    spec = {"engine": "openai", "path": "some-model"}
-    for more, words in (
-        ({"prompt_path": "chat", "prefix_in": "assistant"}, "chat has no assistant's turn"),
-        ({"prompt_path": "chat"}, "`tokenizer` is missing"),
-    ):
-        with pytest.raises(UserError, match=words) as caught:
-            _ = load_model(spec | more).prompt_format
-        assert "\n" not in str(caught.value)
-    own = load_model(spec | {"path": str(folder), "prompt_path": "text"})
-    assert own.prompt_format.tokenizer.bos_token == "<s>"

@@ -9,14 +9,14 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib.axes import Axes
+from test_summary import scores_of
 
 from rulerkit import plots
 from rulerkit.generation import generate
 from rulerkit.plots import DOUBLE, SINGLE
-from rulerkit.scoring import THIRTEEN, category
+from rulerkit.scoring import THIRTEEN
 from rulerkit.summary import Summary, summarize
 
 LENGTHS = [4096, 8192, 16384]
@@ -33,22 +33,20 @@ def summary_of(
 ) -> Summary:
     """A summary of invented scores: model i knows a share of the answers that falls with the
     length."""
-    rows = [
-        {
-            "run": "main", "model": name, "label": name.upper(), "aligned": aligned, "claimed_length": float("nan"),
-            "task": task, "category": category(task), "length": length, "index": index,
-            "score": float(index >= i % 4 * n), "strict": 0.0, "precision": 0.0, "exact": 0.0,
-            "empty": False, "cut_off": False, "cut_thought": False, "refused": False, "num_prompt_tokens": 1,
-            "digest": "", "wanted": examples, "stand_in": engine == "reader", "engine": engine, "seed": 42,
-            "prompt_version": 1, "tokenizer": "builtin", "template": "base", "note": "", "floor": float("nan"),
-            "failed": 0, "failed_refused": 0, "max_failures": 0.0,
-        }
+    share = {
+        (name, length): 1 - i % 4 * n / examples
         for i, name in enumerate(names)
-        for task in THIRTEEN
         for n, length in enumerate(LENGTHS)
-        for index in range(have if length == LENGTHS[-1] else examples)
-    ]  # fmt: skip
-    return summarize(pd.DataFrame(rows))
+    }
+    scores = scores_of(
+        share,
+        n=lambda model, length, task: have if length == LENGTHS[-1] else examples,
+        wanted=examples,
+        aligned=aligned,
+        engine=engine,
+        stand_in=engine == "reader",
+    )
+    return summarize(scores.assign(label=scores["model"].str.upper()))
 
 
 def texts(axes: Axes) -> list[str]:

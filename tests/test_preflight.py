@@ -200,13 +200,6 @@ def test_readers_pass() -> None:
     assert any("1024 that the model claims" in line for line in summary_lines(found["reader-1024"]))
 
 
-@pytest.mark.parametrize("name", ["llama-3", "llama-2", "deepseek-v4"])
-def test_real_vocabularies_pass(data: Path, name: str) -> None:
-    model = asked_of(data / "tokenizers" / name)
-    tasks = [task(each).with_corpora("builtin") for each in TASKS_CHECKED]
-    assert fails(check_model(model, tasks, [LENGTH])) == set()
-
-
 # --- faults put into prompts ----------------------------------------------------------------------
 
 
@@ -317,13 +310,6 @@ def test_the_tokenizer_of_another_model(folder: Callable[..., Path]) -> None:
     (finding,) = [f for f in check_case(one(small)) if f.name == "tokenizer"]
     assert finding.level == FAIL
     assert "vocabulary of 300" in finding.seen
-
-
-def test_a_needle_that_the_tokenizer_breaks(folder: Callable[..., Path]) -> None:
-    found = check_case(one(asked_of(folder("llama-3.1", lower=True))))
-    (finding,) = [f for f in found if f.name == "needles"]
-    assert finding.level == FAIL
-    assert "5 of 5 are lost" in finding.seen
 
 
 def test_a_system_prompt_that_is_dropped(folder: Callable[..., Path]) -> None:

@@ -149,19 +149,6 @@ def test_the_protocol_sets_the_edition_and_edition_overrides_it() -> None:
             == {asked.protocol}
             == {parameters.get("protocol", "clean")}
         )
-        assert [one.name for one in asked.tasks] == [
-            one.name.partition("-")[0] for one in asked.tasks
-        ]
-
-
-def test_what_contradicts_the_study_is_an_error() -> None:
-    for parameters in (
-        {"protocol": "paper", "tasks": [{"base": "vt", "edition": "2025"}]},
-        {"protocol": "latest"},
-        {"edition": "2023"},
-    ):
-        with pytest.raises(UserError, match=r"edition|protocol"):
-            study(parameters)
 
 
 def test_protocols_never_stand_in_one_table_and_are_never_resumed_by_the_other(

@@ -139,27 +139,14 @@ def test_the_gpus_of_a_scheduler_are_shared_out_without_locks(
 ) -> None:
     """Another job on this machine may have other GPUs by the same numbers."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    with Lock(execution._gpu_lock("0")):
+    (project.root / "tmp/rulerkit-gpus").mkdir()
+    with Lock(project.root / "tmp/rulerkit-gpus/0.lock"):
         for name in "abc":
             project.set(name, "pace", 0.3)
         run(jobs_of(project, [told(name, gpus=1) for name in "abc"]), ["0", "1"])
     rows = project.journal()
     assert {row.gpus for row in rows} == {"0", "1"}
     assert all(a.gpus != b.gpus for a, b in overlapping(rows))
-
-
-@pytest.mark.slow
-def test_without_gpus_models_run_on_the_processors(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that wants a GPU takes all of them; those that need none run side by side."""
-    monkeypatch.setattr(execution, "_processors", lambda: 2)
-    project.set("c", "meets", "d")
-    project.set("d", "meets", "c")
-    run(jobs_of(project, [told("c"), told("d"), told("a", gpus=1), told("b", gpus=2)]))
-    rows = project.journal()
-    assert {row.gpus for row in rows} == {None}
-    assert {frozenset((a.model, b.model)) for a, b in overlapping(rows)} == {frozenset("cd")}
 
 
 @pytest.mark.slow

@@ -6,8 +6,6 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rulerkit.errors import UserError
 from rulerkit.lengths import effective_length, effective_set, length_name, parse_length
@@ -112,17 +110,6 @@ def test_effective_length(scores, claimed, answer):
 )
 def test_effective_set(limits, answer):
     assert effective_set(limits, 85.6) == answer
-
-
-@given(st.lists(st.tuples(st.floats(70, 100), st.floats(0, 9)), min_size=1, max_size=4))
-def test_the_effective_length_is_never_ruled_out(intervals):
-    lengths = (K4, K8, K16, K32)[: len(intervals)]
-    scores = {n: score for n, (score, _) in zip(lengths, intervals, strict=True)}
-    limits = {n: (s - half, s + half) for n, (s, half) in zip(lengths, intervals, strict=True)}
-    names = ["<4K", *(length_name(n) for n in lengths[:-1]), f">{length_name(lengths[-1])}"]
-    runs = [run.split("..") for run in effective_set(limits, 85.6).split(", ")]
-    possible = {n for run in runs for n in names[names.index(run[0]) : names.index(run[-1]) + 1]}
-    assert effective_length(scores, 85.6) in possible
 
 
 def test_a_complete_summary():

@@ -47,31 +47,6 @@ def prompt(*ids: int) -> Example:
     return Example(0, "any", 4096, ("x",), 8, (Piece("", "question", tokens),), (0, 1))
 
 
-def fill(queue: PromptQueue) -> None:
-    while queue.make():
-        pass
-
-
-def take_all(queue: PromptQueue, last: bytes = b"") -> list[Example]:
-    """All that waits, in the order in which one server gets it."""
-    taken = []
-    while queue.waiting:
-        request = queue.take(last)
-        last = request.ids
-        taken.append(request.example)
-    return taken
-
-
-def test_prompts_are_taken_in_the_order_of_their_ids() -> None:
-    random = Random(5)
-    lists = [[random.randrange(3) for _ in range(random.randrange(9))] for _ in range(200)]
-    queue = PromptQueue(prompt(*ids) for ids in lists)
-    fill(queue)
-    assert queue.tokens == sum(map(len, lists))
-    assert [example.ids.tolist() for example in take_all(queue)] == sorted(lists)
-    assert (queue.tokens, queue.ready()) == (0, False)
-
-
 def described(folder: Path, config: dict[str, Any] | None = None, **more: Any) -> Any:
     """A model whose folder holds a config.json alone."""
     whole = {"model_type": "llama", "max_position_embeddings": 4096} | (config or {})
