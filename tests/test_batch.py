@@ -4,7 +4,6 @@ notebooks do; again, only what is missing."""
 import json
 import re
 import shlex
-import shutil
 import subprocess
 from collections import Counter
 from dataclasses import replace
@@ -83,9 +82,6 @@ def test_runs_know_their_parameters(project: Path) -> None:
     assert free == {"seed": 2, "run": "r"}
     assert over_all == {**common, "models": ["mute", second["model"], third["model"]]}
     assert runs[1].output == project / "outputs/notebooks/r/reader-512/10_small.ipynb"
-    runs = plan(project, {**content, "together": []}, models=["perfect", "reader-1024"]).runs
-    assert [run.subject for run in runs] == ["perfect", "reader-1024", "all"]
-    assert all("models" not in run.parameters for run in runs)
 
 
 ONE: dict[str, Any] = {"models": ["mute"], "notebooks": ["10_small"]}
@@ -169,11 +165,6 @@ def test_no_notebook_is_forgotten_whomever_it_asks(project: Path) -> None:
     parameters = 'model = "mute"\nmodels = None\ntasks = ["vt"]\nlengths = [1024]\nrun = "main"\noutputs = "outputs"\n'
     notebook(project / "notebooks/40_asks_nobody.ipynb", parameters, "print(model)\n")
     notebook(project / "notebooks/41_beside.ipynb", parameters, asks)
-    dotted = [{"base": "mute", "name": name} for name in ("llama-3.1-8b", "llama-3.3-70b")]
-    jobs = plan(project, {"models": dotted, "notebooks": ["40_asks_nobody"]}).jobs
-    assert [job.model for job in jobs] == [None, None]
-    files = {path for job in jobs for path in (job.file, job.lock, job.record)}
-    assert len(files) == 6, "names with dots are kept apart"
     names = ["40_asks_nobody", "41_beside"]
     jobs = plan(project, {"models": ["mute", "reader-1024"], "notebooks": names}).jobs
     assert [(job.name, [run.title for run in job.runs], job.after) for job in jobs] == [
@@ -381,18 +372,3 @@ def test_a_notebook_that_never_starts_shows_the_last_line_of_its_log(project: Pa
     assert (predictions.state, failed.state) == ("done", "failed")
     assert re.fullmatch(r"exit status \d+: .*no-such-kernel.*", failed.message)
     assert failed.step.log.read_text().rstrip().endswith(failed.message.partition(": ")[2])
-
-
-def test_what_is_wrong_in_one_job_stops_no_other(project: Path) -> None:
-    """A notebook that was taken away since."""
-    content = ONE | {"models": ["mute", "perfect"], "parameters": {"lengths": [1024]}}
-    jobs = [replace(job, runs=()) for job in plan(project, content).jobs]
-    gone = project / "notebooks/gone.ipynb"
-    shutil.copy(project / "notebooks/10_small.ipynb", gone)
-    broken = replace(jobs[0], asks=(replace(jobs[0].asks[0], notebook=gone),))
-    gone.unlink()
-    for job in jobs:
-        job.save()
-    ended = {each.step.title: each for each in execute([broken, jobs[1]])}
-    assert ended["perfect predictions"].state == "done"
-    assert "gone.ipynb is no notebook" in ended["mute predictions"].message

@@ -375,9 +375,5 @@ def test_notebook_recovers_a_dropping_reader(tmp_path: Path) -> None:
     tables = outputs / "tables/main/13_compare_models"
     ends = (".md", ".csv", ".tex", "-flips.csv", "-verdict.json")
     assert files(tables) == {f"perfect+dropping{end}" for end in ends}
-    assert files(outputs / "figures/main/13_compare_models") == {
-        f"perfect+dropping{end}" for end in (".pdf", ".png")
-    }
     found = json.loads((tables / "perfect+dropping-verdict.json").read_text(encoding="utf-8"))
     assert found["difference"]["low"] < -25 < found["difference"]["high"] < 0
-    assert found["a"]["label"] == "perfect reader"

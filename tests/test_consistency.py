@@ -15,7 +15,6 @@ from rulerkit.cli.batches import print_leaderboard
 from rulerkit.errors import UserError
 from rulerkit.evaluation import check_same, differences, footnotes, predict
 from rulerkit.models import load_model
-from rulerkit.other_formats import read_predictions
 from rulerkit.store import Cell, read_cells
 from rulerkit.studies import study
 
@@ -158,18 +157,6 @@ def test_the_message_says_what_to_do(outputs: Path) -> None:
         "them a place of its own with run: NAME, or answer it anew with --fresh, which moves the "
         "old files aside"
     )
-
-
-def test_empty_cells_and_files_of_other_programs_are_skipped(outputs: Path) -> None:
-    place = outputs / "upstream/theirs/synthetic/1024/pred"
-    place.mkdir(parents=True)
-    (place / "vt.jsonl").write_text(json.dumps({"index": 0, "pred": "A", "outputs": ["A"]}) + "\n")
-    theirs = read_predictions(place.parents[3])
-    change(outputs, "main/perfect/vt/2048", result("seed", 43))
-    assert "seed" in refused([*theirs, *cells(outputs)])
-    (outputs / "predictions/main/perfect/vt/2048.jsonl").unlink()
-    check_same([*theirs, *cells(outputs)])
-    assert footnotes([*theirs, *cells(outputs)]) == []
 
 
 def test_arguments_of_vllm_that_leave_answers_alone_are_no_difference() -> None:

@@ -67,12 +67,7 @@ def test_paul_graham(data: Path) -> None:
     # The first essay ends without a blank: its last word and the next one's first are one word.
     assert haystack.words[: haystack.restart - 1] == first[:-1]
     assert haystack.words[haystack.restart : haystack.restart + 50] == second[1:51]
-    starts = haystack.sentence_starts
-    assert starts[0] == 0
-    assert (np.diff(starts) > 0).all()
-    assert starts[-1] < len(haystack.words)
-    assert haystack.restart in starts
-    assert 14 < np.diff(starts).mean() < 20
+    assert 14 < np.diff(haystack.sentence_starts).mean() < 20
 
 
 def test_squad(data: Path) -> None:

@@ -10,16 +10,13 @@ import pandas as pd
 import papermill
 import pytest
 
-from rulerkit import plots
 from rulerkit.errors import UserError
 from rulerkit.evaluation import predict
 from rulerkit.example import Example
 from rulerkit.failures import (
-    COLUMNS,
     LABELS,
     label,
     no_context_answers,
-    shares,
 )
 from rulerkit.generation import Examples, generate
 from rulerkit.models import load_model
@@ -270,43 +267,6 @@ def test_memory_is_seen_through_the_questions_asked_alone(tmp_path: Path) -> Non
 
 
 # --- tables, figure, claims -----------------------------------------------------------------------
-
-
-@pytest.fixture
-def labels() -> pd.DataFrame:
-    """Labels as `label` gives them."""
-    counts = {
-        ("vt", 4096): {"complete": 6, "partial": 4},
-        ("vt", 8192): {"complete": 5, "empty": 5},
-        ("cwe", 4096): {"empty": 2, "partial": 1},
-    }
-    rows = []
-    for (name, length), kinds in counts.items():
-        for index, kind in enumerate(k for k, count in kinds.items() for _ in range(count)):
-            about = ("main", "m", "M", "reader", name, "vt", length, index)
-            rows.append((*about, kind, "", 0.0, 0.0, "x", ("y",)))
-    return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def test_shares_add_up(labels: pd.DataFrame) -> None:
-    found = shares(labels)
-    assert (found.groupby(["task", "length"])["share"].sum() - 1).abs().max() < 1e-9
-    row = found.query("task == 'vt' and length == 4096 and label == 'partial'").iloc[0]
-    assert (row["count"], row["n"], row["share"]) == (4, 10, 0.4)
-    assert row["low"] < 0.4 < row["high"]
-    assert found.query("task == 'cwe' and label == 'complete'")["count"].tolist() == [0]
-
-
-def test_figure_of_stacked_shares(labels: pd.DataFrame) -> None:
-    panels = plots.failures_by_length(shares(labels), plots.remarks(labels))
-    assert [panel.get_title() for panel in panels] == ["vt", "cwe"]
-    heights: dict[float, float] = {}
-    for bar in panels[0].patches:
-        heights[bar.get_x()] = heights.get(bar.get_x(), 0) + bar.get_height()
-    assert list(heights.values()) == pytest.approx([100, 100])
-    figure: Any = panels[0].figure
-    names = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert names == ["partial", "empty", "complete"]
 
 
 @pytest.mark.slow

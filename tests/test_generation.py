@@ -147,19 +147,6 @@ def test_lengths_are_paired(name: str) -> None:
             assert max(apart) < coarse[TASKS[name].category], (short.depths, long.depths)
 
 
-def test_depths_are_those_of_the_tokens() -> None:
-    for name in ("niah_multiquery", "vt", "qa_2"):
-        example = generate(builtin(name), 4096, 3)[2]
-        context = [p for p in example.pieces if p.role in ("haystack", "needle", "distractor")]
-        total = sum(p.num_tokens for p in context)
-        before, wanted = 0, []
-        for piece in context:
-            if piece.role == "needle":
-                wanted.append(100 * before / (total - piece.num_tokens))
-            before += piece.num_tokens
-        assert example.depths == pytest.approx(wanted, abs=0.006)
-
-
 # --- what does not fit ----------------------------------------------------------------------------
 
 

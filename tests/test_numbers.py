@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from test_notebooks import run
 
 import rulerkit as rk
 from rulerkit import claims
@@ -91,29 +90,3 @@ def test_differences_have_one_interval(scores: pd.DataFrame, outputs: Path) -> N
     )
     lines = [line.get_xdata() for line in differences_by_task(found.rows).get_lines()]
     assert any(len(line) == 2 and np.allclose(line, mean[LIMITS].astype(float)) for line in lines)
-
-
-@pytest.mark.slow
-def test_tables_of_the_notebooks_have_these_intervals(scores: pd.DataFrame, outputs: Path) -> None:
-    place = outputs.parent
-    run("01_main_results", place, models=["perfect", "reader-4096"], **ASKED)
-    run("13_compare_models", place, model_a="perfect", model_b="reader-4096", **ASKED)
-    run("leaderboard", place)
-    tables = outputs / "tables/main"
-    keys = ["model", "task", "length"]
-    written = pd.read_csv(tables / "01_main_results/perfect+reader-4096.csv").set_index(keys)
-    same(
-        written[["score", *LIMITS]],
-        rk.summarize(scores).cells.set_index(keys).loc[written.index, ["score", *LIMITS]],
-    )
-    compared = pd.read_csv(tables / "13_compare_models/perfect+reader-4096.csv")
-    same(
-        compared[LIMITS], compare("main/perfect", "main/reader-4096", outputs=outputs).rows[LIMITS]
-    )
-    listed = (
-        pd.read_csv(tables / "leaderboard/table_3.csv").query("source == 'ours'").set_index("model")
-    )
-    expected = (
-        board(boards(scores), 3).rows.query("source == 'ours'").set_index("model").loc[listed.index]
-    )
-    same(listed[["avg_low", "avg_high"]], expected[["avg_low", "avg_high"]])

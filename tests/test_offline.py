@@ -15,7 +15,6 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from rulerkit import corpora, offline
+from rulerkit import corpora
 from rulerkit.offline import OFFLINE, fetch_all, missing_of
 from rulerkit.settings import read_spec
 from tests.tiny_llama import save_llama, save_tokenizer
@@ -214,7 +213,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fetched."""
     folder = tmp_path_factory.mktemp("served") / "tiny"
     size = save_tokenizer(folder, ["One of the special magic numbers is: 1"], 600)
-    save_llama(folder, size, "100KB", max_position_embeddings=8192)
+    save_llama(folder, size, "300KB", max_position_embeddings=8192)
     assert all(
         (folder / name).is_file()
         for name in (*SHARDS, "model.safetensors.index.json", "generation_config.json")
@@ -498,34 +497,6 @@ def test_a_folder_that_was_not_copied_whole_is_named(place: Path) -> None:
     assert missing(spec | {"tokenizer": "builtin"}) == []
     (folder / "tokenizer.model").write_text("")
     assert missing(spec) == []
-
-
-def test_tiktoken_files_are_looked_for_where_tiktoken_keeps_them(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tiktoken import load
-    from tiktoken_ext.openai_public import ENCODING_CONSTRUCTORS
-
-    def keep(address: str, expected_hash: str | None = None) -> bytes:
-        own = offline.tiktoken_dir() / hashlib.sha1(address.encode()).hexdigest()
-        own.parent.mkdir(parents=True, exist_ok=True)
-        own.touch()
-        return b"{}" if address.endswith(".json") else b""
-
-    monkeypatch.setattr(load, "read_file_cached", keep)
-    for name in ("gpt2", "cl100k_base", "o200k_harmony"):  # one of each kind of file names
-        monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(place / "kept" / name))
-        spec = {"path": "gpt", "engine": "openai", "tokenizer": name}
-        assert missing(spec) == [f"tokenizer {name} (tiktoken)"]
-        with suppress(AssertionError, IndexError):  # gpt2's two files are empty here
-            ENCODING_CONSTRUCTORS[name]()
-        assert missing(spec) == [], name
-    known = {"path": "gpt-4-1106-preview", "engine": "openai"}
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(place / "kept" / "cl100k_base"))
-    assert missing(known) == []
-    monkeypatch.delenv("TIKTOKEN_CACHE_DIR")
-    assert missing(known) == ["tokenizer cl100k_base (tiktoken)"]
-    assert offline.offline()["TIKTOKEN_CACHE_DIR"] == str(place / "cache" / "tiktoken")
 
 
 def test_a_batch_names_every_model_and_corpus_that_any_of_its_notebooks_asks_for(

@@ -132,18 +132,6 @@ def test_what_is_no_model(project: Path) -> None:
 # --- values ---------------------------------------------------------------------------------------
 
 
-def test_tasks_corpora_and_lengths(project: Path) -> None:
-    multikey = {"base": "niah_multikey_1", "num_keys": 8}
-    asked = study(tasks=("vt", multikey, {"base": "vt", "num_hops": 2, "name": "v2"}, "vt"))
-    assert [task.name for task in asked.tasks] == ["vt", "niah_multikey_1-num_keys_8", "v2"]
-    assert asked.tasks[1].settings()["num_keys"] == 8
-    original = study(tasks=["niah_single_2", "qa_1"], corpora="original").tasks
-    settings = [task.settings() for task in original]
-    assert (settings[0]["essays"], settings[1]["dataset"]) == ("paul_graham", "squad")
-    assert study(lengths=["8K", 4096, "4096", 8192]).lengths == (4096, 8192)
-    assert study(run=2).predictions == project / "outputs/predictions/2"
-
-
 def test_values_that_are_not_allowed(project: Path) -> None:
     refused({"num_exampels": 3}, "did you mean 'num_examples'")
     refused({"tasks": "vt"}, "with papermill: -y 'tasks: [niah_single_1, vt]'")

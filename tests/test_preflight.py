@@ -267,13 +267,6 @@ def test_a_faulty_prompt_is_caught(
 # --- faults in what a model is said to be ---------------------------------------------------------
 
 
-def test_a_limit_that_is_too_small_is_named(folder: Callable[..., Path]) -> None:
-    asked = {"base": "niah_multivalue", "max_new_tokens": 8}
-    (finding,) = [f for f in check_case(one(asked_of(folder("gemma")), asked)) if f.level == FAIL]
-    assert finding.name == "answer room"
-    assert "max_new_tokens is 8" in finding.seen
-
-
 @pytest.mark.parametrize(
     ("settings", "spec"),
     [

@@ -149,14 +149,6 @@ def test_the_gpus_of_a_scheduler_are_shared_out_without_locks(
     assert all(a.gpus != b.gpus for a, b in overlapping(rows))
 
 
-@pytest.mark.slow
-def test_as_many_side_by_side_as_are_asked_for(project: Project) -> None:
-    models = [told("a", gpus=1), told("b"), told("c", gpus=1)]
-    run(jobs_of(project, models), ["0", "1"], side_by_side=1)
-    assert overlapping(project.journal()) == []
-    assert {row.model for row in project.journal()} == set("abc")
-
-
 # --- two batches on one machine -------------------------------------------------------------------
 
 

@@ -140,24 +140,6 @@ def test_a_converted_mamba_answers_as_the_model_that_was_written(
     assert answers_of(load_model(specs["mamba-ssm"])) == answers_of(load_model(specs["mamba"]))
 
 
-def test_a_checkpoint_without_a_tokenizer_stops_at_the_end_token_of_the_one_it_is_given(
-    specs: dict[str, dict[str, Any]], tmp_path: Path
-) -> None:
-    free = answers_of(load_model(specs["mamba-ssm"]), count=4)
-    copy = tmp_path / "ends"
-    shutil.copytree(specs["mamba-ssm"]["path"], copy)
-    weights = torch.load(copy / "pytorch_model.bin")
-    weights["backbone.embedding.weight"][0] *= 100  # token 0 wins wherever its logit is above zero
-    weights["lm_head.weight"] = weights["backbone.embedding.weight"]
-    torch.save(weights, copy / "pytorch_model.bin")
-    ended = answers_of(load_model(specs["mamba-ssm"] | {"path": str(copy)}), count=4)
-    stopped = [index for index, answer in ended.items() if answer.finish_reason == "stop"]
-    assert stopped
-    assert all("endoftext" not in answer.text for answer in ended.values())
-    assert {answer.finish_reason for answer in free.values()} == {"length"}
-    assert all(free[index].text.startswith(ended[index].text) for index in stopped)
-
-
 def test_what_is_no_plain_mamba_is_named(specs: dict[str, dict[str, Any]], tmp_path: Path) -> None:
     spoilt: list[tuple[Callable[[Path], Any], str]] = [
         (lambda f: change(f, ssm_cfg={"layer": "Mamba2"}), "no plain Mamba-1"),
@@ -192,21 +174,6 @@ def test_a_prompt_in_chunks_gets_the_answer_of_a_prompt_in_one_piece(
     whole = answers_of(load_model(specs[kind] | {"prefill_chunk_size": 4096}))
     assert answers_of(load_model(specs[kind] | {"prefill_chunk_size": 200})) == whole
     assert len({answer.text for answer in whole.values()}) == len(whole)
-
-
-@needs_rwkv
-def test_what_rwkv_7_does_not_run_is_named(
-    specs: dict[str, dict[str, Any]], tmp_path: Path
-) -> None:
-    weights = torch.load(specs["rwkv-7"]["path"])
-    torch.save(weights | {"blocks.0.ffn.s_emb.weight": torch.zeros(1)}, tmp_path / "deep.pth")
-    for spec, message in [
-        ({"strategy": "cpu fp32 *1 -> cpu bf16"}, "is not for RWKV-7, which runs on one device"),
-        ({"strategy": "cpu fp16i8"}, "is not for RWKV-7"),
-        ({"path": str(tmp_path / "deep.pth")}, r"deep\.pth is an RWKV-7 with deep embeddings"),
-    ]:
-        with pytest.raises(UserError, match=message):
-            answers_of(load_model(specs["rwkv-7"] | spec))
 
 
 @needs_rwkv

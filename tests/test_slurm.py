@@ -334,16 +334,3 @@ def test_what_sbatch_refuses_is_one_line_and_what_a_node_refuses_is_told(make: M
     told = place.rulerkit("status", place.file)
     assert place.status()["one predictions"] == "missing"
     assert "no-such-launcher: command not found" in told
-
-
-def test_logs_lie_beside_what_they_are_about(make: Make) -> None:
-    """Whatever stands in the path; and nothing lies anywhere else."""
-    place = make("paths")
-    place.plan([held("one", 1)], ONE, {}, together=["50_first"])
-    place.go()
-    place.submit()
-    place.wait("all have ended", lambda: not place.queue())
-    logs = {place.folder / "one/paths.job.out", place.folder / "all/paths-50_first.job.out"}
-    assert {*place.root.parent.rglob("*.out")} == logs
-    assert "done       all 50_first" in place.out("all", "paths-50_first.job")
-    assert not [file for file in place.root.rglob("*") if file.name.startswith("slurm-")]

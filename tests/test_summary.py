@@ -12,7 +12,7 @@ from rulerkit.lengths import effective_length, effective_set, length_name, parse
 from rulerkit.scoring import COLUMNS, THIRTEEN, category
 from rulerkit.statistics import wilson
 from rulerkit.summary import averages, length_weights, ranks, summarize
-from rulerkit.tables import table_text, task_table_text
+from rulerkit.tables import table_text
 
 NAN = float("nan")
 
@@ -252,18 +252,3 @@ def test_tables_in_every_format():
     for wrong in ({"format": "html"}, {"category": "code"}):
         with pytest.raises(UserError, match="allowed"):
             table_text(summary, **wrong)
-
-
-def test_task_table():
-    scores = scores_of({("a", K4): 0.98, ("a", K8): 0.5})
-    scores.loc[(scores["task"] == "vt") & (scores["index"] < 3), ["refused", "empty"]] = True
-    summary = summarize(scores)
-    text = task_table_text(summary, "a")
-    assert "98.00 [89.5, 99.6], 3 empty, 3 refused" in text
-    assert text.count("98.00") == 14  # thirteen tasks and their mean
-    means = next(line for line in text.splitlines() if line.startswith("mean of 13 tasks"))
-    assert "98.00 [" in means
-    assert "50.00 [" in means
-    assert "Effective length: 4K (the longest with a mean of at least 85.6" in text
-    with pytest.raises(UserError, match="unknown model 'b'"):
-        task_table_text(summary, "b")

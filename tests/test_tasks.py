@@ -351,21 +351,6 @@ def test_a_question_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "name"),
-    [
-        ({"base": "vt", "num_hops": 10, "num_chains": 2}, "vt-num_chains_2-num_hops_10"),
-        ({"base": "vt", "num_hops": 4}, "vt"),
-        ({"base": "vt", "num_hops": 6, "name": "vt_long"}, "vt_long"),
-    ],
-)
-def test_names_of_variants(spec: dict, name: str) -> None:
-    made = task(spec)
-    assert made.name == name
-    for knob in spec.keys() - {"base", "name", "edition"}:
-        assert made.settings()[knob] == spec[knob]
-
-
-@pytest.mark.parametrize(
     ("spec", "named"),
     [
         ("niah_x", "niah_single_1"),

@@ -8,7 +8,6 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from conftest import QUICK
 
@@ -75,15 +74,6 @@ def test_round_trip(vocabulary: Tokenizer) -> None:
     assert unicodedata.normalize("NFC", back) == unicodedata.normalize("NFC", MIXED)
 
 
-def test_encode_and_count_and_batch_agree(vocabulary: Tokenizer) -> None:
-    texts = ["", "One.", MIXED, " two", "\n"]
-    batch = vocabulary.encode_batch(texts)
-    assert [ids.tolist() for ids in batch] == [vocabulary.encode(text).tolist() for text in texts]
-    assert [len(ids) for ids in batch] == [vocabulary.count(text) for text in texts]
-    assert all(ids.dtype == np.int32 and ids.ndim == 1 for ids in batch)
-    assert vocabulary.encode_batch([]) == []
-
-
 def test_ids_are_those_of_the_libraries(data: Path) -> None:
     """Two files of one vocabulary, read by two libraries."""
     for file, other in (("llama-3/tokenizer.model", "llama-3/tokenizer.json"), ("qwen", "qwen2.5")):
@@ -140,15 +130,6 @@ def test_an_unknown_ranks_file_needs_its_pattern(data: Path, tmp_path: Path) -> 
     assert named.encode(MIXED).tolist() == load(data, "openai").encode(MIXED).tolist()
     spelled = load_tokenizer(f"{path}#{PATTERNS['cl100k_base']}")
     assert spelled.encode(MIXED).tolist() == named.encode(MIXED).tolist()
-
-
-def test_another_pattern_is_another_vocabulary(data: Path) -> None:
-    """Records compare fingerprints, and ids are kept in files named after them: other ids need
-    another one."""
-    path = data / "tokenizers" / "openai" / "cl100k_base.tiktoken"
-    known, other = load_tokenizer(str(path)), load_tokenizer(f"{path}#qwen")
-    assert known.encode("1234567").tolist() != other.encode("1234567").tolist()
-    assert known.fingerprint != other.fingerprint
 
 
 # --- what is no tokenizer -------------------------------------------------------------------------

@@ -73,19 +73,6 @@ def test_only_what_changes_the_answers_is_part_of_a_models_identity(tmp_path: Pa
         assert described(tmp_path, **other).identity() != identity
 
 
-def test_a_length_beyond_the_model_is_named_with_what_would_make_it_fit(tmp_path: Path) -> None:
-    assert described(tmp_path).too_long(4096) is None
-    reason = described(tmp_path).too_long(8192)
-    assert all(word in reason for word in ("4096", "hf_overrides", "max_length: 8192"))
-    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
-    yarn = described(tmp_path, hf_overrides={"rope_parameters": rope})
-    assert yarn.too_long(16384) is None
-    assert yarn.too_long(16385)
-    longer = described(tmp_path, max_length="16K")
-    assert longer.too_long(16384) is None
-    assert longer.arguments()["hf_overrides"] == {"max_position_embeddings": 16384}
-
-
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vllm is installed")
 def test_without_vllm_the_first_answer_says_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"pip install 'rulerkit\[vllm\]'"):
