@@ -1,14 +1,18 @@
-"""What all tests share: the folder of real data, its vocabularies, and why a test is skipped
+"""What all tests share: the command line, the folder of real data, its vocabularies, and why a test is skipped
 without it."""
 
 import os
+import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from rulerkit import corpora
+from rulerkit.cli import main
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
 VOCABULARIES = (
@@ -80,6 +84,41 @@ def vocabulary(request: pytest.FixtureRequest) -> Tokenizer:
         return load_tokenizer("builtin")
     folder: Path = request.getfixturevalue("data")
     return load_tokenizer(str(folder / "tokenizers" / request.param))
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """What stands on stderr, without the states of a progress bar."""
+        lines = re.split(r"[\r\n]", self.err)
+        return [line for line in lines if line.strip() and "tokens/s" not in line]
+
+
+class Caller:
+    """`rulerkit` in this process: what main() prints, and the status with which it would exit."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.capsys, self.monkeypatch = capsys, monkeypatch
+
+    def __call__(self, *arguments: object) -> Ended:
+        self.monkeypatch.setattr(sys, "argv", ["rulerkit", *map(str, arguments)])
+        self.capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = self.capsys.readouterr()
+        code = ended.value.code
+        return Ended(code if isinstance(code, int) else 0, out, err)
+
+
+@pytest.fixture
+def rulerkit(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Caller:
+    return Caller(capsys, monkeypatch)
 
 
 @pytest.fixture

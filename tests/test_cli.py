@@ -14,12 +14,13 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from conftest import Caller, Ended
 
 import rulerkit as rk
-from rulerkit.cli import app, main
+from rulerkit.cli import app
 from rulerkit.studies import study
 from rulerkit.tasks import TASKS, Task
 
@@ -35,41 +36,6 @@ ASKED: dict[str, Any] = {
     "seed": 3,
 }
 PROGRAM = [sys.executable, "-c", "from rulerkit.cli import main; main()"]
-
-
-class Ended(NamedTuple):
-    """How a command ended."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def lines(self) -> list[str]:
-        """What stands on stderr, without the states of a progress bar."""
-        lines = re.split(r"[\r\n]", self.err)
-        return [line for line in lines if line.strip() and "tokens/s" not in line]
-
-
-class Caller:
-    """`rulerkit` in this process: what main() prints, and the status with which it would exit."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        self.capsys, self.monkeypatch = capsys, monkeypatch
-
-    def __call__(self, *arguments: object) -> Ended:
-        self.monkeypatch.setattr(sys, "argv", ["rulerkit", *map(str, arguments)])
-        self.capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = self.capsys.readouterr()
-        code = ended.value.code
-        return Ended(code if isinstance(code, int) else 0, out, err)
-
-
-@pytest.fixture
-def rulerkit(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Caller:
-    return Caller(capsys, monkeypatch)
 
 
 @pytest.fixture(scope="module")

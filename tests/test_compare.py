@@ -4,18 +4,17 @@ notebook."""
 import json
 import math
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from conftest import Caller
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_notebooks import files, run, shown
 
 import rulerkit as rk
-from rulerkit.cli import main
 from rulerkit.compare import (
     CANNOT_TELL,
     NOT_WORSE,
@@ -25,8 +24,6 @@ from rulerkit.compare import (
     claim_verdict,
     compare,
     difference_table,
-    find,
-    flips_text,
     judge_pairs,
     power_text,
     smallest_loss,
@@ -246,18 +243,6 @@ def test_what_cannot_be_compared_is_said_in_one_line(
     assert "\n" not in str(error.value)
 
 
-def test_sides_are_found_by_path_run_or_name(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = made / "predictions/main/reader-1024"
-    assert (
-        len(find(folder))
-        == len(find("main/reader-1024", made))
-        == len(find("reader-1024", made))
-        == 6
-    )
-    monkeypatch.chdir(folder.parent)
-    assert len(find("reader-1024")) == 6
-
-
 # --- verdicts -------------------------------------------------------------------------------------
 
 
@@ -308,21 +293,6 @@ def test_the_power_of_a_comparison() -> None:
 # --- text and JSON --------------------------------------------------------------------------------
 
 
-def test_tables(made: Path) -> None:
-    found = compare("main/perfect", "reader-1024", outputs=made)
-    text = difference_table(found)
-    assert found.verdict.text in text
-    mean = next(line for line in text.splitlines() if line.startswith("mean"))
-    assert mean.endswith("]*")
-    assert r"\underline{" in difference_table(found, "latex")
-    assert "worse" in flips_text(found)
-    assert "better" not in flips_text(found)
-    assert (
-        flips_text(compare("main/perfect", "again/perfect", outputs=made))
-        == "No example has another score."
-    )
-
-
 # --- command --------------------------------------------------------------------------------------
 
 
@@ -340,20 +310,14 @@ def test_command(
     arguments: list[str],
     status: int,
     expected: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    rulerkit: Caller,
 ) -> None:
-    command = ["rulerkit", "compare", *arguments, "--outputs", str(made)]
-    texts = []
-    for extra in ([], ["--json"]):
-        monkeypatch.setattr(sys, "argv", [*command, *extra])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert ended.value.code == status
-        texts.append("".join(capsys.readouterr()))
-    assert expected in texts[0]
+    command = ("compare", *arguments, "--outputs", made)
+    plain, as_json = rulerkit(*command), rulerkit(*command, "--json")
+    assert plain.status == as_json.status == status
+    assert expected in plain.out + plain.err
     if status != 2:
-        content = json.loads(texts[1])
+        content = json.loads(as_json.out)
         assert content["verdict"]["status"] == status
         assert len(content["rows"]) == 12
         assert bool(content["flips"]) == (status == 1)

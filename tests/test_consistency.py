@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cli import Caller
-from test_cli import rulerkit as rulerkit
+from conftest import Caller
 
 import rulerkit as rk
 from rulerkit.cli.batches import print_leaderboard
 from rulerkit.errors import UserError
-from rulerkit.evaluation import check_same, differences, footnotes, predict
+from rulerkit.evaluation import check_same, footnotes, predict
 from rulerkit.models import load_model
 from rulerkit.store import Cell, read_cells
 from rulerkit.studies import study
@@ -157,19 +156,6 @@ def test_the_message_says_what_to_do(outputs: Path) -> None:
         "them a place of its own with run: NAME, or answer it anew with --fresh, which moves the "
         "old files aside"
     )
-
-
-def test_arguments_of_vllm_that_leave_answers_alone_are_no_difference() -> None:
-    """Early records hold all of them."""
-
-    def model(**arguments: Any) -> dict[str, Any]:
-        return {"model": {"engine": "vllm", **({"engine_args": arguments} if arguments else {})}}
-
-    assert differences(model(kv_cache_memory_bytes=1, max_num_seqs=3), model()) == []
-    assert differences(model(), model(limit_mm_per_prompt={"image": 0})) == []
-    assert differences(model(block_size=32), model(block_size=64)) == [
-        ("model.engine_args.block_size", 32, 64)
-    ]
 
 
 # --- footnotes ------------------------------------------------------------------------------------

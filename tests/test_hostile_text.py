@@ -12,12 +12,12 @@ from urllib.parse import unquote
 
 import pandas as pd
 import pytest
+from conftest import Caller
 from nbconvert.filters import markdown2html
 from test_summary import scores_of
 
 import rulerkit as rk
 from rulerkit import claims, escape, failures
-from rulerkit.cli import main
 from rulerkit.paper import beside, boards, latex, markdown, page, show_beside
 from rulerkit.view import show, to_terminal
 
@@ -212,7 +212,7 @@ def test_plain_text_has_no_controls(outputs: tuple[str, Outputs]) -> None:
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_the_command_line_shows_names_and_errors_harmlessly(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    kind: str, tmp_path: Path, rulerkit: Caller
 ) -> None:
     name = HOSTILE[kind].replace("/", "∕")
     folder = tmp_path / name / "niah_single_1"
@@ -233,12 +233,9 @@ def test_the_command_line_shows_names_and_errors_harmlessly(
         ["show", HOSTILE[kind]],
         ["evaluate", "-y", f"model: {json.dumps(HOSTILE[kind])}"],
     ):
-        monkeypatch.setattr("sys.argv", ["rulerkit", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capfd.readouterr()
+        status, out, err = rulerkit(*arguments)
         assert not CONTROLS.search(out + err), arguments
-        assert ended.value.code in (0, 2), err
+        assert status in (0, 2), err
         assert "Traceback" not in err
         shown = err.replace("\\\\", "\\")
         assert out or any(escape.one_line(text)[:8] in shown for text in (name, HOSTILE[kind]))

@@ -224,26 +224,6 @@ def test_killed_half_way_it_ends_with_the_same_file(folder: Path, undisturbed: l
     assert not path.with_suffix(".lock").exists()
 
 
-def test_of_two_processes_on_one_cell_the_second_is_refused(
-    folder: Path, undisturbed: list[str]
-) -> None:
-    path = folder / "parrot" / "vt" / "1024.jsonl"
-    process = start(folder)
-    try:
-        wait_for_rows(path, 2)
-        with pytest.raises(
-            UserError, match=rf"1024 is being written by process {process.pid} on host \S+"
-        ):
-            go(Silent(), Questions(40), folder)
-        with pytest.raises(UserError, match=f"process {process.pid}"):
-            go(Silent(), Questions(40), folder, fresh=True)
-        assert process.wait(timeout=30) == 0
-    finally:
-        process.kill()
-        process.wait()
-    assert lines(path) == undisturbed
-
-
 def test_who_lost_the_lock_writes_no_more(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a long sleep: another host took the cell over."""
 
@@ -295,38 +275,6 @@ def test_failures_stand_in_a_ledger_and_only_they_are_asked_again(
     ledger = cell.path.with_name("1024.failures.jsonl").read_text().splitlines()
     assert [json.loads(line)["index"] for line in ledger] == [3, 7] * 2
     assert go(Parrot(), Questions(10), folder).complete
-
-
-class Changed(Parrot):
-    """A model whose stream of answers is changed before it is given back."""
-
-    def __init__(self, change: Any) -> None:
-        super().__init__()
-        self.change = change
-
-    def answer(self, examples: Iterable[Any]) -> Iterator[tuple[Any, Answer]]:
-        yield from self.change(list(super().answer(examples)))
-
-
-def test_examples_left_out_answered_twice_or_in_another_order(
-    folder: Path, undisturbed: list[str]
-) -> None:
-    with pytest.raises(UserError, match=r"parrot left 5 of 10 examples .* the first is example 0"):
-        go(Changed(lambda pairs: pairs[1::2]), Questions(10), folder)
-    assert read_cells(folder)[0].missing == [0, 2, 4, 6, 8]
-    cell = go(Changed(lambda pairs: pairs[::-1]), Questions(40), folder)
-    assert [row["index"] for row in cell.rows] == list(range(40))
-    assert lines(cell.path) == undisturbed
-
-
-def test_an_engine_that_returns_the_prompt_is_refused(folder: Path) -> None:
-    for echo in (
-        lambda example: "<s>" + example.prompt[50:-50],
-        lambda example: example.prompt.replace(" ", "\n") + " answer",
-    ):
-        with pytest.raises(UserError, match=r"returned the prompt of example 0 .* only the new"):
-            go(Parrot(text=echo), Questions(10), folder)
-        assert read_cells(folder)[0].rows == []
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from test_cli import Caller
-from test_cli import rulerkit as rulerkit
+from conftest import Caller
 
 HERE = Path(__file__).parent / "november"
 BATCH = "params/batches/small.yaml"

@@ -47,15 +47,6 @@ def test_the_tables_are_complete() -> None:
     assert (len(paper.paper_models()), len(paper.paper_tasks())) == (40, 13)
 
 
-@pytest.mark.parametrize("name", ["Llama3.1 (8B)", "meta-llama__Meta-Llama-3.1-8B-Instruct"])
-def test_a_row_is_found_by_any_of_its_names(name: str) -> None:
-    row = paper.paper_row(name)
-    assert row is not None
-    assert row["slug"] == "llama3-1-8b"
-    assert (row["effective_length"], row["claimed_length"], row["rank_inc"]) == ("32K", "128K", 5)
-    assert (row[4096], row[131072], row["avg"]) == (95.5, 77.0, 88.3)
-
-
 @pytest.mark.parametrize("version", paper.VERSIONS)
 def test_the_leaderboard_shows_what_is_printed(version: str) -> None:
     """Every score, rank, claimed and effective length; all averages but those that the paper took

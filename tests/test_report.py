@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cli import Caller
-from test_cli import rulerkit as rulerkit
+from conftest import Caller
 
 from rulerkit.compare import compare
 from rulerkit.errors import UserError

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Caller
 
 import rulerkit as rk
-from rulerkit.cli import main
 from rulerkit.errors import UserError
 from rulerkit.evaluation import predict
 from rulerkit.generation import generate
@@ -86,14 +86,6 @@ def served(
     finally:
         serving.send_signal(signal.SIGINT)
         serving.wait(30)
-
-
-def command_fails(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
-    """The command line ends with status 2."""
-    monkeypatch.setattr(sys, "argv", ["rulerkit", *arguments])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == 2
 
 
 def test_all_tasks_are_answered_by_a_server_that_takes_text_only(tmp_path: Path) -> None:
@@ -233,19 +225,20 @@ def test_nothing_is_left_after_a_killed_parent_and_the_next_run_resumes(tmp_path
 
 
 def test_a_served_model_is_found_and_used_by_every_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, rulerkit: Caller
 ) -> None:
     model = spec(tmp_path)
     with served(tmp_path, model) as (file, serving):
         one = load_model(model)
         assert len(list(one.answer(examples(one, 4)))) == 4
         one.close()
-        assert "asks the server that runs at" in capfd.readouterr().err
+        assert "asks the server that runs at" in rulerkit.capsys.readouterr().err
         assert len({entry["pid"] for entry in journal(tmp_path)}) == 1
         other: Any = load_model({**model, "serve": model["serve"] + " --pace 0"})
         assert find_servers(other.about_server) == []  # another command is another server
-        command_fails(monkeypatch, "serve", file)
-        assert "is served already, at http://127.0.0.1:" in capfd.readouterr().err
+        again = rulerkit("serve", file)
+        assert again.status == 2
+        assert "is served already, at http://127.0.0.1:" in again.err
         serving.send_signal(signal.SIGINT)
         out, _ = serving.communicate(timeout=30)
         assert "served: ended" in out
@@ -279,12 +272,10 @@ def test_others_cannot_plant_a_server(tmp_path: Path) -> None:
     assert find_servers(lambda: pytest.fail("the registry was read")) == []
 
 
-def test_a_model_that_is_no_server_cannot_be_served(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    command_fails(monkeypatch, "serve", "perfect")
-    words = "model perfect (engine reader) is no server that can be started"
-    assert words in capfd.readouterr().err
+def test_a_model_that_is_no_server_cannot_be_served(rulerkit: Caller) -> None:
+    ended = rulerkit("serve", "perfect")
+    assert ended.status == 2
+    assert "model perfect (engine reader) is no server that can be started" in ended.err
 
 
 @pytest.mark.slow

@@ -132,23 +132,3 @@ def test_whole_nodes_have_a_script_and_a_log_each_and_a_limit(root: Path) -> Non
         submissions(read_batch(path).jobs, Site(whole_nodes=3))
     with pytest.raises(UserError, match="sbatch is not here: run this"):
         list(submit(nodes, Site()))
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("setup", ["a\nb"]),
-        ("hours", 1000),
-        ("launcher", "env 'a"),
-    ],
-)
-def test_wrong_values_are_named_with_what_is_allowed(root: Path, key: str, value: object) -> None:
-    path = root / "wrong.yaml"
-    path.write_text(json.dumps({key: value}))
-    with pytest.raises(UserError) as error:
-        read_site(path)
-    assert f"{path}: {key}: {value!r} is not allowed; it takes " in str(error.value)
-    assert "\n" not in str(error.value)
-    path.write_text("partitions: main\n")
-    with pytest.raises(UserError, match=r"unknown key in .*: did you mean 'partition'"):
-        read_site(path)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from rulerkit import store as locks
 from rulerkit.errors import UserError
-from rulerkit.store import Lock, Log, start_time
+from rulerkit.store import Lock
 
 HOLD = "import sys, time; from pathlib import Path; from rulerkit.store import Lock; "
 HOLD += (
@@ -57,38 +57,6 @@ def foreign(lock_file: Path) -> Path:
     lock_file.write_text(text)
     rewrite(lock_file, host="node7", pid=17)
     return lock_file
-
-
-@pytest.mark.parametrize("size", [10, 4096, 1_000_000])
-def test_each_row_is_one_write_and_there_at_once(
-    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writes: list[int] = []
-    real = os.write
-
-    def counted(file: int, data: bytes) -> int:
-        writes.append(len(data))
-        return real(file, data)
-
-    monkeypatch.setattr(os, "write", counted)
-    with Log(tmp_path / "rows.jsonl") as log:
-        log.append({"index": 0, "pred": "x" * size})
-        assert len((tmp_path / "rows.jsonl").read_bytes().splitlines()) == 1
-    assert len(writes) == 1
-
-
-def test_a_lock_is_made_named_and_removed_also_on_errors(lock_file: Path) -> None:
-    for error in (None, ValueError, KeyboardInterrupt):
-        try:
-            with Lock(lock_file):
-                owner = json.loads(lock_file.read_text())
-                assert owner["pid"] == os.getpid()
-                assert owner["started"] == start_time(os.getpid())
-                if error:
-                    raise error
-        except (ValueError, KeyboardInterrupt):
-            pass
-        assert list(lock_file.parent.iterdir()) == []
 
 
 def test_a_second_process_is_refused_until_the_first_is_killed(lock_file: Path) -> None:

@@ -331,14 +331,6 @@ def check_questions(asked: Task) -> None:
         assert gold == set(question.gold)
 
 
-def test_questions_come_from_one_permutation() -> None:
-    """No question twice before all were asked; another seed asks in another order."""
-    texts = [made.text_of("question") for made in examples("qa_1", 1024, 100)]
-    assert len(set(texts)) > 97
-    other = generate(task("qa_1").with_corpora("builtin"), 1024, 5, seed=7)[0]
-    assert other.text_of("question") != texts[0]
-
-
 def test_a_question_alone() -> None:
     for made in examples({"base": "qa_1", "context": "none"}):
         assert "Document" not in made.prompt
@@ -368,18 +360,6 @@ def test_wrong_settings(spec: object, named: str) -> None:
     with pytest.raises(UserError, match=named) as error:
         task(spec)
     assert "\n" not in str(error.value)
-
-
-def test_corpora_can_be_exchanged() -> None:
-    for made in TASKS.values():
-        builtin = made.with_corpora("builtin")
-        assert builtin.name == made.name
-        assert all(source.stand_in for source in builtin.sources().values())
-        assert builtin.with_corpora("original") == made
-    with pytest.raises(UserError, match="original"):
-        TASKS["qa_1"].with_corpora("real")
-    with pytest.raises(UserError, match="prose"):
-        examples({"base": "niah_single_2", "essays": "shakespeare"})
 
 
 # --- reading --------------------------------------------------------------------------------------

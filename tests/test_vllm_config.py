@@ -6,12 +6,12 @@ tests that build vLLM's configuration run where vllm is installed: `make test-vl
 """
 
 import json
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Caller
 
 import rulerkit as rk
 from rulerkit.checks import (
@@ -22,7 +22,6 @@ from rulerkit.checks import (
     examine,
     vllm_arguments,
 )
-from rulerkit.cli import main
 from tests.tiny_llama import save_tokenizer
 
 needs_vllm = pytest.mark.skipif(
@@ -284,9 +283,7 @@ def test_what_vllm_refuses_is_a_fail_on_one_line(fault: str, tmp_path: Path) -> 
 
 
 @needs_vllm
-def test_the_command_builds_the_configuration(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_builds_the_configuration(tmp_path: Path, rulerkit: Caller) -> None:
     folder = written(tmp_path / "m", LLAMA)
     vocabulary = save_tokenizer(folder, ["one two three"], 400)
     (folder / "config.json").write_text(json.dumps(LLAMA | {"vocab_size": vocabulary}))
@@ -296,12 +293,9 @@ def test_the_command_builds_the_configuration(
         (3, 1, "must be divisible by tensor parallel size (3)"),
     ):
         model = f"model: {{path: {folder}, engine: vllm, name: m, tensor_parallel_size: {shares}}}"
-        monkeypatch.setattr(sys, "argv", ["rulerkit", "check", *settings, "-y", model])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr().out
-        assert line in said
-        assert ended.value.code == status, said
+        ended = rulerkit("check", *settings, "-y", model)
+        assert line in ended.out
+        assert ended.status == status, ended
 
 
 # --- without vLLM ---------------------------------------------------------------------------------
