@@ -153,9 +153,6 @@ def test_a_job_for_each_model_and_one_for_each_notebook_over_several(project: Pa
     for job in jobs:
         job.save()
         assert read_job(job.file) == job
-        before = job.file.stat()
-        job.save()
-        assert job.file.stat() == before, "written again only where it differs"
 
 
 def test_no_notebook_is_forgotten_whomever_it_asks(project: Path) -> None:
@@ -174,21 +171,6 @@ def test_no_notebook_is_forgotten_whomever_it_asks(project: Path) -> None:
         ("mute-41_beside", ["mute 41_beside"], ("mute", "perfect")),
         ("reader-1024-41_beside", ["reader-1024 41_beside"], ("perfect", "reader-1024")),
     ]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "models: [mute]\nnotebooks: [10_small]\n",
-        "{home: /, name: a, model: {name: a}, asks: [], runs: [], after: []}",
-    ],
-)
-def test_a_broken_job_file_is_one_line(project: Path, content: str) -> None:
-    file = project / "a.job.yaml"
-    file.write_text(content)
-    with pytest.raises(UserError, match=r"a\.job\.yaml is no job file .*writes them") as error:
-        read_job(file)
-    assert "\n" not in str(error.value)
 
 
 # --- running, and running again -------------------------------------------------------------------

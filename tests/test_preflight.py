@@ -19,7 +19,6 @@ from rulerkit.checks import (
     check_case,
     check_model,
     make_case,
-    summary_lines,
 )
 from rulerkit.example import Example, Piece
 from rulerkit.generation import generate
@@ -190,14 +189,6 @@ def test_popular_templates_pass(folder: Callable[..., Path], name: str, prefix_i
     first = one(model).example.ids[:1]
     assert bos is None or model.prompt_format.tokenizer.decode(first) == bos
     assert fails(check_answers(model, LENGTH)) == set()
-
-
-def test_readers_pass() -> None:
-    asked = study({"models": ["perfect", "mute", "reader-1024"], "lengths": [1024, 4096]})
-    found = check(asked)
-    assert list(found) == ["perfect", "mute", "reader-1024"]
-    assert fails(finding for findings in found.values() for finding in findings) == set()
-    assert any("1024 that the model claims" in line for line in summary_lines(found["reader-1024"]))
 
 
 # --- faults put into prompts ----------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from rulerkit.errors import UserError
-from rulerkit.lengths import effective_length, effective_set, length_name, parse_length
+from rulerkit.lengths import effective_length, effective_set
 from rulerkit.scoring import COLUMNS, THIRTEEN, category
 from rulerkit.statistics import wilson
 from rulerkit.summary import averages, length_weights, ranks, summarize
@@ -45,15 +45,6 @@ def row(frame, **where):
         frame = frame[frame[name] == value]
     assert len(frame) == 1
     return frame.iloc[0]
-
-
-def test_lengths_have_names():
-    names = {4096: "4K", 131072: "128K", 2097152: "2M", 1000: "1000", 1536: "1536"}
-    for length, name in names.items():
-        assert (length_name(length), parse_length(name)) == (name, length)
-    for wrong in ("4.5K", "0", "long"):
-        with pytest.raises(UserError, match="is no length"):
-            parse_length(wrong)
 
 
 def test_averages_weigh_lengths():
@@ -233,22 +224,3 @@ def test_runs_and_alignments_stand_apart():
     assert models["effective_length"].tolist() == [">4K", ">4K", "<4K"]
     text = table_text(summarize(pd.concat([chat, again])))
     assert all(name in text for name in ("a [main]", "a [seed7]"))
-
-
-def test_tables_in_every_format():
-    scores = scores_of({("a_1", K4): 1.0, ("a_1", K8): 0.8}, stand_in=True, claimed_length=131072.0)
-    summary = summarize(scores)
-    plain, markdown, latex = (
-        table_text(summary, format) for format in ("table", "markdown", "latex")
-    )
-    assert "100.0*" in plain
-    assert "80.0*" not in plain
-    assert "**100.0**" in markdown
-    assert all(part in latex for part in (r"\underline{100.0}", r"a\_1"))
-    said = ("128K", "85.6 (chat)", "not comparable with the paper", "n = 50 examples", "(1st)")
-    for text in (plain, markdown, latex):
-        assert all(part in text for part in said)
-    assert "89.7 (chat)" in table_text(summary, category="vt")
-    for wrong in ({"format": "html"}, {"category": "code"}):
-        with pytest.raises(UserError, match="allowed"):
-            table_text(summary, **wrong)

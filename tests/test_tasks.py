@@ -11,7 +11,7 @@ from rulerkit.corpora import load_haystack, load_qa, load_words
 from rulerkit.errors import UserError
 from rulerkit.example import Example
 from rulerkit.generation import generate
-from rulerkit.tasks import TASKS, THIRTEEN, Task, read_answer, task
+from rulerkit.tasks import TASKS, Task, read_answer, task
 
 LINE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 SHORT = "|".join(re.escape(LINE[:end]) for end in (19, 36, 55, 67))
@@ -31,16 +31,6 @@ def between(text: str, head: str, tail: str) -> str:
 
 
 # --- the thirteen ---------------------------------------------------------------------------------
-
-
-def test_the_thirteen_and_the_five() -> None:
-    assert list(THIRTEEN) == list(TASKS)[:13]
-    assert list(TASKS)[13:] == [
-        *("niah_single_words", "niah_multivalue_2", "niah_multiquery_2", "vt_2_chains", "fwe_3.5")
-    ]
-    by_category = Counter(TASKS[name].category for name in THIRTEEN)
-    assert by_category == {"niah": 8, "vt": 1, "aggregation": 2, "qa": 2}
-    assert {name for name in THIRTEEN if TASKS[name].match == "part"} == {"qa_1", "qa_2"}
 
 
 @pytest.mark.parametrize(

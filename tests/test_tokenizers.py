@@ -12,7 +12,7 @@ import pytest
 from conftest import QUICK
 
 from rulerkit.errors import UserError
-from rulerkit.tokenizers import PATTERNS, Tokenizer, load_tokenizer
+from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
 ESSAY_TOKENS = {  # tokens of PaulGrahamEssays.json, as counted by the vocabularies' own libraries
     "llama-2": 803_956,
@@ -107,29 +107,6 @@ def test_sentencepiece_knows_its_control_tokens(data: Path) -> None:
 
 
 # --- ranks files ----------------------------------------------------------------------------------
-
-
-def strange_ranks(data: Path, folder: Path) -> Path:
-    """A ranks file that no checksum knows: cl100k's without its last line."""
-    lines = (
-        (data / "tokenizers" / "openai" / "cl100k_base.tiktoken")
-        .read_bytes()
-        .splitlines(keepends=True)
-    )
-    path = folder / "mine.tiktoken"
-    path.write_bytes(b"".join(lines[:-1]))
-    return path
-
-
-def test_an_unknown_ranks_file_needs_its_pattern(data: Path, tmp_path: Path) -> None:
-    path = strange_ranks(data, tmp_path)
-    with pytest.raises(UserError, match="#") as error:
-        load_tokenizer(str(path))
-    assert "cl100k_base" in str(error.value)
-    named = load_tokenizer(f"{path}#cl100k_base")
-    assert named.encode(MIXED).tolist() == load(data, "openai").encode(MIXED).tolist()
-    spelled = load_tokenizer(f"{path}#{PATTERNS['cl100k_base']}")
-    assert spelled.encode(MIXED).tolist() == named.encode(MIXED).tolist()
 
 
 # --- what is no tokenizer -------------------------------------------------------------------------

@@ -236,7 +236,7 @@ def test_files_of_others_beside_a_damaged_one_are_scored(
 @pytest.mark.parametrize("rows", [GOOD, OLD, OLD[: len(OLD) // 2] + GOOD[len(GOOD) // 2 :]])
 def test_links_and_unreadable_things_are_named(tmp_path: Path, rows: bytes) -> None:
     path = write(
-        tmp_path / "disk", "one", named("one").replace(b'"format": 2', b'"format": 1'), OLD
+        tmp_path / "disk", "one", named("one").replace(b'"format": 2', b'"format": 1'), rows
     )
     models = tmp_path / "predictions" / "main"
     models.mkdir(parents=True)
