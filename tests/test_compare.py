@@ -213,16 +213,6 @@ def test_other_prompts_are_refused_and_named(outputs: Path) -> None:
     assert any("8 of 48 pairs have prompts that differ" in note for note in found.notes)
 
 
-def test_settings_that_differ_are_notes(outputs: Path) -> None:
-    path = outputs / "predictions/main/dropping/vt/1024.json"
-    record(path, "prompt_format", prompt="chat")
-    record(path, "model", engine="other")
-    found = compare("main/perfect", "dropping", outputs=outputs)
-    assert "prompt_format.prompt: - | chat (vt at 1024)" in " ".join(found.notes)
-    assert "model.engine: reader | other (vt at 1024)" in found.notes
-    assert not any("model.name" in note for note in found.notes)
-
-
 @pytest.mark.parametrize(
     ("a", "b", "options", "message"),
     [

@@ -142,9 +142,3 @@ def test_fetch_names_every_address_it_tried(
         UserError, match=r"none\.json answered 404; http\S+mirror\.json answered 404"
     ):
         corpora.fetch(progress=False, downloads=small)
-
-
-def test_fetch_names_a_cache_it_cannot_write(empty: Path, small: list[Download]) -> None:
-    empty.write_text("a file, not a folder")
-    with pytest.raises(UserError, match=r"^fetch: cannot write .*RULERKIT_CACHE"):
-        corpora.fetch(progress=False, downloads=small)

@@ -78,13 +78,6 @@ def test_two_questions_are_joined_and_the_larger_number_counts(tmp_path: Path) -
     ]
 
 
-def test_parameters_take_the_place_that_papermill_gives_them(tmp_path: Path) -> None:
-    cells = (START.replace("study =", "lengths = lengths * 2\nstudy ="), "rk.evaluate(study)\n")
-    given = {"num_examples": 7, "models": ["mute", "reader-4096"], "lengths": [2048]}
-    expected = [("mute", "vt", 2048, 7), ("reader-4096", "vt", 2048, 7)]
-    assert asked(tmp_path, *cells, **given) == expected
-
-
 def test_a_notebook_that_asks_nobody_is_not_run(tmp_path: Path) -> None:
     stop = 'raise RuntimeError("nobody runs this")\n'
     for source in (START, 'study = "evaluate(study)"\n'):

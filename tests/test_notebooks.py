@@ -171,15 +171,6 @@ def test_main_results_of_several_models_and_other_tasks(tmp_path: Path) -> None:
     assert (tmp_path / "outputs/figures/other/01_main_results/reader-4096+perfect+p2.pdf").is_file()
 
 
-def test_unknown_parameters_are_errors_that_name_the_known(tmp_path: Path) -> None:
-    with pytest.raises(
-        papermill.PapermillExecutionError,
-        match=r"unknown parameter 'lenghts'.*did you mean 'lengths'",
-    ):
-        run("01_main_results", tmp_path, lenghts=[4096])
-    assert not (tmp_path / "outputs").exists()
-
-
 @pytest.mark.slow
 def test_the_command_of_the_readme_from_another_folder(tmp_path: Path) -> None:
     root = home()

@@ -150,12 +150,6 @@ def test_fields_show_the_scores() -> None:
     assert_fit_for_print(panels[0])
 
 
-def test_an_incomplete_field_shows_what_it_has() -> None:
-    axes = plots.tasks_by_length(summary_of("a", have=1).cells)[0]
-    assert texts(axes).count("1/4") == len(THIRTEEN)
-    assert "nan" not in " ".join(texts(axes))
-
-
 # --- Figure 1 -------------------------------------------------------------------------------------
 
 

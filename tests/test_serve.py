@@ -189,13 +189,6 @@ def test_a_command_that_does_not_run_is_one_line(tmp_path: Path) -> None:
         load_model(wrong | {"serve": "vllm serve x"})
 
 
-@pytest.mark.slow
-def test_a_slow_server_is_asked_again_with_more_time(tmp_path: Path) -> None:
-    model = load_model(spec(tmp_path, "--pace 1.5", timeout=1, max_retries=2, prompt_path="text"))
-    assert len(list(model.answer(examples(model, 2)))) == 2
-    assert len(journal(tmp_path)) == 4
-
-
 EVALUATE = """
 import json, sys, rulerkit as rk
 study = rk.study(model=json.loads(sys.argv[1]), tasks=["vt"], lengths=[1024], num_examples=40,

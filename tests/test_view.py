@@ -49,8 +49,3 @@ def test_a_pipe_gets_marks_a_terminal_colours() -> None:
     assert f"[needle] {needle}" in plain
     assert f"m{needle}\x1b[0m" in coloured
     assert "[needle]" not in coloured
-
-
-def test_needles_among_words_are_marked_in_their_line() -> None:
-    said = to_terminal(example_of("cwe"), color=False)
-    assert re.search(r"\[haystack\] .*\{needle: \d+\. \w+\}", said)
