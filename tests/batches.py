@@ -9,10 +9,9 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tests.projects import make_project, notebook
 
@@ -104,24 +103,24 @@ class Row(NamedTuple):
 class Project:
     """A project root, and what is done in it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root):
         self.root = make_project(root)
         (root / "told.py").write_text(TOLD)
         (root / "tmp").mkdir()
 
-    def set(self, model: str, what: str, value: object) -> None:
+    def set(self, model, what, value):
         """How a model behaves from now on."""
         (self.root / f"{model}.{what}").write_text(str(value))
 
-    def wait_for(self, model: str) -> None:
+    def wait_for(self, model):
         """Until a model is being asked."""
         wait_until(f"{model} is asked", (self.root / f"{model}.here").exists)
 
-    def go(self) -> None:
+    def go(self):
         """Lets those answer that `meets` go."""
         (self.root / "go.here").touch()
 
-    def notebook(self, name: str, more: str = "", source: str = "") -> None:
+    def notebook(self, name, more="", source=""):
         """A notebook that asks; `more` arguments of its study, `source` behind its question."""
         notebook(
             self.root / f"notebooks/{name}.ipynb",
@@ -129,14 +128,14 @@ class Project:
             ASKS.format(name=name, more=more) + source,
         )
 
-    def batch(self, content: dict[str, Any], name: str = "mine") -> Path:
+    def batch(self, content, name="mine"):
         """A batch file."""
         path = self.root / f"params/batches/{name}.yaml"
         path.write_text(json.dumps(content))
         return path
 
     @property
-    def environment(self) -> dict[str, str]:
+    def environment(self):
         """That of its commands: GPUs are locked in a folder of its own."""
         plain = {
             k: v
@@ -145,9 +144,7 @@ class Project:
         }
         return {**plain, "RULERKIT_HOME": str(self.root), "TMPDIR": str(self.root / "tmp")}
 
-    def call(
-        self, *arguments: object, cwd: Path | None = None, **environment: str
-    ) -> "subprocess.CompletedProcess[str]":
+    def call(self, *arguments, cwd=None, **environment):
         """A command, to its end. Whatever it is, it says no traceback."""
         command = [sys.executable, "-m", "rulerkit", *map(str, arguments)]
         env = {**self.environment, **environment}
@@ -159,7 +156,7 @@ class Project:
         return ended
 
     @contextmanager
-    def started(self, *arguments: object, **environment: str) -> "Iterator[Started]":
+    def started(self, *arguments, **environment):
         """A command in a session of its own; what is left of it in the end is killed."""
         mark = uuid.uuid4().hex
         command = [sys.executable, "-m", "rulerkit", *map(str, arguments)]
@@ -181,7 +178,7 @@ class Project:
             started.kill_everything()
             process.wait()
 
-    def journal(self) -> list[Row]:
+    def journal(self):
         """Every question that was answered, in order."""
         file = self.root / "journal.jsonl"
         return (
@@ -190,15 +187,15 @@ class Project:
             else []
         )
 
-    def pid(self, model: str) -> int:
+    def pid(self, model):
         """The process in which a model answers."""
         return int((self.root / f"{model}.here").read_text())
 
-    def asked(self, model: str) -> Counter[str]:
+    def asked(self, model):
         """How often a model was asked what."""
         return Counter(row.prompt for row in self.journal() if row.model == model)
 
-    def rows(self, run: str = "main") -> dict[str, list[int]]:
+    def rows(self, run="main"):
         """`model/task/length` -> the indices of its rows, whole lines only."""
         folder = self.root / f"outputs/predictions/{run}"
         return {
@@ -208,7 +205,7 @@ class Project:
             for file in sorted(folder.rglob("*.jsonl"))
         }
 
-    def executed(self, run: str = "main") -> dict[str, float]:
+    def executed(self, run="main"):
         """`subject/notebook` -> when it was written."""
         folder = self.root / f"outputs/notebooks/{run}"
         found = folder.rglob("*.ipynb")
@@ -217,31 +214,29 @@ class Project:
             for file in sorted(found)
         }
 
-    def book(self, name: str, run: str = "main") -> dict[str, Any]:
+    def book(self, name, run="main"):
         """An executed notebook."""
-        book: dict[str, Any] = json.loads(
-            (self.root / f"outputs/notebooks/{run}/{name}.ipynb").read_text()
-        )
+        book = json.loads((self.root / f"outputs/notebooks/{run}/{name}.ipynb").read_text())
         return book
 
-    def said(self, name: str, run: str = "main") -> str:
+    def said(self, name, run="main"):
         """What an executed notebook printed."""
         return printed(self.book(name, run))
 
 
-def whole_lines(file: Path) -> list[str]:
+def whole_lines(file):
     """The lines of a file that may be written just now."""
     return [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
-def printed(book: dict[str, Any]) -> str:
+def printed(book):
     """What an executed notebook printed."""
     return "".join(
         "".join(out.get("text", [])) for cell in book["cells"] for out in cell.get("outputs", [])
     )
 
 
-def hear_signals() -> None:
+def hear_signals():
     """A shell in the background, and nohup, have their children ignore these."""
     for each in (signal.SIGINT, signal.SIGHUP):
         signal.signal(each, signal.SIG_DFL)
@@ -254,7 +249,7 @@ class Started(NamedTuple):
     mark: str
     out: Path
 
-    def alive(self) -> list[int]:
+    def alive(self):
         """The processes of it that live."""
         mine = f"RULERKIT_TEST_MARK={self.mark}".encode()
         found = []
@@ -265,7 +260,7 @@ class Started(NamedTuple):
                     found.append(int(folder.name))
         return found
 
-    def kill_everything(self) -> None:
+    def kill_everything(self):
         """SIGKILL for all of them, as in a power cut."""
         while left := self.alive():
             for pid in left:
@@ -273,12 +268,12 @@ class Started(NamedTuple):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.05)
 
-    def end(self) -> tuple[int, str]:
+    def end(self):
         """Its exit status and what it said, once it has ended."""
         return self.process.wait(timeout=300), self.out.read_text()
 
 
-def wait_until(what: str, true: Callable[[], object], seconds: float = 120) -> None:
+def wait_until(what, true, seconds=120):
     """Look until something is true."""
     deadline = time.monotonic() + seconds
     while not true():
@@ -286,6 +281,6 @@ def wait_until(what: str, true: Callable[[], object], seconds: float = 120) -> N
         time.sleep(0.05)
 
 
-def told(name: str, **more: Any) -> dict[str, Any]:
+def told(name, **more):
     """The spec of a model that writes down what it is asked."""
     return {"name": name, "entry": f"told:{name}", "batch_size": 1, **more}

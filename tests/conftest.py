@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ import pytest
 
 from rulerkit import corpora
 from rulerkit.cli import main
-from rulerkit.tokenizers import Tokenizer, load_tokenizer
+from rulerkit.tokenizers import load_tokenizer
 
 VOCABULARIES = (
     "builtin",
@@ -37,7 +36,7 @@ VOCABULARIES = (
 """`builtin`, the ten folders, and the files that no folder's name leads to."""
 
 
-def real_data() -> Path | None:
+def real_data():
     """The folder that RULERKIT_DATA names, in the layout of the README's section on data; None
     where it is unset."""
     folder = os.environ.get("RULERKIT_DATA")
@@ -45,7 +44,7 @@ def real_data() -> Path | None:
 
 
 @pytest.fixture(scope="session")
-def data() -> Path:
+def data():
     """The folder of real data."""
     folder = real_data()
     if folder is None:
@@ -56,7 +55,7 @@ def data() -> Path:
 
 
 @pytest.fixture
-def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def empty(tmp_path, monkeypatch):
     """No folder of real data, an empty cache of corpora, and nothing remembered from other tests."""
     monkeypatch.delenv("RULERKIT_DATA", raising=False)
     monkeypatch.setenv("RULERKIT_CACHE", str(tmp_path / "cache"))
@@ -78,11 +77,11 @@ QUICK = ("builtin", "llama-2", "qwen", "mistral", "gpt-neox", "rwkv")
         for name in VOCABULARIES
     ],
 )
-def vocabulary(request: pytest.FixtureRequest) -> Tokenizer:
+def vocabulary(request):
     """Every vocabulary in turn, `builtin` among them."""
     if request.param == "builtin":
         return load_tokenizer("builtin")
-    folder: Path = request.getfixturevalue("data")
+    folder = request.getfixturevalue("data")
     return load_tokenizer(str(folder / "tokenizers" / request.param))
 
 
@@ -94,7 +93,7 @@ class Ended(NamedTuple):
     err: str
 
     @property
-    def lines(self) -> list[str]:
+    def lines(self):
         """What stands on stderr, without the states of a progress bar."""
         lines = re.split(r"[\r\n]", self.err)
         return [line for line in lines if line.strip() and "tokens/s" not in line]
@@ -103,10 +102,10 @@ class Ended(NamedTuple):
 class Caller:
     """`rulerkit` in this process: what main() prints, and the status with which it would exit."""
 
-    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, capsys, monkeypatch):
         self.capsys, self.monkeypatch = capsys, monkeypatch
 
-    def __call__(self, *arguments: object) -> Ended:
+    def __call__(self, *arguments):
         self.monkeypatch.setattr(sys, "argv", ["rulerkit", *map(str, arguments)])
         self.capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
@@ -117,23 +116,23 @@ class Caller:
 
 
 @pytest.fixture
-def rulerkit(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Caller:
+def rulerkit(capsys, monkeypatch):
     return Caller(capsys, monkeypatch)
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path):
     """A file system of 64 kB."""
     yield from mounted(tmp_path / "small", "size=64k")
 
 
 @pytest.fixture
-def read_only(tmp_path: Path) -> Iterator[Path]:
+def read_only(tmp_path):
     """A file system that cannot be written, also not by root."""
     yield from mounted(tmp_path / "read-only", "ro,size=64k")
 
 
-def mounted(place: Path, options: str) -> Iterator[Path]:
+def mounted(place, options):
     """A file system of its own at a place, which is gone afterwards."""
     place.mkdir()
     try:

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 
-def processes(mark: str, file: str = "cmdline") -> dict[int, str]:
+def processes(mark, file="cmdline"):
     """Number and command line of the processes that have a text in a file of /proc: `cmdline` or
     `environ`."""
     found = {}
@@ -19,7 +19,7 @@ def processes(mark: str, file: str = "cmdline") -> dict[int, str]:
     return found
 
 
-def gone_within(seconds: float, mark: str, file: str = "cmdline") -> bool:
+def gone_within(seconds, mark, file="cmdline"):
     """Whether all of them have ended by then."""
     until = time.monotonic() + seconds
     while processes(mark, file) and time.monotonic() < until:

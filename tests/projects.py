@@ -4,7 +4,6 @@ notebooks more."""
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 REPOSITORY = Path(__file__).parents[1]
 PARAMETERS = """\
@@ -26,8 +25,8 @@ FAILS = SMALL + 'assert study.title != "reader-1024", "the first line\\nthe last
 FREE = 'import rulerkit as rk\nprint("seed", rk.study(globals(), notebook="30_free", model=None).seed)\n'
 
 
-def notebook(path: Path, parameters: str, source: str) -> None:
-    empty: dict[str, Any] = {"cell_type": "code", "execution_count": None, "outputs": []}
+def notebook(path, parameters, source):
+    empty = {"cell_type": "code", "execution_count": None, "outputs": []}
     cells = [
         {**empty, "id": "parameters", "metadata": {"tags": ["parameters"]}, "source": parameters},
         {**empty, "id": "source", "metadata": {}, "source": source},
@@ -38,7 +37,7 @@ def notebook(path: Path, parameters: str, source: str) -> None:
     )
 
 
-def make_project(root: Path) -> Path:
+def make_project(root):
     """A project root with the repository's params/ and notebooks/, and three small notebooks
     more."""
     for name in ("params", "notebooks"):

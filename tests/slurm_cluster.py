@@ -8,11 +8,10 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tests.projects import REPOSITORY, make_project, notebook
 
@@ -79,7 +78,7 @@ outputs = "outputs"
 """
 
 
-def held(name: str, gpus: int, **more: Any) -> dict[str, Any]:
+def held(name, gpus, **more):
     """The spec of a model that holds on."""
     entry = f"held:{name.replace('-', '_')}"  # a Python name
     return {"name": name, "entry": entry, "batch_size": BATCH, "gpus": gpus, **more}
@@ -112,7 +111,7 @@ class Row(NamedTuple):
 class Project:
     """A project root on the cluster, with notebooks that ask, and one batch."""
 
-    def __init__(self, root: Path, environment: dict[str, str]) -> None:
+    def __init__(self, root, environment):
         self.root, self.run = make_project(root), root.name.split()[0]
         self.environment = environment | {"RULERKIT_HOME": str(root)}
         self.file = root / f"params/batches/{self.run}.yaml"
@@ -121,12 +120,12 @@ class Project:
 
     def plan(
         self,
-        models: list[Any],
-        notebooks: dict[str, list[str]],
-        site: dict[str, Any],
-        examples: int = 8,
-        **more: Any,
-    ) -> None:
+        models,
+        notebooks,
+        site,
+        examples=8,
+        **more,
+    ):
         """Write the batch file, the notebooks with the tasks that each asks, and the site file."""
         for name, tasks in notebooks.items():
             source = ASKS.format(name=name, tasks=json.dumps(tasks))
@@ -136,12 +135,12 @@ class Project:
         self.file.write_text(json.dumps(content))
         (self.root / "params/site.yaml").write_text(json.dumps(site))
 
-    def add(self, entry: dict[str, Any]) -> None:
+    def add(self, entry):
         """A further line of the batch's notebooks."""
         content = json.loads(self.file.read_text())
         self.file.write_text(json.dumps(content | {"notebooks": [*content["notebooks"], entry]}))
 
-    def call(self, *command: object, check: bool = True, **more: str) -> str:
+    def call(self, *command, check=True, **more):
         """What a command says; it has to end well, and never with a traceback."""
         done = subprocess.run(
             [*map(str, command)],
@@ -155,10 +154,10 @@ class Project:
         assert "Traceback" not in done.stderr
         return done.stdout if check else done.stdout + done.stderr
 
-    def rulerkit(self, *arguments: object, check: bool = True, **more: str) -> str:
+    def rulerkit(self, *arguments, check=True, **more):
         return self.call(sys.executable, "-m", "rulerkit", *arguments, check=check, **more)
 
-    def submit(self) -> Counter[str]:
+    def submit(self):
         """`rulerkit batch --slurm`: how often it says `submitted` and `in queue`, by these words
         and by job."""
         said = self.rulerkit("batch", self.file, "--slurm")
@@ -167,13 +166,13 @@ class Project:
         )
         return Counter([word for word, _ in lines] + [f"{word} {name}" for word, name in lines])
 
-    def status(self, **more: str) -> dict[str, str]:
+    def status(self, **more):
         """The state of each step, by its title."""
         lines = self.rulerkit("status", self.file, **more).splitlines()
         found = [re.match(r"(\w+) +(\S+ \S+)(?:  |$)", line) for line in lines]
         return {match[2]: match[1] for match in found if match}
 
-    def queue(self) -> dict[str, Job]:
+    def queue(self):
         """The jobs of this project's run."""
         found = {}
         for line in self.call("squeue", "-h", "-a", "-o", "%A|%T|%N|%j").splitlines():
@@ -193,43 +192,43 @@ class Project:
                 )
         return found
 
-    def journal(self) -> list[Row]:
+    def journal(self):
         """What the models wrote down."""
         file = self.root / "journal.jsonl"
         lines = file.read_text().splitlines(keepends=True) if file.exists() else []
         return [Row(**json.loads(line)) for line in lines if line.endswith("\n")]
 
-    def lives(self, model: str) -> list[list[Row]]:
+    def lives(self, model):
         """The rows of each process of a model, in time."""
-        found: dict[int, list[Row]] = defaultdict(list)
+        found = defaultdict(list)
         for row in self.journal():
             if row.model == model:
                 found[row.pid].append(row)
         return list(found.values())
 
-    def holds(self, model: str, life: int = 1) -> bool:
+    def holds(self, model, life=1):
         """Whether a model's process of this number has answered two calls and is at its third (or
         first, for ever)."""
         lives = self.lives(model)
         calls = sum(bool(row.asked) for row in lives[life - 1]) if len(lives) >= life else 0
         return calls >= (1 if model.startswith("never") else 3)
 
-    def go(self) -> None:
+    def go(self):
         """Let all models answer."""
         (self.root / "go").touch()
 
-    def indices(self, model: str) -> dict[str, list[int]]:
+    def indices(self, model):
         """The examples that a model's files hold, by task, as they stand there."""
         files = (self.root / f"outputs/predictions/{self.run}/{model}").rglob("*.jsonl")
         return {
             file.parent.name: [json.loads(line)["index"] for line in file.open()] for file in files
         }
 
-    def out(self, subject: str, name: str = "") -> str:
+    def out(self, subject, name=""):
         """What the jobs of a model have said, or others in this folder."""
         return (self.folder / subject / f"{name or f'{self.run}.job'}.out").read_text()
 
-    def wait(self, what: str, until: Callable[[], object]) -> None:
+    def wait(self, what, until):
         """Wait until something holds."""
         deadline = time.monotonic() + PATIENCE
         while not until():
@@ -242,17 +241,17 @@ class Project:
             time.sleep(0.5)
 
 
-def _numbers(part: str) -> Iterator[int]:
+def _numbers(part):
     for each in part.split(","):
         first, _, last = each.partition("-")
         yield from range(int(first), int(last or first) + 1)
 
 
-def asked_in_vain(lives: Iterable[list[Row]]) -> list[int]:
+def asked_in_vain(lives):
     """The prompts that a process was asked though an earlier one had answered them: not in flight
     when that was killed."""
-    answered: set[int] = set()
-    again: list[int] = []
+    answered = set()
+    again = []
     for rows in lives:
         calls = [row.asked for row in rows if row.asked]
         again += [prompt for call in calls for prompt in call if prompt in answered]
@@ -260,9 +259,9 @@ def asked_in_vain(lives: Iterable[list[Row]]) -> list[int]:
     return again
 
 
-def clashes(rows: Iterable[Row]) -> list[tuple[Row, Row]]:
+def clashes(rows):
     """Two processes that shared a GPU of a node at one time."""
-    lives: dict[int, list[Row]] = defaultdict(list)
+    lives = defaultdict(list)
     for row in rows:
         lives[row.pid].append(row)
     ends = [
@@ -279,7 +278,7 @@ def clashes(rows: Iterable[Row]) -> list[tuple[Row, Row]]:
 
 
 @contextmanager
-def slurm() -> Iterator[dict[str, str]]:
+def slurm():
     """A Slurm of two nodes with four pretended GPUs each: the environment of its users. Always torn
     down."""
     state = Path(f"/tmp/rulerkit-slurm.{os.getpid()}")  # a short path: sockets have short names

@@ -3,16 +3,13 @@ ones is named."""
 
 import json
 import re
-from collections.abc import Callable
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import rulerkit as rk
 from rulerkit.audit import audit, read_file
-from rulerkit.checks import FAIL, Finding
+from rulerkit.checks import FAIL
 from rulerkit.errors import UserError
 from rulerkit.evaluation import predict
 from rulerkit.generation import generate
@@ -21,29 +18,26 @@ from rulerkit.tasks import THIRTEEN, task
 from rulerkit.tokenizers import load_tokenizer
 
 LENGTH, COUNT = 4096, 12
-Row = dict[str, Any]
 
 
-def audit_file(path: Path, name: str | None = None, length: int | None = None) -> list[Finding]:
+def audit_file(path, name=None, length=None):
     return [
         f for cell in read_file(path, load_tokenizer("builtin"), name, length) for f in audit(cell)
     ]
 
 
 @cache
-def made(name: str, length: int) -> list[Row]:
+def made(name, length):
     return [to_json(e) for e in generate(task(name).with_corpora("builtin"), length, COUNT)]
 
 
-def rows_of(name: str, length: int = LENGTH, **more: Any) -> list[Row]:
+def rows_of(name, length=LENGTH, **more):
     """Rows of ours in upstream's form, and no more than upstream's fields."""
     fields = ("index", "input", "outputs", "length", "answer_prefix")
     return [{key: row[key] for key in fields} | more for row in made(name, length)]
 
 
-def looked(
-    folder: Path, rows: list[Row], name: str, length: int | None = LENGTH
-) -> dict[str, Finding]:
+def looked(folder, rows, name, length=LENGTH):
     """What the audit says of rows: findings that are no `ok`, by name."""
     file = folder / f"{name}.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -52,7 +46,7 @@ def looked(
 
 
 @pytest.mark.parametrize("name", THIRTEEN)
-def test_our_data_is_in_order(tmp_path: Path, name: str) -> None:
+def test_our_data_is_in_order(tmp_path, name):
     assert looked(tmp_path, rows_of(name), name) == {}
     with_prefix = [
         row | {"input": row["input"] + row["answer_prefix"], "answer_prefix": ""}
@@ -62,7 +56,7 @@ def test_our_data_is_in_order(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["niah_multiquery", "cwe"])
-def test_our_predictions_are_in_order(tmp_path: Path, name: str) -> None:
+def test_our_predictions_are_in_order(tmp_path, name):
     model = rk.load_model("perfect")
     examples = generate(task(name).with_corpora("builtin"), LENGTH, COUNT, 42, model.prompt_format)
     cell = predict(model, examples, tmp_path)
@@ -72,9 +66,7 @@ def test_our_predictions_are_in_order(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(("protocol", "failed"), [("paper", set()), ("clean", {"fill"})])
-def test_the_protocol_paper_fills_less_by_design(
-    tmp_path: Path, protocol: str, failed: set[str]
-) -> None:
+def test_the_protocol_paper_fills_less_by_design(tmp_path, protocol, failed):
     model = rk.load_model("perfect")
     asked = task("qa_1", "paper").with_corpora("builtin")
     cell = predict(model, generate(asked, 2048, 6, 42, model.prompt_format), tmp_path)
@@ -90,24 +82,24 @@ def test_the_protocol_paper_fills_less_by_design(
 # --- one fault at a time --------------------------------------------------------------------------
 
 
-def at(rows: list[Row], number: int, **changes: Any) -> list[Row]:
+def at(rows, number, **changes):
     return [row | changes if i == number else row for i, row in enumerate(rows)]
 
 
-def edit(rows: list[Row], change: Callable[[str], str]) -> list[Row]:
+def edit(rows, change):
     return [row | {"input": change(row["input"])} for row in rows]
 
 
-def without_demonstration(text: str) -> str:
+def without_demonstration(text):
     opening = text[:40]
     return opening + text.rpartition(opening)[2]
 
 
-def same_layout(rows: list[Row]) -> list[Row]:
+def same_layout(rows):
     """Every row's list in the order of the first one's, with its own words."""
     names = [f"w{i}" for i in range(len(rows))]
 
-    def renamed(name: str) -> str:
+    def renamed(name):
         return re.sub(r"(\d+\.) (\S+)", rf"\1 \2{name}", rows[0]["input"])
 
     return [
@@ -116,7 +108,7 @@ def same_layout(rows: list[Row]) -> list[Row]:
     ]
 
 
-FAULTS: list[tuple[str, str, Callable[[list[Row]], list[Row]], str]] = [
+FAULTS = [
     (
         "vt",
         "indices",
@@ -173,15 +165,13 @@ FAULTS: list[tuple[str, str, Callable[[list[Row]], list[Row]], str]] = [
 @pytest.mark.parametrize(
     ("name", "finding", "fault", "says"), FAULTS, ids=[f"{n} {f}" for n, f, *_ in FAULTS]
 )
-def test_a_fault_is_named(
-    tmp_path: Path, name: str, finding: str, fault: Callable[[list[Row]], list[Row]], says: str
-) -> None:
+def test_a_fault_is_named(tmp_path, name, finding, fault, says):
     found = looked(tmp_path, fault(rows_of(name)), name)
     assert says in found[finding].seen
     assert found[finding].mend
 
 
-def test_predictions_that_echo_or_say_nothing(tmp_path: Path) -> None:
+def test_predictions_that_echo_or_say_nothing(tmp_path):
     rows = rows_of("vt")
     echoed = [row | {"pred": row["input"] + "ABCDE"} for row in rows]
     assert looked(tmp_path, echoed, "vt")["predictions"].seen.startswith(
@@ -197,7 +187,7 @@ def test_predictions_that_echo_or_say_nothing(tmp_path: Path) -> None:
 # --- the harness ----------------------------------------------------------------------------------
 
 
-def harness(name: str, score: Callable[[str, list[str]], float]) -> list[Row]:
+def harness(name, score):
     """Samples as lm-evaluation-harness writes them: two filters a document, prefixes stripped."""
     samples = []
     for row in rows_of(name):
@@ -220,8 +210,8 @@ def harness(name: str, score: Callable[[str, list[str]], float]) -> list[Row]:
     return samples
 
 
-def test_question_answering_scored_as_a_mean(tmp_path: Path) -> None:
-    def share(said: str, answers: list[str]) -> float:
+def test_question_answering_scored_as_a_mean(tmp_path):
+    def share(said, answers):
         return sum(answer.lower() in said.lower() for answer in answers) / len(answers)
 
     found = looked(tmp_path, harness("qa_1", share), "ruler_qa_squad", None)
@@ -243,7 +233,7 @@ def test_question_answering_scored_as_a_mean(tmp_path: Path) -> None:
         ("", "", "no file"),
     ],
 )
-def test_what_cannot_be_audited(tmp_path: Path, name: str, content: str, says: str) -> None:
+def test_what_cannot_be_audited(tmp_path, name, content, says):
     file = tmp_path / (name or "nowhere.jsonl")
     if name:
         file.write_text(content)

@@ -7,13 +7,12 @@ import shlex
 import subprocess
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 import rulerkit as rk
-from rulerkit.batch import Batch, read_batch, read_job
+from rulerkit.batch import read_batch, read_job
 from rulerkit.batch.execution import execute
 from rulerkit.errors import UserError
 from tests.batches import Project, printed, told
@@ -23,7 +22,7 @@ one_story = pytest.mark.xdist_group("batch")
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path, monkeypatch):
     """The project root; the working directory is elsewhere."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -32,7 +31,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def plan(project: Path, content: Any, **settings: Any) -> Batch:
+def plan(project, content, **settings):
     path = project / "params/batches/mine.yaml"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return read_batch(path, settings)
@@ -41,7 +40,7 @@ def plan(project: Path, content: Any, **settings: Any) -> Batch:
 # --- planning -------------------------------------------------------------------------------------
 
 
-def test_the_demo_as_it_would_run(tmp_path: Path) -> None:
+def test_the_demo_as_it_would_run(tmp_path):
     project = Project(tmp_path / "project")
     before = sorted(project.root.rglob("*"))
     ended = project.call("batch", "params/batches/demo.yaml", "--dry-run")
@@ -58,11 +57,11 @@ def test_the_demo_as_it_would_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["demo-all", "one-model", "paper"])
-def test_every_batch_of_params_can_be_planned(project: Path, name: str) -> None:
+def test_every_batch_of_params_can_be_planned(project, name):
     assert read_batch(REPOSITORY / f"params/batches/{name}.yaml").runs
 
 
-def test_runs_know_their_parameters(project: Path) -> None:
+def test_runs_know_their_parameters(project):
     (project / "checkpoints/r7-1000").mkdir(parents=True)
     content = {
         "models": ["mute", {"base": "reader-4096", "window": 512}, "checkpoints/*"],
@@ -84,7 +83,7 @@ def test_runs_know_their_parameters(project: Path) -> None:
     assert runs[1].output == project / "outputs/notebooks/r/reader-512/10_small.ipynb"
 
 
-ONE: dict[str, Any] = {"models": ["mute"], "notebooks": ["10_small"]}
+ONE = {"models": ["mute"], "notebooks": ["10_small"]}
 
 
 @pytest.mark.parametrize(
@@ -112,7 +111,7 @@ ONE: dict[str, Any] = {"models": ["mute"], "notebooks": ["10_small"]}
         (ONE | {"parameters": {"lenths": [1]}}, "did you mean 'lengths'"),
     ],
 )
-def test_errors_are_found_before_anything_runs(project: Path, content: Any, says: str) -> None:
+def test_errors_are_found_before_anything_runs(project, content, says):
     with pytest.raises(UserError, match=says) as error:
         plan(project, content)
     assert "\n" not in str(error.value)
@@ -122,7 +121,7 @@ def test_errors_are_found_before_anything_runs(project: Path, content: Any, says
 # --- jobs -----------------------------------------------------------------------------------------
 
 
-def test_a_job_for_each_model_and_one_for_each_notebook_over_several(project: Path) -> None:
+def test_a_job_for_each_model_and_one_for_each_notebook_over_several(project):
     notebook(project / "notebooks/40_found.ipynb", 'run = "main"\noutputs = "outputs"\n', FREE)
     original = {"num_examples": 4, "corpora": "original"}
     content = {
@@ -155,7 +154,7 @@ def test_a_job_for_each_model_and_one_for_each_notebook_over_several(project: Pa
         assert read_job(job.file) == job
 
 
-def test_no_notebook_is_forgotten_whomever_it_asks(project: Path) -> None:
+def test_no_notebook_is_forgotten_whomever_it_asks(project):
     """One asks nobody, though it is about a model; one asks another model beside its own, so it
     waits for both."""
     asks = 'import rulerkit as rk\nrk.evaluate(rk.study(globals(), models=[model, "perfect"]))\n'
@@ -185,7 +184,7 @@ class Ran(NamedTuple):
     written: dict[str, float]
     asked: list[tuple[str, str]]
 
-    def since(self, before: "Ran") -> set[str]:
+    def since(self, before):
         """The notebooks that were executed since another call."""
         return {name for name, when in self.written.items() if before.written.get(name) != when}
 
@@ -204,7 +203,7 @@ class Story(NamedTuple):
     """Nothing was left to do."""
 
 
-def call(project: Project, *arguments: object, cwd: Path | None = None) -> Ran:
+def call(project, *arguments, cwd=None):
     before = len(project.journal())
     ended = project.call(*arguments, cwd=cwd)
     written = project.executed("r")
@@ -213,7 +212,7 @@ def call(project: Project, *arguments: object, cwd: Path | None = None) -> Ran:
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+def story(tmp_path_factory):
     """Two models; a notebook each, one that fails for one of them, one over both: all over the same
     cells."""
     project = Project(tmp_path_factory.mktemp("batch") / "project")
@@ -227,7 +226,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         "models": [told("first")],
         "parameters": {"tasks": ["fwe"], "num_examples": 4},
     }
-    content: dict[str, Any] = {
+    content = {
         "models": [told("first"), told("second")],
         "notebooks": [fwe, own],
         "together": ["52_both"],
@@ -251,7 +250,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
 
 @pytest.mark.slow
 @one_story
-def test_inference_that_is_shared_is_done_once(story: Story) -> None:
+def test_inference_that_is_shared_is_done_once(story):
     """2 examples for one notebook and 4 for another are 4; no notebook asks by itself."""
     assert set(Counter(story.first.asked).values()) == {1}
     assert Counter(model for model, _ in story.first.asked) == {"first": 6, "second": 4}
@@ -270,7 +269,7 @@ def test_inference_that_is_shared_is_done_once(story: Story) -> None:
 
 @pytest.mark.slow
 @one_story
-def test_a_failing_notebook_stops_nobody_and_names_the_command_to_repeat_it(story: Story) -> None:
+def test_a_failing_notebook_stops_nobody_and_names_the_command_to_repeat_it(story):
     assert story.first.ended.returncode == 1
     done = re.findall(r"^done +(.+)$", story.first.ended.stdout, re.MULTILINE)
     models = ("first", "second")
@@ -296,7 +295,7 @@ def test_a_failing_notebook_stops_nobody_and_names_the_command_to_repeat_it(stor
 
 @pytest.mark.slow
 @one_story
-def test_only_what_has_changed_is_done_again(story: Story) -> None:
+def test_only_what_has_changed_is_done_again(story):
     """A cell that was deleted is answered again; where that changed nothing, nobody who reads it is
     executed again."""
     assert story.changed.ended.returncode == 0
@@ -310,7 +309,7 @@ def test_only_what_has_changed_is_done_again(story: Story) -> None:
 
 @pytest.mark.slow
 @one_story
-def test_where_nothing_is_left_nothing_is_done(story: Story) -> None:
+def test_where_nothing_is_left_nothing_is_done(story):
     """The leaderboard and the places end the report."""
     assert (story.last.ended.returncode, story.last.ended.stderr) == (0, "")
     assert story.last.ended.stdout.startswith("6 steps were done before; nothing was asked again\n")
@@ -325,9 +324,7 @@ def test_where_nothing_is_left_nothing_is_done(story: Story) -> None:
     assert [line.split() for line in places] == expected
 
 
-def test_where_nobody_may_be_asked_what_is_stored_is_returned(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_nobody_may_be_asked_what_is_stored_is_returned(project, monkeypatch, capsys):
     small = {"model": "perfect", "tasks": ["vt", "fwe"], "lengths": [1024], "num_examples": 1}
     asked = rk.study(small)
     rk.evaluate(replace(asked, tasks=asked.tasks[:1]), progress=False)
@@ -345,7 +342,7 @@ def test_where_nobody_may_be_asked_what_is_stored_is_returned(
 # --- what a disk or a kernel refuses --------------------------------------------------------------
 
 
-def test_a_notebook_that_never_starts_shows_the_last_line_of_its_log(project: Path) -> None:
+def test_a_notebook_that_never_starts_shows_the_last_line_of_its_log(project):
     path = project / "notebooks/10_small.ipynb"
     path.write_text(path.read_text().replace('"python3"', '"no-such-kernel"'))
     (job,) = plan(project, ONE).jobs

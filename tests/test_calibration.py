@@ -18,7 +18,7 @@ TOKENIZERS = ("llama-2", "llama-3", "qwen2.5")
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
-def test_readers_answer_exactly_what_is_inside_their_window(tokenizer: str) -> None:
+def test_readers_answer_exactly_what_is_inside_their_window(tokenizer):
     """`perfect` and a window as long as the prompt score 100 in every task; half the window is
     below the threshold."""
     folder = f"{os.environ['RULERKIT_DATA']}/tokenizers/{tokenizer}"

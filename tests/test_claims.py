@@ -2,9 +2,7 @@
 be judged somewhere."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
 from math import inf
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,15 +16,12 @@ from rulerkit.claims import FAILS, HOLDS, NOT_APPLICABLE, UNKNOWN, Verdict
 from rulerkit.paths import home
 from rulerkit.plots import series_by_length
 from rulerkit.statistics import Estimate
-from rulerkit.studies import Study
 
 K = 1024
 LETTERS = {"H": HOLDS, "F": FAILS, "U": UNKNOWN, "-": NOT_APPLICABLE}
 
 
-def rows(
-    means: dict[int, float], task: str = "vt", n: int = 100, model: str = "m", seed: int = 1
-) -> pd.DataFrame:
+def rows(means, task="vt", n=100, model="m", seed=1):
     """Right or wrong answers with these means (percent) by length; an example has the same luck at
     every length."""
     luck = (np.random.default_rng(seed).permutation(n) + 0.5) / n
@@ -54,7 +49,7 @@ def rows(
     return pd.concat(frames, ignore_index=True)
 
 
-def lines(table: str) -> Iterator[list[str]]:
+def lines(table):
     """The fields of the lines of a table, between bars."""
     for line in table.strip().splitlines():
         yield [field.strip() for field in line.split("|")]
@@ -62,7 +57,7 @@ def lines(table: str) -> Iterator[list[str]]:
 
 # --- the notebooks' claims ------------------------------------------------------------------------
 
-SETTINGS: dict[str, dict[str, Any]] = {
+SETTINGS = {
     "": {},
     "main two": {
         "names": ["a", "b"],
@@ -137,17 +132,17 @@ longer ones) of the first of these models, or parts of a task's name (~), that a
 
 
 def verdicts_of(
-    notebook: str,
-    parameters: dict[str, Any],
-    score: Callable[[Sequence[Study]], pd.DataFrame],
-    label: Callable[[Any], pd.DataFrame],
-) -> list[Verdict]:
+    notebook,
+    parameters,
+    score,
+    label,
+):
     """What the notebook's own cells say of made-up scores or labels; cells that draw or save are
     left out."""
     cells = json.loads((home() / f"notebooks/{notebook}.ipynb").read_text(encoding="utf-8"))[
         "cells"
     ]
-    names: dict[str, Any] = {"In": [], "get_ipython": None, "__name__": "__main__"}
+    names = {"In": [], "get_ipython": None, "__name__": "__main__"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation, "evaluate", lambda study: [study])
         patch.setattr(scoring, "score", score)
@@ -157,24 +152,24 @@ def verdicts_of(
                 exec("".join(cell["source"]), names)
             if cell["id"] == "parameters":
                 names |= parameters
-    verdicts: list[Verdict] = names["verdicts"]
+    verdicts = names["verdicts"]
     return verdicts
 
 
-def judged(notebook: str, setting: str, means: str, answered: int = 300, **parameters: Any) -> str:
+def judged(notebook, setting, means, answered=300, **parameters):
     """The verdicts as letters, where the first `answered` examples of each cell have an answer."""
-    given: dict[str, Any] = {"num_examples": 300, "lengths": [4 * K, 8 * K], "names": ["m"]}
+    given = {"num_examples": 300, "lengths": [4 * K, 8 * K], "names": ["m"]}
     given |= SETTINGS[setting] | parameters
     specs = [spec.split(": ") for spec in means.split(", ")]
 
-    def cell(model: str, task: str, length: int, seed: int) -> pd.DataFrame:
+    def cell(model, task, length, seed):
         numbers = next(
             ns for key, ns in specs if key in (model, "*") or (key[0] == "~" and key[1:] in task)
         ).split()
         mean = float(numbers[min(int(np.log2(length / (4 * K))), len(numbers) - 1)])
         return rows({length: mean}, task, given["num_examples"], model, seed)
 
-    def score(studies: Sequence[Study]) -> pd.DataFrame:
+    def score(studies):
         frames = [
             cell(model["name"], task.name, length, seed)
             for study in studies
@@ -195,7 +190,7 @@ def judged(notebook: str, setting: str, means: str, answered: int = 300, **param
 
 
 @pytest.mark.parametrize("notebook", sorted({case[0] for case in lines(CASES)}))
-def test_claims_of_a_notebook(notebook: str) -> None:
+def test_claims_of_a_notebook(notebook):
     """Each claim holds in one case, fails in another, and cannot be judged without all answers."""
     cases = [case[1:] for case in lines(CASES) if case[0] == notebook]
     for letters, setting, means in cases:
@@ -250,7 +245,7 @@ ERRORS = """
 """Number of the claim in notebook 12, verdict, model, and what was seen in its answers."""
 
 
-def labels(answers: str, model: str = "m") -> pd.DataFrame:
+def labels(answers, model="m"):
     """Labels of answers, such as `vt@8192: 20 partial, 1 empty`."""
     frames = []
     for place, kinds in (part.split(": ") for part in answers.split("; ")):
@@ -263,7 +258,7 @@ def labels(answers: str, model: str = "m") -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True).reindex(columns=failures.COLUMNS)
 
 
-def test_claims_about_errors() -> None:
+def test_claims_about_errors():
     for number, letter, model, answers in lines(ERRORS):
         frame = labels(answers, model)
         found = verdicts_of("12_failures", {"model": "perfect"}, pd.DataFrame, lambda _, f=frame: f)
@@ -274,7 +269,7 @@ def test_claims_about_errors() -> None:
         assert judged("07_question_answering", "", "~none: 30, *: 99", labels=frame)[-1] == letter
 
 
-def correlated(noise: float, causes: Sequence[int] = (0, 0, 1, 1, 2, 3)) -> pd.DataFrame:
+def correlated(noise, causes=(0, 0, 1, 1, 2, 3)):
     """Scores of six tasks; those with the same cause go together."""
     random = np.random.default_rng(0)
     names = ["niah_single_1", "niah_single_words", "vt", "vt_2_chains", "cwe", "qa_1"]
@@ -292,7 +287,7 @@ CORRELATED = """
 """
 
 
-def test_claims_about_correlations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claims_about_correlations(monkeypatch):
     monkeypatch.setattr(rk, "THIRTEEN", ["niah_single_1", "vt", "cwe", "qa_1"])
     for noise, causes, letters in lines(CORRELATED):
         vectors = correlated(float(noise), list(map(int, causes)))
@@ -301,7 +296,7 @@ def test_claims_about_correlations(monkeypatch: pytest.MonkeyPatch) -> None:
         assert judged("11_task_correlation", "", "*: 99", tasks=tasks, num_examples=20) == letters
 
 
-def test_intervals_of_correlations_cover_the_truth() -> None:
+def test_intervals_of_correlations_cover_the_truth():
     random, truth, inside = np.random.default_rng(4), 0.7, 0
     for _ in range(300):
         pair = random.multivariate_normal([0, 0], [[1, truth], [truth, 1]], size=24)
@@ -330,9 +325,7 @@ def test_intervals_of_correlations_cover_the_truth() -> None:
         (float("nan"), float("nan"), 0, inf, UNKNOWN),
     ],
 )
-def test_limits_on_both_sides(
-    low: float, high: float, least: float, most: float, verdict: str
-) -> None:
+def test_limits_on_both_sides(low, high, least, most, verdict):
     assert claims.judge("c", ((low + high) / 2, low, high), least, most).verdict == verdict
 
 
@@ -340,17 +333,13 @@ def test_limits_on_both_sides(
     ("low", "high", "verdict"),
     [(0.1, 1, HOLDS), (0, 1.9, FAILS), (-9, 1.9, FAILS), (-9, 2, UNKNOWN), (0, 5, UNKNOWN)],
 )
-def test_a_negligible_difference_refutes_lower(
-    low: float, high: float, verdict: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_negligible_difference_refutes_lower(low, high, verdict, monkeypatch):
     monkeypatch.setattr(claims, "estimate", lambda *_: Estimate((low + high) / 2, low, high))
     assert claims.lower("c", rows({4 * K: 50}), rows({4 * K: 50})).verdict == verdict
 
 
 @given(st.text("HFU-", max_size=8), st.floats(0, 1), st.floats(0, 1))
-def test_a_share_of_parts_is_judged_by_what_could_still_come_of_them(
-    letters: str, least: float, most: float
-) -> None:
+def test_a_share_of_parts_is_judged_by_what_could_still_come_of_them(letters, least, most):
     parts = [Verdict("c", LETTERS[letter], "") for letter in letters]
     found = claims.among("c", parts, least, most).verdict
     counted = [letter for letter in letters if letter != "-"]
@@ -370,7 +359,7 @@ def test_a_share_of_parts_is_judged_by_what_could_still_come_of_them(
     assert (claims.some("c", parts).verdict == HOLDS) == ("H" in letters)
 
 
-def test_a_share_that_can_just_be_reached_does_not_fail() -> None:
+def test_a_share_that_can_just_be_reached_does_not_fail():
     parts = [Verdict("p", verdict, "") for verdict in (UNKNOWN, FAILS)]
     assert claims.among("c", parts, at_least=0.5).verdict == UNKNOWN
     assert claims.among("c", parts, at_least=0.51).verdict == FAILS
@@ -384,7 +373,7 @@ def test_a_share_that_can_just_be_reached_does_not_fail() -> None:
 # --- figures --------------------------------------------------------------------------------------
 
 
-def test_lines_are_dashed_past_the_training_length_and_flat_where_asked() -> None:
+def test_lines_are_dashed_past_the_training_length_and_flat_where_asked():
     means = {"a": {4 * K: 90, 8 * K: 80, 16 * K: 40}, "b": {4 * K: 30}}
     about = {"panel": "p", "label": "M", "have": ""}
     frame = pd.DataFrame(

@@ -12,23 +12,21 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from conftest import Caller, Ended
+from conftest import Ended
 
 import rulerkit as rk
 from rulerkit.cli import app
 from rulerkit.studies import study
-from rulerkit.tasks import TASKS, Task
+from rulerkit.tasks import TASKS
 
 COMMANDS = (
     *("tasks", "show", "generate", "evaluate", "score", "report", "batch", "run", "status"),
     *("fetch", "serve", "check", "plan", "compare", "notebooks", "browse", "export"),
 )
-ASKED: dict[str, Any] = {
+ASKED = {
     "models": ["reader-1024", "perfect"],
     "tasks": ["niah_multikey_1", "vt", "qa_1"],
     "lengths": [1024, 2048],
@@ -39,7 +37,7 @@ PROGRAM = [sys.executable, "-c", "from rulerkit.cli import main; main()"]
 
 
 @pytest.fixture(scope="module")
-def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def evaluated(tmp_path_factory):
     """An empty project with the predictions of ASKED."""
     root = tmp_path_factory.mktemp("project")
     (root / "asked.yaml").write_text(json.dumps(ASKED))
@@ -49,7 +47,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def project(evaluated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(evaluated, tmp_path, monkeypatch):
     """A copy of it for each test; the working directory is another, without original corpora."""
     root = tmp_path / "project"
     shutil.copytree(evaluated, root)
@@ -61,21 +59,21 @@ def project(evaluated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return root
 
 
-def tree(folder: Path) -> dict[str, bytes]:
+def tree(folder):
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
-def rows(path: Path) -> list[dict[str, Any]]:
+def rows(path):
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def builtin(name: str) -> Task:
-    task: Task = rk.task(name)
+def builtin(name):
+    task = rk.task(name)
     return task.with_corpora("builtin")
 
 
-def table(text: str) -> dict[str, list[str]]:
+def table(text):
     """Task -> its scores, of the tables that evaluate and score print."""
     lines = (re.match(r"([\w.-]+) +(-|\d+\.\d\d .*)", line) for line in text.splitlines())
     return {line[1]: re.findall(r"(\d+\.\d\d) \[", line[2]) for line in lines if line}
@@ -84,7 +82,7 @@ def table(text: str) -> dict[str, list[str]]:
 # --- help -----------------------------------------------------------------------------------------
 
 
-def test_help_of_each_command_teaches(rulerkit: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_of_each_command_teaches(rulerkit, monkeypatch):
     monkeypatch.setenv("TERMINAL_WIDTH", "200")
     assert all(command in rulerkit("--help").out for command in COMMANDS)
     callbacks = [command.callback for command in app.registered_commands if command.callback]
@@ -102,14 +100,14 @@ def test_help_of_each_command_teaches(rulerkit: Caller, monkeypatch: pytest.Monk
 # --- tasks, show, generate ------------------------------------------------------------------------
 
 
-def test_tasks_lists_all_with_their_knobs(rulerkit: Caller) -> None:
+def test_tasks_lists_all_with_their_knobs(rulerkit):
     lines = rulerkit("tasks").out.split("\n\n")[0].splitlines()
     assert [line.removeprefix("+").split()[0] for line in lines] == list(TASKS)
     assert "  niah_multikey_1    niah         num_keys=4" in lines
     assert "num_hops=4" in rulerkit("tasks").out
 
 
-def test_show_is_plain_text_when_piped(project: Path, rulerkit: Caller) -> None:
+def test_show_is_plain_text_when_piped(project, rulerkit):
     ended = rulerkit("show", "niah_multikey_1", "--length", "600", "--index", "2", "--seed", "5")
     assert (ended.status, ended.err) == (0, "")
     assert "\x1b" not in ended.out
@@ -122,7 +120,7 @@ def test_show_is_plain_text_when_piped(project: Path, rulerkit: Caller) -> None:
     assert ended.out.startswith("vt-num_chains_3-num_hops_2: example 0, ")
 
 
-def test_generate_writes_upstreams_lines(rulerkit: Caller, tmp_path: Path) -> None:
+def test_generate_writes_upstreams_lines(rulerkit, tmp_path):
     """One file, or a grid as upstream lays it out."""
     file = tmp_path / "new" / "qa_2.jsonl"
     same = ("--length", "2K", "--num-examples", 3, "--seed", 9)
@@ -144,7 +142,7 @@ def test_generate_writes_upstreams_lines(rulerkit: Caller, tmp_path: Path) -> No
     assert (grid / names[2]).read_bytes() == file.read_bytes()
 
 
-def test_generate_leaves_nothing_where_it_fails(rulerkit: Caller, tmp_path: Path) -> None:
+def test_generate_leaves_nothing_where_it_fails(rulerkit, tmp_path):
     (tmp_path / "kept.jsonl").write_text("kept")
     for output in ("kept.jsonl", "new"):
         tasks = ("niah_single_1", "vt") if output == "new" else ("vt",)
@@ -156,9 +154,7 @@ def test_generate_leaves_nothing_where_it_fails(rulerkit: Caller, tmp_path: Path
 # --- evaluate -------------------------------------------------------------------------------------
 
 
-def test_evaluate_prints_a_table_per_model_and_keeps_the_rows(
-    project: Path, rulerkit: Caller
-) -> None:
+def test_evaluate_prints_a_table_per_model_and_keeps_the_rows(project, rulerkit):
     ended = rulerkit("evaluate", "-f", "asked.yaml", "-y", "run: again")
     first, second = re.split(r"\n(?=perfect \()", ended.out)
     assert first.strip().startswith("reader-1024 (again)")
@@ -172,7 +168,7 @@ def test_evaluate_prints_a_table_per_model_and_keeps_the_rows(
     assert all(again[name] == before[name] for name in answers)
 
 
-def test_evaluate_takes_a_model_by_position_or_option(project: Path, rulerkit: Caller) -> None:
+def test_evaluate_takes_a_model_by_position_or_option(project, rulerkit):
     small = ("-y", "{tasks: [vt], lengths: [1024], num_examples: 1, run: new}")
     for arguments in (["mute"], ["--model", "perfect"], ["-y", "model: reader-2048"]):
         assert rulerkit("evaluate", *arguments, *small).status == 0
@@ -182,9 +178,7 @@ def test_evaluate_takes_a_model_by_position_or_option(project: Path, rulerkit: C
     refused(rulerkit("check", *small), "no model is named")
 
 
-def test_a_dry_run_lists_cells_and_tokens_of_a_model_that_is_not_here(
-    project: Path, rulerkit: Caller
-) -> None:
+def test_a_dry_run_lists_cells_and_tokens_of_a_model_that_is_not_here(project, rulerkit):
     ended = rulerkit("evaluate", "llama-3.1-8b", "--dry-run", "-y", "lengths: [4K, 128K]")
     assert (ended.status, ended.err) == (0, "")
     lines = ended.out.splitlines()
@@ -196,9 +190,7 @@ def test_a_dry_run_lists_cells_and_tokens_of_a_model_that_is_not_here(
     assert ended.out.endswith("72 of 72 examples are answered; 0 tokens of prompts and answers left, at most\n")  # fmt: skip
 
 
-def test_a_second_call_answers_nothing_and_more_examples_are_added(
-    project: Path, rulerkit: Caller
-) -> None:
+def test_a_second_call_answers_nothing_and_more_examples_are_added(project, rulerkit):
     folder = project / "outputs/predictions/main/perfect"
     before = tree(folder)
     times = {path: path.stat().st_mtime_ns for path in folder.rglob("*.json*")}
@@ -214,7 +206,7 @@ def test_a_second_call_answers_nothing_and_more_examples_are_added(
     assert tree(folder) == after
 
 
-def test_fresh_moves_aside(project: Path, rulerkit: Caller) -> None:
+def test_fresh_moves_aside(project, rulerkit):
     folder = project / "outputs/predictions/main/perfect/vt"
     asked = ("evaluate", "perfect", "-y", "{seed: 4, tasks: [vt], lengths: [1K], num_examples: 2}")
     before = tree(folder)
@@ -226,7 +218,7 @@ def test_fresh_moves_aside(project: Path, rulerkit: Caller) -> None:
     assert after["1024.jsonl"] != before["1024.jsonl"]
 
 
-def test_interrupted_it_says_how_to_resume(project: Path) -> None:
+def test_interrupted_it_says_how_to_resume(project):
     asked = "{model: perfect, tasks: [fwe], lengths: [32K], num_examples: 5000, run: long}"
     with subprocess.Popen(
         [*PROGRAM, "evaluate", "-y", asked], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -248,10 +240,10 @@ def test_interrupted_it_says_how_to_resume(project: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def in_memory(evaluated: Path) -> dict[str, list[str]]:
+def in_memory(evaluated):
     """Task -> score of reader-1024 at each length, never written to a file."""
-    model: Any = rk.load_model("reader-1024")
-    scores: dict[str, list[str]] = {}
+    model = rk.load_model("reader-1024")
+    scores = {}
     for task in study(tasks=ASKED["tasks"]).tasks:
         for length in ASKED["lengths"]:
             right = []
@@ -264,21 +256,19 @@ def in_memory(evaluated: Path) -> dict[str, list[str]]:
     return scores
 
 
-def write(path: Path, lines: list[dict[str, Any]]) -> Path:
+def write(path, lines):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return path
 
 
-def test_score_of_ours_upstreams_and_the_harness_files(
-    project: Path, rulerkit: Caller, tmp_path: Path, in_memory: dict[str, list[str]]
-) -> None:
+def test_score_of_ours_upstreams_and_the_harness_files(project, rulerkit, tmp_path, in_memory):
     """One and the same answers in three people's files score as in memory."""
     folder = project / "outputs/predictions/main/reader-1024"
     assert table(rulerkit("score", folder).out) == in_memory
     harness = {"niah_multikey_1": "niah_multikey_1", "vt": "ruler_vt", "qa_1": "ruler_qa_squad"}
     for task, name in harness.items():
-        lines: list[dict[str, Any]] = []
+        lines = []
         for length in ASKED["lengths"]:
             file = tmp_path / f"{task}-{length}.jsonl"
             arguments = ("--length", length, "--num-examples", 6, "--seed", 3, "--output", file)
@@ -309,9 +299,7 @@ def test_score_of_ours_upstreams_and_the_harness_files(
 # --- report ---------------------------------------------------------------------------------------
 
 
-def test_report_in_each_format(
-    project: Path, rulerkit: Caller, in_memory: dict[str, list[str]], tmp_path: Path
-) -> None:
+def test_report_in_each_format(project, rulerkit, in_memory, tmp_path):
     shows = {
         "table": r"perfect .*100\.0",
         "markdown": r"\| perfect .*\| +\**100\.0",
@@ -346,7 +334,7 @@ def test_report_in_each_format(
 # --- bad input ------------------------------------------------------------------------------------
 
 
-def refused(ended: Ended, *says: str) -> None:
+def refused(ended, *says):
     assert ended.status == 2, ended
     assert "Traceback" not in ended.err
     (line,) = ended.lines
@@ -356,7 +344,7 @@ def refused(ended: Ended, *says: str) -> None:
 
 
 SMALL = "{model: perfect, tasks: [vt], lengths: [1024], num_examples: 1}"
-BAD_INPUT: dict[tuple[str, ...], tuple[str, ...]] = {
+BAD_INPUT = {
     ("show", "niah_sinlge_1"): ("unknown task", "did you mean 'niah_single_1'"),
     ("show", "{base: vt, num_hopz: 3}"): ("unknown knob of vt", "did you mean 'num_hops'"),
     ("show", "vt", "--length", "300"): ("does not fit into 300 tokens", "longer length"),
@@ -379,7 +367,7 @@ BAD_INPUT: dict[tuple[str, ...], tuple[str, ...]] = {
 }
 
 
-def test_bad_input_is_one_line(project: Path, tmp_path: Path, rulerkit: Caller) -> None:
+def test_bad_input_is_one_line(project, tmp_path, rulerkit):
     (tmp_path / "file").write_text("a file where a folder should be")
     (tmp_path / "unknown.yaml").write_text("num_exampels: 3")
     (tmp_path / "vt.jsonl").write_text('{"pred": "a", "outputs": ["a"]}\ngarbage\n')
@@ -394,7 +382,7 @@ def test_bad_input_is_one_line(project: Path, tmp_path: Path, rulerkit: Caller) 
         assert rulerkit(*wrong).status == 2
 
 
-def test_missing_original_corpora_offline(project: Path) -> None:
+def test_missing_original_corpora_offline(project):
     """In a process of its own, since corpora are remembered once they were read."""
     asked = "{model: perfect, corpora: original, lengths: [4096], tasks: [qa_1], num_examples: 1}"
     call = [*PROGRAM, "evaluate", "-y", asked]
@@ -403,7 +391,7 @@ def test_missing_original_corpora_offline(project: Path) -> None:
     refused(Ended(done.returncode, done.stdout, done.stderr), *says)
 
 
-def test_outputs_that_cannot_be_written(project: Path, read_only: Path, rulerkit: Caller) -> None:
+def test_outputs_that_cannot_be_written(project, read_only, rulerkit):
     ended = rulerkit("evaluate", "-y", SMALL, "-y", f"outputs: {read_only}")
     file = f"{read_only}/predictions/main/perfect/vt/1024.jsonl"
     refused(ended, f"cannot write {file}: Read-only file system", "choose")
@@ -431,9 +419,7 @@ main()
 """
 
 
-def test_what_needs_no_batch_runs_without_posix(
-    tmp_path: Path, rulerkit: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_needs_no_batch_runs_without_posix(tmp_path, rulerkit, monkeypatch):
     """As on Windows: every module is imported and a model is evaluated without modules and
     functions of POSIX."""
     asked = SMALL.replace("}", f", outputs: {tmp_path}}}")

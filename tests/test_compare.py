@@ -5,11 +5,9 @@ import json
 import math
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
-from conftest import Caller
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_notebooks import files, run, shown
@@ -32,7 +30,7 @@ from rulerkit.errors import UserError
 from rulerkit.store import row_line
 
 TASKS = ["niah_multikey_1", "vt", "qa_1"]
-ASKED: dict[str, Any] = {
+ASKED = {
     "models": ["reader-1024", {"base": "perfect", "name": "dropping", "drop": 0.3}, "perfect"],
     "tasks": TASKS,
     "lengths": [1024, 2048],
@@ -42,7 +40,7 @@ ASKED: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory):
     """An outputs/ folder in which three readers answered ASKED, and `perfect` in a second run
     too."""
     outputs = tmp_path_factory.mktemp("made") / "outputs"
@@ -52,12 +50,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def outputs(made: Path, tmp_path: Path) -> Path:
+def outputs(made, tmp_path):
     """A copy that a test may change."""
     return Path(shutil.copytree(made, tmp_path / "outputs"))
 
 
-def change(path: Path, **entries: Any) -> None:
+def change(path, **entries):
     """Change every row of a prediction file."""
     rows = [json.loads(line) | entries for line in path.read_text(encoding="utf-8").splitlines()]
     path.write_bytes(
@@ -65,7 +63,7 @@ def change(path: Path, **entries: Any) -> None:
     )
 
 
-def record(path: Path, section: str, **entries: Any) -> None:
+def record(path, section, **entries):
     content = json.loads(path.read_text(encoding="utf-8"))
     content["result"][section] |= entries
     path.write_text(json.dumps(content), encoding="utf-8")
@@ -74,7 +72,7 @@ def record(path: Path, section: str, **entries: Any) -> None:
 # --- differences ----------------------------------------------------------------------------------
 
 
-def pairs(num_tasks: int, num_lengths: int, n: int, **lost: int) -> pd.DataFrame:
+def pairs(num_tasks, num_lengths, n, **lost):
     """All right for A; B loses the first so many examples of `task_length`, such as t0_1=3."""
     rows = [
         (f"niah_{t}", n_length, i)
@@ -90,9 +88,7 @@ def pairs(num_tasks: int, num_lengths: int, n: int, **lost: int) -> pd.DataFrame
 
 @given(st.integers(1, 5), st.integers(1, 3), st.integers(20, 200), st.floats(0.1, 20))
 @settings(max_examples=15, deadline=None)
-def test_the_smallest_loss_is_seen_and_one_example_less_is_not(
-    tasks: int, lengths: int, n: int, margin: float
-) -> None:
+def test_the_smallest_loss_is_seen_and_one_example_less_is_not(tasks, lengths, n, margin):
     levels = {(f"niah_{t}", length) for t in range(tasks) for length in range(lengths)}
     families = (
         len(levels)
@@ -115,20 +111,20 @@ def test_the_smallest_loss_is_seen_and_one_example_less_is_not(
 
 
 @pytest.mark.parametrize(("tasks", "lost"), [(13, 16), (11, 12)])
-def test_a_broken_task_is_found_though_the_mean_is_within_the_margin(tasks: int, lost: int) -> None:
+def test_a_broken_task_is_found_though_the_mean_is_within_the_margin(tasks, lost):
     rows, _ = judge_pairs(pairs(tasks, 1, 200, t3_0=lost), 1.5, 0.95)
     mean = rows[rows["level"] == "all"].iloc[0]
     assert mean["low"] > -1.5
     assert rows.loc[rows["loss"], "task"].unique().tolist() == ["niah_3"]
 
 
-def test_a_loss_of_just_the_margin_is_none() -> None:
+def test_a_loss_of_just_the_margin_is_none():
     for margin, seen in ((5.0, False), (4.99, True)):
         rows, _ = judge_pairs(pairs(2, 1, 400, t0_0=20), margin, 0.95)
         assert rows["loss"].iloc[0] == seen
 
 
-def test_gains_are_no_losses_and_cells_without_a_miss_are_named() -> None:
+def test_gains_are_no_losses_and_cells_without_a_miss_are_named():
     better = pairs(2, 2, 50, t0_0=40).rename(columns={"a": "b", "b": "a"})
     rows, _ = judge_pairs(better.assign(difference=better["b"] - better["a"]), 1, 0.95)
     assert not rows["loss"].any()
@@ -146,16 +142,14 @@ def test_gains_are_no_losses_and_cells_without_a_miss_are_named() -> None:
         (500, 50, 99.0, NOT_WORSE),
     ],
 )
-def test_the_verdict_follows_from_losses_and_the_mean(
-    n: int, lost: int, margin: float, word: str
-) -> None:
+def test_the_verdict_follows_from_losses_and_the_mean(n, lost, margin, word):
     rows, cells = judge_pairs(pairs(2, 1, n, t0_0=lost), margin, 0.95)
     sides = Side("A", ()), Side("B", ())
     found = Comparison(*sides, margin, 0.95, "digest", rows, pd.DataFrame(), tuple(cells), ())
     assert found.verdict.word == word
 
 
-def test_repetitions_are_one_side(outputs: Path) -> None:
+def test_repetitions_are_one_side(outputs):
     """Half of the repetitions lose an answer: the example's score is their mean, the number of
     examples stays."""
     shutil.copytree(
@@ -174,7 +168,7 @@ def test_repetitions_are_one_side(outputs: Path) -> None:
     assert apart["difference"].tolist() == pytest.approx(once["difference"].tolist())
 
 
-def test_missing_cells_and_rows_are_left_out_and_named(outputs: Path) -> None:
+def test_missing_cells_and_rows_are_left_out_and_named(outputs):
     folder = outputs / "predictions/main/perfect"
     for path in (folder / "vt").glob("1024.*"):
         path.unlink()
@@ -196,7 +190,7 @@ def test_missing_cells_and_rows_are_left_out_and_named(outputs: Path) -> None:
 # --- pairing --------------------------------------------------------------------------------------
 
 
-def test_other_prompts_are_refused_and_named(outputs: Path) -> None:
+def test_other_prompts_are_refused_and_named(outputs):
     path = outputs / "predictions/main/reader-1024/vt/2048.jsonl"
     change(path, digest="0" * 16)
     record(path.with_suffix(".json"), "tokenizer", fingerprint="another")
@@ -225,9 +219,7 @@ def test_other_prompts_are_refused_and_named(outputs: Path) -> None:
         ("main/perfect", "reader-1024", {"tasks": ["cwe"]}, "main/perfect holds no answer at all"),
     ],
 )
-def test_what_cannot_be_compared_is_said_in_one_line(
-    made: Path, a: str, b: str, options: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_compared_is_said_in_one_line(made, a, b, options, message):
     with pytest.raises(UserError, match=message) as error:
         compare(a, b, outputs=made, **options)
     assert "\n" not in str(error.value)
@@ -236,7 +228,7 @@ def test_what_cannot_be_compared_is_said_in_one_line(
 # --- verdicts -------------------------------------------------------------------------------------
 
 
-def test_worse_and_not_worse(made: Path) -> None:
+def test_worse_and_not_worse(made):
     found = compare("main/perfect", "reader-1024", outputs=made)
     assert (found.verdict.word, found.same_model) == (WORSE, False)
     assert "by more than 1 point" in found.verdict.text
@@ -251,13 +243,13 @@ def test_worse_and_not_worse(made: Path) -> None:
     rk.assert_not_worse(made / "predictions/main/perfect", "again/perfect", margin=15, outputs=made)
 
 
-def test_below_for_certain_within_the_margin(made: Path) -> None:
+def test_below_for_certain_within_the_margin(made):
     found = compare("main/perfect", "dropping", margin=99, outputs=made)
     assert found.verdict.word == NOT_WORSE
     assert "though its mean is below for certain" in found.verdict.text
 
 
-def test_cannot_tell_and_the_number_it_would_take(made: Path) -> None:
+def test_cannot_tell_and_the_number_it_would_take(made):
     found = compare("main/perfect", "again/perfect", margin=1, outputs=made)
     verdict = found.verdict
     assert (verdict.word, verdict.status) == (CANNOT_TELL, 3)
@@ -268,7 +260,7 @@ def test_cannot_tell_and_the_number_it_would_take(made: Path) -> None:
         rk.assert_not_worse("main/perfect", "again/perfect", outputs=made)
 
 
-def test_the_power_of_a_comparison() -> None:
+def test_the_power_of_a_comparison():
     text = power_text(num_tasks=13, num_lengths=1, num_examples=200, margin=1.0, flips=0.02)
     assert "needs 324 examples" in text  # 2 * 0.02 * ((1.96 + 1.2816) / 0.01)**2 / 13
     assert "a cell 4.0 points" in text  # 8 of 200 pass 0.05 / 14
@@ -296,12 +288,12 @@ def test_the_power_of_a_comparison() -> None:
     ],
 )
 def test_command(
-    made: Path,
-    arguments: list[str],
-    status: int,
-    expected: str,
-    rulerkit: Caller,
-) -> None:
+    made,
+    arguments,
+    status,
+    expected,
+    rulerkit,
+):
     command = ("compare", *arguments, "--outputs", made)
     plain, as_json = rulerkit(*command), rulerkit(*command, "--json")
     assert plain.status == as_json.status == status
@@ -315,11 +307,11 @@ def test_command(
 
 # --- notebook -------------------------------------------------------------------------------------
 
-SMALL: dict[str, Any] = {"tasks": TASKS, "lengths": [1024, 2048], "num_examples": 12, "seed": 7}
+SMALL = {"tasks": TASKS, "lengths": [1024, 2048], "num_examples": 12, "seed": 7}
 
 
 @pytest.mark.slow
-def test_notebook_recovers_a_dropping_reader(tmp_path: Path) -> None:
+def test_notebook_recovers_a_dropping_reader(tmp_path):
     model_b = {"base": "perfect", "name": "dropping", "drop": 0.25, "label": "drops 25 %"}
     cells = run("13_compare_models", tmp_path, model_a="perfect", model_b=model_b, **SMALL)
     assert "does not hold" in shown(cells, "verdict", "text/html")

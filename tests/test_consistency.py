@@ -2,30 +2,25 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from conftest import Caller
 
 import rulerkit as rk
 from rulerkit.cli.batches import print_leaderboard
 from rulerkit.errors import UserError
 from rulerkit.evaluation import check_same, footnotes, predict
 from rulerkit.models import load_model
-from rulerkit.store import Cell, read_cells
+from rulerkit.store import read_cells
 from rulerkit.studies import study
 
 MODELS = ("perfect", "reader-1024")
 TASKS = ("vt", "niah_single_2")
 LENGTHS = (1024, 2048)
 
-Change = Callable[[dict[str, Any]], None]
-
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory):
     """Two models on two tasks at two lengths, in runs `main` and `other`."""
     root = tmp_path_factory.mktemp("consistency")
     for run, models in (("main", MODELS), ("other", MODELS[:1])):
@@ -39,12 +34,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def outputs(made: Path, tmp_path: Path) -> Path:
+def outputs(made, tmp_path):
     """A copy of it for each test."""
     return Path(shutil.copytree(made, tmp_path / "outputs"))
 
 
-def change(outputs: Path, where: str, how: Change) -> None:
+def change(outputs, where, how):
     """Write other things into the records of the cells that a pattern names, as another job would
     have."""
     found = sorted((outputs / "predictions").glob(f"{where}.json"))
@@ -55,14 +50,14 @@ def change(outputs: Path, where: str, how: Change) -> None:
         path.write_text(json.dumps(record))
 
 
-def cells(outputs: Path, run: str = "main") -> list[Cell]:
+def cells(outputs, run="main"):
     return read_cells(outputs / "predictions" / run)
 
 
-def result(field: str, value: Any) -> Change:
+def result(field, value):
     """A change of one field of what defines the result, named as messages name it."""
 
-    def how(record: dict[str, Any]) -> None:
+    def how(record):
         *above, last = field.split(".")
         place = record["result"]
         for name in above:
@@ -73,10 +68,10 @@ def result(field: str, value: Any) -> Change:
     return how
 
 
-def environment(*changes: dict[str, Any]) -> Change:
+def environment(*changes):
     """Other surroundings: the last of them, and all of them where there are several."""
 
-    def how(record: dict[str, Any]) -> None:
+    def how(record):
         all_of_them = [
             {
                 **record["environment"],
@@ -92,7 +87,7 @@ def environment(*changes: dict[str, Any]) -> Change:
     return how
 
 
-def refused(found: Iterable[Cell]) -> str:
+def refused(found):
     with pytest.raises(UserError) as error:
         check_same(found)
     message = str(error.value)
@@ -121,7 +116,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("where", "changes"), ALLOWED)
-def test_cells_that_share_a_table(outputs: Path, where: str, changes: dict[str, Any]) -> None:
+def test_cells_that_share_a_table(outputs, where, changes):
     for field, value in changes.items():
         if field == "num_examples":
             change(outputs, where, lambda record, value=value: record.update(num_examples=value))
@@ -131,9 +126,7 @@ def test_cells_that_share_a_table(outputs: Path, where: str, changes: dict[str, 
 
 
 @pytest.mark.parametrize(("where", "field", "value", "says"), REFUSED)
-def test_cells_that_do_not_share_a_table(
-    outputs: Path, where: str, field: str, value: Any, says: str
-) -> None:
+def test_cells_that_do_not_share_a_table(outputs, where, field, value, says):
     change(outputs, where, result(field, value))
     message = refused(read_cells(outputs / "predictions"))
     assert says in message
@@ -145,7 +138,7 @@ def test_cells_that_do_not_share_a_table(
             check_same(read_cells(advised))
 
 
-def test_the_message_says_what_to_do(outputs: Path) -> None:
+def test_the_message_says_what_to_do(outputs):
     change(outputs, "main/perfect/vt/2048", result("task.num_hops", 9))
     place = outputs / "predictions/main/perfect/vt"
     assert refused(cells(outputs)) == (
@@ -159,7 +152,7 @@ def test_the_message_says_what_to_do(outputs: Path) -> None:
 # --- footnotes ------------------------------------------------------------------------------------
 
 
-def test_footnotes_name_what_differs_and_which_model_had_it(outputs: Path) -> None:
+def test_footnotes_name_what_differs_and_which_model_had_it(outputs):
     moved = {"host": "elsewhere", "platform": "another", "path": "/moved"}
     one = {"gpu": "H100", "git": "abc1234" + "0" * 33, "device": "cuda:0", **moved}
     two = {"gpu": "A100", "git": "def5678" + "0" * 33 + "-dirty", "device": "cuda:1"}
@@ -177,9 +170,7 @@ def test_footnotes_name_what_differs_and_which_model_had_it(outputs: Path) -> No
 # --- where tables are made ------------------------------------------------------------------------
 
 
-def test_report_and_score_refuse_to_mix_and_print_footnotes(
-    outputs: Path, rulerkit: Caller
-) -> None:
+def test_report_and_score_refuse_to_mix_and_print_footnotes(outputs, rulerkit):
     main = outputs / "predictions/main"
     change(outputs, "main/perfect/*/*", environment({"python": "3.99_x"}))
     for format, words in {
@@ -200,7 +191,7 @@ def test_report_and_score_refuse_to_mix_and_print_footnotes(
     assert "Environments" not in ended.out
 
 
-def test_leaderboards_do_the_same(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_leaderboards_do_the_same(outputs, capsys):
     change(outputs, "main/perfect/*/*", environment({"python": "3.99"}))
     asked = study(
         models=list(MODELS), tasks=list(TASKS), lengths=list(LENGTHS), outputs=str(outputs)

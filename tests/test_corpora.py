@@ -5,7 +5,6 @@ import gzip
 import importlib.util
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ import rulerkit as rk
 from rulerkit import corpora
 from rulerkit.tables import task_table_text
 
-SMALL: dict[str, Any] = {
+SMALL = {
     "model": "perfect",
     "tasks": ["niah_single_2"],
     "lengths": [1024],
@@ -27,7 +26,7 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "make_corpora.py"
 # The built-in corpora
 
 
-def test_the_script_writes_what_the_package_holds() -> None:
+def test_the_script_writes_what_the_package_holds():
     spec = importlib.util.spec_from_file_location("make_corpora", SCRIPT)
     assert spec
     assert spec.loader
@@ -48,7 +47,7 @@ def test_the_script_writes_what_the_package_holds() -> None:
         ("fictional_two_hop", "2d497409e3aa16c2"),
     ],
 )
-def test_the_built_in_corpora_never_change(name: str, digest: str) -> None:
+def test_the_built_in_corpora_never_change(name, digest):
     load = corpora.load_haystack if name == "prose" else corpora.load_qa
     assert load(name).source == corpora.Source(name, digest, stand_in=True, note="")
 
@@ -56,7 +55,7 @@ def test_the_built_in_corpora_never_change(name: str, digest: str) -> None:
 # Originals, read where RULERKIT_DATA holds them
 
 
-def test_paul_graham(data: Path) -> None:
+def test_paul_graham(data):
     haystack = corpora.load_haystack("paul_graham")
     assert haystack.source == corpora.Source(
         "paul_graham", "bbebcf5a2e7e74c5", stand_in=False, note=""
@@ -70,7 +69,7 @@ def test_paul_graham(data: Path) -> None:
     assert 14 < np.diff(haystack.sentence_starts).mean() < 20
 
 
-def test_squad(data: Path) -> None:
+def test_squad(data):
     qa = corpora.load_qa("squad")
     assert (len(qa.questions), len(qa.documents), max(qa.groups) + 1) == (5928, 1204, 35)
     assert qa.source.note == "SQuAD 2.0 dev rebuilt from its authors' pages"
@@ -82,7 +81,7 @@ def test_squad(data: Path) -> None:
         assert all(answer.strip() in qa.documents[gold] for answer in question.answers)
 
 
-def test_hotpotqa(data: Path) -> None:
+def test_hotpotqa(data):
     if (data / corpora.HOTPOTQA).exists():
         pytest.skip("the folder holds the whole of HotpotQA: nothing to say about a subset")
     qa = corpora.load_qa("hotpotqa")
@@ -95,9 +94,7 @@ def test_hotpotqa(data: Path) -> None:
 # What is missing or broken
 
 
-def test_what_is_not_the_original_is_named_a_substitute(
-    data: Path, empty: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_the_original_is_named_a_substitute(data, empty, monkeypatch):
     monkeypatch.setenv("RULERKIT_DATA", str(empty))
     file = empty / corpora.ESSAYS
     file.parent.mkdir(parents=True)
@@ -126,6 +123,6 @@ def test_what_is_not_the_original_is_named_a_substitute(
     assert "paul_graham is a substitute" in table
 
 
-def original_text(folder: Path) -> str:
-    text: str = json.loads((folder / corpora.ESSAYS).read_text())["text"]
+def original_text(folder):
+    text = json.loads((folder / corpora.ESSAYS).read_text())["text"]
     return text

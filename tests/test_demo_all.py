@@ -24,7 +24,7 @@ together = pytest.mark.xdist_group("demo-all")
 # --- entries with models and parameters of their own ----------------------------------------------
 
 
-def test_the_demo_has_every_notebook() -> None:
+def test_the_demo_has_every_notebook():
     there = {path.stem for path in (REPOSITORY / "notebooks").glob("*.ipynb")}
     assert {run.notebook.stem for run in read_batch(DEMO).runs} == there
 
@@ -33,7 +33,7 @@ def test_the_demo_has_every_notebook() -> None:
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def outputs(tmp_path_factory):
     """The outputs of the demo, run for real."""
     folder = tmp_path_factory.mktemp("demo") / "outputs"
     jobs = read_batch(DEMO, {"outputs": str(folder)}).jobs
@@ -47,22 +47,22 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def table(outputs: Path, notebook: str, name: str) -> pd.DataFrame:
+def table(outputs, notebook, name):
     return pd.read_csv(outputs / "tables/demo-all" / notebook / f"{name}.csv")
 
 
-def verdicts(outputs: Path, notebook: str, name: str) -> list[str]:
+def verdicts(outputs, notebook, name):
     return list(table(outputs, notebook, f"{name}-claims")["verdict"])
 
 
-def share_within(frame: pd.DataFrame, planted: float) -> float:
+def share_within(frame, planted):
     """How many of the intervals hold what was planted: about all of them must."""
     return float(((frame["low"] <= planted) & (planted <= frame["high"])).mean())
 
 
 @planted
 @together
-def test_what_was_planned_is_what_was_asked(outputs: Path) -> None:
+def test_what_was_planned_is_what_was_asked(outputs):
     """Every cell that a notebook asks for is planned, none besides, and each notebook found all
     that it asked for."""
     needs = {
@@ -85,7 +85,7 @@ def test_what_was_planned_is_what_was_asked(outputs: Path) -> None:
 
 @planted
 @together
-def test_fading_takes_the_same_share_of_every_needle(outputs: Path) -> None:
+def test_fading_takes_the_same_share_of_every_needle(outputs):
     """An item at distance d is found with probability 2 ** (-d / 8192), and distances are even from
     0 to the length."""
     found = table(outputs, "02_needle_types", "reader-fading")
@@ -97,7 +97,7 @@ def test_fading_takes_the_same_share_of_every_needle(outputs: Path) -> None:
 
 @planted
 @together
-def test_confusion_needs_a_neighbour(outputs: Path) -> None:
+def test_confusion_needs_a_neighbour(outputs):
     found = table(outputs, "03_distractors", "reader-confused")
     alone = found["series"] == "#K = 1"
     assert (found.loc[alone, "score"] == 100).all()
@@ -110,7 +110,7 @@ def test_confusion_needs_a_neighbour(outputs: Path) -> None:
 
 @planted
 @together
-def test_dropping_takes_the_same_share_of_few_and_of_many(outputs: Path) -> None:
+def test_dropping_takes_the_same_share_of_few_and_of_many(outputs):
     found = table(outputs, "04_multiple_needles", "reader-dropping")
     assert share_within(found, 80) >= 0.9
     assert found["score"].mean() == pytest.approx(80, abs=3)
@@ -119,7 +119,7 @@ def test_dropping_takes_the_same_share_of_few_and_of_many(outputs: Path) -> None
 
 @planted
 @together
-def test_a_steady_fall_and_one_past_a_window(outputs: Path) -> None:
+def test_a_steady_fall_and_one_past_a_window(outputs):
     assert verdicts(outputs, "05_variable_tracking", "reader-fading")[0] == "holds"
     assert verdicts(outputs, "05_variable_tracking", "reader-fading")[1] != "holds"
     assert verdicts(outputs, "05_variable_tracking", "reader-8192")[1] == "holds"
@@ -130,7 +130,7 @@ def test_a_steady_fall_and_one_past_a_window(outputs: Path) -> None:
 
 @planted
 @together
-def test_a_sample_misleads_where_frequencies_are_close(outputs: Path) -> None:
+def test_a_sample_misleads_where_frequencies_are_close(outputs):
     means = (
         table(outputs, "06_frequent_words", "reader-sample")
         .groupby("series", sort=False)["score"]
@@ -143,7 +143,7 @@ def test_a_sample_misleads_where_frequencies_are_close(outputs: Path) -> None:
 
 @planted
 @together
-def test_what_is_known_by_heart_stays(outputs: Path) -> None:
+def test_what_is_known_by_heart_stays(outputs):
     found = table(outputs, "07_question_answering", "reader-remembering")
     alone = found["series"].str.endswith("no context")
     assert share_within(found[alone], 30) >= 0.5
@@ -155,7 +155,7 @@ def test_what_is_known_by_heart_stays(outputs: Path) -> None:
 
 @planted
 @together
-def test_models_by_training_length_size_and_kind(outputs: Path) -> None:
+def test_models_by_training_length_size_and_kind(outputs):
     windows = "reader-8192+reader-16384"
     expected = ["holds", "does not hold", "not applicable", "holds", "holds"]
     assert verdicts(outputs, "08_training_length", windows) == expected
@@ -168,7 +168,7 @@ def test_models_by_training_length_size_and_kind(outputs: Path) -> None:
 
 @planted
 @together
-def test_faults_follow_the_families(outputs: Path) -> None:
+def test_faults_follow_the_families(outputs):
     (path,) = (outputs / "tables/demo-all/11_task_correlation").glob("*etc.csv")
     found = pd.read_csv(path).set_index("task")
     assert set(found.index) == set(TASKS)
@@ -180,7 +180,7 @@ def test_faults_follow_the_families(outputs: Path) -> None:
 
 @planted
 @together
-def test_the_others_wrote_their_tables(outputs: Path) -> None:
+def test_the_others_wrote_their_tables(outputs):
     board = table(outputs, "01_main_results", "reader-4096+reader-8192+perfect+mute")
     assert len(board)
     for notebook in ("12_failures", "13_compare_models", "leaderboard"):

@@ -13,7 +13,7 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")
 PAGES += sorted((ROOT / "docs").glob("*.md"))
 
 
-def test_the_reference_is_what_the_code_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reference_is_what_the_code_says(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     monkeypatch.delitem(sys.modules, "make_reference", raising=False)
     import make_reference
@@ -24,7 +24,7 @@ def test_the_reference_is_what_the_code_says(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_files_and_links_that_pages_name_exist(page: Path) -> None:
+def test_files_and_links_that_pages_name_exist(page):
     text = page.read_text(encoding="utf-8")
     links = re.findall(r"\]\((?!https?:)([^)#]*)(?:#[^)]*)?\)", text)
     paths = re.findall(r"\b((?:params|notebooks|rulerkit|tests|scripts|docs)/[\w./-]+\w)", text)
@@ -35,7 +35,7 @@ def test_files_and_links_that_pages_name_exist(page: Path) -> None:
     ] == []
 
 
-def test_the_citation_has_what_its_format_requires() -> None:
+def test_the_citation_has_what_its_format_requires():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
     assert citation["cff-version"] == "1.2.0"

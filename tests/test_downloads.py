@@ -5,9 +5,7 @@ import hashlib
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
@@ -19,13 +17,13 @@ from rulerkit.errors import UserError
 class Server:
     """Serves a table of files on this machine and counts what was asked for."""
 
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-        self.asked: Counter[str] = Counter()
+    def __init__(self):
+        self.files = {}
+        self.asked = Counter()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
+            def do_GET(self):
                 outer.asked[self.path] += 1
                 content = outer.files.get(self.path)
                 self.send_response(200 if content is not None else 404)
@@ -33,20 +31,20 @@ class Server:
                 self.end_headers()
                 self.wfile.write(content or b"")
 
-            def log_message(self, format: str, *args: object) -> None:
+            def log_message(self, format, *args):
                 pass
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.address = f"http://127.0.0.1:{self.http.server_address[1]}"
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
 
-    def add(self, path: str, content: bytes) -> tuple[str, str]:
+    def add(self, path, content):
         self.files[path] = content
         return self.address + path, hashlib.sha256(content).hexdigest()
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server():
     server = Server()
     yield server
     server.http.shutdown()
@@ -80,7 +78,7 @@ PAGE = (
 
 
 @pytest.fixture
-def small(server: Server) -> list[Download]:
+def small(server):
     """Small files in the place of the originals, HotpotQA behind its mirror only."""
     page = (server.add("/cities.html", PAGE)[0], None)
     gone = (f"{server.address}/gone.html", None)
@@ -97,9 +95,7 @@ def small(server: Server) -> list[Download]:
     ]
 
 
-def test_fetch_fills_the_cache_and_goes_on_where_it_stopped(
-    empty: Path, server: Server, small: list[Download]
-) -> None:
+def test_fetch_fills_the_cache_and_goes_on_where_it_stopped(empty, server, small):
     paths = corpora.fetch(progress=True, downloads=small)
     assert paths == [empty / path for path in (corpora.ESSAYS, corpora.SQUAD, corpora.HOTPOTQA)]
     joined = json.loads(paths[0].read_text())
@@ -123,7 +119,7 @@ def test_fetch_fills_the_cache_and_goes_on_where_it_stopped(
     assert json.loads(paths[0].read_text()) == joined
 
 
-def test_fetch_refuses_another_checksum(empty: Path, server: Server, small: list[Download]) -> None:
+def test_fetch_refuses_another_checksum(empty, server, small):
     server.files["/dev.json"] = b"<html>please log in</html>"
     with pytest.raises(
         UserError, match=r"^fetch: http\S+dev\.json is not the file expected"
@@ -134,9 +130,7 @@ def test_fetch_refuses_another_checksum(empty: Path, server: Server, small: list
     assert (empty / "essays/gkamradt/a.txt").exists()  # what came before is kept
 
 
-def test_fetch_names_every_address_it_tried(
-    empty: Path, server: Server, small: list[Download]
-) -> None:
+def test_fetch_names_every_address_it_tried(empty, server, small):
     del server.files["/mirror.json"]
     with pytest.raises(
         UserError, match=r"none\.json answered 404; http\S+mirror\.json answered 404"

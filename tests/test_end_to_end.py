@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -27,11 +27,11 @@ class Place(NamedTuple):
     root: Path
     environment: dict[str, str]
 
-    def command(self, outputs: str) -> list[str]:
+    def command(self, outputs):
         asked = f"{{lengths: [{LENGTH}], num_examples: 2, corpora: original, outputs: {outputs}}}"
         return [*PROGRAM, "evaluate", "-f", "model.yaml", "-y", asked]
 
-    def run(self, outputs: str) -> "subprocess.CompletedProcess[str]":
+    def run(self, outputs):
         """The command, which must end well."""
         done = subprocess.run(
             self.command(outputs),
@@ -44,10 +44,10 @@ class Place(NamedTuple):
         assert done.returncode == 0, done.stderr
         return done
 
-    def predictions(self, outputs: str) -> Path:
+    def predictions(self, outputs):
         return self.root / outputs / "predictions/main/tiny-llama"
 
-    def rows(self, outputs: str) -> dict[str, list[dict[str, Any]]]:
+    def rows(self, outputs):
         """Task -> its rows, by index."""
         files = sorted(self.predictions(outputs).glob(f"*/{LENGTH}.jsonl"))
         found = {
@@ -58,7 +58,7 @@ class Place(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Place:
+def place(tmp_path_factory, data):
     """Two random layers under the real vocabulary of Llama-3; outputs differ from token to
     token."""
     root = tmp_path_factory.mktemp("project")
@@ -82,14 +82,12 @@ def place(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Place:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(place: Place) -> "subprocess.CompletedProcess[str]":
+def undisturbed(place):
     return place.run("undisturbed")
 
 
 @pytest.mark.slow
-def test_thirteen_tasks_within_their_budget(
-    place: Place, undisturbed: "subprocess.CompletedProcess[str]"
-) -> None:
+def test_thirteen_tasks_within_their_budget(place, undisturbed):
     found = place.rows("undisturbed")
     assert set(found) == set(THIRTEEN)
     tokenizer = load_tokenizer(str(place.root / "checkpoints/tiny"))
@@ -111,9 +109,7 @@ def test_thirteen_tasks_within_their_budget(
 
 
 @pytest.mark.slow
-def test_killed_half_way_and_started_again(
-    place: Place, undisturbed: "subprocess.CompletedProcess[str]"
-) -> None:
+def test_killed_half_way_and_started_again(place, undisturbed):
     """SIGKILL once some rows are there; the same command ends with the rows of a run that nobody
     disturbed."""
     with subprocess.Popen(
@@ -138,7 +134,7 @@ def test_killed_half_way_and_started_again(
     assert not list(place.predictions("killed").rglob("*.lock"))
 
 
-def kept_lines(place: Place, outputs: str) -> dict[str, list[str]]:
+def kept_lines(place, outputs):
     """Task -> the whole lines of its file."""
     files = sorted(place.predictions(outputs).glob("*/*.jsonl"))
     return {file.parent.name: file.read_text().split("\n")[:-1] for file in files}

@@ -2,9 +2,7 @@
 labels."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import papermill
@@ -12,13 +10,12 @@ import pytest
 
 from rulerkit.errors import UserError
 from rulerkit.evaluation import predict
-from rulerkit.example import Example
 from rulerkit.failures import (
     LABELS,
     label,
     no_context_answers,
 )
-from rulerkit.generation import Examples, generate
+from rulerkit.generation import generate
 from rulerkit.models import load_model
 from rulerkit.paths import home
 from rulerkit.prompt_format import prompt_format
@@ -29,9 +26,7 @@ from rulerkit.tasks import task
 LENGTH = 2048
 
 
-def cell_of(
-    examples: Examples, texts: dict[int, str], reason: str = "stop", name: str = "hand"
-) -> Cell:
+def cell_of(examples, texts, reason="stop", name="hand"):
     """A cell as predictions of a model `name` would leave it."""
     rows = []
     for index, text in texts.items():
@@ -60,7 +55,7 @@ def cell_of(
     return Cell(Path(f"{name}.jsonl"), json.loads(json.dumps(record)), rows)
 
 
-def asked(spec: Any, length: int = LENGTH, num_examples: int = 3, **form: Any) -> Examples:
+def asked(spec, length=LENGTH, num_examples=3, **form):
     return generate(
         task(spec).with_corpora("builtin"),
         length,
@@ -69,14 +64,12 @@ def asked(spec: Any, length: int = LENGTH, num_examples: int = 3, **form: Any) -
     )
 
 
-def labelled(
-    spec: Any, write: Callable[[Example], str], reason: str = "stop", **more: Any
-) -> "pd.Series[Any]":
+def labelled(spec, write, reason="stop", **more):
     examples = asked(spec, **more)
     return label([cell_of(examples, {1: write(examples[1])}, reason)]).iloc[0]
 
 
-def distractors(example: Example, key: bool = False) -> list[str]:
+def distractors(example, key=False):
     """Values (or keys) of what could be taken for the needles, those nearest to the first needle
     first."""
     pieces = [piece for piece in example.pieces if piece.value]
@@ -89,20 +82,20 @@ def distractors(example: Example, key: bool = False) -> list[str]:
     ]
 
 
-def shown_answer(example: Example) -> str:
+def shown_answer(example):
     return example.text_of("demonstration").rpartition(":")[2].strip()
 
 
-def first_words(example: Example, count: int = 12) -> str:
+def first_words(example, count=12):
     return " ".join(example.context_text.split()[:count])
 
 
-def other_document(example: Example) -> str:
+def other_document(example):
     blocks = example.blocks[slice(*example.context)]
     return next(" ".join(b.text.split()[5:10]) for b in reversed(blocks) if b.role != "needle")
 
 
-HAND: list[tuple[str, Any, Callable[[Example], str], str]] = [
+HAND = [
     ("complete", "niah_single_2", lambda e: f"It is {e.references[0]}.", ""),
     ("empty", "vt", lambda e: " \n\x00 ", ""),
     (
@@ -131,7 +124,7 @@ HAND: list[tuple[str, Any, Callable[[Example], str], str]] = [
 ]
 
 
-def uncommon(example: Example) -> str:
+def uncommon(example):
     context = {
         piece.text.strip().rpartition(" ")[2] for piece in example.pieces if piece.role != "needle"
     }
@@ -141,21 +134,19 @@ def uncommon(example: Example) -> str:
 @pytest.mark.parametrize(
     ("kind", "spec", "write", "detail"), HAND, ids=[f"{h[0]}-{i}" for i, h in enumerate(HAND)]
 )
-def test_answers_by_hand(
-    kind: str, spec: Any, write: Callable[[Example], str], detail: str
-) -> None:
+def test_answers_by_hand(kind, spec, write, detail):
     row = labelled(spec, write)
     assert row["label"] == kind, row.to_dict()
     assert detail in row["detail"]
 
 
-def test_every_label_has_an_answer_by_hand() -> None:
+def test_every_label_has_an_answer_by_hand():
     elsewhere = {"cut off", "cut in its thought", "no-context answer"}  # below
     assert {hand[0] for hand in HAND} | elsewhere == set(LABELS)
     assert all(text.endswith(".") and len(text) < 130 for text in LABELS.values())
 
 
-def test_cut_off_where_nothing_else_fits() -> None:
+def test_cut_off_where_nothing_else_fits():
     assert (
         labelled("niah_single_2", lambda e: "The special magic number for", "length")["label"]
         == "cut off"
@@ -167,12 +158,12 @@ def test_cut_off_where_nothing_else_fits() -> None:
     assert labelled("niah_single_2", lambda e: e.references[0], "length")["label"] == "complete"
 
 
-def test_refused_by_the_service() -> None:
+def test_refused_by_the_service():
     row = labelled("niah_single_2", lambda e: "Content filter", "refused")
     assert (row["label"], row["detail"]) == ("refused", "refused by the service")
 
 
-def test_a_thought_that_never_ends() -> None:
+def test_a_thought_that_never_ends():
     thinking = {"thinking_tokens": 200}
     assert (
         labelled("vt", lambda e: "<think> the chain", **thinking)["label"] == "cut in its thought"
@@ -183,7 +174,7 @@ def test_a_thought_that_never_ends() -> None:
     )
 
 
-def test_the_answer_that_is_given_without_context() -> None:
+def test_the_answer_that_is_given_without_context():
     alone = asked({"base": "qa_1", "context": "none"}, num_examples=4)
     among = asked("qa_1", num_examples=4)
     guesses = cell_of(alone, {1: "In Timbuktu.", 2: among[2].references[0]})
@@ -214,9 +205,7 @@ def test_the_answer_that_is_given_without_context() -> None:
         (("tokenizer", "name"), "no/such-tokenizer", "no/such-tokenizer"),
     ],
 )
-def test_examples_that_cannot_be_generated_again(
-    where: tuple[str, ...], value: Any, words: str
-) -> None:
+def test_examples_that_cannot_be_generated_again(where, value, words):
     cell = cell_of(asked("qa_1"), {0: "wrong"})
     place = cell.record["result"]
     for key in where[:-1]:
@@ -242,9 +231,7 @@ def test_examples_that_cannot_be_generated_again(
         ({"copy": 0.5}, "cwe", ["copied demonstration"], 0.5),
     ],
 )
-def test_planted_rates_are_found_again(
-    effects: dict[str, Any], spec: Any, kinds: list[str], planted: float, tmp_path: Path
-) -> None:
+def test_planted_rates_are_found_again(effects, spec, kinds, planted, tmp_path):
     model = load_model({"engine": "reader", "name": "planted", **effects})
     labels = label(
         [predict(model, asked(spec, num_examples=120), tmp_path / "run", progress=False)]
@@ -254,7 +241,7 @@ def test_planted_rates_are_found_again(
     assert low <= planted <= high, labels["label"].value_counts().to_dict()
 
 
-def test_memory_is_seen_through_the_questions_asked_alone(tmp_path: Path) -> None:
+def test_memory_is_seen_through_the_questions_asked_alone(tmp_path):
     model = load_model({"engine": "reader", "name": "planted", "memory": 0.3, "drop": 0.5})
     specs = ["qa_1", {"base": "qa_1", "context": "none"}]
     cells = [
@@ -270,7 +257,7 @@ def test_memory_is_seen_through_the_questions_asked_alone(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_the_notebook_finds_what_is_planted(tmp_path: Path) -> None:
+def test_the_notebook_finds_what_is_planted(tmp_path):
     given = {
         "outputs": str(tmp_path),
         "tasks": ["cwe", "qa_1"],

@@ -2,28 +2,26 @@
 
 import importlib
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from rulerkit import failures, tasks
 from rulerkit.evaluation import predict
-from rulerkit.example import ContextBudget, Draft, ExampleStream, Passage, Piece
+from rulerkit.example import Draft, Passage
 from rulerkit.floors import floors
 from rulerkit.generation import generate
 from rulerkit.models import load_model
 from rulerkit.scoring import score
-from rulerkit.tasks.base import JudgedAnswer, Reading, Rule, Task
+from rulerkit.tasks.base import Reading, Rule, Task
 from rulerkit.tasks.haystacks import fill_with_sentences
 
 NAMES, COLOURS = ("Ada", "Bo", "Cy", "Di"), ("ochre", "teal", "puce", "mauve", "azure", "coral")
 
 
-def colour_of_another_name(answer: JudgedAnswer) -> str | None:
+def colour_of_another_name(answer):
     others = [str(piece.value) for piece, _ in answer.needles if piece.role == "distractor"]
     return next((colour for colour in others if colour in answer.words), None)
 
@@ -41,10 +39,10 @@ class Colours(Task):
     )
 
     @property
-    def default_new_tokens(self) -> int:
+    def default_new_tokens(self):
         return 16
 
-    def draft(self, stream: ExampleStream, length: int) -> Draft:
+    def draft(self, stream, length):
         colours = stream.random.sample(COLOURS, len(NAMES))
         lines = [
             Passage(
@@ -60,11 +58,11 @@ class Colours(Task):
         )
         return Draft((head,), (tail,), f" {NAMES[0]} has the colour", (colours[0],), lines)
 
-    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece]:
+    def fill(self, draft, budget):
         return fill_with_sentences(draft.plan, budget) or []
 
     @staticmethod
-    def read(text: str) -> Reading | None:
+    def read(text):
         line = re.compile(r"(?P<name>\w+) has the colour (?P<item>\w+)\.")
         if not (questions := re.findall(r"What about (\w+)\?", text)):
             return None
@@ -78,7 +76,7 @@ class Colours(Task):
 
 
 @pytest.fixture
-def colours(monkeypatch: pytest.MonkeyPatch) -> Iterator[Task]:
+def colours(monkeypatch):
     """The family in the one line that lists families."""
     monkeypatch.setattr(tasks, "FAMILIES", (*tasks.FAMILIES, Colours))
     importlib.reload(failures)
@@ -87,7 +85,7 @@ def colours(monkeypatch: pytest.MonkeyPatch) -> Iterator[Task]:
     importlib.reload(failures)
 
 
-def test_everything_works_for_a_new_family(colours: Task, tmp_path: Path) -> None:
+def test_everything_works_for_a_new_family(colours, tmp_path):
     examples = generate(colours, 1024, 12)
     assert all(900 < example.num_tokens + 16 <= 1024 for example in examples)
     cells = {}

@@ -8,7 +8,7 @@ FICTIONAL = ["fictional", "fictional_two_hop"]
 
 
 @pytest.mark.parametrize("name", FICTIONAL)
-def test_the_rule_answers_every_question_from_its_documents_and_none_without(name: str) -> None:
+def test_the_rule_answers_every_question_from_its_documents_and_none_without(name):
     qa = corpora.load_qa(name)
     for number, question in enumerate(qa.questions):
         others = question.related or [
@@ -26,7 +26,7 @@ def test_the_rule_answers_every_question_from_its_documents_and_none_without(nam
             assert corpora.answer_fictional(rest, question.text) is None
 
 
-def test_a_prompt_cut_anywhere_gives_the_answer_or_nothing() -> None:
+def test_a_prompt_cut_anywhere_gives_the_answer_or_nothing():
     for name in FICTIONAL:
         qa = corpora.load_qa(name)
         for question in qa.questions[:: len(qa.questions) // 20]:
@@ -39,7 +39,7 @@ def test_a_prompt_cut_anywhere_gives_the_answer_or_nothing() -> None:
             assert answers == sorted(answers, key=lambda answer: answer is None)  # once lost, lost
 
 
-def test_the_rule_reads_the_text_and_not_the_tables() -> None:
+def test_the_rule_reads_the_text_and_not_the_tables():
     text = (
         "The Brass Academy was founded by Nobody Atall, who paid for the roof with borrowed money."
     )

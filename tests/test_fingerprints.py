@@ -2,7 +2,6 @@
 comparable."""
 
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from rulerkit.evaluation import differences
 SHAPES = {"embedding": (400, 16), "norm": (7,), "head": (50, 50), "scale": (1,)}
 
 
-def save(folder: Path, changed: str = "", place: int = 0) -> list[Path]:
+def save(folder, changed="", place=0):
     tensors = {
         name: np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
         for name, shape in SHAPES.items()
@@ -31,24 +30,20 @@ def save(folder: Path, changed: str = "", place: int = 0) -> list[Path]:
     ("name", "place"),
     [("embedding", 0), ("embedding", -1), ("embedding", 1023), ("head", -1024), ("scale", 0)],
 )
-def test_one_value_near_an_end_of_a_tensor_changes_the_digest(
-    tmp_path: Path, name: str, place: int
-) -> None:
+def test_one_value_near_an_end_of_a_tensor_changes_the_digest(tmp_path, name, place):
     plain = weights_digests(save(tmp_path))
     assert weights_digests(save(tmp_path)) == plain
     assert weights_digests(save(tmp_path, name, place)) != plain
 
 
-def test_a_change_in_the_middle_of_a_tensor_is_seen_by_full_alone(tmp_path: Path) -> None:
+def test_a_change_in_the_middle_of_a_tensor_is_seen_by_full_alone(tmp_path):
     plain = weights_digests(save(tmp_path), full=True)
     changed = weights_digests(save(tmp_path, "embedding", 3000), full=True)
     assert changed["tensors"] == plain["tensors"]
     assert changed["full"] != plain["full"]
 
 
-def test_a_file_of_another_format_is_read_once_and_again_when_it_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_another_format_is_read_once_and_again_when_it_changes(tmp_path, monkeypatch):
     monkeypatch.setenv("RULERKIT_CACHE", str(tmp_path / "cache"))
     file = tmp_path / "model.bin"
     file.write_bytes(bytes(10_000))
@@ -63,7 +58,7 @@ def test_a_file_of_another_format_is_read_once_and_again_when_it_changes(
 
 
 @pytest.mark.parametrize("cut", [0, 7, 100, -1])
-def test_weights_that_are_cut_short_are_one_line(tmp_path: Path, cut: int) -> None:
+def test_weights_that_are_cut_short_are_one_line(tmp_path, cut):
     [file] = save(tmp_path)
     file.write_bytes(file.read_bytes()[:cut])
     with pytest.raises(
@@ -72,7 +67,7 @@ def test_weights_that_are_cut_short_are_one_line(tmp_path: Path, cut: int) -> No
         weights_digests([file])
 
 
-def test_records_are_compared_by_the_rules_that_both_hold() -> None:
+def test_records_are_compared_by_the_rules_that_both_hold():
     old = {"model": {"fingerprint": "e"}}
     new = {"model": {"fingerprint": "e", "weights": {"tensors": "a"}}}
     full = {"model": {"fingerprint": "e", "weights": {"tensors": "a", "full": "f"}}}

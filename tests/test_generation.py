@@ -12,26 +12,26 @@ import numpy as np
 import pytest
 
 from rulerkit.errors import UserError
-from rulerkit.example import ROLES, Example
+from rulerkit.example import ROLES
 from rulerkit.generation import PROMPT_VERSION, generate
 from rulerkit.pieces import piece_encoder
 from rulerkit.prompt_format import prompt_format
-from rulerkit.tasks import TASKS, THIRTEEN, Task, task
+from rulerkit.tasks import TASKS, THIRTEEN, task
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
 QA = ("qa_1", "qa_2")
 
 
-def builtin(spec: object) -> Task:
+def builtin(spec):
     return task(spec).with_corpora("builtin")
 
 
-def filled(example: Example) -> float:
+def filled(example):
     """The share of the length that prompt and answer take, in percent."""
     return 100 * (example.num_tokens + example.max_new_tokens) / example.length
 
 
-def check_example(example: Example, bos: tuple[int, ...], tokenizer: Tokenizer) -> None:
+def check_example(example, bos, tokenizer):
     """Text and ids are their pieces, joined; ids are the whole text's; the budget holds; needles
     are found where their pieces say."""
     pieces = example.pieces
@@ -58,7 +58,7 @@ def check_example(example: Example, bos: tuple[int, ...], tokenizer: Tokenizer) 
 
 
 @pytest.mark.parametrize(("length", "count"), [(1024, 1), (4096, 2)])
-def test_every_task_fits_and_fills(vocabulary: Tokenizer, length: int, count: int) -> None:
+def test_every_task_fits_and_fills(vocabulary, length, count):
     """Ids exact, the budget never exceeded and nearly filled, needles where they are said to be."""
     form = prompt_format(vocabulary, template="base")
     wanted = {1024: (90.0, 70.0), 4096: (99.0, 90.0)}[length]
@@ -70,7 +70,7 @@ def test_every_task_fits_and_fills(vocabulary: Tokenizer, length: int, count: in
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", ["gpt-neox", "llama-2", "rwkv"])
-def test_the_longest_of_the_paper(data: Path, folder: str) -> None:
+def test_the_longest_of_the_paper(data, folder):
     """On the original corpora."""
     tokenizer = load_tokenizer(str(data / "tokenizers" / folder))
     form = prompt_format(tokenizer, template="base")
@@ -83,14 +83,14 @@ def test_the_longest_of_the_paper(data: Path, folder: str) -> None:
 @pytest.mark.parametrize(
     "name", ["niah_single_2", pytest.param("cwe", marks=pytest.mark.slow), "qa_1"]
 )
-def test_a_million_tokens(name: str) -> None:
+def test_a_million_tokens(name):
     """Corpora do not run out: essays start again, words are paired, documents repeat."""
     example = generate(builtin(name), 1_048_576, 1)[0]
     assert 99.9 <= filled(example) <= 100
     assert name in QA or all(text in example.context_text for text in example.references)
 
 
-def test_where_pieces_cannot_be_joined_prompts_are_encoded_whole(data: Path) -> None:
+def test_where_pieces_cannot_be_joined_prompts_are_encoded_whole(data):
     """A vocabulary for which no way of joining is exact: slower, never wrong, still full and within
     the budget."""
     inner = load_tokenizer(str(data / "tokenizers" / "llama-2"))
@@ -108,13 +108,13 @@ def test_where_pieces_cannot_be_joined_prompts_are_encoded_whole(data: Path) -> 
 # --- the same example from anywhere ---------------------------------------------------------------
 
 
-def fingerprint(example: Example) -> str:
+def fingerprint(example):
     """What defines an example: prompt, references, answer tokens."""
     parts = [example.prompt, *example.references, str(example.max_new_tokens)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def test_example_37_is_the_same_from_anywhere() -> None:
+def test_example_37_is_the_same_from_anywhere():
     """Alone in another process, in a row, after other tasks and lengths, of a longer cell."""
     code = (
         "import sys, json; sys.path.insert(0, sys.argv[1]); from test_generation import *\n"
@@ -134,7 +134,7 @@ def test_example_37_is_the_same_from_anywhere() -> None:
 
 
 @pytest.mark.parametrize("name", THIRTEEN)
-def test_lengths_are_paired(name: str) -> None:
+def test_lengths_are_paired(name):
     """Example i asks the same at every length, with what is asked for at nearly the same depth."""
     coarse = {"niah": 2.5, "vt": 4.0, "qa": 9.0}
     for index in range(5):
@@ -151,7 +151,7 @@ def test_lengths_are_paired(name: str) -> None:
 
 
 @pytest.mark.parametrize("spec", [*THIRTEEN, {"base": "qa_1", "context": "none"}])
-def test_too_short_lengths(spec: object) -> None:
+def test_too_short_lengths(spec):
     """Every length either gives an example within its budget or one line that says what to do."""
     messages = []
     for length in (1, 40, 128, 160, 256, 400, 700):
@@ -168,7 +168,7 @@ def test_too_short_lengths(spec: object) -> None:
         assert "longer" in text
 
 
-def test_thinking_that_leaves_nothing_for_the_prompt() -> None:
+def test_thinking_that_leaves_nothing_for_the_prompt():
     form = prompt_format("builtin", thinking_tokens=4000)
     with pytest.raises(UserError, match="longer"):
         generate(builtin("vt"), 4096, 1, prompt_format=form)[0]
@@ -206,7 +206,7 @@ the failure prints here."""
 GOLDEN_VERSION = 1
 
 
-def test_golden_digests() -> None:
+def test_golden_digests():
     digests = {}
     editions = ({"base": name, "edition": "2024"} for name in ("vt", "vt_2_chains", "cwe"))
     for spec in (*TASKS, *editions):
@@ -217,7 +217,7 @@ def test_golden_digests() -> None:
     assert PROMPT_VERSION == GOLDEN_VERSION
 
 
-def test_other_tasks_have_one_edition() -> None:
+def test_other_tasks_have_one_edition():
     """The editions differ in variable tracking and common words alone."""
     for name in ("niah_single_2", "niah_multikey_3", "fwe", "qa_1"):
         old = builtin({"base": name, "edition": "2024", "name": name})

@@ -19,14 +19,11 @@ import subprocess
 import sys
 import time
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import rulerkit as rk
 from rulerkit.gpus import nvidia_smi
-from rulerkit.store import Cell
 from tests.processes import gone_within, processes
 
 MODEL = os.environ.get("RULERKIT_GPU_MODEL", "")
@@ -67,26 +64,26 @@ rk.evaluate(rk.study(model=model, lengths=lengths, num_examples=examples, output
 """
 
 
-def spec(engine: str, **more: Any) -> dict[str, Any]:
+def spec(engine, **more):
     return {"path": MODEL, "engine": engine, "name": "smoke", "dtype": DTYPE, **more}
 
 
-def evaluate(model: Any, outputs: Path) -> list[Cell]:
+def evaluate(model, outputs):
     study = rk.study(model=model, lengths=LENGTHS, num_examples=EXAMPLES, outputs=str(outputs))
     return rk.evaluate(study, progress=False)
 
 
-def rows_of(cells: list[Cell]) -> dict[tuple[str, int, int], dict[str, Any]]:
+def rows_of(cells):
     return {(cell.task, cell.length, row["index"]): row for cell in cells for row in cell.rows}
 
 
-def stored(outputs: Path) -> dict[Path, str]:
+def stored(outputs):
     """The files of answers, without a line that is still being written."""
     whole = {file: file.read_bytes() for file in outputs.rglob("*.jsonl")}
     return {file: content[: content.rfind(b"\n") + 1].decode() for file, content in whole.items()}
 
 
-def kill_half_way(outputs: Path) -> dict[Path, str]:
+def kill_half_way(outputs):
     """Start a run, kill it once half of the answers are stored, and wait for its server to end.
     Returns the files of answers that it left."""
     given = json.dumps([spec("vllm", concurrency=2), str(outputs), LENGTHS, EXAMPLES])
@@ -105,7 +102,7 @@ def kill_half_way(outputs: Path) -> dict[Path, str]:
     return stored(outputs)
 
 
-def report(model: Any, rows: list[dict[str, Any]], loading: float, seconds: float) -> None:
+def report(model, rows, loading, seconds):
     """Print what a bug report needs."""
     import torch
 
@@ -130,12 +127,12 @@ def report(model: Any, rows: list[dict[str, Any]], loading: float, seconds: floa
 
 
 def test_a_killed_run_is_resumed_and_answers_agree_with_those_of_transformers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # start servers, do not look for any
     outputs = tmp_path / "vllm"
     at_kill = kill_half_way(outputs)
-    model: Any = rk.load_model(spec("vllm"))
+    model = rk.load_model(spec("vllm"))
     try:
         start = time.monotonic()
         model.open()
@@ -161,7 +158,7 @@ def test_a_killed_run_is_resumed_and_answers_agree_with_those_of_transformers(
         assert sorted(indices) == list(range(EXAMPLES)), file
 
     dtype = model.identity()["dtype"]
-    plain: Any = rk.load_model(spec("transformers", dtype=dtype))
+    plain = rk.load_model(spec("transformers", dtype=dtype))
     try:
         theirs = rows_of(evaluate(plain, tmp_path / "transformers"))
     finally:

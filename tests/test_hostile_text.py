@@ -6,13 +6,10 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import pandas as pd
 import pytest
-from conftest import Caller
 from nbconvert.filters import markdown2html
 from test_summary import scores_of
 
@@ -35,7 +32,7 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
 class Outputs:
     """Everything that is made of results whose texts are all hostile."""
 
-    def __init__(self, text: str, folder: Path) -> None:
+    def __init__(self, text, folder):
         model = rk.model(lambda prompts: [text] * len(prompts), name="hostile", label="l")
         study = rk.study(
             models=[model], tasks=["niah_single_1"], lengths=[1024], num_examples=2, outputs=folder
@@ -85,14 +82,12 @@ class Outputs:
 
 
 @pytest.fixture(scope="module", params=HOSTILE)
-def outputs(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, Outputs]:
+def outputs(request, tmp_path_factory):
     text = HOSTILE[request.param]
     return text, Outputs(text, tmp_path_factory.mktemp(request.param))
 
 
-def browse(parts: dict[str, str], folder: Path) -> tuple[bool, dict[str, Any]]:
+def browse(parts, folder):
     """A page of these parts, opened in a browser: whether a script of theirs ran; and of each part
     its text, its links and images, and the stretches of text that MathJax would read."""
     report = """<script>addEventListener("load", () => {
@@ -126,13 +121,13 @@ def browse(parts: dict[str, str], folder: Path) -> tuple[bool, dict[str, Any]]:
     return ran, seen
 
 
-def letters(text: str) -> str:
+def letters(text):
     """A text without blanks and line breaks, visible or not: HTML sets them otherwise."""
     return re.sub(r"[\s␊␉]", "", escape.terminal(text))
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium here: pages are opened in a real browser")
-def test_nothing_runs_in_a_browser(outputs: tuple[str, Outputs], tmp_path: Path) -> None:
+def test_nothing_runs_in_a_browser(outputs, tmp_path):
     text, made = outputs
     rendered = {f"markdown {name}": markdown2html(part) for name, part in made.markdown.items()}
     ran, parts = browse(made.html | rendered, tmp_path)
@@ -145,14 +140,14 @@ def test_nothing_runs_in_a_browser(outputs: tuple[str, Outputs], tmp_path: Path)
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium here: pages are opened in a real browser")
-def test_the_browser_would_have_seen_it(tmp_path: Path) -> None:
+def test_the_browser_would_have_seen_it(tmp_path):
     ran, parts = browse({"latex": HOSTILE["latex"], "html": HOSTILE["html"]}, tmp_path)
     assert ran
     assert parts["html"]["links"]
     assert MATHEMATICS.search(parts["latex"]["runs"][0])
 
 
-def test_latex_compiles_and_prints_it(outputs: tuple[str, Outputs], tmp_path: Path) -> None:
+def test_latex_compiles_and_prints_it(outputs, tmp_path):
     """Compiled where a TeX is installed; always: braces match, and every special letter is escaped
     or our own."""
     _, made = outputs
@@ -180,7 +175,7 @@ def test_latex_compiles_and_prints_it(outputs: tuple[str, Outputs], tmp_path: Pa
     assert done.returncode == 0, done.stdout.decode("latin-1")[-1500:]
 
 
-def test_csv_reads_back_and_holds_no_formula(outputs: tuple[str, Outputs]) -> None:
+def test_csv_reads_back_and_holds_no_formula(outputs):
     text, made = outputs
     for name, frame in made.frames.items():
         back = pd.read_csv(made.saved[name], keep_default_na=False)
@@ -199,11 +194,11 @@ def test_csv_reads_back_and_holds_no_formula(outputs: tuple[str, Outputs]) -> No
     assert back["n"].tolist() == [-1.5]
 
 
-def unquoted(value: Any) -> Any:
+def unquoted(value):
     return re.sub(r"^'(?='*[=+\-@\t\r\n])", "", value) if isinstance(value, str) else value
 
 
-def test_plain_text_has_no_controls(outputs: tuple[str, Outputs]) -> None:
+def test_plain_text_has_no_controls(outputs):
     text, made = outputs
     for name, shown in made.plain.items():
         assert not CONTROLS.search(shown), name
@@ -211,9 +206,7 @@ def test_plain_text_has_no_controls(outputs: tuple[str, Outputs]) -> None:
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_the_command_line_shows_names_and_errors_harmlessly(
-    kind: str, tmp_path: Path, rulerkit: Caller
-) -> None:
+def test_the_command_line_shows_names_and_errors_harmlessly(kind, tmp_path, rulerkit):
     name = HOSTILE[kind].replace("/", "∕")
     folder = tmp_path / name / "niah_single_1"
     folder.mkdir(parents=True)

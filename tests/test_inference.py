@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,8 +17,8 @@ import pytest
 
 from rulerkit.errors import TooLong, UserError
 from rulerkit.evaluation import predict
-from rulerkit.models import Answer, Failure, Model
-from rulerkit.store import Cell, Lock, Log, read_cells, row_line
+from rulerkit.models import Answer, Failure
+from rulerkit.store import Lock, Log, read_cells, row_line
 
 
 @dataclass
@@ -34,11 +33,11 @@ class Question:
     depths: tuple[float, ...] = (0.0, 12.5)
 
     @property
-    def num_tokens(self) -> int:
+    def num_tokens(self):
         return 900 + self.index
 
     @property
-    def digest(self) -> str:
+    def digest(self):
         return hashlib.sha256(self.prompt.encode()).hexdigest()[:16]
 
 
@@ -53,16 +52,16 @@ class Questions:
     more: dict[str, Any] = field(default_factory=dict)
     made: list[int] = field(default_factory=list)
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.count
 
-    def __getitem__(self, index: int) -> Question:
+    def __getitem__(self, index):
         self.made.append(index)
         return Question(
             index, f"{self.edition}{self.seed}: " + " ".join(f"word{index}-{n}" for n in range(200))
         )
 
-    def record(self) -> dict[str, Any]:
+    def record(self):
         return {
             "task": {
                 "name": "vt",
@@ -92,22 +91,20 @@ class Parrot:
     claimed_length: int | None = 4096
     prompt_format: Any = None
 
-    def __init__(
-        self, pause: float = 0.0, fails_at: int | None = None, text: Any = None, **identity: Any
-    ) -> None:
+    def __init__(self, pause=0.0, fails_at=None, text=None, **identity):
         self.name, self.label = "parrot", "Parrot"
         self.pause, self.fails_at, self.text, self.more = pause, fails_at, text, identity
-        self.surroundings: dict[str, Any] = {"gpu": "none", "packages": {"parrots": "1"}}
-        self.answered: list[int] = []
+        self.surroundings = {"gpu": "none", "packages": {"parrots": "1"}}
+        self.answered = []
         self.closed = 0
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self):
         return {"engine": self.engine, **self.more}
 
-    def environment(self) -> dict[str, Any]:
+    def environment(self):
         return self.surroundings
 
-    def answer(self, examples: Iterable[Any]) -> Iterator[tuple[Any, Answer]]:
+    def answer(self, examples):
         try:
             for example in examples:
                 time.sleep(self.pause)
@@ -119,50 +116,50 @@ class Parrot:
         finally:
             self.closed += 1
 
-    def close(self) -> None: ...
+    def close(self): ...
 
 
 class Silent(Parrot):
     """A model that must not be touched."""
 
-    def environment(self) -> dict[str, Any]:
+    def environment(self):
         raise AssertionError("asked for its environment")
 
-    def answer(self, examples: Iterable[Any]) -> Iterator[tuple[Any, Answer]]:
+    def answer(self, examples):
         raise AssertionError("asked to answer")
 
 
-def go(model: Any, questions: Questions, folder: Path, fresh: bool = False) -> Cell:
+def go(model, questions, folder, fresh=False):
     return predict(model, questions, folder, fresh, progress=False)
 
 
-def lines(path: Path) -> list[str]:
+def lines(path):
     """A prediction file's lines by index, as text."""
     return sorted(path.read_text().splitlines(), key=lambda line: int(json.loads(line)["index"]))
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     return tmp_path / "predictions" / "main"
 
 
 @pytest.fixture
-def undisturbed(tmp_path: Path) -> list[str]:
+def undisturbed(tmp_path):
     return lines(go(Parrot(), Questions(40), tmp_path / "other" / "main").path)
 
 
-def main() -> None:
+def main():
     """What the tests kill: forty answers into the folder named, with a pause before each."""
     predict(Parrot(pause=float(sys.argv[2])), Questions(40), Path(sys.argv[1]), progress=False)
 
 
-def start(folder: Path, pause: float = 0.05) -> "subprocess.Popen[bytes]":
+def start(folder, pause=0.05):
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     call = [sys.executable, __file__, str(folder), str(pause)]
     return subprocess.Popen(call, env=environment)
 
 
-def wait_for_rows(path: Path, count: int) -> None:
+def wait_for_rows(path, count):
     for _ in range(3000):
         if path.exists() and path.read_bytes().count(b"\n") >= count:
             return
@@ -170,8 +167,8 @@ def wait_for_rows(path: Path, count: int) -> None:
     raise AssertionError(f"{path} never had {count} rows")
 
 
-def test_a_cell_is_rows_and_a_record(folder: Path) -> None:
-    model: Model = Parrot()
+def test_a_cell_is_rows_and_a_record(folder):
+    model = Parrot()
     cell = predict(model, Questions(3), folder, progress=False)
     assert cell.path == folder / "parrot" / "vt" / "1024.jsonl"
     assert sorted(file.name for file in cell.path.parent.iterdir()) == ["1024.json", "1024.jsonl"]
@@ -196,7 +193,7 @@ def test_a_cell_is_rows_and_a_record(folder: Path) -> None:
     assert cell.complete
 
 
-def test_a_complete_cell_asks_nothing_and_locks_nothing(folder: Path) -> None:
+def test_a_complete_cell_asks_nothing_and_locks_nothing(folder):
     first = go(Parrot(), Questions(10), folder)
     before = first.path.with_suffix(".json").stat().st_mtime_ns
     questions = Questions(10)
@@ -206,7 +203,7 @@ def test_a_complete_cell_asks_nothing_and_locks_nothing(folder: Path) -> None:
     assert first.path.with_suffix(".json").stat().st_mtime_ns == before
 
 
-def test_killed_half_way_it_ends_with_the_same_file(folder: Path, undisturbed: list[str]) -> None:
+def test_killed_half_way_it_ends_with_the_same_file(folder, undisturbed):
     path = folder / "parrot" / "vt" / "1024.jsonl"
     for rows in (5, 15, 25):
         process = start(folder)
@@ -224,11 +221,11 @@ def test_killed_half_way_it_ends_with_the_same_file(folder: Path, undisturbed: l
     assert not path.with_suffix(".lock").exists()
 
 
-def test_who_lost_the_lock_writes_no_more(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_lost_the_lock_writes_no_more(folder, monkeypatch):
     """As after a long sleep: another host took the cell over."""
 
     class Sleeper(Parrot):
-        def answer(self, examples: Iterable[Any]) -> Iterator[tuple[Any, Answer]]:
+        def answer(self, examples):
             for pair in super().answer(examples):
                 if pair[0].index == 3:
                     lock_file.write_text("another's")
@@ -243,7 +240,7 @@ def test_who_lost_the_lock_writes_no_more(folder: Path, monkeypatch: pytest.Monk
     assert lock_file.read_text() == "another's"
 
 
-def test_a_model_that_fails_loses_nothing_and_its_error_passes_on(folder: Path) -> None:
+def test_a_model_that_fails_loses_nothing_and_its_error_passes_on(folder):
     questions = Questions(10)
     with pytest.raises(ConnectionError, match="the engine died"):
         go(Parrot(fails_at=6), questions, folder)
@@ -256,11 +253,9 @@ def test_a_model_that_fails_loses_nothing_and_its_error_passes_on(folder: Path) 
     assert again.answered == cell.missing
 
 
-def test_failures_stand_in_a_ledger_and_only_they_are_asked_again(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failures_stand_in_a_ledger_and_only_they_are_asked_again(folder, capsys):
     class Partly(Parrot):
-        def answer(self, examples: Iterable[Any]) -> Iterator[tuple[Any, Answer | Failure]]:
+        def answer(self, examples):
             for example, answer in super().answer(examples):
                 failure = Failure(f"HTTP 400 for {example.index}", example.index == 3)
                 yield example, failure if example.index in (3, 7) else answer
@@ -284,11 +279,11 @@ def test_failures_stand_in_a_ledger_and_only_they_are_asked_again(
         lambda example: "thinking " * 400 + example.prompt[:400],  # a long thought that quotes
     ],
 )
-def test_quoting_the_prompt_is_an_answer(folder: Path, text: Any) -> None:
+def test_quoting_the_prompt_is_an_answer(folder, text):
     assert go(Parrot(text=text), Questions(3), folder).complete
 
 
-def test_an_example_asked_twice_counts_once(folder: Path) -> None:
+def test_an_example_asked_twice_counts_once(folder):
     cell = go(Parrot(), Questions(4), folder)
     rows = cell.rows
     with Log(cell.path) as log:
@@ -307,9 +302,7 @@ def test_an_example_asked_twice_counts_once(folder: Path) -> None:
         (Questions(9), Parrot(dtype="bfloat16"), 'with model.dtype absent, now it is "bfloat16":'),
     ],
 )
-def test_what_decides_the_result_may_not_change(
-    folder: Path, questions: Questions, model: Any, said: str
-) -> None:
+def test_what_decides_the_result_may_not_change(folder, questions, model, said):
     path = go(Parrot(), Questions(4), folder).path
     before = path.read_bytes(), path.with_suffix(".json").read_bytes()
     for count in (4, 9):  # a complete cell, and one to go on with
@@ -323,7 +316,7 @@ def test_what_decides_the_result_may_not_change(
     assert before == (path.read_bytes(), path.with_suffix(".json").read_bytes())
 
 
-def test_surroundings_are_recorded_and_never_block(folder: Path) -> None:
+def test_surroundings_are_recorded_and_never_block(folder):
     go(Parrot(), Questions(2), folder)
     model = Parrot()
     assert "environments" not in go(model, Questions(4), folder).record
@@ -334,7 +327,7 @@ def test_surroundings_are_recorded_and_never_block(folder: Path) -> None:
     assert len(go(Parrot(), Questions(8), folder).record["environments"]) == 2
 
 
-def test_prompts_that_changed_without_saying_so_stop_the_run(folder: Path) -> None:
+def test_prompts_that_changed_without_saying_so_stop_the_run(folder):
     cell = go(Parrot(), Questions(6), folder)
     rows = [{**row, "digest": "0" * 16} if row["index"] == 5 else row for row in cell.rows]
     cell.path.write_bytes(b"".join(map(row_line, rows)))
@@ -344,7 +337,7 @@ def test_prompts_that_changed_without_saying_so_stop_the_run(folder: Path) -> No
     assert set(questions.made) <= {0, 5, 6}
 
 
-def test_a_full_disk_keeps_what_was_written(small_disk: Path) -> None:
+def test_a_full_disk_keeps_what_was_written(small_disk):
     folder = small_disk / "main"
     model = Parrot(text=lambda example: "x" * 2000)
     with pytest.raises(
@@ -360,7 +353,7 @@ def test_a_full_disk_keeps_what_was_written(small_disk: Path) -> None:
     assert go(Parrot(text=lambda example: "x" * 2000), Questions(100), folder).complete
 
 
-def test_cells_are_found_in_files_and_folders(folder: Path) -> None:
+def test_cells_are_found_in_files_and_folders(folder):
     for length in (2048, 1024):
         for run in ("main", "second"):
             go(Parrot(), Questions(2, length=length), folder.parent / run)
@@ -389,15 +382,13 @@ class Short(Parrot):
 
     fits = 0
 
-    def answer(self, examples: Iterable[Any]) -> Iterator[tuple[Any, Answer]]:
+    def answer(self, examples):
         yield from super().answer(list(examples)[: self.fits])
         raise TooLong("its keys and values have no room")
 
 
 @pytest.mark.parametrize("fits", [0, 3])
-def test_a_length_that_turns_out_too_long_leaves_no_empty_cell_and_loses_no_row(
-    tmp_path: Path, fits: int
-) -> None:
+def test_a_length_that_turns_out_too_long_leaves_no_empty_cell_and_loses_no_row(tmp_path, fits):
     model = Short()
     model.fits = fits
     with pytest.raises(TooLong):

@@ -9,9 +9,6 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
@@ -29,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("jupyterlab")]
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+def lab(tmp_path_factory):
     """A JupyterLab over small copies of all notebooks: its folder and its address."""
     if not BROWSER:
         pytest.skip("no chromium here: install it, or name it with CHROMIUM")
@@ -75,7 +72,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
 
 
 @pytest.fixture(scope="module")
-def browser(lab: tuple[Path, str]) -> Iterator[Any]:
+def browser(lab):
     from playwright.sync_api import sync_playwright
 
     flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
@@ -87,7 +84,7 @@ def browser(lab: tuple[Path, str]) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_all_cells_run_without_an_error(path: Path, lab: tuple[Path, str], browser: Any) -> None:
+def test_all_cells_run_without_an_error(path, lab, browser):
     folder, address = lab
     page = browser.new_page(viewport={"width": 1200, "height": 6000})
     page.goto(f"{address}/tree/{path.name}?token=t&reset")
@@ -101,7 +98,7 @@ def test_all_cells_run_without_an_error(path: Path, lab: tuple[Path, str], brows
     page.click("text=Run All Cells")
     bars = 0
 
-    def finished() -> bool:
+    def finished():
         nonlocal bars
         bars = max(
             bars, page.locator(".jupyter-widgets .progress-bar, .jupyter-widget-hprogress").count()
@@ -128,11 +125,11 @@ def test_all_cells_run_without_an_error(path: Path, lab: tuple[Path, str], brows
         assert bars >= 1
 
 
-def _saved(path: Path) -> list[Any]:
+def _saved(path):
     return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
 
 
-def _answers(address: str) -> bool:
+def _answers(address):
     try:
         with urllib.request.urlopen(f"{address}?token=t", timeout=5):
             return True
@@ -140,7 +137,7 @@ def _answers(address: str) -> bool:
         return False
 
 
-def _await(done: Any, seconds: float, otherwise: str) -> None:
+def _await(done, seconds, otherwise):
     until = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < until, otherwise

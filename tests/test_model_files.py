@@ -27,14 +27,14 @@ FORM_OF = {  # Table 6 -> the form's name
 SHARED_FORMS = ("qwen", "dbrx", "lwm", "longchat")  # two entries stand for two models each
 
 
-def test_a_file_reads_under_its_own_name_and_begins_by_saying_what_it_is() -> None:
+def test_a_file_reads_under_its_own_name_and_begins_by_saying_what_it_is():
     for file, spec in SPECS.items():
         assert file.read_text(encoding="utf-8").startswith("# "), file
         assert spec == read_spec(file.stem)
         assert load_model(file.stem).name == file.stem
 
 
-def test_a_file_of_the_paper_says_what_the_paper_says() -> None:
+def test_a_file_of_the_paper_says_what_the_paper_says():
     for file, spec in SPECS.items():
         if "slug" not in spec:
             continue
@@ -56,7 +56,7 @@ def test_a_file_of_the_paper_says_what_the_paper_says() -> None:
     assert len(PAPER) == 40
 
 
-def test_a_model_may_be_given_what_it_claims_and_what_the_paper_gave_it() -> None:
+def test_a_model_may_be_given_what_it_claims_and_what_the_paper_gave_it():
     least = {"main": 128, "base": 128, "training_length": 256, "model_size": 256, "architecture": 8}
     for file, spec in SPECS.items():
         if spec["engine"] != "vllm":

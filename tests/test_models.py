@@ -5,14 +5,11 @@ import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
 from importlib.util import find_spec
-from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,8 +18,7 @@ from rulerkit.checkpoint import max_positions
 from rulerkit.errors import UserError
 from rulerkit.example import Example, Piece
 from rulerkit.generation import generate
-from rulerkit.models import Answer, Model, load_model, model
-from rulerkit.prompt_format import PromptFormat
+from rulerkit.models import Answer, load_model, model
 from rulerkit.settings import known_models, read_spec
 from rulerkit.tasks import task
 from tests.tiny_llama import save_llama, save_tokenizer
@@ -32,20 +28,18 @@ needs_torch = pytest.mark.skipif(
 )
 
 
-def example(
-    text: str, form: PromptFormat, index: int = 0, most: int = 12, length: int = 4096
-) -> Example:
+def example(text, form, index=0, most=12, length=4096):
     """A prompt of one block, with the BOS of the model where it has one."""
     ids = np.concatenate([np.asarray(form.bos, dtype=np.int32), form.tokenizer.encode(text)])
     return Example(index, "any", length, ("x",), most, (Piece(text, "question", ids),), (0, 1))
 
 
-def answers(one: Model, asked: list[Example]) -> dict[int, Any]:
+def answers(one, asked):
     return {e.index: answer for e, answer in one.answer(asked)}
 
 
 @contextmanager
-def one_line(words: str) -> Iterator[None]:
+def one_line(words):
     """A `UserError` on one line."""
     with pytest.raises(UserError, match=words) as caught:
         yield
@@ -56,7 +50,7 @@ def one_line(words: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path, monkeypatch):
     """An empty project root."""
     (tmp_path / "params" / "models").mkdir(parents=True)
     (tmp_path / "notebooks").mkdir()
@@ -64,12 +58,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def write(project: Path, name: str, text: str) -> None:
+def write(project, name, text):
     file = project / "params" / "models" / f"{name}.yaml"
     file.write_text(textwrap.dedent(text), encoding="utf-8")
 
 
-def test_readers_of_any_window_need_no_file(project: Path) -> None:
+def test_readers_of_any_window_need_no_file(project):
     expected = {"engine": "reader", "window": 3072, "name": "reader-3072"}
     assert read_spec("reader-3K") == read_spec("reader-3072") == expected
     assert "window" not in read_spec("perfect")
@@ -84,7 +78,7 @@ def test_readers_of_any_window_need_no_file(project: Path) -> None:
     assert {"reader-8192", "seven", *names} <= set(known_models())
 
 
-def test_a_hub_id_a_folder_and_a_path_are_models(project: Path) -> None:
+def test_a_hub_id_a_folder_and_a_path_are_models(project):
     (project / "checkpoints" / "1000").mkdir(parents=True)
     (project / "checkpoints" / "1000" / "config.json").write_text("{}")
     hub = {"engine": "transformers", "path": "Qwen/Qwen2.5-7B", "name": "Qwen2.5-7B"}
@@ -100,7 +94,7 @@ def test_a_hub_id_a_folder_and_a_path_are_models(project: Path) -> None:
     ]
 
 
-def test_a_variant_is_named_after_what_differs(project: Path) -> None:
+def test_a_variant_is_named_after_what_differs(project):
     keys = "path: org/seven, name: seven, label: Seven, slug: s, template: auto, in_flight: 3"
     write(project, "seven", f"model: {{{keys}, engine: vllm}}")
     base = {"base": "seven"}
@@ -116,7 +110,7 @@ def test_a_variant_is_named_after_what_differs(project: Path) -> None:
 # --- readers --------------------------------------------------------------------------------------
 
 
-def test_a_window_as_long_as_the_budget_sees_everything_and_answers_are_cut() -> None:
+def test_a_window_as_long_as_the_budget_sees_everything_and_answers_are_cut():
     form = load_model("reader-2048").prompt_format
     for name in ("niah_multivalue", "vt", "qa_2"):
         asked = list(generate(task(name).with_corpora("builtin"), 2048, 2, prompt_format=form))
@@ -135,10 +129,10 @@ def test_a_window_as_long_as_the_budget_sees_everything_and_answers_are_cut() ->
 # --- functions ------------------------------------------------------------------------------------
 
 
-def test_a_function_is_a_model() -> None:
-    batches: list[Any] = []
+def test_a_function_is_a_model():
+    batches = []
 
-    def last_word(prompts: list[str]) -> list[str]:
+    def last_word(prompts):
         batches.append(prompts)
         return [prompt.split()[-1] for prompt in prompts]
 
@@ -149,8 +143,8 @@ def test_a_function_is_a_model() -> None:
     assert [len(batch) for batch in batches] == [2, 1]
 
 
-def test_a_function_may_take_ids_and_learn_how_much_it_may_write() -> None:
-    def count(ids: list[np.ndarray], max_new_tokens: int) -> list[str]:
+def test_a_function_may_take_ids_and_learn_how_much_it_may_write():
+    def count(ids, max_new_tokens):
         return [f"{len(one)} {one.dtype} {max_new_tokens} and more and more" for one in ids]
 
     one = model(count, name="count", takes="ids", tokenizer="builtin")
@@ -169,15 +163,13 @@ def test_a_function_may_take_ids_and_learn_how_much_it_may_write() -> None:
         (lambda prompts: [prompt + " yes" for prompt in prompts], "returned the prompt"),
     ],
 )
-def test_what_a_function_may_not_return(function: Any, words: str) -> None:
+def test_what_a_function_may_not_return(function, words):
     one = model(function, name="bad")
     with one_line(words):
         answers(one, [example("a long way to go " * 30, one.prompt_format)])
 
 
-def test_an_entry_is_called_when_it_is_first_asked(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_entry_is_called_when_it_is_first_asked(project, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     source = "def load():\n    return lambda prompts: ['yes'] * len(prompts)\n"
     (project / "my_entry_models.py").write_text(source)
@@ -197,7 +189,7 @@ def test_an_entry_is_called_when_it_is_first_asked(
 
 
 @pytest.fixture(scope="module")
-def words() -> list[str]:
+def words():
     random = Random(7)
     known = [
         "".join(random.choices("abcdefghijklmnop", k=random.randint(2, 7))) for _ in range(400)
@@ -206,10 +198,10 @@ def words() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, words: list[str]) -> Path:
+def folder(tmp_path_factory, words):
     """A two-layer Llama of 0.3 M random weights, saved with a byte-pair tokenizer that puts a BOS
     before a text."""
-    torch: Any = pytest.importorskip("torch", reason="the transformers engine needs torch")
+    torch = pytest.importorskip("torch", reason="the transformers engine needs torch")
 
     made = tmp_path_factory.mktemp("models") / "tiny"
     size = save_tokenizer(made, [" ".join(words)], 600, "<|mark|>")
@@ -218,25 +210,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory, words: list[str]) -> Path:
     return made
 
 
-def tiny(folder: Path, **more: Any) -> Any:
+def tiny(folder, **more):
     return load_model({"path": str(folder), "device": "cpu"} | more)
 
 
-def loaded(folder: Path) -> tuple[Any, Any]:
+def loaded(folder):
     """The pair that a user loads with transformers."""
-    transformers: Any = pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers")
     network = transformers.LlamaForCausalLM.from_pretrained(folder, dtype="float32")
     return network, transformers.PreTrainedTokenizerFast.from_pretrained(folder)
 
 
-def prompts(one: Model, words: list[str], lengths: list[int], most: int = 12) -> list[Example]:
+def prompts(one, words, lengths, most=12):
     return [
         example(" ".join(words[13 * i : 13 * i + n]), one.prompt_format, i, most=most + i % 3)
         for i, n in enumerate(lengths)
     ]
 
 
-def copied(folder: Path, to: Path, **files: Any) -> Path:
+def copied(folder, to, **files):
     """A copy of a checkpoint with other contents of its JSON files."""
     shutil.copytree(folder, to)
     for name, content in files.items():
@@ -248,10 +240,8 @@ LENGTHS = [40, 300, 7, 120, 300, 41, 40, 5, 260, 90, 3]
 
 
 @needs_torch
-def test_batched_answers_equal_those_one_by_one_and_those_of_plain_generate(
-    folder: Path, words: list[str]
-) -> None:
-    torch: Any = pytest.importorskip("torch")
+def test_batched_answers_equal_those_one_by_one_and_those_of_plain_generate(folder, words):
+    torch = pytest.importorskip("torch")
 
     alone = tiny(folder, batch_size=1)
     asked = prompts(alone, words, LENGTHS)
@@ -275,10 +265,8 @@ def test_batched_answers_equal_those_one_by_one_and_those_of_plain_generate(
 
 
 @needs_torch
-def test_an_answer_stops_at_the_checkpoints_stop_tokens(
-    folder: Path, words: list[str], tmp_path: Path
-) -> None:
-    torch: Any = pytest.importorskip("torch")
+def test_an_answer_stops_at_the_checkpoints_stop_tokens(folder, words, tmp_path):
+    torch = pytest.importorskip("torch")
     asked = prompts(tiny(folder), words, [50, 60, 70], most=20)
     free = answers(tiny(folder), asked)
     assert {answer.finish_reason for answer in free.values()} == {"length"}
@@ -300,7 +288,7 @@ def test_an_answer_stops_at_the_checkpoints_stop_tokens(
 
 
 @needs_torch
-def test_a_folder_is_identified_by_its_files_wherever_it_lies(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_is_identified_by_its_files_wherever_it_lies(folder, tmp_path):
     copy = copied(folder, tmp_path / "copy")
     identity = tiny(folder).identity()
     assert list(identity) == ["engine", "fingerprint", "weights", "dtype"]
@@ -326,9 +314,7 @@ def test_a_folder_is_identified_by_its_files_wherever_it_lies(folder: Path, tmp_
 
 
 @needs_torch
-def test_a_prompt_beyond_the_models_limit_is_refused_before_anything_is_answered(
-    folder: Path, words: list[str]
-) -> None:
+def test_a_prompt_beyond_the_models_limit_is_refused_before_anything_is_answered(folder, words):
     asked = prompts(tiny(folder), words, [50, 3000])
     with one_line(r"example 1 of any needs \d+ tokens: its limit is 4096 .* `max_length: \d+`"):
         next(tiny(folder).answer(asked))
@@ -336,7 +322,7 @@ def test_a_prompt_beyond_the_models_limit_is_refused_before_anything_is_answered
 
 
 @needs_torch
-def test_folders_that_are_no_models(tmp_path: Path, folder: Path, words: list[str]) -> None:
+def test_folders_that_are_no_models(tmp_path, folder, words):
     (tmp_path / "empty").mkdir()
     with one_line(r"is no model: there is no config\.json"):
         tiny(tmp_path / "empty")
@@ -358,10 +344,8 @@ def test_folders_that_are_no_models(tmp_path: Path, folder: Path, words: list[st
 
 
 @needs_torch
-def test_a_loaded_pair_is_a_model(
-    folder: Path, words: list[str], project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch: Any = pytest.importorskip("torch")
+def test_a_loaded_pair_is_a_model(folder, words, project, monkeypatch):
+    torch = pytest.importorskip("torch")
 
     network, tokenizer = loaded(folder)
     network.generation_config.do_sample = True
@@ -391,17 +375,15 @@ def test_a_loaded_pair_is_a_model(
 
 
 @needs_torch
-def test_batches_are_halved_where_memory_ends_and_long_examples_go_one_by_one(
-    folder: Path, words: list[str]
-) -> None:
-    torch: Any = pytest.importorskip("torch")
+def test_batches_are_halved_where_memory_ends_and_long_examples_go_one_by_one(folder, words):
+    torch = pytest.importorskip("torch")
 
     network, tokenizer = loaded(folder)
     forward, sizes = network.forward, []
     capacity = 10**9
 
     @wraps(forward)
-    def on_a_small_device(input_ids: Any = None, **kwargs: Any) -> Any:
+    def on_a_small_device(input_ids=None, **kwargs):
         """The real model with memory for `capacity` tokens at a time; notes the size of each batch
         of prompts."""
         if input_ids.shape[1] > 1:
@@ -412,7 +394,7 @@ def test_batches_are_halved_where_memory_ends_and_long_examples_go_one_by_one(
 
     network.forward = on_a_small_device
 
-    def small(**spec: Any) -> Model:
+    def small(**spec):
         return model((network, tokenizer), name="small", **spec)
 
     asked = prompts(tiny(folder), words, [300] * 9)
@@ -429,8 +411,8 @@ def test_batches_are_halved_where_memory_ends_and_long_examples_go_one_by_one(
 
 @needs_torch
 def test_a_cached_hub_model_is_identified_by_its_commit_and_needs_no_network(
-    folder: Path, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    folder, words, tmp_path, monkeypatch
+):
     repository = tmp_path / "models--org--tiny"
     commit = "0123456789abcdef0123456789abcdef01234567"
     copied(folder, repository / "snapshots" / commit)
@@ -451,9 +433,7 @@ def test_a_cached_hub_model_is_identified_by_its_commit_and_needs_no_network(
 
 
 @needs_torch
-def test_overrides_are_merged_into_the_configuration(
-    folder: Path, words: list[str], tmp_path: Path
-) -> None:
+def test_overrides_are_merged_into_the_configuration(folder, words, tmp_path):
     plain = tiny(folder)
     asked = prompts(plain, words, [600, 40])
     expected = answers(plain, asked)
@@ -477,7 +457,7 @@ def test_overrides_are_merged_into_the_configuration(
 # --- what a checkpoint's files say ----------------------------------------------------------------
 
 
-def test_the_limit_that_a_configuration_states() -> None:
+def test_the_limit_that_a_configuration_states():
     yarn = {"type": "yarn", "factor": 4}
     kept = {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 32768}
     for config, limit in [

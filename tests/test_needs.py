@@ -2,9 +2,6 @@
 they look like."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +16,7 @@ START = 'import rulerkit as rk\nstudy = rk.study(globals(), notebook="mine")\n'
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def nothing_is_written(tmp_path, monkeypatch):
     """An empty project, in which planning leaves no file behind."""
     (tmp_path / "notebooks").mkdir()
     monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
@@ -27,7 +24,7 @@ def nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     assert {path.name for path in tmp_path.rglob("*")} <= {"notebooks", "mine.ipynb"}
 
 
-def asked(home: Path, *cells: str, **parameters: Any) -> list[tuple[str, str, int, int]]:
+def asked(home, *cells, **parameters):
     """Model, task, length and number of examples of what a notebook with these cells would ask."""
     path = home / "notebooks/mine.ipynb"
     notebook(path, PARAMETERS, cells[0])
@@ -39,7 +36,7 @@ def asked(home: Path, *cells: str, **parameters: Any) -> list[tuple[str, str, in
 
 
 @pytest.mark.parametrize("name", ["00_tasks", "01_main_results", "08_training_length"])
-def test_notebooks_of_the_kit_can_be_planned(name: str) -> None:
+def test_notebooks_of_the_kit_can_be_planned(name):
     """All of them are held to what they ask by test_demo_all."""
     path = REPOSITORY / f"notebooks/{name}.ipynb"
     needs = needs_of(studies_of(path, {"outputs": "/nowhere"}))
@@ -59,16 +56,14 @@ def test_notebooks_of_the_kit_can_be_planned(name: str) -> None:
         ("get_ipython()\nassert __name__ == '__main__'\n" + START + "print(rk.evaluate(study))\n",),
     ],
 )
-def test_what_is_asked_is_found_wherever_it_stands(
-    cells: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_asked_is_found_wherever_it_stands(cells, tmp_path, capsys):
     """The model's module would fail: nobody is asked and no model is loaded."""
     spec = {"name": "absent", "entry": "no_such_module:load"}
     assert asked(tmp_path, *cells, model=spec) == [("absent", "vt", 1024, 2)]
     assert capsys.readouterr().out == ""
 
 
-def test_two_questions_are_joined_and_the_larger_number_counts(tmp_path: Path) -> None:
+def test_two_questions_are_joined_and_the_larger_number_counts(tmp_path):
     more = 'rk.evaluate(rk.study(globals(), num_examples=5, tasks=["fwe", "vt"]))\n'
     longer = 'rk.evaluate(rk.study(globals(), lengths=["2K"]))\n'
     assert sorted(asked(tmp_path, START, more, "cells = rk.evaluate(study)\n", longer)) == [
@@ -78,7 +73,7 @@ def test_two_questions_are_joined_and_the_larger_number_counts(tmp_path: Path) -
     ]
 
 
-def test_a_notebook_that_asks_nobody_is_not_run(tmp_path: Path) -> None:
+def test_a_notebook_that_asks_nobody_is_not_run(tmp_path):
     stop = 'raise RuntimeError("nobody runs this")\n'
     for source in (START, 'study = "evaluate(study)"\n'):
         assert asked(tmp_path, source + stop) == []
@@ -93,9 +88,7 @@ def test_a_notebook_that_asks_nobody_is_not_run(tmp_path: Path) -> None:
         ((START, "for n in (2, 4):\n    rk.evaluate(study)[0]\n"), {}, "IndexError"),
     ],
 )
-def test_what_fails_before_the_last_question_is_one_line(
-    cells: tuple[str, ...], parameters: dict[str, Any], says: str, tmp_path: Path
-) -> None:
+def test_what_fails_before_the_last_question_is_one_line(cells, parameters, says, tmp_path):
     """A question that planning does not see would be missing when its notebook is executed."""
     with pytest.raises(UserError, match=f"^mine(:| cannot be planned) .*{says}") as error:
         asked(tmp_path, *cells, **parameters)

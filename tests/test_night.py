@@ -8,30 +8,28 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rulerkit import store as locks
-from rulerkit.batch import Job, read_batch
+from rulerkit.batch import read_batch
 from rulerkit.batch.execution import execute
 from rulerkit.batch.status import statuses
-from tests.batches import Project, Started, printed, told, wait_until
+from tests.batches import Project, printed, told, wait_until
 
 EXAMPLES = 20
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+def project(tmp_path, monkeypatch):
     project = Project(tmp_path / "project")
     monkeypatch.setenv("RULERKIT_HOME", str(project.root))
     project.notebook("50_asks")
     return project
 
 
-def job_of(project: Project, **parameters: Any) -> Job:
+def job_of(project, **parameters):
     """The job of a model, without notebooks."""
     content = {"models": [told("a")], "together": ["50_asks"], "parameters": parameters}
     job = read_batch(project.batch(content)).jobs[0]
@@ -42,30 +40,30 @@ def job_of(project: Project, **parameters: Any) -> Job:
 # --- signals and power cuts -----------------------------------------------------------------------
 
 
-def power_cut(batch: Started) -> None:
+def power_cut(batch):
     batch.kill_everything()
 
 
-def killed_alone(batch: Started) -> None:
+def killed_alone(batch):
     """As by the kernel that is short of memory; nobody is left to end its steps."""
     batch.process.kill()
 
 
-def terminated(batch: Started) -> None:
+def terminated(batch):
     batch.process.terminate()
 
 
-def interrupted(batch: Started) -> None:
+def interrupted(batch):
     """Ctrl-C reaches what stands in the foreground of the terminal."""
     os.killpg(batch.process.pid, signal.SIGINT)
 
 
-def hung_up(batch: Started) -> None:
+def hung_up(batch):
     """The connection to the machine broke."""
     os.killpg(batch.process.pid, signal.SIGHUP)
 
 
-ACCIDENTS: tuple[tuple[Callable[[Started], None], int], ...] = (
+ACCIDENTS = (
     (power_cut, -signal.SIGKILL),
     (killed_alone, -signal.SIGKILL),
     (terminated, 128 + signal.SIGTERM),
@@ -75,7 +73,7 @@ ACCIDENTS: tuple[tuple[Callable[[Started], None], int], ...] = (
 
 
 @pytest.mark.slow
-def test_whatever_ends_a_batch_the_same_command_goes_on(project: Project) -> None:
+def test_whatever_ends_a_batch_the_same_command_goes_on(project):
     """While its model answers, then while its notebook runs."""
     waits = "from pathlib import Path\nimport time\nPath('{0}/kernel').touch()\nwhile Path('{0}/hold').exists(): time.sleep(0.05)\n"
     project.notebook("50_asks", source=waits.format(project.root))
@@ -88,7 +86,7 @@ def test_whatever_ends_a_batch_the_same_command_goes_on(project: Project) -> Non
     batch = project.batch(content)
     rows = project.root / "outputs/predictions/main/a/vt/1024.jsonl"
     project.set("a", "pace", 0.2)
-    lines: list[bytes] = []
+    lines = []
     for accident, status in ACCIDENTS:
         before, known = project.journal(), len(lines)
         with project.started("batch", batch) as running:
@@ -130,7 +128,7 @@ def test_whatever_ends_a_batch_the_same_command_goes_on(project: Project) -> Non
     assert [file.name for file in (project.root / "outputs").rglob("*.tmp")] == []
 
 
-def strike(running: Started, accident: Callable[[Started], None], status: int) -> None:
+def strike(running, accident, status):
     """An accident, behind which no process may be left."""
     accident(running)
     assert running.end()[0] == status, accident.__name__
@@ -143,12 +141,12 @@ def strike(running: Started, accident: Callable[[Started], None], status: int) -
         assert said.endswith("rulerkit: stopped; run the same command again to resume\n")
 
 
-def state(batch: Path, title: str) -> str:
+def state(batch, title):
     return next(step.state for step in statuses(read_batch(batch).jobs) if step.step.title == title)
 
 
 @pytest.mark.slow
-def test_a_step_that_is_killed_is_told_and_tried_again(project: Project) -> None:
+def test_a_step_that_is_killed_is_told_and_tried_again(project):
     job = job_of(project)
     project.set("a", "meets", "go")
     with project.started("run", job.file) as running:
@@ -164,12 +162,12 @@ def test_a_step_that_is_killed_is_told_and_tried_again(project: Project) -> None
 # --- disks ----------------------------------------------------------------------------------------
 
 
-def remount(place: Path, options: str) -> None:
+def remount(place, options):
     subprocess.run(["mount", "-o", f"remount,{options}", place], check=True, capture_output=True)
 
 
 @pytest.mark.slow
-def test_a_full_disk_costs_nothing_that_was_written(project: Project, small_disk: Path) -> None:
+def test_a_full_disk_costs_nothing_that_was_written(project, small_disk):
     """Full before anything is written, then at one file after the other: each call says so, and the
     next one goes on."""
     examples = 60
@@ -178,7 +176,7 @@ def test_a_full_disk_costs_nothing_that_was_written(project: Project, small_disk
         {"models": [told("a")], "together": ["50_asks"], "parameters": parameters}
     )
     rows = small_disk / "predictions/main/a/vt/1024.jsonl"
-    lines: list[bytes] = []
+    lines = []
     counts, refused = [], set()
     for kilobytes in (4, 24, 40):
         remount(small_disk, f"size={kilobytes}k")
@@ -215,7 +213,7 @@ def test_a_full_disk_costs_nothing_that_was_written(project: Project, small_disk
 
 
 @pytest.mark.slow
-def test_a_disk_that_can_only_be_read(project: Project, small_disk: Path) -> None:
+def test_a_disk_that_can_only_be_read(project, small_disk):
     """What is done is found done; what is not says why, in one line; nothing is lost."""
     parameters = {"outputs": str(small_disk)}
     batch = project.batch(
@@ -265,7 +263,7 @@ ELSEWHERE = {
 }
 
 
-def test_a_job_of_a_dead_host_is_taken_over(project: Project) -> None:
+def test_a_job_of_a_dead_host_is_taken_over(project):
     job = job_of(project)
     lock = job.stem.with_suffix(".lock")
     lock.write_text(json.dumps(ELSEWHERE))
@@ -277,8 +275,8 @@ def test_a_job_of_a_dead_host_is_taken_over(project: Project) -> None:
 
 
 def test_a_job_of_a_living_host_is_left_to_it_with_all_that_reads_its_answers(
-    project: Project,
-) -> None:
+    project,
+):
     content = {"models": [told("a"), told("b")], "together": ["50_asks"]}
     jobs = read_batch(project.batch(content)).jobs
     for job in jobs:
@@ -287,7 +285,7 @@ def test_a_job_of_a_living_host_is_left_to_it_with_all_that_reads_its_answers(
     lock.write_text(json.dumps(ELSEWHERE))
     over = threading.Event()
 
-    def live() -> None:
+    def live():
         while not over.wait(0.2):
             os.utime(lock)
 

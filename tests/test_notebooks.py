@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import papermill
@@ -18,7 +17,7 @@ from rulerkit.paths import home
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 MOST_CELLS = 12
-SMALL: dict[str, Any] = {"lengths": [4096, 8192], "seed": 7}
+SMALL = {"lengths": [4096, 8192], "seed": 7}
 
 
 # --- rules ----------------------------------------------------------------------------------------
@@ -30,7 +29,7 @@ PROGRAMS = (
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_plain_enough_to_be_read(path: Path) -> None:
+def test_a_notebook_is_plain_enough_to_be_read(path):
     """Valid, short, saved as Jupyter saves it, without outputs; first the question, then the
     parameters; no programs in its cells, no results in its text."""
     text = path.read_text(encoding="utf-8")
@@ -82,7 +81,7 @@ def test_a_notebook_is_plain_enough_to_be_read(path: Path) -> None:
 # --- running --------------------------------------------------------------------------------------
 
 
-def run(name: str, folder: Path, **parameters: Any) -> list[Any]:
+def run(name, folder, **parameters):
     """Execute a notebook with papermill, from another working directory; the code cells of the
     executed copy."""
     source, target = home() / "notebooks" / f"{name}.ipynb", folder / "out.ipynb"
@@ -91,18 +90,18 @@ def run(name: str, folder: Path, **parameters: Any) -> list[Any]:
     return [cell for cell in executed["cells"] if cell["cell_type"] == "code"]
 
 
-def shown(cells: list[Any], name: str, kind: str) -> str:
+def shown(cells, name, kind):
     """What a cell shows, as one kind of data."""
     outputs = next(cell["outputs"] for cell in cells if cell["id"] == name)
     return "".join("".join(output.get("data", {}).get(kind, "")) for output in outputs)
 
 
-def files(folder: Path) -> set[str]:
+def files(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.slow
-def test_tasks(tmp_path: Path) -> None:
+def test_tasks(tmp_path):
     from rulerkit.tasks import THIRTEEN
 
     cells = run("00_tasks", tmp_path, **SMALL)
@@ -115,7 +114,7 @@ def test_tasks(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_main_results_of_one_model(tmp_path: Path) -> None:
+def test_main_results_of_one_model(tmp_path):
     cells = run("01_main_results", tmp_path, model="reader-4096", num_examples=4, **SMALL)
     by_task = shown(cells, "tasks", "text/markdown")
     assert by_task.count("100.00 [") >= 13
@@ -149,7 +148,7 @@ def test_main_results_of_one_model(tmp_path: Path) -> None:
     assert len(list((outputs / "predictions/main/reader-4096").rglob("*.jsonl"))) == 26
 
 
-def test_main_results_of_several_models_and_other_tasks(tmp_path: Path) -> None:
+def test_main_results_of_several_models_and_other_tasks(tmp_path):
     models = ["reader-4096", "perfect", {"base": "perfect", "name": "p2", "label": "Llama3.1 (8B)"}]
     tasks = ["niah_single_1", {"base": "niah_multikey_1", "num_keys": 8}]
     cells = run(
@@ -172,7 +171,7 @@ def test_main_results_of_several_models_and_other_tasks(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_of_the_readme_from_another_folder(tmp_path: Path) -> None:
+def test_the_command_of_the_readme_from_another_folder(tmp_path):
     root = home()
     command = [
         *(

@@ -12,7 +12,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import Caller
 
 HERE = Path(__file__).parent / "november"
 BATCH = "params/batches/small.yaml"
@@ -21,7 +20,7 @@ TORN = f"{RUN}/reader-1024/niah_multivalue/2048.jsonl"
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path, monkeypatch):
     """A copy of the project, which is the working directory."""
     copy = Path(shutil.copytree(HERE, tmp_path / "november"))
     monkeypatch.chdir(copy)
@@ -29,13 +28,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return copy
 
 
-def scores(rulerkit: Caller) -> dict[tuple[str, str, int], str]:
+def scores(rulerkit):
     """The score of every cell, as `report` writes it; "" where a cell is incomplete."""
     table = csv.DictReader(io.StringIO(rulerkit("report", RUN, "--format", "csv").out))
     return {(row["model"], row["task"], int(row["length"])): row["score"] for row in table}
 
 
-def test_reports_scores_and_status_of_that_day(project: Path, rulerkit: Caller) -> None:
+def test_reports_scores_and_status_of_that_day(project, rulerkit):
     full = dict.fromkeys(
         ((m, t, n) for m in ("perfect", "reader-1024") for t in ("niah_multivalue", "vt") for n in (1024, 2048)),
         "100.0000",
@@ -53,7 +52,7 @@ def test_reports_scores_and_status_of_that_day(project: Path, rulerkit: Caller) 
 
 
 @pytest.mark.slow
-def test_a_batch_asks_only_for_the_answer_that_is_missing(project: Path, rulerkit: Caller) -> None:
+def test_a_batch_asks_only_for_the_answer_that_is_missing(project, rulerkit):
     before = {file: file.read_bytes() for file in (project / RUN).rglob("*.jsonl")}
     assert rulerkit("batch", BATCH).status == 1  # one of its notebooks fails by design
     after = {file: file.read_bytes() for file in before}

@@ -1,11 +1,7 @@
 """One number has one interval: in tables, figures, verdicts, comparisons, the leaderboard, and what
 the notebooks write."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
-import pandas as pd
 import pytest
 
 import rulerkit as rk
@@ -15,12 +11,12 @@ from rulerkit.paper import board, boards
 from rulerkit.plots import differences_by_task, score_by_length
 
 LENGTHS = [4096, 8192]
-ASKED: dict[str, Any] = {"lengths": LENGTHS, "num_examples": 4, "seed": 3}
+ASKED = {"lengths": LENGTHS, "num_examples": 4, "seed": 3}
 LIMITS = ["low", "high"]
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def outputs(tmp_path_factory):
     """Answers of a reader of all and of one with a window, whose scores are fractional on some
     tasks."""
     folder = tmp_path_factory.mktemp("numbers") / "outputs"
@@ -29,17 +25,17 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def scores(outputs: Path) -> pd.DataFrame:
+def scores(outputs):
     return rk.score(rk.read_cells(outputs / "predictions/main"))
 
 
-def same(one: Any, other: Any) -> None:
+def same(one, other):
     np.testing.assert_allclose(
         np.asarray(one, dtype=float), np.asarray(other, dtype=float), atol=2e-4
     )
 
 
-def test_scores_have_one_interval(scores: pd.DataFrame) -> None:
+def test_scores_have_one_interval(scores):
     summary = rk.summarize(scores)
     reader = scores[scores["model"] == "reader-4096"]
     cells = summary.cells[summary.cells["model"] == "reader-4096"].set_index(["task", "length"])
@@ -70,7 +66,7 @@ def test_scores_have_one_interval(scores: pd.DataFrame) -> None:
         same([heights.min(), heights.max()], mean[LIMITS])
 
 
-def test_differences_have_one_interval(scores: pd.DataFrame, outputs: Path) -> None:
+def test_differences_have_one_interval(scores, outputs):
     found = compare("main/perfect", "main/reader-4096", outputs=outputs)
     perfect, reader = (scores[scores["model"] == name] for name in ("perfect", "reader-4096"))
     for _, row in found.rows.iterrows():

@@ -14,11 +14,9 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -39,32 +37,32 @@ class Hub:
     """Serves folders as repositories of the hub, each at one commit, and counts what was asked
     for."""
 
-    def __init__(self) -> None:
-        self.repositories: dict[str, Path] = {}
-        self.gated: set[str] = set()
-        self.cut: set[str] = set()
+    def __init__(self):
+        self.repositories = {}
+        self.gated = set()
+        self.cut = set()
         """Files of which only the first half comes before the connection is lost."""
-        self.asked: Counter[str] = Counter()
+        self.asked = Counter()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def do_HEAD(self) -> None:
+            def do_HEAD(self):
                 outer.answer(self)
 
-            def do_GET(self) -> None:
+            def do_GET(self):
                 outer.asked[self.path.partition("?")[0]] += 1
                 outer.answer(self)
 
-            def log_message(self, format: str, *args: object) -> None:
+            def log_message(self, format, *args):
                 pass
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.address = f"http://127.0.0.1:{self.http.server_address[1]}"
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
 
-    def answer(self, request: BaseHTTPRequestHandler) -> None:
+    def answer(self, request):
         found = re.fullmatch(
             r"(/api/models)?/([\w.-]+/[\w.-]+)(?:/(revision|tree|resolve)/([^/?]+)/?([^?]*))?(?:\?.*)?",
             request.path,
@@ -78,7 +76,7 @@ class Hub:
         if api:
             paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
             names = [str(path.relative_to(folder)) for path in paths]
-            listing: Any = {
+            listing = {
                 "id": name,
                 "sha": COMMIT,
                 "siblings": [{"rfilename": each} for each in names],
@@ -102,15 +100,13 @@ class Hub:
             file in self.cut,
         )
 
-    def refuse(self, request: BaseHTTPRequestHandler, status: int, code: str) -> None:
+    def refuse(self, request, status, code):
         request.send_response(status)
         request.send_header("X-Error-Code", code)
         request.send_header("Content-Length", "0")
         request.end_headers()
 
-    def send(
-        self, request: Any, content: bytes, headers: dict[str, str], cut: bool = False
-    ) -> None:
+    def send(self, request, content, headers, cut=False):
         start = int(
             (re.fullmatch(r"bytes=(\d+)-", request.headers.get("Range", "")) or ["", "0"])[1]
         )
@@ -129,18 +125,18 @@ class Hub:
         if cut:
             request.close_connection = True
 
-    def got(self, name: str) -> set[str]:
+    def got(self, name):
         """The files of a repository that were fetched."""
         found = (re.fullmatch(rf"/{name}/resolve/[^/]+/(.+)", path) for path in self.asked)
         return {match[1] for match in found if match}
 
 
-def digest(path: Path) -> str:
+def digest(path):
     return hashlib.sha1(path.read_bytes()).hexdigest()
 
 
 @pytest.fixture
-def hub() -> Iterator[Hub]:
+def hub():
     hub = Hub()
     yield hub
     hub.http.shutdown()
@@ -150,13 +146,13 @@ def hub() -> Iterator[Hub]:
 class DeadEnd:
     """An address that hangs up on everybody, and counts them."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.address = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
         self.tried = 0
         threading.Thread(target=self._serve, daemon=True).start()
 
-    def _serve(self) -> None:
+    def _serve(self):
         while True:
             try:
                 connection, _ = self.socket.accept()
@@ -166,7 +162,7 @@ class DeadEnd:
             connection.close()
 
     @property
-    def environment(self) -> dict[str, str]:
+    def environment(self):
         """All ways out lead here."""
         names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
         return dict.fromkeys(names, self.address) | {
@@ -177,14 +173,14 @@ class DeadEnd:
 
 
 @pytest.fixture
-def dead_end() -> Iterator[DeadEnd]:
+def dead_end():
     dead_end = DeadEnd()
     yield dead_end
     dead_end.socket.close()
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path, monkeypatch):
     """An empty project root with empty caches, and none of this machine's settings."""
     for name in list(os.environ):
         if name.startswith(
@@ -208,7 +204,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny(tmp_path_factory):
     """A Llama of random weights in two shards, with its tokenizer; beside them all that need not be
     fetched."""
     folder = tmp_path_factory.mktemp("served") / "tiny"
@@ -222,7 +218,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def missing(spec: dict[str, Any]) -> list[str]:
+def missing(spec):
     return missing_of([read_spec(spec)])
 
 
@@ -235,12 +231,12 @@ TINY = {
 }
 
 
-def program(*arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
+def program(*arguments, **more):
     """`rulerkit` in a process of its own."""
     return python("from rulerkit.cli import main; main()", *arguments, **more)
 
 
-def python(code: str, *arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
+def python(code, *arguments, **more):
     call = [sys.executable, "-c", code, *arguments]
     return subprocess.run(
         call,
@@ -253,29 +249,27 @@ def python(code: str, *arguments: str, **more: str) -> "subprocess.CompletedProc
     )
 
 
-def model_file(place: Path, **spec: Any) -> str:
+def model_file(place, **spec):
     path = place / "params" / "models" / "mine.yaml"
     path.write_text(json.dumps({"model": TINY | spec}))
     return str(path)
 
 
-def failures(done: "subprocess.CompletedProcess[str]") -> list[str]:
+def failures(done):
     """What a fetch says of what failed; it ended with status 1 and without a traceback."""
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     return [line for line in done.stdout.splitlines() if line.startswith("failed ")]
 
 
-def holds(line: str, *parts: str) -> None:
+def holds(line, *parts):
     assert [part for part in parts if part not in line] == [], line
 
 
 # --- the hub --------------------------------------------------------------------------------------
 
 
-def test_a_model_is_fetched_once_in_the_one_format_that_is_read(
-    place: Path, hub: Hub, tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_is_fetched_once_in_the_one_format_that_is_read(place, hub, tiny, monkeypatch):
     hub.repositories["org/tiny"] = tiny
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.address)
     asked = model_file(place)
@@ -303,7 +297,7 @@ def test_a_model_is_fetched_once_in_the_one_format_that_is_read(
     assert not hub.asked, "what is there is not asked for again"
 
 
-def test_weights_are_fetched_in_one_format(place: Path, hub: Hub) -> None:
+def test_weights_are_fetched_in_one_format(place, hub):
     cases = {
         "org/a": ("model.safetensors pytorch_model.bin consolidated.safetensors", "model.safetensors"),
         "org/b": ("w.safetensors adapter_model.safetensors sub/model.safetensors", "w.safetensors"),
@@ -326,7 +320,7 @@ def test_weights_are_fetched_in_one_format(place: Path, hub: Hub) -> None:
     }
 
 
-def test_an_incomplete_model_is_missing_and_is_completed(place: Path, hub: Hub, tiny: Path) -> None:
+def test_an_incomplete_model_is_missing_and_is_completed(place, hub, tiny):
     hub.repositories["org/tiny"] = tiny
     asked = model_file(place)
     assert program("fetch", "-f", asked, HF_ENDPOINT=hub.address).returncode == 0
@@ -354,7 +348,7 @@ def test_an_incomplete_model_is_missing_and_is_completed(place: Path, hub: Hub, 
 
 
 @pytest.mark.slow
-def test_a_download_that_is_cut_goes_on_where_it_was(place: Path, hub: Hub, tiny: Path) -> None:
+def test_a_download_that_is_cut_goes_on_where_it_was(place, hub, tiny):
     hub.repositories["org/tiny"] = tiny
     hub.cut = {SHARDS[1]}
     asked = model_file(place)
@@ -368,9 +362,7 @@ def test_a_download_that_is_cut_goes_on_where_it_was(place: Path, hub: Hub, tiny
     assert missing(TINY) == []
 
 
-def test_what_cannot_be_had_is_said_in_one_line_and_the_others_go_on(
-    place: Path, hub: Hub, tiny: Path
-) -> None:
+def test_what_cannot_be_had_is_said_in_one_line_and_the_others_go_on(place, hub, tiny):
     hub.repositories |= {"org/tiny": tiny, "org/gated": tiny}
     hub.gated = {"org/gated"}
     asked = "[org/gated, org/none, {path: org/tiny, revision: v9, name: v9}, org/x--y, {path: org/tiny, name: main}]"
@@ -406,9 +398,7 @@ def test_what_cannot_be_had_is_said_in_one_line_and_the_others_go_on(
     )
 
 
-def test_a_tokenizer_of_its_own_and_code_elsewhere_are_fetched_too(
-    place: Path, hub: Hub, tiny: Path
-) -> None:
+def test_a_tokenizer_of_its_own_and_code_elsewhere_are_fetched_too(place, hub, tiny):
     tuned, code = place / "tuned", place / "code"
     code.mkdir()
     (code / "modeling_x.py").write_text("from .configuration_x import X")
@@ -438,9 +428,7 @@ def test_a_tokenizer_of_its_own_and_code_elsewhere_are_fetched_too(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["transformers", "vllm"])
-def test_a_job_answers_offline_and_reaches_for_no_network(
-    place: Path, hub: Hub, dead_end: DeadEnd, tiny: Path, engine: str
-) -> None:
+def test_a_job_answers_offline_and_reaches_for_no_network(place, hub, dead_end, tiny, engine):
     more = {"revision": "main"} if engine == "transformers" else {"device": None}
     if find_spec(engine) is None:
         pytest.skip(f"{engine} is not installed")
@@ -470,7 +458,7 @@ def test_a_job_answers_offline_and_reaches_for_no_network(
 # --- folders, tokenizers, corpora -----------------------------------------------------------------
 
 
-def test_a_folder_that_was_not_copied_whole_is_named(place: Path) -> None:
+def test_a_folder_that_was_not_copied_whole_is_named(place):
     folder = place / "model"
     folder.mkdir()
     spec = {"path": "model", "engine": "transformers"}
@@ -492,9 +480,7 @@ def test_a_folder_that_was_not_copied_whole_is_named(place: Path) -> None:
     assert missing(spec) == []
 
 
-def test_a_batch_names_every_model_and_corpus_that_any_of_its_notebooks_asks_for(
-    place: Path, dead_end: DeadEnd
-) -> None:
+def test_a_batch_names_every_model_and_corpus_that_any_of_its_notebooks_asks_for(place, dead_end):
     batch = place / "batch.yaml"
     batch.write_text(
         "models: [reader-4096, org/one]\n"

@@ -5,10 +5,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,17 +13,17 @@ import rulerkit as rk
 import rulerkit.models.server as requests
 from rulerkit.errors import UserError
 from rulerkit.evaluation import predict
-from rulerkit.generation import Examples, generate
-from rulerkit.models import Answer, Failure, load_model
+from rulerkit.generation import generate
+from rulerkit.models import Failure, load_model
 from rulerkit.scoring import string_match_all
 from rulerkit.tasks import task
 from rulerkit.tokenizers import load_tokenizer
-from tests.text_server import HALF, PROBE, RESET, Reaction, ReaderServer
+from tests.text_server import HALF, PROBE, RESET, ReaderServer
 from tests.tiny_llama import save_tokenizer
 
 
 @contextmanager
-def serving(server: ReaderServer) -> Iterator[ReaderServer]:
+def serving(server):
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     yield server
@@ -37,7 +34,7 @@ def serving(server: ReaderServer) -> Iterator[ReaderServer]:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReaderServer]:
+def server(monkeypatch):
     """A well-behaved server that counts with the built-in tokenizer; the client waits little
     between attempts."""
     monkeypatch.setattr(requests, "FIRST_WAIT", 0.02)
@@ -46,18 +43,18 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReaderServer]:
         yield server
 
 
-def client(server: ReaderServer, **spec: Any) -> Any:
+def client(server, **spec):
     return load_model({"path": "m", "base_url": server.url, "tokenizer": "builtin"} | spec)
 
 
-def some(model: Any, number: int = 6, name: str = "niah_single_1", length: int = 1024) -> Examples:
+def some(model, number=6, name="niah_single_1", length=1024):
     asked = task(name).with_corpora("builtin")
     return generate(asked, length, number, prompt_format=model.prompt_format)
 
 
-def ask(model: Any, examples: Examples) -> tuple[dict[int, Any], str]:
+def ask(model, examples):
     """The answers or failures by index, and the error in the end, which must be one line."""
-    answers: dict[int, Answer | Failure] = {}
+    answers = {}
     failure = ""
     try:
         for example, answer in model.answer(examples):
@@ -69,11 +66,11 @@ def ask(model: Any, examples: Examples) -> tuple[dict[int, Any], str]:
     return answers, failure
 
 
-def right(examples: Examples, answers: dict[int, Answer]) -> list[bool]:
+def right(examples, answers):
     return [string_match_all(answers[i].text, examples[i].references) == 1 for i in sorted(answers)]
 
 
-def ask_and_check(model: Any, number: int = 2, **more: Any) -> tuple[Examples, dict[int, Any]]:
+def ask_and_check(model, number=2, **more):
     """All examples are answered, and rightly."""
     examples = some(model, number, **more)
     answers, problem = ask(model, examples)
@@ -81,7 +78,7 @@ def ask_and_check(model: Any, number: int = 2, **more: Any) -> tuple[Examples, d
     return examples, answers
 
 
-def error(message: str, **more: Any) -> dict[str, Any]:
+def error(message, **more):
     return {"error": {"message": message, **more}}
 
 
@@ -89,7 +86,7 @@ def error(message: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", ["ids", "text", "prefill", "chat"])
-def test_every_path_sends_the_whole_prompt(server: ReaderServer, path: str) -> None:
+def test_every_path_sends_the_whole_prompt(server, path):
     model = client(server, prompt_path=path)
     assert model.prompt_format.form == ("gpt-4" if path == "chat" else "base")
     for name in ("niah_multiquery", "vt"):
@@ -106,9 +103,7 @@ def test_every_path_sends_the_whole_prompt(server: ReaderServer, path: str) -> N
         assert (body["continue_final_message"], body["add_generation_prompt"]) == (True, False)
 
 
-def test_a_cell_is_stored_with_its_path_and_what_it_took(
-    server: ReaderServer, tmp_path: Path
-) -> None:
+def test_a_cell_is_stored_with_its_path_and_what_it_took(server, tmp_path):
     prices = {"prompt": 10, "completion": 30, "cached": 5}
     model = client(server, prices=prices, extra_body={"seed": 7})
     cell = predict(model, some(model), tmp_path / "run", progress=False)
@@ -126,8 +121,8 @@ def test_a_cell_is_stored_with_its_path_and_what_it_took(
 
 
 def test_requests_are_under_way_together(
-    server: ReaderServer,
-) -> None:
+    server,
+):
     model = client(server, concurrency=4)
     server.behave = lambda body: time.sleep(0.05)
     assert len(ask(model, some(model, 20))[0]) == 20
@@ -141,7 +136,7 @@ SERVED = "<|user|>{user}<|end|><|assistant|>"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """A byte-pair tokenizer with a BOS and a chat template."""
     made = tmp_path_factory.mktemp("tokenizer")
     names = ("niah_single_2", "vt", "qa_1")
@@ -161,9 +156,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("text", "base", True),
     ],
 )
-def test_exactly_one_bos_whoever_adds_it(
-    folder: Path, path: str, template: str, adds_bos: bool
-) -> None:
+def test_exactly_one_bos_whoever_adds_it(folder, path, template, adds_bos):
     with serving(ReaderServer(load_tokenizer(str(folder)), adds_bos)) as server:
         model = client(server, tokenizer=str(folder), prompt_path=path, template=template)
         assert model.server.adds_bos == adds_bos
@@ -177,7 +170,7 @@ def test_exactly_one_bos_whoever_adds_it(
             assert [0] * adds_bos + ids in prompts
 
 
-def test_a_server_that_closes_the_assistants_turn_is_no_prefill(folder: Path) -> None:
+def test_a_server_that_closes_the_assistants_turn_is_no_prefill(folder):
     with serving(ReaderServer(load_tokenizer(str(folder)), True, SERVED)) as server:
         # without the client's own fields the server does what others do that never heard of them
         extra = {"continue_final_message": None}
@@ -188,13 +181,13 @@ def test_a_server_that_closes_the_assistants_turn_is_no_prefill(folder: Path) ->
         assert "prompt_path: text" in problem
 
 
-def no_ids(body: dict[str, Any]) -> Reaction | None:
+def no_ids(body):
     """As transformers serve says it."""
     ids = isinstance(body.get("prompt"), list)
     return (400, {}, {"detail": "prompt must be a string."}) if ids else None
 
 
-def no_completions(body: dict[str, Any]) -> Reaction | None:
+def no_completions(body):
     """As OpenAI says it of its chat models."""
     words = "This is a chat model and not supported in the v1/completions endpoint."
     return (404, {}, error(words, code=None)) if "prompt" in body else None
@@ -203,9 +196,7 @@ def no_completions(body: dict[str, Any]) -> Reaction | None:
 @pytest.mark.parametrize(
     ("behave", "path"), [(lambda body: None, "ids"), (no_ids, "text"), (no_completions, "chat")]
 )
-def test_auto_takes_the_first_path_that_the_server_takes(
-    server: ReaderServer, behave: Any, path: str
-) -> None:
+def test_auto_takes_the_first_path_that_the_server_takes(server, behave, path):
     server.behave = behave
     model = client(server)
     assert model.identity()["prompt_path"] == path
@@ -219,7 +210,7 @@ def test_auto_takes_the_first_path_that_the_server_takes(
         assert "HTTP 400: prompt must be a string" in problem
 
 
-def test_ids_of_another_tokenizer_are_never_sent(server: ReaderServer, folder: Path) -> None:
+def test_ids_of_another_tokenizer_are_never_sent(server, folder):
     for path in ("auto", "ids", "text"):
         with pytest.raises(UserError, match=r"counts \d+ tokens where the tokenizer .* counts \d+"):
             _ = client(server, tokenizer=str(folder), prompt_path=path).server
@@ -230,8 +221,8 @@ def test_ids_of_another_tokenizer_are_never_sent(server: ReaderServer, folder: P
     ask_and_check(chat)
 
 
-def test_newer_models_want_another_name_for_the_limit(server: ReaderServer) -> None:
-    def behave(body: dict[str, Any]) -> Reaction | None:
+def test_newer_models_want_another_name_for_the_limit(server):
+    def behave(body):
         if "max_tokens" in body:
             words = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
             return 400, {}, error(words, code="unsupported_parameter")
@@ -247,14 +238,14 @@ def test_newer_models_want_another_name_for_the_limit(server: ReaderServer) -> N
 # --- servers that misbehave -----------------------------------------------------------------------
 
 
-def reply(finish: str | None, content: Any = "half", **more: Any) -> dict[str, Any]:
+def reply(finish, content="half", **more):
     """A reply of a completion and of a chat alike."""
     message = {"role": "assistant", "content": content, **more}
     choice = {"finish_reason": finish, "text": content, "message": message}
     return {"choices": [choice], "usage": {"completion_tokens": 3}}
 
 
-ONCE: list[Reaction] = [
+ONCE = [
     (500, {}, error("busy")),
     (503, {"Retry-After": "0.1"}, "<html>Service Unavailable</html>"),
     (200, {}, reply("tool_calls", None, tool_calls=[{"id": "1"}])),
@@ -268,7 +259,7 @@ ONCE: list[Reaction] = [
 ]
 """What the hostile server does at the first request for a prompt, one after the other."""
 
-ALWAYS: list[tuple[Reaction, str, bool]] = [
+ALWAYS = [
     ((400, {}, error("not\nthis one")), "HTTP 400: not this one", False),
     ((400, {}, error("filtered", code="content_filter")), "HTTP 400: filtered", True),
     ((200, {}, reply("SAFETY")), "the service declined (safety)", True),
@@ -279,15 +270,13 @@ ALWAYS: list[tuple[Reaction, str, bool]] = [
 that is a refusal."""
 
 
-def test_what_can_be_answered_is_whatever_a_server_does(
-    server: ReaderServer, tmp_path: Path
-) -> None:
+def test_what_can_be_answered_is_whatever_a_server_does(server, tmp_path):
     """Two models behind it; every fifth prompt is refused. The second run asks only for the
     rest."""
-    started: dict[str, int] = {}
-    doomed: dict[str, tuple[Reaction, str, bool]] = {}
+    started = {}
+    doomed = {}
 
-    def behave(body: dict[str, Any]) -> Reaction | None:
+    def behave(body):
         if body["max_tokens"] == PROBE:
             return None
         prompt = json.dumps(body.get("prompt") or body["messages"])
@@ -328,7 +317,7 @@ def test_what_can_be_answered_is_whatever_a_server_does(
 
 
 @pytest.mark.parametrize("status", [500, RESET])
-def test_a_storm_of_failures_ends_the_sending(server: ReaderServer, status: int) -> None:
+def test_a_storm_of_failures_ends_the_sending(server, status):
     model = client(server, concurrency=2, max_retries=1)
     examples = some(model, 40)
     server.behave = lambda body: (status, {}, error("no")) if body["max_tokens"] != PROBE else None
@@ -339,11 +328,11 @@ def test_a_storm_of_failures_ends_the_sending(server: ReaderServer, status: int)
     assert all(isinstance(failure, Failure) for failure in failed.values())
 
 
-def test_a_wait_that_a_server_asks_for_holds_all_requests(server: ReaderServer) -> None:
-    busy: list[float] = []
-    times: list[float] = []
+def test_a_wait_that_a_server_asks_for_holds_all_requests(server):
+    busy = []
+    times = []
 
-    def behave(body: dict[str, Any]) -> Reaction | None:
+    def behave(body):
         if body["max_tokens"] == PROBE:
             return None
         times.append(time.monotonic())
@@ -358,7 +347,7 @@ def test_a_wait_that_a_server_asks_for_holds_all_requests(server: ReaderServer) 
     assert max(times) > busy[0] + 1
 
 
-def test_a_server_that_hangs_is_named_and_not_waited_for_forever(server: ReaderServer) -> None:
+def test_a_server_that_hangs_is_named_and_not_waited_for_forever(server):
     model = client(server, concurrency=2, timeout=0.5, max_retries=1)
     examples = some(model, 40)
     _ = model.server
@@ -374,8 +363,8 @@ def test_a_server_that_hangs_is_named_and_not_waited_for_forever(server: ReaderS
         _ = client(server, timeout=0.5).server
 
 
-def test_a_server_that_cuts_the_prompt_is_found_out(server: ReaderServer, tmp_path: Path) -> None:
-    def amend(body: dict[str, Any], reply: dict[str, Any]) -> None:
+def test_a_server_that_cuts_the_prompt_is_found_out(server, tmp_path):
+    def amend(body, reply):
         reply["usage"]["prompt_tokens"] = min(512, reply["usage"]["prompt_tokens"])
 
     server.amend = amend
@@ -387,8 +376,8 @@ def test_a_server_that_cuts_the_prompt_is_found_out(server: ReaderServer, tmp_pa
     assert len(server.real) <= 5
 
 
-def test_a_thought_that_the_server_takes_apart_is_put_back(server: ReaderServer) -> None:
-    def amend(body: dict[str, Any], reply: dict[str, Any]) -> None:
+def test_a_thought_that_the_server_takes_apart_is_put_back(server):
+    def amend(body, reply):
         reply["choices"][0]["message"]["reasoning_content"] = "hm"
 
     server.amend = amend
@@ -402,9 +391,7 @@ def test_a_thought_that_the_server_takes_apart_is_put_back(server: ReaderServer)
     assert server.real[-1]["chat_template_kwargs"] == {"enable_thinking": True}
 
 
-def test_a_key_is_sent_and_never_shown(
-    server: ReaderServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_is_sent_and_never_shown(server, monkeypatch):
     model = client(server, api_key_env="A_KEY_OF_OURS")
     words = "environment variable A_KEY_OF_OURS, which holds the key, is not set"
     with pytest.raises(UserError, match=words):
@@ -423,9 +410,7 @@ def test_a_key_is_sent_and_never_shown(
     assert "secret" not in str(caught.value)
 
 
-def test_secrets_of_a_mapping_stand_in_no_record_and_no_message(
-    server: ReaderServer, tmp_path: Path
-) -> None:
+def test_secrets_of_a_mapping_stand_in_no_record_and_no_message(server, tmp_path):
     headers = {"Authorization": "Bearer hush-4"}
     hidden = {
         "base_url": server.url.replace("//", "//me:hush-1@") + "?code=hush-2",
@@ -453,9 +438,7 @@ def test_secrets_of_a_mapping_stand_in_no_record_and_no_message(
         ({"Retry-After": "7200"}, None, "asks to wait 7200 s"),
     ],
 )
-def test_a_spent_quota_is_not_asked_again(
-    server: ReaderServer, headers: dict[str, str], code: str | None, words: str
-) -> None:
+def test_a_spent_quota_is_not_asked_again(server, headers, code, words):
     model = client(server, concurrency=1)
     examples = some(model, 20)
     server.behave = lambda body: (429, headers, error("no more", code=code))
@@ -465,7 +448,7 @@ def test_a_spent_quota_is_not_asked_again(
     assert len(server.real) <= 3
 
 
-def test_nobody_there(server: ReaderServer) -> None:
+def test_nobody_there(server):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
@@ -473,7 +456,7 @@ def test_nobody_there(server: ReaderServer) -> None:
         _ = client(server, base_url=url).prompt_format
 
 
-def test_lengths_beyond_what_the_server_takes_are_named(server: ReaderServer) -> None:
+def test_lengths_beyond_what_the_server_takes_are_named(server):
     server.listing = {"data": [{"id": "m", "max_model_len": 2048}]}
     model = client(server)
     assert model.too_long(2048) is None

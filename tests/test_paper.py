@@ -7,8 +7,6 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -17,13 +15,13 @@ from test_summary import scores_of
 
 import rulerkit as rk
 from rulerkit import paper
-from rulerkit.paper import Board, board, boards, csv, latex, markdown, page
+from rulerkit.paper import board, boards, csv, latex, markdown, page
 from rulerkit.summary import summarize
 
 SIX = paper.PAPER_LENGTHS
 
 
-def scores_at(share: dict[str, dict[int, float]], n: int) -> pd.DataFrame:
+def scores_at(share, n):
     """Scores of models that answer a share right at each length."""
     pairs = {
         (model, length): right
@@ -33,7 +31,7 @@ def scores_at(share: dict[str, dict[int, float]], n: int) -> pd.DataFrame:
     return scores_of(pairs, n=n, wanted=n)
 
 
-def markdown_rows(text: str) -> list[dict[str, str]]:
+def markdown_rows(text):
     lines = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
     return [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]
 
@@ -42,10 +40,10 @@ def markdown_rows(text: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("version", paper.VERSIONS)
-def test_the_leaderboard_shows_what_is_printed(version: str) -> None:
+def test_the_leaderboard_shows_what_is_printed(version):
     """Every score, rank, claimed and effective length; all averages but those that the paper took
     from longer numbers than it prints, and one slip (v1, Table 11, Together: 66.7)."""
-    other: Counter[str] = Counter()
+    other = Counter()
     for each in boards(version=version, order="paper"):
         category, aligned, _ = paper.TABLES[each.number]
         printed = paper.paper_summary(version, category)
@@ -77,7 +75,7 @@ def test_the_leaderboard_shows_what_is_printed(version: str) -> None:
     assert tuple(other[name] for name in ("avg", "wavg_inc", "wavg_dec")) == expected_others
 
 
-def test_scores_that_reach_the_threshold_are_underlined() -> None:
+def test_scores_that_reach_the_threshold_are_underlined():
     """357 scores of version 3 exceed their threshold, one equals it, and the ten thresholds stand
     in their tables."""
     found = boards()
@@ -93,7 +91,7 @@ def test_scores_that_reach_the_threshold_are_underlined() -> None:
     assert (text.count(r"\midrule"), latex(board(found, 16)).count(r"\midrule")) == (2, 4)
 
 
-def test_upstreams_list_adds_the_models_that_the_paper_lacks() -> None:
+def test_upstreams_list_adds_the_models_that_the_paper_lacks():
     rows = paper.upstream_rows().set_index("model")
     assert rows["source"].value_counts().to_dict() == {"upstream": 15, "authors": 12}
     assert rows.loc["Qwen2.5-14B-Instruct-1M (14B)", "avg"] == pytest.approx(95.2)
@@ -103,7 +101,7 @@ def test_upstreams_list_adds_the_models_that_the_paper_lacks() -> None:
 # --- ours beside the paper ------------------------------------------------------------------------
 
 
-def test_our_row_and_the_papers() -> None:
+def test_our_row_and_the_papers():
     scores = scores_at(
         {m: {4096: s, 8192: s} for m, s in (("llama-3.1-8b", 0.9), ("<m>", 0.5))}, 10
     )
@@ -141,7 +139,7 @@ COMPARABLE = {
         (0.955, {"stand_in": True}, "not comparable: examples"),
     ],
 )
-def test_our_scores_against_the_papers(share: float, columns: dict[str, Any], verdict: str) -> None:
+def test_our_scores_against_the_papers(share, columns, verdict):
     asked = {"n": 500, "wanted": 500, **COMPARABLE, **columns}
     found = paper.against_paper(summarize(scores_of({("llama-3.1-8b", 4096): share}, **asked)))
     row = found.set_index(["category", "length"]).loc[("all", 4096)]
@@ -153,11 +151,11 @@ def test_our_scores_against_the_papers(share: float, columns: dict[str, Any], ve
 # --- ours in the leaderboard ----------------------------------------------------------------------
 
 
-def ours(board: Board) -> pd.DataFrame:
+def ours(board):
     return board.rows[board.rows["source"] == "ours"]
 
 
-def test_ours_stand_among_the_papers() -> None:
+def test_ours_stand_among_the_papers():
     """All right up to 64K and nothing at 128K: 83.3, 71.4, 95.2, between the models that the paper
     printed so."""
     found = boards(scores_at({"m": {n: float(n < 131072) for n in SIX}}, n=4))
@@ -175,7 +173,7 @@ def test_ours_stand_among_the_papers() -> None:
     assert {"4K", "4K_low", "128K_high", "wavg_dec_low"} <= set(frame.columns)
 
 
-def test_all_rows_are_averaged_over_the_lengths_that_they_share() -> None:
+def test_all_rows_are_averaged_over_the_lengths_that_they_share():
     """A reader with 90 % at two lengths stands below Llama3.1 (8B), which has 95.5 and 93.8 there,
     and 88.3 over all."""
     scores = scores_at({"m": dict.fromkeys(SIX, 1.0), "short": dict.fromkeys(SIX[:2], 0.9)}, n=10)
@@ -188,7 +186,7 @@ def test_all_rows_are_averaged_over_the_lengths_that_they_share() -> None:
     assert any("that all rows share: 4K, 8K." in note for note in each.notes)
 
 
-def test_an_incomplete_length_enters_no_average() -> None:
+def test_an_incomplete_length_enters_no_average():
     scores = scores_at({"m": dict.fromkeys(SIX[:2], 1.0)}, n=2)
     scores = scores.drop(scores.query("task == 'vt' and length == 8192 and index == 1").index)
     each = board(boards(scores), 3)
@@ -203,7 +201,7 @@ BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium here: sorting is tried in a real browser")
-def test_the_page_sorts(tmp_path: Path) -> None:
+def test_the_page_sorts(tmp_path):
     """Clicks on the heads of Table 3: names up, 128K down then up, with what is missing last both
     times."""
     scores = scores_at({"short": dict.fromkeys(SIX[:2], 1.0)}, n=2)
@@ -239,8 +237,8 @@ def test_the_page_sorts(tmp_path: Path) -> None:
     assert effective.index("Gemini-1.5-Pro") < effective.index("GPT-4")
 
 
-def test_the_notebook_shows_everything_in_outputs(tmp_path: Path) -> None:
-    asked: dict[str, Any] = {"lengths": [4096], "num_examples": 2, "run": "small"}
+def test_the_notebook_shows_everything_in_outputs(tmp_path):
+    asked = {"lengths": [4096], "num_examples": 2, "run": "small"}
     asked |= {"tasks": ["vt"], "outputs": tmp_path / "outputs"}
     rk.evaluate(rk.study(models=["reader-4096", "perfect"], **asked), progress=False)
     cells = run("leaderboard", tmp_path, run="small", paper_version="v1", bold="best", order="avg")

@@ -2,21 +2,19 @@
 found again by name."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import rulerkit as rk
 from rulerkit.errors import UserError
 from rulerkit.settings import Parameters
-from rulerkit.studies import Study, known_names, load_files, notebook_parameters, study
+from rulerkit.studies import known_names, load_files, notebook_parameters, study
 from rulerkit.tasks import THIRTEEN
 from tests.projects import REPOSITORY
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path, monkeypatch):
     """An empty project root; the working directory is elsewhere."""
     root = tmp_path / "project"
     for folder in (root, tmp_path / "elsewhere"):
@@ -26,29 +24,29 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def write(path: Path, text: str) -> Path:
+def write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
 
 
-def names(asked: Study) -> list[str]:
+def names(asked):
     return [model["name"] if isinstance(model, dict) else model.name for model in asked.models]
 
 
-def refused(given: dict[str, Any], says: str) -> None:
+def refused(given, says):
     with pytest.raises(UserError) as error:
         study(given)
     assert says in str(error.value), given
     assert "\n" not in str(error.value)
 
 
-def notebook(path: Path, source: str) -> Path:
+def notebook(path, source):
     cell = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": source}
     return write(path, json.dumps({"cells": [cell]}))
 
 
-def globals_of(injected: str, **values: Any) -> dict[str, Any]:
+def globals_of(injected, **values):
     """A notebook's globals behind papermill: its cells in `In`, the injected one among them, and
     all names set."""
     cells = ["", "lengths = [4096]", f"# Parameters\n{injected}", "lenghts = 3"]
@@ -58,13 +56,13 @@ def globals_of(injected: str, **values: Any) -> dict[str, Any]:
 # --- defaults and composing -----------------------------------------------------------------------
 
 
-def test_defaults_are_those_of_the_notebook(project: Path) -> None:
+def test_defaults_are_those_of_the_notebook(project):
     asked = study()
     assert names(asked) == ["reader-8192"]
     assert tuple(task.name for task in asked.tasks) == THIRTEEN
     assert asked.predictions == project / "outputs/predictions/main"
     cells = json.loads((REPOSITORY / "notebooks/01_main_results.ipynb").read_text())["cells"]
-    given: dict[str, Any] = {}
+    given = {}
     exec("".join(cells[1]["source"]), given)
     left_out = ("repeat", "edition", "max_failures")
     fields = {
@@ -73,7 +71,7 @@ def test_defaults_are_those_of_the_notebook(project: Path) -> None:
     assert {name: given[name] for name in fields} == {n: f.default for n, f in fields.items()}
 
 
-def test_files_compose_and_later_ones_win(project: Path, tmp_path: Path) -> None:
+def test_files_compose_and_later_ones_win(project, tmp_path):
     mine = write(tmp_path / "elsewhere/mine.yaml", "num_examples: 3\nrun: second\n")
     files = ["params/models/reader-4096.yaml", REPOSITORY / "params/sizes/paper.yaml"]
     merged = load_files([*files, "mine.yaml"])
@@ -85,7 +83,7 @@ def test_files_compose_and_later_ones_win(project: Path, tmp_path: Path) -> None
     assert study(merged, seed=2).seed == 2
 
 
-def test_every_file_of_params_can_be_used() -> None:
+def test_every_file_of_params_can_be_used():
     for path in sorted((REPOSITORY / "params").glob("[ms]*/*.yaml")):
         asked = study(load_files([path]))
         assert asked.title == (path.stem if path.parent.name == "models" else "reader-8192")
@@ -94,7 +92,7 @@ def test_every_file_of_params_can_be_used() -> None:
 # --- models ---------------------------------------------------------------------------------------
 
 
-def test_globs_and_paths_count_from_the_project_root(project: Path, tmp_path: Path) -> None:
+def test_globs_and_paths_count_from_the_project_root(project, tmp_path):
     for step in (2000, 1000, 3000):
         (project / f"checkpoints/r7-{step}").mkdir(parents=True)
     (tmp_path / "elsewhere/checkpoints/r7-9000").mkdir(parents=True)
@@ -107,7 +105,7 @@ def test_globs_and_paths_count_from_the_project_root(project: Path, tmp_path: Pa
     assert study(outputs=str(tmp_path / "b")).outputs == tmp_path / "b"
 
 
-def test_models_win_over_model_and_may_be_made_in_python(project: Path) -> None:
+def test_models_win_over_model_and_may_be_made_in_python(project):
     assert names(study(model="mute", models=["reader-16K"])) == ["reader-16384"]
     assert names(study(model="mute", models=None)) == ["mute"]
     assert names(study(model=None)) == []
@@ -120,7 +118,7 @@ def test_models_win_over_model_and_may_be_made_in_python(project: Path) -> None:
     assert cells[2].path == project / "outputs/predictions/main/echo/vt/1024.jsonl"
 
 
-def test_what_is_no_model(project: Path) -> None:
+def test_what_is_no_model(project):
     refused({"model": 5}, "a hub id or a mapping (several stand in `models`); seen: 5")
     refused({"models": "mute"}, "-y 'models: [reader-4096, reader-8192]'")
     refused({"models": ["mute", {"base": "mute"}]}, "models: mute named twice")
@@ -132,7 +130,7 @@ def test_what_is_no_model(project: Path) -> None:
 # --- values ---------------------------------------------------------------------------------------
 
 
-def test_values_that_are_not_allowed(project: Path) -> None:
+def test_values_that_are_not_allowed(project):
     refused({"num_exampels": 3}, "did you mean 'num_examples'")
     refused({"tasks": "vt"}, "with papermill: -y 'tasks: [niah_single_1, vt]'")
     refused({"tasks": [{"base": "vt", "num_hopz": 3}]}, "did you mean 'num_hops'")
@@ -163,7 +161,7 @@ ALIASES = "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
         (ALIASES, "it holds more than 100000 values"),
     ],
 )
-def test_files_that_hold_no_parameters(project: Path, text: str, says: str) -> None:
+def test_files_that_hold_no_parameters(project, text, says):
     path = write(project / "params/broken.yaml", text)
     with pytest.raises(UserError, match=r"broken\.yaml") as error:
         load_files([path])
@@ -174,7 +172,7 @@ def test_files_that_hold_no_parameters(project: Path, text: str, says: str) -> N
 # --- notebooks ------------------------------------------------------------------------------------
 
 
-def test_in_a_notebook_only_known_names_are_read(project: Path) -> None:
+def test_in_a_notebook_only_known_names_are_read(project):
     source = globals_of("num_examples = 3", num_examples=3, lengths=[8192], seed=7, text="x")
     asked = study(source, notebook="01_main_results")
     assert (asked.num_examples, asked.lengths, asked.seed) == (3, (8192,), 7)
@@ -193,7 +191,7 @@ def test_in_a_notebook_only_known_names_are_read(project: Path) -> None:
 # --- where tables and figures go ------------------------------------------------------------------
 
 
-def test_tables_and_figures_are_named_after_the_models_they_show(project: Path) -> None:
+def test_tables_and_figures_are_named_after_the_models_they_show(project):
     from matplotlib.figure import Figure
 
     asked = study(notebook="01_main", models=["perfect", "reader-4096"], run="second")
@@ -212,10 +210,10 @@ def test_tables_and_figures_are_named_after_the_models_they_show(project: Path) 
 # --- several models -------------------------------------------------------------------------------
 
 
-def test_the_last_model_stays_loaded_until_another_is_asked_for(project: Path) -> None:
+def test_the_last_model_stays_loaded_until_another_is_asked_for(project):
     loads, closed = [], []
 
-    def build(name: str) -> Any:
+    def build(name):
         made = rk.model(lambda prompts: [name] * len(prompts), name=name)
         made.close = lambda: closed.append(name)
         loads.append(name)
@@ -231,16 +229,14 @@ def test_the_last_model_stays_loaded_until_another_is_asked_for(project: Path) -
     assert closed == ["one", "two"]
 
 
-def test_a_model_that_breaks_off_keeps_its_answers_and_the_next_one_runs(
-    project: Path, capsys: Any
-) -> None:
-    def broken(prompts: list[str]) -> list[str]:
+def test_a_model_that_breaks_off_keeps_its_answers_and_the_next_one_runs(project, capsys):
+    def broken(prompts):
         if len(calls) > 2:
             raise rk.UserError("the key is refused")
         calls.append(prompts)
         return ["?"] * len(prompts)
 
-    calls: list[list[str]] = []
+    calls = []
     models = [rk.model(broken, name="broken", batch_size=1), "perfect"]
     asked = study(models=models, tasks=["niah_single_1"], lengths=[512, 1024], num_examples=2)
     cells = rk.evaluate(asked, progress=False)

@@ -2,7 +2,6 @@
 clean cuts."""
 
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -82,7 +81,7 @@ clean."""
 WORDS = st.lists(st.one_of(st.sampled_from(ATOMS), st.text(max_size=6)), max_size=5).map("".join)
 
 
-def check_cuts(vocabulary: Tokenizer, parts: list[str]) -> None:
+def check_cuts(vocabulary, parts):
     encoder = piece_encoder(vocabulary)
     joined = [*encoder.encode(parts[:1], starts=True), *map(encoder, parts[1:])]
     assert np.concatenate(joined).tolist() == vocabulary.encode("".join(parts)).tolist(), parts
@@ -96,7 +95,7 @@ def check_cuts(vocabulary: Tokenizer, parts: list[str]) -> None:
     border=st.sampled_from(BORDERS),
     draw=st.randoms(use_true_random=False),
 )
-def test_clean_cuts_are_exact(vocabulary: Tokenizer, texts: list[str], border: str, draw) -> None:
+def test_clean_cuts_are_exact(vocabulary, texts, border, draw):
     """Whatever `clean_cut` allows. The text ends in a letter, as every prompt that ends in an
     answer prefix does."""
     encoder = piece_encoder(vocabulary)
@@ -109,7 +108,7 @@ def test_clean_cuts_are_exact(vocabulary: Tokenizer, texts: list[str], border: s
         check_cuts(vocabulary, [text[a:b] for a, b in pairwise(bounds)])
 
 
-def test_a_tokenizer_that_merges_across_borders_is_not_called_exact() -> None:
+def test_a_tokenizer_that_merges_across_borders_is_not_called_exact():
     """One whose ids depend on all that went before: no cut can be exact, and the encoder must find
     out."""
 
@@ -120,9 +119,7 @@ def test_a_tokenizer_that_merges_across_borders_is_not_called_exact() -> None:
 
 
 @pytest.mark.parametrize("harm", [None, b"", b"PK\x03\x04 torn"])
-def test_units_kept_in_a_file_are_the_same(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: bytes | None
-) -> None:
+def test_units_kept_in_a_file_are_the_same(data, tmp_path, monkeypatch, harm):
     """The second process reads what the first wrote; a torn file is encoded anew, never
     believed."""
     monkeypatch.setenv("RULERKIT_CACHE", str(tmp_path))

@@ -4,17 +4,13 @@ or was measured."""
 import json
 import re
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
-from conftest import Caller
 
 import rulerkit as rk
 from rulerkit.errors import UserError
 from rulerkit.plan import (
     GIB,
-    Plan,
     card,
     plan_study,
     shape_of,
@@ -32,8 +28,8 @@ LLAMA |= {
     "vocab_size": 128256,
     "max_position_embeddings": 131072,
     "model_type": "llama",
-}  # type: ignore[dict-item]
-CONFIGS: dict[str, dict[str, Any]] = {
+}
+CONFIGS = {
     "llama-3.1-8b": LLAMA,
     "mixtral-8x7b": LLAMA | {"vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2},
     "chatglm3-6b": {"num_layers": 28, "num_attention_heads": 32, "hidden_size": 4096}
@@ -61,7 +57,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         ("mamba", 0),
     ],
 )
-def test_cache_of_published_models(name: str, kib: int) -> None:
+def test_cache_of_published_models(name, kib):
     shape = shape_of(CONFIGS[name], {"parameters": "7B"})
     assert shape.kv_bytes(1000) == kib * 1024 * 1000
 
@@ -70,20 +66,18 @@ def test_cache_of_published_models(name: str, kib: int) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     return tmp_path
 
 
-def planned(
-    gpu: str = "h100", parameters: str | None = None, memory: float | None = None, **more: Any
-) -> Plan:
+def planned(gpu="h100", parameters=None, memory=None, **more):
     asked = {"lengths": ["4K", "128K"], "num_examples": 500} | more
     (found,) = plan_study(study(asked), card(gpu, memory), parameters)
     return found
 
 
-def test_a_plan_of_a_checkpoint(folder: Path) -> None:
+def test_a_plan_of_a_checkpoint(folder):
     """Llama 3.1 8B at 128K: 16 GiB a request, 3.3 of them on a card of 80 GB, 6.7 on one of 141."""
     spec = {"path": str(folder), "name": "m", "engine": "vllm"}
     plan = planned(models=[spec])
@@ -102,13 +96,13 @@ def test_a_plan_of_a_checkpoint(folder: Path) -> None:
     two = planned(models=[spec | {"tensor_parallel_size": 2}]).lines[1]
     assert two.kv_bytes == 8 * GIB
     assert two.hours == pytest.approx(long.hours / 2, rel=0.1)
-    assert two.fits > 2 * long.fits  # type: ignore[operator]
+    assert two.fits > 2 * long.fits
     text = plan.text()
     assert re.search(r"128K +851,968,000 +42,061 +16.00 +3.3 ", text)
     assert "40 % of 989 TFLOP/s" in text.partition("assumed:")[2]
 
 
-def test_what_does_not_fit_is_named_and_not_counted(folder: Path) -> None:
+def test_what_does_not_fit_is_named_and_not_counted(folder):
     spec = {"path": str(folder), "name": "m"}
     small = planned("4090", models=[spec])
     assert small.lines[0].why_not == ""
@@ -121,7 +115,7 @@ def test_what_does_not_fit_is_named_and_not_counted(folder: Path) -> None:
     )
 
 
-def test_nothing_known_says_what_to_give() -> None:
+def test_nothing_known_says_what_to_give():
     with pytest.raises(UserError, match="--params 8B") as said:
         planned(models=["reader-8192"])
     assert "\n" not in str(said.value)
@@ -132,12 +126,12 @@ def test_nothing_known_says_what_to_give() -> None:
 # --- measured -------------------------------------------------------------------------------------
 
 
-def slow(prompts: list[str]) -> list[str]:
+def slow(prompts):
     time.sleep(sum(map(len, prompts)) * 1e-6)
     return ["x"] * len(prompts)
 
 
-def test_a_calibration_is_extrapolated() -> None:
+def test_a_calibration_is_extrapolated():
     """A function that takes a microsecond a character: 4K by measurement, 8K twice that."""
     model = rk.model(slow, name="slow")
     asked = study(
@@ -151,7 +145,7 @@ def test_a_calibration_is_extrapolated() -> None:
     assert "4 examples of niah_single_1 at 4096 tokens took" in plan.text()
 
 
-def test_gpus_are_counted_by_node() -> None:
+def test_gpus_are_counted_by_node():
     shares = {"tensor_parallel_size": 8, "pipeline_parallel_size": 2, "parameters": "37B/671B"}
     spec = {"engine": "vllm", "path": "org/none", "name": "m", **shares}
     (plan,) = plan_study(study(model=spec), card("h200"))
@@ -167,7 +161,7 @@ def test_gpus_are_counted_by_node() -> None:
 # --- the commands ---------------------------------------------------------------------------------
 
 
-def test_the_check_command(rulerkit: Caller, tmp_path: Path) -> None:
+def test_the_check_command(rulerkit, tmp_path):
     settings = ("-y", "tasks: [vt, niah_single_1]", "-y", "lengths: [1K, 2K]")
     status, out, _ = rulerkit("check", "-y", "model: perfect", *settings)
     assert status == 0

@@ -1,7 +1,6 @@
 """Figures: they show the numbers that they are given, and nothing on them overlaps or is cut."""
 
 from itertools import combinations
-from pathlib import Path
 
 import matplotlib
 
@@ -10,14 +9,13 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from matplotlib.axes import Axes
 from test_summary import scores_of
 
 from rulerkit import plots
 from rulerkit.generation import generate
 from rulerkit.plots import DOUBLE, SINGLE
 from rulerkit.scoring import THIRTEEN
-from rulerkit.summary import Summary, summarize
+from rulerkit.summary import summarize
 
 LENGTHS = [4096, 8192, 16384]
 
@@ -28,9 +26,7 @@ def closed_figures():
     plt.close("all")
 
 
-def summary_of(
-    *names: str, examples: int = 4, have: int = 4, aligned: str = "chat", engine: str = "reader"
-) -> Summary:
+def summary_of(*names, examples=4, have=4, aligned="chat", engine="reader"):
     """A summary of invented scores: model i knows a share of the answers that falls with the
     length."""
     share = {
@@ -49,11 +45,11 @@ def summary_of(
     return summarize(scores.assign(label=scores["model"].str.upper()))
 
 
-def texts(axes: Axes) -> list[str]:
+def texts(axes):
     return [text.get_text() for text in axes.texts]
 
 
-def boxes(figure: plt.Figure) -> list[tuple[str, matplotlib.transforms.Bbox]]:
+def boxes(figure):
     """All texts that are drawn, with where they lie; ticks outside an axis' limits are not."""
     figure.draw_without_rendering()
     unseen = set()
@@ -69,7 +65,7 @@ def boxes(figure: plt.Figure) -> list[tuple[str, matplotlib.transforms.Bbox]]:
     return [(t.get_text(), matplotlib.text.Text.get_window_extent(t)) for t in found]
 
 
-def assert_fit_for_print(axes: Axes) -> None:
+def assert_fit_for_print(axes):
     """No text is cut by the figure's edge or lies on another."""
     figure = axes.figure
     found = boxes(figure)
@@ -90,7 +86,7 @@ def assert_fit_for_print(axes: Axes) -> None:
 # --- score by length ------------------------------------------------------------------------------
 
 
-def test_lines_are_the_scores_and_bands_their_intervals() -> None:
+def test_lines_are_the_scores_and_bands_their_intervals():
     summary = summary_of("a", "b")
     axes = plots.score_by_length(summary.lengths)
     rows = summary.lengths.query("category == 'all'")
@@ -106,7 +102,7 @@ def test_lines_are_the_scores_and_bands_their_intervals() -> None:
 
 
 @pytest.mark.parametrize("num_models", [1, 8, 14, 20])
-def test_every_model_is_named_and_nothing_overlaps(num_models: int) -> None:
+def test_every_model_is_named_and_nothing_overlaps(num_models):
     names = [f"model number {i}" for i in range(num_models)]
     summary = summary_of(*names)
     axes = plots.score_by_length(
@@ -118,7 +114,7 @@ def test_every_model_is_named_and_nothing_overlaps(num_models: int) -> None:
     assert_fit_for_print(axes)
 
 
-def test_threshold_is_drawn_and_named() -> None:
+def test_threshold_is_drawn_and_named():
     summary = summary_of("a")
     assert plots.thresholds(summary.models) == {"Llama2-7B at 4K": 85.6}
     axes = plots.score_by_length(summary.lengths, plots.thresholds(summary.models))
@@ -127,7 +123,7 @@ def test_threshold_is_drawn_and_named() -> None:
     assert "threshold: 50" in texts(plots.score_by_length(summary.lengths, 50))
 
 
-def test_an_incomplete_length_is_a_gap() -> None:
+def test_an_incomplete_length_is_a_gap():
     summary = summary_of("a", "b", have=2)
     axes = plots.score_by_length(summary.lengths, note=plots.remarks(summary.cells))
     assert np.isnan(axes.get_lines()[0].get_ydata()).tolist() == [False, False, True]
@@ -140,7 +136,7 @@ def test_an_incomplete_length_is_a_gap() -> None:
 # --- tasks by length ------------------------------------------------------------------------------
 
 
-def test_fields_show_the_scores() -> None:
+def test_fields_show_the_scores():
     summary = summary_of("a", "b")
     panels = plots.tasks_by_length(summary.cells, "b")
     assert len(panels) == 1
@@ -153,7 +149,7 @@ def test_fields_show_the_scores() -> None:
 # --- Figure 1 -------------------------------------------------------------------------------------
 
 
-def test_figure_1_shows_both_laws_in_natural_logarithms() -> None:
+def test_figure_1_shows_both_laws_in_natural_logarithms():
     cwe = plots.word_counts(generate("cwe", 4096, 1)[0])
     alphas = (1.5, 2.0, 2.5, 3.0)
     fwe = {a: plots.word_counts(generate({"base": "fwe", "alpha": a}, 4096, 1)[0]) for a in alphas}
@@ -171,14 +167,14 @@ def test_figure_1_shows_both_laws_in_natural_logarithms() -> None:
 # --- style ----------------------------------------------------------------------------------------
 
 
-def test_pdf_embeds_its_fonts_whoever_saves_it(tmp_path: Path) -> None:
+def test_pdf_embeds_its_fonts_whoever_saves_it(tmp_path):
     plots.score_by_length(summary_of("a").lengths).figure.savefig(tmp_path / "figure.pdf")
     content = (tmp_path / "figure.pdf").read_bytes()
     assert b"/Type3" not in content
     assert b"/FontFile2" in content
 
 
-def test_the_readers_own_settings_stay() -> None:
+def test_the_readers_own_settings_stay():
     before = dict(matplotlib.rcParams)
     plots.tasks_by_length(summary_of("a").cells)
     assert dict(matplotlib.rcParams) == before

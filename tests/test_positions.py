@@ -10,14 +10,13 @@ from random import Random
 import pytest
 
 from rulerkit.corpora import load_qa
-from rulerkit.example import Example
 from rulerkit.generation import generate
 from rulerkit.tasks import THIRTEEN, task
 
 EXAMPLES = 300
 
 
-def depth_of_an_answer(example: Example, random: Random) -> float:
+def depth_of_an_answer(example, random):
     """Where one answer drawn among an example's stands in the context, 0 to 1: by tokens, for QA by
     document."""
     pieces = [p for p in example.pieces if p.role in ("haystack", "needle", "distractor")]
@@ -30,7 +29,7 @@ def depth_of_an_answer(example: Example, random: Random) -> float:
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "fwe")) for n in THIRTEEN]
 )
-def test_answers_may_stand_anywhere(name: str) -> None:
+def test_answers_may_stand_anywhere(name):
     from scipy.stats import kstest
 
     random = Random(f"which answer of {name}")

@@ -1,10 +1,7 @@
 """`rulerkit check` passes popular chat templates, and catches every fault that is put in."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,17 +9,15 @@ import pytest
 import rulerkit as rk
 from rulerkit.checks import (
     FAIL,
-    Case,
-    Finding,
     check,
     check_answers,
     check_case,
     check_model,
     make_case,
 )
-from rulerkit.example import Example, Piece
+from rulerkit.example import Piece
 from rulerkit.generation import generate
-from rulerkit.models import Answer, Engine, Model
+from rulerkit.models import Answer, Engine
 from rulerkit.prompt_format import prompt_format
 from rulerkit.studies import study
 from rulerkit.tasks import read_answer, task
@@ -72,7 +67,7 @@ R1 = (
     + "{{ '<｜User｜>' + message['content'] }}{% endfor %}{{ '<｜Assistant｜><think>\\n' }}"
 )
 # name -> (chat template, special tokens, the one that is BOS, whether the tokenizer adds it)
-TEMPLATES: dict[str, tuple[str, tuple[str, ...], str | None, bool]] = {
+TEMPLATES = {
     "llama-3.1": (
         LLAMA31,
         ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
@@ -98,7 +93,7 @@ TEMPLATES: dict[str, tuple[str, tuple[str, ...], str | None, bool]] = {
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory):
     """A byte-level BPE vocabulary, trained on prompts."""
     texts = [
         e.prompt
@@ -111,18 +106,18 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def folder(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def folder(trained, tmp_path_factory):
     """Makes a folder with the tokenizer and chat template of one of TEMPLATES, and a config.json
     beside them."""
     from tokenizers import Tokenizer, normalizers, processors
 
     def make(
-        name: str,
-        template: str | None = None,
-        lower: bool = False,
-        vocab_size: int = 0,
-        **config: Any,
-    ) -> Path:
+        name,
+        template=None,
+        lower=False,
+        vocab_size=0,
+        **config,
+    ):
         text, special, bos, added = TEMPLATES[name]
         place = tmp_path_factory.mktemp(name.replace(".", "-"))
         backend = Tokenizer.from_file(str(trained))
@@ -150,15 +145,15 @@ def folder(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[
     return make
 
 
-def asked_of(tokenizer: Path | str, function: Any = None, **spec: Any) -> Model:
+def asked_of(tokenizer, function=None, **spec):
     return rk.model(function or answers, name="m", tokenizer=str(tokenizer), **spec)
 
 
-def answers(prompts: list[str]) -> list[str]:
+def answers(prompts):
     return [read_answer(prompt) or "" for prompt in prompts]
 
 
-def one(model: Model, spec: Any = "vt", length: int = LENGTH, index: int = 0) -> Case:
+def one(model, spec="vt", length=LENGTH, index=0):
     return make_case(
         model,
         generate(task(spec).with_corpora("builtin"), length, index + 1, 42, model.prompt_format),
@@ -166,7 +161,7 @@ def one(model: Model, spec: Any = "vt", length: int = LENGTH, index: int = 0) ->
     )
 
 
-def fails(findings: Iterable[Finding]) -> set[str]:
+def fails(findings):
     return {finding.name for finding in findings if finding.level == FAIL}
 
 
@@ -177,7 +172,7 @@ def fails(findings: Iterable[Finding]) -> set[str]:
     ("name", "prefix_in"),
     [("llama-3.1", "assistant"), ("gemma", "assistant"), ("glm-4", "user"), ("qwen2.5", "user")],
 )
-def test_popular_templates_pass(folder: Callable[..., Path], name: str, prefix_in: str) -> None:
+def test_popular_templates_pass(folder, name, prefix_in):
     model = asked_of(folder(name), prefix_in=prefix_in)
     tasks = [task(name).with_corpora("builtin") for name in TASKS_CHECKED]
     found = list(check_model(model, tasks, [LENGTH]))
@@ -194,18 +189,18 @@ def test_popular_templates_pass(folder: Callable[..., Path], name: str, prefix_i
 # --- faults put into prompts ----------------------------------------------------------------------
 
 
-def with_ids(whole: Case, ids: np.ndarray, example: Example | None = None) -> Case:
+def with_ids(whole, ids, example=None):
     return replace(whole, example=replace(example or whole.example, whole_ids=ids))
 
 
-def with_blocks(whole: Case, blocks: Sequence[Piece], example: Example | None = None) -> Case:
+def with_blocks(whole, blocks, example=None):
     """The case of an example with other pieces, and the ids of its text."""
     changed = replace(example or whole.example, blocks=tuple(blocks))
     ids = whole.tokenizer.encode(changed.prompt)
     return with_ids(whole, np.concatenate([np.array(whole.form.bos, np.int32), ids]), changed)
 
 
-def template_not_counted(whole: Case) -> Case:
+def template_not_counted(whole):
     """Made for the bare tokenizer, and framed afterwards."""
     made = generate(whole.task, LENGTH, 1, 42, prompt_format(whole.tokenizer, template="base"))[0]
     before, after = (Piece(text, "template", whole.text_ids[:1]) for text in whole.form.around)
@@ -213,21 +208,21 @@ def template_not_counted(whole: Case) -> Case:
     return with_blocks(whole, [before, *rest, after, prefix], made)
 
 
-def underfilled(whole: Case) -> Case:
+def underfilled(whole):
     half = generate(whole.task, LENGTH // 2, 1, 42, whole.form)[0]
     return replace(whole, example=replace(half, length=LENGTH))
 
 
-def changed_ids(change: Callable[[np.ndarray], Any]) -> Callable[[Case], Case]:
+def changed_ids(change):
     return lambda whole: with_ids(whole, np.concatenate(change(whole.example.ids)))
 
 
-def changed_end(change: Callable[[Piece, Piece], list[Piece]]) -> Callable[[Case], Case]:
+def changed_end(change):
     """A fault in the last two pieces: the end of the template and the answer prefix."""
     return lambda w: with_blocks(w, [*w.example.blocks[:-2], *change(*w.example.blocks[-2:])])
 
 
-FAULTS: list[tuple[str, Callable[[Case], Case]]] = [
+FAULTS = [
     ("BOS", changed_ids(lambda ids: [ids[:1], ids])),
     ("BOS", changed_ids(lambda ids: [ids[1:]])),
     ("ids", changed_ids(lambda ids: [ids[:90], ids[90:91] + 1, ids[91:]])),
@@ -245,9 +240,7 @@ FAULTS: list[tuple[str, Callable[[Case], Case]]] = [
 
 
 @pytest.mark.parametrize(("name", "fault"), FAULTS)
-def test_a_faulty_prompt_is_caught(
-    folder: Callable[..., Path], name: str, fault: Callable[[Case], Case]
-) -> None:
+def test_a_faulty_prompt_is_caught(folder, name, fault):
     whole = one(asked_of(folder("llama-3.1")))
     assert fails(check_case(whole)) == set()
     (finding,) = [f for f in check_case(fault(whole)) if f.level == FAIL and f.name == name]
@@ -265,16 +258,14 @@ def test_a_faulty_prompt_is_caught(
         ({"extra_body": {"stop": [", "]}}, "niah_multiquery"),
     ],
 )
-def test_a_stop_string_inside_an_answer(
-    folder: Callable[..., Path], settings: dict[str, Any], spec: str
-) -> None:
+def test_a_stop_string_inside_an_answer(folder, settings, spec):
     model = asked_of(folder("gemma"))
     vars(model)["spec"] |= settings
     assert fails(check_case(one(model, spec))) == {"stop strings"}
     assert fails(check_case(one(model, "vt"))) == set()
 
 
-def test_the_template_of_another_model(folder: Callable[..., Path]) -> None:
+def test_the_template_of_another_model(folder):
     for form in ("qwen", CHATML):
         assert fails(check_case(one(asked_of(folder("llama-3.1"), template=form)))) == {
             "template marks"
@@ -282,7 +273,7 @@ def test_the_template_of_another_model(folder: Callable[..., Path]) -> None:
     assert fails(check_case(one(asked_of(folder("llama-3.1"), template="base")))) == set()
 
 
-def test_the_tokenizer_of_another_model(folder: Callable[..., Path]) -> None:
+def test_the_tokenizer_of_another_model(folder):
     own = folder("gemma")
     right = rk.load_model({"path": str(own), "name": "m"})
     assert fails(check_case(one(right))) == set()
@@ -296,14 +287,14 @@ def test_the_tokenizer_of_another_model(folder: Callable[..., Path]) -> None:
     assert "vocabulary of 300" in finding.seen
 
 
-def test_a_system_prompt_that_is_dropped(folder: Callable[..., Path]) -> None:
+def test_a_system_prompt_that_is_dropped(folder):
     place = folder("qwen2.5")
     asked = asked_of(place, system_prompt="Answer briefly.")
     assert fails(check_case(one(asked))) == set()
     assert fails(check_case(replace(one(asked_of(place)), model=asked))) >= {"system prompt"}
 
 
-def test_a_thought_without_room(folder: Callable[..., Path]) -> None:
+def test_a_thought_without_room(folder):
     place = folder("deepseek", template=R1)
     assert fails(check_case(one(asked_of(place)))) == {"thinking"}
     (inside,) = [
@@ -313,7 +304,7 @@ def test_a_thought_without_room(folder: Callable[..., Path]) -> None:
     assert fails(check_case(one(asked_of(place, thinking_tokens=256, prefix_in="user")))) == set()
 
 
-def test_a_chat_model_without_a_template_is_a_finding(folder: Callable[..., Path]) -> None:
+def test_a_chat_model_without_a_template_is_a_finding(folder):
     place = folder("qwen2.5")
     (place / "tokenizer_config.json").write_text("{}")
     spec = {"path": str(place), "name": "m", "aligned": "chat"}
@@ -329,13 +320,11 @@ def test_a_chat_model_without_a_template_is_a_finding(folder: Callable[..., Path
 class Server(Engine):
     """An engine that does something to what it is sent, and counts as servers do."""
 
-    def __init__(
-        self, tokenizer: Path, change: Callable[[np.ndarray], np.ndarray], echoes: bool = False
-    ) -> None:
+    def __init__(self, tokenizer, change, echoes=False):
         super().__init__({"name": "server", "engine": "function", "tokenizer": str(tokenizer)})
         self.change, self.echoes = change, echoes
 
-    def answer(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Answer]]:
+    def answer(self, examples):
         tokenizer = self.prompt_format.tokenizer
         for example in examples:
             ids = self.change(example.ids)
@@ -344,7 +333,7 @@ class Server(Engine):
             yield example, Answer(text, "stop", tokenizer.count(text), {"prompt_tokens": len(ids)})
 
 
-def the_same(ids: np.ndarray) -> np.ndarray:
+def the_same(ids):
     return ids
 
 
@@ -361,19 +350,17 @@ def the_same(ids: np.ndarray) -> np.ndarray:
         ),
     ],
 )
-def test_what_a_server_does_to_a_prompt(
-    folder: Callable[..., Path], change: Any, names: set[str], says: str
-) -> None:
-    found = check_answers(Server(folder("llama-3.1"), change), LENGTH)  # type: ignore[arg-type]
+def test_what_a_server_does_to_a_prompt(folder, change, names, says):
+    found = check_answers(Server(folder("llama-3.1"), change), LENGTH)
     assert fails(found) == names
     assert says in "".join(finding.mend for finding in found if finding.level == FAIL)
 
 
-def test_functions_that_echo_truncate_or_say_nothing() -> None:
-    def cut(prompts: list[str]) -> list[str]:
+def test_functions_that_echo_truncate_or_say_nothing():
+    def cut(prompts):
         return answers([prompt[len(prompt) // 2 :] for prompt in prompts])
 
-    def echoes(prompts: list[str]) -> list[str]:
+    def echoes(prompts):
         return [prompt + " 1234567" for prompt in prompts]
 
     assert fails(check_answers(asked_of("builtin"), LENGTH)) == set()

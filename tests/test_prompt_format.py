@@ -2,16 +2,14 @@
 stand still."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from rulerkit.errors import UserError
-from rulerkit.example import Example
 from rulerkit.generation import generate
-from rulerkit.prompt_format import PromptFormat, prompt_format
+from rulerkit.prompt_format import prompt_format
 from rulerkit.tasks import task
-from rulerkit.tokenizers import Tokenizer, load_tokenizer
+from rulerkit.tokenizers import load_tokenizer
 
 DIRECT = " Do not provide any explanation. Please directly give me the answer."
 CHATML = (
@@ -50,12 +48,12 @@ LLAMA3_LIKE = (
 )
 
 
-def example(form: PromptFormat, name: object = "niah_single_1", length: int = 1400) -> Example:
+def example(form, name="niah_single_1", length=1400):
     return generate(task(name).with_corpora("builtin"), length, 1, prompt_format=form)[0]
 
 
 @pytest.mark.parametrize("name", TABLE_6)
-def test_forms_byte_for_byte(name: str) -> None:
+def test_forms_byte_for_byte(name):
     """With the answer prefix in the assistant's turn; and in the user's, which is what chat
     services take: the direct request, then the prefix, then the end of the turn."""
     made = example(prompt_format("builtin", template=name))
@@ -71,7 +69,7 @@ def test_forms_byte_for_byte(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["base", "llama2", "glm", "llama3", "lwm", "rwkv"])
-def test_ids_of_every_form(vocabulary: Tokenizer, name: str) -> None:
+def test_ids_of_every_form(vocabulary, name):
     """One BOS at most, put before the ids of the text as the vocabulary itself encodes it; all
     within the length. The 2024 demonstration begins with a blank, glm's frame ends with one: both
     stay."""
@@ -96,7 +94,7 @@ def test_ids_of_every_form(vocabulary: Tokenizer, name: str) -> None:
 
 
 @pytest.mark.parametrize("file", ["", "/tokenizer.model"])
-def test_llama3_opens_itself(data: Path, file: str) -> None:
+def test_llama3_opens_itself(data, file):
     form = prompt_format(str(data / "tokenizers" / "llama-3") + file, template="llama3")
     assert form.bos == ()
     made = example(form)
@@ -107,7 +105,7 @@ def test_llama3_opens_itself(data: Path, file: str) -> None:
 # --- the tokenizer's own chat template ------------------------------------------------------------
 
 
-def test_own_template_of_a_folder(data: Path) -> None:
+def test_own_template_of_a_folder(data):
     form = prompt_format(str(data / "tokenizers" / "qwen2.5"))
     made = example(form, "vt")
     assert made.prompt == CHATML.replace("{t}", made.input) + made.answer_prefix
@@ -116,12 +114,12 @@ def test_own_template_of_a_folder(data: Path) -> None:
     assert made.ids.tolist() == form.tokenizer.encode(made.prompt).tolist()
 
 
-def test_a_system_prompt(data: Path) -> None:
+def test_a_system_prompt(data):
     form = prompt_format(str(data / "tokenizers" / "qwen2.5"), system_prompt="Be brief.")
     assert form.around[0] == "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n"
 
 
-def test_a_template_that_trims_keeps_the_blanks(data: Path) -> None:
+def test_a_template_that_trims_keeps_the_blanks(data):
     """Content and prefix are put in raw: the trailing blank of variable tracking's prefix is there,
     once."""
     form = prompt_format(str(data / "tokenizers" / "llama-3"), template=LLAMA3_LIKE)
@@ -133,7 +131,7 @@ def test_a_template_that_trims_keeps_the_blanks(data: Path) -> None:
     assert made.ids.tolist() == form.tokenizer.encode(made.prompt).tolist()
 
 
-def test_a_template_with_the_date() -> None:
+def test_a_template_with_the_date():
     """Any way of asking for today gives the same day, or every digest would change overnight."""
     asked = "{{ strftime_now('%d %b %Y') }}|{{ strftime_now('%Y-%m-%d') }}|{{ date_string }}|{{ messages[0].content }}"
     assert prompt_format("builtin", template=asked).around == (
@@ -143,13 +141,13 @@ def test_a_template_with_the_date() -> None:
     assert "Today Date: 26 Jul 2024" in prompt_format("builtin", template=LLAMA3_LIKE).around[0]
 
 
-def test_a_template_with_generation_marks() -> None:
+def test_a_template_with_generation_marks():
     """The tag by which training templates mark what the assistant says."""
     text = "U: {{ messages[0].content }} A:{% generation %}{% if messages[1] %}x{% endif %}{% endgeneration %}"
     assert prompt_format("builtin", template=text).around == ("U: ", " A:")
 
 
-def test_templates_are_rendered_as_transformers_renders_them(data: Path) -> None:
+def test_templates_are_rendered_as_transformers_renders_them(data):
     transformers = pytest.importorskip("transformers.utils.chat_template_utils")
     own = load_tokenizer(str(data / "tokenizers" / "qwen2.5")).chat_template
     for template in (
@@ -170,13 +168,13 @@ def test_templates_are_rendered_as_transformers_renders_them(data: Path) -> None
 
 
 @pytest.mark.parametrize("thinking", [True, False, None])
-def test_thinking_can_be_switched(thinking: bool | None) -> None:
+def test_thinking_can_be_switched(thinking):
     text = "{{ messages[0].content }}{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
     form = prompt_format("builtin", template=text, enable_thinking=thinking)
     assert form.around == ("", "<think></think>" if thinking is False else "")
 
 
-def test_sentencepiece_template_has_one_bos(data: Path, tmp_path: Path) -> None:
+def test_sentencepiece_template_has_one_bos(data, tmp_path):
     """A folder of Llama-2's kind, whose template writes `<s>` into the text."""
     (tmp_path / "tokenizer.model").symlink_to(data / "tokenizers" / "llama-2" / "tokenizer.model")
     template = "{{ bos_token }}{% for m in messages %}{{ '[INST] ' + m['content'] + ' [/INST]' }}{% endfor %}"
@@ -191,7 +189,7 @@ def test_sentencepiece_template_has_one_bos(data: Path, tmp_path: Path) -> None:
 # --- budgets --------------------------------------------------------------------------------------
 
 
-def test_thinking_tokens_are_kept_free() -> None:
+def test_thinking_tokens_are_kept_free():
     for thinking in (0, 500):
         made = example(prompt_format("builtin", thinking_tokens=thinking), length=4096)
         assert 4096 - 25 <= made.num_tokens + made.max_new_tokens + thinking <= 4096
@@ -212,7 +210,7 @@ def test_thinking_tokens_are_kept_free() -> None:
         ({"template": "{{ messages[-1].content }}", "system_prompt": "Be brief."}, "system"),
     ],
 )
-def test_what_is_refused(settings: dict, named: str) -> None:
+def test_what_is_refused(settings, named):
     with pytest.raises(UserError, match=named) as error:
         _ = prompt_format("builtin", **settings).around
     assert "\n" not in str(error.value)

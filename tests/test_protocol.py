@@ -3,16 +3,13 @@ that they never mix."""
 
 import os
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rulerkit.errors import UserError
 from rulerkit.evaluation import check_same, predict
-from rulerkit.example import Example
 from rulerkit.floors import floors
-from rulerkit.generation import Examples, generate
+from rulerkit.generation import generate
 from rulerkit.models import load_model
 from rulerkit.plots import remarks, tasks_by_length
 from rulerkit.prompt_format import PromptFormat
@@ -27,15 +24,13 @@ DATA = os.environ.get("RULERKIT_DATA")
 NEEDS_DATA = pytest.mark.skipif(DATA is None, reason="RULERKIT_DATA names no original corpora")
 
 
-def examples(
-    spec: Any, protocol: str, length: int = 4096, num_examples: int = 40, **settings: Any
-) -> Examples:
+def examples(spec, protocol, length=4096, num_examples=40, **settings):
     return generate(task(spec, protocol).with_corpora("builtin"), length, num_examples, **settings)
 
 
-def layout(example: Example) -> tuple[int, ...]:
+def layout(example):
     """The order of the first 400 words, whatever they are: for each when it first came."""
-    first: dict[str, int] = {}
+    first = {}
     words = [
         piece.text.split()[-1]
         for piece in example.pieces
@@ -48,8 +43,8 @@ def layout(example: Example) -> tuple[int, ...]:
 
 
 @NEEDS_DATA
-def test_the_paper_asks_the_first_questions_among_their_own_article() -> None:
-    form = PromptFormat(f"{DATA}/tokenizers/gpt-neox")  # type: ignore[arg-type]
+def test_the_paper_asks_the_first_questions_among_their_own_article():
+    form = PromptFormat(f"{DATA}/tokenizers/gpt-neox")
     made = list(generate(task("qa_1", "paper"), 4096, 200, prompt_format=form))
     documents = [example.blocks[slice(*example.context)] for example in made]
     places = [[piece.role for piece in listed].index("needle") for listed in documents]
@@ -76,7 +71,7 @@ def test_the_paper_asks_the_first_questions_among_their_own_article() -> None:
 
 
 @pytest.mark.parametrize("name", ["cwe", "fwe"])
-def test_the_paper_has_one_layout_and_clean_one_for_each_example(name: str) -> None:
+def test_the_paper_has_one_layout_and_clean_one_for_each_example(name):
     paper, clean = (
         Counter(map(layout, examples(name, protocol))) for protocol in ("paper", "clean")
     )
@@ -85,7 +80,7 @@ def test_the_paper_has_one_layout_and_clean_one_for_each_example(name: str) -> N
     assert len(clean) == 40
 
 
-def test_the_paper_has_needles_at_forty_depths() -> None:
+def test_the_paper_has_needles_at_forty_depths():
     depths = {
         depth
         for example in examples("niah_single_2", "paper", 16384, 150)
@@ -103,12 +98,12 @@ def test_the_paper_has_needles_at_forty_depths() -> None:
 
 
 @pytest.mark.parametrize(("edition", "lines"), [("2024", 10), ("2025", 16)])
-def test_the_paper_has_upstreams_lines_in_the_demonstration(edition: str, lines: int) -> None:
+def test_the_paper_has_upstreams_lines_in_the_demonstration(edition, lines):
     made = generate(task("vt", "paper", edition), 4096, 5)
     assert {example.text_of("demonstration").count(LINE) for example in made} == {lines}
 
 
-def test_the_paper_fills_long_lists_with_random_letters() -> None:
+def test_the_paper_fills_long_lists_with_random_letters():
     hyphens = {}
     for protocol in ("paper", "clean"):
         (example,) = examples("cwe", protocol, 131072, 1)
@@ -122,7 +117,7 @@ def test_the_paper_fills_long_lists_with_random_letters() -> None:
     "name",
     ["niah_single_1", "niah_single_2", "niah_multikey_3", "vt", "cwe", "fwe", "qa_1", "qa_2"],
 )
-def test_the_paper_can_be_answered_and_differs_from_clean_only_where_it_says(name: str) -> None:
+def test_the_paper_can_be_answered_and_differs_from_clean_only_where_it_says(name):
     paper, clean = examples(name, "paper", num_examples=4), examples(name, "clean", num_examples=4)
     for example, answer in load_model("perfect").answer(paper):
         assert paper.task.score(answer.text, example.references) == 1
@@ -134,7 +129,7 @@ def test_the_paper_can_be_answered_and_differs_from_clean_only_where_it_says(nam
 # --- the protocol belongs to the study and to the record ------------------------------------------
 
 
-def test_the_protocol_sets_the_edition_and_edition_overrides_it() -> None:
+def test_the_protocol_sets_the_edition_and_edition_overrides_it():
     for parameters, edition in (
         ({}, "2025"),
         ({"protocol": "paper"}, "2024"),
@@ -152,8 +147,8 @@ def test_the_protocol_sets_the_edition_and_edition_overrides_it() -> None:
 
 
 def test_protocols_never_stand_in_one_table_and_are_never_resumed_by_the_other(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     model, other = load_model("perfect"), load_model("mute")
     cells = [
         predict(
@@ -178,8 +173,8 @@ def test_protocols_never_stand_in_one_table_and_are_never_resumed_by_the_other(
 
 
 def test_scores_that_are_not_above_their_floor_are_marked_in_tables_and_figures(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     tasks = [task(name).with_corpora("builtin") for name in ("cwe", "niah_single_1")]
     made = [generate(one, 4096, 3) for one in tasks]
     cells = [predict(load_model("perfect"), one, tmp_path / "main", progress=False) for one in made]

@@ -3,24 +3,21 @@ models side by side."""
 
 import os
 import stat
-from collections.abc import Sequence
 from itertools import combinations
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rulerkit.batch import Job, execution, read_batch
+from rulerkit.batch import execution, read_batch
 from rulerkit.batch.execution import check, execute, parse_gpus
 from rulerkit.errors import UserError
 from rulerkit.store import Lock
-from tests.batches import Project, Row, told, wait_until
+from tests.batches import Project, told, wait_until
 
 UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+def project(tmp_path, monkeypatch):
     """A project, whose GPUs are locked in a folder of its own."""
     project = Project(tmp_path / "project")
     monkeypatch.setenv("RULERKIT_HOME", str(project.root))
@@ -32,7 +29,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return project
 
 
-def jobs_of(project: Project, models: Sequence[dict[str, Any]], **parameters: Any) -> list[Job]:
+def jobs_of(project, models, **parameters):
     """The models' jobs alone, without notebooks: they are asked what a notebook over all would
     need."""
     content = {"models": models, "together": ["50_asks"], "parameters": parameters}
@@ -42,18 +39,18 @@ def jobs_of(project: Project, models: Sequence[dict[str, Any]], **parameters: An
     return jobs
 
 
-def run(jobs: Sequence[Job], gpus: Sequence[str] = (), side_by_side: int | None = None) -> None:
+def run(jobs, gpus=(), side_by_side=None):
     ended = list(execute(jobs, gpus, side_by_side))
     assert {each.step.title: each.message for each in ended if each.state != "done"} == {}
 
 
-def overlapping(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
+def overlapping(rows):
     """The questions to different models that were under way at the same time."""
     pairs = combinations(rows, 2)
     return [(a, b) for a, b in pairs if a.model != b.model and a.begin < b.end and b.begin < a.end]
 
 
-def gpus(row: Row) -> set[str]:
+def gpus(row):
     assert row.gpus is not None
     return set(filter(None, row.gpus.split(",")))
 
@@ -61,7 +58,7 @@ def gpus(row: Row) -> set[str]:
 # --- which GPUs are here --------------------------------------------------------------------------
 
 
-def test_gpus_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_named(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6")
     assert parse_gpus(None) == ["5", "6"]
     assert parse_gpus("3-1,7") == ["1", "2", "3", "7"]
@@ -78,9 +75,7 @@ esac
 """
 
 
-def test_what_nvidia_smi_lists_is_used_and_locked_by_its_uuid(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_nvidia_smi_lists_is_used_and_locked_by_its_uuid(project, monkeypatch):
     tool = project.root / "nvidia-smi"
     monkeypatch.setenv("PATH", f"{project.root}{os.pathsep}{os.environ['PATH']}")
     tool.write_text("#!/bin/sh\necho 'No devices were found'\nexit 6\n")
@@ -92,7 +87,7 @@ def test_what_nvidia_smi_lists_is_used_and_locked_by_its_uuid(
     locks = project.root / "tmp/rulerkit-gpus"
     held = []
 
-    def look() -> None:
+    def look():
         held.append(sorted(lock.name for lock in locks.glob("*.lock")))
 
     assert [outcome.state for outcome in execute([job], ["0", "1"], tick=look)] == ["done"]
@@ -101,7 +96,7 @@ def test_what_nvidia_smi_lists_is_used_and_locked_by_its_uuid(
     assert {row.gpus for row in project.journal()} == {"0,1"}
 
 
-def test_a_job_that_can_never_run_here_is_refused_before_any_begins(project: Project) -> None:
+def test_a_job_that_can_never_run_here_is_refused_before_any_begins(project):
     jobs = jobs_of(project, [told("a"), told("large", gpus=4)])
     with pytest.raises(UserError, match=r"^large needs 4 GPUs, here are 2 \(0, 1\): lower .*-y 'm"):
         check(jobs, ["0", "1"])
@@ -117,7 +112,7 @@ def test_a_job_that_can_never_run_here_is_refused_before_any_begins(project: Pro
 # --- handing them out -----------------------------------------------------------------------------
 
 
-def test_never_two_runs_on_one_gpu_and_all_of_them_used(project: Project) -> None:
+def test_never_two_runs_on_one_gpu_and_all_of_them_used(project):
     """Models that take 4, 2, 2, 1, 1 and 1 of four GPUs, and one that takes none; those that can
     must run at once."""
     sizes = {"d": 1, "e": 1, "f": 1, "b": 2, "c": 2, "a": 4, "g": 0}
@@ -134,9 +129,7 @@ def test_never_two_runs_on_one_gpu_and_all_of_them_used(project: Project) -> Non
     assert [sizes[name] for name in order] == [4, 2, 2, 1, 1, 1], "the largest first"
 
 
-def test_the_gpus_of_a_scheduler_are_shared_out_without_locks(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_gpus_of_a_scheduler_are_shared_out_without_locks(project, monkeypatch):
     """Another job on this machine may have other GPUs by the same numbers."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     (project.root / "tmp/rulerkit-gpus").mkdir()
@@ -153,7 +146,7 @@ def test_the_gpus_of_a_scheduler_are_shared_out_without_locks(
 
 
 @pytest.mark.slow
-def test_two_batches_share_the_gpus_and_ask_nothing_twice(project: Project) -> None:
+def test_two_batches_share_the_gpus_and_ask_nothing_twice(project):
     """The same batch twice, and another one beside it, at the same time on the same two GPUs."""
     project.set("b", "meets", "go")
     common = {"together": ["50_asks"], "parameters": {"run": "one", "num_examples": 3}}
@@ -181,7 +174,7 @@ def test_two_batches_share_the_gpus_and_ask_nothing_twice(project: Project) -> N
 
 
 @pytest.mark.slow
-def test_a_gpu_that_a_dead_process_held_is_free(project: Project) -> None:
+def test_a_gpu_that_a_dead_process_held_is_free(project):
     """Its number must not reach a process that was given none."""
     (job,) = jobs_of(project, [told("a", gpus=1)], num_examples=1)
     project.set("a", "meets", "go")
@@ -197,9 +190,7 @@ def test_a_gpu_that_a_dead_process_held_is_free(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_is_done_by_one_process_and_named_by_the_other(
-    project: Project, tmp_path: Path
-) -> None:
+def test_a_job_is_done_by_one_process_and_named_by_the_other(project, tmp_path):
     """From another folder, so that only the job file says where the project is."""
     (job,) = jobs_of(project, [told("a")], num_examples=3)
     project.set("a", "meets", "go")
@@ -219,7 +210,7 @@ def test_a_job_is_done_by_one_process_and_named_by_the_other(
     assert list((tmp_path / "empty").iterdir()) == []
 
 
-def test_a_link_in_the_place_of_the_gpus_locks_is_refused(project: Project, tmp_path: Path) -> None:
+def test_a_link_in_the_place_of_the_gpus_locks_is_refused(project, tmp_path):
     """A folder there gets the mode that lets all users write; what a link names keeps its own."""
     victim = tmp_path / "victim"
     victim.mkdir(mode=0o700)

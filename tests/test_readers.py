@@ -1,15 +1,12 @@
 """Readers with planted effects: what is planted is found again, at its rate, and nothing else
 is."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from rulerkit.evaluation import predict
 from rulerkit.floors import NUM_EXAMPLES, floors
-from rulerkit.generation import Examples, generate
-from rulerkit.models import Model, load_model
+from rulerkit.generation import generate
+from rulerkit.models import load_model
 from rulerkit.prompt_format import DIRECT
 from rulerkit.scoring import score
 from rulerkit.statistics import wilson
@@ -18,23 +15,23 @@ from rulerkit.tasks import task
 MANY = 120
 
 
-def asked(spec: Any, length: int = 2048, num_examples: int = MANY) -> Examples:
+def asked(spec, length=2048, num_examples=MANY):
     return generate(task(spec).with_corpora("builtin"), length, num_examples)
 
 
-def reader(**effects: Any) -> Model:
+def reader(**effects):
     return load_model({"engine": "reader", "name": "planted", **effects})
 
 
-def said(model: Model, examples: Examples) -> list[str]:
+def said(model, examples):
     return [answer.text for _, answer in model.answer(examples)]
 
 
-def mean_score(model: Model, examples: Examples, folder: Path) -> float:
+def mean_score(model, examples, folder):
     return float(score([predict(model, examples, folder / "run", progress=False)])["score"].mean())
 
 
-def within(seen: float, planted: float, num_trials: int) -> bool:
+def within(seen, planted, num_trials):
     """Whether a planted rate lies in the 99.9 % interval of what was seen in independent trials."""
     low, high = wilson(seen, num_trials, 0.999)
     return low <= planted <= high
@@ -61,9 +58,7 @@ def within(seen: float, planted: float, num_trials: int) -> bool:
         ({"drop": 0.5, "memory": 0.4}, "qa_1", 1, 0.4 + 0.6 * 0.5),
     ],
 )
-def test_a_planted_rate_is_the_one_that_is_scored(
-    effects: dict[str, Any], spec: Any, items: int, expected: float, tmp_path: Path
-) -> None:
+def test_a_planted_rate_is_the_one_that_is_scored(effects, spec, items, expected, tmp_path):
     seen = mean_score(reader(**effects), asked(spec), tmp_path)
     assert within(seen, expected, MANY * items), f"{seen:.3f} seen, {expected:.3f} planted"
     assert not within(seen, expected - 0.3, MANY * items), (
@@ -80,14 +75,12 @@ def test_a_planted_rate_is_the_one_that_is_scored(
         ({"memory": 0.5}, "qa_1"),
     ],
 )
-def test_where_there_is_nothing_to_err_about_all_is_right(
-    effects: dict[str, Any], spec: Any, tmp_path: Path
-) -> None:
+def test_where_there_is_nothing_to_err_about_all_is_right(effects, spec, tmp_path):
     assert mean_score(reader(**effects), asked(spec, num_examples=20), tmp_path) == 1
 
 
 @pytest.mark.parametrize(("name", "half"), [("niah_single_2", 1500), ("vt", 1500)])
-def test_what_fades_is_found_less_often_the_farther_it_stands(name: str, half: int) -> None:
+def test_what_fades_is_found_less_often_the_farther_it_stands(name, half):
     near, far, expected = [], [], []
     for example, answer in reader(fade=half).answer(asked(name, 4096)):
         before = 0
@@ -103,7 +96,7 @@ def test_what_fades_is_found_less_often_the_farther_it_stands(name: str, half: i
     assert sum(near) / len(near) > sum(far) / len(far) + 0.1
 
 
-def test_effects_read_the_question_in_prompts_that_ask_for_a_direct_answer(tmp_path: Path) -> None:
+def test_effects_read_the_question_in_prompts_that_ask_for_a_direct_answer(tmp_path):
     model = reader(drop=0.0, template="gpt-4")
     examples = generate(
         task("qa_1").with_corpora("builtin"), 2048, 5, prompt_format=model.prompt_format
@@ -112,7 +105,7 @@ def test_effects_read_the_question_in_prompts_that_ask_for_a_direct_answer(tmp_p
     assert mean_score(model, examples, tmp_path) == 1
 
 
-def test_a_confused_reader_takes_a_neighbouring_line() -> None:
+def test_a_confused_reader_takes_a_neighbouring_line():
     for example, answer in reader(confuse=1.0).answer(asked("niah_multikey_2", 2048, 20)):
         lines = [piece for piece in example.pieces if piece.value]
         wanted = next(i for i, piece in enumerate(lines) if piece.role == "needle")
@@ -123,9 +116,7 @@ def test_a_confused_reader_takes_a_neighbouring_line() -> None:
 @pytest.mark.parametrize(
     ("name", "copied", "frequent"), [("niah_single_2", 0, 0), ("cwe", 0.2, 0.5), ("fwe", 0.8, 0.9)]
 )
-def test_floors_are_the_scores_of_readers_that_do_not_read(
-    name: str, copied: float, frequent: float, tmp_path: Path
-) -> None:
+def test_floors_are_the_scores_of_readers_that_do_not_read(name, copied, frequent, tmp_path):
     """BENCHMARK.md, section 7: aggregation tasks reward copying and counting a part of the
     context."""
     examples = asked(name, 8192, NUM_EXAMPLES)
@@ -143,7 +134,7 @@ def test_floors_are_the_scores_of_readers_that_do_not_read(
 
 # --- the same again -------------------------------------------------------------------------------
 
-ALL: dict[str, Any] = {
+ALL = {
     "copy": 0.3,
     "copy_from": 1000,
     "fade": 2000,
@@ -153,7 +144,7 @@ ALL: dict[str, Any] = {
 }
 
 
-def test_answers_repeat_exactly_whatever_else_was_asked() -> None:
+def test_answers_repeat_exactly_whatever_else_was_asked():
     for name in ("niah_multiquery", "qa_1"):
         examples = asked(name, num_examples=8)
         first = said(reader(**ALL), examples)
@@ -168,7 +159,7 @@ def test_answers_repeat_exactly_whatever_else_was_asked() -> None:
 # --- specs ----------------------------------------------------------------------------------------
 
 
-def test_effects_belong_to_the_identity_and_the_label() -> None:
+def test_effects_belong_to_the_identity_and_the_label():
     plain, dropping = load_model("reader-8192"), load_model({"base": "reader-8192", "drop": 0.2})
     assert plain.identity() == {"engine": "reader", "window": 8192, "reader_version": 1}, (
         "old predictions stay valid"

@@ -7,11 +7,8 @@ rows on disk.
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
 import pytest
 from tiny_recurrent import (
@@ -29,7 +26,7 @@ from rulerkit.corpora import load_haystack, load_words
 from rulerkit.errors import UserError
 from rulerkit.evaluation import predict
 from rulerkit.generation import generate
-from rulerkit.models import Answer, Model, load_model, model
+from rulerkit.models import load_model, model
 from rulerkit.tasks import task
 from tests.tiny_llama import save_tokenizer
 
@@ -42,7 +39,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def words(tmp_path_factory):
     """A folder with a byte-pair tokenizer like GPT-NeoX': no BOS, and token 0 ends a text."""
     # so that lists of words fit into 1K
     text = load_haystack("prose").words + 3 * load_words().everything
@@ -53,7 +50,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def specs(words: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def specs(words, tmp_path_factory):
     """A spec of each kind, as a parameter file would write it."""
     root = tmp_path_factory.mktemp("models")
     made = {}
@@ -73,13 +70,13 @@ def specs(words: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, di
     return {name: {"name": name} | spec | here.get(name, {}) for name, spec in made.items()}
 
 
-def asked(one: Model, name: str, length: int, count: int) -> Any:
+def asked(one, name, length, count):
     return generate(
         task(name).with_corpora("builtin"), length, count, prompt_format=one.prompt_format
     )
 
 
-def answers_of(one: Model, count: int = 3, most: int = 16) -> dict[int, Answer]:
+def answers_of(one, count=3, most=16):
     """The first tokens of its answers to a few prompts of 1K."""
     prompts = asked(one, "niah_single_2", 1024, count)
     short = (replace(example, max_new_tokens=most) for example in prompts)
@@ -89,7 +86,7 @@ def answers_of(one: Model, count: int = 3, most: int = 16) -> dict[int, Answer]:
 @pytest.mark.parametrize(
     "kind", [*NETWORKS, "mamba-ssm", *(pytest.param(f"rwkv-{v}", marks=needs_rwkv) for v in (5, 7))]
 )
-def test_prompts_are_answered(kind: str, specs: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+def test_prompts_are_answered(kind, specs, tmp_path):
     one = load_model(specs[kind])
     texts = []
     for name, length, count in (("niah_single_2", 1024, 1), ("cwe", 1024, 1), ("vt", 4096, 2)):
@@ -106,7 +103,7 @@ def test_prompts_are_answered(kind: str, specs: dict[str, dict[str, Any]], tmp_p
 
 
 @pytest.mark.parametrize("kind", SHAPES)
-def test_an_answer_does_not_depend_on_its_batch(kind: str, words: Path) -> None:
+def test_an_answer_does_not_depend_on_its_batch(kind, words):
     pair = build(kind).float().eval(), transformers.PreTrainedTokenizerFast.from_pretrained(words)
     alone, batched = (model(pair, name="tiny", batch_size=size) for size in (1, 8))
     prompts = [
@@ -123,9 +120,7 @@ def test_an_answer_does_not_depend_on_its_batch(kind: str, words: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Jamba", "Mamba2"])
-def test_recurrent_models_refuse_chunks_that_would_change_their_answers(
-    kind: str, words: Path
-) -> None:
+def test_recurrent_models_refuse_chunks_that_would_change_their_answers(kind, words):
     pair = build(kind), transformers.PreTrainedTokenizerFast.from_pretrained(words)
     with pytest.raises(UserError, match=r"prefill_chunk_size.* leave it out"):
         answers_of(model(pair, name="tiny", prefill_chunk_size=256))
@@ -135,13 +130,13 @@ def test_recurrent_models_refuse_chunks_that_would_change_their_answers(
 
 
 def test_a_converted_mamba_answers_as_the_model_that_was_written(
-    specs: dict[str, dict[str, Any]],
-) -> None:
+    specs,
+):
     assert answers_of(load_model(specs["mamba-ssm"])) == answers_of(load_model(specs["mamba"]))
 
 
-def test_what_is_no_plain_mamba_is_named(specs: dict[str, dict[str, Any]], tmp_path: Path) -> None:
-    spoilt: list[tuple[Callable[[Path], Any], str]] = [
+def test_what_is_no_plain_mamba_is_named(specs, tmp_path):
+    spoilt = [
         (lambda f: change(f, ssm_cfg={"layer": "Mamba2"}), "no plain Mamba-1"),
         (
             lambda f: change(f, n_layer=3),
@@ -158,7 +153,7 @@ def test_what_is_no_plain_mamba_is_named(specs: dict[str, dict[str, Any]], tmp_p
         assert "\n" not in str(caught.value)
 
 
-def change(folder: Path, **keys: Any) -> None:
+def change(folder, **keys):
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | keys))
 
@@ -168,16 +163,14 @@ def change(folder: Path, **keys: Any) -> None:
 
 @needs_rwkv
 @pytest.mark.parametrize("kind", ["rwkv-5", "rwkv-7"])
-def test_a_prompt_in_chunks_gets_the_answer_of_a_prompt_in_one_piece(
-    kind: str, specs: dict[str, dict[str, Any]]
-) -> None:
+def test_a_prompt_in_chunks_gets_the_answer_of_a_prompt_in_one_piece(kind, specs):
     whole = answers_of(load_model(specs[kind] | {"prefill_chunk_size": 4096}))
     assert answers_of(load_model(specs[kind] | {"prefill_chunk_size": 200})) == whole
     assert len({answer.text for answer in whole.values()}) == len(whole)
 
 
 @needs_rwkv
-def test_what_is_no_rwkv_file_is_named(specs: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+def test_what_is_no_rwkv_file_is_named(specs, tmp_path):
     (tmp_path / "a.pth").write_bytes(b"torn")
     torch.save({"emb.weight": torch.zeros(1)}, tmp_path / "b.pth")
     for spec, message in [

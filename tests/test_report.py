@@ -2,23 +2,18 @@
 damaged cache."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
-from conftest import Caller
 
 from rulerkit.compare import compare
 from rulerkit.errors import UserError
 from rulerkit.evaluation import footnotes
 from rulerkit.scoring import completeness, score
-from rulerkit.store import Cell, read_cells, row_line
+from rulerkit.store import read_cells, row_line
 from rulerkit.summary import summarize
 
 
-def write_cell(
-    outputs: Path, length: int = 1024, have: int = 4, model: str = "m", **record: Any
-) -> Path:
+def write_cell(outputs, length=1024, have=4, model="m", **record):
     """A cell of 4 examples of `vt`, of which `have` are answered and the others failed; the first
     was refused."""
     path = outputs / "predictions" / "main" / model / "vt" / f"{length}.jsonl"
@@ -35,7 +30,7 @@ def write_cell(
     return path
 
 
-def row(index: int, version: str = "m-1", pred: str = "A") -> dict[str, Any]:
+def row(index, version="m-1", pred="A"):
     return {
         "index": index,
         "pred": pred,
@@ -48,12 +43,12 @@ def row(index: int, version: str = "m-1", pred: str = "A") -> dict[str, Any]:
     }
 
 
-def scored(outputs: Path) -> tuple[list[Cell], Any]:
+def scored(outputs):
     cells = read_cells(outputs / "predictions", scan=False)
     return cells, score(cells)
 
 
-def test_versions_of_a_service_are_named(tmp_path: Path) -> None:
+def test_versions_of_a_service_are_named(tmp_path):
     write_cell(tmp_path)
     write_cell(tmp_path, 4096)
     assert footnotes(scored(tmp_path)[0]) == []
@@ -67,7 +62,7 @@ def test_versions_of_a_service_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 and no more", None])
-def test_a_damaged_cache_is_made_anew(tmp_path: Path, damage: bytes | None) -> None:
+def test_a_damaged_cache_is_made_anew(tmp_path, damage):
     write_cell(tmp_path)
     before = scored(tmp_path)[1]
     (file,) = (tmp_path / "cache").rglob("*.npz")
@@ -77,15 +72,13 @@ def test_a_damaged_cache_is_made_anew(tmp_path: Path, damage: bytes | None) -> N
     assert file.read_bytes() == whole
 
 
-def test_a_cache_that_cannot_be_written_is_left_out(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_left_out(tmp_path):
     (tmp_path / "cache").write_text("a file where a folder should be")
     write_cell(tmp_path)
     assert len(scored(tmp_path)[1]) == 4
 
 
-def test_failed_requests_are_counted_and_means_are_over_the_rest_where_allowed(
-    tmp_path: Path, rulerkit: Caller
-) -> None:
+def test_failed_requests_are_counted_and_means_are_over_the_rest_where_allowed(tmp_path, rulerkit):
     for length, have in ((1024, 4), (2048, 2), (4096, 0)):
         write_cell(tmp_path, length, have)
     cells = scored(tmp_path)[0]
@@ -111,7 +104,7 @@ def test_failed_requests_are_counted_and_means_are_over_the_rest_where_allowed(
     )
 
 
-def test_a_model_without_any_answer_is_named(tmp_path: Path) -> None:
+def test_a_model_without_any_answer_is_named(tmp_path):
     write_cell(tmp_path)
     write_cell(tmp_path, model="silent", have=0)
     cells, scores = scored(tmp_path)
@@ -120,7 +113,7 @@ def test_a_model_without_any_answer_is_named(tmp_path: Path) -> None:
         summarize(scores[scores["model"] == "silent"])
 
 
-def test_a_comparison_leaves_out_what_failed(tmp_path: Path) -> None:
+def test_a_comparison_leaves_out_what_failed(tmp_path):
     for model in ("one", "two"):
         write_cell(tmp_path, 1024, 4, model)
         write_cell(tmp_path, 2048, 4 if model == "one" else 3, model)
@@ -137,7 +130,7 @@ def test_a_comparison_leaves_out_what_failed(tmp_path: Path) -> None:
         compare(*sides, lengths=[2048])
 
 
-def test_a_cell_that_was_to_stop_early_is_complete(tmp_path: Path) -> None:
+def test_a_cell_that_was_to_stop_early_is_complete(tmp_path):
     assert completeness(write_cell(tmp_path, have=2, complete_with=2), 4).have == 4
     assert completeness(write_cell(tmp_path, 2048, have=1, complete_with=2), 4).have == 1
     table = summarize(scored(tmp_path)[1], ["vt"]).cells

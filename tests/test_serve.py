@@ -11,13 +11,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from conftest import Caller
 
 import rulerkit as rk
 from rulerkit.errors import UserError
@@ -38,7 +35,7 @@ PROGRAM = [sys.executable, "-c", "from rulerkit.cli import main; main()"]
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def nothing_is_left(tmp_path, monkeypatch):
     """Each test has a registry of its own, and leaves no server running."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -50,7 +47,7 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     assert gone_within(15, str(tmp_path))
 
 
-def spec(folder: Path, *options: str, **more: Any) -> dict[str, Any]:
+def spec(folder, *options, **more):
     """A model behind a server that is to be started; its processes have the folder's name in their
     command line."""
     program = f"{shlex.quote(sys.executable)} -m tests.text_server --journal {folder}/journal"
@@ -58,19 +55,17 @@ def spec(folder: Path, *options: str, **more: Any) -> dict[str, Any]:
     return {"name": "served", "path": "any", "serve": command, "tokenizer": "builtin", **more}
 
 
-def journal(folder: Path) -> list[dict[str, Any]]:
+def journal(folder):
     return [json.loads(line) for line in (folder / "journal").read_text().splitlines()]
 
 
-def examples(model: Any, count: int) -> Any:
+def examples(model, count):
     asked = task("vt").with_corpora("builtin")
     return generate(asked, 1024, count, prompt_format=model.prompt_format)
 
 
 @contextmanager
-def served(
-    folder: Path, model: dict[str, Any], **more: Any
-) -> Iterator["tuple[str, subprocess.Popen[str]]"]:
+def served(folder, model, **more):
     """The parameter file of a model that `rulerkit serve` runs, and that process."""
     file = folder / "served.yaml"
     file.write_text(json.dumps({"model": model}))
@@ -88,7 +83,7 @@ def served(
         serving.wait(30)
 
 
-def test_all_tasks_are_answered_by_a_server_that_takes_text_only(tmp_path: Path) -> None:
+def test_all_tasks_are_answered_by_a_server_that_takes_text_only(tmp_path):
     outputs = str(tmp_path / "outputs")
     study = rk.study(model=spec(tmp_path), lengths=[2048], num_examples=2, outputs=outputs)
     cells = rk.evaluate(study, progress=False)
@@ -104,7 +99,7 @@ def test_all_tasks_are_answered_by_a_server_that_takes_text_only(tmp_path: Path)
     assert not list(tmp_path.glob("*.log"))
 
 
-def test_two_replicas_answer_about_half_each_and_none_twice(tmp_path: Path) -> None:
+def test_two_replicas_answer_about_half_each_and_none_twice(tmp_path):
     model = load_model(spec(tmp_path, "--pace 0.05", replicas=2, concurrency=2))
     cell = predict(model, examples(model, 40), tmp_path / "run", progress=False)
     model.close()
@@ -118,11 +113,9 @@ def test_two_replicas_answer_about_half_each_and_none_twice(tmp_path: Path) -> N
     assert min(shares.values()) >= 14
 
 
-def test_a_replica_that_dies_hands_its_work_to_the_others(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_replica_that_dies_hands_its_work_to_the_others(tmp_path, capfd):
     model = load_model(spec(tmp_path, "--pace 0.05", replicas=2, concurrency=4))
-    answers: dict[int, Any] = {}
+    answers = {}
     asked = examples(model, 40)
     for example, answer in model.answer(asked):
         assert example.index not in answers
@@ -138,10 +131,10 @@ def test_a_replica_that_dies_hands_its_work_to_the_others(
 
 
 def test_an_answer_that_is_given_up_half_way_leaves_the_server_ready_for_the_next(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """One that has no page about its health: its list of models says that it is ready."""
-    model: Any = load_model(spec(tmp_path, "--pace 0.05 --health 404", concurrency=2))
+    model = load_model(spec(tmp_path, "--pace 0.05 --health 404", concurrency=2))
     asked = examples(model, 20)
     for _ in range(3):
         answers = model.answer(asked)
@@ -151,7 +144,7 @@ def test_an_answer_that_is_given_up_half_way_leaves_the_server_ready_for_the_nex
     assert len({entry["pid"] for entry in journal(tmp_path)}) == 1
 
 
-def test_a_server_that_dies_is_one_line_and_the_answers_stay(tmp_path: Path) -> None:
+def test_a_server_that_dies_is_one_line_and_the_answers_stay(tmp_path):
     model = load_model(spec(tmp_path, "--die-after 5", concurrency=1))
     asked = examples(model, 12)
     with pytest.raises(UserError) as caught:
@@ -168,7 +161,7 @@ def test_a_server_that_dies_is_one_line_and_the_answers_stay(tmp_path: Path) -> 
     assert len(journal(tmp_path)) == 6 + 7  # the one that it died of was asked again
 
 
-def test_a_server_that_never_gets_healthy_is_one_line_and_ended(tmp_path: Path) -> None:
+def test_a_server_that_never_gets_healthy_is_one_line_and_ended(tmp_path):
     model = load_model(spec(tmp_path, "--health 503", start_timeout=3))
     with pytest.raises(UserError) as caught:
         list(model.answer(examples(model, 1)))
@@ -180,7 +173,7 @@ def test_a_server_that_never_gets_healthy_is_one_line_and_ended(tmp_path: Path) 
     assert gone_within(5, str(tmp_path))
 
 
-def test_a_command_that_does_not_run_is_one_line(tmp_path: Path) -> None:
+def test_a_command_that_does_not_run_is_one_line(tmp_path):
     wrong = {"name": "wrong", "path": "x", "tokenizer": "builtin"}
     words = r"its server did not start \(exit status 127\): .*no-such-command: not found"
     with pytest.raises(UserError, match=words):
@@ -197,7 +190,7 @@ print(len(rk.evaluate(study, progress=False)[0].rows), flush=True)
 """
 
 
-def test_nothing_is_left_after_a_killed_parent_and_the_next_run_resumes(tmp_path: Path) -> None:
+def test_nothing_is_left_after_a_killed_parent_and_the_next_run_resumes(tmp_path):
     outputs = tmp_path / "outputs"
     model = spec(tmp_path, "--pace 0.2")
     parent = subprocess.Popen([sys.executable, "-c", EVALUATE, json.dumps(model), str(outputs)])
@@ -212,14 +205,12 @@ def test_nothing_is_left_after_a_killed_parent_and_the_next_run_resumes(tmp_path
     assert not Path(f"/proc/{server}").exists()
     rows = len(next(outputs.rglob("1024.jsonl")).read_text().splitlines())
     assert 0 < rows < 40
-    small: dict[str, Any] = {"tasks": ["vt"], "lengths": [1024], "num_examples": 40}
+    small = {"tasks": ["vt"], "lengths": [1024], "num_examples": 40}
     study = rk.study(model=spec(tmp_path), outputs=str(outputs), **small)
     assert len(rk.evaluate(study, progress=False)[0].rows) == 40
 
 
-def test_a_served_model_is_found_and_used_by_every_process(
-    tmp_path: Path, rulerkit: Caller
-) -> None:
+def test_a_served_model_is_found_and_used_by_every_process(tmp_path, rulerkit):
     model = spec(tmp_path)
     with served(tmp_path, model) as (file, serving):
         one = load_model(model)
@@ -227,7 +218,7 @@ def test_a_served_model_is_found_and_used_by_every_process(
         one.close()
         assert "asks the server that runs at" in rulerkit.capsys.readouterr().err
         assert len({entry["pid"] for entry in journal(tmp_path)}) == 1
-        other: Any = load_model({**model, "serve": model["serve"] + " --pace 0"})
+        other = load_model({**model, "serve": model["serve"] + " --pace 0"})
         assert find_servers(other.about_server) == []  # another command is another server
         again = rulerkit("serve", file)
         assert again.status == 2
@@ -240,7 +231,7 @@ def test_a_served_model_is_found_and_used_by_every_process(
 
 
 @pytest.mark.slow
-def test_a_served_model_that_is_killed_is_named_and_then_started_anew(tmp_path: Path) -> None:
+def test_a_served_model_that_is_killed_is_named_and_then_started_anew(tmp_path):
     described = spec(tmp_path, "--pace 0.2", max_retries=1)
     with served(tmp_path, described) as (_, serving):
         model = load_model(described)
@@ -256,7 +247,7 @@ def test_a_served_model_that_is_killed_is_named_and_then_started_anew(tmp_path: 
     assert len(list(model.answer(asked))) == 20  # the entry of the dead server is no trap
 
 
-def test_others_cannot_plant_a_server(tmp_path: Path) -> None:
+def test_others_cannot_plant_a_server(tmp_path):
     """A registry that others may write to is not read."""
     folder = tmp_path / f"rulerkit-servers-{os.getuid()}"
     folder.mkdir(mode=0o777)
@@ -265,16 +256,16 @@ def test_others_cannot_plant_a_server(tmp_path: Path) -> None:
     assert find_servers(lambda: pytest.fail("the registry was read")) == []
 
 
-def test_a_model_that_is_no_server_cannot_be_served(rulerkit: Caller) -> None:
+def test_a_model_that_is_no_server_cannot_be_served(rulerkit):
     ended = rulerkit("serve", "perfect")
     assert ended.status == 2
     assert "model perfect (engine reader) is no server that can be started" in ended.err
 
 
 @pytest.mark.slow
-def test_a_server_that_a_notebook_started_ends_with_its_kernel(tmp_path: Path) -> None:
+def test_a_server_that_a_notebook_started_ends_with_its_kernel(tmp_path):
     """A restart gives the memory back; `rulerkit serve` keeps a model loaded across kernels."""
-    manager: Any = pytest.importorskip("jupyter_client").KernelManager(kernel_name="python3")
+    manager = pytest.importorskip("jupyter_client").KernelManager(kernel_name="python3")
     manager.start_kernel(env={**os.environ, "PYTHONPATH": str(ROOT)})
     kernel = manager.client()
     code = f"import sys\nsys.argv = {['', json.dumps(spec(tmp_path)), str(tmp_path / 'outputs')]!r}"
@@ -295,8 +286,8 @@ def test_a_server_that_a_notebook_started_ends_with_its_kernel(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_batch_gives_free_gpus_to_replicas_and_none_to_a_model_that_is_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     project = tmp_path / "project"
     project.mkdir()
     make_project(project)
@@ -307,7 +298,7 @@ def test_a_batch_gives_free_gpus_to_replicas_and_none_to_a_model_that_is_served(
         for name in ("served", "b")
     ]
 
-    def batch(run: str) -> dict[str, set[str | None]]:
+    def batch(run):
         """The GPUs that the servers of each model had."""
         small = {"tasks": ["vt"], "lengths": [1024], "num_examples": 12, "run": run}
         file = project / "params/batches/served.yaml"
@@ -331,12 +322,10 @@ def test_a_batch_gives_free_gpus_to_replicas_and_none_to_a_model_that_is_served(
         assert batch("two") == {"served": {"7"}, "b": {"0", "1", "2", "3"}}
 
 
-def test_a_server_asks_for_its_key_and_is_reached_without_a_proxy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_asks_for_its_key_and_is_reached_without_a_proxy(tmp_path, monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    model: Any = load_model(spec(tmp_path))
+    model = load_model(spec(tmp_path))
     assert len(list(model.answer(examples(model, 1)))) == 1
     where = {"path": "any", "base_url": model.replicas[0].address.url}
     stranger = load_model({**where, "tokenizer": "builtin", "prompt_path": "text"})

@@ -4,8 +4,6 @@ refused in one line."""
 import json
 import re
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +15,7 @@ from tests.projects import REPOSITORY, make_project
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path, monkeypatch):
     """A project in a folder whose name holds what shells and Slurm read otherwise; no Slurm is to
     be found."""
     root = make_project(tmp_path / "it's 50%j")
@@ -26,18 +24,18 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def batch(root: Path, *models: dict[str, Any], name: str = "some batch") -> Path:
+def batch(root, *models, name="some batch"):
     path = root / f"params/batches/{name}.yaml"
     content = {"models": [*models], "notebooks": ["10_small"], "together": ["10_small"]}
     path.write_text(json.dumps(content))
     return path
 
 
-def model(name: str, gpus: int, **more: object) -> dict[str, Any]:
+def model(name, gpus, **more):
     return {"base": "perfect", "name": name, "gpus": gpus, **more}
 
 
-def scripts(root: Path, site: dict[str, object], *models: dict[str, Any]) -> list[str]:
+def scripts(root, site, *models):
     """The job scripts, which bash can read."""
     (root / "params/site.yaml").write_text(json.dumps(site))
     lab = read_site()
@@ -49,7 +47,7 @@ def scripts(root: Path, site: dict[str, object], *models: dict[str, Any]) -> lis
     return texts
 
 
-def test_what_a_site_says_stands_in_the_scripts(root: Path) -> None:
+def test_what_a_site_says_stands_in_the_scripts(root):
     site = {
         "partition": "main",
         "account": "lab",
@@ -89,7 +87,7 @@ def test_what_a_site_says_stands_in_the_scripts(root: Path) -> None:
     assert "gpus-per-node" not in over_all
 
 
-def test_without_a_site_file_the_cluster_decides(root: Path) -> None:
+def test_without_a_site_file_the_cluster_decides(root):
     small, over_all = scripts(root, {"partition": None, "options": None}, model("small", 2))
     assert read_site() == Site()
     assert "#SBATCH --gres=gpu:2\n" in small
@@ -102,11 +100,9 @@ def test_without_a_site_file_the_cluster_decides(root: Path) -> None:
 
 
 @pytest.mark.parametrize(("gpus", "nodes"), [((1,), 1), ((3, 3, 2), 3), ((1, 3, 2, 2), 2)])
-def test_whole_nodes_are_as_many_as_all_models_need(
-    root: Path, gpus: tuple[int, ...], nodes: int
-) -> None:
+def test_whole_nodes_are_as_many_as_all_models_need(root, gpus, nodes):
     models = [model(f"m{n}", each, hours=n + 1) for n, each in enumerate(gpus)]
-    site: dict[str, object] = {"whole_nodes": 4, "hours": 2}
+    site = {"whole_nodes": 4, "hours": 2}
     *shared, free, over_all = scripts(root, site, *models, model("free", 0))
     assert len(shared) == nodes
     hours = f"#SBATCH --time=0-{len(gpus):02}:00:00"
@@ -117,7 +113,7 @@ def test_whole_nodes_are_as_many_as_all_models_need(
     assert free.count(".job.yaml") == 1
 
 
-def test_whole_nodes_have_a_script_and_a_log_each_and_a_limit(root: Path) -> None:
+def test_whole_nodes_have_a_script_and_a_log_each_and_a_limit(root):
     path = batch(root, model("a", 4), model("b", 4), name="qwen2.5")
     nodes = submissions(read_batch(path).jobs, Site(whole_nodes=4))[:2]
     assert [each.script.name for each in nodes] == ["qwen2.5-node1.sh", "qwen2.5-node2.sh"]

@@ -9,8 +9,6 @@ import os
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -36,24 +34,22 @@ THREE = {"50_first": ["vt"], "51_second": ["niah_single_1"], "52_third": ["fwe",
 ONE = {"50_first": ["vt"]}
 CPU = {"cpu_options": ["--partition=cpu"]}
 
-Make = Callable[[str], Project]
-
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[dict[str, str]]:
+def cluster():
     with slurm() as environment:
         yield environment
 
 
 @pytest.fixture
-def make(cluster: dict[str, str], tmp_path: Path) -> Iterator[Make]:
+def make(cluster, tmp_path):
     """Makes projects on the cluster, in folders whose names hold what shells and Slurm read
     otherwise."""
     yield lambda name: Project(tmp_path / f"{name} it's 100%j", cluster)
     subprocess.run(["scancel", "--me"], env=cluster, timeout=60, check=True)
 
 
-def test_a_night_with_every_accident(make: Make) -> None:
+def test_a_night_with_every_accident(make):
     night = make("night")
     models = [
         held("preempted", 4),
@@ -183,7 +179,7 @@ def test_a_night_with_every_accident(make: Make) -> None:
     assert clashes(night.journal()) == []
 
 
-def test_jobs_that_get_nowhere_stop_and_those_that_may_not_go_back_come_again(make: Make) -> None:
+def test_jobs_that_get_nowhere_stop_and_those_that_may_not_go_back_come_again(make):
     place = make("restarts")
     names = ["never-requeued", "never-resubmitted", "resubmitted", "hanging"]
     wrapper = place.root / "bin/scontrol"
@@ -210,11 +206,11 @@ def test_jobs_that_get_nowhere_stop_and_those_that_may_not_go_back_come_again(ma
     )
     assert place.submit()["submitted"] == 4
 
-    def at_it(name: str, life: int) -> bool:
+    def at_it(name, life):
         executed = hanging.read_text().count("\n") if hanging.exists() else 0
         return executed == life if name == "hanging" else place.holds(name, life)
 
-    def begun_again(names: list[str], since: float) -> bool:
+    def begun_again(names, since):
         """New jobs wait, the old ones go on."""
         old = all(place.lives(name)[-1][-1].time > since + 2 for name in names)
         return old and {f"{name} again" for name in names} <= place.queue().keys()
@@ -223,13 +219,13 @@ def test_jobs_that_get_nowhere_stop_and_those_that_may_not_go_back_come_again(ma
         (names, ["never-requeued", "never-resubmitted", "hanging"], ["hanging"]), start=1
     ):
         for name in nearly_over:
-            place.wait(f"{name} is at it", lambda name=name, life=life: at_it(name, life))  # type: ignore[misc]
+            place.wait(f"{name} is at it", lambda name=name, life=life: at_it(name, life))
         jobs, new = place.queue(), [name for name in nearly_over if "resubmitted" in name]
         place.call(
             "scancel", "--batch", "--signal=USR1", *(jobs[name].number for name in nearly_over)
         )
         told = time.time()
-        place.wait("new jobs wait", lambda new=new, told=told: begun_again(new, told))  # type: ignore[misc]
+        place.wait("new jobs wait", lambda new=new, told=told: begun_again(new, told))
         if new:
             place.call("scancel", *(jobs[name].number for name in new))  # their time is over
     place.go()
@@ -250,7 +246,7 @@ def test_jobs_that_get_nowhere_stop_and_those_that_may_not_go_back_come_again(ma
     assert asked_in_vain(place.lives("resubmitted")) == []
 
 
-def test_jobs_that_take_whole_nodes_share_the_models_out(make: Make) -> None:
+def test_jobs_that_take_whole_nodes_share_the_models_out(make):
     place = make("whole")
     models = [held("a", 3), held("b", 3), held("c", 1), held("d", 1), held("e", 0)]
     site = {"whole_nodes": 4, "hours": 0.2}
@@ -297,7 +293,7 @@ def test_jobs_that_take_whole_nodes_share_the_models_out(make: Make) -> None:
     assert clashes(place.journal()) == []
 
 
-def test_a_model_over_two_nodes_has_its_share_started_on_the_other_one(make: Make) -> None:
+def test_a_model_over_two_nodes_has_its_share_started_on_the_other_one(make):
     """vLLM itself was not run over nodes: its build for CPUs does not know how."""
     place = make("nodes")
     starts = place.root / "starts"
@@ -319,7 +315,7 @@ def test_a_model_over_two_nodes_has_its_share_started_on_the_other_one(make: Mak
     assert [line[-2:] for line in lines if "serve" in line] == [["--node", "1"]]
 
 
-def test_what_sbatch_refuses_is_one_line_and_what_a_node_refuses_is_told(make: Make) -> None:
+def test_what_sbatch_refuses_is_one_line_and_what_a_node_refuses_is_told(make):
     place = make("refused")
     place.plan([held("one", 1)], ONE, {"partition": "nowhere"})
     said = place.rulerkit("batch", place.file, "--slurm", check=False)

@@ -14,18 +14,18 @@ SCORES = st.lists(st.sampled_from([0.0, 0.2, 0.5, 1.0]), min_size=1, max_size=30
 WEIGHTS = st.integers(-10, 10).map(lambda tenths: tenths / 10)
 
 
-def array(values: list[float]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+def array(values):
     return np.asarray(values, dtype=float)
 
 
 @given(st.integers(0, 40), st.integers(1, 40))
-def test_a_right_or_wrong_cell_has_wilsons_interval(right: int, wrong: int) -> None:
+def test_a_right_or_wrong_cell_has_wilsons_interval(right, wrong):
     n = right + wrong
     found = weighted_sum([WeightedCell(1.0, "vt", array([1.0] * right + [0.0] * wrong))])
     assert found == pytest.approx((right / n, *wilson(right / n, n)))
 
 
-def test_two_tasks_have_newcombes_interval() -> None:
+def test_two_tasks_have_newcombes_interval():
     """Newcombe (1998), Statistics in Medicine 17, 873-890, Table II, method 10, (a): 56/70 against
     48/80."""
     a, b = array([1.0] * 56 + [0.0] * 14), array([1.0] * 48 + [0.0] * 32)
@@ -35,9 +35,7 @@ def test_two_tasks_have_newcombes_interval() -> None:
 
 
 @given(SCORES, SCORES, WEIGHTS, WEIGHTS)
-def test_every_interval_holds_its_value_and_has_a_width(
-    one: list[float], other: list[float], w: float, v: float
-) -> None:
+def test_every_interval_holds_its_value_and_has_a_width(one, other, w, v):
     cells = [WeightedCell(w, "vt", array(one)), WeightedCell(v, "vt", array(other))]
     found = weighted_sum(cells)
     assert found.low <= found.value <= found.high
@@ -45,7 +43,7 @@ def test_every_interval_holds_its_value_and_has_a_width(
     assert found.high > found.low or w == v == 0
 
 
-def test_pairs_make_a_difference_narrower_and_groups_make_it_wider() -> None:
+def test_pairs_make_a_difference_narrower_and_groups_make_it_wider():
     rng = np.random.default_rng(0)
     a = (rng.random(200) < 0.5) * 1.0
     b = np.where(rng.random(200) < 0.05, 1 - a, a)
@@ -60,7 +58,7 @@ def test_pairs_make_a_difference_narrower_and_groups_make_it_wider() -> None:
     )
 
 
-def test_missing_examples_count_only_where_they_are() -> None:
+def test_missing_examples_count_only_where_they_are():
     whole = weighted_sum(
         [WeightedCell(0.5, "vt", array([1, 0, 1, 1])), WeightedCell(0.5, "vt", array([1, 1, 0]))]
     )
@@ -69,7 +67,7 @@ def test_missing_examples_count_only_where_they_are() -> None:
     assert gap == pytest.approx(tuple(weighted_sum([WeightedCell(1.0, "vt", array([1, 1, 0]))])))
 
 
-def test_fractional_scores_have_the_width_that_was_seen() -> None:
+def test_fractional_scores_have_the_width_that_was_seen():
     rng = np.random.default_rng(1)
     parts = rng.binomial(5, 0.8, 200) / 5
     found, as_binary = (
@@ -80,7 +78,7 @@ def test_fractional_scores_have_the_width_that_was_seen() -> None:
 
 
 @pytest.mark.parametrize(("share", "confidence"), [(0.9, 0.95), (0.5, 0.8)])
-def test_intervals_cover_the_truth(share: float, confidence: float) -> None:
+def test_intervals_cover_the_truth(share, confidence):
     rng = np.random.default_rng(2)
     inside = 0
     for _ in range(500):
@@ -93,18 +91,18 @@ def test_intervals_cover_the_truth(share: float, confidence: float) -> None:
     assert abs(inside / 500 - confidence) < 0.035
 
 
-def test_no_difference_is_mcnemars_test() -> None:
+def test_no_difference_is_mcnemars_test():
     a, b = array([1] * 16 + [0] * 184), array([0] * 16 + [0] * 180 + [1] * 4)
     p = no_difference_p([WeightedCell(1.0, "vt", b), WeightedCell(-1.0, "vt", a)])
     assert p == pytest.approx(NormalDist().cdf((4 - 16) / math.sqrt(20)))
     assert no_difference_p([WeightedCell(1.0, "vt", a), WeightedCell(-1.0, "vt", a)]) == 0.5
 
 
-def test_holm_adjusts_in_order() -> None:
+def test_holm_adjusts_in_order():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
 
 
-def test_a_mean_of_full_scores_is_exactly_one() -> None:
+def test_a_mean_of_full_scores_is_exactly_one():
     assert (
         weighted_sum(
             [WeightedCell(1 / 13, str(task), array([1.0] * 10)) for task in range(13)]

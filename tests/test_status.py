@@ -3,7 +3,6 @@ has ended."""
 
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,15 +25,15 @@ class Seen(NamedTuple):
     cells: dict[str, list[str]]
 
     @property
-    def states(self) -> dict[str, str]:
+    def states(self):
         return {title: step.state for title, step in self.steps.items()}
 
-    def line(self, title: str) -> str:
+    def line(self, title):
         (line,) = (line for line in self.text if re.match(rf"\w+ +{title}( |$)", line))
         return line
 
 
-def look(project: Project, batch: Path) -> Seen:
+def look(project, batch):
     before = files(project.root)
     jobs = read_batch(batch).jobs
     found = statuses(jobs)
@@ -49,7 +48,7 @@ def look(project: Project, batch: Path) -> Seen:
     return Seen({s.step.title: s for s in found}, report(found), from_folder, cells)
 
 
-def files(root: Path) -> dict[Path, tuple[int, int]]:
+def files(root):
     """All files but locks, which are touched while their owners live."""
     paths = [p for p in root.rglob("*") if p.suffix != ".lock" and "tmp" not in p.parts[-2:]]
     return {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in paths if p.is_file()}
@@ -70,7 +69,7 @@ class Story(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+def story(tmp_path_factory):
     """`quick` and `slow` answer, `broken` fails, `short` cannot be given 2048 tokens; killed while
     `slow` answers."""
     project = Project(tmp_path_factory.mktemp("status") / "project")
@@ -116,14 +115,14 @@ MODELS = ("quick", "slow", "broken", "short")
 ALL = [*(f"{name} predictions" for name in MODELS), "broken 50_own", "all 51_all"]
 
 
-def test_before_anything_was_begun_all_is_missing(story: Story) -> None:
+def test_before_anything_was_begun_all_is_missing(story):
     assert story.before.states == dict.fromkeys(ALL, "missing")
     left = " 0/2 cells, 0/6 examples; 9,216 tokens left"  # 3 x (1K + 2K)
     assert story.before.line("slow predictions").endswith(left)
     assert story.before.text[-1] == "6 steps: 6 missing; 36,864 tokens left, at most"
 
 
-def test_while_it_runs(story: Story) -> None:
+def test_while_it_runs(story):
     seen = story.during
     assert seen.states == {
         "quick predictions": "done",
@@ -139,7 +138,7 @@ def test_while_it_runs(story: Story) -> None:
     assert seen.cells["slow"][-1].split() == ["vt", "1/3", "0/3"] or "---" in seen.cells["slow"][-1]
 
 
-def test_after_a_power_cut(story: Story) -> None:
+def test_after_a_power_cut(story):
     changed = {t: s for t, s in story.killed.states.items() if s != story.during.states[t]}
     assert changed == {"slow predictions": "interrupted", "all 51_all": "missing"}
     place = story.killed.text.index(story.killed.line("slow predictions"))
@@ -148,7 +147,7 @@ def test_after_a_power_cut(story: Story) -> None:
     assert story.killed.text[place + 1] == f"    again: rulerkit run {file}"
 
 
-def test_after_it_has_ended(story: Story) -> None:
+def test_after_it_has_ended(story):
     """A model that fails stops no other; a notebook that compares them shows what there is and says
     what is missing; a length that a model cannot be given counts as done."""
     assert (story.ended[0].returncode, story.ended[1].returncode) == (1, 0)
@@ -176,7 +175,7 @@ def test_after_it_has_ended(story: Story) -> None:
     assert again.startswith("    again: rulerkit run ")
 
 
-def test_after_rows_were_lost(story: Story) -> None:
+def test_after_rows_were_lost(story):
     """One file is gone, the other is cut in the middle of its second row."""
     lost = dict.fromkeys(("quick predictions", "slow predictions"), "incomplete")
     assert story.cut.states == story.after.states | lost
@@ -185,13 +184,13 @@ def test_after_rows_were_lost(story: Story) -> None:
     assert story.project.asked("slow").total() == 6 + 2, "the others are not asked again"
 
 
-def test_when_all_is_repaired(story: Story) -> None:
+def test_when_all_is_repaired(story):
     assert story.repaired.states == dict.fromkeys(ALL, "done")
     assert story.repaired.text[-1] == "6 steps: 6 done"
     assert "quick+slow+broken+short 21 rows" in story.project.said("all/51_all")
 
 
-def test_the_folder_shows_what_the_batch_file_shows(story: Story) -> None:
+def test_the_folder_shows_what_the_batch_file_shows(story):
     for seen in (story.during, story.killed, story.after, story.cut, story.repaired):
         both = [
             sorted(re.sub(r"about \d+ \w+", "about", line) for line in lines[:-1])
@@ -200,7 +199,7 @@ def test_the_folder_shows_what_the_batch_file_shows(story: Story) -> None:
         assert both[0] == both[1]
 
 
-def test_the_command_works_where_nothing_can_be_written(story: Story) -> None:
+def test_the_command_works_where_nothing_can_be_written(story):
     root = story.project.root
     try:
         for call in (["mount", "--bind", root, root], ["mount", "-o", "remount,ro,bind", root]):
@@ -215,6 +214,6 @@ def test_the_command_works_where_nothing_can_be_written(story: Story) -> None:
     assert ended.stdout.endswith("6 steps: 6 done\n")
 
 
-def test_a_folder_without_jobs_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_jobs_is_refused(tmp_path):
     with pytest.raises(UserError, match="holds no job: give a batch file, or outputs/notebooks"):
         jobs_in(tmp_path)

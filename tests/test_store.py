@@ -25,7 +25,7 @@ HOLD += (
 )
 
 
-def hold(path: Path, **environment: str) -> "subprocess.Popen[str]":
+def hold(path, **environment):
     """Another process that holds a lock."""
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path)],
@@ -38,19 +38,19 @@ def hold(path: Path, **environment: str) -> "subprocess.Popen[str]":
     return holder
 
 
-def rewrite(path: Path, age: float = 0.0, **changes: object) -> None:
+def rewrite(path, age=0.0, **changes):
     """Change what a lock says of its owner, and when it was last touched."""
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     os.utime(path, (time.time() - age, time.time() - age))
 
 
 @pytest.fixture
-def lock_file(tmp_path: Path) -> Path:
+def lock_file(tmp_path):
     return tmp_path / "4096.lock"
 
 
 @pytest.fixture
-def foreign(lock_file: Path) -> Path:
+def foreign(lock_file):
     """The lock of a process on another host, touched just now."""
     with Lock(lock_file):
         text = lock_file.read_text()
@@ -59,7 +59,7 @@ def foreign(lock_file: Path) -> Path:
     return lock_file
 
 
-def test_a_second_process_is_refused_until_the_first_is_killed(lock_file: Path) -> None:
+def test_a_second_process_is_refused_until_the_first_is_killed(lock_file):
     holder = hold(lock_file)
     try:
         with pytest.raises(
@@ -81,7 +81,7 @@ def test_a_second_process_is_refused_until_the_first_is_killed(lock_file: Path) 
     assert list(lock_file.parent.iterdir()) == []
 
 
-def test_another_host_is_dead_after_two_minutes(foreign: Path) -> None:
+def test_another_host_is_dead_after_two_minutes(foreign):
     rewrite(foreign, age=100)
     with pytest.raises(
         UserError, match=r"process 17 on host node7 .last sign of life 10[0-9] s ago"
@@ -92,7 +92,7 @@ def test_another_host_is_dead_after_two_minutes(foreign: Path) -> None:
         pass
 
 
-def test_a_container_of_the_same_host_name_is_another_machine(foreign: Path) -> None:
+def test_a_container_of_the_same_host_name_is_another_machine(foreign):
     with Lock(foreign.with_name("other.lock")):
         mine = json.loads(foreign.with_name("other.lock").read_text())
     rewrite(foreign, host=mine["host"], machine="another boot pid:[1]", pid=2**22 + 5)
@@ -100,9 +100,7 @@ def test_a_container_of_the_same_host_name_is_another_machine(foreign: Path) -> 
         Lock(foreign).__enter__()
 
 
-def test_a_requeued_job_takes_over_from_its_former_self(
-    foreign: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_requeued_job_takes_over_from_its_former_self(foreign, monkeypatch):
     rewrite(foreign, job="812", restart=1)
     monkeypatch.setenv("SLURM_JOB_ID", "812")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
@@ -126,9 +124,7 @@ FIELDS = st.sampled_from(["host", "pid", "started", "machine", "job", "restart",
 @example(garbage="", age=0)
 @example(garbage=json.dumps({"host": "node7", "pid": 17, "started": "1"}), age=-7200)
 @settings(max_examples=25, deadline=None)
-def test_any_content_and_date_of_a_lock_is_one_line_or_taken_over(
-    garbage: str | bytes, age: int
-) -> None:
+def test_any_content_and_date_of_a_lock_is_one_line_or_taken_over(garbage, age):
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "4096.lock"
         file.write_bytes(garbage if isinstance(garbage, bytes) else garbage.encode())
@@ -149,14 +145,14 @@ def test_any_content_and_date_of_a_lock_is_one_line_or_taken_over(
         assert [path.name for path in Path(folder).iterdir()] == ["4096.lock"]
 
 
-def test_a_living_lock_is_touched(lock_file: Path) -> None:
+def test_a_living_lock_is_touched(lock_file):
     with Lock(lock_file, beat=0.05):
         os.utime(lock_file, (0, 0))
         time.sleep(0.3)
         assert time.time() - lock_file.stat().st_mtime < 5
 
 
-def test_of_many_that_find_a_dead_lock_one_goes_on(lock_file: Path) -> None:
+def test_of_many_that_find_a_dead_lock_one_goes_on(lock_file):
     """Threads are as good as processes here: each has its own token, and the files are all they
     share."""
     for _ in range(5):
@@ -164,10 +160,10 @@ def test_of_many_that_find_a_dead_lock_one_goes_on(lock_file: Path) -> None:
             json.dumps({"host": "node7", "pid": 17, "started": "1", "token": "dead"})
         )
         os.utime(lock_file, (0, 0))
-        won: list[Lock] = []
+        won = []
         barrier = threading.Barrier(8)
 
-        def race(won: list[Lock] = won, barrier: threading.Barrier = barrier) -> None:
+        def race(won=won, barrier=barrier):
             lock = Lock(lock_file)
             barrier.wait()
             try:
@@ -187,7 +183,7 @@ def test_of_many_that_find_a_dead_lock_one_goes_on(lock_file: Path) -> None:
         assert list(lock_file.parent.iterdir()) == []
 
 
-def test_a_process_that_died_while_it_took_a_lock_over_is_no_obstacle(foreign: Path) -> None:
+def test_a_process_that_died_while_it_took_a_lock_over_is_no_obstacle(foreign):
     rewrite(foreign, age=500)
     claim = foreign.with_name("4096.lock.claim.lock")
     claim.write_text(foreign.read_text())

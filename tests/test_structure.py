@@ -61,7 +61,7 @@ HEAVY = (
 """What starting the command line must not import."""
 
 
-def modules() -> dict[str, Path]:
+def modules():
     """All modules of the package by their dotted name without `rulerkit.`; the package's own is
     ''."""
     found = {}
@@ -71,7 +71,7 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imports_of(path: Path, known: set[str], top_only: bool = False) -> set[str]:
+def imports_of(path, known, top_only=False):
     """The modules of this package that a file imports; with `top_only` those it imports when it is
     imported."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -100,15 +100,15 @@ def imports_of(path: Path, known: set[str], top_only: bool = False) -> set[str]:
     return found
 
 
-def part(module: str) -> str:
+def part(module):
     return module.split(".")[0]
 
 
-def test_every_module_has_its_place() -> None:
+def test_every_module_has_its_place():
     assert {part(name) for name in modules() if name} == set().union(*ORDER)
 
 
-def test_the_core_needs_nothing_of_the_rest() -> None:
+def test_the_core_needs_nothing_of_the_rest():
     files = modules()
     needed = {
         f"{name} imports {used}"
@@ -120,7 +120,7 @@ def test_the_core_needs_nothing_of_the_rest() -> None:
     assert needed == set()
 
 
-def test_imports_go_one_way() -> None:
+def test_imports_go_one_way():
     files = modules()
     height = {name: level for level, names in enumerate(ORDER) for name in names}
     wrong = [
@@ -133,7 +133,7 @@ def test_imports_go_one_way() -> None:
     assert wrong == []
 
 
-def test_imports_make_no_circle() -> None:
+def test_imports_make_no_circle():
     files = modules()
     uses = {
         name: imports_of(path, set(files), top_only=True) - {name, ""}
@@ -147,7 +147,7 @@ def test_imports_make_no_circle() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in modules() if name])
-def test_public_things_have_docstrings(name: str) -> None:
+def test_public_things_have_docstrings(name):
     tree = ast.parse(modules()[name].read_text(encoding="utf-8"))
     assert ast.get_docstring(tree), f"rulerkit.{name} has no docstring"
     bare = [
@@ -160,7 +160,7 @@ def test_public_things_have_docstrings(name: str) -> None:
     assert bare == []
 
 
-def test_the_command_line_starts_light() -> None:
+def test_the_command_line_starts_light():
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", "import rulerkit.cli"],
         capture_output=True,
@@ -176,7 +176,7 @@ def test_the_command_line_starts_light() -> None:
     assert imported & set(HEAVY) == set()
 
 
-def test_generation_needs_no_model_library() -> None:
+def test_generation_needs_no_model_library():
     code = (
         "import sys; from rulerkit.generation import generate; from rulerkit.tasks import TASKS\n"
         "for task in TASKS.values(): generate(task.with_corpora('builtin'), 4096, 1)[0].ids\n"
@@ -188,7 +188,7 @@ def test_generation_needs_no_model_library() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_the_licence_is_apache() -> None:
+def test_the_licence_is_apache():
     text = (ROOT / "LICENSE").read_text(encoding="utf-8")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["license"] == "Apache-2.0"
@@ -197,7 +197,7 @@ def test_the_licence_is_apache() -> None:
     assert "END OF TERMS AND CONDITIONS" in text
 
 
-def _floors() -> dict[str, str]:
+def _floors():
     """Every requirement of pyproject.toml, extras included: its name and what it allows."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project.get("optional-dependencies", {})
@@ -209,7 +209,7 @@ def _floors() -> dict[str, str]:
     return {match[1].lower().replace("_", "-"): match[2] for match in found if match}
 
 
-def test_environment_pins_stand_within_the_floors() -> None:
+def test_environment_pins_stand_within_the_floors():
     path = ROOT / "environment.yml"
     if not path.exists():
         pytest.skip("there is no environment.yml yet")
@@ -248,14 +248,14 @@ def test_environment_pins_stand_within_the_floors() -> None:
 
 
 @pytest.mark.parametrize("name", ["core", "dev"])
-def test_requirements_are_hashed_and_satisfy_pyproject(name: str) -> None:
+def test_requirements_are_hashed_and_satisfy_pyproject(name):
     """Exact versions with hashes, of everything that pyproject.toml asks for, and no address of a
     registry."""
     from packaging.requirements import Requirement
 
     text = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
     assert not re.search(r"://|^\s*-(?!-hash=sha256:)", text, re.MULTILINE), "options or addresses"
-    pins: dict[str, list[Requirement]] = {}
+    pins = {}
     for line in text.replace("\\\n", "").splitlines():
         pin, *hashes = line.split(" --hash=sha256:")
         requirement = Requirement(pin.strip())

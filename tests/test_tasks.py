@@ -9,9 +9,8 @@ import pytest
 
 from rulerkit.corpora import load_haystack, load_qa, load_words
 from rulerkit.errors import UserError
-from rulerkit.example import Example
 from rulerkit.generation import generate
-from rulerkit.tasks import TASKS, Task, read_answer, task
+from rulerkit.tasks import TASKS, read_answer, task
 
 LINE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 SHORT = "|".join(re.escape(LINE[:end]) for end in (19, 36, 55, 67))
@@ -19,11 +18,11 @@ UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 KIND = {"numbers": r"[1-9]\d{6}", "uuids": UUID4, "words": r"[a-z' .]+-[A-Za-z' .-]+"}
 
 
-def examples(spec: object, length: int = 4096, count: int = 3) -> list[Example]:
+def examples(spec, length=4096, count=3):
     return list(generate(task(spec).with_corpora("builtin"), length, count))
 
 
-def between(text: str, head: str, tail: str) -> str:
+def between(text, head, tail):
     """What stands between a beginning and an end that must be there byte for byte."""
     assert text.startswith(head), (text[:400], head)
     assert text.endswith(tail), (text[-400:], tail)
@@ -41,7 +40,7 @@ def between(text: str, head: str, tail: str) -> str:
         ({"base": "vt", "num_hops": 9, "max_new_tokens": 45}, 45),
     ],
 )
-def test_more_answers_need_more_tokens(spec: dict, tokens: int) -> None:
+def test_more_answers_need_more_tokens(spec, tokens):
     assert examples(spec, count=1)[0].max_new_tokens == tokens
 
 
@@ -60,7 +59,7 @@ NEEDLES = {  # task: haystack, kind of key, kind of value, keys, values, queries
 
 
 @pytest.mark.parametrize("name", NEEDLES)
-def test_needle_prompts(name: str) -> None:
+def test_needle_prompts(name):
     haystack, key_kind, kind, num_keys, num_values, num_queries = NEEDLES[name]
     one = num_values * num_queries == 1
     noun = kind[:-1] if one else kind
@@ -104,7 +103,7 @@ def test_needle_prompts(name: str) -> None:
 
 
 @pytest.mark.parametrize("haystack", ["noise", "essay", "needle"])
-def test_all_kinds_of_keys_and_values(haystack: str) -> None:
+def test_all_kinds_of_keys_and_values(haystack):
     for key, value in (("words", "uuids"), ("numbers", "words"), ("uuids", "numbers")):
         spec = {"base": "niah_multikey_1", "haystack": haystack, "key": key, "value": value}
         made = examples(spec | {"depths": "even"}, 2048, 1)[0]
@@ -119,11 +118,11 @@ def test_all_kinds_of_keys_and_values(haystack: str) -> None:
 VT_OPENING = "Memorize and track the chain(s) of variable assignment hidden in the following text."
 
 
-def chains_of(context: str, letters: int) -> dict[str, list[str]]:
+def chains_of(context, letters):
     """Value to names, by following the statements in order; each must stand after the one it refers
     to."""
-    values: dict[str, str] = {}
-    chains: dict[str, list[str]] = {}
+    values = {}
+    chains = {}
     name = rf"[A-Z]{{{letters}}}"
     for new, old, value in re.findall(rf"VAR ({name}) = (?:VAR ({name}) |(\d{{5}}))", context):
         assert new not in values
@@ -135,7 +134,7 @@ def chains_of(context: str, letters: int) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("edition", ["2025", "2024"])
 @pytest.mark.parametrize(("chains", "hops"), [(1, 4), (3, 6)])
-def test_tracking_prompts(edition: str, chains: int, hops: int) -> None:
+def test_tracking_prompts(edition, chains, hops):
     new = edition == "2025"
     statement = r"VAR [A-Z]+ = (?:\d{5}|VAR [A-Z]+ )"
     row = rf"(?:{statement}|{re.escape(LINE)}\n)"
@@ -175,7 +174,7 @@ def test_tracking_prompts(edition: str, chains: int, hops: int) -> None:
     assert len(shown) == (3 if new else 1), "fresh demonstrations in 2025, one for all in 2024"
 
 
-def test_demonstrations() -> None:
+def test_demonstrations():
     for name, opening in (("vt", VT_OPENING), ("cwe", "Below is a numbered list")):
         prompt = examples({"base": name, "demonstration": False})[0].prompt
         assert prompt.startswith(opening)
@@ -185,7 +184,7 @@ def test_demonstrations() -> None:
 # --- common words ---------------------------------------------------------------------------------
 
 
-def listed(text: str) -> list[str]:
+def listed(text):
     """The words of a numbered list; numbers must run from 1."""
     words = re.findall(r"\d+\. (.+?)(?= \d+\. |$)", text)
     assert " ".join(f"{number}. {word}" for number, word in enumerate(words, 1)) == text
@@ -200,9 +199,7 @@ def listed(text: str) -> list[str]:
         ("2024", 4096, 30, 3, (40, 10, 3)),
     ],
 )
-def test_common_words_prompts(
-    edition: str, length: int, often: int, seldom: int, shown: tuple[int, int, int]
-) -> None:
+def test_common_words_prompts(edition, length, often, seldom, shown):
     opening = (
         "Below is a numbered list of words. In these words, some appear more often than others. "
         "Memorize the ones that appear most often.\n"
@@ -226,7 +223,7 @@ def test_common_words_prompts(
         assert not set(made.references) & set(words)
 
 
-def test_common_words_score_for_themselves_only() -> None:
+def test_common_words_score_for_themselves_only():
     """At 131072 tokens the list needs hyphenated pairs, which are spread evenly: no common word
     stands in another entry, nor in the pairs."""
     singles = set(load_words().everything)
@@ -247,7 +244,7 @@ def test_common_words_score_for_themselves_only() -> None:
     ("name", "alpha", "zeta"),
     [("fwe", 2.0, 1.6449340668482264), ("fwe_3.5", 3.5, 1.1267338673170566)],
 )
-def test_frequent_words_prompts(name: str, alpha: float, zeta: float) -> None:
+def test_frequent_words_prompts(name, alpha, zeta):
     for made in examples(name, 1024) + examples(name, 16384, 2):
         context = between(
             made.prompt,
@@ -269,7 +266,7 @@ def test_frequent_words_prompts(name: str, alpha: float, zeta: float) -> None:
 
 
 @pytest.mark.parametrize("spec", [{"base": "fwe", "k": 10}, "fwe", "fwe_3.5"])
-def test_the_answer_is_never_a_tie(spec: object) -> None:
+def test_the_answer_is_never_a_tie(spec):
     for length in (512, 1024, 4096):
         try:
             made = examples(spec, length)
@@ -288,17 +285,17 @@ INSTRUCTION = "Answer the question based on the given documents. Only give me th
 
 
 @pytest.mark.parametrize("name", ["qa_1", "qa_2"])
-def test_question_prompts(name: str) -> None:
+def test_question_prompts(name):
     check_questions(task(name).with_corpora("builtin"))
 
 
 @pytest.mark.parametrize("name", ["qa_1", "qa_2"])
 @pytest.mark.usefixtures("data")
-def test_question_prompts_of_the_originals(name: str) -> None:
+def test_question_prompts_of_the_originals(name):
     check_questions(task(name))
 
 
-def check_questions(asked: Task) -> None:
+def check_questions(asked):
     corpus = load_qa(asked.settings()["dataset"])
     for made in generate(asked, 4096, 8):
         text = made.prompt.rpartition("\n\nQuestion: ")[2].removesuffix(" Answer:")
@@ -321,7 +318,7 @@ def check_questions(asked: Task) -> None:
         assert gold == set(question.gold)
 
 
-def test_a_question_alone() -> None:
+def test_a_question_alone():
     for made in examples({"base": "qa_1", "context": "none"}):
         assert "Document" not in made.prompt
         assert made.prompt.endswith(" Answer:")
@@ -346,7 +343,7 @@ def test_a_question_alone() -> None:
         ({"base": "fwe", "k": 30, "word_length": 1}, "word_length"),
     ],
 )
-def test_wrong_settings(spec: object, named: str) -> None:
+def test_wrong_settings(spec, named):
     with pytest.raises(UserError, match=named) as error:
         task(spec)
     assert "\n" not in str(error.value)
@@ -354,7 +351,7 @@ def test_wrong_settings(spec: object, named: str) -> None:
 
 # --- reading --------------------------------------------------------------------------------------
 
-VARIANTS: list[dict] = [
+VARIANTS = [
     {"base": "vt", "num_hops": 9, "edition": "2024"},
     {"base": "cwe", "edition": "2024"},
     {"base": "cwe", "num_cw": 20, "freq_cw": 10, "freq_ucw": 2},
@@ -364,7 +361,7 @@ VARIANTS: list[dict] = [
 
 
 @pytest.mark.parametrize("spec", [*TASKS, *VARIANTS])
-def test_a_careful_reader_finds_every_answer(spec: object) -> None:
+def test_a_careful_reader_finds_every_answer(spec):
     for made in examples(spec, 4096, 5):
         answer = read_answer(made.prompt)
         assert answer is not None

@@ -4,27 +4,26 @@ import re
 
 import pytest
 
-from rulerkit.example import Example
 from rulerkit.generation import generate
 from rulerkit.tasks import task
 from rulerkit.tokenizers import load_tokenizer
 from rulerkit.view import parts, to_terminal
 
 
-def example_of(name: str, length: int = 4096) -> Example:
+def example_of(name, length=4096):
     return generate(task(name).with_corpora("builtin"), length, 1)[0]
 
 
 @pytest.mark.parametrize("name", ["niah_single_1", "niah_multikey_3", "vt", "cwe", "fwe", "qa_1"])
 def test_parts_stand_in_the_prompt_in_this_order_and_the_hidden_tokens_are_counted(
-    name: str,
-) -> None:
+    name,
+):
     example, tokenizer = example_of(name), load_tokenizer("builtin")
     place = tokens = gaps = 0
     for part in (part for stretch in parts(example) for part in stretch):
         if part.piece is None:
             gaps += 1
-            tokens += int(re.search(r"([\d,]+) tokens", part.text)[1].replace(",", ""))  # type: ignore[index]
+            tokens += int(re.search(r"([\d,]+) tokens", part.text)[1].replace(",", ""))
         else:
             tokens += tokenizer.count(part.text)
             place = example.prompt.index(part.text, place) + len(part.text)
@@ -34,14 +33,14 @@ def test_parts_stand_in_the_prompt_in_this_order_and_the_hidden_tokens_are_count
 
 
 @pytest.mark.parametrize("name", ["niah_single_1", "niah_multivalue", "vt", "qa_2"])
-def test_needles_are_shown_whole(name: str) -> None:
+def test_needles_are_shown_whole(name):
     example = example_of(name)
     shown = [part.text for stretch in parts(example) for part in stretch if part.role == "needle"]
     assert shown == [block.text for block in example.blocks if block.role == "needle"]
     assert all(any(reference in text for text in shown) for reference in example.references)
 
 
-def test_a_pipe_gets_marks_a_terminal_colours() -> None:
+def test_a_pipe_gets_marks_a_terminal_colours():
     example = example_of("niah_single_2")
     plain, coloured = to_terminal(example, color=False), to_terminal(example, color=True)
     needle = next(block.text for block in example.blocks if block.role == "needle")

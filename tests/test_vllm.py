@@ -11,11 +11,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
-from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,11 +22,10 @@ import rulerkit.models.server as server
 from rulerkit.errors import UserError
 from rulerkit.evaluation import evaluate
 from rulerkit.example import Example, Piece
-from rulerkit.generation import Examples, generate
+from rulerkit.generation import generate
 from rulerkit.models import load_model
 from rulerkit.models.process import Address
-from rulerkit.models.server import PromptQueue, Reply, Request, RequestError
-from rulerkit.store import Cell
+from rulerkit.models.server import PromptQueue, Reply, RequestError
 from rulerkit.tasks import THIRTEEN, task
 from tests.processes import gone_within, processes
 from tests.tiny_llama import save_llama, save_tokenizer
@@ -42,19 +38,19 @@ pytestmark = pytest.mark.xdist_group("vllm")
 # --- without an engine: the order, the mapping, what does not fit ---------------------------------
 
 
-def prompt(*ids: int) -> Example:
+def prompt(*ids):
     tokens = np.array(ids, dtype=np.int32)
     return Example(0, "any", 4096, ("x",), 8, (Piece("", "question", tokens),), (0, 1))
 
 
-def described(folder: Path, config: dict[str, Any] | None = None, **more: Any) -> Any:
+def described(folder, config=None, **more):
     """A model whose folder holds a config.json alone."""
     whole = {"model_type": "llama", "max_position_embeddings": 4096} | (config or {})
     (folder / "config.json").write_text(json.dumps(whole))
     return load_model({"path": str(folder), "engine": "vllm", "dtype": "float32", **more})
 
 
-def test_only_what_changes_the_answers_is_part_of_a_models_identity(tmp_path: Path) -> None:
+def test_only_what_changes_the_answers_is_part_of_a_models_identity(tmp_path):
     identity = described(tmp_path).identity()
     assert [identity[key] for key in ("engine", "prompt_path", "dtype")] == [
         "vllm",
@@ -74,12 +70,12 @@ def test_only_what_changes_the_answers_is_part_of_a_models_identity(tmp_path: Pa
 
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vllm is installed")
-def test_without_vllm_the_first_answer_says_what_to_install(tmp_path: Path) -> None:
+def test_without_vllm_the_first_answer_says_what_to_install(tmp_path):
     with pytest.raises(UserError, match=r"pip install 'rulerkit\[vllm\]'"):
         next(described(tmp_path, tokenizer="builtin").answer([prompt(1, 2)]))
 
 
-def test_arguments_become_the_command_line_of_the_server(tmp_path: Path) -> None:
+def test_arguments_become_the_command_line_of_the_server(tmp_path):
     more = {"hf_overrides": {"rope_theta": 1e6}, "max_length": "8K", "trust_remote_code": False}
     names = {"served_model_name": ["a", "b"], "load_format": None, "enable_prefix_caching": False}
     one = described(tmp_path, **more, max_num_seqs=8, engine_args=names)
@@ -101,7 +97,7 @@ def test_arguments_become_the_command_line_of_the_server(tmp_path: Path) -> None
     assert one.variables()["VLLM_NO_USAGE_STATS"] == "1"
 
 
-def test_several_nodes_share_one_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_nodes_share_one_server(tmp_path, monkeypatch):
     """As the job script starts them; over real nodes this was not run."""
     monkeypatch.delenv("RULERKIT_MASTER", raising=False)
     one = described(tmp_path, nodes=2, tensor_parallel_size=8, pipeline_parallel_size=2)
@@ -117,11 +113,11 @@ def test_several_nodes_share_one_server(tmp_path: Path, monkeypatch: pytest.Monk
         described(tmp_path, nodes=2, tensor_parallel_size=3).follow(1)
 
 
-def test_what_the_server_read_must_be_what_it_was_sent(tmp_path: Path) -> None:
+def test_what_the_server_read_must_be_what_it_was_sent(tmp_path):
     save_tokenizer(tmp_path, ["some words to learn"], 300)
     one, asked = described(tmp_path), prompt(5, 6, 7)
 
-    def reply(**choice: Any) -> Reply:
+    def reply(**choice):
         whole = {"prompt_token_ids": [5, 6, 7], "token_ids": [70, 71], "finish_reason": "length"}
         return Reply.model_validate({"choices": [whole | choice], "usage": {"prompt_tokens": 3}})
 
@@ -143,11 +139,11 @@ BYTES = 2 * 2 * 32 * 4  # keys and values of a token: two layers, one head of 32
 LENGTH = 2048
 
 
-def spec(folder: Path, **more: Any) -> dict[str, Any]:
+def spec(folder, **more):
     return {"path": str(folder), "engine": "vllm", "dtype": "float32", "name": "tiny"} | more
 
 
-def plain(folder: Path, **more: Any) -> dict[str, Any]:
+def plain(folder, **more):
     common = {"path": str(folder), "engine": "transformers", "name": "tiny", "device": "cpu"}
     return common | more
 
@@ -160,10 +156,10 @@ MESSAGES = (
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny(tmp_path_factory):
     """A two-layer Llama of random weights with a byte-pair tokenizer; several tokens end an answer,
     and its generation_config.json asks for sampling and a penalty, which nobody may heed."""
-    torch: Any = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch")
 
     folder = tmp_path_factory.mktemp("models") / "tiny"
     names = ("niah_single_2", "vt", "cwe", "qa_1")
@@ -178,7 +174,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def registry(tmp_path_factory):
     """Nobody else's servers are found."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("registry")))
@@ -187,23 +183,23 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_runs_on() -> Iterator[None]:
+def nothing_runs_on():
     yield
     rk.close()
     if server.ServerEngine._running:
         server.ServerEngine._running.close()
 
 
-def cell(one: Any, name: str, length: int, count: int) -> Examples:
+def cell(one, name, length, count):
     asked = task(name).with_corpora("builtin")
     return generate(asked, length, count, prompt_format=one.prompt_format)
 
 
-def texts_of(one: Any, examples: Iterable[Example]) -> dict[Any, str]:
+def texts_of(one, examples):
     return {(e.task, e.index): answer.text for e, answer in one.answer(examples)}
 
 
-def rows(cells: Iterable[Cell]) -> dict[tuple[str, int], tuple[str, str]]:
+def rows(cells):
     return {
         (row["task"], row["index"]): (row["pred"], row["finish_reason"])
         for done in cells
@@ -211,7 +207,7 @@ def rows(cells: Iterable[Cell]) -> dict[tuple[str, int], tuple[str, str]]:
     }
 
 
-def thirteen(model: Any, folder: Path, count: int = 1) -> list[Cell]:
+def thirteen(model, folder, count=1):
     """The cells of all tasks."""
     study = rk.study(model=model, lengths=[LENGTH], num_examples=count, outputs=str(folder))
     return evaluate(study, progress=False)
@@ -219,8 +215,8 @@ def thirteen(model: Any, folder: Path, count: int = 1) -> list[Cell]:
 
 @needs_vllm
 def test_thirteen_tasks_are_answered_as_by_transformers_and_the_server_stays_for_the_next_call(
-    tiny: Path, tmp_path: Path
-) -> None:
+    tiny, tmp_path
+):
     ours = thirteen(spec(tiny), tmp_path / "vllm")
     assert server.ServerEngine._running
     (replica,) = server.ServerEngine._running.replicas
@@ -241,10 +237,10 @@ def test_thirteen_tasks_are_answered_as_by_transformers_and_the_server_stays_for
     assert rows(again) == rows(thirteen(plain(tiny), tmp_path / "transformers", 2))
 
 
-def other_weights(tiny: Path, folder: Path, kind: str, **shape: Any) -> Path:
+def other_weights(tiny, folder, kind, **shape):
     """The folder of another random model with the same tokenizer."""
-    transformers: Any = pytest.importorskip("transformers")
-    torch: Any = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
     shutil.copytree(tiny, folder, ignore=shutil.ignore_patterns("*.safetensors"))
     torch.manual_seed(1)
     common = {"vocab_size": 2000, "hidden_size": 64, "num_hidden_layers": 2}
@@ -255,9 +251,7 @@ def other_weights(tiny: Path, folder: Path, kind: str, **shape: Any) -> Path:
 
 
 @needs_vllm
-def test_qwen3_with_yarn_beyond_its_positions_answers_as_by_transformers(
-    tiny: Path, tmp_path: Path
-) -> None:
+def test_qwen3_with_yarn_beyond_its_positions_answers_as_by_transformers(tiny, tmp_path):
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
     size = {"intermediate_size": 128, "max_position_embeddings": 1024}
     folder = other_weights(tiny, tmp_path / "qwen3", "Qwen3", **heads, **size)
@@ -270,8 +264,8 @@ def test_qwen3_with_yarn_beyond_its_positions_answers_as_by_transformers(
 
 @needs_vllm
 def test_a_server_of_ones_own_gives_the_same_answers_by_ids_text_and_prefill(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tiny, tmp_path, monkeypatch
+):
     """vLLM started by a user's command, with its own tokenizer; then the same server behind
     `base_url`."""
     folder = shutil.copytree(tiny, tmp_path / "tiny")
@@ -284,7 +278,7 @@ def test_a_server_of_ones_own_gives_the_same_answers_by_ids_text_and_prefill(
     # the engines end an answer at the ids that the checkpoint names; so must the requests
     extra = {"stop_token_ids": [1, *range(300, 320)]}
     common = {"path": str(folder), "extra_body": extra}
-    one: Any = load_model(
+    one = load_model(
         common | {"serve": f"{serve} --port {{port}} --api-key {{key}}", "name": "served"}
     )
     assert one.prompt_path == "ids"
@@ -293,7 +287,7 @@ def test_a_server_of_ones_own_gives_the_same_answers_by_ids_text_and_prefill(
     where = {"base_url": replica.address.url, "api_key_env": "KEY_OF_TINY"}
     direct = load_model(plain(folder))
     for path, adds_bos in (("ids", False), ("text", True), ("prefill", True)):
-        other: Any = load_model({**common, **where, "prompt_path": path, "name": path})
+        other = load_model({**common, **where, "prompt_path": path, "name": path})
         facts = other.server
         assert (facts.adds_bos, facts.exact, facts.limit) == (adds_bos, True, 8192)
         assert "8192" in (other.too_long(16384) or "")
@@ -306,7 +300,7 @@ def test_a_server_of_ones_own_gives_the_same_answers_by_ids_text_and_prefill(
 
 
 @needs_vllm
-def test_after_a_killed_parent_no_process_of_vllm_is_left(tiny: Path, tmp_path: Path) -> None:
+def test_after_a_killed_parent_no_process_of_vllm_is_left(tiny, tmp_path):
     code = """if True:
         import json, sys, rulerkit as rk
         study = rk.study(model=json.loads(sys.argv[1]), tasks=["niah_single_2"], lengths=[2048],
@@ -332,11 +326,11 @@ def test_after_a_killed_parent_no_process_of_vllm_is_left(tiny: Path, tmp_path: 
 class AsMade(PromptQueue):
     """The control: prompts in the order in which they come."""
 
-    def add(self, request: Request) -> None:
+    def add(self, request):
         self.waiting.append(request)
         self.tokens += request.example.num_tokens
 
-    def take(self, last: bytes, start: float = 0.0) -> Request:
+    def take(self, last, start=0.0):
         request = self.waiting.pop(0)
         self.tokens -= request.example.num_tokens
         return request
@@ -344,15 +338,15 @@ class AsMade(PromptQueue):
 
 @needs_vllm
 def test_the_order_reuses_more_of_a_scarce_cache_and_what_it_cannot_hold_is_not_run(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+    tiny, tmp_path, monkeypatch, capfd
+):
     memory = {"kv_cache_memory_bytes": BYTES * 4608, "block_size": 32}
-    one: Any = load_model(spec(tiny, engine_args=memory))
+    one = load_model(spec(tiny, engine_args=memory))
     essays = ("niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multivalue")
     asked = [e for name in essays for e in cell(one, name, 2048, 10)]
     Random(3).shuffle(asked)
 
-    def run() -> tuple[float, dict[Any, str]]:
+    def run():
         done = list(one.answer(asked))
         usages = [answer.usage or {} for _, answer in done]
         rate = sum(u["cached_tokens"] for u in usages) / sum(u["prompt_tokens"] for u in usages)
@@ -367,7 +361,7 @@ def test_the_order_reuses_more_of_a_scarce_cache_and_what_it_cannot_hold_is_not_
     assert texts == same
     assert ordered > 1.5 * shuffled > 0
     process, not_run = one.replicas[0].process, []
-    small: dict[str, Any] = {"tasks": ["vt", "cwe"], "lengths": [1024, 8192], "num_examples": 2}
+    small = {"tasks": ["vt", "cwe"], "lengths": [1024, 8192], "num_examples": 2}
     study = rk.study(model=one, outputs=str(tmp_path), **small)
     done = evaluate(study, progress=False, not_run=lambda *words: not_run.append(words))
     cells = [(each.task, each.length, len(each.rows)) for each in done]
@@ -379,7 +373,7 @@ def test_the_order_reuses_more_of_a_scarce_cache_and_what_it_cannot_hold_is_not_
 
 
 @needs_vllm
-def test_a_server_that_cannot_start_is_one_line(tiny: Path) -> None:
+def test_a_server_that_cannot_start_is_one_line(tiny):
     memory = {"kv_cache_memory_bytes": BYTES * 8192}
     one = load_model(spec(tiny, max_length="16K", engine_args=memory))
     with pytest.raises(UserError) as caught:

@@ -7,11 +7,8 @@ tests that build vLLM's configuration run where vllm is installed: `make test-vl
 
 import json
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
 import pytest
-from conftest import Caller
 
 import rulerkit as rk
 from rulerkit.checks import (
@@ -40,9 +37,7 @@ SMALL = {
 SMALL |= {"num_attention_heads": 32, "num_key_value_heads": 8}
 
 
-def config(
-    architecture: str, model_type: str, positions: int | None, **more: Any
-) -> dict[str, Any]:
+def config(architecture, model_type, positions, **more):
     """A config.json."""
     kind = {
         "architectures": [architecture],
@@ -52,9 +47,7 @@ def config(
     return SMALL | kind | {"torch_dtype": "bfloat16"} | more
 
 
-def seeing(
-    architecture: str, model_type: str, text: dict[str, Any], vision: str, **more: Any
-) -> dict[str, Any]:
+def seeing(architecture, model_type, text, vision, **more):
     """A config.json of a model that also takes images."""
     sizes = {
         "hidden_size": 32,
@@ -96,7 +89,7 @@ FP8 = {
 
 # A file of params/models/ -> the config.json of its checkpoint, reduced, and the longest length
 # that must pass
-CHECKPOINTS: dict[str, tuple[dict[str, Any], int]] = {
+CHECKPOINTS = {
     "llama-3.1-8b": (config("LlamaForCausalLM", "llama", 128 * K, rope_scaling=LLAMA3), 128 * K),
     "qwen3-8b": (config("Qwen3ForCausalLM", "qwen3", 40960), 128 * K),
     "qwen2.5-7b-1m": (
@@ -175,17 +168,17 @@ CHECKPOINTS: dict[str, tuple[dict[str, Any], int]] = {
 }
 
 
-def written(folder: Path, content: dict[str, Any]) -> Path:
+def written(folder, content):
     """A checkpoint's folder with nothing but its configuration."""
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(content))
     return folder
 
 
-def arguments(folder: Path, base: str | None = None, **more: Any) -> dict[str, Any]:
+def arguments(folder, base=None, **more):
     """What vLLM is started with for a file of params/models/ whose checkpoint lies in a folder."""
     spec = {"base": base} if base else {"engine": "vllm"}
-    model: Any = rk.load_model({**spec, "path": str(folder), "name": "m", **more})
+    model = rk.load_model({**spec, "path": str(folder), "name": "m", **more})
     text_only = (
         {"language_model_only": True}
         if "vision_config" in (folder / "config.json").read_text()
@@ -207,7 +200,7 @@ YaRN, longrope, dual chunk, sliding window, hybrid, vision, latent attention."""
     "name",
     [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in CHECKPOINTS],
 )
-def test_our_files_start_and_go_as_far_as_they_say(name: str, tmp_path: Path) -> None:
+def test_our_files_start_and_go_as_far_as_they_say(name, tmp_path):
     content, longest = CHECKPOINTS[name]
     folder = written(tmp_path / "m", content)
     if "dual_chunk_attention_config" in content:  # the real checkpoint brings this file too
@@ -228,7 +221,7 @@ def test_our_files_start_and_go_as_far_as_they_say(name: str, tmp_path: Path) ->
 
 
 @needs_vllm
-def test_yarn_without_positions_as_model_cards_give_it_starts_all_the_same(tmp_path: Path) -> None:
+def test_yarn_without_positions_as_model_cards_give_it_starts_all_the_same(tmp_path):
     folder = written(tmp_path / "m", config("Qwen3ForCausalLM", "qwen3", 40960))
     yarn = {
         "rope_type": "yarn",
@@ -242,7 +235,7 @@ def test_yarn_without_positions_as_model_cards_give_it_starts_all_the_same(tmp_p
 
 
 @needs_vllm
-def test_a_model_without_positions_takes_the_length_that_is_set(tmp_path: Path) -> None:
+def test_a_model_without_positions_takes_the_length_that_is_set(tmp_path):
     content = config(
         "Mamba2ForCausalLM", "mamba2", None, num_heads=64, head_dim=16, state_size=16, n_groups=1
     )
@@ -252,7 +245,7 @@ def test_a_model_without_positions_takes_the_length_that_is_set(tmp_path: Path) 
 
 
 LLAMA = config("LlamaForCausalLM", "llama", 8 * K)
-REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+REFUSED = {
     "dual chunk attention": (
         config("Qwen2ForCausalLM", "qwen2", 1010000, dual_chunk_attention_config=DUAL_CHUNK),
         {},
@@ -274,7 +267,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 @needs_vllm
 @pytest.mark.parametrize("fault", REFUSED)
-def test_what_vllm_refuses_is_a_fail_on_one_line(fault: str, tmp_path: Path) -> None:
+def test_what_vllm_refuses_is_a_fail_on_one_line(fault, tmp_path):
     content, more, reason = REFUSED[fault]
     level, seen, mend = examine(arguments(written(tmp_path / "m", content), **more), 4096)
     assert (level, reason in seen, mend != "") == (FAIL, True, True), seen
@@ -283,7 +276,7 @@ def test_what_vllm_refuses_is_a_fail_on_one_line(fault: str, tmp_path: Path) -> 
 
 
 @needs_vllm
-def test_the_command_builds_the_configuration(tmp_path: Path, rulerkit: Caller) -> None:
+def test_the_command_builds_the_configuration(tmp_path, rulerkit):
     folder = written(tmp_path / "m", LLAMA)
     vocabulary = save_tokenizer(folder, ["one two three"], 400)
     (folder / "config.json").write_text(json.dumps(LLAMA | {"vocab_size": vocabulary}))
@@ -302,6 +295,6 @@ def test_the_command_builds_the_configuration(tmp_path: Path, rulerkit: Caller) 
 
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vllm is installed")
-def test_without_vllm_one_note_says_so() -> None:
+def test_without_vllm_one_note_says_so():
     (finding,) = check_vllm_config("m", {"model": "x"}, [4096])
     assert (finding.level, "vllm is not installed" in finding.seen) == (NOTE, True)

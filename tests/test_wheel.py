@@ -7,7 +7,6 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from tests.projects import REPOSITORY
 
 
 @pytest.mark.slow
-def test_the_wheel_works_alone_in_an_empty_folder(tmp_path: Path) -> None:
+def test_the_wheel_works_alone_in_an_empty_folder(tmp_path):
     pytest.importorskip("setuptools")
     build = (
         "from setuptools.build_meta import build_wheel; import sys; print(build_wheel(sys.argv[1]))"
@@ -38,7 +37,7 @@ def test_the_wheel_works_alone_in_an_empty_folder(tmp_path: Path) -> None:
     dependencies = sysconfig.get_paths()["purelib"]
     start = f"import sys; sys.path[:0] = [{str(site)!r}]; sys.path.append({dependencies!r})"
 
-    def rulerkit(*arguments: object) -> str:
+    def rulerkit(*arguments):
         main = f"{start}; from rulerkit.cli import main; main()"
         return call(sys.executable, "-S", "-c", main, *arguments, cwd=empty)
 
@@ -57,7 +56,7 @@ def test_the_wheel_works_alone_in_an_empty_folder(tmp_path: Path) -> None:
     assert (empty / "outputs/tables/main/01_main_results/reader-1024.md").is_file()
 
 
-def call(*command: object, cwd: Path, **more: str) -> str:
+def call(*command, cwd, **more):
     """The output of a command that ends well; nothing leads it to the repository."""
     environment = {
         name: value

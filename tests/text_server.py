@@ -13,17 +13,14 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 from rulerkit.prompt_format import DIRECT
 from rulerkit.tasks import read_answer
-from rulerkit.tokenizers import Tokenizer, load_tokenizer
+from rulerkit.tokenizers import load_tokenizer
 
-Reaction = tuple[int, dict[str, str], Any]  # status, headers, JSON or text
 RESET, HALF = 0, 1  # in place of a status: the connection is cut before, or within, the reply
 PROBE = 16  # the tokens that requests ask for which only find out what the server takes
 
@@ -34,31 +31,29 @@ class ReaderServer(ThreadingHTTPServer):
 
     daemon_threads, block_on_close = True, False
 
-    def __init__(
-        self, tokenizer: Tokenizer, adds_bos: bool = False, template: str = "{user}", port: int = 0
-    ) -> None:
+    def __init__(self, tokenizer, adds_bos=False, template="{user}", port=0):
         super().__init__(("127.0.0.1", port), Handler)
         self.tokenizer, self.adds_bos, self.template = tokenizer, adds_bos, template
-        self.seen: list[dict[str, Any]] = []
-        self.authorization: str | None = None
+        self.seen = []
+        self.authorization = None
         self.at_once = self.most_at_once = 0
-        self.behave: Callable[[dict[str, Any]], Reaction | None] = lambda body: None
-        self.amend: Callable[[dict[str, Any], dict[str, Any]], None] = lambda body, reply: None
+        self.behave = lambda body: None
+        self.amend = lambda body, reply: None
         self.health = 200
-        self.listing: Any = {"data": [{"id": "m", "object": "model", "owned_by": "tests"}]}
+        self.listing = {"data": [{"id": "m", "object": "model", "owned_by": "tests"}]}
         self.lock = threading.Lock()
         self.released = threading.Event()
 
     @property
-    def url(self) -> str:
+    def url(self):
         return f"http://127.0.0.1:{self.server_address[1]}/v1"
 
     @property
-    def real(self) -> list[dict[str, Any]]:
+    def real(self):
         """The requests that hold a prompt of a task."""
         return [body for body in self.seen if body.get("max_tokens") != PROBE]
 
-    def read(self, body: dict[str, Any]) -> tuple[str, int]:
+    def read(self, body):
         """The whole text that a model would see, and its tokens."""
         if "messages" not in body:
             prompt = body["prompt"]
@@ -71,12 +66,12 @@ class ReaderServer(ThreadingHTTPServer):
             text += more[0] + (closed and closed + self.template.format(user=""))
         return text, self.tokenizer.count(text) + self.adds_bos
 
-    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, body):
         text, tokens = self.read(body)
         ids = self.tokenizer.encode(read_answer(text.replace(DIRECT, "")) or "")
         written = min(len(ids), body["max_tokens"])
         content = self.tokenizer.decode(ids[:written])
-        choice: dict[str, Any] = {"finish_reason": "length" if len(ids) > written else "stop"}
+        choice = {"finish_reason": "length" if len(ids) > written else "stop"}
         if "messages" in body:
             choice["message"] = {"role": "assistant", "content": content}
         else:
@@ -95,13 +90,13 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: ReaderServer
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, *_):
         """Nothing on the screen."""
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         self.reply(self.server.health if self.path == "/health" else 200, {}, self.server.listing)
 
-    def do_POST(self) -> None:
+    def do_POST(self):
         server = self.server
         assert self.path.partition("?")[0] in ("/v1/completions", "/v1/chat/completions")
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -131,7 +126,7 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.reply(*reaction)
 
-    def reply(self, status: int, headers: dict[str, str], body: Any) -> None:
+    def reply(self, status, headers, body):
         data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
         try:
             self.send_response(status)
@@ -143,7 +138,7 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True  # the client has hung up, as it may
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int)
     parser.add_argument("--key", default="")
@@ -156,10 +151,10 @@ def main() -> None:
     server.listing = {"data": [{"id": "served-under-another-name", "max_model_len": 16384}]}
     server.health = options.health
 
-    def error(status: int, message: str) -> Reaction:
+    def error(status, message):
         return status, {}, {"error": {"message": message}}
 
-    def behave(body: dict[str, Any]) -> Reaction | None:
+    def behave(body):
         if options.key and server.authorization != f"Bearer {options.key}":
             return error(401, "wrong key")
         if not isinstance(body.get("prompt"), str):

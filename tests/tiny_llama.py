@@ -1,24 +1,20 @@
 """A tiny Llama of random weights with a byte-pair tokenizer, as several tests save one to a
 folder."""
 
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 
 def save_tokenizer(
-    folder: Path,
-    texts: Iterable[str],
-    vocab_size: int,
-    *special: str,
-    template: str | None = None,
-    bos: bool = True,
-) -> int:
+    folder,
+    texts,
+    vocab_size,
+    *special,
+    template=None,
+    bos=True,
+):
     """Train a byte-pair tokenizer that puts a BOS before a text, with more special tokens and a chat
     template; its size. Without a BOS it is like GPT-NeoX': token 0 ends a text."""
-    transformers: Any = pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers")
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     names = {"bos_token": "<s>", "eos_token": "</s>"} if bos else {"eos_token": "<|endoftext|>"}
@@ -39,15 +35,15 @@ def save_tokenizer(
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **names)
     fast.chat_template = template
     fast.save_pretrained(folder)
-    size: int = backend.get_vocab_size()
+    size = backend.get_vocab_size()
     return size
 
 
-def save_llama(folder: Path, vocab_size: int, max_shard_size: str = "50GB", **shape: Any) -> None:
+def save_llama(folder, vocab_size, max_shard_size="50GB", **shape):
     """Two layers of random weights, the same ones for the same shape; `shape` goes over the
     configuration."""
-    torch: Any = pytest.importorskip("torch", reason="a tiny checkpoint is made with torch")
-    transformers: Any = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch", reason="a tiny checkpoint is made with torch")
+    transformers = pytest.importorskip("transformers")
 
     torch.manual_seed(0)
     config = {

@@ -1,18 +1,16 @@
 """Tiny random checkpoints of recurrent, hybrid and sliding-window models, for test_recurrent.py."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-torch: Any = pytest.importorskip("torch", reason="checkpoints need torch")
-transformers: Any = pytest.importorskip("transformers")
+torch = pytest.importorskip("torch", reason="checkpoints need torch")
+transformers = pytest.importorskip("transformers")
 
 VOCABULARY = 8189  # no multiple of 8: mamba_ssm rounds it up
 
 
-_TINY: dict[str, Any] = {"vocab_size": 8192, "hidden_size": 32, "num_hidden_layers": 2}
+_TINY = {"vocab_size": 8192, "hidden_size": 32, "num_hidden_layers": 2}
 _ENDS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
 _ATTENTION = (
     _TINY | _ENDS | {"intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
@@ -20,7 +18,7 @@ _ATTENTION = (
 _EXPERTS = {"num_experts": 2, "num_experts_per_tok": 1}
 _STATE = {"n_groups": 1, "chunk_size": 64}
 
-SHAPES: dict[str, dict[str, Any]] = {
+SHAPES = {
     "Mamba": _TINY | {"state_size": 16},
     "Mamba2": _TINY | _ENDS | _STATE | {"num_heads": 4, "head_dim": 16, "state_size": 16},
     "Rwkv": _TINY | {"context_length": 4096},
@@ -44,7 +42,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 """Configurations by the name that a class of transformers begins with."""
 
 
-def build(kind: str) -> Any:
+def build(kind):
     """A random network whose answers depend on the prompt."""
     torch.manual_seed(3)
     config = getattr(transformers, f"{kind}Config")(**SHAPES[kind], initializer_range=0.5)
@@ -59,7 +57,7 @@ def build(kind: str) -> Any:
 NETWORKS = {"mamba": "Mamba", "mamba-2": "Mamba2", "jamba": "Jamba", "rwkv-4": "Rwkv"}
 
 
-def write_original(network: Any, folder: Path) -> None:
+def write_original(network, folder):
     """A Mamba's weights as mamba_ssm's `save_pretrained` writes them: no model_type, `embedding`,
     pytorch_model.bin."""
     folder.mkdir()
@@ -77,23 +75,23 @@ def write_original(network: Any, folder: Path) -> None:
 _SIZE, _WIDE, _HEADS, _RANK = 64, 128, 2, 8
 
 
-def _matrix(*shape: int) -> Any:
+def _matrix(*shape):
     return torch.randn(shape) * 0.2
 
 
-def _norms(*names: str) -> dict[str, Any]:
+def _norms(*names):
     weights = {f"{name}.weight": 1 + _matrix(_SIZE) for name in names}
     return weights | {f"{name}.bias": _matrix(_SIZE) for name in names}
 
 
-def _ends() -> dict[str, Any]:
+def _ends():
     """Embedding and head of the World vocabulary."""
     return {name: _matrix(65536, _SIZE) for name in ("emb.weight", "head.weight")} | _norms(
         "ln_out"
     )
 
 
-def _block(i: int, version: int) -> dict[str, Any]:
+def _block(i, version):
     """The weights of a layer under their authors' names."""
     attention = ["receptance", "key", "value", "output", *(["gate"] if version == 5 else [])]
     weights = _norms("ln1", "ln2", "att.ln_x", *(["ln0"] if i == 0 else []))
@@ -118,7 +116,7 @@ def _block(i: int, version: int) -> dict[str, Any]:
     return {f"blocks.{i}.{name}": weight for name, weight in weights.items()}
 
 
-def write_pth(path: Path, version: int) -> None:
+def write_pth(path, version):
     """A random RWKV-5.2 or RWKV-7 of two layers and two heads, with the World vocabulary."""
     torch.manual_seed(version)
     torch.save(_ends() | _block(0, version) | _block(1, version), path)

@@ -3,9 +3,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from hypothesis import HealthCheck, settings
 
@@ -24,10 +22,10 @@ cases = settings(
 
 
 @contextmanager
-def time_limit(seconds: int = SECONDS) -> Iterator[None]:
+def time_limit(seconds=SECONDS):
     """Raises `TimeoutError` in what hangs."""
 
-    def stop(*_: Any) -> None:
+    def stop(*_):
         raise TimeoutError(f"nothing came within {seconds} seconds")
 
     before = signal.signal(signal.SIGALRM, stop)
@@ -39,7 +37,7 @@ def time_limit(seconds: int = SECONDS) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def result_or_line(function: Callable[..., Any], *arguments: Any) -> Any:
+def result_or_line(function, *arguments):
     """What a function returns, or the `UserError` that it raises: one line of a length that can be
     read."""
     line: UserError
@@ -53,7 +51,7 @@ def result_or_line(function: Callable[..., Any], *arguments: Any) -> Any:
     return line
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def places(value, path=()):
     """Where values stand in a JSON value, as keys and indices from the top."""
     inner = (
         value.items()

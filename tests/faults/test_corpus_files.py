@@ -3,8 +3,6 @@ unnoticed."""
 
 import gzip
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from faults import cases, places, result_or_line
@@ -17,7 +15,7 @@ from rulerkit.generation import generate
 from rulerkit.tasks import TASKS
 
 QA = {"question": "Who? ", "answers": [{"text": "Ada"}], "is_impossible": False}
-CONTENTS: dict[str, tuple[str, Any]] = {
+CONTENTS = {
     "niah_single_2": (
         corpora.ESSAYS,
         {"text": "The sun is warm. The sea is cold. " * 40, "essays": 218, "of": 218},
@@ -57,7 +55,7 @@ JUNK = st.recursive(
 )
 
 
-def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+def replaced(value, path, new):
     """The value with another one at a place."""
     if not path:
         return new
@@ -67,7 +65,7 @@ def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 
 @st.composite
-def damaged(draw: Any) -> tuple[str, str, bytes]:
+def damaged(draw):
     """A task, the path of the file that it reads, and the file with a value replaced or bytes
     changed."""
     task = draw(st.sampled_from(list(CONTENTS)))
@@ -83,7 +81,7 @@ def damaged(draw: Any) -> tuple[str, str, bytes]:
     return task, path + ".gz" * zipped, data
 
 
-def first_prompt(task: str) -> Any:
+def first_prompt(task):
     example = generate(TASKS[task], 1024, 1)[0]
     return example.prompt, TASKS[task].sources().values()
 
@@ -91,11 +89,9 @@ def first_prompt(task: str) -> Any:
 @cases
 @given(file=damaged())
 @example(file=("niah_single_2", corpora.ESSAYS, b'{"text": " "}'))
-def test_a_damaged_corpus_is_a_substitute_or_one_line(
-    tmp_path_factory: pytest.TempPathFactory, file: tuple[str, str, bytes]
-) -> None:
+def test_a_damaged_corpus_is_a_substitute_or_one_line(tmp_path_factory, file):
     task, path, data = file
-    folder: Path = tmp_path_factory.mktemp("data")
+    folder = tmp_path_factory.mktemp("data")
     (folder / path).parent.mkdir()
     (folder / path).write_bytes(data)
     with pytest.MonkeyPatch.context() as patch:

@@ -3,9 +3,7 @@ hang."""
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
-import pytest
 from faults import cases, result_or_line
 from hypothesis import given
 from hypothesis import strategies as st
@@ -129,7 +127,7 @@ KEYS = (
 )
 
 
-def flow(values: Any) -> Any:
+def flow(values):
     """Values inside lists and mappings, as YAML writes them on one line."""
     lists = st.lists(values, max_size=3).map(lambda texts: f"[{', '.join(texts)}]")
     mappings = st.lists(st.tuples(KEYS, values), max_size=4)
@@ -151,9 +149,9 @@ LINES = st.lists(
 
 
 @st.composite
-def damaged(draw: Any) -> str:
+def damaged(draw):
     """A file of the repository with some of its text replaced."""
-    text: str = draw(st.sampled_from(FILES))
+    text = draw(st.sampled_from(FILES))
     for _ in range(draw(st.integers(1, 3))):
         start = draw(st.integers(0, len(text)))
         stop = draw(st.integers(start, min(len(text), start + 20)))
@@ -165,7 +163,7 @@ def damaged(draw: Any) -> str:
     return text
 
 
-def first_example(path: Path) -> Any:
+def first_example(path):
     """The first example of the first task of the study in a file, at its shortest length."""
     asked = study(load_files([path]))
     return generate(asked.tasks[0], asked.lengths[0], asked.num_examples, asked.seed)[0].num_tokens
@@ -173,9 +171,7 @@ def first_example(path: Path) -> Any:
 
 @cases
 @given(text=LINES | damaged(), kind=st.sampled_from(["study", "batch", "site"]))
-def test_a_damaged_parameter_file_is_one_line(
-    tmp_path_factory: pytest.TempPathFactory, text: str, kind: str
-) -> None:
+def test_a_damaged_parameter_file_is_one_line(tmp_path_factory, text, kind):
     path = tmp_path_factory.mktemp("params") / "file.yaml"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     if kind == "study":

@@ -2,10 +2,8 @@
 traceback, no changed number."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 from faults import cases, places, result_or_line
@@ -19,7 +17,7 @@ from rulerkit.store import load_cell, read_cells, row_line
 from rulerkit.summary import summarize
 from rulerkit.tables import table_text
 
-ROWS: list[dict[str, Any]] = [
+ROWS = [
     {
         "index": index,
         "pred": f"the words are apple{index}, pear {chr(0xD800)}\u2028\r\n\x00\x85日本語 and fig",
@@ -44,7 +42,7 @@ RESULT = {
     "tokenizer": {"name": "builtin", "fingerprint": "f00"},
     "model": {"name": "one", "engine": "reader"},
 }
-RECORD: dict[str, Any] = {
+RECORD = {
     "format": 2,
     "result": RESULT,
     "environment": {"python": "3.11", "packages": {"numpy": "2"}},
@@ -84,7 +82,7 @@ BYTES = st.sampled_from(
 
 
 @st.composite
-def changed(draw: Any, value: dict[str, Any]) -> dict[str, Any]:
+def changed(draw, value):
     """A mapping with one of its values replaced or removed."""
     whole = json.loads(json.dumps(value))
     *parents, last = draw(st.sampled_from(places(whole)[1:]))
@@ -99,14 +97,14 @@ def changed(draw: Any, value: dict[str, Any]) -> dict[str, Any]:
 
 
 @st.composite
-def damaged(draw: Any, text: bytes) -> bytes:
+def damaged(draw, text):
     """A file with a stretch of it replaced."""
     start = draw(st.integers(0, len(text)))
     stop = draw(st.integers(start, min(len(text), start + 30)))
     return text[:start] + draw(BYTES | st.binary(max_size=8)) + text[stop:]
 
 
-def write(folder: Path, model: str, record: bytes, rows: bytes) -> Path:
+def write(folder, model, record, rows):
     path = folder / "predictions" / "main" / model / "vt" / "1024.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".json").write_bytes(record)
@@ -114,7 +112,7 @@ def write(folder: Path, model: str, record: bytes, rows: bytes) -> Path:
     return path
 
 
-def named(model: str) -> bytes:
+def named(model):
     return json.dumps(
         RECORD | {"label": model, "result": RESULT | {"model": {"name": model, "engine": "reader"}}}
     ).encode()
@@ -124,9 +122,9 @@ GOOD = b"".join(map(row_line, ROWS))
 OLD = b"".join(json.dumps(row).encode() + b"\n" for row in ROWS)
 
 
-def report(folder: Path) -> tuple[Any, list[str]]:
+def report(folder):
     """What `rulerkit report` does: the scores, what it left out, and the table."""
-    problems: list[str] = []
+    problems = []
     cells = read_cells(folder / "predictions", report=problems.append, scan=False)
     scores = score(cells, report=problems.append)
     check_same(cells)
@@ -134,7 +132,7 @@ def report(folder: Path) -> tuple[Any, list[str]]:
     return scores, problems
 
 
-def is_reported(record: bytes, rows: bytes, unchanged: bool) -> None:
+def is_reported(record, rows, unchanged):
     """Beside a damaged cell the other model's table stands; the damaged one is unchanged, shorter,
     or left out by name."""
     with TemporaryDirectory() as name:
@@ -160,19 +158,19 @@ def is_reported(record: bytes, rows: bytes, unchanged: bool) -> None:
 
 @given(record=changed(RECORD))
 @cases
-def test_a_changed_record(record: dict[str, Any]) -> None:
+def test_a_changed_record(record):
     is_reported(json.dumps(record).encode(), GOOD, False)
 
 
 @given(record=damaged(json.dumps(RECORD).encode()), rows=st.sampled_from([GOOD, OLD]))
 @cases
-def test_a_damaged_record(record: bytes, rows: bytes) -> None:
+def test_a_damaged_record(record, rows):
     is_reported(record, rows, False)
 
 
 @given(row=st.sampled_from(ROWS).flatmap(changed), place=st.integers(0, 4))
 @cases
-def test_a_row_of_format_1_with_a_wrong_value(row: dict[str, Any], place: int) -> None:
+def test_a_row_of_format_1_with_a_wrong_value(row, place):
     lines = OLD.splitlines(keepends=True)
     lines.insert(place, json.dumps(row).encode() + b"\n")
     is_reported(named("one").replace(b'"format": 2', b'"format": 1'), b"".join(lines), False)
@@ -180,13 +178,13 @@ def test_a_row_of_format_1_with_a_wrong_value(row: dict[str, Any], place: int) -
 
 @given(rows=damaged(GOOD))
 @cases
-def test_damaged_rows_of_format_2_change_no_number(rows: bytes) -> None:
+def test_damaged_rows_of_format_2_change_no_number(rows):
     is_reported(named("one"), rows, True)
 
 
 @given(bit=st.integers(0, 8 * len(GOOD) - 1))
 @cases
-def test_a_flipped_bit_is_noticed(bit: int) -> None:
+def test_a_flipped_bit_is_noticed(bit):
     """The cell is damaged, or a row is missing; no row differs from what was written."""
     rows = bytearray(GOOD)
     rows[bit // 8] ^= 1 << bit % 8
@@ -209,7 +207,7 @@ def test_a_flipped_bit_is_noticed(bit: int) -> None:
     )
 )
 @cases
-def test_damaged_files_of_others(text: bytes) -> None:
+def test_damaged_files_of_others(text):
     with TemporaryDirectory() as name:
         for place in ("m/b/1024/pred/vt.jsonl", "samples_ruler_vt_2025-01-01T00.jsonl"):
             path = Path(name) / place
@@ -221,9 +219,7 @@ def test_damaged_files_of_others(text: bytes) -> None:
 
 
 @pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_text("{")])
-def test_files_of_others_beside_a_damaged_one_are_scored(
-    tmp_path: Path, capsys: Any, damage: Callable[[Path], Any]
-) -> None:
+def test_files_of_others_beside_a_damaged_one_are_scored(tmp_path, capsys, damage):
     for length in (1024, 2048):
         file = tmp_path / f"m/b/{length}/pred/vt.jsonl"
         file.parent.mkdir(parents=True)
@@ -234,7 +230,7 @@ def test_files_of_others_beside_a_damaged_one_are_scored(
 
 
 @pytest.mark.parametrize("rows", [GOOD, OLD, OLD[: len(OLD) // 2] + GOOD[len(GOOD) // 2 :]])
-def test_links_and_unreadable_things_are_named(tmp_path: Path, rows: bytes) -> None:
+def test_links_and_unreadable_things_are_named(tmp_path, rows):
     path = write(
         tmp_path / "disk", "one", named("one").replace(b'"format": 2', b'"format": 1'), rows
     )

@@ -4,7 +4,6 @@ crash, no hang."""
 import base64
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 from faults import cases, result_or_line
@@ -32,7 +31,7 @@ TEKKEN = {
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def files(tmp_path_factory):
     """A small file of each kind, and the settings beside it."""
     import sentencepiece
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -70,7 +69,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     }
 
 
-def read(spec: str) -> tuple[int, str]:
+def read(spec):
     """What a tokenizer makes of a text, and of a chat."""
     load_tokenizer.cache_clear()
     tokenizer = load_tokenizer(spec)
@@ -79,7 +78,7 @@ def read(spec: str) -> tuple[int, str]:
     return len(ids), tokenizer.decode(ids)
 
 
-def test_the_files_are_good(files: dict[str, bytes], tmp_path: Path) -> None:
+def test_the_files_are_good(files, tmp_path):
     for name, data in files.items():
         file, _, pattern = name.partition("#")
         (tmp_path / file).write_bytes(data)
@@ -88,9 +87,7 @@ def test_the_files_are_good(files: dict[str, bytes], tmp_path: Path) -> None:
 
 @cases
 @given(data=st.data())
-def test_a_damaged_tokenizer_is_one_line(
-    files: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_a_damaged_tokenizer_is_one_line(files, tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("tokenizer")
     name = data.draw(st.sampled_from(list(files)))
     file, _, pattern = name.partition("#")
