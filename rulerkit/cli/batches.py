@@ -204,7 +204,9 @@ def _submit(planned: Any, site_file: Path | None, dry_run: bool) -> None:
 
 
 def print_leaderboard(study: Any) -> None:
-    """The leaderboard of a study's models, and where its figures, tables and notebooks lie."""
+    """The leaderboard of a study's models, the page of the run, and where its figures, tables and
+    notebooks lie."""
+    from rulerkit.batch.page import write_page
     from rulerkit.evaluation import check_same, footnotes
     from rulerkit.scoring import score
     from rulerkit.store import read_cells
@@ -223,7 +225,9 @@ def print_leaderboard(study: Any) -> None:
         try:
             check_same(cells)
             summary = summarize(score(cells), tasks, study.lengths)
-            echo("\n" + table_text(summary, notes=footnotes(cells)))
+            notes = footnotes(cells)
+            echo("\n" + table_text(summary, notes=notes))
+            echo(f"{'page:':10} {write_page(study.outputs, study.run, cells, notes)}")
         except UserError as error:  # the batch itself is done
             echo(f"\nno leaderboard: {error}", err=True)
     for kind in ("figures", "tables", "notebooks"):
