@@ -9,17 +9,15 @@ the prompts.
 import html
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rulerkit.depth import Place
-from rulerkit.depth import places as places_of
+from rulerkit.depth import Place, places
 from rulerkit.errors import UserError, shorten
 from rulerkit.failures import examples_of
 from rulerkit.generation import Examples
@@ -79,9 +77,11 @@ def browse(scores: "pd.DataFrame", most: int = MOST_EXAMPLES) -> Page:
         for key, rows in cell_rows(scores, [*_MODEL, "task", "length"]).items()
     ]
     rows = answers_of(scores.loc[_chosen(scores, most)])
-    readers = {
-        str(cell.path): cache(partial(_examples, cell)) for cell in find_cells(set(rows["path"]))
-    }
+    examples_of_path = {str(cell.path): _examples(cell) for cell in find_cells(set(rows["path"]))}
+    prompts: dict[str, _Prompt | None] = {}  # by digest: models are asked the same
+    for path, index, digest in rows[["path", "index", "digest"]].itertuples(index=False):
+        if prompts.get(digest) is None:
+            prompts[digest] = _prompt(examples_of_path[path], index, digest)
     examples = [
         {
             "m": numbers[row["run"], row["model"]],
@@ -93,7 +93,7 @@ def browse(scores: "pd.DataFrame", most: int = MOST_EXAMPLES) -> Page:
             "p": str(row["prediction"])[:_WRITTEN],
             "r": [shorten(reference, _WITHIN) for reference in row["references"]],
             "d": row["depths"][:1],
-            **_traced(row, readers[row["path"]]),
+            **_traced(row, prompts[row["digest"]]),
         }
         for row in rows.to_dict("records")
     ]
@@ -152,17 +152,30 @@ def _examples(cell: Cell) -> Examples | None:
         return None
 
 
-def _traced(row: Any, examples: Callable[[], Examples | None]) -> dict[str, Any]:
+class _Prompt(NamedTuple):
+    """The text of a prompt and the places of its pieces."""
+
+    text: str
+    places: list[Place]
+
+
+def _prompt(examples: Examples | None, index: int, digest: str) -> _Prompt | None:
+    """The prompt of an example; None where it cannot be made again, or comes out differently."""
+    if examples is None or index >= len(examples):
+        return None
+    example = examples[index]
+    return _Prompt(example.prompt, places(example)) if example.digest == digest else None
+
+
+def _traced(row: Any, made: _Prompt | None) -> dict[str, Any]:
     """`w`: windows of the prompt, [role, depth, before, text, after]; `x`: items of the answer that
     are no reference, [item, role of the piece that holds it or '', depth]."""
-    made = examples()
-    example = made[int(row["index"])] if made is not None and row["index"] < len(made) else None
-    if example is None or example.digest != row["digest"]:
+    if made is None:
         return {"w": [], "x": []}
-    prompt, places = example.prompt.lower(), places_of(example)
+    prompt = made.text.lower()
     missed = [r.lower() for r in row["references"] if r.lower() not in row["prediction"].lower()]
     windows, shown_texts = [], set[str]()
-    for role, depth, start, end, _ in places:
+    for role, depth, start, end, _ in made.places:
         text = prompt[start:end]
         named = next((text_missed for text_missed in missed if text_missed in text), text)
         if role == "needle" and named not in shown_texts:  # a word of a list stands in many places
@@ -171,14 +184,14 @@ def _traced(row: Any, examples: Callable[[], Examples | None]) -> dict[str, Any]
     items = []
     for item in _wrong_items(row):
         at = _position(prompt, item)
-        role, depth = _role_at(places, at)
+        role, depth = _role_at(made.places, at)
         items.append([item, role, depth])
         if at >= 0 and role:
             windows.append((False, role, depth, at, at + len(item)))
     shown = sorted(windows, key=lambda window: window[0])[:_MOST_WINDOWS]
     return {
         "w": [
-            [role, depth, *_window(example.prompt, start, end)]
+            [role, depth, *_window(made.text, start, end)]
             for _, role, depth, start, end in sorted(shown, key=lambda window: window[3])
         ],
         "x": items,

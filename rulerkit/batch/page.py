@@ -2,6 +2,7 @@
 run of each model, the answers behind the scores, figures and executed notebooks."""
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,7 @@ def _notebooks(outputs: Path, run: str) -> Iterator[str]:
 
 
 def _convert(notebook: Path, page: Path) -> None:
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # as for papermill
     from nbconvert import HTMLExporter
 
     exporter: Any = HTMLExporter(embed_images=True)  # type: ignore[no-untyped-call]
