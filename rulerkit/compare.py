@@ -17,7 +17,7 @@ import glob
 import json
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rulerkit.claims import FAILS, HOLDS, UNKNOWN, Verdict
 from rulerkit.errors import UserError, listed, shorten, unknown
 from rulerkit.escape import csv_text
 from rulerkit.evaluation import ABSENT, differences, snapshot_notes
@@ -74,19 +73,25 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True)
 class Side:
-    """One model's predictions of one run and of its repetitions."""
+    """One model's predictions of one run and of its repetitions: its cells, the rows of `score` of
+    what is compared, and by task and length how many requests failed where these are too many."""
 
     name: str
-    cells: tuple[Cell, ...]
+    label: str
+    cells: Sequence[Cell]
+    scores: "pd.DataFrame"
+    failed: dict[Key, int]
 
     @property
-    def label(self) -> str:
-        return str(self.cells[0].record.get("label") or self.cells[0].model)
+    def keys(self) -> list[Key]:
+        """Task and length of each row."""
+        return list(zip(self.scores["task"], self.scores["length"], strict=True))
 
     @cached_property
-    def by_key(self) -> dict[Key, Cell]:
-        """A cell per task and length; of several repetitions the first."""
-        return {(cell.task, cell.length): cell for cell in reversed(self.cells)}
+    def results(self) -> dict[Key, dict[str, Any]]:
+        """The settings on record by task and length; of several repetitions those of the first."""
+        results = {(c.task, c.length): c.record["result"] for c in reversed(self.cells)}
+        return {key: results[key] for key in dict.fromkeys(self.keys)}
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,8 @@ class Comparison:
     def same_model(self) -> bool:
         """Both sides are one model, served alike: the differences are the noise floor of serving
         it."""
-        return all(one == other for _, one, other in _results(self.a, self.b))
+        a, b = self.a.results, self.b.results
+        return all(a[key] == b[key] for key in a.keys() & b.keys())
 
     @property
     def mean(self) -> "pd.Series[Any]":
@@ -152,8 +158,8 @@ class Comparison:
 
 
 def compare(
-    a: "str | Path | Side",
-    b: "str | Path | Side",
+    a: str | Path | Sequence[Cell],
+    b: str | Path | Sequence[Cell],
     margin: float = 1.0,
     by: str = "digest",
     confidence: float = 0.95,
@@ -163,66 +169,59 @@ def compare(
 ) -> Comparison:
     """Compare two models on the examples that both answered; `margin` in points.
 
-    Each side is a `Side`, a folder of predictions, `run/model`, or a model's name in
-    `outputs/predictions`; A may be a stored baseline. The repetitions of a run (`repeat`) belong to
-    its side, unless the other side names them. `by='index'` pairs examples whose prompts differ. A
-    cell in which more requests failed than `max_failures` allows, by default that of its record, is
-    left out. `grid` is what `choose` takes: tasks, lengths, num_examples.
+    Each side is a folder of predictions, `run/model`, a model's name in `outputs/predictions`, or
+    its cells; A may be a stored baseline. The repetitions of a run (`repeat`) belong to its side,
+    unless the other side names them. `by='index'` pairs examples whose prompts differ. A cell in
+    which more requests failed than `max_failures` allows, by default that of its record, is left
+    out. `grid` says what is compared: tasks, lengths, num_examples; None takes all.
     """
     _check_margin(margin)
+    if by not in PAIRINGS:
+        raise unknown("way to pair examples", by, PAIRINGS)
     cells_a, cells_b = (
-        list(given.cells) if isinstance(given, Side) else find(given, outputs) for given in (a, b)
+        find(given, outputs) if isinstance(given, str | Path) else list(given) for given in (a, b)
     )
     first, second = (
-        given
-        if isinstance(given, Side)
-        else side(choose([*cells, *_repetitions(cells, other)], **grid), str(given))
+        _side([*cells, *_repetitions(cells, other)], str(given), max_failures, **grid)
+        if isinstance(given, str | Path)
+        else _side(cells, "one side", max_failures, **grid)
         for given, cells, other in ((a, cells_a, cells_b), (b, cells_b, cells_a))
     )
-    first, second, failed_notes = without_failed(first, second, max_failures)
     pairs, notes = paired(first, second, by)
     rows, cells = judge_pairs(pairs, margin, confidence)
     columns = ["task", "length", "index", "digest", "a", "b", "difference"]
     flips = pairs.loc[pairs["difference"] != 0, columns].reset_index(drop=True)
     flips["difference"] *= 100
-    notes = failed_notes + notes
     return Comparison(
         first, second, margin, confidence, by, rows, flips, tuple(cells), tuple(notes)
     )
 
 
 def compare_study(
-    study: Any, cells: Sequence[Cell], margin: float = 1.0, by: str = "digest"
+    study: Any, cells: Iterable[Cell], margin: float = 1.0, by: str = "digest"
 ) -> Comparison:
     """Compare the two models of a study, or its one model that answered twice, on what the study
     asks."""
-    wanted = {"tasks": [task.name for task in study.tasks], "lengths": study.lengths}
-    first, second = sides(choose(cells, **wanted, num_examples=study.num_examples))
-    return compare(first, second, margin, by)
+    sides: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        run = cell.run if len(study.models) == 1 else base_run(cell.run)
+        sides.setdefault((run, cell.model), []).append(cell)
+    if len(sides) != 2:
+        seen = ", ".join(map("/".join, sides)) or "none"
+        raise UserError(
+            f"a comparison needs the predictions of two models, or of one model twice; found {seen}"
+        )
+    grid = {"tasks": [task.name for task in study.tasks], "lengths": study.lengths}
+    a, b = sides.values()
+    return compare(a, b, margin, by, **grid, num_examples=study.num_examples)
 
 
-def assert_not_worse(
-    a: "str | Path | Side", b: "str | Path | Side", margin: float = 1.0, **options: Any
-) -> None:
+def assert_not_worse(a: str | Path, b: str | Path, margin: float = 1.0, **options: Any) -> None:
     """Raise AssertionError with the table of differences unless `compare(a, b, margin)` finds B not
     worse: for tests."""
     comparison = compare(a, b, margin, **options)
     if comparison.verdict.word != NOT_WORSE:
         raise AssertionError("\n" + difference_table(comparison))
-
-
-def asked(model_a: Any, model_b: Any = None) -> dict[str, Any]:
-    """The parameters of a study of two models; without a second one, of one model that answers
-    twice."""
-    if isinstance(model_a, list | tuple) or isinstance(model_b, list | tuple) or model_a is None:
-        raise UserError(
-            f"model_a is {model_a!r}, model_b is {model_b!r}: each is one model; only model_b may "
-            "be None"
-        )
-    twice = model_b is None or model_b == model_a
-    return (
-        {"models": [model_a], "repeat": 2} if twice else {"models": [model_a, model_b], "repeat": 1}
-    )
 
 
 # --- differences ----------------------------------------------------------------------------------
@@ -237,17 +236,11 @@ def judge_pairs(
 
     first, second = (weighted_cells(pairs.assign(score=pairs[side])) for side in ("a", "b"))
     flips = pairs.assign(better=pairs["difference"] > 0, worse=pairs["difference"] < 0, n=1)
-    rules = {
-        "category": "first",
-        "n": "sum",
-        "better": "sum",
-        "worse": "sum",
-        "a": "mean",
-        "b": "mean",
-    }
+    counts = ["n", "better", "worse"]
+    rules = dict.fromkeys(counts, "sum") | {"category": "first", "a": "mean", "b": "mean"}
     by_cell: Any = flips.groupby(["task", "length"]).agg(rules)
     rows, tests = [], []
-    for level, task, length, keys in _levels(first):
+    for (level, task, length), keys in _levels(first).items():
         lengths = [key[1] for key in keys]
         weights = [1 / len(set(lengths)) / lengths.count(length) for length in lengths]
         cells = [
@@ -255,29 +248,18 @@ def judge_pairs(
             for key, weight in zip(keys, weights, strict=True)
             for sign, cell in ((1, second[key]), (-1, first[key]))
         ]
-        difference = weighted_sum(cells, confidence).percent()
         members = by_cell.loc[keys]
-        a, b = (100 * float(members[side] @ weights) for side in ("a", "b"))
-        counts = members[["n", "better", "worse"]].sum().to_dict()
-        rows.append(
-            {
-                "level": level,
-                "task": task,
-                "length": length,
-                "a": a,
-                "b": b,
-                **counts,
-                "category": members["category"].iloc[0] if task else "",
-                "difference": difference.value,
-                "low": difference.low,
-                "high": difference.high,
-                "unable": level == "cell" and (a, b) in ((0, 0), (100, 100)),
-            }
-        )
+        row = {"level": level, "task": task, "length": length, **members[counts].sum()}
+        row["category"] = members["category"].iloc[0] if task else ""
+        row |= {side: 100 * float(members[side] @ weights) for side in ("a", "b")}
+        rows.append(row | weighted_sum(cells, confidence).percent()._asdict())
         tests.append((frozenset(keys), no_difference_p(cells)))
     distinct = dict(tests)
     adjusted = dict(zip(distinct, holm(list(distinct.values())), strict=True))
-    frame = pd.DataFrame(rows).assign(p=[adjusted[keys] for keys, _ in tests])
+    frame = pd.DataFrame(rows).rename(columns={"value": "difference"})
+    is_full = (frame["a"] == frame["b"]) & frame["a"].isin([0, 100])
+    frame["unable"] = is_full & (frame["level"] == "cell")
+    frame["p"] = [adjusted[keys] for keys, _ in tests]
     frame["smallest_loss"] = [smallest_loss(n, len(distinct), margin) for n in frame["n"]]
     frame["loss"] = (frame["p"] < ALARMS) & (frame["difference"] < -margin)
     return frame[_COLUMNS], cells
@@ -294,18 +276,21 @@ def smallest_loss(num_examples: int, num_tests: int, margin: float = 0.0) -> flo
     return 100 * lost / num_examples if lost <= num_examples else math.nan
 
 
-def _levels(cells: Iterable[Key]) -> Iterator[tuple[str, str, int, list[Key]]]:
-    """What is compared: level, task ('' for all), length (0 for all), and its cells."""
+def _levels(cells: Iterable[Key]) -> dict[tuple[str, str, int], list[Key]]:
+    """What is compared: level, task ('' for all), length (0 for all), with its cells."""
     cells = list(cells)
     order = [*THIRTEEN, *(task for task, _ in cells)]
-    keys = sorted(cells, key=lambda key: (order.index(key[0]), key[1]))
-    for key in keys:
-        yield ("cell", *key, [key])
-    for task in dict.fromkeys(task for task, _ in keys):
-        yield "task", task, 0, [key for key in keys if key[0] == task]
-    for length in sorted({length for _, length in keys}):
-        yield "length", "", length, [key for key in keys if key[1] == length]
-    yield "all", "", 0, keys
+    levels: dict[tuple[str, str, int], list[Key]] = {}
+    for level, by_task, by_length in (
+        ("cell", 1, 1),
+        ("task", 1, 0),
+        ("length", 0, 1),
+        ("all", 0, 0),
+    ):
+        for task, length in sorted(cells, key=lambda key: (order.index(key[0]), key[1])):
+            place = level, task * by_task, length * by_length
+            levels.setdefault(place, []).append((task, length))
+    return levels
 
 
 def _check_margin(margin: float) -> None:
@@ -333,7 +318,7 @@ def power_text(
     pairs = max(2 * flips * ((z + critical_value(0.8)) / share) ** 2, z * z * (1 / share - 1))
     needed = math.ceil(pairs / num_cells)
     cells = [(str(task), length) for task in range(num_tasks) for length in range(num_lengths)]
-    num_tests = len({frozenset(members) for *_, members in _levels(cells)})
+    num_tests = len({frozenset(members) for members in _levels(cells).values()})
     lines = [
         f"{num_tasks} tasks at {num_lengths} lengths, margin {_points(margin)}, 95 % intervals:",
         f"- needs {needed} examples per task and length (now {num_examples}) for the mean, where "
@@ -387,88 +372,86 @@ def _repetitions(cells: Sequence[Cell], other: Sequence[Cell]) -> list[Cell]:
     return repetitions
 
 
-def side(cells: Iterable[Cell], name: str = "") -> Side:
-    """The cells of one model and run, with its repetitions; those without any answer are left out.
-
-    Raises UserError for more than one model or run.
-    """
-    answered = tuple(cell for cell in cells if cell.rows)
-    if len({(base_run(cell.run), cell.model) for cell in answered}) != 1:
-        held = dict.fromkeys(f"{cell.run}/{cell.model}" for cell in answered)
-        raise UserError(
-            f"{name or 'one side'} holds {', '.join(held) or 'no answer at all'}: a side is one "
-            "model in one run; name its folder"
-        )
-    return Side("/".join(filter(None, (answered[0].run, answered[0].model))), answered)
-
-
-def sides(cells: Iterable[Cell]) -> tuple[Side, Side]:
-    """The two sides in cells of two models, or of one model in two runs, in the order in which they
-    first come."""
-    cells = list(cells)
-    one_model = len({(base_run(cell.run), cell.model) for cell in cells}) == 1
-    groups: dict[tuple[str, str], list[Cell]] = {}
-    for cell in cells:
-        run = cell.run if one_model else base_run(cell.run)
-        groups.setdefault((run, cell.model), []).append(cell)
-    if len(groups) != 2:
-        seen = ", ".join(f"{run}/{model}" for run, model in groups) or "none"
-        raise UserError(
-            f"a comparison needs the predictions of two models, or of one model twice; found {seen}"
-        )
-    first, second = map(side, groups.values())
-    return first, second
-
-
-def choose(
+def _side(
     cells: Iterable[Cell],
+    name: str,
+    max_failures: float | None,
     tasks: Sequence[str] | None = None,
     lengths: Sequence[int] | None = None,
     num_examples: int | None = None,
-) -> list[Cell]:
-    """Of the cells those of these tasks and lengths, each with its first `num_examples` examples;
-    None takes all."""
-    most, chosen = math.inf if num_examples is None else num_examples, []
-    for cell in cells:
-        if (tasks is None or cell.task in tasks) and (lengths is None or cell.length in lengths):
-            part = Cell(cell.path, cell.record, [row for row in cell.rows if row["index"] < most])
-            part.failures = {i: failure for i, failure in cell.failures.items() if i < most}
-            chosen.append(part)
-    return chosen
+) -> Side:
+    """One side of these tasks and lengths, with the first `num_examples` examples of each cell.
+
+    Raises UserError for more than one model or run.
+    """
+    most = math.inf if num_examples is None else num_examples
+    chosen = [
+        cell
+        for cell in cells
+        if (tasks is None or cell.task in tasks) and (lengths is None or cell.length in lengths)
+    ]
+    scores = merge_repetitions(score(chosen))
+    scores = scores[scores["index"] < most]
+    models = dict.fromkeys(zip(scores["run"], scores["model"], strict=True))
+    if len(models) != 1:
+        raise UserError(
+            f"{name} holds {', '.join(map('/'.join, models)) or 'no answer at all'}: a side is one "
+            "model in one run; name its folder"
+        )
+    failed = {}
+    for cell in chosen:
+        num_failed = sum(index < most for index in cell.failures)
+        allowed = cell.record.get("max_failures", 0) if max_failures is None else max_failures
+        if num_failed > allowed_failures(allowed, cell.wanted):
+            failed[cell.task, cell.length] = num_failed
+    name = "/".join(filter(None, *models))
+    return Side(name, str(scores["label"].iloc[0]), chosen, scores, failed)
 
 
-def paired(a: Side, b: Side, by: str = "digest") -> tuple["pd.DataFrame", list[str]]:
+def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
     """The examples that both answered, and what a reader must know about the two.
 
     Columns task, category, length, index, digest, a, b (scores 0..1), difference (b - a), and
     `group` where the scores have it. Pairs have the same task, length and index, and with
     `by='digest'` the same prompt: other prompts are a `UserError` that names the cells.
     """
-    if by not in PAIRINGS:
-        raise unknown("way to pair examples", by, PAIRINGS)
-    if not a.by_key.keys() & b.by_key.keys():
-        held = " | ".join(f"{side.name} has {_keys(side.by_key)}" for side in (a, b))
+    notes = [
+        f"{sum(side.failed.values())} requests of {side.name} failed, more than max_failures "
+        f"allows: left out {_keys(side.failed)}"
+        for side in (a, b)
+        if side.failed
+    ]
+    failed = a.failed | b.failed
+    a, b = (
+        replace(side, scores=side.scores[[key not in failed for key in side.keys]])
+        for side in (a, b)
+    )
+    if not (a.results and b.results):
+        raise UserError(
+            f"nothing is left to compare: {'; '.join(notes)}; answer them again, or allow more "
+            "max_failures"
+        )
+    if not a.results.keys() & b.results.keys():
+        held = " | ".join(f"{side.name} has {_keys(side.results)}" for side in (a, b))
         raise UserError(f"{a.name} and {b.name} have no task and length in common: {held}")
     if {cell.path.resolve() for cell in a.cells} & {cell.path.resolve() for cell in b.cells}:
         raise UserError(
             f"{a.name} and {b.name} are the same predictions; name two models, or two runs of one"
         )
-    notes, scores, counts = [], [], []
+    most = 0
     for side, other in ((a, b), (b, a)):
-        if alone := [key for key in side.by_key if key not in other.by_key]:
+        if alone := [key for key in side.results if key not in other.results]:
             notes.append(f"only {side.name} has {_keys(alone)}: left out")
-        cells = [cell for cell in side.cells if (cell.task, cell.length) in other.by_key]
-        counts.append(sum(len(cell.rows) for cell in side.by_key.values() if cell in cells))
-        scores.append(merge_repetitions(score(cells)))
+        most = max(most, sum(key in other.results for key in side.keys))
     keys = ["task", "length", "index"]
-    pairs = scores[0].merge(scores[1][[*keys, "digest", "score"]], on=keys, suffixes=("_a", "_b"))
+    pairs = a.scores.merge(b.scores[[*keys, "digest", "score"]], on=keys, suffixes=("_a", "_b"))
     if pairs.empty:
         raise UserError(
             f"{a.name} and {b.name} answered no example of the same task, length and index"
         )
-    if len(pairs) < max(counts):
+    if len(pairs) < most:
         notes.append(
-            f"{len(pairs)} of {max(counts)} examples were answered by both; the others are left out"
+            f"{len(pairs)} of {most} examples were answered by both; the others are left out"
         )
     settings = differing(a, b)
     other_prompts = (pairs["digest_a"] != pairs["digest_b"]) | (pairs["digest_a"] == "")
@@ -486,71 +469,28 @@ def paired(a: Side, b: Side, by: str = "digest") -> tuple["pd.DataFrame", list[s
             "not compare the prompts"
         )
     if other_prompts.any():
-        notes.insert(
-            0,
-            f"paired by index: {other_prompts.sum()} of {len(pairs)} pairs have prompts that "
-            "differ or are not known",
-        )
+        few = f"{other_prompts.sum()} of {len(pairs)} pairs"
+        notes.insert(0, f"paired by index: {few} have prompts that differ or are not known")
     pairs = pairs.rename(columns={"score_a": "a", "score_b": "b", "digest_a": "digest"})
     pairs["difference"] = pairs["b"] - pairs["a"]
     columns = ["task", "category", "length", "index", "digest", "a", "b", "difference", "group"]
     return pairs[columns], [*notes, *settings, *snapshot_notes([*a.cells, *b.cells])]
 
 
-def without_failed(
-    a: Side, b: Side, max_failures: float | None = None
-) -> tuple[Side, Side, list[str]]:
-    """The sides without the cells in which too many requests of one of them failed, and notes that
-    name these cells.
-
-    Raises UserError where nothing is left.
-    """
-    notes, failed = [], set[Key]()
-    for side in (a, b):
-        counts: dict[Key, int] = {}
-        for cell in side.cells:
-            allowed = cell.record.get("max_failures", 0) if max_failures is None else max_failures
-            if len(cell.failures) > allowed_failures(allowed, cell.wanted):
-                counts[cell.task, cell.length] = len(cell.failures)
-        if counts:
-            notes.append(
-                f"{sum(counts.values())} requests of {side.name} failed, more than max_failures "
-                f"allows: left out {_keys(counts)}"
-            )
-            failed |= counts.keys()
-    first, second = (
-        replace(side, cells=tuple(c for c in side.cells if (c.task, c.length) not in failed))
-        for side in (a, b)
-    )
-    if not (first.cells and second.cells):
-        raise UserError(
-            f"nothing is left to compare: {'; '.join(notes)}; answer them again, or allow more "
-            "max_failures"
-        )
-    return first, second, notes
-
-
 def differing(a: Side, b: Side) -> list[str]:
     """Result-defining settings that differ between cells of the two, the models' names apart:
     'engine: vllm | openai'."""
     settings: dict[str, list[Key]] = {}
-    results = list(_results(a, b))
-    for key, one, other in results:
-        for field, *values in differences(one, other):
+    common = [key for key in a.results if key in b.results]
+    for key in common:
+        for field, *values in differences(a.results[key], b.results[key]):
             # records of other programs lack whole sections
             if field != "model.name" and ("." in field or ABSENT not in values):
                 settings.setdefault(f"{field}: {' | '.join(map(_brief, values))}", []).append(key)
     return [
-        text + (f" ({_keys(keys)})" if len(keys) < len(results) else "")
+        text + (f" ({_keys(keys)})" if len(keys) < len(common) else "")
         for text, keys in settings.items()
     ]
-
-
-def _results(a: Side, b: Side) -> "Iterator[tuple[Key, dict[str, Any], dict[str, Any]]]":
-    """The settings on record of each task and length that both have."""
-    for key, cell in a.by_key.items():
-        if key in b.by_key:
-            yield key, cell.record["result"], b.by_key[key].record["result"]
 
 
 def _keys(keys: Iterable[Key]) -> str:
@@ -583,11 +523,11 @@ def difference_table(comparison: Comparison, format: str = "table") -> str:
         [Field(task or "mean"), *(by_place.get((task, n), Field("")) for n in [*lengths, 0])]
         for task in tasks
     ]
-    notes = [*table_notes(comparison), comparison.verdict.text + "."]
+    notes = [*_notes(comparison), comparison.verdict.text + "."]
     return render(header, body, format, notes)
 
 
-def table_notes(comparison: Comparison) -> list[str]:
+def _notes(comparison: Comparison) -> list[str]:
     """What a reader of the differences must know."""
     a, b, rows = comparison.a, comparison.b, comparison.rows
     cells = rows[rows["level"] == "cell"]
@@ -616,7 +556,8 @@ def table_notes(comparison: Comparison) -> list[str]:
 def flips_text(comparison: Comparison) -> str:
     """Which examples flipped each way, by task and length."""
     lines = []
-    for _, flips in comparison.flips.groupby(["task", "length"], sort=False):
+    groups: Any = comparison.flips.groupby(["task", "length"], sort=False)
+    for (task, length), flips in groups:
         ways = {"better": flips["difference"] > 0, "worse": flips["difference"] < 0}
         parts = [
             f"{way} {len(indices)} (example{'s' * (len(indices) > 1)} "
@@ -624,8 +565,7 @@ def flips_text(comparison: Comparison) -> str:
             for way, mask in ways.items()
             if len(indices := flips.loc[mask, "index"])
         ]
-        place = f"{flips['task'].iloc[0]} at {length_name(int(flips['length'].iloc[0]))}"
-        lines.append(f"{place}: {'; '.join(parts)}")
+        lines.append(f"{task} at {length_name(length)}: {'; '.join(parts)}")
     return "\n".join(lines) or "No example has another score."
 
 
@@ -649,21 +589,6 @@ def json_text(comparison: Comparison) -> str:
         "notes": comparison.notes,
     }
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
-
-
-def claim_verdict(comparison: Comparison) -> Verdict:
-    """The verdict in the words of `claims`, on the claim that nothing in B is worse than in A by
-    more than the margin."""
-    a, b, verdict = comparison.a.name, comparison.b.name, comparison.verdict
-    words = {NOT_WORSE: HOLDS, WORSE: FAILS, CANNOT_TELL: UNKNOWN}
-    claim = f"{b} is not worse than {a} by more than {_points(comparison.margin)}"
-    return Verdict(claim, words[verdict.word], verdict.text)
-
-
-def labels(comparison: Comparison) -> tuple[str, str]:
-    """What to call A and B in a figure: their labels, or names where they share one."""
-    a, b = comparison.a, comparison.b
-    return (a.label, b.label) if a.label != b.label else (a.name, b.name)
 
 
 def _place(row: "pd.Series[Any]") -> str:

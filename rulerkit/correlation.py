@@ -8,6 +8,7 @@ coefficient nor the linkage.
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,24 +72,16 @@ def redundancy(
     cut = _clusters(coefficients, len(members)).reindex([*members, *coefficients.index])
     kept = set(cut.drop_duplicates().index)
     rows = []
-    for task in map(str, coefficients.index):
-        others = [m for m in members if m != task and categories[m] == categories[task]]
+    for task, category in ((str(name), categories[str(name)]) for name in coefficients.index):
+        others = [m for m in members if m != task and categories[m] == category]
         near = coefficients[task][others].dropna()
+        nearest = near.idxmax() if len(near) else ""
         interval = fisher(float(near.max()), len(vectors))
-        rows.append(
-            {
-                "task": task,
-                "category": categories[task],
-                "cluster": cluster[task],
-                "in_benchmark": task in members,
-                "cut_keeps": task in kept,
-                "nearest": near.idxmax() if len(near) else "",
-                "correlation": interval.value,
-                "low": interval.low,
-                "high": interval.high,
-            }
-        )
-    return pd.DataFrame(rows)
+        rows.append([task, category, task in members, task in kept, nearest, *interval])
+    columns = ["task", "category", "in_benchmark", "cut_keeps", "nearest", "correlation"]
+    table = pd.DataFrame(rows, columns=[*columns, "low", "high"])
+    table.insert(2, "cluster", cluster.to_numpy())
+    return table
 
 
 def cohesion(
@@ -97,34 +90,33 @@ def cohesion(
     """By category of at least two tasks: the mean correlation between its tasks less that with the
     tasks of the others, with a 95 % interval over resampled rows (bootstrap, percentiles)."""
     random = np.random.default_rng(seed)
-    names = np.asarray([categories[str(task)] for task in vectors])
     values = vectors.to_numpy(dtype=float)
     samples = [random.integers(len(values), size=len(values)) for _ in range(RESAMPLES)]
     with np.errstate(invalid="ignore", divide="ignore"):  # a task may never vary
         coefficients = np.stack(
             [np.corrcoef(values[rows], rowvar=False) for rows in [np.arange(len(values)), *samples]]
         )
+    names = np.asarray([categories[str(task)] for task in vectors])
     intervals = {}
     for name in dict.fromkeys(names):
-        inside, pairs = names == name, np.triu_indices(int((names == name).sum()), 1)
+        inside = names == name
         if inside.sum() > 1 and not inside.all():
-            within = coefficients[:, inside][:, :, inside][:, pairs[0], pairs[1]]
-            between = coefficients[:, inside][:, :, ~inside].reshape(len(coefficients), -1)
+            within = coefficients[:, np.triu(np.outer(inside, inside), 1)]
+            between = coefficients[:, np.outer(inside, ~inside)]
             seen, *resampled = np.nanmean(within, axis=1) - np.nanmean(between, axis=1)
-            intervals[str(name)] = Estimate(
-                float(seen), *map(float, np.nanquantile(resampled, [0.025, 0.975]))
-            )
+            low, high = np.nanquantile(resampled, [0.025, 0.975])
+            intervals[str(name)] = Estimate(float(seen), float(low), float(high))
     return intervals
 
 
 def pairs(coefficients: "pd.DataFrame", num_rows: int) -> dict[str, Estimate]:
     """The coefficient of each pair of tasks; the intervals hold for all pairs together
     (Bonferroni)."""
-    names, values = list(coefficients.index), coefficients.to_numpy(dtype=float)
-    above = list(zip(*np.triu_indices(len(names), 1), strict=True))
+    above = list(combinations(coefficients.index, 2))
+    confidence = 1 - 0.05 / max(1, len(above))
     return {
-        f"{names[i]} with {names[j]}": fisher(values[i, j], num_rows, 1 - 0.05 / len(above))
-        for i, j in above
+        f"{one} with {other}": fisher(float(coefficients[one][other]), num_rows, confidence)
+        for one, other in above
     }
 
 

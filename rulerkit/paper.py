@@ -2,8 +2,7 @@
 leaderboard, which is Tables 3 and 10 to 16 with upstream's later models and ours.
 
 The numbers stand as printed in `rulerkit/data/paper/*.csv`; the columns `note` name misprints. The
-leaderboard computes averages, ranks and effective lengths from the printed scores, by the rules
-that hold for ours.
+leaderboard computes averages and ranks from the printed scores, by the rules that hold for ours.
 """
 
 import math
@@ -13,23 +12,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rulerkit import escape, tables
+from rulerkit import escape
 from rulerkit.errors import unknown
 from rulerkit.lengths import THRESHOLDS, effective_length, length_name, parse_length
 from rulerkit.scoring import THIRTEEN
 from rulerkit.statistics import critical_value
-from rulerkit.summary import AVERAGES, Summary, averages, rest_notes, summarize, summary_lengths
-from rulerkit.tables import STAND_IN_NOTE, Field
+from rulerkit.summary import AVERAGES, RANKS, Summary, averages, rest_notes, summarize
+from rulerkit.tables import STAND_IN_NOTE, model_rows, models_text, names_of
 from rulerkit.view import Html
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pandas.io.formats.style import Styler
 
     from rulerkit.studies import Study
 
@@ -56,21 +53,9 @@ UPSTREAM = ("upstream", "authors")
 OURS = "ours"
 BOLD = ("ours", "best", "none")
 ORDERS = (*AVERAGES, "paper")
-RANKS = {"wavg_inc": "rank_inc", "wavg_dec": "rank_dec"}
-"""The rank by each weighted average."""
 
 _MODEL = ["run", "model"]
 _LIMITED = [f"{average}{end}" for average in AVERAGES for end in ("", "_low", "_high")]
-_TITLES = {
-    "model": "Models",
-    "claimed_length": "Claimed Length",
-    "effective_length": "Effective Length",
-    "avg": "Avg.",
-    "wavg_inc": "wAvg. (inc)",
-    "wavg_dec": "wAvg. (dec)",
-}
-_OTHERS: dict[str, Any] = {"run": "", "stand_in": False}
-"""What only our rows have."""
 _NUDGE = 1e-6
 
 
@@ -151,7 +136,7 @@ def published_scores(
     the thirteen tasks only. Raises UserError for any other name.
     """
     table = "all13" if category == "all" else category
-    upstream = _upstream_scores() if table == "all13" else []
+    upstream = [row for _, row in _upstream().iterrows()] if table == "all13" else []
     scores = {}
     for model in models:
         row = paper_row(model, table, version)
@@ -165,10 +150,10 @@ def published_scores(
     return scores
 
 
-def _upstream_scores() -> "list[pd.Series[Any]]":
-    """The rows of upstream's list, with the scores under their lengths as integers."""
+def _upstream() -> "pd.DataFrame":
+    """Upstream's list, with the scores under their lengths as integers."""
     names = {f"score_{length_name(n)}": n for n in PAPER_LENGTHS}
-    return [row for _, row in _table("leaderboard").rename(columns=names).iterrows()]
+    return _table("leaderboard").rename(columns=names)
 
 
 @cache
@@ -189,79 +174,45 @@ def _key(name: str) -> str:
 # --- our models beside the paper's ----------------------------------------------------------------
 
 
-def beside(summary: Summary, paper_version: str = "v3") -> "pd.DataFrame":
-    """Our row of each model and, below it, the paper's where it has one.
-
-    Columns: model, source ('ours' or 'paper v3'), claimed_length, effective_length, one per length
-    (integers), avg, wavg_inc, wavg_dec, and note, which says why the two may not be comparable:
-    stand-in corpora, another set of tasks or lengths.
-    """
-    import pandas as pd
-
-    grid = summary_lengths(summary)
-    rows = []
-    for _, ours in _our_rows(summary, "all").iterrows():
-        notes = [STAND_IN_NOTE] * bool(ours["stand_in"])
-        if ours["tasks"] != 13:
-            notes.append(f"tasks: {ours['tasks']}, the paper's 13")
-        if tuple(grid) != PAPER_LENGTHS:
-            names = ", ".join(map(length_name, grid))
-            notes.append(f"averages over {names}, the paper's over 4K to 128K")
-        about = {"model": ours["label"]}
-        rows.append({**ours, **about, "source": OURS, "note": "; ".join(notes)})
-        paper = _row_of(ours, "all", paper_version)
-        if paper is not None:
-            about |= {"source": f"paper {paper_version}", "note": paper["model"]}
-            rows.append({**paper, **about})
-    columns = ["model", "source", "claimed_length", "effective_length", *grid, *AVERAGES, "note"]
-    return pd.DataFrame(rows, columns=columns)
-
-
-def show_beside(rows: "pd.DataFrame") -> "Styler":
-    """The table of `beside` for a notebook: the paper's rows shaded, and a loud warning over
-    stand-in corpora."""
-    styler = tables.show(rows.rename(columns=_title), precision=1, na_rep="–")
-    styler = styler.set_properties(["Models", "Source", "Note"], **{"text-align": "left"})
-    shade = "background-color: rgba(128,128,128,.18)"
-    styler = styler.apply(lambda row: [shade * (row["Source"] != OURS)] * len(row), axis=1)
-    if rows["note"].fillna("").str.contains(STAND_IN_NOTE, regex=False).any():
-        bold = "font-weight: bold; color: #D55E00; text-align: left; caption-side: top"
-        styler = styler.set_caption(
-            "WARNING: OUR ROWS USE STAND-IN CORPORA AND ARE NOT COMPARABLE WITH THE PAPER'S"
-        ).set_table_styles([{"selector": "caption", "props": bold}])
-    return styler
-
-
 def against_paper(summary: Summary, version: str = "v3") -> "pd.DataFrame":
-    """Our scores by length beside the paper's, for the models and categories that it has.
+    """Our scores beside the paper's, for the models, categories and lengths that it has.
 
-    Columns model, category, length, score, low, high, paper, z (of the difference: the paper's own
-    noise is that of 500 right-or-wrong examples per task) and verdict: 'agrees' where |z| is below
+    Columns model, category, length (0 for the mean over all of ours), score, low, high, paper, z
+    (of the difference: the paper's own noise is that of 500 right-or-wrong examples per task),
+    verdict, effective_length and paper_effective_length. The verdict is 'agrees' where |z| is below
     the critical value, 'differs', or 'not comparable: ' and what differs from the paper's set-up
-    (protocol, tokenizer, template, examples).
+    (protocol, tokenizer, template, examples, tasks).
     """
     import pandas as pd
 
     z_limit = critical_value(summary.confidence)
-    columns = ["model", "category", "length", "score", "low", "high"]
+    means = summary.models.rename(columns={"avg": "score", "avg_low": "low", "avg_high": "high"})
+    effective = summary.models[[*_MODEL, "category", "effective_length"]]
+    ours = pd.concat([summary.lengths.merge(effective), means.assign(length=0)])
     rows = []
-    for _, ours in summary.lengths[summary.lengths["complete"]].iterrows():
-        paper = _row_of(ours, ours["category"], version)
-        length = int(ours["length"])
-        if paper is None or math.isnan(float(paper.get(length, math.nan))):
+    for _, row in ours[ours["score"].notna()].iterrows():
+        papers = (
+            paper_row(str(row[name]), row["category"], version) for name in ("model", "label")
+        )
+        paper = next((row for row in papers if row is not None), None)
+        lengths = [row["length"]] if row["length"] else list(summary.lengths["length"].unique())
+        if paper is None or not all(paper.get(n, math.nan) >= 0 for n in lengths):
             continue
-        share = float(paper[length]) / 100
-        noise = 100 * math.sqrt(share * (1 - share) / (500 * ours["tasks"]))
-        error = math.hypot((ours["high"] - ours["low"]) / (2 * z_limit), noise)
-        z = float(ours["score"] - paper[length]) / error
-        cells = summary.cells.merge(ours[[*_MODEL, "length"]].to_frame().T)
-        reasons = ", ".join(_departures(cells, str(paper["slug"])))
+        shares = paper[lengths].to_numpy(dtype=float) / 100
+        variance = (shares * (1 - shares)).sum() / (500 * row["tasks"]) / len(lengths) ** 2
+        error = math.hypot((row["high"] - row["low"]) / (2 * z_limit), 100 * math.sqrt(variance))
+        z = (row["score"] - 100 * shares.mean()) / error
+        cells = summary.cells.merge(row[_MODEL].to_frame().T)
+        reasons = _departures(cells[cells["length"].isin(lengths)], str(paper["slug"]))
+        reasons += ["tasks"] * (row["effective_length"] == "")
         verdict = "agrees" if abs(z) < z_limit else "differs"
         if reasons:
-            verdict = f"not comparable: {reasons}"
-        about = {"paper": float(paper[length]), "z": round(z, 2), "verdict": verdict}
-        rows.append({**ours[columns], **about})
-    return pd.DataFrame(rows, columns=[*columns, "paper", "z", "verdict"])
+            verdict = f"not comparable: {', '.join(reasons)}"
+        beside = {"paper": 100 * shares.mean(), "z": round(z, 2), "verdict": verdict}
+        rows.append({**row, **beside, "paper_effective_length": paper["effective_length"]})
+    columns = ["model", "category", "length", "score", "low", "high", "paper", "z", "verdict"]
+    columns += ["effective_length", "paper_effective_length"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _departures(cells: "pd.DataFrame", slug: str) -> list[str]:
@@ -278,13 +229,7 @@ def _departures(cells: "pd.DataFrame", slug: str) -> list[str]:
     return [name for name, is_so in differs.items() if is_so]
 
 
-def _row_of(ours: "pd.Series[Any]", category: str, version: str) -> "pd.Series[Any] | None":
-    """The paper's row of one of our models, by its name or label."""
-    rows = (paper_row(str(ours[name]), category, version) for name in ("model", "label"))
-    return next((row for row in rows if row is not None), None)
-
-
-# --- leaderboard: rows ----------------------------------------------------------------------------
+# --- leaderboard ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -306,17 +251,47 @@ class Board:
     notes: tuple[str, ...]
 
     @cached_property
-    def columns(self) -> list[str | int]:
-        """The columns that are shown. Tables 10 and 11 have no thresholds: no effective lengths
-        and no weighted averages."""
-        judged = ["effective_length"] * bool(self.rows["threshold"].notna().any())
-        return ["model", "claimed_length", *judged, *self.numbers]
-
-    @cached_property
     def numbers(self) -> list[str | int]:
-        """The columns of scores and averages."""
-        shown = [name for name in AVERAGES if self.rows[name].notna().any()]
-        return [*self.lengths, *(shown or ["avg"])]
+        """The columns of scores and averages. Tables 10 and 11 have no weighted averages."""
+        return [*self.lengths, *(AVERAGES if self.category in JUDGED else ["avg"])]
+
+    def text(self, format: str = "markdown", bold: str = "none") -> str:
+        """The table as markdown, latex or html, or as csv with every column of its rows, lengths as
+        4K, 4K_low, 4K_high, 4K_have.
+
+        What is `bold` is 'ours' (their names), 'best' (of each column among models of one
+        alignment, as printed) or 'none'.
+        """
+        if bold not in BOLD:
+            raise unknown("choice of what is bold", bold, BOLD)
+        rows = self.rows
+        if format == "csv":
+            names = {str(n): length_name(n) for n in self.lengths}
+            heads = [re.sub(r"^\d+", lambda n: names[n[0]], str(name)) for name in rows]
+            return escape.csv_text(rows.set_axis(heads, axis=1), "%.4f")
+        bold_fields: set[tuple[Any, str | int]] = set()
+        if bold == "ours":
+            bold_fields = {(i, "model") for i in rows.index[rows["source"] == OURS]}
+        if bold == "best":
+            printed = rows.loc[~rows["baseline"], self.numbers].astype(float).round(1)
+            is_best = printed == printed.groupby(rows["aligned"]).transform("max")
+            bold_fields = {(i, name) for name in self.numbers for i in printed.index[is_best[name]]}
+        rows = rows.assign(
+            origin=[_origin(row) for _, row in rows.iterrows()],
+            group=rows["aligned"] + rows["baseline"].astype(str),
+        )
+        judged = ["effective_length"] * (self.category in JUDGED)
+        columns = ["claimed_length", *judged, *self.numbers]
+        text = models_text(rows, columns, format, self.notes, format != "latex", bold_fields)
+        return f"Table {self.number}: {self.title}\n\n{text}" if format == "markdown" else text
+
+
+def _origin(row: "pd.Series[Any]") -> str:
+    if row["source"] == OURS:
+        return f"(ours, {row['run']}{', stand-in' * bool(row['stand_in'])})"
+    if row["source"] in UPSTREAM:
+        return f"({row['source']})"
+    return "(base)" * (row["aligned"] == "base" and "base" not in row["model"])
 
 
 def boards(
@@ -331,33 +306,39 @@ def boards(
     `lengths` are the columns; averages are over those of them that all rows share. `order` is one
     of ORDERS.
     """
+    import pandas as pd
+
     if order not in ORDERS:
         raise unknown("order", order, ORDERS)
     columns = tuple(sorted(lengths))
-    notes = () if scores is None else scores.attrs.get("notes", ())
     summary_of = cache(partial(_summary, scores))
+    about = ["source", *_MODEL, "aligned", "baseline", "claimed_length", "effective_length"]
+    scored = [c for n in columns for c in (n, f"{n}_low", f"{n}_high", f"{n}_have")]
+    names = [*about, "effective_set", "threshold", "stand_in", *scored, *_LIMITED, *RANKS.values()]
     all_boards = []
     for number, (category, aligned, title) in TABLES.items():
-        task, ours = SINGLE_TASKS.get(category), JUDGED.get(category, "all")
+        task = SINGLE_TASKS.get(category)
         summary = summary_of(task, columns)
-        shared = _shared_lengths(summary, ours, columns)
-        rows = _board_rows(category, version, shared, summary, summary_of(task, shared))
-        rows = _sorted(rows[rows["aligned"] == aligned] if aligned else rows, order)
-        scored = [c for n in columns for c in (n, f"{n}_low", f"{n}_high", f"{n}_have")]
-        about = ["source", *_MODEL, "aligned", "baseline", "claimed_length", "effective_length"]
-        about += ["effective_set", "threshold", "stand_in"]
-        rows = rows.reindex(columns=[*about, *scored, *_LIMITED, *RANKS.values()])
-        lines = [*_notes(rows, shared), *_our_notes(rows, ours, summary, notes)]
-        all_boards.append(Board(number, category, title, columns, rows, tuple(lines)))
+        shared = _shared_lengths(summary, category, columns)
+        rows = listed_rows(version, category, shared)
+        if summary is not None:
+            rows = pd.concat([rows, _our_rows(summary, summary_of(task, shared), category)])
+        rows = _ranked(rows[rows["aligned"] == aligned] if aligned else rows)
+        limits = {kind: limits.get(JUDGED.get(category, "")) for kind, limits in THRESHOLDS.items()}
+        rows["threshold"] = rows["aligned"].map(limits).astype(float)
+        by = [order] * (order != "paper")
+        if category not in JUDGED:
+            by = ["avg"] * len(by)
+            rows[["effective_length", "effective_set"]] = ""
+            rows[[*_LIMITED[3:], *RANKS.values()]] = math.nan
+        rows = rows.sort_values(["aligned", "baseline", *by], ascending=False, kind="stable")
+        rows = rows.reset_index(drop=True).reindex(columns=names)
+        notes = _notes(rows, shared)
+        if summary is not None and (rows["source"] == OURS).any():
+            notes += _our_notes(rows, summary, JUDGED.get(category, "all"))
+            notes += scores.attrs.get("notes", ()) if scores is not None else ()
+        all_boards.append(Board(number, category, title, columns, rows, tuple(notes)))
     return all_boards
-
-
-def board(all_boards: Iterable[Board], number: str | int) -> Board:
-    """The table of a number in the paper."""
-    by_number = {board.number: board for board in all_boards}
-    if str(number) not in by_number:
-        raise unknown("table of the paper", number, by_number)
-    return by_number[str(number)]
 
 
 def everything(study: "Study") -> "pd.DataFrame | None":
@@ -379,78 +360,62 @@ def everything(study: "Study") -> "pd.DataFrame | None":
     return scores
 
 
-def rebuilt(
+def listed_rows(
     version: str = "v3", category: str = "all13", lengths: Sequence[int] = PAPER_LENGTHS
 ) -> "pd.DataFrame":
-    """A table of the paper from its scores, a row per model in the paper's order, averaged over
-    `lengths`.
+    """The paper's rows of a table in its order and, for the thirteen tasks, those of upstream's
+    list that the paper does not have: `source` is 'paper v3', 'upstream', or 'authors' where the
+    list marks a row as reported by the model's authors. Averages are over `lengths`.
 
-    The columns of summary.csv, `baseline` (one of the two Llama2 rows, of which only 4K is
-    printed), and the scores under their lengths as integers. An average exactly between two tenths
-    is moved by a millionth to the one that is printed: the paper rounds such halves up and down.
-    Tables 10 and 11 have neither effective lengths nor weighted averages.
+    The columns are those of summary.csv, `baseline` (one of the two Llama2 rows, of which only 4K
+    is printed), and the scores under their lengths as integers. An average exactly between two
+    tenths is moved by a millionth to the one that is printed: the paper rounds such halves up and
+    down. Effective lengths of upstream's list follow from its scores; `note` says where it prints
+    others.
     """
-    rows = _printed(version, category).copy()
-    averages_printed = rows[[*AVERAGES]]
+    import pandas as pd
+
+    scores: list[Any] = [*PAPER_LENGTHS]
+    rows = _printed(version, category).assign(source=f"paper {version}")
+    rows["baseline"] = rows[scores].isna().any(axis=1)
+    effective = rows["effective_length"].fillna("").str.upper()
+    rows["effective_length"] = effective.replace("-", "")
+    if category == "all13":
+        listed = _upstream().rename(columns={"reported_by": "source"})
+        listed = listed.drop(columns=[*AVERAGES, *RANKS.values()])
+        listed = listed[~listed.set_index(scores).index.isin(rows.set_index(scores).index)]
+        listed["model"] += (" (" + listed["parameters"] + ")").fillna("")
+        listed["effective_length"] = [
+            effective_length({n: row[n] for n in scores}, 85.6, parse_length(row["claimed_length"]))
+            for _, row in listed.iterrows()
+        ]
+        rows = pd.concat([rows, listed.assign(aligned="chat", baseline=False)])
+    printed = rows[[*AVERAGES]]
+    known = rows[[*lengths]].mask(rows["baseline"]).to_numpy(dtype=float)
+    rows = rows.assign(run="", effective_set="", stand_in=False)
     rows["claimed_length"] = rows["claimed_length"].str.upper()
-    rows["baseline"] = rows[[*PAPER_LENGTHS]].isna().any(axis=1)
-    rows = _with_averages(rows, category, lengths)
-    # '>128K' is printed in version 3 only, and there for chat models only
-    plain = (rows["aligned"] == "base") | (version == "v1")
-    rows.loc[plain, "effective_length"] = rows["effective_length"].str.removeprefix(">")
-    for average, rank in RANKS.items():
-        by_alignment = rows[average].round(9).groupby(rows["aligned"])
-        rows[rank] = by_alignment.rank(method="min", ascending=False)
+    rows[[*AVERAGES]] = math.nan
+    if lengths:
+        rows[[*AVERAGES]] = [averages(scores) for scores in known.tolist()]
     if tuple(lengths) == PAPER_LENGTHS:
-        gap = (averages_printed - rows[[*AVERAGES]]).to_numpy()
+        gap = (printed - rows[[*AVERAGES]]).to_numpy()
         is_half = np.abs(np.abs(gap) - 0.05) < _NUDGE / 2
         rows[[*AVERAGES]] += np.where(is_half, np.copysign(_NUDGE, gap), 0.0)
-    if category not in JUDGED:
-        rows[[*RANKS, *RANKS.values()]] = math.nan
+    return rows.reset_index(drop=True)
+
+
+def _ranked(rows: "pd.DataFrame") -> "pd.DataFrame":
+    """Rows with their ranks among the paper's models of the same alignment; upstream's and ours
+    over stand-in corpora have none."""
+    aligned = rows["aligned"].to_numpy()
+    is_paper = rows["source"].str.startswith("paper").to_numpy()
+    rivals = is_paper & (aligned == aligned[:, None])
+    has_rank = ~(rows["source"].isin(UPSTREAM) | rows["stand_in"].astype(bool))
+    for average, rank in RANKS.items():
+        values = rows[average].to_numpy(dtype=float).round(9)
+        better = (rivals & (values > values[:, None])).sum(axis=1)
+        rows = rows.assign(**{rank: np.where(has_rank & ~np.isnan(values), 1 + better, math.nan)})
     return rows
-
-
-def upstream_rows(version: str = "v3", lengths: Sequence[int] = PAPER_LENGTHS) -> "pd.DataFrame":
-    """The chat models of upstream's list that the paper does not have, as rows of Table 3 (see
-    `rebuilt`).
-
-    `source` is 'upstream', or 'authors' where the list marks a row as reported by the model's
-    authors. Averages and effective lengths follow from the scores; `note` says where the list
-    prints others.
-    """
-    rows = _table("leaderboard").rename(
-        columns={f"score_{length_name(n)}": n for n in PAPER_LENGTHS}
-    )
-    paper = set(_printed(version, "all13")[[*PAPER_LENGTHS]].itertuples(index=False, name=None))
-    new = [
-        scores not in paper for scores in rows[[*PAPER_LENGTHS]].itertuples(index=False, name=None)
-    ]
-    rows = rows[new].reset_index(drop=True)
-    size = " (" + rows["parameters"] + ")"
-    rows = rows.assign(
-        model=rows["model"] + size.fillna(""),
-        aligned="chat",
-        baseline=False,
-        claimed_length=rows["claimed_length"].str.upper(),
-        source=rows["reported_by"],
-    )
-    return _with_averages(rows.drop(columns=[*RANKS.values()]), "all13", lengths)
-
-
-def _with_averages(rows: "pd.DataFrame", category: str, lengths: Sequence[int]) -> "pd.DataFrame":
-    """Rows with their averages over `lengths` and their effective lengths, except baselines."""
-    means, effective = [], []
-    for _, row in rows.iterrows():
-        has_means = bool(lengths) and not row["baseline"]
-        means.append(averages([row[n] for n in lengths]) if has_means else (math.nan,) * 3)
-        name = ""
-        if category in JUDGED and not row["baseline"]:
-            threshold = THRESHOLDS[row["aligned"]][JUDGED[category]]
-            scores = {n: float(row[n]) for n in PAPER_LENGTHS}
-            name = effective_length(scores, threshold, parse_length(row["claimed_length"]))
-        effective.append(name)
-    rows[[*AVERAGES]] = means
-    return rows.assign(effective_length=effective)
 
 
 def _summary(
@@ -471,73 +436,21 @@ def _shared_lengths(
     one."""
     shared = set(lengths) & set(PAPER_LENGTHS)
     if summary is not None:
-        rows = summary.lengths.query("category == @category and complete")
+        rows = summary.lengths[summary.lengths["complete"]]
+        rows = rows[rows["category"] == JUDGED.get(category, "all")]
         for _, model in rows.groupby(_MODEL):
             shared &= set(model["length"])
     return tuple(sorted(shared))
 
 
-def _board_rows(
-    category: str,
-    version: str,
-    shared: tuple[int, ...],
-    summary: Summary | None,
-    averaged: Summary | None,
-) -> "pd.DataFrame":
-    """The rows of a table: the paper's, upstream's for the thirteen tasks, and ours, whose averages
-    are those of `averaged`."""
-    import pandas as pd
-
-    paper = rebuilt(version, category, shared).assign(source=f"paper {version}")
-    parts = [paper.assign(**_OTHERS)]
-    if category == "all13":
-        parts.append(upstream_rows(version, shared).assign(**_OTHERS))
-    if summary is not None:
-        parts.append(_our_board_rows(summary, averaged, category, paper))
-    rows = pd.concat(parts)
-    limits = {kind: limits.get(JUDGED.get(category, "")) for kind, limits in THRESHOLDS.items()}
-    rows["threshold"] = rows["aligned"].map(limits).astype(float)
-    return rows
-
-
-def _our_board_rows(
-    summary: Summary, averaged: Summary | None, category: str, paper: "pd.DataFrame"
-) -> "pd.DataFrame":
-    ours = _our_rows(summary, JUDGED.get(category, "all"))
-    ours[[*_LIMITED, *RANKS.values()]] = math.nan
+def _our_rows(summary: Summary, averaged: Summary | None, category: str) -> "pd.DataFrame":
+    """Our rows of a table; their averages are those of `averaged`."""
+    category, values = JUDGED.get(category, "all"), ["score", "low", "high", "have"]
+    rows = model_rows(summary, category, values).drop(columns=_LIMITED)
     if averaged is not None:
-        means = _our_rows(averaged, JUDGED.get(category, "all"))
-        ours = ours.drop(columns=_LIMITED).merge(means[[*_MODEL, *_LIMITED]], how="left")
-    for average, rank in RANKS.items():
-        for i, row in ours[~ours["stand_in"] & ours[average].notna()].iterrows():
-            rivals = paper.loc[paper["aligned"] == row["aligned"], average]
-            ours.loc[i, rank] = 1 + (rivals > row[average]).sum()
-    if category not in JUDGED:
-        ours[[*_LIMITED[3:], *RANKS.values()]] = math.nan
-        ours[["effective_length", "effective_set"]] = ""
-    twice = ours["label"].duplicated(keep=False)
-    place = " [" + ours["run"] + "/" + ours["model"] + "]"
-    return ours.assign(model=ours["label"] + place.where(twice, ""), source=OURS, baseline=False)
-
-
-def _our_rows(summary: Summary, category: str) -> "pd.DataFrame":
-    """`summary.models` of a category with claimed lengths as text, and 4096, '4096_low',
-    '4096_high', '4096_have' for each length."""
-    lengths = summary.lengths[summary.lengths["category"] == category]
-    rows = summary.models[summary.models["category"] == category]
-    for value in ("score", "low", "high", "have"):
-        wide = lengths.pivot(index=_MODEL, columns="length", values=value)
-        rows = rows.join(wide if value == "score" else wide.add_suffix(f"_{value}"), on=_MODEL)
-    claimed = ["" if math.isnan(n) else length_name(int(n)) for n in rows["claimed_length"]]
-    return rows.assign(claimed_length=claimed).reset_index(drop=True)
-
-
-def _sorted(rows: "pd.DataFrame", order: str) -> "pd.DataFrame":
-    """Chat before base, the threshold's row first; Tables 10 and 11 know the plain average only."""
-    keys = ["aligned", "baseline"]
-    if order != "paper":
-        keys.append("avg" if rows[order].isna().all() else order)
-    return rows.sort_values(keys, ascending=False, kind="stable").reset_index(drop=True)
+        means = averaged.models[averaged.models["category"] == category]
+        rows = rows.merge(means[[*_MODEL, *_LIMITED]], how="left", on=_MODEL)
+    return rows.assign(model=names_of(rows), source=OURS, baseline=False)
 
 
 def _notes(rows: "pd.DataFrame", shared: tuple[int, ...]) -> list[str]:
@@ -563,141 +476,35 @@ def _notes(rows: "pd.DataFrame", shared: tuple[int, ...]) -> list[str]:
     return lines
 
 
-def _our_notes(
-    rows: "pd.DataFrame", category: str, summary: Summary | None, notes: Iterable[str]
-) -> list[str]:
-    ours = rows[rows["source"] == OURS]
-    if summary is None or ours.empty:
-        return []
+def _our_notes(rows: "pd.DataFrame", summary: Summary, category: str) -> list[str]:
     lines = [f"Ours stand with their {100 * summary.confidence:g} % intervals."]
-    if ours["stand_in"].any():
-        names = ", ".join(ours.loc[ours["stand_in"], "model"])
+    if rows["stand_in"].any():
+        names = ", ".join(rows.loc[rows["stand_in"], "model"])
         lines.append(f"{STAND_IN_NOTE[0].upper()}{STAND_IN_NOTE[1:]}: {names}.")
     cells = summary.cells
-    cells = cells if category == "all" else cells[cells["category"] == category]
-    return [*lines, *rest_notes(cells), *notes]
+    return lines + rest_notes(cells if category == "all" else cells[cells["category"] == category])
 
 
-# --- leaderboard: text ----------------------------------------------------------------------------
-
-
-def csv(board: Board) -> str:
-    """Every column of a table's rows; lengths as 4K, 4K_low, 4K_high, 4K_have."""
-    names = {
-        f"{n}{end}": f"{length_name(n)}{end}"
-        for n in board.lengths
-        for end in ("", "_low", "_high", "_have")
-    }
-    return escape.csv_text(board.rows.rename(columns=lambda c: names.get(str(c), c)), "%.4f")
-
-
-def markdown(board: Board) -> str:
-    """A table in Markdown: scores that reach the threshold bold, ours with their intervals."""
-    text = tables.render(_header(board), fields_of(board, "none"), "markdown", board.notes)
-    return f"Table {board.number}: {board.title}\n\n{text}"
-
-
-def latex(board: Board, bold: str = "ours") -> str:
-    """A table in the paper's layout for booktabs: underlined from the threshold on, intervals and
-    ranks as subscripts."""
-    rows = fields_of(board, bold, compact=True)
-    return tables.render(_header(board), rows, "latex", board.notes)
-
-
-def _title(column: str | int) -> str:
-    if isinstance(column, str):
-        return _TITLES.get(column, column.capitalize())
-    return length_name(column)
-
-
-def _header(board: Board) -> list[str]:
-    return [_title(column) for column in board.columns]
-
-
-def fields_of(board: Board, bold: str, compact: bool = False) -> list[list[Field] | None]:
-    """The fields of a table, None between groups (chat and base models, each with its threshold's
-    row before it).
-
-    `bold` is 'ours', 'best' (of each column among models of one alignment) or 'none'; intervals of
-    ours stand behind a number as [low, high], `compact` as ± the wider side.
-    """
-    if bold not in BOLD:
-        raise unknown("choice of what is bold", bold, BOLD)
-    best_fields = best(board) if bold == "best" else set()
-    rows: list[list[Field] | None] = []
-    group = None
-    for i, row in board.rows.iterrows():
-        rows += [None] * (group not in (None, (row["aligned"], row["baseline"])))
-        group = row["aligned"], row["baseline"]
-        is_ours = row["source"] == OURS
-        fields = [Field(row["model"], bold=is_ours and bold == "ours", small=_origin(row))]
-        for column in board.columns[1:]:
-            if column not in board.numbers:
-                text, possible = _text(row, column), _text(row, "effective_set")
-                if column == "effective_length":
-                    text = f"{text} [{possible}]" if possible not in ("", text) else text or "-"
-                fields.append(Field(text))
-            elif math.isnan(row[column]):
-                fields.append(Field(_text(row, f"{column}_have")))
-            else:
-                number = f"{row[column]:.1f}"
-                reaches = column in board.lengths and float(number) >= row["threshold"]
-                small = [_interval(row, column, compact)] * is_ours + _rank(row, column)
-                fields.append(Field(number, reaches, (i, column) in best_fields, " ".join(small)))
-        rows.append(fields)
-    return rows
-
-
-def best(board: Board) -> set[tuple[int, str | int]]:
-    """The greatest value of each column, as printed, among chat and among base models: (row,
-    column)."""
-    models = board.rows[~board.rows["baseline"]]
-    printed = models[board.numbers].astype(float).round(1)
-    is_best = printed == printed.groupby(models["aligned"]).transform("max")
-    return {(i, column) for column in board.numbers for i in models.index[is_best[column]]}
-
-
-def _origin(row: "pd.Series[Any]") -> str:
-    if row["source"] == OURS:
-        return f"(ours, {row['run']}{', stand-in' * bool(row['stand_in'])})"
-    if row["source"] in UPSTREAM:
-        return f"({row['source']})"
-    return "(base)" * (row["aligned"] == "base" and "base" not in row["model"])
-
-
-def _interval(row: "pd.Series[Any]", column: str | int, compact: bool) -> str:
-    value, low, high = (row[name] for name in (column, f"{column}_low", f"{column}_high"))
-    return f"±{max(value - low, high - value):.1f}" if compact else f"[{low:.1f}, {high:.1f}]"
-
-
-def _rank(row: "pd.Series[Any]", column: str | int) -> list[str]:
-    """['(1st)'] beside a weighted average that has a rank."""
-    rank = row[RANKS[str(column)]] if column in RANKS else math.nan
-    return [] if math.isnan(rank) else [f"({tables.ordinal(int(rank))})"]
-
-
-def _text(row: "pd.Series[Any]", column: str | int) -> str:
-    value = row.get(column)
-    return value if isinstance(value, str) else ""
-
+# --- leaderboard: the page ------------------------------------------------------------------------
 
 _STYLE = """
-.rulerkit-board {border-collapse: collapse; font: 13px/1.3 sans-serif; margin: .4em 0 .8em}
-.rulerkit-board th, .rulerkit-board td {padding: .18em .55em; text-align: right; white-space: nowrap}
-.rulerkit-board th:first-child, .rulerkit-board td:first-child {text-align: left}
-.rulerkit-board th {cursor: pointer; border-bottom: 1px solid; vertical-align: bottom; user-select: none}
-.rulerkit-board th[aria-sort=ascending]::after {content: " ▲"; font-size: 70%}
-.rulerkit-board th[aria-sort=descending]::after {content: " ▼"; font-size: 70%}
-.rulerkit-board tbody:first-of-type td {border-bottom: 1px solid rgba(128,128,128,.5); font-style: italic}
-.rulerkit-board tr.ours {background: rgba(86,180,233,.18) !important}
-.rulerkit-board u {text-underline-offset: 2px}
-.rulerkit-board small {opacity: .75}
-.rulerkit-notes {font: 12px/1.4 sans-serif; opacity: .8; margin: 0 0 1.2em; max-width: 70em}
+.rulerkit-boards table {border-collapse: collapse; font: 13px/1.3 sans-serif; margin: .4em 0 .8em}
+.rulerkit-boards th, .rulerkit-boards td {padding: .18em .55em; text-align: right; white-space: nowrap}
+.rulerkit-boards th:first-child, .rulerkit-boards td:first-child {text-align: left}
+.rulerkit-boards th {cursor: pointer; border-bottom: 1px solid; vertical-align: bottom; user-select: none}
+.rulerkit-boards th[aria-sort=ascending]::after {content: " ▲"; font-size: 70%}
+.rulerkit-boards th[aria-sort=descending]::after {content: " ▼"; font-size: 70%}
+.rulerkit-boards tbody tr:only-child td {border-bottom: 1px solid rgba(128,128,128,.5); font-style: italic}
+.rulerkit-boards tr:has(td:first-child b) {background: rgba(86,180,233,.18) !important}
+.rulerkit-boards u {text-underline-offset: 2px}
+.rulerkit-boards small {opacity: .75}
+.rulerkit-boards p {font: 12px/1.4 sans-serif; opacity: .8; margin: 0; max-width: 70em}
 .rulerkit-boards summary {font: bold 14px sans-serif; cursor: pointer; margin: .3em 0}
+.rulerkit-boards details {margin-bottom: 1em}
 """
 _SCRIPT = r"""
 window.rulerkitSort = function (head) {
-  const table = head.closest("table"), body = table.tBodies[table.tBodies.length - 1];
+  if (head.tagName !== "TH") return;
   const column = head.cellIndex, down = head.getAttribute("aria-sort") !== "descending" && column > 0
     || head.getAttribute("aria-sort") === "ascending";
   const value = function (row) {  // of '98.5', '128K', '>128K', '<4K' or '>=32K, 64K not run': a number
@@ -706,14 +513,16 @@ window.rulerkitSort = function (head) {
     const number = text.match(/^([<>]?)=?(\d+\.\d|\d+)([KM]?)(?![\/\d])/);
     return number && number[2] * ({K: 1024, M: 1024 * 1024}[number[3]] || 1) + ({"<": -1, ">": 1}[number[1]] || 0);
   };
-  const rows = Array.from(body.rows);
-  rows.sort(function (a, b) {
-    const x = value(a), y = value(b);
-    if (x === null || y === null) return (x === null) - (y === null);  // what is missing comes last
-    const order = column === 0 ? x.localeCompare(y) : x - y;
-    return down ? -order : order;
-  });
-  rows.forEach(row => body.appendChild(row));
+  for (const body of head.closest("table").tBodies) {  // chat and base models apart, their thresholds first
+    const rows = Array.from(body.rows);
+    rows.sort(function (a, b) {
+      const x = value(a), y = value(b);
+      if (x === null || y === null) return (x === null) - (y === null);  // what is missing comes last
+      const order = column === 0 ? x.localeCompare(y) : x - y;
+      return down ? -order : order;
+    });
+    rows.forEach(row => body.appendChild(row));
+  }
   for (const other of head.parentNode.cells) other.removeAttribute("aria-sort");
   head.setAttribute("aria-sort", down ? "descending" : "ascending");
 };
@@ -721,43 +530,14 @@ window.rulerkitSort = function (head) {
 
 
 def page(boards: Iterable[Board], bold: str = "ours") -> Html:
-    """All tables below each other, the first one open, sorted by a click on a column's head; ours
-    shaded, `bold` is 'ours', 'best' (in a column) or 'none'."""
-    parts = [f"<style>{_STYLE}</style><script>{_SCRIPT}</script>"]
-    for i, board in enumerate(boards):
-        heads = "".join(
-            f'<th onclick="rulerkitSort(this)">{escape.html(title)}</th>'
-            for title in _header(board)
-        )
-        bodies = {
-            True: "",
-            False: "",
-        }  # the rows of the thresholds stay above those that are sorted
-        rows = zip(
-            board.rows["source"],
-            board.rows["baseline"],
-            filter(None, fields_of(board, bold)),
-            strict=True,
-        )
-        for source, baseline, fields in rows:
-            cells = "".join(f"<td>{tables.html_field(field)}</td>" for field in fields)
-            kind = OURS if source == OURS else "paper"
-            bodies[baseline] += f'<tr class="{kind}">{cells}</tr>'
-        notes = "<br>".join(map(escape.html, board.notes))
-        parts.append(
-            f"<details{' open' * (not i)}><summary>Table {board.number}: "
-            f'{escape.html(board.title)}</summary><table class="rulerkit-board"><thead><tr>{heads}'
-            f"</tr></thead><tbody>{bodies[True]}</tbody><tbody>{bodies[False]}</tbody></table>"
-            f'<p class="rulerkit-notes">{notes}</p></details>'
-        )
-    return Html(f'<div class="rulerkit-boards mathjax_ignore">{"".join(parts)}</div>\n')
-
-
-def save(study: "Study", boards: Iterable[Board], bold: str = "ours") -> list[Path]:
-    """Write all tables as CSV, Markdown, LaTeX and one sortable page."""
-    boards, paths = list(boards), []
-    for board in boards:
-        texts = {".csv": csv(board), ".md": markdown(board), ".tex": latex(board, bold)}
-        name = f"table_{board.number}"
-        paths += [study.save_table(text, name, suffix) for suffix, text in texts.items()]
-    return [*paths, study.save_table(page(boards, bold).text, "leaderboard", ".html")]
+    """All tables below each other, the first one open, sorted by a click on a column's head; `bold`
+    is 'ours' (and shaded), 'best' (in a column) or 'none'."""
+    tables = [
+        f"<details{' open' * (not i)}><summary>Table {board.number}: {escape.html(board.title)}"
+        f"</summary>{board.text('html', bold)}</details>"
+        for i, board in enumerate(boards)
+    ]
+    return Html(
+        '<div class="rulerkit-boards mathjax_ignore" onclick="rulerkitSort(event.target)">'
+        f"<style>{_STYLE}</style><script>{_SCRIPT}</script>{''.join(tables)}</div>\n"
+    )

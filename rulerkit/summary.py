@@ -6,10 +6,10 @@ Every interval is that of `statistics.weighted_sum`.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 CATEGORIES = ("all", *scoring.CATEGORIES)
 AVERAGES = ("avg", "wavg_inc", "wavg_dec")
+RANKS = {"wavg_inc": "rank_inc", "wavg_dec": "rank_dec"}
+"""The rank by each weighted average."""
 COUNTS = ["empty", "cut_off", "cut_thought", "refused"]
 _SCORE = ("score", "low", "high")
 CELL = ["run", "model", "task", "length"]
@@ -37,7 +39,18 @@ _REQUESTS = ["wanted", "failed", "failed_refused", "max_failures"]
 _PROTOCOL = ["engine", "seed", "prompt_version", "tokenizer", "template", "note"]
 _COLUMNS = [
     *(*_ABOUT, "task", "category", "length", *_SCORE, "strict", "exact", "n"),
-    *("floor", "wanted", *COUNTS, "stand_in", "complete", "failed", "have", "rest", *_PROTOCOL),
+    *(
+        "floor",
+        "wanted",
+        *COUNTS,
+        "stand_in",
+        "complete",
+        "failed",
+        "have",
+        "rest",
+        *_PROTOCOL,
+        "threshold",
+    ),
 ]
 
 
@@ -51,7 +64,7 @@ class Summary:
     cut_thought, refused (numbers of answers), stand_in, complete, failed (number of requests), have
     ('300/500' where incomplete, else ''), rest ('498/500, 2 failed' where the mean is over the
     rest, as `max_failures` allows, else ''), engine, seed, prompt_version, tokenizer, template,
-    note. Where a cell is incomplete its scores are NaN. `lengths`: a row per model, category
+    note, threshold (of the 13 tasks). Where a cell is incomplete its scores are NaN. `lengths`: a row per model, category
     ('all', 'niah', 'vt', 'aggregation', 'qa') and length: score (mean over the category's tasks),
     low, high, tasks, n (smallest of its cells), complete, have, stand_in. `models`: a row per model
     and category: tasks, avg, avg_low, avg_high, wavg_inc, wavg_inc_low, wavg_inc_high, wavg_dec,
@@ -66,15 +79,6 @@ class Summary:
     confidence: float
 
 
-class Averages(NamedTuple):
-    """Over lengths from the shortest to the longest: plain, weights 1, 2, 3, ... and weights ...,
-    3, 2, 1."""
-
-    avg: float
-    wavg_inc: float
-    wavg_dec: float
-
-
 def length_weights(num_lengths: int) -> "list[Floats]":
     """The weights of the three averages, each adding up to 1 (for six lengths: 1..6 over 21,
     Section 4)."""
@@ -82,15 +86,10 @@ def length_weights(num_lengths: int) -> "list[Floats]":
     return [np.full(num_lengths, 1 / num_lengths), rising, rising[::-1]]
 
 
-def averages(scores: Sequence[float]) -> Averages:
-    """The three averages of scores in the order of their lengths; NaN as soon as one is missing."""
-    return Averages(*(float(np.dot(weights, scores)) for weights in length_weights(len(scores))))
-
-
-def ranks(values: Iterable[float]) -> list[float]:
-    """1 for the greatest value, ties share the better rank, NaN for NaN."""
-    rounded = np.round(np.asarray(list(values), dtype=float), 9)
-    return [float("nan") if np.isnan(v) else 1.0 + int((rounded > v).sum()) for v in rounded]
+def averages(scores: Sequence[float]) -> list[float]:
+    """The three averages of scores in the order of their lengths, from the shortest to the longest:
+    plain, weights 1, 2, 3, ... and weights ..., 3, 2, 1; NaN as soon as one is missing."""
+    return [float(np.dot(weights, scores)) for weights in length_weights(len(scores))]
 
 
 def summarize(
@@ -116,10 +115,9 @@ def summarize(
     wanted = np.ones(len(scores), bool)
     if num_examples is not None:
         wanted &= scores["index"] < num_examples
-    if lengths is not None:
-        wanted &= scores["length"].isin(lengths)
-    if tasks is not None:
-        wanted &= scores["task"].isin(tasks)
+    for column, chosen in (("length", lengths), ("task", tasks)):
+        if chosen is not None:
+            wanted &= scores[column].isin(chosen)
     if not wanted.any():
         failed = sum(cell["failed"] for cell in empty_cells)
         failures = f" ({failed} requests failed: see *.failures.jsonl)" if failed else ""
@@ -130,12 +128,10 @@ def summarize(
     scores = merge_repetitions(scores if wanted.all() else scores[wanted])
     groups = cell_rows(scores, CELL)
     category_of = scores["category"].to_numpy()
-    categories = {key[2]: category_of[rows[0]] for key, rows in groups.items()}
-    answered = set(categories)
+    answered = {key[2]: category_of[rows[0]] for key, rows in groups.items()}
     averaged = list(tasks or scoring.THIRTEEN)
-    shown = [*(tasks or [task for task in averaged if task in answered]), *categories]
-    for task in averaged:
-        categories.setdefault(task, scoring.category(task))
+    categories = {task: scoring.category(task) for task in averaged} | answered
+    shown = [*(tasks or [task for task in averaged if task in answered]), *answered]
     grid = sorted(set(lengths or {int(key[3]) for key in groups}))
     asked = list(product(dict.fromkeys([*shown, *averaged]), grid))
     cells, length_rows, model_rows = [], [], []
@@ -150,7 +146,7 @@ def summarize(
                 if row["task"] in averaged and category in ("all", row["category"])
             ]
             tasks_of_category = {row["task"] for row in members}
-            if not answered & tasks_of_category:
+            if not answered.keys() & tasks_of_category:
                 continue
             about = {name: rows[0][name] for name in _ABOUT}
             about |= {"category": category, "tasks": len(tasks_of_category)}
@@ -163,10 +159,10 @@ def summarize(
             averages_row = _model_row(members, by_length, category, confidence)
             model_rows.append({**about, **averages_row, **stand_in})
     models = pd.DataFrame(model_rows)
-    for average in AVERAGES[1:]:
+    for average, rank in RANKS.items():
         # among chat and among base models apart, as the paper counts them
-        values = models.groupby(["category", "aligned"])[average]
-        models[average.replace("wavg", "rank")] = values.transform(ranks)
+        values = models[average].round(9).groupby([models["category"], models["aligned"]])
+        models[rank] = values.rank(method="min", ascending=False)
     return Summary(
         pd.DataFrame(cells, columns=_COLUMNS), pd.DataFrame(length_rows), models, confidence
     )
@@ -193,38 +189,37 @@ def _cells(
     """For each model a row for each task and length asked; `examples` are the answers of a cell."""
     columns = {name: scores[name].to_numpy() for name in [*_ABOUT, *_RULES]}
     facts: dict[Any, _Row] = {}
+    for cell in empty_cells:
+        for run in (cell["run"], base_run(cell["run"])):
+            key = (run, cell["model"], cell["task"], cell["length"])
+            facts[key] = {name: cell[name] for name in _REQUESTS}
     models: dict[Any, _Row] = {}
+    usual: dict[Any, int] = {}
     for key, of_cell in groups.items():
         facts[key] = {name: rule(columns[name][of_cell]) for name, rule in _RULES.items()}
         facts[key]["n"] = len(of_cell)
         models.setdefault(key[:2], {name: columns[name][of_cell[0]] for name in _ABOUT})
+        usual[key[:2]] = max(usual.get(key[:2], 0), facts[key]["wanted"])
     examples = weighted_cells(scores, CELL)
-    none: _Row = {"n": 0, "stand_in": False, **dict.fromkeys([*COUNTS, *_REQUESTS], 0)}
-    failed: dict[Any, _Row] = {}
-    for cell in empty_cells:
-        requests = {name: cell[name] for name in _REQUESTS}
-        for run in (cell["run"], base_run(cell["run"])):
-            failed[run, cell["model"], cell["task"], cell["length"]] = requests
+    none: _Row = {"n": 0, "stand_in": False, "floor": np.nan}
+    none |= dict.fromkeys([*COUNTS, *_REQUESTS], 0)
     for name, model in models.items():
-        usual = max(cell["wanted"] for key, cell in facts.items() if key[:2] == name)
         rows = []
         for task, length in asked:
             key = (*name, task, length)
-            row = {**model, "task": task, "length": length, **none}
-            row |= facts.get(key) or failed.get(key) or {}
-            row["examples"] = examples.get(key)
-            n, wanted = row["n"], num_examples or row["wanted"] or usual
+            row = {**model, "task": task, "length": length, **none, **facts.get(key, {})}
+            row |= {"examples": examples.get(key), "threshold": THRESHOLDS[row["aligned"]]["all"]}
+            n, wanted = row["n"], num_examples or row["wanted"] or usual[name]
             allowed = min(row["failed"], allowed_failures(row["max_failures"], wanted))
             complete = n > 0 and wanted - n <= allowed
             failures = failure_counts(row["failed"], row["failed_refused"])
             have = f"{n}/{wanted}" + f", {failures}" * bool(failures)
             row |= {"wanted": wanted, "complete": complete, "have": "" if complete else have}
             row["rest"] = have if complete and n < wanted else ""
-            mean = _mean([row], {length: 1.0}, confidence)
-            row |= zip(_SCORE, mean, strict=True)
+            row |= zip(_SCORE, _mean([row], {length: 1.0}, confidence), strict=True)
             for share in ("strict", "exact"):
                 row[share] = 100 * row[share] if complete else np.nan
-            row["floor"] = 100 * row.get("floor", np.nan)
+            row["floor"] *= 100
             rows.append(row)
         yield rows
 
@@ -240,17 +235,13 @@ def _mean(rows: Sequence[_Row], weights: Mapping[int, float], confidence: float)
 
 def _length_row(rows: Sequence[_Row], confidence: float) -> _Row:
     """The mean over the tasks of one model, category and length."""
-    mean = _mean(rows, {rows[0]["length"]: 1.0}, confidence)
+    length = rows[0]["length"]
     num_begun = sum(row["n"] > 0 or row["failed"] > 0 for row in rows)
-    incomplete = [row for row in rows if not row["complete"]]
-    have = ""
-    if num_begun < len(rows):
-        have = f"{num_begun}/{len(rows)} tasks"
-    elif incomplete:
-        have = min(incomplete, key=lambda row: row["n"] / row["wanted"])["have"]
+    least = min(rows, key=lambda row: (row["complete"], row["n"] / row["wanted"]))
+    have = least["have"] if num_begun == len(rows) else f"{num_begun}/{len(rows)} tasks"
     return {
-        "length": rows[0]["length"],
-        **dict(zip(_SCORE, mean, strict=True)),
+        "length": length,
+        **dict(zip(_SCORE, _mean(rows, {length: 1.0}, confidence), strict=True)),
         "n": min(row["n"] for row in rows),
         "complete": not have,
         "have": have,
@@ -264,8 +255,8 @@ def _model_row(
     model: _Row = {}
     for name, weights in zip(AVERAGES, length_weights(len(length_rows)), strict=True):
         by_length = {row["length"]: w for row, w in zip(length_rows, weights, strict=True)}
-        mean = _mean(rows, by_length, confidence)
-        model |= {name: mean.value, f"{name}_low": mean.low, f"{name}_high": mean.high}
+        limits = (name, f"{name}_low", f"{name}_high")
+        model |= zip(limits, _mean(rows, by_length, confidence), strict=True)
     threshold = THRESHOLDS[rows[0]["aligned"]][category]
     model |= {"effective_length": "", "effective_set": "", "threshold": threshold}
     # the thresholds are those of the benchmark's own tasks
@@ -273,11 +264,11 @@ def _model_row(
     complete = [row["complete"] for row in length_rows]
     if {row["task"] for row in rows} == benchmark and any(complete):
         scores = {row["length"]: row["score"] for row in length_rows}
-        limits = {row["length"]: (row["low"], row["high"]) for row in length_rows}
+        intervals = {row["length"]: (row["low"], row["high"]) for row in length_rows}
         begun = {row["length"] for row in rows if row["n"]}
         claimed = rows[0]["claimed_length"]
         model["effective_length"] = effective_length(scores, threshold, claimed, begun)
-        model["effective_set"] = effective_set(limits, threshold, claimed)
+        model["effective_set"] = effective_set(intervals, threshold, claimed)
     return {**model, "complete": all(complete)}
 
 
@@ -290,14 +281,14 @@ def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
     `cut_thought` and `refused` are added up. An example without an answer in one of the repetitions
     is left out.
     """
-    names = set(cell_rows(scores, _MODEL))
-    first = {(run, model): base_run(run) for run, model in names if (base_run(run), model) in names}
-    if all(run == name[0] for name, run in first.items()):
+    names = list(cell_rows(scores, _MODEL))
+    merged = {
+        (run, model): base_run(run) for run, model in names if (base_run(run), model) in names
+    }
+    if all(run == name[0] for name, run in merged.items()):
         return scores
-    names_of_rows = zip(scores["run"], scores["model"], strict=True)
-    scores = scores.assign(
-        run=[first.get(name, name[0]) for name in names_of_rows], repetition=scores["run"]
-    )
+    runs = [merged.get(name, name[0]) for name in zip(scores["run"], scores["model"], strict=True)]
+    scores = scores.assign(run=runs, repetition=scores["run"])
     repetitions = scores.groupby(_MODEL)["repetition"].transform("nunique")
     keys = [*CELL, "index"]
     answers = scores.groupby(keys)["repetition"].transform("size")
@@ -359,8 +350,3 @@ def rest_notes(cells: "pd.DataFrame") -> list[str]:
         return []
     names = [f"{cell.label} {cell.task} {cell.length} {cell.rest}" for cell in rest.itertuples()]
     return [f"Means over the rest, as max_failures allows: {listed(names, 5, '; ')}."]
-
-
-def summary_lengths(summary: Summary) -> list[int]:
-    """The lengths of a summary, shortest first."""
-    return sorted(int(length) for length in summary.cells["length"].unique())

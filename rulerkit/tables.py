@@ -1,5 +1,5 @@
-"""The one way to a table: `render` for plain text, Markdown and LaTeX, `show` for a notebook; and
-the tables of a summary.
+"""The one way to a table: `render` for plain text, Markdown, LaTeX and HTML, `show` for a notebook;
+and the tables of a summary.
 
 Every table of a summary says below it what its reader must know: the threshold, the number of
 examples, whether stand-in corpora were used. A score at or above the threshold is marked:
@@ -7,14 +7,14 @@ underlined in LaTeX, as in the paper; bold in Markdown; with a star in plain tex
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit import escape
 from rulerkit.errors import UserError, listed, unknown
 from rulerkit.floors import not_above
 from rulerkit.lengths import THRESHOLDS, length_name
-from rulerkit.summary import AVERAGES, CATEGORIES, COUNTS, Summary, rest_notes, summary_lengths
+from rulerkit.summary import AVERAGES, CATEGORIES, COUNTS, RANKS, Summary, rest_notes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +22,18 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "csv", "markdown", "latex")
 STAND_IN_NOTE = "stand-in corpora: not comparable with the paper"
+TITLES: dict[str | int, str] = {
+    "model": "Model",
+    "claimed_length": "Claimed",
+    "effective_length": "Effective",
+    "avg": "Avg",
+    "wavg_inc": "wAvg(inc)",
+    "wavg_dec": "wAvg(dec)",
+}
+"""The heads of the columns of a table of models, but for those of the lengths."""
+
+
+# --- layout ---------------------------------------------------------------------------------------
 
 
 class Field(NamedTuple):
@@ -35,12 +47,24 @@ class Field(NamedTuple):
 
 
 class _Medium(NamedTuple):
-    """How a medium escapes a text, and its format strings for marked, bold and small ones."""
+    """How a medium escapes a text, and its format strings: marked, bold and small texts; the head
+    of a column, a field, what stands between two of them, a row, and between groups of rows; the
+    begin of a table, in which `right` is repeated for each column but the first; its end, and a
+    note below it."""
 
     escape: Callable[[str], str]
     marked: str
     bold: str
     small: str
+    head: str = "{}"
+    cell: str = "{}"
+    between: str = ""
+    row: str = "{}"
+    group: str = ""
+    right: str = ""
+    begin: str = ""
+    end: str = ""
+    note: str = "{}"
 
     def field(self, field: Field) -> str:
         text = self.escape(field.text)
@@ -50,14 +74,115 @@ class _Medium(NamedTuple):
 
 
 _PLAIN = _Medium(escape.one_line, "{}*", "{}", " {}")
-_MARKDOWN = _Medium(escape.markdown, "**{}**", "**{}**", " {}")
-_LATEX = _Medium(escape.latex, r"\underline{{{}}}", r"\textbf{{{}}}", r"\textsubscript{{{}}}")
-_HTML = _Medium(escape.html, "<u>{}</u>", "<b>{}</b>", " <small>{}</small>")
+_MEDIA = {
+    "markdown": _Medium(
+        escape.markdown,
+        "**{}**",
+        "**{}**",
+        " {}",
+        between=" | ",
+        row="| {} |",
+        right=" ---: |",
+        begin="{head}\n| :--- |{right}",
+        note="- {}",
+    ),
+    "latex": _Medium(
+        escape.latex,
+        r"\underline{{{}}}",
+        r"\textbf{{{}}}",
+        r"\textsubscript{{{}}}",
+        head=r"\textbf{{{}}}",
+        between=" & ",
+        row=r"{} \\",
+        group=r"\midrule",
+        right="r",
+        begin="\\begin{{tabular}}{{l{right}}}\n\\toprule\n{head}\n\\midrule",
+        end="\\bottomrule\n\\end{tabular}\n\n\\par\\smallskip\\footnotesize",
+    ),
+    "html": _Medium(
+        escape.html,
+        "<u>{}</u>",
+        "<b>{}</b>",
+        " <small>{}</small>",
+        head="<th>{}</th>",
+        cell="<td>{}</td>",
+        row="<tr>{}</tr>",
+        group="</tbody><tbody>",
+        begin="<table><thead>{head}</thead><tbody>",
+        end="</tbody></table>",
+        note="<p>{}</p>",
+    ),
+}
 
 
-def html_field(field: Field) -> str:
-    """A field as HTML."""
-    return _HTML.field(field)
+def render(
+    header: Sequence[str],
+    rows: Sequence[Sequence[Field] | None],
+    format: str = "table",
+    notes: Sequence[str] = (),
+) -> str:
+    """A table with notes below it, as plain text, Markdown, LaTeX (booktabs) or HTML; a row None is
+    a line between groups."""
+    if format == "table":
+        return _plain(header, [row for row in rows if row], notes)
+    medium = _MEDIA[format]
+
+    def line(template: str, texts: Iterable[str]) -> str:
+        return medium.row.format(medium.between.join(template.format(text) for text in texts))
+
+    head = line(medium.head, map(medium.escape, header))
+    lines = [medium.begin.format(head=head, right=medium.right * (len(header) - 1))]
+    for row in rows:
+        if row:
+            lines.append(line(medium.cell, map(medium.field, row)))
+        elif medium.group:
+            lines.append(medium.group)
+    lines += [medium.end, *(medium.note.format(medium.escape(note)) for note in notes)]
+    return "\n".join(lines) + "\n"
+
+
+def _plain(header: Sequence[str], rows: Sequence[Sequence[Field]], notes: Sequence[str]) -> str:
+    has_marks = any(field.marked for row in rows for field in row)
+    texts = [list(map(escape.one_line, header))]
+    for row in rows:
+        texts.append([_PLAIN.field(f) + " " * (has_marks and not f.marked) for f in row])
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    lines = []
+    for first, *others in texts:
+        numbers = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *numbers]).rstrip())
+    rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
+    lines = [lines[0], rule, *lines[1:], rule, *map(escape.terminal, notes)]
+    return "\n".join(lines) + "\n"
+
+
+def show(frame: "pd.DataFrame", index: bool = False, **format: Any) -> "Styler":
+    """A DataFrame for a notebook: its text is never read as HTML or mathematics. `format` goes to
+    `Styler.format`."""
+
+    def visible(value: Any) -> Any:
+        return escape.one_line(value) if isinstance(value, str) else value
+
+    shown = frame.map(visible).rename(index=visible, columns=visible)
+    styler = shown.style.format(escape="html", **format)
+    for axis in (0, 1):
+        styler = styler.format_index(escape="html", axis=axis)
+    styler = styler.set_table_attributes('class="dataframe mathjax_ignore tex2jax_ignore"')
+    return styler if index else styler.hide(axis="index")
+
+
+def ordinal(rank: int) -> str:
+    """1st, 2nd, 3rd, 4th, 11th ..."""
+    endings = {1: "st", 2: "nd", 3: "rd"}
+    return f"{rank}{'th' if rank % 100 in (11, 12, 13) else endings.get(rank % 10, 'th')}"
+
+
+def number_range(numbers: "pd.Series[int]") -> str:
+    """'50', or '49 to 50'."""
+    return " to ".join(map(str, sorted({numbers.min(), numbers.max()})))
+
+
+# --- models ---------------------------------------------------------------------------------------
 
 
 def table_text(
@@ -74,24 +199,118 @@ def table_text(
     if category not in CATEGORIES:
         raise unknown("category", category, CATEGORIES)
     if format == "csv":
-        return escape.csv_text(_with_threshold(summary.cells), "%.4f")
-    models = summary.models[summary.models["category"] == category]
+        return escape.csv_text(summary.cells, "%.4f")
+    models = model_rows(summary, category, ["score", "have"])
+    models["model"] = names_of(models)
     if models.empty:
         raise UserError(
             f"no task of category {category!r} was scored; score one, or ask for another category"
         )
     # as the paper sorts its Table 3
     models = models.sort_values("wavg_dec", ascending=False, kind="stable")
-    rows = [
-        _model_row(model, _rows_of(model, summary.lengths, category))
-        for model in models.assign(name=names_of(models)).itertuples()
-    ]
-    names = map(length_name, summary_lengths(summary))
-    header = ["Model", "Claimed", "Effective", *names, "Avg", "wAvg(inc)", "wAvg(dec)"]
+    models["origin"] = models["stand_in"].map({True: "(stand-in)", False: ""})
     cells = summary.cells
+    lengths = sorted(cells["length"].unique())
     cells = cells if category == "all" else cells[cells["category"] == category]
     further = [*_notes(models, category, summary.confidence), *_cell_notes(cells), *notes]
-    return render(header, rows, format, further)
+    columns = ["claimed_length", "effective_length", *lengths, *AVERAGES]
+    return models_text(models, columns, format, further)
+
+
+def model_rows(summary: Summary, category: str, values: Sequence[str]) -> "pd.DataFrame":
+    """`Summary.models` of a category with claimed lengths as text and, by length, each of the
+    values: 4096 for the score, '4096_low' ... for the others."""
+    lengths = summary.lengths[summary.lengths["category"] == category]
+    rows = summary.models[summary.models["category"] == category]
+    for value in values:
+        wide = lengths.pivot(index=["run", "model"], columns="length", values=value)
+        wide = wide if value == "score" else wide.add_suffix(f"_{value}")
+        rows = rows.join(wide, on=["run", "model"])
+    claimed = ["" if math.isnan(n) else length_name(int(n)) for n in rows["claimed_length"]]
+    return rows.assign(claimed_length=claimed).reset_index(drop=True)
+
+
+def names_of(models: "pd.DataFrame") -> list[str]:
+    """Labels; where two models share one, the model's name and its run tell them apart."""
+    names = models["label"].astype(str)
+    run = " [" + models["run"] + "]" if models["run"].nunique() > 1 else ""
+    return list(names.mask(names.duplicated(keep=False), models["model"] + run))
+
+
+def models_text(
+    rows: "pd.DataFrame",
+    columns: Sequence[str | int],
+    format: str,
+    notes: Sequence[str],
+    brackets: bool = False,
+    bold: Collection[tuple[Any, str | int]] = (),
+) -> str:
+    """A table of models: `rows` as `model_rows` gives them, with names for `model`, with `origin`,
+    which stands in small behind a name, and, where groups are parted by lines, `group`.
+
+    Numbers whose limits are among the rows have their interval: ± the wider side, or [low, high]
+    with `brackets`. `bold` names fields by row and column.
+    """
+    body: list[list[Field] | None] = []
+    group = None
+    for i, row in rows.iterrows():
+        body += [None] * (group not in (None, row.get("group")))
+        group = row.get("group")
+        fields = [Field(row["model"], small=row["origin"])]
+        fields += [_model_field(row, column, brackets) for column in columns]
+        body.append(
+            [
+                field._replace(bold=(i, column) in bold)
+                for field, column in zip(fields, ["model", *columns], strict=True)
+            ]
+        )
+    header = [TITLES.get(column) or length_name(int(column)) for column in ["model", *columns]]
+    return render(header, body, format, notes)
+
+
+def _model_field(row: "pd.Series[Any]", column: str | int, brackets: bool) -> Field:
+    value = row[column]
+    if column == "effective_length":
+        possible = row["effective_set"]
+        return Field(f"{value} [{possible}]" if possible not in ("", value) else value or "-")
+    if isinstance(value, str):
+        return Field(value)
+    nothing, have = math.nan, row.get(f"{column}_have")
+    if math.isnan(value):
+        return Field(have if isinstance(have, str) else "")
+    low, high = (row.get(f"{column}{end}", nothing) for end in ("_low", "_high"))
+    interval = f"[{low:.1f}, {high:.1f}]" if brackets else f"±{max(value - low, high - value):.1f}"
+    small = [interval] * (not math.isnan(low))
+    rank = row.get(RANKS.get(str(column)), nothing)
+    small += [] if math.isnan(rank) else [f"({ordinal(int(rank))})"]
+    number = f"{value:.1f}"
+    reached = column not in TITLES and float(number) >= row["threshold"]
+    return Field(number, reached, small=" ".join(small))
+
+
+def _notes(models: "pd.DataFrame", category: str, confidence: float) -> list[str]:
+    percent = f"{100 * confidence:g} %"
+    kinds = models["aligned"].unique()
+    used = ", ".join(f"{THRESHOLDS[kind][category]} ({kind})" for kind in kinds)
+    what = "the 13 tasks" if category == "all" else f"the {category} tasks"
+    num_tasks = int(models["tasks"].iloc[0])
+    effective = (
+        f"Effective: longest length with a score of at least {used}, Llama2-7B at 4K on {what} in "
+        f"the paper; in brackets all that the {percent} intervals cannot rule out."
+    )
+    if (models["effective_length"] == "").all():
+        effective = (
+            f"No effective length: its thresholds ({used}) are for a complete score on {what}."
+        )
+    return [
+        f"Means over {num_tasks} task{'s' * (num_tasks > 1)}; marked scores reach the threshold; "
+        f"± is the wider side of the {percent} interval; ranks are among models of the same "
+        "alignment.",
+        effective,
+    ]
+
+
+# --- tasks of a model -----------------------------------------------------------------------------
 
 
 def task_table_text(
@@ -118,77 +337,25 @@ def task_table_text(
     if cells.empty:
         raise unknown("run", run, runs)
     if format == "csv":
-        return escape.csv_text(_with_threshold(cells), "%.4f")
-    lengths = sorted(cells["length"].unique())
+        return escape.csv_text(cells, "%.4f")
+    about = cells.iloc[[0]][["run", "model"]].assign(category="all")
+    means = summary.lengths.merge(about).sort_values("length")
+    models: Any = summary.models.merge(about).itertuples()
+    mean = f"mean of {means['tasks'].max()} tasks"
     texts = cells.assign(text=[_cell_text(cell) for cell in cells.itertuples()])
     wide = texts.pivot(index="task", columns="length", values="text").loc[cells["task"].unique()]
-    rows = [[Field(task), *map(Field, row)] for task, *row in wide.itertuples()]
-    means = _rows_of(cells.iloc[0], summary.lengths)
     if len(means) and means["tasks"].max() > 1:
-        mean_texts = map(_score_text, means.sort_values("length").itertuples())
-        rows.append([*map(Field, [f"mean of {means['tasks'].max()} tasks", *mean_texts])])
-    header = [str(model), *map(length_name, lengths)]
-    effective = _effective_note(_rows_of(cells.iloc[0], summary.models))
-    notes = [*effective, *_cell_notes(cells), *notes]
-    return render(header, rows, format, notes)
-
-
-def _rows_of(model: Any, table: "pd.DataFrame", category: str = "all") -> "pd.DataFrame":
-    """The rows of `Summary.lengths` or `models` about the model that a row of a summary is of."""
-    is_row = (table["run"] == model.run) & (table["model"] == model.model)
-    rows: pd.DataFrame = table[is_row & (table["category"] == category)]
-    return rows
-
-
-def _effective_note(models: "pd.DataFrame") -> list[str]:
-    return [
-        f"Effective length: {length}"
-        + f"; the intervals allow {possible}" * (possible != length)
-        + f" (the longest with a mean of at least {threshold}, Llama2-7B at 4K)."
-        for length, possible, threshold in zip(
-            models["effective_length"], models["effective_set"], models["threshold"], strict=True
-        )
-        if length
+        wide.loc[mean] = [_score_text(row) for row in means.itertuples()]
+    rows = [list(map(Field, row)) for row in wide.itertuples(name=None)]
+    effective = [
+        f"Effective length: {row.effective_length}"
+        + f"; the intervals allow {row.effective_set}" * (row.effective_set != row.effective_length)
+        + f" (the longest with a mean of at least {row.threshold}, Llama2-7B at 4K)."
+        for row in models
+        if row.effective_length
     ]
-
-
-def _with_threshold(cells: "pd.DataFrame") -> "pd.DataFrame":
-    """Cells with the threshold of the 13 tasks beside them."""
-    thresholds = {aligned: limits["all"] for aligned, limits in THRESHOLDS.items()}
-    return cells.assign(threshold=cells["aligned"].map(thresholds))
-
-
-def names_of(models: "pd.DataFrame") -> list[str]:
-    """Labels; where two models share one, the model's name and its run tell them apart."""
-    names = models["label"].astype(str)
-    run = " [" + models["run"] + "]" if models["run"].nunique() > 1 else ""
-    return list(names.mask(names.duplicated(keep=False), models["model"] + run))
-
-
-def _model_row(model: Any, lengths: "pd.DataFrame") -> list[Field]:
-    """The fields of a model, a row of `Summary.models` with its name, from those of its lengths."""
-    possible = model.effective_set
-    fields = [
-        Field(model.name + " (stand-in)" * model.stand_in),
-        Field("" if math.isnan(model.claimed_length) else length_name(int(model.claimed_length))),
-        Field(model.effective_length + f" [{possible}]" * (possible != model.effective_length)),
-    ]
-    rows: Any = lengths.sort_values("length").itertuples()
-    for row in rows:
-        reached = round(row.score, 1) >= model.threshold
-        fields.append(Field(row.have) if row.have else Field(f"{row.score:.1f}", reached))
-    for name in AVERAGES:
-        mean, low, high = (getattr(model, name + end) for end in ("", "_low", "_high"))
-        rank = getattr(model, name.replace("wavg", "rank")) if name != "avg" else math.nan
-        text = "" if math.isnan(mean) else f"{mean:.1f} ±{max(mean - low, high - mean):.1f}"
-        fields.append(Field(text + ("" if math.isnan(rank) else f" ({ordinal(int(rank))})")))
-    return fields
-
-
-def ordinal(rank: int) -> str:
-    """1st, 2nd, 3rd, 4th, 11th ..."""
-    endings = {1: "st", 2: "nd", 3: "rd"}
-    return f"{rank}{'th' if rank % 100 in (11, 12, 13) else endings.get(rank % 10, 'th')}"
+    header = [str(model), *map(length_name, sorted(cells["length"].unique()))]
+    return render(header, rows, format, [*effective, *_cell_notes(cells), *notes])
 
 
 def _score_text(row: Any) -> str:
@@ -202,29 +369,6 @@ def _cell_text(cell: Any) -> str:
     parts += [f"{count} {name}" for count, name in counts if count]
     parts += [f"floor {cell.floor:.0f}"] * bool(cell.floor >= 1)
     return ", ".join(parts)
-
-
-def _notes(models: "pd.DataFrame", category: str, confidence: float) -> list[str]:
-    percent = f"{100 * confidence:g} %"
-    kinds = models["aligned"].unique()
-    used = ", ".join(f"{THRESHOLDS[kind][category]} ({kind})" for kind in kinds)
-    what = "the 13 tasks" if category == "all" else f"the {category} tasks"
-    num_tasks = int(models["tasks"].iloc[0])
-    notes = [
-        f"Means over {num_tasks} task{'s' * (num_tasks > 1)}; marked scores reach the threshold; "
-        f"± is the wider side of the {percent} interval; ranks are among models of the same "
-        "alignment."
-    ]
-    if (models["effective_length"] == "").all():
-        return [
-            *notes,
-            f"No effective length: its thresholds ({used}) are for a complete score on {what}.",
-        ]
-    return [
-        *notes,
-        f"Effective: longest length with a score of at least {used}, Llama2-7B at 4K on {what} in "
-        f"the paper; in brackets all that the {percent} intervals cannot rule out.",
-    ]
 
 
 def _cell_notes(cells: "pd.DataFrame") -> list[str]:
@@ -254,84 +398,3 @@ def _cell_notes(cells: "pd.DataFrame") -> list[str]:
         models, tasks = (", ".join(stand_in[name].unique()) for name in ("label", "task"))
         notes.append(f"{STAND_IN_NOTE[0].upper()}{STAND_IN_NOTE[1:]}: {models} on {tasks}.")
     return notes + [f"{note}." for note in sorted(set(cells["note"].dropna())) if note]
-
-
-def number_range(numbers: "pd.Series[int]") -> str:
-    """'50', or '49 to 50'."""
-    return " to ".join(map(str, sorted({numbers.min(), numbers.max()})))
-
-
-# --- layout ---------------------------------------------------------------------------------------
-
-
-def render(
-    header: Sequence[str],
-    rows: Sequence[Sequence[Field] | None],
-    format: str = "table",
-    notes: Sequence[str] = (),
-) -> str:
-    """A table with notes below it, as plain text, Markdown or LaTeX (booktabs); a row None is a
-    line between groups."""
-    writers = {"table": _plain, "markdown": _markdown, "latex": _latex}
-    return "\n".join(writers[format](header, rows, notes)) + "\n"
-
-
-def show(frame: "pd.DataFrame", index: bool = False, **format: Any) -> "Styler":
-    """A DataFrame for a notebook: its text is never read as HTML or mathematics. `format` goes to
-    `Styler.format`."""
-
-    def visible(value: Any) -> Any:
-        return escape.one_line(value) if isinstance(value, str) else value
-
-    styler = (
-        frame.map(visible)
-        .rename(index=visible, columns=visible)
-        .style.format(escape="html", **format)
-    )
-    for axis in (0, 1):
-        styler = styler.format_index(escape="html", axis=axis)
-    styler = styler.set_table_attributes('class="dataframe mathjax_ignore tex2jax_ignore"')
-    return styler if index else styler.hide(axis="index")
-
-
-_Rows = Sequence[Sequence[Field] | None]
-
-
-def _plain(header: Sequence[str], rows: _Rows, notes: Sequence[str]) -> list[str]:
-    body = [row for row in rows if row]
-    has_marks = any(field.marked for row in body for field in row)
-    texts = [list(map(escape.one_line, header))]
-    for row in body:
-        texts.append([_PLAIN.field(f) + " " * (has_marks and not f.marked) for f in row])
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    lines = []
-    for first, *others in texts:
-        numbers = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]
-        lines.append("  ".join([first.ljust(widths[0]), *numbers]).rstrip())
-    rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
-    return [lines[0], rule, *lines[1:], rule, *map(escape.terminal, notes)]
-
-
-def _markdown(header: Sequence[str], rows: _Rows, notes: Sequence[str]) -> list[str]:
-    lines = [list(map(escape.markdown, header)), [":---", *["---:"] * (len(header) - 1)]]
-    lines += [list(map(_MARKDOWN.field, row)) for row in rows if row]
-    table = ["| " + " | ".join(line) + " |" for line in lines]
-    return [*table, "", *(f"- {escape.markdown(note)}" for note in notes)]
-
-
-def _latex(header: Sequence[str], rows: _Rows, notes: Sequence[str]) -> list[str]:
-    head: list[Field] = [Field(name, bold=True) for name in header]
-    lines = [
-        " & ".join(map(_LATEX.field, row)) + r" \\" if row else r"\midrule"
-        for row in [head, None, *rows]
-    ]
-    return [
-        r"\begin{tabular}{l" + "r" * (len(header) - 1) + "}",
-        r"\toprule",
-        *lines,
-        r"\bottomrule",
-        r"\end{tabular}",
-        "",
-        r"\par\smallskip\footnotesize",
-        *map(escape.latex, notes),
-    ]

@@ -15,7 +15,7 @@ from test_summary import scores_of
 
 import rulerkit as rk
 from rulerkit import claims, escape, failures
-from rulerkit.paper import beside, boards, latex, markdown, page, show_beside
+from rulerkit.paper import boards, page
 from rulerkit.view import show, to_terminal
 
 HOSTILE = {
@@ -60,18 +60,17 @@ class Outputs:
             "page": page([board]).text,
             "example": show(example).text,
             "verdicts": claims.show_verdicts([verdict]).to_html(),
-            "beside": show_beside(beside(summary)).to_html(),
             "samples": rk.tables.show(samples, index=True).to_html(),
         }
         self.markdown = {
             "leaderboard": rk.tables.table_text(summary, "markdown"),
             "tasks": rk.tables.task_table_text(summary, "m", format="markdown"),
-            "board": markdown(board),
+            "board": board.text("markdown"),
         }
         self.latex = {
             "leaderboard": rk.tables.table_text(summary, "latex"),
             "tasks": rk.tables.task_table_text(summary, "m", format="latex"),
-            "board": latex(board),
+            "board": board.text("latex"),
         }
         self.plain = {
             "leaderboard": rk.tables.table_text(summary),

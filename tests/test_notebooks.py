@@ -139,7 +139,6 @@ def test_main_results_of_one_model(tmp_path):
             ".csv",
             ".tex",
             "-tasks.md",
-            "-paper.csv",
             "-against-paper.csv",
             "-claims.csv",
         )
@@ -164,7 +163,7 @@ def test_main_results_of_several_models_and_other_tasks(tmp_path):
     assert "No effective length" in leaderboard
     assert "Means over 2 tasks" in leaderboard
     beside = shown(cells, "beside", "text/html")
-    assert "paper v3" in beside, "a model that the paper has stands beside its row"
+    assert "paper_effective_length" in beside, "a model that the paper has stands beside its row"
     assert "not comparable: protocol" in beside
     assert "WARNING" in beside
     assert (tmp_path / "outputs/figures/other/01_main_results/reader-4096+perfect+p2.pdf").is_file()

@@ -7,7 +7,7 @@ import pytest
 import rulerkit as rk
 from rulerkit import claims
 from rulerkit.compare import compare, difference_table
-from rulerkit.paper import board, boards
+from rulerkit.paper import boards
 from rulerkit.plots import differences_by_task, score_by_length
 
 LENGTHS = [4096, 8192]
@@ -53,9 +53,7 @@ def test_scores_have_one_interval(scores):
         (summary.models["model"] == "reader-4096") & (summary.models["category"] == "all")
     ].iloc[0]
     same(model[["avg", "avg_low", "avg_high"]], claims.estimate([(1, reader)]))
-    row = (
-        board(boards(scores), 3).rows.query("source == 'ours' and model.str.contains('4K')").iloc[0]
-    )
+    row = boards(scores)[0].rows.query("source == 'ours' and model.str.contains('4K')").iloc[0]
     same(row[["avg", "avg_low", "avg_high"]], model[["avg", "avg_low", "avg_high"]])
     same(
         [row[f"{n}_{limit}"] for n in LENGTHS for limit in LIMITS], means[LIMITS].to_numpy().ravel()

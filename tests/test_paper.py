@@ -15,8 +15,10 @@ from test_summary import scores_of
 
 import rulerkit as rk
 from rulerkit import paper
-from rulerkit.paper import board, boards, csv, latex, markdown, page
+from rulerkit.errors import UserError
+from rulerkit.paper import boards, page
 from rulerkit.summary import summarize
+from rulerkit.tables import TITLES
 
 SIX = paper.PAPER_LENGTHS
 
@@ -29,6 +31,15 @@ def scores_at(share, n):
         for length, right in by_length.items()
     }
     return scores_of(pairs, n=n, wanted=n)
+
+
+def board(all_boards, number):
+    return next(board for board in all_boards if board.number == str(number))
+
+
+def upstream_rows(lengths=SIX):
+    rows = paper.listed_rows(lengths=lengths)
+    return rows[rows["source"].isin(paper.UPSTREAM)]
 
 
 def markdown_rows(text):
@@ -50,21 +61,21 @@ def test_the_leaderboard_shows_what_is_printed(version):
         printed = printed[printed["aligned"] == aligned] if aligned else printed
         rows = [
             row
-            for row in markdown_rows(markdown(each))
-            if not re.search(r" \((upstream|authors)\)$", row["Models"])
+            for row in markdown_rows(each.text("markdown"))
+            if not re.search(r" \((upstream|authors)\)$", row["Model"])
         ]
-        assert [row["Models"] for row in rows] == list(printed["model"])
+        assert [row["Model"] for row in rows] == list(printed["model"])
         for row, (_, expected) in zip(rows, printed.iterrows(), strict=True):
             scores = paper.paper_row(expected["slug"], category, version)
             assert scores is not None
-            assert row["Claimed Length"] == expected["claimed_length"].upper()
+            assert row["Claimed"] == expected["claimed_length"].upper()
             for n in SIX:
                 number = row[f"{n // 1024}K"].strip("*")
                 assert number == ("" if math.isnan(scores[n]) else f"{scores[n]:.1f}")
-            if isinstance(expected["effective_length"], str) and "Effective Length" in row:
-                effective = row["Effective Length"].replace("&lt;", "<")
+            if isinstance(expected["effective_length"], str) and "Effective" in row:
+                effective = row["Effective"].replace("&lt;", "<")
                 assert effective == expected["effective_length"].upper()
-            for name, title in list(paper._TITLES.items())[3:]:
+            for name, title in list(TITLES.items())[3:]:
                 number, _, rank = row.get(title, "").partition(" ")
                 other[name] += number != (
                     "" if pd.isna(expected[name]) else f"{expected[name]:.1f}"
@@ -79,43 +90,26 @@ def test_scores_that_reach_the_threshold_are_underlined():
     """357 scores of version 3 exceed their threshold, one equals it, and the ten thresholds stand
     in their tables."""
     found = boards()
-    upstream = int((paper.upstream_rows()[[*SIX]] >= 85.6).sum().sum())
+    upstream = int((upstream_rows()[[*SIX]] >= 85.6).sum().sum())
     judged = [each for each in found if each.category in paper.JUDGED]
-    underlined = sum(latex(each).count(r"\underline{") for each in judged)
+    underlined = sum(each.text("latex").count(r"\underline{") for each in judged)
     assert underlined == 357 + 1 + 10 + upstream
-    text = latex(board(found, 3))
+    text = board(found, 3).text("latex")
     row = next(line for line in text.splitlines() if line.startswith("GPT-4 &"))
     averages = r"91.6 & 89.0\textsubscript{(2nd)} & 94.1\textsubscript{(2nd)} \\"
     assert rf"\underline{{87.0}} & 81.2 & {averages}" in row
     assert r"$>$128K" in text
-    assert (text.count(r"\midrule"), latex(board(found, 16)).count(r"\midrule")) == (2, 4)
+    assert (text.count(r"\midrule"), board(found, 16).text("latex").count(r"\midrule")) == (2, 4)
 
 
 def test_upstreams_list_adds_the_models_that_the_paper_lacks():
-    rows = paper.upstream_rows().set_index("model")
+    rows = upstream_rows().set_index("model")
     assert rows["source"].value_counts().to_dict() == {"upstream": 15, "authors": 12}
     assert rows.loc["Qwen2.5-14B-Instruct-1M (14B)", "avg"] == pytest.approx(95.2)
     assert math.isnan(rows.loc["EXAONE-4.0-1.2B (1.2B)", "avg"])  # has no 128K
 
 
 # --- ours beside the paper ------------------------------------------------------------------------
-
-
-def test_our_row_and_the_papers():
-    scores = scores_at(
-        {m: {4096: s, 8192: s} for m, s in (("llama-3.1-8b", 0.9), ("<m>", 0.5))}, 10
-    )
-    found = paper.beside(summarize(scores))
-    assert found["source"].tolist() == ["ours", "paper v3", "ours"]
-    assert found["model"].tolist() == ["llama-3.1-8b", "llama-3.1-8b", "<m>"]
-    assert found[4096].tolist() == pytest.approx([90.0, 95.5, 50.0])
-    assert found["effective_length"].tolist() == [">8K", "32K", "<4K"]
-    assert "averages over 4K, 8K, the paper's over 4K to 128K" in found["note"][0]
-    html = paper.show_beside(found).to_html()
-    assert ">4K</th>" in html
-    assert ">95.5</td>" in html
-    assert "WARNING" not in html
-    assert "<m>" not in html
 
 
 COMPARABLE = {
@@ -142,10 +136,25 @@ COMPARABLE = {
 def test_our_scores_against_the_papers(share, columns, verdict):
     asked = {"n": 500, "wanted": 500, **COMPARABLE, **columns}
     found = paper.against_paper(summarize(scores_of({("llama-3.1-8b", 4096): share}, **asked)))
-    row = found.set_index(["category", "length"]).loc[("all", 4096)]
-    assert row["verdict"] == verdict
-    assert row["paper"] == 95.5
-    assert abs(row["z"]) < 0.5 or (share == 0.945 and row["z"] < -1.96)
+    for length in (4096, 0):
+        row = found.set_index(["category", "length"]).loc[("all", length)]
+        assert row["verdict"] == verdict
+        assert row["paper"] == pytest.approx(95.5)
+        assert abs(row["z"]) < 0.5 or (share == 0.945 and row["z"] < -1.96)
+        assert row[["effective_length", "paper_effective_length"]].tolist() == [">4K", "32K"]
+
+
+def test_the_mean_over_our_lengths_against_the_papers() -> None:
+    """Other tasks than the paper's are not compared, nor models that it does not have."""
+    scores = scores_at({m: {4096: 0.9, 8192: 0.8} for m in ("llama-3.1-8b", "m")}, n=20)
+    found = paper.against_paper(summarize(scores)).query("category == 'all'").set_index("length")
+    assert found.index.tolist() == [4096, 8192, 0]
+    assert found["model"].unique().tolist() == ["llama-3.1-8b"]
+    assert found["score"].tolist() == pytest.approx([90, 80, 85])
+    assert found["paper"].tolist() == pytest.approx([95.5, 93.8, 94.65])
+    assert found["z"].iloc[2] < found["z"].iloc[0]
+    few = paper.against_paper(summarize(scores, tasks=["vt"])).query("category == 'all'")
+    assert few["verdict"].unique().tolist() == ["not comparable: protocol, tasks"]
 
 
 # --- ours in the leaderboard ----------------------------------------------------------------------
@@ -168,7 +177,7 @@ def test_ours_stand_among_the_papers():
     assert each.rows["wavg_dec"].iloc[1:].dropna().is_monotonic_decreasing
     assert each.rows["baseline"].iloc[0]
     assert ours(board(found, 12)).empty, "a chat model is not ranked among base models"
-    frame = pd.read_csv(io.StringIO(csv(each)))
+    frame = pd.read_csv(io.StringIO(each.text("csv")))
     assert len(frame) == len(each.rows)
     assert {"4K", "4K_low", "128K_high", "wavg_dec_low"} <= set(frame.columns)
 
@@ -193,8 +202,18 @@ def test_an_incomplete_length_enters_no_average():
     row = ours(each).iloc[0]
     assert (row[4096], row["8192_have"]) == (pytest.approx(100), "1/2")
     assert row["avg"] == pytest.approx(100)  # over 4K, the only complete length
-    assert "| 1/2 |" in markdown(each)
+    assert "| 1/2 |" in each.text("markdown")
     assert "<td>1/2</td>" in page([each]).text
+
+
+def test_order_bold_and_what_they_allow():
+    with pytest.raises(UserError, match="unknown order 'wavg': did you mean"):
+        boards(order="wavg")
+    each = board(boards(order="avg"), 3)
+    with pytest.raises(UserError, match="unknown choice of what is bold"):
+        each.text("latex", "us")
+    assert each.rows["avg"].iloc[1:].dropna().is_monotonic_decreasing
+    assert r"\textbf{96.0}" in each.text("latex", "best")
 
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
@@ -250,6 +269,6 @@ def test_the_notebook_shows_everything_in_outputs(tmp_path):
     folder = tmp_path / "outputs/tables/small/leaderboard"
     assert files(folder) == tables | {"leaderboard.html"}
     rows = markdown_rows((folder / "table_14.md").read_text(encoding="utf-8"))
-    by_name = {row["Models"].partition(" (ours, small")[0]: row for row in rows}
+    by_name = {row["Model"].partition(" (ours, small")[0]: row for row in rows}
     assert {"reader (4K window)", "perfect reader"} <= by_name.keys()
     assert by_name["perfect reader"]["4K"].startswith("**100.0** [")

@@ -11,10 +11,11 @@ from rulerkit.errors import UserError
 from rulerkit.lengths import effective_length, effective_set
 from rulerkit.scoring import COLUMNS, THIRTEEN, category
 from rulerkit.statistics import wilson
-from rulerkit.summary import averages, length_weights, ranks, summarize
+from rulerkit.summary import averages, length_weights, summarize
 from rulerkit.tables import table_text
 
 NAN = float("nan")
+K4, K8, K16, K32 = 4096, 8192, 16384, 32768
 
 
 def scores_of(share, tasks=THIRTEEN, n=50, **columns):
@@ -48,18 +49,19 @@ def row(frame, **where):
 
 
 def test_averages_weigh_lengths():
-    assert averages([6.0, 0, 0, 0, 0, 0]) == pytest.approx((1, 6 / 21, 36 / 21))
-    assert averages([70.0]) == (70, 70, 70)
+    assert averages([6.0, 0, 0, 0, 0, 0]) == pytest.approx([1, 6 / 21, 36 / 21])
+    assert averages([70.0]) == [70, 70, 70]
     assert all(math.isnan(value) for value in averages([90, NAN]))
     assert all(weights.sum() == pytest.approx(1) for weights in length_weights(7))
 
 
 def test_ranks_share_ties():
-    assert ranks([90.0, 95.0, 90.0 + 1e-12, 80.0]) == [2, 1, 2, 4]
-    assert math.isnan(ranks([90.0, NAN])[1])
-
-
-K4, K8, K16, K32 = 4096, 8192, 16384, 32768
+    rights = {("a", K4): 0.9, ("b", K4): 0.96, ("c", K4): 0.9, ("d", K4): 0.8}
+    scores = scores_of(rights, n=lambda model, length, task: 49 if model == "d" else 50)
+    third = (scores["model"] == "c") & (scores["task"] == "vt")
+    scores.loc[third, "score"] *= 1 + 5e-11
+    models = summarize(scores).models.query("category == 'all'")
+    assert models["rank_inc"].fillna(0).tolist() == [2, 1, 2, 0]
 
 
 @pytest.mark.parametrize(
