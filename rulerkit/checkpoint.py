@@ -8,7 +8,6 @@ records are compared by the rules that both hold.
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -19,7 +18,7 @@ from typing import Any
 
 from rulerkit.errors import UserError, first_line
 from rulerkit.hub import download, is_hub_id
-from rulerkit.paths import cache_dir, resolve
+from rulerkit.paths import cache_dir, completed, resolve
 from rulerkit.settings import JSON, Spec
 from rulerkit.tokenizers import ON_HUB
 
@@ -35,9 +34,7 @@ class Checkpoint:
         place = resolve(path)
         self.folder: Path | None = place if place.is_dir() else None
         if self.folder and not (place / "config.json").is_file():
-            raise UserError(
-                f"model {who}: the folder {place} is no model: there is no config.json in it"
-            )
+            raise UserError(f"model {who}: {place} is no model: there is no config.json in it")
         if not self.folder and not is_hub_id(path):
             raise UserError(
                 f"model {who}: no folder {place}; give a folder with a config.json, or a hub id "
@@ -55,7 +52,7 @@ class Checkpoint:
         """`config.json`."""
         if not self.file("config.json"):
             raise UserError(
-                f"model {self.who}: {self.path} has no config.json: name a checkpoint that has one"
+                f"model {self.who}: {self.path} is no model: there is no config.json in it"
             )
         return self._json("config.json")
 
@@ -133,8 +130,8 @@ def merge_config(config: Spec, overrides: Spec) -> JSON:
     """
     merged = newer_rope(config)
     for key, value in newer_rope(overrides).items():
-        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = merge_config(merged[key], value) if both else value
+        nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = merge_config(merged[key], value) if nested else value
     return merged
 
 
@@ -196,19 +193,19 @@ def weights_digests(files: Iterable[Path], full: bool = False) -> dict[str, str]
     Raises:
         UserError: a file cannot be read, or is cut short.
     """
-    tensors, whole = hashlib.sha256(), hashlib.sha256()
+    tensors, full_digest = hashlib.sha256(), hashlib.sha256()
     for path in files:
         try:
             safe = path.suffix == ".safetensors"
             ends = _tensor_ends(path) if safe else file_digest(path).encode()
             tensors.update(f"{path.name}\n".encode() + ends)
             if full:
-                whole.update(f"{path.name}\n{file_digest(path)}\n".encode())
-        except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+                full_digest.update(f"{path.name}\n{file_digest(path)}\n".encode())
+        except Exception as error:  # a damaged file raises anything
             raise UserError(
                 f"the weights in {path} cannot be read ({error}): copy or download them again"
             ) from error
-    return {"tensors": short(tensors), **({"full": short(whole)} if full else {})}
+    return {"tensors": short(tensors), **({"full": short(full_digest)} if full else {})}
 
 
 def _tensor_ends(path: Path) -> bytes:
@@ -239,11 +236,8 @@ def file_digest(path: Path) -> str:
             return digest
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    with suppress(OSError):  # a cache that cannot be written only costs time
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        part = cached.with_name(f"{cached.name}.{os.getpid()}.part")
+    with suppress(OSError), completed(cached) as part:  # without the file, only time is lost
         part.write_text(digest)
-        part.replace(cached)
     return digest
 
 

@@ -86,7 +86,7 @@ class Case:
     @property
     def opening(self) -> str:
         """The first words of the task."""
-        return self.draft.head[0].text if self.draft.head else ""
+        return self.draft.demonstration or self.draft.instruction
 
     @property
     def spec(self) -> Mapping[str, Any]:
@@ -149,7 +149,7 @@ def template(case: Case) -> Finding:
 def answer_prefix(case: Case) -> Finding:
     """The prompt ends with the question, the end of the template and the answer prefix, in the turn
     that `prefix_in` names, in the text and in the ids."""
-    question = "".join(passage.text for passage in case.draft.tail)
+    question = case.draft.question
     prefix, after = case.draft.answer_prefix, case.form.around[1]
     in_user_turn = case.form.closes_user_turn
     ending = question + (DIRECT + prefix + after if in_user_turn else after + prefix)
@@ -288,7 +288,7 @@ def budget(case: Case) -> Finding:
 def fill(case: Case) -> Finding | None:
     """The length is filled: a score at 128K says something about 128K."""
     example, (first, last) = case.example, case.example.context
-    if first == last and not case.draft.head:
+    if first == last and not case.draft.instruction:
         return None  # a question without context
     share = (len(example.ids) + example.max_new_tokens + case.form.thinking_tokens) / example.length
     if share >= LEAST_FILL:

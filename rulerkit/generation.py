@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from rulerkit.errors import UserError
-from rulerkit.example import ContextBudget, Draft, Example, ExampleStream, Passage, Piece
+from rulerkit.example import ContextBudget, Draft, Example, ExampleStream, Piece
+from rulerkit.lengths import parse_length
 from rulerkit.pieces import piece_encoder, settle
 from rulerkit.prompt_format import DIRECT, PromptFormat
 from rulerkit.tasks import Task
@@ -25,7 +26,7 @@ _FITTING_ROUNDS = 12
 
 def generate(
     task: str | dict[str, Any] | Task,
-    length: int,
+    length: int | str,
     num_examples: int,
     seed: int = 42,
     prompt_format: PromptFormat | None = None,
@@ -33,10 +34,16 @@ def generate(
     """The examples of one cell, made when they are asked for.
 
     A task's name stands for the original corpora; `task(name).with_corpora("builtin")` reads the
-    stand-ins. `length` is the token budget of each: template, prompt, answer and thinking together.
+    stand-ins. `length` is the token budget of each, such as 4096 or 4K: template, prompt, answer and
+    thinking together.
     Index i asks the same question at every length, and is the same whatever else was generated.
     """
-    return Examples(make_task(task), length, num_examples, seed, prompt_format or PromptFormat())
+    tokens = parse_length(length)
+    if min(num_examples, seed) < 0:
+        raise UserError(
+            f"num_examples is {num_examples}, seed {seed}: each must be a whole number from 0 on"
+        )
+    return Examples(make_task(task), tokens, num_examples, seed, prompt_format or PromptFormat())
 
 
 @dataclass(frozen=True)
@@ -48,12 +55,6 @@ class Examples:
     num_examples: int
     seed: int
     prompt_format: PromptFormat
-
-    def __post_init__(self) -> None:
-        for name, least in (("length", 1), ("num_examples", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise UserError(f"{name} is {value!r}: it must be a whole number from {least} on")
 
     def __len__(self) -> int:
         return self.num_examples
@@ -101,7 +102,13 @@ def _compose(task: Task, length: int, index: int, seed: int, form: PromptFormat)
 
     def filled(tokens: int) -> Example:
         random = np.random.RandomState(second_seed)
-        context = task.fill(draft, ContextBudget(length, tokens, encoder, random, seed))
+        room = ContextBudget(length, tokens, encoder, random, seed)
+        context = task.fill(draft, room) if tokens >= 0 else None
+        if context is None:
+            raise UserError(
+                f"{task.name} does not fit into {length} tokens: {max(0, tokens)} are left for its "
+                "context beside instruction, question, template and answer; take a longer length"
+            )
         return Example(
             index,
             task.name,
@@ -113,24 +120,13 @@ def _compose(task: Task, length: int, index: int, seed: int, form: PromptFormat)
             group=draft.group,
         )
 
-    def check_fits(fixed: int) -> None:
-        if fixed > budget:
-            raise UserError(
-                f"{task.name} does not fit into {length} tokens: instruction, question and "
-                f"template take {fixed}, the answer (and thinking) {length - budget}; take a "
-                "longer length"
-            )
-
     if encoder.exact:
-        fixed = sum(piece.num_tokens for piece in head + tail)
-        check_fits(fixed)
-        example = filled(budget - fixed)
+        example = filled(budget - sum(piece.num_tokens for piece in head + tail))
         first, last = example.context
         blocks = example.blocks[max(0, first - 1) : last + 1]
         if all(encoder.clean_cut(a.text, b.text) for a, b in pairwise(blocks) if a.text):
             return example
     fixed = len(_whole("".join(piece.text for piece in head + tail), form))
-    check_fits(fixed)
     return _fitted(filled, fixed, budget, form)
 
 
@@ -139,25 +135,25 @@ def _fitted(
 ) -> Example:
     """The fullest example within the budget where pieces cannot be joined exactly: the whole is
     encoded, and the budget corrected by what was over or missing, a few times."""
-    left = 2 * (budget - fixed)  # pieces count for more alone than together
+    tokens = 2 * (budget - fixed)  # pieces count for more alone than together
     best: Example | None = None
     for _ in range(_FITTING_ROUNDS):
         try:
-            example = filled(left)
+            example = filled(tokens)
         except UserError:
             if best is None:
                 raise
             break
         example = replace(example, whole_ids=_whole(example.prompt, form))
-        over = example.num_tokens - budget
-        if over <= 0 and (best is None or example.num_tokens > best.num_tokens):
+        excess = example.num_tokens - budget
+        if excess <= 0 and (best is None or example.num_tokens > best.num_tokens):
             best = example
-        counted = sum(piece.num_tokens for piece in example.blocks[slice(*example.context)])
+        counted = sum(piece.num_tokens for piece in example.context_blocks)
         share = max(0.1, (example.num_tokens - fixed) / max(1, counted))
-        step = ceil(over / share) if over > 0 else int(over / share)
+        step = ceil(excess / share) if excess > 0 else int(excess / share)
         if step == 0 or not counted:
             break
-        left -= step
+        tokens -= step
     if best is None:
         raise UserError(
             f"{example.task} was not fitted into {example.length} tokens in {_FITTING_ROUNDS} "
@@ -171,25 +167,27 @@ def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
     encoded as one; the borders of the context are clean cuts."""
     encoder = piece_encoder(form.tokenizer)
 
-    def joint(passages: Iterable[Passage], starts: bool = False, ends: bool = False) -> list[Piece]:
-        passages = [passage for passage in passages if passage.text]
-        ids = encoder.joint([passage.text for passage in passages], starts, ends)
-        return [passage.piece(tokens) for passage, tokens in zip(passages, ids, strict=True)]
+    def joint(
+        parts: Iterable[tuple[str, str]], starts: bool = False, ends: bool = False
+    ) -> list[Piece]:
+        parts = [(text, role) for text, role in parts if text]
+        ids = encoder.joint([text for text, _ in parts], starts, ends)
+        return [Piece(*part, tokens) for part, tokens in zip(parts, ids, strict=True)]
 
-    before, after = (Passage("template", text) for text in form.around)
-    prefix = Passage("answer_prefix", draft.answer_prefix)
-    turn = (
-        [Passage("question", DIRECT), prefix, after] if form.closes_user_turn else [after, prefix]
-    )
+    before, after = form.around
+    tail = [(draft.question, "question")]
+    prefix, closing = (draft.answer_prefix, "answer_prefix"), (after, "template")
+    tail += [(DIRECT, "question"), prefix, closing] if form.closes_user_turn else [closing, prefix]
     bos = [Piece("", "template", np.array(form.bos, dtype=np.int32))] if form.bos else []
-    if not draft.head:
-        return bos, joint([before, *draft.tail, *turn], starts=True, ends=True)
-    first, *more = draft.head
+    if not draft.instruction:
+        return bos, joint([(before, "template"), *tail], starts=True, ends=True)
     # blanks at the end of the template go to what follows
-    frame, content = settle([before.text, first.text])
-    head = joint([replace(before, text=frame), replace(first, text=content)], starts=True)
-    head += [passage.piece(encoder.encode([passage.text])[0]) for passage in more]
-    return bos + head, joint([*draft.tail, *turn], ends=True)
+    frame, content = settle([before, draft.demonstration or draft.instruction])
+    role = "demonstration" if draft.demonstration else "instruction"
+    head = joint([(frame, "template"), (content, role)], starts=True)
+    if draft.demonstration:
+        head += joint([(draft.instruction, "instruction")])
+    return bos + head, joint(tail, ends=True)
 
 
 def _whole(text: str, form: PromptFormat) -> Ids:

@@ -4,6 +4,8 @@
 import math
 import re
 from collections.abc import Collection, Mapping
+from itertools import groupby
+from operator import itemgetter
 
 from rulerkit.errors import UserError
 
@@ -87,12 +89,11 @@ def effective_set(
         can_pass[i] and all(can_fail[i + 1 :]) for i in range(len(lengths))
     ]
     names = [_answer_name(n, lengths, claimed) for n in [0, *lengths]]
-    runs: list[list[str]] = []
-    for i, name in enumerate(names):
-        if possible[i] and i and possible[i - 1]:
-            runs[-1].append(name)
-        elif possible[i]:
-            runs.append([name])
+    runs = [
+        [name for name, _ in run]
+        for is_possible, run in groupby(zip(names, possible, strict=True), itemgetter(1))
+        if is_possible
+    ]
     return ", ".join(run[0] if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)
 
 

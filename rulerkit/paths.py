@@ -1,6 +1,8 @@
 """Where files lie: one project root, whatever the working directory."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -57,3 +59,12 @@ def cache_dir() -> Path:
     import pooch
 
     return Path(pooch.os_cache("rulerkit"))
+
+
+@contextmanager
+def completed(path: Path) -> Iterator[Path]:
+    """A temporary file beside `path`, which takes its place when it is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    yield part
+    part.replace(path)

@@ -11,18 +11,16 @@ border at first use; where none is exact, `PieceEncoder.exact` is False and prom
 whole.
 """
 
-import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from itertools import accumulate, chain
-from zipfile import BadZipFile
 
 import numpy as np
 
-from rulerkit.paths import cache_dir
+from rulerkit.paths import cache_dir, completed
 from rulerkit.tokenizers import Ids, Tokenizer
 
 RULES = 2
@@ -197,9 +195,25 @@ class Units:
         """The ids of the texts from `start` up to `stop`, as a view."""
         return np.asarray(self.ids[self.offsets[start] : self.offsets[stop]])
 
+    def others(self, texts: Iterable[str], random: np.random.RandomState) -> np.ndarray:
+        """The positions of all texts but these, in a random order."""
+        order = random.permutation(len(self))
+        return order[~np.isin(order, [self.position.get(text, -1) for text in texts])]
+
     def pick(self, order: np.ndarray) -> Ids:
         """The ids of the texts at these positions, one after the other."""
-        return np.asarray(self.ids[_ranges(self.offsets[order], self.counts[order])])
+        counts = self.counts[order]
+        starts = self.offsets[order] - np.cumsum(counts) + counts
+        return np.asarray(self.ids[np.arange(counts.sum()) + np.repeat(starts, counts)])
+
+
+def joined(rows: Sequence[Units]) -> Units:
+    """Several rows of texts as one."""
+    return Units(
+        list(chain.from_iterable(row.texts for row in rows)),
+        np.concatenate([row.counts for row in rows]),
+        np.concatenate([row.ids for row in rows]),
+    )
 
 
 def encode_units(texts: Sequence[str], encoder: PieceEncoder, keep: bool = False) -> Units:
@@ -213,14 +227,11 @@ def encode_units(texts: Sequence[str], encoder: PieceEncoder, keep: bool = False
         return _encoded(texts, encoder)
     digest = sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
     file = cache_dir() / "tokens" / f"v{RULES}" / f"{digest}-{encoder.fingerprint}.npz"
-    with suppress(OSError, ValueError, KeyError, EOFError, BadZipFile), np.load(file) as stored:
+    with suppress(Exception), np.load(file) as stored:  # a damaged file is made anew
         return Units(texts, stored["counts"], stored["ids"])
     units = _encoded(texts, encoder)
-    part = file.with_name(f".{file.name}.{os.getpid()}.npz")
-    with suppress(OSError):  # a folder that cannot be written only costs time
-        file.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError), completed(file) as part:  # without the file, only time is lost
         np.savez(part, counts=units.counts, ids=units.ids)
-        part.replace(file)
     return units
 
 
@@ -233,27 +244,28 @@ def _encoded(texts: Sequence[str], encoder: PieceEncoder) -> Units:
     return Units(texts, counts, np.concatenate([np.empty(0, np.int32), *rows]))
 
 
-def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The numbers starts[0], starts[0]+1, ... (counts[0] of them), then those of starts[1], and so
-    on."""
-    return np.asarray(
-        np.arange(counts.sum()) + np.repeat(starts - np.cumsum(counts) + counts, counts)
-    )
-
-
 def interleave(*columns: tuple[Units, np.ndarray]) -> tuple[list[str], np.ndarray, Ids]:
     """Rows of texts, one from each column in turn: all texts in order, their token counts, and all
     ids in one array.
 
     A column is its units and the order in which they are taken; all orders have the same length.
     """
-    texts: list[str] = [""] * (len(columns) * len(columns[0][1]))
-    shift, starts, counts = 0, [], []
-    for number, (units, order) in enumerate(columns):
-        texts[number :: len(columns)] = [units.texts[i] for i in order.tolist()]
-        starts.append(units.offsets[order] + shift)
-        counts.append(units.counts[order])
-        shift += len(units.ids)
-    flat = np.stack(counts, axis=1).ravel()
-    places = _ranges(np.stack(starts, axis=1).ravel(), flat)
-    return texts, flat, np.concatenate([units.ids for units, _ in columns])[places]
+    units = [units for units, _ in columns]
+    together = joined(units)
+    starts = accumulate(map(len, units[:-1]), initial=0)
+    orders = [order + start for (_, order), start in zip(columns, starts, strict=True)]
+    places = np.stack(orders, axis=1).ravel()
+    texts = [together.texts[i] for i in places.tolist()]
+    return texts, together.counts[places], together.pick(places)
+
+
+def numbered(form: str, encoder: PieceEncoder, least: int) -> Units:
+    """`form` with the numbers from 1 on, at least `least` of them; the first has no blank before
+    it."""
+    return _numbered(form, encoder, 1 << max(10, least.bit_length()))
+
+
+@lru_cache(maxsize=16)
+def _numbered(form: str, encoder: PieceEncoder, last: int) -> Units:
+    first, *others = [form.format(number) for number in range(1, last + 1)]
+    return encode_units([first.lstrip(" "), *others], encoder, keep=True)

@@ -26,7 +26,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from rulerkit.errors import UserError, redact, shortened, suggestion, unknown
+from rulerkit.errors import UserError, redact, shortened, unknown
 from rulerkit.lengths import parse_length
 from rulerkit.paths import home, project_files, resolve
 
@@ -72,10 +72,6 @@ Command = Annotated[Line, AfterValidator(_closed)]
 _LAYERS = r"(cuda(:\d+)?|cpu|mps) (fp16|fp32|bf16)(i8)?( \*\d+\+?)?"
 
 
-LEFT_OUT: Any = None
-"""The default of a key of a model; `check_spec` keeps only the keys that are given."""
-
-
 class Keys(BaseModel):
     """The keys of a mapping.
 
@@ -88,105 +84,115 @@ class Keys(BaseModel):
     )
 
 
+class OptionalKeys(Keys):
+    """Keys that may all be left out; `check_spec` keeps only those that are given."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        for field in cls.model_fields.values():
+            field.default = None if field.is_required() else field.default
+        cls.model_rebuild(force=True)
+
+
 # --- models ---------------------------------------------------------------------------------------
 
 
-class ModelKeys(Keys):
+class ModelKeys(OptionalKeys):
     """What every engine understands. Beside these stands `base`, the model to start from."""
 
-    name: Text = LEFT_OUT
+    name: Text
     """letters, digits, '.', '_' and '-'"""
-    label: Text = LEFT_OUT
+    label: Text
     """a text"""
-    engine: Text = LEFT_OUT
+    engine: Text
     """the name of an engine"""
-    tokenizer: Text = LEFT_OUT
+    tokenizer: Text
     """`builtin`, a folder, a file, a hub name or a tiktoken encoding"""
-    template: Text = LEFT_OUT
+    template: Text
     """`auto`, `base` or the name of a prompt format"""
-    system_prompt: str = LEFT_OUT
+    system_prompt: str
     """a text"""
-    prefix_in: Literal["assistant", "user"] = LEFT_OUT
-    thinking_tokens: Tokens = LEFT_OUT
+    prefix_in: Literal["assistant", "user"]
+    thinking_tokens: Tokens
     """a number of tokens"""
-    enable_thinking: bool = LEFT_OUT
+    enable_thinking: bool
     """true or false"""
-    claimed_length: Tokens = LEFT_OUT
+    claimed_length: Tokens
     """a number of tokens, such as 131072 or 128K"""
-    aligned: Literal["chat", "base"] = LEFT_OUT
-    parameters: Text = LEFT_OUT
+    aligned: Literal["chat", "base"]
+    parameters: Text
     """a text, such as 8B"""
-    slug: Text = LEFT_OUT
+    slug: Text
     """the paper's key of the model, such as llama3-1-8b"""
-    gpus: CountOrZero = LEFT_OUT
+    gpus: CountOrZero
     """the number of GPUs it takes on each node, 0 or more (default: what its engine needs)"""
-    nodes: Count = LEFT_OUT
+    nodes: Count
     """the number of nodes that it is spread over (default 1)"""
-    hours: Hours = LEFT_OUT
+    hours: Hours
     """the hours that a job of a batch may take, such as 8 or 0.5, at most 744"""
 
 
 class ReaderKeys(ModelKeys):
     """Reference readers, with or without planted effects."""
 
-    window: Tokens = LEFT_OUT
+    window: Tokens
     """a number of tokens, such as 8192 or 8K (0 sees nothing; without a window it sees
     everything)"""
-    copy_: Share = Field(LEFT_OUT, alias="copy")
+    copy_: Share = Field(alias="copy")
     """a share from 0 to 1: how often it answers with the demonstration's answer"""
-    copy_from: Tokens = LEFT_OUT
+    copy_from: Tokens
     """a number of tokens: it does not copy in shorter prompts"""
-    fade: Length = LEFT_OUT
+    fade: Length
     """a number of tokens (at least 1): at this distance from the end it finds half of the items"""
-    drop: Share = LEFT_OUT
+    drop: Share
     """a share from 0 to 1: how often it leaves out an item of an answer"""
-    confuse: Share = LEFT_OUT
+    confuse: Share
     """a share from 0 to 1: how often it takes a neighbouring item instead, where there is one"""
-    memory: Share = LEFT_OUT
+    memory: Share
     """a share from 0 to 1: of the questions about documents, those answered without reading"""
-    floor: Literal["copy", "frequent"] = LEFT_OUT
+    floor: Literal["copy", "frequent"]
 
 
 class FunctionKeys(ModelKeys):
     """Python functions."""
 
-    entry: Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")] = LEFT_OUT
+    entry: Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]
     """package.module:function, a function that returns the model"""
-    takes: Literal["prompts", "ids"] = LEFT_OUT
-    batch_size: Count = LEFT_OUT
+    takes: Literal["prompts", "ids"]
+    batch_size: Count
     """a whole number of at least 1 (default 8)"""
 
 
 class RWKVKeys(ModelKeys):
     """RWKV in the layout of its authors."""
 
-    path: Text = LEFT_OUT
+    path: Text
     """a .pth file, a folder that holds it, or a hub id (org/name) with the `file`"""
-    file: Text = LEFT_OUT
+    file: Text
     """the name of the .pth file in a folder or on the hub"""
-    revision: Text = LEFT_OUT
+    revision: Text
     """a branch, tag or commit of the hub"""
-    strategy: Annotated[str, Field(pattern=f"^{_LAYERS}( *-> *{_LAYERS})*$")] = LEFT_OUT
+    strategy: Annotated[str, Field(pattern=f"^{_LAYERS}( *-> *{_LAYERS})*$")]
     """devices and number formats, such as `cpu fp32`, `cuda bf16` or `cuda fp16 *20 -> cpu fp32`"""
-    prefill_chunk_size: Count = LEFT_OUT
+    prefill_chunk_size: Count
     """a whole number of tokens (default: 512)"""
 
 
 class CheckpointKeys(ModelKeys):
     """What the engines share that run a checkpoint in the layout of transformers."""
 
-    path: Text = LEFT_OUT
+    path: Text
     """a model folder or a hub id (org/name)"""
-    revision: Text = LEFT_OUT
+    revision: Text
     """a branch, tag or commit of the hub"""
-    dtype: Literal["auto", "bfloat16", "float16", "float32"] = LEFT_OUT
-    max_length: Tokens = LEFT_OUT
+    dtype: Literal["auto", "bfloat16", "float16", "float32"]
+    max_length: Tokens
     """the tokens the model may be given, such as 32K, where config.json is not to decide"""
-    hf_overrides: Arguments = LEFT_OUT
+    hf_overrides: Arguments
     """a mapping over config.json, such as {rope_parameters: {...}}"""
-    trust_remote_code: bool = LEFT_OUT
+    trust_remote_code: bool
     """true or false"""
-    fingerprint: Literal["full"] = LEFT_OUT
+    fingerprint: Literal["full"]
     """`full`: read every weight file whole to tell checkpoints apart (default: both ends of every
     tensor)"""
 
@@ -194,61 +200,61 @@ class CheckpointKeys(ModelKeys):
 class TransformersKeys(CheckpointKeys):
     """Checkpoints that transformers runs in this process."""
 
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|spread|cuda(:\d+)?)$")] = LEFT_OUT
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|spread|cuda(:\d+)?)$")]
     """auto, cpu, cuda, cuda:1, mps, or spread (over all GPUs)"""
-    batch_size: Count = LEFT_OUT
+    batch_size: Count
     """a whole number of at least 1 (default 8, from 16K tokens on 1)"""
-    max_memory: Annotated[dict[int | str, int | str], Field(min_length=1)] = LEFT_OUT
+    max_memory: Annotated[dict[int | str, int | str], Field(min_length=1)]
     """a mapping of GPU number or cpu to memory, such as {0: 70GiB, cpu: 100GiB}"""
-    prefill_chunk_size: Count = LEFT_OUT
+    prefill_chunk_size: Count
     """a whole number of tokens (default: all at once)"""
-    attn_implementation: Text = LEFT_OUT
+    attn_implementation: Text
     """a text, such as sdpa, eager or flash_attention_2"""
-    quantization: Text | Arguments = LEFT_OUT
+    quantization: Text | Arguments
     """the name of a method, or a mapping for transformers' quantization_config, such as
     {quant_method: bitsandbytes, load_in_8bit: true}"""
 
 
-class ServerKeys(Keys):
+class ServerKeys(OptionalKeys):
     """What the engines share that ask a server over HTTP."""
 
-    replicas: Literal["auto"] | Count = LEFT_OUT
+    replicas: Literal["auto"] | Count
     """`auto` or a whole number of at least 1: how many servers are started (default auto: what the
     visible GPUs allow)"""
-    concurrency: Count = LEFT_OUT
+    concurrency: Count
     """a whole number of at least 1: the requests under way at once with each server"""
-    start_timeout: Seconds = LEFT_OUT
+    start_timeout: Seconds
     """seconds above 0, within which a started server must answer (default 1800)"""
-    timeout: Seconds = LEFT_OUT
+    timeout: Seconds
     """seconds for one answer, above 0 (default: grows with the prompt)"""
-    max_retries: CountOrZero = LEFT_OUT
+    max_retries: CountOrZero
     """how often a failed request is sent again, 0 or more (default 5)"""
 
 
 class VllmKeys(CheckpointKeys, ServerKeys):
     """Checkpoints that vLLM serves."""
 
-    tensor_parallel_size: Count = LEFT_OUT
+    tensor_parallel_size: Count
     """the number of GPUs that share each layer"""
-    pipeline_parallel_size: Count = LEFT_OUT
+    pipeline_parallel_size: Count
     """the number of groups of GPUs that share the layers out"""
-    quantization: Text = LEFT_OUT
+    quantization: Text
     """a kind of quantization that vLLM knows, such as fp8"""
-    kv_cache_dtype: Text = LEFT_OUT
+    kv_cache_dtype: Text
     """the type of keys and values, such as auto or fp8"""
-    gpu_memory_utilization: Annotated[Share, Field(gt=0)] = LEFT_OUT
+    gpu_memory_utilization: Annotated[Share, Field(gt=0)]
     """the share of each GPU's memory to use, above 0, at most 1"""
-    max_num_batched_tokens: Count = LEFT_OUT
+    max_num_batched_tokens: Count
     """a whole number of tokens, read in one step"""
-    max_num_seqs: Count = LEFT_OUT
+    max_num_seqs: Count
     """a whole number of requests, run at once"""
-    enforce_eager: bool = LEFT_OUT
+    enforce_eager: bool
     """true or false (default: true on a CPU)"""
-    batch_invariant: bool = LEFT_OUT
+    batch_invariant: bool
     """true or false"""
-    engine_args: Arguments = LEFT_OUT
+    engine_args: Arguments
     """a mapping of further arguments of `vllm serve`"""
-    in_flight: Count = LEFT_OUT
+    in_flight: Count
     """a whole number of at least 1: the old name of concurrency"""
 
 
@@ -257,29 +263,29 @@ class Prices(Keys):
 
     prompt: Dollars
     completion: Dollars
-    cached: Dollars = LEFT_OUT
+    cached: Dollars | None = None
 
 
 class OpenAIKeys(ModelKeys, ServerKeys):
     """Any server that speaks OpenAI's protocol."""
 
-    path: Text = LEFT_OUT
+    path: Text
     """the model's name, as the server knows it"""
-    base_url: Annotated[Text, Field(pattern=r"^https?://[^\s/]+")] = LEFT_OUT
+    base_url: Annotated[Text, Field(pattern=r"^https?://[^\s/]+")]
     """the server's address, such as http://localhost:8000/v1 (default https://api.openai.com/v1)"""
-    serve: Annotated[Text, Field(pattern=r"\{port\}")] = LEFT_OUT
+    serve: Annotated[Text, Field(pattern=r"\{port\}")]
     """a command that starts the server and names its {port}, beside {path} and {key}, which are
     filled in"""
-    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w{0,63}$")] = LEFT_OUT
+    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w{0,63}$")]
     """the name of the environment variable that holds the key, never the key itself"""
-    prompt_path: Literal["auto", "ids", "text", "prefill", "chat"] = LEFT_OUT
-    extra_body: Arguments = LEFT_OUT
+    prompt_path: Literal["auto", "ids", "text", "prefill", "chat"]
+    extra_body: Arguments
     """a mapping of further fields of a request; null takes one away"""
-    prices: Prices = LEFT_OUT
+    prices: Prices
     """a mapping: dollars per million tokens, {prompt: 10, completion: 30, cached: 5}"""
-    max_length: Tokens = LEFT_OUT
+    max_length: Tokens
     """the tokens of prompt and answer together that the model takes, such as 128000"""
-    overhead_tokens: Tokens = LEFT_OUT
+    overhead_tokens: Tokens
     """a number of tokens that a chat service adds unseen, at most (default 16)"""
 
 
@@ -315,18 +321,24 @@ READER_EFFECTS = ("copy", "copy_from", "fade", "drop", "confuse", "memory")
 """The keys of a reader that plant effects, in the order in which these are applied."""
 
 UNNAMED_KEYS = {
-    *("name", "label", "claimed_length", "aligned", "parameters", "slug", "gpus", "nodes", "hours"),
-    *(
-        "device",
-        "batch_size",
-        "max_memory",
-        "base_url",
-        "serve",
-        "api_key_env",
-        "in_flight",
-        "prices",
-        "fingerprint",
-    ),
+    "name",
+    "label",
+    "claimed_length",
+    "aligned",
+    "parameters",
+    "slug",
+    "gpus",
+    "nodes",
+    "hours",
+    "device",
+    "batch_size",
+    "max_memory",
+    "base_url",
+    "serve",
+    "api_key_env",
+    "in_flight",
+    "prices",
+    "fingerprint",
     *ServerKeys.model_fields,
 }
 """The keys that do not enter a variant's name: they do not change what is answered."""
@@ -382,10 +394,10 @@ class BatchKeys(Keys):
     """`name: value` lines: further parameters of the notebooks"""
 
 
-class NotebookKeys(Keys):
+class NotebookKeys(OptionalKeys):
     """A notebook of a batch that has models or parameters of its own."""
 
-    notebook: Text = LEFT_OUT
+    notebook: Text
     """a name in notebooks/ or a path"""
     models: Items | None = None
     """a list, such as `models: [...]`"""
@@ -443,22 +455,10 @@ def check(kind: type[AnyKeys], values: Spec, where: str = "", what: str = "key")
     try:
         return kind.model_validate(dict(values))
     except ValidationError as error:
-        first = error.errors()[0]
-        key = str(first["loc"][0])
-        value, literal = redact(values)[key], first["type"] == "literal_error"
-        hint = (
-            suggestion(value, get_args(fields[key].annotation))
-            if literal and isinstance(value, str)
-            else ""
-        )
-        quotes = (
-            "; put a text that looks like a number in quotes"
-            if first["type"] == "string_type"
-            else ""
-        )
+        key = str(error.errors()[0]["loc"][0])
         raise UserError(
-            f"{where}{key}: {shortened(value)} is not allowed; {hint}it takes "
-            f"{_words(fields[key])}{quotes}"
+            f"{where}{key}: {shortened(redact(values)[key])} is not allowed; it takes "
+            f"{_words(fields[key])}"
         ) from None
 
 
@@ -491,12 +491,6 @@ _PLAIN = {
 }
 """How a scalar of each type may be written: as every version of YAML reads it."""
 
-_MOST_VALUES = 100_000
-
-
-class _Refused(yaml.MarkedYAMLError):
-    """What is YAML, but not allowed in a parameter file."""
-
 
 class _Loader(yaml.SafeLoader):
     """Refuses a key that stands twice, and scalars that versions of YAML read in different ways
@@ -507,7 +501,7 @@ class _Loader(yaml.SafeLoader):
         names = set()
         for key, _ in node.value:
             if key.value in names:
-                raise _Refused(
+                raise yaml.MarkedYAMLError(
                     problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark
                 )
             names.add(key.value)
@@ -521,33 +515,18 @@ class _Loader(yaml.SafeLoader):
                 "as true or false, and "
                 "any other text in quotes"
             )
-            raise _Refused(problem=problem, problem_mark=node.start_mark)
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
         return node
 
 
 def parse_yaml(text: str | bytes, where: object) -> Any:
     """What a YAML text says; `where` begins the message about a text that is not YAML."""
     try:
-        content = yaml.load(text, _Loader)
-        values, count = [content], 0
-        while (
-            values and count <= _MOST_VALUES
-        ):  # an alias counts each time: aliases of aliases grow without bound
-            value, count = values.pop(), count + 1
-            values += (
-                value
-                if isinstance(value, list)
-                else value.values()
-                if isinstance(value, dict)
-                else ()
-            )
-        if values:
-            raise ValueError(f"it holds more than {_MOST_VALUES} values")
-        return content
+        return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        what = "" if isinstance(error, _Refused) else " is not YAML"
-        raise UserError(f"{where}{what}: {line}{' '.join(str(error.problem).split())}") from error
+        problem = " ".join(str(error.problem).split())
+        raise UserError(f"{where} is not YAML that can be used: {line}{problem}") from error
     except Exception as error:  # PyYAML passes on what malformed numbers and nesting raise
         raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
 
@@ -561,17 +540,17 @@ def read_yaml(path: Path) -> JSON:
             f"cannot read {path}: {error.strerror}; parameter files lie in {home() / 'params'}"
         ) from error
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        seen = "nothing" if content is None else f"a {type(content).__name__}"
         raise UserError(
-            f"{path} holds {seen}: it must hold `name: value` lines, such as `num_examples: 20`"
+            f"{path} holds a {type(content).__name__}: it must hold `name: value` lines, such as "
+            "`num_examples: 20`"
         )
     return content
 
 
 def read_keys(kind: type[AnyKeys], path: Path) -> AnyKeys:
     """A YAML file, checked; a key that is null counts as left out."""
-    given = {key: value for key, value in read_yaml(path).items() if value is not None}
-    return check(kind, given, f"{path}: ", f"key in {path}")
+    values = {key: value for key, value in read_yaml(path).items() if value is not None}
+    return check(kind, values, f"{path}: ", f"key in {path}")
 
 
 def read_site(path: Path | None = None) -> Site:
@@ -593,12 +572,7 @@ def read_spec(spec: str | Spec) -> JSON:
     a hub id `org/name`, in this order. A mapping may name a `base` and say what differs; without a
     `name` such a variant is named after what differs.
     """
-    try:
-        full = _expand(spec, ())
-    except RecursionError:
-        raise UserError(
-            f"model {spec}: the mapping is its own base; name another model as its `base`"
-        ) from None
+    full = _expand(spec, ())
     checked = check_spec(full, str(full.get("name") or full.get("path", "of a mapping")))
     engine, needed = checked["engine"], "entry" if checked["engine"] == "function" else "path"
     if engine != "reader" and needed not in checked:
@@ -629,7 +603,7 @@ def check_spec(spec: Spec, who: str) -> JSON:
 def known_models() -> list[str]:
     """The names that need no path: the files of params/models/, and the readers."""
     files = sorted(project_files("params/models", ".yaml"))
-    return list(dict.fromkeys([*files, *READERS, "reader-<tokens>"]))
+    return [*files, *READERS, "reader-<tokens>"]
 
 
 def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
@@ -660,10 +634,7 @@ def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
 def _from_file(path: Path, files: tuple[Path, ...]) -> JSON:
     """What stands under the only key of a model file."""
     if path in files:
-        raise UserError(
-            f"model file {path}: it is its own base, through "
-            f"{' -> '.join(p.name for p in (*files, path))}"
-        )
+        raise UserError(f"model file {path}: it is its own base; name another model as its `base`")
     content = read_yaml(path)
     if list(content) != ["model"]:
         raise UserError(
@@ -675,22 +646,12 @@ def _from_file(path: Path, files: tuple[Path, ...]) -> JSON:
 
 def _merge(spec: Spec, files: tuple[Path, ...]) -> JSON:
     """A mapping over its `base`; `null` takes a key of the base away."""
-    known = dict.fromkeys(
-        ["base", *(key for kind in ENGINE_KEYS.values() for key in keys_of(kind))]
-    )
-    for key in spec:
-        if key not in known:
-            raise unknown("key of a model", key, known)
     given = dict(spec)
     base = _expand(given.pop("base"), files) if "base" in given else {}
     if base and "name" not in given:
         if any(given.get(key) not in (None, base.get(key)) for key in ("path", "entry", "window")):
-            for key in (
-                "name",
-                "label",
-                "slug",
-            ):  # this is another model, not a variant of its base
-                base.pop(key, None)
+            # another model, not a variant of its base
+            base = {key: base[key] for key in base if key not in ("name", "label", "slug")}
         else:
             differs = {
                 key: value

@@ -10,8 +10,7 @@ import ast
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from glob import glob
 from itertools import product
@@ -23,7 +22,9 @@ from rulerkit.escape import csv_text
 from rulerkit.models import Model
 from rulerkit.paths import cell_file, home, project_files, resolve, resolve_file
 from rulerkit.settings import Parameters, check, read_spec, read_yaml
-from rulerkit.tasks import THIRTEEN, Task, task
+from rulerkit.store import disk
+from rulerkit.tasks import THIRTEEN, Task
+from rulerkit.tasks import task as make_task
 from rulerkit.tasks.base import PROTOCOLS
 
 if TYPE_CHECKING:
@@ -58,11 +59,8 @@ class Study:
     @property
     def folders(self) -> list[Path]:
         """Where the predictions of each repetition lie: `<run>`, `<run>-repeat2`, ..."""
-        first = self.predictions
-        return [
-            first,
-            *(first.with_name(f"{first.name}-repeat{i}") for i in range(2, self.repeat + 1)),
-        ]
+        repeats = ["", *(f"-repeat{number}" for number in range(2, self.repeat + 1))]
+        return [Path(f"{self.predictions}{repeat}") for repeat in repeats]
 
     @property
     def predictions(self) -> Path:
@@ -72,15 +70,10 @@ class Study:
     def cells(self) -> Iterator[tuple[str, Path, Task, int]]:
         """Every cell that the study asks for: the model's name, the file of its answers, its task
         and length."""
-        for length, folder, model, asked in product(
-            self.lengths, self.folders, self.models, self.tasks
+        for length, folder, model, task in product(
+            self.lengths, self.folders, map(name_of, self.models), self.tasks
         ):
-            yield (
-                name_of(model),
-                cell_file(folder, name_of(model), asked.name, length),
-                asked,
-                length,
-            )
+            yield model, cell_file(folder, model, task.name, length), task, length
 
     @cached_property
     def title(self) -> str:
@@ -93,7 +86,7 @@ class Study:
         it shows, and `name`."""
         text, suffix = (table, suffix) if isinstance(table, str) else (csv_text(table), ".csv")
         path = self._place("tables", name, suffix)
-        with _writing(path):
+        with disk(path):
             path.write_text(text, encoding="utf-8", errors="backslashreplace")
         return path
 
@@ -102,13 +95,16 @@ class Study:
         whole: Any = getattr(figure, "figure", figure)
         paths = [self._place("figures", name, suffix) for suffix in (".pdf", ".png")]
         for path in paths:
-            with _writing(path):
+            with disk(path):
                 whole.savefig(path, dpi=200)
         return paths
 
     def _place(self, kind: str, name: str, suffix: str) -> Path:
         file = "-".join(part for part in (self.title, name) if part) + suffix
-        return self.outputs / kind / self.run / (self.notebook or "evaluate") / file
+        folder = self.outputs / kind / self.run / (self.notebook or "evaluate")
+        with disk(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder / file
 
 
 def study(source: Mapping[str, Any] | None = None, notebook: str = "", **parameters: Any) -> Study:
@@ -119,25 +115,20 @@ def study(source: Mapping[str, Any] | None = None, notebook: str = "", **paramet
     lists the known ones.
     """
     source = source or {}
-    in_notebook = (
-        "In" in source and "get_ipython" in source
-    )  # its globals hold much that is no parameter
+    in_notebook = "In" in source and "get_ipython" in source  # beside much that is no parameter
     _check_names([*(_injected(source["In"]) if in_notebook else source), *parameters])
-    given = {
-        name: value
-        for name, value in {**source, **parameters}.items()
-        if name in Parameters.model_fields
-    }
-    values = check(Parameters, given)
-    models = (
-        expand(values.models) if values.models else [] if values.model is None else [values.model]
+    given = dict(source) | parameters
+    values = check(
+        Parameters, {name: given[name] for name in Parameters.model_fields if name in given}
     )
+    models = values.models or ([] if values.model is None else [values.model])
     tasks = [
-        _asked_task(spec, values).with_corpora(values.corpora) for spec in values.tasks or THIRTEEN
+        _task_of_study(spec, values).with_corpora(values.corpora)
+        for spec in values.tasks or THIRTEEN
     ]
     return Study(
         notebook=notebook,
-        models=_checked_models(models),
+        models=_checked_models(expand(models)),
         tasks=tuple({task.name: task for task in tasks}.values()),
         lengths=tuple(sorted(set(values.lengths))),
         outputs=resolve(values.outputs),
@@ -147,26 +138,22 @@ def study(source: Mapping[str, Any] | None = None, notebook: str = "", **paramet
     )
 
 
-def _asked_task(spec: Any, values: Parameters) -> Task:
+def _task_of_study(spec: Any, values: Parameters) -> Task:
     """A task under the study's protocol. Its own edition must be that of the protocol, or the
     study's `edition`."""
     edition = values.edition or PROTOCOLS[values.protocol]
     if isinstance(spec, Task):
-        asked = replace(spec, protocol=values.protocol)
-        if spec.edition == PROTOCOLS[spec.protocol]:
-            asked = replace(asked, edition=edition)
+        usual = spec.edition == PROTOCOLS[spec.protocol]
+        made = spec.with_protocol(values.protocol, edition if usual else spec.edition)
     else:
-        asked = task(spec, values.protocol, values.edition)
-    if asked.edition != edition:
-        other = {its_edition: protocol for protocol, its_edition in PROTOCOLS.items()}[
-            asked.edition
-        ]
+        made = make_task(spec, values.protocol, values.edition)
+    if made.edition != edition:
         raise UserError(
-            f"the task {asked.name} has edition {asked.edition}, the study {edition} (protocol "
-            f"{values.protocol}): one study has one edition; set `edition: {asked.edition}` or "
-            f"`protocol: {other}` for all its tasks, or leave the task's edition out"
+            f"the task {made.name} has edition {made.edition}, the study {edition} (protocol "
+            f"{values.protocol}): one study has one edition; set `edition: {made.edition}` for all "
+            "its tasks, or leave the task's edition out"
         )
-    return asked
+    return made
 
 
 def _checked_models(specs: list[Any]) -> tuple[dict[str, Any] | Model, ...]:
@@ -232,12 +219,12 @@ def read_notebook(path: Path) -> list[dict[str, Any]]:
 def notebook_parameters(path: Path) -> list[str]:
     """The names that the cell tagged `parameters` of a notebook sets."""
     tagged = [
-        cell
+        "".join(cell["source"])
         for cell in read_notebook(path)
         if "parameters" in cell.get("metadata", {}).get("tags", [])
     ]
     try:
-        return [name for cell in tagged for name in _assigned("".join(cell["source"]))]
+        return [name for source in tagged for name in _assigned(source)]
     except SyntaxError as error:
         raise UserError(
             f"{path}: the cell tagged `parameters` must hold `name = value` lines: line "
@@ -260,28 +247,13 @@ def _injected(cells: list[str]) -> list[str]:
 
 def _assigned(source: str) -> list[str]:
     """The names that lines such as `a = 1` and `a: int = 1` set."""
-    lines = [
-        node for node in ast.parse(source).body if isinstance(node, ast.Assign | ast.AnnAssign)
-    ]
-    targets = [
-        t
-        for node in lines
-        for t in (node.targets if isinstance(node, ast.Assign) else [node.target])
-    ]
-    return [target.id for target in targets if isinstance(target, ast.Name)]
+    names = []
+    for node in ast.parse(source).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        names += [target.id for target in targets if isinstance(target, ast.Name)]
+    return names
 
 
 def name_of(model: Any) -> str:
     """The name of a model, made or described."""
     return str(model["name"] if isinstance(model, dict) else model.name)
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield
-    except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror}; choose another folder with `outputs:`"
-        ) from error

@@ -3,8 +3,7 @@ beginning-of-sequence token.
 
 `load_tokenizer` takes a Hugging Face name or folder, a `tokenizer.json`, a SentencePiece `.model`,
 a Tekken JSON, a tiktoken ranks file or encoding name, the RWKV vocabulary, or `builtin`. The files
-are read in `py`; how texts are cut into pieces whose ids can be joined is the matter
-of `pieces.py`.
+are read here; `pieces.py` cuts texts into pieces whose ids can be joined.
 """
 
 import base64
@@ -15,11 +14,11 @@ import re
 from ast import literal_eval
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -40,13 +39,13 @@ class Tokenizer:
     `fingerprint` identifies the vocabulary.
     """
 
-    name: str
-    fingerprint: str
     encode_many: Callable[[Sequence[str]], Sequence[Sequence[int]]] = field(repr=False)
     decode_ids: Callable[[list[int]], str] = field(repr=False)
     bos_id: int | None = None
     bos_token: str | None = None
     eos_token: str | None = None
+    name: str = ""
+    fingerprint: str = ""
     chat_template: str | None = field(default=None, repr=False)
 
     def encode(self, text: str) -> Ids:
@@ -77,10 +76,10 @@ def load_tokenizer(spec: str) -> Tokenizer:
     """
     kind = tokenizer_kind(spec)
     if kind == "builtin":
-        return Tokenizer(spec, _fingerprint(BUILTIN.pattern.encode()), *_builtin())
+        return replace(_builtin(), name=spec, fingerprint=_fingerprint(BUILTIN.pattern.encode()))
     if kind == "tiktoken":
-        encoding, identity = encoding_by_name(spec)
-        return Tokenizer(spec, _fingerprint(identity), *encoding)
+        tokenizer, identity = encoding_by_name(spec)
+        return replace(tokenizer, name=spec, fingerprint=_fingerprint(identity))
     if kind == "hub":
         return _from_folder(spec, download(f"tokenizer {spec}", spec, None, ON_HUB))
     name, _, pattern = spec.partition("#")
@@ -136,13 +135,7 @@ def vocabulary_file(names: Iterable[str]) -> str | None:
 
 def _from_folder(spec: str, folder: Path) -> Tokenizer:
     """The vocabulary of a folder, with the settings beside it."""
-    try:
-        name = vocabulary_file(path.name for path in folder.iterdir() if path.is_file())
-    except OSError as error:
-        reason = first_line(error)
-        raise UserError(
-            f"tokenizer {spec}: the folder {folder} cannot be read: {reason}"
-        ) from error
+    name = vocabulary_file(path.name for path in folder.iterdir() if path.is_file())
     if name is None:
         raise UserError(
             f"no tokenizer in the folder {folder}: none of {', '.join(IN_FOLDER)} is there"
@@ -155,29 +148,25 @@ def _from_file(spec: str, path: Path, pattern: str) -> Tokenizer:
         data = path.read_bytes()
         settings = _settings(path.parent)
         if path.suffix == ".txt":
-            vocabulary = _rwkv(data)
+            tokenizer = _rwkv(data)
         elif path.suffix == ".json" and b'"token_bytes"' in data[:4096]:
-            vocabulary = _tekken(data)
+            tokenizer = _tekken(data)
         elif path.suffix == ".json":
-            vocabulary = _hugging_face(path, settings)
+            tokenizer = _hugging_face(path, settings)
         elif re.match(rb"[A-Za-z0-9+/=]+ \d+\n", data):
-            vocabulary = _ranks_file(spec, data, pattern)
+            tokenizer = _ranks_file(spec, data, pattern)
         else:
-            vocabulary = _sentencepiece(path)
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        RuntimeError,
-        SyntaxError,
-        TypeError,
-        AttributeError,
-    ) as error:
+            tokenizer = _sentencepiece(path)
+    except UserError:
+        raise
+    except Exception as error:  # a damaged file raises anything, the libraries' bare Exception too
         raise UserError(
-            f"{path} is not a tokenizer that can be read: {first_line(error)}"
+            f"{path} and the settings beside it are no tokenizer that can be read: "
+            f"{first_line(error)}"
         ) from error
     digest = _fingerprint(data + pattern.encode())  # another pattern is another tokenizer
-    return Tokenizer(spec, digest, *vocabulary, chat_template=settings["chat_template"])
+    template = settings["chat_template"]
+    return replace(tokenizer, name=spec, fingerprint=digest, chat_template=template)
 
 
 def _fingerprint(data: bytes) -> str:
@@ -190,46 +179,22 @@ def _settings(folder: Path) -> dict[str, Any]:
     The template of `chat_template.jinja` comes first, then that of `tokenizer_config.json`, then
     that of `chat_template.json`; of several named templates the one called `default` is taken.
     """
-    settings, beside = (_json(folder / f"{n}.json") for n in ("tokenizer_config", "chat_template"))
+    files = (folder / name for name in ("tokenizer_config.json", "chat_template.json"))
+    content: list[dict[str, Any]] = [
+        json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {} for file in files
+    ]
+    settings, beside = content
     template = settings.get("chat_template") or beside.get("chat_template")
-    try:
-        if isinstance(template, list):
-            template = {entry["name"]: entry["template"] for entry in template}.get("default")
-    except (KeyError, TypeError) as error:
-        raise UserError(
-            f"{folder}: each of several chat templates needs `name` and `template`"
-        ) from error
+    if isinstance(template, list):
+        template = {entry["name"]: entry["template"] for entry in template}.get("default")
     if (file := folder / "chat_template.jinja").is_file():
         template = file.read_text(encoding="utf-8")
     if not isinstance(template, str | None):
-        kind = type(template).__name__
-        raise UserError(f"{folder}: its chat template is a {kind}: it must be a text")
+        raise ValueError(f"the chat template is a {type(template).__name__}, not a text")
     return settings | {"chat_template": template}
 
 
-def _json(path: Path) -> dict[str, Any]:
-    """A file that holds a JSON object; empty where there is no file."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} holds a {type(content).__name__}: it must hold a JSON object")
-    return content
-
-
 # --- vocabulary files -----------------------------------------------------------------------------
-
-
-class Vocabulary(NamedTuple):
-    """What a vocabulary file says: encoding, decoding, and the tokens that begin and end a text, if
-    any."""
-
-    encode_many: Callable[[Sequence[str]], Sequence[Sequence[int]]]
-    decode_ids: Callable[[list[int]], str]
-    bos_id: int | None = None
-    bos_token: str | None = None
-    eos_token: str | None = None
 
 
 _LLAMA3 = (
@@ -272,15 +237,12 @@ _RANKS_FILES = {  # sha256 of the ranks file, first 16 hex digits -> name, speci
 }
 
 
-def _hugging_face(path: Path, settings: dict[str, Any]) -> Vocabulary:
+def _hugging_face(path: Path, settings: dict[str, Any]) -> Tokenizer:
     """A `tokenizer.json`; its post-processor, or `tokenizer_config.json`, says whether a BOS is
     added."""
     from tokenizers import Tokenizer as Backend
 
-    try:
-        backend = Backend.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception for a file that it cannot parse
-        raise ValueError(str(error).splitlines()[0]) from error
+    backend = Backend.from_file(str(path))
     backend.no_truncation()
     backend.no_padding()
     bos_token, bos_id = _token_text(settings.get("bos_token")), None
@@ -297,7 +259,7 @@ def _hugging_face(path: Path, settings: dict[str, Any]) -> Vocabulary:
     def encode_many(texts: Sequence[str]) -> list[Sequence[int]]:
         return [e.ids for e in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
-    return Vocabulary(
+    return Tokenizer(
         encode_many,
         lambda ids: backend.decode(ids, skip_special_tokens=False),
         bos_id,
@@ -313,7 +275,7 @@ def _token_text(token: Any) -> str | None:
     return text
 
 
-def _sentencepiece(path: Path) -> Vocabulary:
+def _sentencepiece(path: Path) -> Tokenizer:
     """A SentencePiece model; control tokens that stand in a text become their ids."""
     from sentencepiece import SentencePieceProcessor
 
@@ -328,17 +290,18 @@ def _sentencepiece(path: Path) -> Vocabulary:
         parts = [part for part in splitter.split(text) if part]
         return [i for part in parts for i in control.get(part) or model.encode(part)]
 
-    bos, eos = (i if i >= 0 else None for i in (model.bos_id(), model.eos_id()))
-    return Vocabulary(
+    bos = model.bos_id()
+    names = {i: model.id_to_piece(i) for i in (bos, model.eos_id()) if i >= 0}
+    return Tokenizer(
         lambda texts: [encode(text) for text in texts],
         model.decode,
-        bos,
-        None if bos is None else model.id_to_piece(bos),
-        None if eos is None else model.id_to_piece(eos),
+        bos if bos in names else None,
+        names.get(bos),
+        names.get(model.eos_id()),
     )
 
 
-def _tiktoken(encoding: Any, first: int = 0, **tokens: Any) -> Vocabulary:
+def _tiktoken(encoding: Any, first: int = 0, **tokens: Any) -> Tokenizer:
     """An encoding of tiktoken. `first` is what is added to every rank to make the id (Tekken keeps
     1000 free)."""
 
@@ -350,7 +313,7 @@ def _tiktoken(encoding: Any, first: int = 0, **tokens: Any) -> Vocabulary:
         text: str = encoding.decode([i - first for i in ids if i >= first])
         return text
 
-    return Vocabulary(encode_many, decode, **tokens)
+    return Tokenizer(encode_many, decode, **tokens)
 
 
 def _byte_pairs(pattern: str, ranks: dict[bytes, int], special: dict[str, int]) -> Any:
@@ -364,7 +327,7 @@ def _byte_pairs(pattern: str, ranks: dict[bytes, int], special: dict[str, int]) 
     )
 
 
-def _ranks_file(name: str, data: bytes, pattern: str) -> Vocabulary:
+def _ranks_file(name: str, data: bytes, pattern: str) -> Tokenizer:
     """A tiktoken ranks file; its split pattern is known by the file's checksum, or given."""
     known, special, bos = _RANKS_FILES.get(_fingerprint(data), ("", {}, None))
     pattern = PATTERNS.get(pattern or known, pattern)
@@ -379,7 +342,7 @@ def _ranks_file(name: str, data: bytes, pattern: str) -> Vocabulary:
     return _tiktoken(encoding, bos_id=special.get(bos or ""), bos_token=bos)
 
 
-def _tekken(data: bytes) -> Vocabulary:
+def _tekken(data: bytes) -> Tokenizer:
     """Mistral's Tekken: byte pairs in JSON; the first 1000 ids are special, `<s>` is 1."""
     file = json.loads(data)
     config = file["config"]
@@ -397,7 +360,7 @@ def tiktoken_dir() -> Path:
     return Path(folder) if folder else cache_dir() / "tiktoken"
 
 
-def encoding_by_name(name: str) -> tuple[Vocabulary, bytes]:
+def encoding_by_name(name: str) -> tuple[Tokenizer, bytes]:
     """A tiktoken encoding by its name, downloaded or cached by tiktoken, and the bytes that
     identify it."""
     import tiktoken
@@ -414,48 +377,41 @@ def encoding_by_name(name: str) -> tuple[Vocabulary, bytes]:
     return _tiktoken(encoding), repr(sorted(encoding._mergeable_ranks.items())).encode()
 
 
-def _rwkv(data: bytes) -> Vocabulary:
+def _rwkv(data: bytes) -> Tokenizer:
     """RWKV World: `id repr length` a line; the longest token that matches is taken, byte by
     byte."""
     if data.count(b"\n") < 256:
         raise ValueError("it has fewer than 256 lines")
     tokens: dict[int, bytes] = {}
-    trie: dict[int, Any] = {}
     for line in data.decode("utf-8").splitlines():
         number, _, rest = line.partition(" ")
         token = literal_eval(rest.rpartition(" ")[0])
-        tokens[int(number)] = token = token.encode() if isinstance(token, str) else token
-        node = trie
-        for byte in token:
-            node = node.setdefault(byte, {})
-        node[-1] = int(number)
+        tokens[int(number)] = token.encode() if isinstance(token, str) else token
+    numbers = {token: number for number, token in tokens.items()}
+    beginnings = {token[:size] for token in numbers for size in range(1, len(token) + 1)}
 
     def encode(text: str) -> list[int]:
-        raw, at, ids = text.encode("utf-8"), 0, []
-        while at < len(raw):
-            node, token, end = trie, 0, at + 1
-            for ahead, byte in enumerate(raw[at : at + longest], at + 1):
-                if not (node := node.get(byte, {})):
-                    break
-                if -1 in node:
-                    token, end = node[-1], ahead
-            ids.append(token)
-            at = end
+        raw, start, ids = text.encode("utf-8"), 0, []
+        while start < len(raw):
+            token, stop = raw[start : start + 1], start + 1
+            while stop <= len(raw) and (beginning := raw[start:stop]) in beginnings:
+                token = beginning if beginning in numbers else token
+                stop += 1
+            ids.append(numbers.get(token, 0))
+            start += len(token)
         return ids
-
-    longest = max(map(len, tokens.values()))
 
     def decode(ids: list[int]) -> str:
         return b"".join(tokens.get(i, b"") for i in ids).decode("utf-8", "replace")
 
-    return Vocabulary(lambda texts: [encode(text) for text in texts], decode)
+    return Tokenizer(lambda texts: [encode(text) for text in texts], decode)
 
 
 BUILTIN = re.compile(r"\n| ?[^\W\d_]+| ?\d{1,3}| ?[^\w\s]+|_|[^\S\n]")
 
 
 @cache
-def _builtin() -> Vocabulary:
+def _builtin() -> Tokenizer:
     """Words, groups of digits and runs of punctuation, each with the blank before it: no
     vocabulary, no download.
 
@@ -471,7 +427,7 @@ def _builtin() -> Vocabulary:
             texts.append(token)
         return ids[token]
 
-    return Vocabulary(
+    return Tokenizer(
         lambda batch: [[number(token) for token in BUILTIN.findall(text)] for text in batch],
         lambda row: "".join([texts[i] for i in row]),
     )

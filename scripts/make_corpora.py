@@ -4,8 +4,8 @@ invented worlds.
     python scripts/make_corpora.py
 
 No answer can be known from the real world: people, places, rivers, ships and books are made up of
-syllables, dates and numbers are drawn. Sentence forms and words are the files beside this script
-and rulerkit/data/fictional.txt. Random choices use `random()` alone, whose stream Python keeps from
+syllables, dates and numbers are drawn. Sentence forms and words are the files beside this script.
+Random choices use `random()` alone, whose stream Python keeps from
 version to version, so every machine writes the same texts.
 """
 
@@ -13,12 +13,11 @@ import gzip
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
-
-from rulerkit.corpora import Relation, relations
 
 T = TypeVar("T")
 Row = tuple[
@@ -31,6 +30,35 @@ _SLOT = re.compile(r"\{(\w+?)2?\}")
 _ALTERNATIVES = ("adj", "abstract", "time", "timeof", "tail", "view", "folk", "relative")
 _SENTENCE_WORDS = range(6, 31)
 _MEMORY = 100_000  # sentences remembered, so that none comes back soon
+
+
+@dataclass(frozen=True)
+class Relation:
+    """One thing that can be said of a kind of thing: its statements, questions and two-hop
+    phrases."""
+
+    kind: str
+    name: str
+    answer: str
+    statements: list[str] = field(default_factory=list)
+    questions: list[str] = field(default_factory=list)
+    phrases: list[str] = field(default_factory=list)
+
+
+@cache
+def relations() -> list[Relation]:
+    """The relations of the invented worlds, in the order of their file."""
+    text = Path(__file__).with_name("relations.txt").read_text(encoding="utf-8")
+    table: list[Relation] = []
+    for line in text.splitlines():
+        if line.startswith("["):
+            kind, name, answer = line.strip("[]").split()
+            table.append(Relation(kind, name, answer))
+        elif line[0] != "#":
+            last = table[-1]
+            forms = {"?": last.questions, "~": last.phrases, "=": last.statements}
+            forms[line[0]].append(line[2:])
+    return table
 
 
 class Dice:
@@ -265,7 +293,7 @@ class _World:
         return text
 
     def value(self, kind: str) -> str:
-        """A new answer of a type of `_ANSWERS`."""
+        """A new answer of a type that `relations.txt` names."""
         dice = self.dice
         if kind == "person":
             return f"{dice.pick(self._first_names)} {self._word('last')}"

@@ -10,7 +10,7 @@ import pytest
 
 from rulerkit import failures, tasks
 from rulerkit.evaluation import predict
-from rulerkit.example import Draft, Passage
+from rulerkit.example import Draft, Piece
 from rulerkit.floors import floors
 from rulerkit.generation import generate
 from rulerkit.models import load_model
@@ -33,44 +33,46 @@ class Colours(Task):
     family: ClassVar[str] = "colours"
     category: ClassVar[str] = "niah"
     short_name: ClassVar[str] = "colours"
+    new_tokens: ClassVar[tuple[int, int]] = (16, 1)
+    question_form: ClassVar[str] = r"What about (\w+)\?"
     answer_prefix_form: ClassVar[str] = r"has the colour"
     failure_rules: ClassVar[tuple[Rule, ...]] = (
         Rule("other name", "The colour of another name.", colour_of_another_name),
     )
 
-    @property
-    def default_new_tokens(self):
-        return 16
-
     def draft(self, stream, length):
         colours = stream.random.sample(COLOURS, len(NAMES))
         lines = [
-            Passage(
-                role, f"{name} has the colour {colour}.\n", name, colour, stream.random.random()
+            Piece(
+                f"{name} has the colour {colour}.\n",
+                role,
+                key=name,
+                value=colour,
+                depth=stream.random.random(),
             )
             for role, name, colour in zip(
                 ["needle"] + ["distractor"] * 3, NAMES, colours, strict=True
             )
         ]
-        head, tail = (
-            Passage("instruction", "Remember all colours.\n"),
-            Passage("question", f"What about {NAMES[0]}?"),
+        return Draft(
+            "Remember all colours.\n",
+            f"What about {NAMES[0]}?",
+            f" {NAMES[0]} has the colour",
+            (colours[0],),
+            plan=lines,
         )
-        return Draft((head,), (tail,), f" {NAMES[0]} has the colour", (colours[0],), lines)
 
     def fill(self, draft, budget):
-        return fill_with_sentences(draft.plan, budget) or []
+        return fill_with_sentences(draft.plan, budget)
 
     @staticmethod
-    def read(text):
+    def read_context(text, question):
         line = re.compile(r"(?P<name>\w+) has the colour (?P<item>\w+)\.")
-        if not (questions := re.findall(r"What about (\w+)\?", text)):
-            return None
-        colours = {found["name"]: found["item"] for found in line.finditer(text)}
+        colours = {match["name"]: match["item"] for match in line.finditer(text)}
         return Reading(
             "colours",
-            items=[colour for name, colour in colours.items() if name == questions[-1]],
-            others=[colour for name, colour in colours.items() if name != questions[-1]],
+            items=[colour for name, colour in colours.items() if name == question[1]],
+            others=[colour for name, colour in colours.items() if name != question[1]],
             occurrences=partial(line.finditer, text),
         )
 

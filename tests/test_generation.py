@@ -95,7 +95,7 @@ def test_where_pieces_cannot_be_joined_prompts_are_encoded_whole(data):
     the budget."""
     inner = load_tokenizer(str(data / "tokenizers" / "llama-2"))
     tokenizer = Tokenizer(
-        "odd", "0", lambda texts: [inner.encode(t)[::-1].tolist() for t in texts], inner.decode, 1
+        lambda texts: [inner.encode(t)[::-1].tolist() for t in texts], inner.decode, 1
     )
     form = prompt_format(tokenizer, template="llama2")
     assert not piece_encoder(tokenizer).exact

@@ -115,7 +115,7 @@ def test_a_tokenizer_that_merges_across_borders_is_not_called_exact():
     def encode_many(texts):
         return [[len(text[: i + 1]) * 7 % 251 for i in range(len(text))] for text in texts]
 
-    assert not PieceEncoder(Tokenizer("odd", "0", encode_many, str)).exact
+    assert not PieceEncoder(Tokenizer(encode_many, str)).exact
 
 
 @pytest.mark.parametrize("harm", [None, b"", b"PK\x03\x04 torn"])

@@ -203,7 +203,6 @@ def test_thinking_tokens_are_kept_free():
     [
         ({"template": "llama-2"}, "llama2"),
         ({"tempate": "base"}, "template"),
-        ({"prefix_in": "system"}, "assistant"),
         ({"template": "llama2", "system_prompt": "Be brief."}, "system_prompt"),
         ({"template": "{{ messages[0].content "}, "template"),
         ({"template": "{{ messages[0].content }}{{ messages[0].content }}"}, "message"),

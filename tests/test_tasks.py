@@ -367,3 +367,11 @@ def test_a_careful_reader_finds_every_answer(spec):
         assert answer is not None
         score = task(spec).score(answer, made.references)
         assert score == 1, (answer, made.references)
+
+
+@pytest.mark.parametrize("dataset", ["fictional", "fictional_two_hop"])
+def test_an_invented_question_is_answered_where_all_of_its_documents_stand(dataset):
+    for made in generate(task({"base": "qa_1", "dataset": dataset}), 4096, 5):
+        assert read_answer(made.prompt) in made.references
+        for gold in (block for block in made.blocks if block.role == "needle"):
+            assert read_answer(made.prompt.replace(gold.text, "")) == "not found"

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from rulerkit.errors import UserError, shortened, unknown
-from rulerkit.tasks.base import Reading, Task
+from rulerkit.tasks.base import Reading
+from rulerkit.tasks.base import Task as Task
 from rulerkit.tasks.common_words import CommonWords
 from rulerkit.tasks.frequent_words import FrequentWords
 from rulerkit.tasks.niah import Needles
@@ -50,20 +51,6 @@ TASKS: dict[str, Task] = {task.name: task for task in _ALL}
 THIRTEEN: tuple[str, ...] = tuple(TASKS)[:13]
 CATEGORIES: tuple[str, ...] = ("niah", "vt", "aggregation", "qa")
 
-__all__ = [
-    "CATEGORIES",
-    "FAMILIES",
-    "TASKS",
-    "THIRTEEN",
-    "Task",
-    "family_of",
-    "read_answer",
-    "read_prompt",
-    "task",
-]
-
-_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-
 
 def task(
     spec: str | Mapping[str, Any] | Task, protocol: str = "clean", edition: str | None = None
@@ -89,15 +76,14 @@ def task(
         if knob not in base.knobs():
             raise unknown(f"knob of {base.name}", knob, base.knobs())
     variant = replace(base, **knobs)
-    if "name" not in spec:
-        for named in (one.with_protocol(protocol, edition) for one in _ALL):
-            if named == replace(variant, name=named.name):
-                return named
+    named = (task.with_protocol(protocol, edition) for task in _ALL)
     changes = sorted(vars(variant).items() - vars(base).items())
     name = str(
-        spec.get("name") or "-".join([base.name, *(f"{knob}_{value}" for knob, value in changes)])
+        spec.get("name")
+        or next((task.name for task in named if task == replace(variant, name=task.name)), None)
+        or "-".join([base.name, *(f"{knob}_{value}" for knob, value in changes)])
     )
-    if not _SAFE_NAME.fullmatch(name):
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", name):
         raise UserError(
             f"the task name {shortened(name)} cannot name a folder: give a `name` of at most 200 "
             "letters, digits, . _ and -"

@@ -8,15 +8,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from random import Random
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args, get_origin
 
 import numpy as np
 
 from rulerkit.corpora import STAND_INS, Source
 from rulerkit.errors import UserError, shortened, unknown
-from rulerkit.example import ContextBudget, Draft, Example, ExampleStream, Passage, Piece
+from rulerkit.example import ContextBudget, Draft, Example, ExampleStream, Piece
 
-EDITIONS = ("2025", "2024")
 PROTOCOLS = {"clean": "2025", "paper": "2024"}
 """Protocol -> the edition of upstream's prompts that belongs to it.
 
@@ -38,10 +37,8 @@ _AROUND_ITEM = string.whitespace + "\"'`*.“”‘’"
 def string_match_all(prediction: str, references: Collection[str]) -> float:
     """Share (0..1) of the references that occur in the prediction, whatever their case: niah, vt,
     cwe, fwe."""
-    answer, present = prediction.lower(), 0
-    for reference in references:
-        present += reference.lower() in answer
-    return present / len(references)
+    answer = prediction.lower()
+    return sum(reference.lower() in answer for reference in references) / len(references)
 
 
 def string_match_part(prediction: str, references: Collection[str]) -> float:
@@ -111,21 +108,6 @@ class Rule(NamedTuple):
     test: Callable[[JudgedAnswer], str | None]
 
 
-def _less_frequent(answer: JudgedAnswer) -> str | None:
-    entries = (
-        re.sub(r"^\d+\. ", "", piece.text.strip()).lower() for piece in answer.example.pieces[1:]
-    )
-    others = set(entries) - {reference.lower() for reference in answer.references}
-    listed = [item for item in named_items(answer.text) if item in others]
-    return " ".join(listed or dict.fromkeys(w for w in answer.words if w in others)) or None
-
-
-LESS_FREQUENT_WORD = Rule(
-    "less frequent word", "A word of the list or text that stands there less often.", _less_frequent
-)
-"""The rule of both families that count words."""
-
-
 @dataclass(frozen=True)
 class Reading:
     """What the text of a prompt asks and which items of the answer it holds, as a reference reader
@@ -175,10 +157,6 @@ class Task(ABC):
     category: ClassVar[str]
     match: ClassVar[str] = "all"
     """`all`: the share of references found; `part`: 1 if any is found."""
-    corpus_knob: ClassVar[str | None] = None
-    """The setting that names a corpus, where the family reads one."""
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {}
-    """The names that a setting may have."""
     failure_rules: ClassVar[tuple[Rule, ...]] = ()
     """The rules for what goes wrong in this family alone, in the order in which they are tried."""
     short_name: ClassVar[str]
@@ -189,14 +167,21 @@ class Task(ABC):
     ends it."""
     answer_prefix_within: ClassVar[int] = 600
     """In how many characters at the end of a prompt the answer prefix is searched."""
+    new_tokens: ClassVar[tuple[int, int]]
+    """The answer tokens that the benchmark gives, and to how many items."""
+    question_form: ClassVar[str]
+    """A regular expression for the question; the last match is what a prompt asks."""
     demonstration_opening: ClassVar[str] = ""
     """How the task and its demonstration begin, where a prompt of the benchmark has a
     demonstration."""
 
+    baseline: ClassVar[tuple[str, Any] | None] = None
+    """The setting, and its value, of the variant without what may mislead a model or help it."""
+
     name: str
-    edition: str = "2025"
+    edition: Literal["2025", "2024"] = "2025"
     """The edition of upstream's prompts: `2024` is the paper's, `2025` the present one."""
-    protocol: str = "clean"
+    protocol: Literal["clean", "paper"] = "clean"
     """`clean` or `paper`; it belongs to the study, not to the task's settings: see
     `with_protocol`."""
     max_new_tokens: int | None = None
@@ -205,16 +190,14 @@ class Task(ABC):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "edition", str(self.edition))  # YAML reads 2024 as a number
-        choices = {"edition": EDITIONS, "protocol": tuple(PROTOCOLS)} | self.choices
-        for knob, allowed in choices.items():
-            if getattr(self, knob) not in allowed:
-                raise unknown(f"{knob} of the task {self.name}", getattr(self, knob), allowed)
         for field in fields(self):
-            value = getattr(self, field.name)
-            if field.type is int or (field.type == int | None and value is not None):
+            value, kind = getattr(self, field.name), field.type
+            if get_origin(kind) is Literal and value not in get_args(kind):
+                raise unknown(f"{field.name} of the task {self.name}", value, get_args(kind))
+            if kind is int or (kind == int | None and value is not None):
                 whole = type(value) is int and 1 <= value <= MOST
                 self.check(whole, field.name, f"a whole number from 1 to {MOST}")
-            if field.type is bool:
+            if kind is bool:
                 self.check(type(value) is bool, field.name, "true or false")
 
     def check(self, allowed: bool, knob: str, takes: str) -> None:
@@ -228,25 +211,32 @@ class Task(ABC):
         """What example `stream.index` asks. Only demonstrations may depend on the length."""
 
     @abstractmethod
-    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece]:
-        """The context: pieces of at most `budget.tokens` tokens, as many as fit. Ends with all that
-        precedes the tail."""
+    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
+        """The context, with all that stands before the tail: as many pieces as fit into
+        `budget.tokens` tokens. None where not even the needles fit."""
 
     @staticmethod
     @abstractmethod
-    def read(text: str) -> Reading | None:
-        """What the text of a prompt asks and answers, without the references; None if it is not of
-        this family."""
+    def read_context(text: str, question: re.Match[str]) -> Reading:
+        """What the text of a prompt before its question answers, without the references."""
+
+    @classmethod
+    def read(cls, text: str) -> Reading | None:
+        """What the text of a prompt asks and answers; None if it is not of this family."""
+        questions = list(re.finditer(cls.question_form, text))
+        return cls.read_context(text[: questions[-1].start()], questions[-1]) if questions else None
 
     @property
-    @abstractmethod
-    def default_new_tokens(self) -> int:
-        """The benchmark's number of answer tokens, raised in proportion to what is asked for."""
+    def num_items(self) -> int:
+        """How many items an answer names."""
+        return 1
 
     @property
     def answer_tokens(self) -> int:
-        """The number of tokens kept free for the answer."""
-        return self.max_new_tokens or self.default_new_tokens
+        """The number of tokens kept free for the answer: in proportion to its items, at least the
+        benchmark's."""
+        tokens, usual = self.new_tokens
+        return self.max_new_tokens or max(tokens, -(-tokens * self.num_items // usual))
 
     def score(self, prediction: str, references: Collection[str]) -> float:
         """The score of an answer, 0 to 1, by the family's matching rule."""
@@ -274,15 +264,24 @@ class Task(ABC):
         """The names of the settings that a variant of this task may change."""
         return [field.name for field in fields(cls) if field.name not in ("name", "protocol")]
 
+    @property
+    def corpus_knob(self) -> str | None:
+        """The setting that names a corpus, where the task reads one."""
+        return None
+
     def baselines(self) -> list["Task"]:
-        """The variants that tell why an answer of this task is wrong: without demonstration,
-        without context."""
-        return []
+        """The variant that tells why an answer of this task is wrong: without demonstration, or
+        without context; none for the variant itself."""
+        if self.baseline is None:
+            return []
+        knob, value = self.baseline
+        variant = replace(self, **{knob: value}, name=f"{self.name}-{knob}_{value}")
+        return [] if getattr(self, knob) == value else [variant]
 
     @staticmethod
     def place(text: str, references: Sequence[str]) -> tuple[float, str] | None:
-        """Where the answer stands in the text of a prompt, and in words; None where it has no
-        place."""
+        """Where the answer stands in the text of a prompt, as a number and in words; None where it
+        has no place."""
         starts = [start for reference in references if (start := text.find(reference)) >= 0]
         if not starts:
             return None
@@ -304,25 +303,45 @@ class Task(ABC):
         name stays."""
         if protocol not in PROTOCOLS:
             raise unknown("protocol", protocol, PROTOCOLS)
-        return replace(self, protocol=protocol, edition=edition or PROTOCOLS[protocol])
+        settings: Any = {"protocol": protocol, "edition": edition or PROTOCOLS[protocol]}
+        return replace(self, **settings)
 
     def with_corpora(self, kind: str) -> Self:
         """The same task over the `original` corpora or their `builtin` stand-ins; its name
         stays."""
-        if kind not in ("builtin", "original"):
-            raise unknown("value of corpora", kind, ("builtin", "original"))
-        if not self.corpus_knob:
+        names = {"builtin": STAND_INS, "original": {new: old for old, new in STAND_INS.items()}}
+        if kind not in names:
+            raise unknown("value of corpora", kind, names)
+        if not (knob := self.corpus_knob):
             return self
-        pairs = STAND_INS.items()
-        names = dict(pairs) if kind == "builtin" else {stand_in: name for name, stand_in in pairs}
-        corpus = getattr(self, self.corpus_knob)
-        return replace(self, **{self.corpus_knob: names.get(corpus, corpus)})
+        corpus = getattr(self, knob)
+        return replace(self, **{knob: names[kind].get(corpus, corpus)})
 
 
-def in_proportion(tokens: int, asked: int, usual: int) -> int:
-    """Answer tokens for `asked` items where the benchmark gives `tokens` for `usual`; never fewer
-    than those."""
-    return max(tokens, -(-tokens * asked // usual))
+def _less_frequent_words(answer: JudgedAnswer) -> str | None:
+    entries = (
+        re.sub(r"^\d+\. ", "", piece.text.strip()).lower() for piece in answer.example.pieces[1:]
+    )
+    others = set(entries) - {reference.lower() for reference in answer.references}
+    named = [*named_items(answer.text), *answer.words]
+    return " ".join(dict.fromkeys(word for word in named if word in others)) or None
+
+
+class WordCount(Task):
+    """What the two families share that ask which words stand most often in a text."""
+
+    category = "aggregation"
+    failure_rules = (
+        Rule(
+            "less frequent word",
+            "A word of the list or text that stands there less often.",
+            _less_frequent_words,
+        ),
+    )
+
+    @staticmethod
+    def place(text: str, references: Sequence[str]) -> None:
+        return None
 
 
 def shuffled_alike(size: int, seed: int) -> list[int]:
@@ -339,15 +358,3 @@ def distinct(count: int, draw: Callable[[], str]) -> list[str]:
     while len(texts) < count:
         texts[draw()] = None
     return list(texts)
-
-
-def too_short(task: Task, budget: ContextBudget, least: int | Iterable[Passage]) -> UserError:
-    """The error for a length that cannot hold what the task asks: passages, or at least so many
-    tokens."""
-    if not isinstance(least, int):
-        least = sum(budget.piece(passage).num_tokens for passage in least)
-    return UserError(
-        f"{task.name} does not fit into {budget.length} tokens: its context needs at least {least} "
-        f"and {max(0, budget.tokens)} are left beside question, template and answer; take a longer "
-        "length"
-    )

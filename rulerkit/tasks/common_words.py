@@ -11,16 +11,9 @@ from string import ascii_lowercase
 import numpy as np
 
 from rulerkit.corpora import load_words
-from rulerkit.example import ContextBudget, Draft, ExampleStream, Passage, Piece
-from rulerkit.pieces import PieceEncoder, Units, encode_units
-from rulerkit.tasks.base import (
-    LESS_FREQUENT_WORD,
-    Reading,
-    Task,
-    in_proportion,
-    shuffled_alike,
-    too_short,
-)
+from rulerkit.example import ContextBudget, Draft, ExampleStream, Piece
+from rulerkit.pieces import PieceEncoder, Units, encode_units, numbered
+from rulerkit.tasks.base import Reading, WordCount, shuffled_alike
 from rulerkit.tasks.niah import draw_pair
 
 _OPENING = (
@@ -37,16 +30,17 @@ longer words fit too."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommonWords(Task):
+class CommonWords(WordCount):
     """Name the `num_cw` words that appear `freq_cw` times each among others that appear `freq_ucw`
     times."""
 
     family = "common_words"
-    category = "aggregation"
     short_name = "cwe"
+    new_tokens = (120, 10)
+    question_form = r"\nQuestion: What are the (\w+) most common words in the above list\?"
     answer_prefix_form = "appear most often in the list are:"
     demonstration_opening = _OPENING
-    failure_rules = (LESS_FREQUENT_WORD,)
+    baseline = ("demonstration", False)
 
     freq_cw: int = 30
     freq_ucw: int = 3
@@ -60,8 +54,8 @@ class CommonWords(Task):
         self.check(self.num_cw <= _MOST_COMMON, "num_cw", f"at most {_MOST_COMMON}")
 
     @property
-    def default_new_tokens(self) -> int:
-        return in_proportion(120, self.num_cw, 10)
+    def num_items(self) -> int:
+        return self.num_cw
 
     def frequencies(self, length: int) -> tuple[int, int]:
         """How often common and other words appear: as set, or 6 and 1 below 4096 tokens, as
@@ -72,109 +66,93 @@ class CommonWords(Task):
     def draft(self, stream: ExampleStream, length: int) -> Draft:
         words = load_words().everything if self.protocol == "paper" else _uncontained()
         common = stream.random.sample(words, self.num_cw)
-        shown = [self._demonstration(stream, common, length)] if self.demonstration else []
         return Draft(
-            head=(*shown, Passage("instruction", _OPENING)),
-            tail=(Passage("question", _QUESTION.format(n=self.num_cw)),),
+            demonstration=self._demonstration(stream, common, length),
+            instruction=_OPENING,
+            question=_QUESTION.format(n=self.num_cw),
             answer_prefix=_PREFIX.format(n=self.num_cw),
             references=tuple(common),
             plan=common,
         )
 
-    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece]:
+    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
         paper = self.protocol == "paper"
         step = 10 if paper else 1  # upstream adds and removes ten words at a time
-        words, more = _words(budget.encoder), 0
-        num_words = len(words)
-        common = np.array([words.position[" " + word] for word in draft.plan])
-        order = budget.random.permutation(num_words)
-        singles = order = order[~np.isin(order, common)]
+        words, num_pairs = _words(budget.encoder), 0
+        texts = [" " + word for word in draft.plan]
+        common = np.array([words.position[text] for text in texts])
+        order = singles = words.others(texts, budget.random)
         parts = {word.lower() for word in draft.plan}
         while (fitting := self._num_fitting(words, common, order, budget)) == len(order):
-            more = max(8192, 2 * more)
-            words = _words(budget.encoder, more, random_letters=paper)
-            added = (num_words + budget.random.permutation(more)).tolist()
-            kept = [i for i in added if parts.isdisjoint(words.texts[i][1:].lower().split("-"))]
-            order = np.concatenate([singles, kept])
+            num_pairs = max(8192, 2 * num_pairs)
+            words = _words(budget.encoder, num_pairs, random_letters=paper)
+            pairs = (len(words) - num_pairs + budget.random.permutation(num_pairs)).tolist()
+            pairs = [i for i in pairs if parts.isdisjoint(words.texts[i][1:].lower().split("-"))]
+            order = np.concatenate([singles, pairs])
         if paper:
             fitting = min(fitting, self._usual_number(words, draft, budget)) // step * step
         for number in range(fitting, -1, -step):
             piece = self._list(words, common, order[:number], budget)
             if piece.num_tokens <= budget.tokens:
                 return [piece]
-        raise too_short(self, budget, self._list(words, common, order[:0], budget).num_tokens)
+        return None
 
     def _num_fitting(
         self, words: Units, common: np.ndarray, order: np.ndarray, budget: ContextBudget
     ) -> int:
         """How many of the other words, in this order, fit beside the common ones; negative where
         those do not fit."""
-        often, seldom = self.frequencies(budget.length)
-        numbers = _numbers(budget.encoder, budget.tokens // 3 + 16)
-        entries = often * len(common) + seldom * np.arange(len(order) + 1)
+        common_count, other_count = self.frequencies(budget.length)
+        numbers = numbered(" {}.", budget.encoder, budget.tokens // 3 + 16)
+        entries = common_count * len(common) + other_count * np.arange(len(order) + 1)
         entries = entries[entries <= len(numbers)]
-        used = np.concatenate([[0], np.cumsum(words.counts[order])])[: len(entries)] * seldom
-        total = numbers.offsets[entries] + used + often * int(words.counts[common].sum())
-        return int(np.searchsorted(total, budget.tokens, side="right")) - 1
+        other_tokens = (
+            np.concatenate([[0], np.cumsum(words.counts[order])])[: len(entries)] * other_count
+        )
+        tokens = (
+            numbers.offsets[entries] + other_tokens + common_count * int(words.counts[common].sum())
+        )
+        return int(np.searchsorted(tokens, budget.tokens, side="right")) - 1
 
     def _usual_number(self, words: Units, draft: Draft, budget: ContextBudget) -> int:
         """How many other words fit in usual examples of this cell: one number, and with it one
         layout, for nearly all."""
-        left = budget.tokens
-        if self.demonstration:
-            stream = ExampleStream(budget.seed, self.name, 0)
-            first = self._demonstration(stream, [], budget.length)
-            mine, firsts = budget.encoder.encode([draft.head[0].text, first.text])
-            left += len(mine) - len(firsts)
+        first = self._demonstration(ExampleStream(budget.seed, self.name, 0), [], budget.length)
+        counts = [len(ids) for ids in budget.encoder.encode([draft.demonstration, first])]
+        tokens = budget.tokens + counts[0] - counts[1]
         num_singles = len(load_words().everything)
         usual = np.random.RandomState(budget.seed).permutation(num_singles)
         others = np.concatenate([usual[self.num_cw :], np.arange(num_singles, len(words))])
-        budget = replace(budget, tokens=int(left - _MARGIN * left**0.5))
+        budget = replace(budget, tokens=int(tokens - _MARGIN * tokens**0.5))
         return self._num_fitting(words, usual[: self.num_cw], others, budget)
 
     def _list(
         self, words: Units, common: np.ndarray, others: np.ndarray, budget: ContextBudget
     ) -> Piece:
         """The numbered list, shuffled, with the newline before the question."""
-        often, seldom = self.frequencies(budget.length)
-        entries = np.concatenate([np.repeat(common, often), np.repeat(others, seldom)])
+        common_count, other_count = self.frequencies(budget.length)
+        entries = np.concatenate([np.repeat(common, common_count), np.repeat(others, other_count)])
         order = self.shuffle(entries, budget)
-        numbers = _numbers(budget.encoder, len(order))
-        asked = set(common.tolist())
+        numbers = numbered(" {}.", budget.encoder, len(order))
+        needles = set(common.tolist())
         return budget.rows(
             (numbers, np.arange(len(order))),
             (words, order),
-            describe=lambda i: ("needle" if order[i] in asked else "haystack", None, None),
+            describe=lambda i: ("needle" if order[i] in needles else "haystack", None, None),
             ending="\n",
         )
 
-    def baselines(self) -> list[Task]:
-        if not self.demonstration:
-            return []
-        return [replace(self, demonstration=False, name=f"{self.name}-demonstration_False")]
-
-    @staticmethod
-    def place(text: str, references: Sequence[str]) -> None:
-        return None
-
     @staticmethod
     def listed_words(text: str) -> list[str]:
-        return re.findall(
-            r"\d+\. (\S+)", text[text.rfind(_OPENING.strip()) :].rpartition("\nQuestion:")[0]
-        )
+        list_line = text.rpartition("\nQuestion:")[0].rpartition("\n")[2]
+        return re.findall(r"\d+\. (\S+)", list_line)
 
     @staticmethod
-    def read(text: str) -> Reading | None:
-        questions = re.findall(
-            r"Question: What are the (\w+) most common words in the above list\?", text
-        )
-        if not questions:
-            return None
-        before = text[: text.rfind("\nQuestion: What are the")]
-        start = before.rfind("\n") + 1  # the list is one line
+    def read_context(text: str, question: re.Match[str]) -> Reading:
+        start = text.rfind("\n") + 1  # the list is one line
         entry = re.compile(r"\d+\. (?P<item>.+?)(?= \d+\. |$)")
-        number, opening = int(questions[-1]), text.rfind(_OPENING)
-        ranked = [word for word, _ in Counter(entry.findall(before, start)).most_common(2 * number)]
+        number, opening = int(question[1]), text.rfind(_OPENING)
+        ranked = [word for word, _ in Counter(entry.findall(text, start)).most_common(2 * number)]
         answers = re.findall(
             r"appear most often in the list are:\s*(1\. .+)", text[: max(0, opening)]
         )
@@ -182,30 +160,30 @@ class CommonWords(Task):
             "common_words",
             items=ranked[:number],
             others=ranked[number:],
-            occurrences=partial(entry.finditer, before, start),
+            occurrences=partial(entry.finditer, text, start),
             demonstration="".join(answers[-1:]).strip(),
-            opening=before[start:] if opening >= 0 else "",
+            opening=text[start:] if opening >= 0 else "",
             join=_numbered,
         )
 
-    def _demonstration(self, stream: ExampleStream, taken: list[str], length: int) -> Passage:
-        """A solved list of 40 words (20 below 4096 tokens) before the question, without chat
-        template."""
-        size, often, seldom = (20, 3, 1) if length < _REDUCED_BELOW else (40, 10, 3)
+    def _demonstration(self, stream: ExampleStream, taken: list[str], length: int) -> str:
+        """A solved list of 40 words (20 below 4096 tokens), without chat template; nothing where
+        the task has no demonstration."""
+        if not self.demonstration:
+            return ""
+        size, common_count, other_count = (20, 3, 1) if length < _REDUCED_BELOW else (40, 10, 3)
         n = self.num_cw
         random = Random(f"{stream.seed}/{self.name}/{stream.index}/demonstration")
         free = [word for word in load_words().everything if word not in taken]
         words = random.sample(free, max(size, 2 * n))
-        entries = words[:n] * often + words[n:] * seldom
+        entries = words[:n] * common_count + words[n:] * other_count
         if self.protocol == "paper":
             entries = [entries[i] for i in shuffled_alike(len(entries), stream.seed)]
         else:
             random.shuffle(entries)
         gap = " " if self.edition == "2025" else ""  # the 2024 edition writes `are:1. word`
         question, answer = _QUESTION.format(n=n) + _PREFIX.format(n=n), _numbered(words[:n])
-        return Passage(
-            "demonstration", f"{_OPENING}{_numbered(entries)}\n{question}{gap}{answer}\n"
-        )
+        return f"{_OPENING}{_numbered(entries)}\n{question}{gap}{answer}\n"
 
 
 def _numbered(words: Sequence[str]) -> str:
@@ -224,23 +202,13 @@ def _uncontained() -> list[str]:
     return [word for word in words if not {" ", "-"} & set(word) and lines.count(word.lower()) == 1]
 
 
-def _numbers(encoder: PieceEncoder, size: int) -> Units:
-    """The numbers of a list of at least `size` entries."""
-    return _numbers_up_to(encoder, 1 << max(10, (size - 1).bit_length()))
-
-
 @lru_cache(maxsize=8)
-def _numbers_up_to(encoder: PieceEncoder, last: int) -> Units:
-    return encode_units(["1.", *(f" {i}." for i in range(2, last + 1))], encoder, keep=True)
-
-
-@lru_cache(maxsize=8)
-def _words(encoder: PieceEncoder, more: int = 0, random_letters: bool = False) -> Units:
-    """All single words, then `more` adjective-noun pairs or words of random letters: the first of
-    an endless row, without repetition."""
-    singles, random = load_words().everything, Random("pairs of words")
-    texts = dict.fromkeys(singles)
-    while len(texts) < len(singles) + more:
+def _words(encoder: PieceEncoder, num_pairs: int = 0, random_letters: bool = False) -> Units:
+    """All single words, then adjective-noun pairs or words of random letters: the first of an
+    endless row, without repetition."""
+    texts, random = dict.fromkeys(load_words().everything), Random("pairs of words")
+    size = len(texts) + num_pairs
+    while len(texts) < size:
         letters = "".join(random.choices(ascii_lowercase, k=6)) if random_letters else ""
         texts[letters or draw_pair(random)] = None
     return encode_units([" " + text for text in texts], encoder, keep=True)

@@ -4,7 +4,6 @@ zeta distribution."""
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from random import Random
@@ -13,16 +12,9 @@ from string import ascii_lowercase
 import numpy as np
 
 from rulerkit.errors import UserError
-from rulerkit.example import ContextBudget, Draft, ExampleStream, Passage, Piece
-from rulerkit.pieces import PieceEncoder, Units, encode_units
-from rulerkit.tasks.base import (
-    LESS_FREQUENT_WORD,
-    Reading,
-    Task,
-    distinct,
-    in_proportion,
-    too_short,
-)
+from rulerkit.example import ContextBudget, Draft, ExampleStream, Piece
+from rulerkit.pieces import PieceEncoder, Units, encode_units, joined
+from rulerkit.tasks.base import Reading, WordCount, distinct
 from rulerkit.tasks.haystacks import pool_size
 
 _OPENING = (
@@ -39,25 +31,11 @@ _MARGIN = 1.5
 """By how many standard deviations of a word's tokens the protocol `paper` expects answers to be
 longer than the mean."""
 _LONGEST_WORD = 100
-_NUMBERS = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-]
+_NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrequentWords(Task):
+class FrequentWords(WordCount):
     """Name the `k` most frequent coded words; the most frequent of all, dots, is no answer.
 
     The word of rank r appears floor(N r^-alpha / zeta(alpha)) times; the answers are ranks 2 to k +
@@ -65,10 +43,12 @@ class FrequentWords(Task):
     """
 
     family = "frequent_words"
-    category = "aggregation"
     short_name = "fwe"
+    new_tokens = (50, 3)
+    question_form = (
+        r"\nQuestion: .*What are the (\w+) most frequently appeared words in the above coded text\?"
+    )
     answer_prefix_form = "frequently appeared words are:"
-    failure_rules = (LESS_FREQUENT_WORD,)
 
     alpha: float = 2.0
     k: int = 3
@@ -90,24 +70,36 @@ class FrequentWords(Task):
         self.check(enough, "vocabulary", f"at least k + 2 = {self.k + 2}")
 
     @property
-    def default_new_tokens(self) -> int:
-        return in_proportion(50, self.k, 3)
+    def num_items(self) -> int:
+        return self.k
 
     def draft(self, stream: ExampleStream, length: int) -> Draft:
         answers = distinct(self.k, partial(_draw, stream.random, self.word_length))
         n = _NUMBERS[self.k] if self.k < len(_NUMBERS) else str(self.k)
         return Draft(
-            head=(Passage("instruction", _OPENING.format(n=n)),),
-            tail=(Passage("question", _QUESTION.format(n=n)),),
+            instruction=_OPENING.format(n=n),
+            question=_QUESTION.format(n=n),
             answer_prefix=_PREFIX.format(n=n),
             references=tuple(answers),
             plan=[_DOTS, *answers],
         )
 
-    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece]:
-        pool = self._pool(budget)
-        words = self._words(draft.plan, pool, budget)
-        law = np.arange(1, len(words) + 1.0) ** -float(self.alpha) / _zeta(float(self.alpha))
+    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
+        from scipy.special import zeta
+
+        size = max(self.vocabulary or budget.length // 50, self.k + 2)
+        if 26**self.word_length < 4 * size:
+            raise UserError(
+                f"{self.name} needs {size} distinct words: a word_length of {self.word_length} is "
+                "too short"
+            )
+        pool = _pool(budget.encoder, self.word_length, pool_size(max(budget.length, 50 * size), 16))
+        answers = encode_units([" " + word for word in draft.plan], budget.encoder)
+        others = pool.others(answers.texts, budget.random)[: size - len(answers)]
+        words = joined([answers, pool])
+        ranked = np.concatenate([np.arange(len(answers)), len(answers) + others])
+        counts = words.counts[ranked]
+        law = np.arange(1, len(ranked) + 1.0) ** -float(self.alpha) / float(zeta(self.alpha))
 
         def times(total: int) -> np.ndarray:
             return np.floor(total * law).astype(np.int64)
@@ -117,25 +109,26 @@ class FrequentWords(Task):
             totals = range(2 * budget.tokens + 2)
             return bisect_right(totals, budget.tokens, key=lambda n: times(n) @ counts) - 1
 
-        total, step = most(words.counts), 1
+        def describe(row: int) -> tuple[str, None, None]:
+            rank = order[row]
+            role = "haystack" if rank == 0 else "needle" if rank <= self.k else "distractor"
+            return role, None, None
+
+        total, step = most(counts), 1
         if self.protocol == "paper":
             # one number of words, and with it one layout, for nearly all examples
-            usual = np.full(len(words), pool.counts.mean())
-            usual[0] = words.counts[0]
-            usual[1 : self.k + 1] += _MARGIN * pool.counts.std()
-            total, step = min(total, most(usual)) // 10 * 10, 10
+            usual_counts = np.full(len(ranked), pool.counts.mean())
+            usual_counts[0] = counts[0]
+            usual_counts[1 : self.k + 1] += _MARGIN * pool.counts.std()
+            total, step = min(total, most(usual_counts)) // 10 * 10, 10
         for number in range(total, 0, -step):
-            often = times(number)
-            if often[self.k] <= often[self.k + 1]:
+            occurrences = times(number)
+            if occurrences[self.k] <= occurrences[self.k + 1]:
                 continue  # a tie: the text would not tell which words are asked for
-            order = self.shuffle(np.repeat(np.arange(len(words)), often), budget)
-            piece = budget.rows((words, order), describe=partial(self._role, order), ending="\n")
+            order = self.shuffle(np.repeat(np.arange(len(ranked)), occurrences), budget)
+            piece = budget.rows((words, ranked[order]), describe=describe, ending="\n")
             if piece.num_tokens <= budget.tokens:
                 return [piece]
-        raise too_short(self, budget, 2 * int(words.counts[: self.k + 1].sum()))
-
-    @staticmethod
-    def place(text: str, references: Sequence[str]) -> None:
         return None
 
     @staticmethod
@@ -143,65 +136,24 @@ class FrequentWords(Task):
         return text.partition("coded words. ")[2].rpartition("\nQuestion:")[0].split()
 
     @staticmethod
-    def read(text: str) -> Reading | None:
-        questions = re.findall(
-            r"What are the (\w+) most frequently appeared words in the above coded text\?", text
-        )
-        if not questions:
-            return None
-        before = text[: text.rfind("\nQuestion: ")]
-        coded = before.rpartition("coded words.")[2]
-        n = questions[-1]
+    def read_context(text: str, question: re.Match[str]) -> Reading:
+        coded = text.rpartition("coded words.")[2]
+        n = question[1]
         number = _NUMBERS.index(n) if n in _NUMBERS else int(n)
-        counted = Counter(coded.split())
-        del counted[_DOTS]
+        counted = Counter(word for word in coded.split() if word != _DOTS)
         ranked = [word for word, _ in counted.most_common(2 * number)]
         return Reading(
             "frequent_words",
             items=ranked[:number],
             others=ranked[number:],
             occurrences=partial(
-                re.compile(r"(?P<item>\S+)").finditer, before, len(before) - len(coded)
+                re.compile(r"(?P<item>\S+)").finditer, text, len(text) - len(coded)
             ),
         )
-
-    def _words(self, first: list[str], pool: Units, budget: ContextBudget) -> Units:
-        """The words by rank: dots, the answers, then others from the pool."""
-        size = max(self.vocabulary or budget.length // 50, self.k + 2)
-        if 26**self.word_length < 4 * size:
-            raise UserError(
-                f"{self.name} needs {size} distinct words: a word_length of {self.word_length} is "
-                "too short"
-            )
-        asked = encode_units([" " + word for word in first], budget.encoder)
-        others = budget.random.permutation(len(pool))[:size]
-        taken = [pool.position.get(text, -1) for text in asked.texts]
-        others = others[~np.isin(others, taken)][: size - len(first)]
-        return Units(
-            [*asked.texts, *(pool.texts[i] for i in others.tolist())],
-            np.concatenate([asked.counts, pool.counts[others]]),
-            np.concatenate([asked.ids, pool.pick(others)]),
-        )
-
-    def _pool(self, budget: ContextBudget) -> Units:
-        size = max(self.vocabulary or 0, self.k + 2, budget.length // 50)
-        return _pool(budget.encoder, self.word_length, pool_size(max(budget.length, 50 * size), 16))
-
-    def _role(self, order: np.ndarray, row: int) -> tuple[str, None, None]:
-        rank = order[row]
-        role = "haystack" if rank == 0 else "needle" if rank <= self.k else "distractor"
-        return role, None, None
 
 
 def _draw(random: Random, word_length: int) -> str:
     return "".join(random.choices(ascii_lowercase, k=word_length))
-
-
-@lru_cache(maxsize=8)
-def _zeta(alpha: float) -> float:
-    from scipy.special import zeta
-
-    return float(zeta(alpha))
 
 
 @lru_cache(maxsize=8)

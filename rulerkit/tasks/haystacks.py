@@ -7,13 +7,13 @@ returns None where the passages alone do not fit.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from operator import attrgetter
 
 import numpy as np
 
 from rulerkit.corpora import load_haystack
-from rulerkit.example import ContextBudget, Passage, Piece
+from rulerkit.example import ContextBudget, Piece
 from rulerkit.pieces import PieceEncoder, Units, encode_units, settle
 
 SENTENCES = (
@@ -31,7 +31,7 @@ _CANDIDATES = 512
 """Among how many keys and values each of them is chosen."""
 
 
-def _by_depth(items: Iterable[Passage]) -> list[Passage]:
+def _by_depth(items: Iterable[Piece]) -> list[Piece]:
     return sorted(items, key=attrgetter("depth"))
 
 
@@ -46,18 +46,17 @@ def _apart(places: list[int], count: int) -> list[int]:
 
 
 def _between(
-    items: Sequence[Passage],
+    items: Sequence[Piece],
     places: Sequence[int],
     end: int,
     budget: ContextBudget,
     stretch: Callable[[int, int], list[Piece]],
 ) -> list[Piece]:
     """The items before their places, and the stretches of haystack between them, up to `end`."""
-    pieces, at = [], 0
-    for item, place in zip([*items, None], [*places, end], strict=True):
-        pieces += stretch(at, place) if place > at else []
-        pieces += [budget.piece(item)] if item else []
-        at = place
+    pieces = []
+    for (start, stop), item in zip(pairwise([0, *places, end]), [*items, None], strict=True):
+        pieces += stretch(start, stop) if start < stop else []
+        pieces += [budget.encoded(item)] if item else []
     return pieces
 
 
@@ -69,7 +68,7 @@ def _num_tokens(pieces: Iterable[Piece]) -> int:
 
 
 def fill_with_sentences(
-    items: Iterable[Passage], budget: ContextBudget, blanks: bool = False
+    items: Iterable[Piece], budget: ContextBudget, blanks: bool = False
 ) -> list[Piece] | None:
     """Lines of five sentences with the items before distinct lines.
 
@@ -78,7 +77,7 @@ def fill_with_sentences(
     leaves up to 25 tokens unused, which no score can show.
     """
     items = _by_depth(items)
-    left = budget.tokens - _num_tokens(map(budget.piece, items))
+    left = budget.tokens - _num_tokens(map(budget.encoded, items))
     most = max(0, left // len(budget.encoder(LINE + "\n"))) + 2 * blanks
     for lines in range(most, -1, -1):
         for num_sentences in (4, 3, 2, 1, 0):
@@ -91,32 +90,26 @@ def fill_with_sentences(
 
 
 def _rows_with_items(
-    rows: list[str], items: list[Passage], encoder: PieceEncoder, blanks: bool
+    rows: list[str], items: list[Piece], encoder: PieceEncoder, blanks: bool
 ) -> list[Piece]:
     """The rows with the items before them; equal rows that follow each other are three pieces: the
     first, the last, and those between."""
     places = _apart([int(item.depth * len(rows)) for item in items], len(rows))
-    passages: list[tuple[Passage, int]] = []
-    at = 0
-    for item, place in zip([*items, None], [*places, len(rows)], strict=True):
-        for text in dict.fromkeys(rows[at:place]):
-            count = rows[at:place].count(text)
+    pieces: list[tuple[Piece, int]] = []
+    for stretch, item in zip(pairwise([0, *places, len(rows)]), [*items, None], strict=True):
+        for text, run in groupby(rows[slice(*stretch)]):
+            count = len(list(run))
             times = (1, count - 2, 1) if count > 1 else (1,)
-            passages += [(Passage("haystack", text), number) for number in times if number]
-        if item:
-            passages.append((item, 1))
-        at = place
-    texts = [passage.text for passage, _ in passages]
+            pieces += [(Piece(text, "haystack"), number) for number in times if number]
+        pieces += [(item, 1)] if item else []
+    texts = [piece.text for piece, _ in pieces]
     if blanks:
-        texts = [
-            " " + (passage.text if passage.role == "haystack" else passage.text.removesuffix("\n"))
-            for passage, _ in passages
-        ]
-        texts = settle([texts[0].removeprefix(" "), *texts[1:]])
+        texts = [text if text in rows else text.removesuffix("\n") for text in texts]
+        texts = settle([texts[0], *(" " + text for text in texts[1:])])
         texts[-1] += "\n"
     return [
-        Piece(text * times, one.role, np.tile(encoder(text), times), one.key, one.value)
-        for text, (one, times) in zip(texts, passages, strict=True)
+        replace(piece, text=text * times, tokens=np.tile(encoder(text), times))
+        for text, (piece, times) in zip(texts, pieces, strict=True)
     ]
 
 
@@ -129,7 +122,7 @@ def pool_size(length: int, share: int) -> int:
 
 
 def fill_with_needles(
-    items: Iterable[Passage],
+    items: Iterable[Piece],
     budget: ContextBudget,
     before: tuple[str, str],
     keys: Units,
@@ -142,33 +135,27 @@ def fill_with_needles(
     line is known before it is written, so the last lines are chosen to fill the budget.
     """
     items = _by_depth(items)
-    left = budget.tokens - _num_tokens(map(budget.piece, items))
+    left = budget.tokens - _num_tokens(map(budget.encoded, items))
     if left < 0:
         return None
     frames = encode_units(before, budget.encoder)
-    orders = []
-    for pool, used in (
-        (keys, [f" {item.key}" for item in items]),
-        (values, [f" {item.value}.\n" for item in items]),
-    ):
-        order = budget.random.permutation(len(pool))
-        orders.append(order[~np.isin(order, [pool.position.get(text, -1) for text in used])])
-    size = min(map(len, orders))
-    key_order, value_order = (order[:size] for order in orders)
-    lines = _choose_lines(left, int(frames.counts.sum()), keys, key_order, values, value_order)
+    key_order = keys.others([f" {item.key}" for item in items], budget.random)
+    value_order = values.others([f" {item.value}.\n" for item in items], budget.random)
+    size = min(len(key_order), len(value_order))
+    columns = ((keys, key_order[:size]), (values, value_order[:size]))
+    lines = _choose_lines(left, int(frames.counts.sum()), columns)
 
     def stretch(start: int, stop: int) -> list[Piece]:
-        key_at, value_at = key_order[start:stop], value_order[start:stop]
-        zeros = np.zeros_like(key_at)
+        zeros = np.zeros(stop - start, dtype=int)
         row = budget.rows(
             (frames, zeros),
-            (keys, key_at),
+            (keys, key_order[start:stop]),
             (frames, zeros + 1),
-            (values, value_at),
+            (values, value_order[start:stop]),
             describe=lambda i: (
                 "distractor",
-                keys.texts[key_at[i]].strip(),
-                values.texts[value_at[i]].strip().removesuffix("."),
+                keys.texts[key_order[start + i]].strip(),
+                values.texts[value_order[start + i]].strip().removesuffix("."),
             ),
         )
         return [row]
@@ -177,35 +164,30 @@ def fill_with_needles(
     return _between(items, places, lines, budget, stretch)
 
 
-def _choose_lines(
-    left: int,
-    fixed: int,
-    keys: Units,
-    key_order: np.ndarray,
-    values: Units,
-    value_order: np.ndarray,
-) -> int:
-    """How many lines fit into the tokens left. The last of them are chosen again, from entries not
-    used, so that their counts add up to what is left; the orders are changed in place."""
-    total = np.cumsum(fixed + keys.counts[key_order] + values.counts[value_order])
+def _choose_lines(left: int, fixed: int, columns: Sequence[tuple[Units, np.ndarray]]) -> int:
+    """How many lines, of `fixed` tokens and an entry of each column, fit into the tokens left.
+
+    The last of them are chosen again, from entries not used, so that their counts add up to what is
+    left; the orders are changed in place.
+    """
+
+    def counts(start: int, stop: int | None = None) -> list[np.ndarray]:
+        return [units.counts[order[start:stop]] for units, order in columns]
+
+    total = np.cumsum(fixed + sum(counts(0)))
     lines = int(np.searchsorted(total, left, side="right"))
     first = max(0, lines - _ADJUSTED)
     gap = left - (int(total[first - 1]) if first else 0)
-    key_counts, value_counts = keys.counts[key_order[first:]], values.counts[value_order[first:]]
-    longest = fixed + int(key_counts.max()) + int(value_counts.max())
-    stop = min(lines + (gap > (lines - first) * longest), len(key_order))
+    longest = fixed + sum(int(column.max()) for column in counts(first))
+    stop = min(lines + (gap > (lines - first) * longest), len(total))
     for line in range(first, stop):
-        near = slice(line, line + _CANDIDATES)
-        pair = _best_pair(
-            gap // (stop - line) - fixed,
-            keys.counts[key_order[near]],
-            values.counts[value_order[near]],
-        )
+        tokens = gap // (stop - line) - fixed
+        pair = _best_pair(tokens, *counts(line, line + _CANDIDATES))
         if pair is None:
             return line
-        for order, chosen in zip((key_order, value_order), pair, strict=True):
-            order[line], order[line + chosen] = order[line + chosen], order[line]
-        gap -= fixed + int(keys.counts[key_order[line]] + values.counts[value_order[line]])
+        for (_, order), chosen in zip(columns, pair, strict=True):
+            order[[line, line + chosen]] = order[[line + chosen, line]]
+        gap -= fixed + sum(int(column[0]) for column in counts(line, line + 1))
     return stop
 
 
@@ -223,30 +205,26 @@ def _best_pair(tokens: int, keys: np.ndarray, values: np.ndarray) -> tuple[int, 
 
 
 def fill_with_essay(
-    items: Iterable[Passage], budget: ContextBudget, corpus: str
+    items: Iterable[Piece], budget: ContextBudget, corpus: str
 ) -> list[Piece] | None:
     """As many words of the essays as fit, joined by blanks, with each needle at the sentence
     boundary nearest to its depth in tokens."""
     encoder, passes = budget.encoder, 1
-    units, starts = _essay_units(corpus, encoder, passes)
-    while units.offsets[-1] < budget.tokens:
+    while _essay_units(corpus, encoder, passes)[0].offsets[-1] < budget.tokens:
         passes *= 2
-        units, starts = _essay_units(corpus, encoder, passes)
+    units, starts = _essay_units(corpus, encoder, passes)
     items = [replace(item, text=" " + item.text) for item in _by_depth(items)]
-    left = budget.tokens - _num_tokens(map(budget.piece, items))
+    left = budget.tokens - _num_tokens(map(budget.encoded, items))
 
     def stretch(start: int, stop: int) -> list[Piece]:
         bounds = sorted({start, start + 1, stop - 1, stop})  # the first and last word on their own
         return [Piece(units.text(a, b), "haystack", units.span(a, b)) for a, b in pairwise(bounds)]
 
-    def recoded(piece: Piece, text: str) -> Piece:
-        return replace(piece, text=text, tokens=encoder(text))
-
     for words in range(int(np.searchsorted(units.offsets, left, side="right")) + 1, -1, -1):
         places = _sentence_boundaries(items, units, starts, words)
         pieces = _between(items, places, words, budget, stretch)
-        pieces[0] = recoded(pieces[0], pieces[0].text[1:])
-        pieces[-1] = recoded(pieces[-1], pieces[-1].text + "\n")
+        pieces[0] = budget.encoded(replace(pieces[0], text=pieces[0].text[1:]))
+        pieces[-1] = budget.encoded(replace(pieces[-1], text=pieces[-1].text + "\n"))
         if _num_tokens(pieces) <= budget.tokens:
             return pieces
     return None
@@ -266,14 +244,15 @@ def _essay_units(name: str, encoder: PieceEncoder, passes: int) -> tuple[Units, 
 
 
 def _sentence_boundaries(
-    items: list[Passage], units: Units, starts: np.ndarray, words: int
+    items: list[Piece], units: Units, starts: np.ndarray, words: int
 ) -> list[int]:
     """For each needle the word before which it stands: distinct boundaries while there are
     enough."""
     allowed = np.append(starts[: np.searchsorted(starts, words)], words)
-    at = units.offsets[allowed]
-    wanted = np.array([item.depth for item in items]) * at[-1]
-    right = np.minimum(np.searchsorted(at, wanted), len(at) - 1)
+    offsets = units.offsets[allowed]
+    wanted = np.array([item.depth for item in items]) * offsets[-1]
+    right = np.minimum(np.searchsorted(offsets, wanted), len(offsets) - 1)
     left = np.maximum(right - 1, 0)
-    nearest = np.where(wanted - at[left] < at[right] - wanted, left, right)
-    return [int(allowed[i]) for i in _apart(nearest.tolist(), len(allowed))]
+    nearest = np.where(wanted - offsets[left] < offsets[right] - wanted, left, right)
+    places: list[int] = allowed[_apart(nearest.tolist(), len(allowed))].tolist()
+    return places

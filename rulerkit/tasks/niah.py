@@ -3,12 +3,14 @@
 import re
 import uuid
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
+from math import inf
+from operator import itemgetter
 from random import Random
-from typing import ClassVar, Self
+from typing import Literal
 
 from rulerkit.corpora import Source, load_haystack, load_words
-from rulerkit.example import ContextBudget, Draft, ExampleStream, Passage, Piece
+from rulerkit.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.pieces import PieceEncoder, Units, encode_units
 from rulerkit.tasks.base import (
     MOST,
@@ -17,9 +19,7 @@ from rulerkit.tasks.base import (
     Rule,
     Task,
     distinct,
-    in_proportion,
     named_items,
-    too_short,
 )
 from rulerkit.tasks.haystacks import (
     fill_with_essay,
@@ -41,12 +41,50 @@ _SEVERAL = (
     " The special magic {types} for {query} mentioned in the provided text are",
 )
 _EVEN_DEPTHS = 40
-_KINDS = ("words", "numbers", "uuids")
+Kind = Literal["words", "numbers", "uuids"]
 NEAR = 256
 """How many tokens from the needle asked for a distractor may stand to be near it: about ten lines
 of needles."""
 _SHORTEST_UUID = 8
 NEEDLE = "One of the special magic {types} for {key} is: {value}."
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def _value_of_other_key(answer: JudgedAnswer, within: float = inf) -> str | None:
+    """The value of a key that was not asked for, the nearest to a needle whose value is missing."""
+    written = {*answer.words, *(item.strip(".") for item in named_items(answer.text))}
+    missed = [
+        start
+        for piece, start in answer.needles
+        if piece.role == "needle" and piece.value in answer.missing
+    ]
+    distances = [
+        (min(abs(start - needle) for needle in missed), piece.value)
+        for piece, start in answer.needles
+        if missed and piece.role == "distractor" and str(piece.value).lower() in written
+    ]
+    distance, value = min(distances, key=itemgetter(0), default=(inf, None))
+    return f"{value}, {distance} tokens from the needle" if value and distance <= within else None
+
+
+def _incomplete_uuid(answer: JudgedAnswer) -> str | None:
+    uuids = [
+        r.replace("-", "").lower() for r in answer.missing if re.fullmatch(r"[\da-fA-F-]{36}", r)
+    ]
+    for part in re.findall(rf"[0-9a-f-]{{{_SHORTEST_UUID},}}", answer.text.lower()):
+        digits = part.replace("-", "")
+        shorter = [uuid_digits for uuid_digits in uuids if len(digits) < len(uuid_digits)]
+        if any(
+            digits in uuid_digits or digits[:_SHORTEST_UUID] == uuid_digits[:_SHORTEST_UUID]
+            for uuid_digits in shorter
+        ):
+            return str(part)
+    return None
+
+
+# --- the family -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,130 +94,118 @@ class Needles(Task):
 
     family = "niah"
     category = "niah"
-    corpus_knob = "essays"
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {
-        "haystack": ("essay", "noise", "needle"),
-        "key": _KINDS,
-        "value": _KINDS,
-        "depths": ("free", "even"),
-    }
-
     short_name = "niah"
+    new_tokens = (128, 4)
+    question_form = (
+        r"What (?:is|are all) the special magic (\w+?)s? for (.+?) mentioned in the provided text\?"
+    )
     answer_prefix_form = r"mentioned in the provided text (?:is|are)"
     failure_rules = (
         Rule(
             "near distractor",
             f"The value of another key whose needle stands within {NEAR} tokens of the one asked "
             "for.",
-            lambda answer: _value_of_other_key(answer, NEAR),
+            partial(_value_of_other_key, within=NEAR),
         ),
-        Rule(
-            "other key",
-            "The value of another key, from farther away.",
-            lambda answer: _value_of_other_key(answer),
-        ),
+        Rule("other key", "The value of another key, from farther away.", _value_of_other_key),
         Rule(
             "incomplete uuid",
             "A part of the UUID asked for, not all of its 32 digits.",
-            lambda answer: _incomplete_uuid(answer),
+            _incomplete_uuid,
         ),
     )
 
-    haystack: str = "essay"
-    key: str = "words"
-    value: str = "numbers"
+    haystack: Literal["essay", "noise", "needle"] = "essay"
+    key: Kind = "words"
+    value: Kind = "numbers"
     num_keys: int = 1
     """Needles with different keys; `haystack: needle` fills the whole context with such needles."""
     num_values: int = 1
     num_queries: int = 1
     essays: str = "paul_graham"
     """The corpus behind `haystack: essay`: `paul_graham` or `prose`, its stand-in."""
-    depths: str = "free"
+    depths: Literal["free", "even"] = "free"
     """`free` draws depths evenly from 0 to 100 %; `even` takes upstream's 40 fixed depths, as the
     protocol `paper` does in essays."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        most = _EVEN_DEPTHS if self._even_depths else MOST
+        most_needles = _EVEN_DEPTHS if self._even_depths else MOST
         self.check(
-            max(self.num_keys, self.num_queries) * self.num_values <= most,
+            max(self.num_keys, self.num_queries) * self.num_values <= most_needles,
             "num_keys",
-            f"such that it and num_queries ask for at most {most} needles in all, num_values for "
+            f"such that it and num_queries ask for at most_needles {most_needles} needles in all, num_values for "
             "each (`depths: even` and `protocol: paper` have 40 places)",
         )
 
     @property
-    def default_new_tokens(self) -> int:
-        return in_proportion(128, self.num_queries * self.num_values, 4)
+    def num_items(self) -> int:
+        return self.num_queries * self.num_values
 
-    def with_corpora(self, kind: str) -> Self:
-        return super().with_corpora(kind) if self.haystack == "essay" else self
+    @property
+    def corpus_knob(self) -> str | None:
+        return "essays" if self.haystack == "essay" else None
 
     def sources(self) -> dict[str, Source]:
-        return {"essays": load_haystack(self.essays).source} if self.haystack == "essay" else {}
+        return {"essays": load_haystack(self.essays).source} if self.corpus_knob else {}
 
     def draft(self, stream: ExampleStream, length: int) -> Draft:
         random = stream.random
         keys = distinct(max(self.num_keys, self.num_queries), partial(_draw, random, self.key))
-        drawn = distinct(len(keys) * self.num_values, partial(_draw, random, self.value))
-        queries = random.sample(range(len(keys)), self.num_queries)
-        values = [drawn[k * self.num_values : (k + 1) * self.num_values] for k in range(len(keys))]
-        depths = iter(self._depths(random, len(drawn)))
+        values = distinct(len(keys) * self.num_values, partial(_draw, random, self.value))
+        queried = random.sample(keys, self.num_queries)
         needles = [
-            Passage(
-                "needle" if k in queries else "distractor",
+            Piece(
                 NEEDLE.format(types=self.value, key=key, value=value),
-                key,
-                value,
-                next(depths),
+                "needle" if key in queried else "distractor",
+                key=key,
+                value=value,
+                depth=depth,
             )
-            for k, key in enumerate(keys)
-            for value in values[k]
+            for key, value, depth in zip(
+                [key for key in keys for _ in range(self.num_values)],
+                values,
+                self._depths(random, len(values)),
+                strict=True,
+            )
         ]
-        *asked, last = [keys[k] for k in queries]
-        query = f"{', '.join(asked)}, and {last}" if asked else last
-        forms = _ONE if self.num_queries * self.num_values == 1 else _SEVERAL
+        *others, last = queried
+        query = f"{', '.join(others)}, and {last}" if others else last
+        forms = _ONE if self.num_items == 1 else _SEVERAL
         opening, question, prefix = (
             form.format(type=self.value[:-1], types=self.value, query=query) for form in forms
         )
         return Draft(
-            head=(Passage("instruction", opening),),
-            tail=(Passage("question", question),),
+            instruction=opening,
+            question=question,
             answer_prefix=prefix,
-            references=tuple(value for k in queries for value in values[k]),
+            references=tuple(
+                str(needle.value) for key in queried for needle in needles if needle.key == key
+            ),
             plan=needles,
         )
 
-    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece]:
-        lines = [replace(needle, text=needle.text + "\n") for needle in draft.plan]
+    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
         if self.haystack == "essay":
-            pieces = fill_with_essay(draft.plan, budget, self.essays)
-        elif self.haystack == "noise":
-            pieces = fill_with_sentences(lines, budget)
-        else:
-            first, second, end = NEEDLE.format(types=self.value, key="|", value="|").split("|")
-            keys = _pool(self.key, budget.length, "", budget.encoder)
-            values = _pool(self.value, budget.length, end + "\n", budget.encoder)
-            before = (first.rstrip(), second.rstrip())
-            pieces = fill_with_needles(lines, budget, before, keys, values)
-        if pieces is None:
-            raise too_short(self, budget, lines)
-        return pieces
+            return fill_with_essay(draft.plan, budget, self.essays)
+        lines = [replace(needle, text=needle.text + "\n") for needle in draft.plan]
+        if self.haystack == "noise":
+            return fill_with_sentences(lines, budget)
+        before, between, end = NEEDLE.format(types=self.value, key="|", value="|").split("|")
+        keys = _pool(self.key, budget.length, "", budget.encoder)
+        values = _pool(self.value, budget.length, end + "\n", budget.encoder)
+        return fill_with_needles(lines, budget, (before.rstrip(), between.rstrip()), keys, values)
 
     @staticmethod
-    def read(text: str) -> Reading | None:
-        form = r"What (?:is|are all) the special magic (\w+?)s? for (.+?) mentioned in the provided text\?"
-        questions = re.findall(form, text)
-        if not questions:
-            return None
-        kind, query = questions[-1]
-        asked = re.split(r", and |, ", query)
+    def read_context(text: str, question: re.Match[str]) -> Reading:
+        kind, query = question.groups()
+        queries = re.split(r", and |, ", query)
         needle = re.compile(rf"special magic {kind}s for (.+?) is: (?P<item>[^.\n]+)\.")
         needles = needle.findall(text)
         return Reading(
             "niah",
-            items=[value for wanted in asked for key, value in needles if key == wanted],
-            others=[value for key, value in needles if key not in asked],
+            items=[value for query_key in queries for key, value in needles if key == query_key],
+            others=[value for key, value in needles if key not in queries],
             occurrences=partial(needle.finditer, text),
             empty="not found",
         )
@@ -194,57 +220,16 @@ class Needles(Task):
         return [step / (_EVEN_DEPTHS - 1) for step in random.sample(range(_EVEN_DEPTHS), count)]
 
 
-# --- failures -------------------------------------------------------------------------------------
-
-
-def _value_of_other_key(answer: JudgedAnswer, within: int | None = None) -> str | None:
-    """The value of a key not asked for that was written, nearest to a needle that was missed."""
-    written = {*answer.words, *(item.strip(".") for item in named_items(answer.text))}
-    missed = [
-        start
-        for piece, start in answer.needles
-        if piece.role == "needle" and piece.value in answer.missing
-    ]
-    distances = [
-        (min(abs(start - needle) for needle in missed), str(piece.value))
-        for piece, start in answer.needles
-        if missed and piece.role == "distractor" and (piece.value or "").lower() in written
-    ]
-    distance, value = min(distances, key=lambda pair: pair[0], default=(None, ""))
-    if distance is None or (within is not None and distance > within):
-        return None
-    return f"{value}, {distance} tokens from the needle"
-
-
-def _incomplete_uuid(answer: JudgedAnswer) -> str | None:
-    wanted = [
-        r.replace("-", "").lower() for r in answer.missing if re.fullmatch(r"[0-9a-fA-F-]{36}", r)
-    ]
-    for run in re.findall(rf"[0-9a-f-]{{{_SHORTEST_UUID},}}", answer.text.lower()):
-        digits = run.replace("-", "")
-        for whole in wanted:
-            if len(digits) < len(whole) and (
-                digits in whole or digits[:_SHORTEST_UUID] == whole[:_SHORTEST_UUID]
-            ):
-                return str(run)
-    return None
-
-
 # --- keys and values ------------------------------------------------------------------------------
-
-
-@cache
-def _key_words() -> tuple[list[str], list[str]]:
-    words = load_words()
-    return sorted(set(words.adjectives)), sorted(set(words.nouns))
 
 
 def draw_pair(random: Random) -> str:
     """An adjective and a noun, joined by a hyphen."""
-    return "-".join(words[random.randrange(len(words))] for words in _key_words())
+    words = load_words()
+    return f"{random.choice(words.adjectives)}-{random.choice(words.nouns)}"
 
 
-def _draw(random: Random, kind: str) -> str:
+def _draw(random: Random, kind: Kind) -> str:
     if kind == "numbers":
         return str(random.randrange(10**6, 10**7))
     if kind == "uuids":
@@ -253,13 +238,9 @@ def _draw(random: Random, kind: str) -> str:
 
 
 @lru_cache(maxsize=16)
-def _pool(kind: str, length: int, ending: str, encoder: PieceEncoder) -> Units:
+def _pool(kind: Kind, length: int, ending: str, encoder: PieceEncoder) -> Units:
     """The first keys or values of an endless row, with their counts: twice as many as any context
     of `length` holds."""
-    texts = _pool_texts(kind, pool_size(length, 32 if kind == "uuids" else 8))
+    size = pool_size(length, 32 if kind == "uuids" else 8)
+    texts = distinct(size, partial(_draw, Random(f"pool of {kind}"), kind))
     return encode_units([f" {text}{ending}" for text in texts], encoder, keep=True)
-
-
-@lru_cache(maxsize=16)
-def _pool_texts(kind: str, size: int) -> list[str]:
-    return distinct(size, partial(_draw, Random(f"pool of {kind}"), kind))

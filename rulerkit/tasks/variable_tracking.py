@@ -8,16 +8,8 @@ from functools import partial
 from random import Random
 from string import ascii_uppercase
 
-from rulerkit.example import ContextBudget, Draft, ExampleStream, Passage, Piece
-from rulerkit.tasks.base import (
-    JudgedAnswer,
-    Reading,
-    Rule,
-    Task,
-    distinct,
-    in_proportion,
-    too_short,
-)
+from rulerkit.example import ContextBudget, Draft, ExampleStream, Piece
+from rulerkit.tasks.base import JudgedAnswer, Reading, Rule, Task, distinct
 from rulerkit.tasks.haystacks import LINE, fill_with_sentences
 
 _OPENING = "Memorize and track the chain(s) of variable assignment hidden in the following text."
@@ -35,6 +27,15 @@ _Chains = dict[str, list[str]]
 """Value -> the names that hold it, in order; the first chain is the queried one."""
 
 
+def _variables_of_other_chains(answer: JudgedAnswer) -> str | None:
+    names = {
+        str(piece.key).lower(): str(piece.key)
+        for piece, _ in answer.needles
+        if piece.role == "distractor"
+    }
+    return " ".join(names[word] for word in dict.fromkeys(answer.words) if word in names) or None
+
+
 @dataclass(frozen=True, kw_only=True)
 class VariableTracking(Task):
     """Name all variables that hold one value: `num_hops` + 1 names in the queried chain, the first
@@ -44,14 +45,12 @@ class VariableTracking(Task):
     category = "vt"
 
     short_name = "vt"
+    new_tokens = (30, 5)
+    question_form = r"Find all variables that are assigned the value (\d+) in the text"
     answer_prefix_form = r"are ass(?:ig|gi)ned the value \S+ they are:( ?)"
     demonstration_opening = _OPENING
     failure_rules = (
-        Rule(
-            "wrong chain",
-            "A variable of another chain.",
-            lambda answer: _variables_of_other_chains(answer),
-        ),
+        Rule("wrong chain", "A variable of another chain.", _variables_of_other_chains),
     )
 
     num_chains: int = 1
@@ -61,68 +60,59 @@ class VariableTracking(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check(
-            self.num_chains * (self.num_hops + 1) <= _MOST_NAMES,
+            self.num_chains * self.num_items <= _MOST_NAMES,
             "num_chains",
             f"such that num_chains times num_hops + 1 is at most {_MOST_NAMES}",
         )
 
     @property
-    def default_new_tokens(self) -> int:
-        return in_proportion(30, self.num_hops + 1, 5)
+    def num_items(self) -> int:
+        return self.num_hops + 1
 
     def draft(self, stream: ExampleStream, length: int) -> Draft:
         fixed = self._fixed_chains() if self.edition == "2024" else ()
         chains = self._chains(stream.random, 5, fixed)
         statements = _statements(stream.random, chains)
         value, names = next(iter(chains.items()))
-        shown = [self._demonstration(stream, chains)] if self.demonstration else []
         return Draft(
-            head=(*shown, Passage("instruction", _OPENING + "\n\n")),
-            tail=(Passage("question", _QUESTION.format(value=value)),),
+            demonstration=self._demonstration(stream, chains),
+            instruction=_OPENING + "\n\n",
+            question=_QUESTION.format(value=value),
             answer_prefix=self._prefix(value),
             references=tuple(names),
             plan=statements,
         )
 
-    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece]:
-        pieces = fill_with_sentences(draft.plan, budget, blanks=self.edition == "2024")
-        if pieces is None:
-            raise too_short(self, budget, draft.plan)
-        return pieces
+    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
+        return fill_with_sentences(draft.plan, budget, blanks=self.edition == "2024")
 
     @staticmethod
-    def read(text: str) -> Reading | None:
-        questions = re.findall(
-            r"Find all variables that are assigned the value (\d+) in the text", text
-        )
-        if not questions:
-            return None
-        asked, opening = questions[-1], text.rfind(_OPENING)
+    def read_context(text: str, question: re.Match[str]) -> Reading:
+        queried, opening = question[1], text.rfind(_OPENING)
         start = max(0, opening)
         assignment = re.compile(r"VAR (?P<item>[A-Z]+) = (?:VAR ([A-Z]+)|(\d+))")
         values: dict[str, str] = {}
         for name, source, value in assignment.findall(text, start):
             values[name] = value or values.get(source, "")
+        answers = re.findall(r"they are:\s+([A-Z]+(?: [A-Z]+)+)", text[:start])
         return Reading(
             "variable_tracking",
-            items=[name for name, value in values.items() if value == asked],
-            others=[name for name, value in values.items() if value not in (asked, "")],
+            items=[name for name, value in values.items() if value == queried],
+            others=[name for name, value in values.items() if value not in (queried, "")],
             occurrences=partial(assignment.finditer, text, start),
-            demonstration="".join(
-                re.findall(r"they are:\s+([A-Z]+(?: [A-Z]+)+)", text[:start])[-1:]
-            ),
+            demonstration="".join(answers[-1:]),
             opening=text[start:] if opening >= 0 else "",
             join=" ".join,
         )
 
     def _prefix(self, value: str) -> str:
         assigned = "assgined" if self.edition == "2024" else "assigned"  # upstream's spelling
-        return _PREFIX.format(n=self.num_hops + 1, value=value, assigned=assigned)
+        return _PREFIX.format(n=self.num_items, value=value, assigned=assigned)
 
     def _chains(self, random: Random, letters: int, taken: Iterable[str]) -> _Chains:
         """Chains with distinct names and values; upstream gives all chains of its demonstration one
         value."""
-        size = self.num_hops + 1
+        size = self.num_items
         count = self.num_chains * size
         names = distinct(count, lambda: "".join(random.choices(ascii_uppercase, k=letters)))
         chains: _Chains = {}
@@ -136,52 +126,42 @@ class VariableTracking(Task):
         """The chains of the 2024 edition's one demonstration."""
         return self._chains(Random(f"demonstration/{self.num_chains}/{self.num_hops}"), 3, ())
 
-    def _demonstration(self, stream: ExampleStream, taken: Iterable[str]) -> Passage:
+    def _demonstration(self, stream: ExampleStream, taken: Iterable[str]) -> str:
         """A solved example of about 500 tokens before the question: fresh names (2025) or one for
         all (2024)."""
-        if self.edition == "2025":
-            chains = self._chains(stream.random, 3, taken)
-            items = _statements(stream.random, chains)
-        else:
-            chains = self._fixed_chains()
-            items = _statements(Random("places in the demonstration"), chains)
+        if not self.demonstration:
+            return ""
+        edition_2024 = self.edition == "2024"
+        random = Random("places in the demonstration") if edition_2024 else stream.random
+        chains = self._fixed_chains() if edition_2024 else self._chains(random, 3, taken)
+        statements = _statements(random, chains)
+        least_lines = max(5, 16 - 2 * len(statements) // 5)
         if self.protocol == "paper":  # as many as upstream's editions take
-            num_lines = max(len(items), 10 if self.edition == "2024" else 16)
-        else:
-            num_lines = max(5, len(items), 16 - 2 * len(items) // 5)
+            least_lines = 10 if edition_2024 else 16
+        num_lines = max(len(statements), least_lines)
         lines = [LINE] * num_lines
-        for item in sorted(items, key=lambda item: -item.depth):
-            lines.insert(int(item.depth * num_lines), item.text.removesuffix("\n"))
+        for statement in sorted(statements, key=lambda statement: -statement.depth):
+            lines.insert(int(statement.depth * num_lines), statement.text.removesuffix("\n"))
         value, names = next(iter(chains.items()))
         question = _QUESTION.format(value=value)
         answer = f"{self._prefix(value)} {' '.join(names)}"
-        if self.edition == "2025":
-            context = "".join(line + "\n" for line in lines)
-            text = f"{_OPENING}\n\n{context}{question}{answer}\n\n"
-        else:
+        if edition_2024:
             context = " ".join(line + "\n" if line == LINE else line for line in lines)
             question = question.removesuffix(" above.")
-            text = f" {_OPENING} {context} {question}{answer}\n\n\n\n"
-        return Passage("demonstration", text)
+            return f" {_OPENING} {context} {question}{answer}\n\n\n\n"
+        context = "".join(line + "\n" for line in lines)
+        return f"{_OPENING}\n\n{context}{question}{answer}\n\n"
 
 
-def _variables_of_other_chains(answer: JudgedAnswer) -> str | None:
-    others = {
-        str(piece.key).lower(): str(piece.key)
-        for piece, _ in answer.needles
-        if piece.role == "distractor"
-    }
-    return " ".join(others[word] for word in dict.fromkeys(answer.words) if word in others) or None
-
-
-def _statements(random: Random, chains: _Chains) -> list[Passage]:
+def _statements(random: Random, chains: _Chains) -> list[Piece]:
     """The assignments of all chains at free depths, those of one chain in order; the queried chain
     is the needle. Each hop has a blank behind it, as upstream writes it."""
-    passages = []
+    statements = []
     for number, (value, names) in enumerate(chains.items()):
         role = "needle" if number == 0 else "distractor"
         depths = sorted(random.random() for _ in names)
         sources = [value, *(f"VAR {name} " for name in names)]
         for depth, name, source in zip(depths, names, sources, strict=False):
-            passages.append(Passage(role, f"VAR {name} = {source}\n", name, value, depth))
-    return passages
+            text = f"VAR {name} = {source}\n"
+            statements.append(Piece(text, role, key=name, value=value, depth=depth))
+    return statements
