@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rulerkit.lengths import length_name
+from rulerkit.errors import unknown
+from rulerkit.lengths import length_name, parse_length
 from rulerkit.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.studies import Study
 from rulerkit.summary import CELL, merge_repetitions, weighted_cells
@@ -103,6 +104,32 @@ def by_model(rows: "pd.DataFrame", label: str = "label") -> "Iterator[tuple[str,
     for name, model in rows.groupby(label, sort=False):
         given = model.groupby("length")["score"].transform("count") > 0
         yield f"{name}: " if several else "", model[given]
+
+
+def model_rows(rows: "pd.DataFrame", name: str) -> "pd.DataFrame":
+    """The rows of the model with this name or label. Raises UserError where it is not among those
+    shown."""
+    chosen = rows[(rows["model"] == name) | (rows["label"] == name)]
+    if chosen.empty:
+        raise unknown("model among those shown", name, list(dict.fromkeys(rows["model"])))
+    return chosen
+
+
+def training_lengths(
+    rows: "pd.DataFrame", given: Mapping[str, Any] | None = None
+) -> dict[str, float]:
+    """Training length in tokens by label: `given` by name or label, else what the model claims;
+    unknown ones left out.
+
+    Raises UserError where `given` names a model that is not shown.
+    """
+    trained = {
+        str(label): float(length)
+        for label, length in rows.groupby("label", sort=False)["claimed_length"].max().items()
+    }
+    for name, length in (given or {}).items():
+        trained[str(model_rows(rows, name)["label"].iloc[0])] = float(parse_length(length))
+    return {label: length for label, length in trained.items() if length == length}
 
 
 # --- one interval ---------------------------------------------------------------------------------
