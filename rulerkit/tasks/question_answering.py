@@ -99,8 +99,11 @@ class QuestionAnswering(Task):
     def sources(self) -> dict[str, Source]:
         return {"dataset": self._data.source}
 
+    def _order(self, seed: int | None) -> list[int]:
+        return _question_order(self.dataset, self._data.source.fingerprint, seed)
+
     def draft(self, stream: ExampleStream, length: int) -> Draft:
-        order = _question_order(self.dataset, None if self.protocol == "paper" else stream.seed)
+        order = self._order(None if self.protocol == "paper" else stream.seed)
         question = self._data.questions[order[stream.index % len(order)]]
         alone = self.context == "none"
         return Draft(
@@ -167,7 +170,7 @@ class QuestionAnswering(Task):
         Their number is the most that usually fits the first question, and ten less as often as it
         must be.
         """
-        first = self._data.questions[_question_order(self.dataset, None)[0]]
+        first = self._data.questions[self._order(None)[0]]
         usual = np.concatenate(
             [
                 np.full(len(documents), bodies.counts[documents].mean())
@@ -281,9 +284,9 @@ def _bodies(dataset: str, encoder: PieceEncoder) -> Units:
 
 
 @lru_cache(maxsize=8)
-def _question_order(dataset: str, seed: int | None) -> list[int]:
-    """The questions in the order of one permutation per seed; without a seed, in that of the
-    file."""
+def _question_order(dataset: str, fingerprint: str, seed: int | None) -> list[int]:
+    """The questions in the order of one permutation per seed; without a seed, in that of the file.
+    `fingerprint` tells apart the contents that a data set had in one process."""
     data = load_qa(dataset)
     short = [
         i
