@@ -119,7 +119,7 @@ class QuestionAnswering(Task):
         if self.context == "none":
             return []
         question, depths = draft.plan
-        bodies = _bodies(self.dataset, budget.encoder)
+        bodies = _bodies(self.dataset, self._data.source.fingerprint, budget.encoder)
         most = len(bodies) + budget.tokens // int(bodies.counts.min())
         headers = numbered("Document {}:\n", budget.encoder, most)
         if self.protocol == "paper":
@@ -278,7 +278,8 @@ def _cost(documents: Sequence[int], bodies: Units, headers: Units) -> int:
 
 
 @lru_cache(maxsize=8)
-def _bodies(dataset: str, encoder: PieceEncoder) -> Units:
+def _bodies(dataset: str, fingerprint: str, encoder: PieceEncoder) -> Units:
+    """The documents of a data set in ids; `fingerprint` tells apart what it held at times."""
     texts = [document + "\n\n" for document in load_qa(dataset).documents]
     return encode_units(texts, encoder, keep=True)
 
@@ -286,7 +287,7 @@ def _bodies(dataset: str, encoder: PieceEncoder) -> Units:
 @lru_cache(maxsize=8)
 def _question_order(dataset: str, fingerprint: str, seed: int | None) -> list[int]:
     """The questions in the order of one permutation per seed; without a seed, in that of the file.
-    `fingerprint` tells apart the contents that a data set had in one process."""
+    `fingerprint` as in `_bodies`."""
     data = load_qa(dataset)
     short = [
         i
