@@ -15,9 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from rulerkit.depth import Place, places
+from rulerkit.depth import BINS, Place, bin_numbers, places
 from rulerkit.errors import UserError, shorten
 from rulerkit.failures import examples_of
 from rulerkit.generation import Examples
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_EXAMPLES = 1000
-DEPTH_BINS = 10
 _MOST_WINDOWS = 6
 _MOST_ITEMS = 8  # items of an answer that are traced
 _AROUND, _WITHIN, _WRITTEN = 70, 200, 700  # characters
@@ -76,8 +73,11 @@ def browse(scores: "pd.DataFrame", most: int = MOST_EXAMPLES) -> Page:
         [numbers[key[:2]], tasks.index(key[2]), int(key[3]), *_mean(scores, rows)]
         for key, rows in cell_rows(scores, [*_MODEL, "task", "length"]).items()
     ]
-    rows = answers_of(scores.loc[_chosen(scores, most)])
-    examples_of_path = {str(cell.path): _examples(cell) for cell in find_cells(set(rows["path"]))}
+    rows = scores.loc[_chosen(scores, most)]
+    stored = find_cells(dict.fromkeys(rows["path"]))
+    if "prediction" not in rows:
+        rows = answers_of(rows, cells=stored)
+    examples_of_path = {str(cell.path): _examples(cell) for cell in stored}
     prompts: dict[str, _Prompt | None] = {}  # by digest: models are asked the same
     for path, index, digest in rows[["path", "index", "digest"]].itertuples(index=False):
         if prompts.get(digest) is None:
@@ -133,7 +133,7 @@ def _by_depth(rows: "pd.DataFrame", numbers: dict[Any, int], tasks: Sequence[str
     single = rows[rows["depths"].map(len) == 1]
     if single.empty:
         return []
-    bins = np.minimum(single["depths"].str[0] * DEPTH_BINS // 100, DEPTH_BINS - 1).astype(int)
+    bins = bin_numbers(single["depths"].str[0], BINS)
     groups = single.assign(bin=bins).groupby([*_MODEL, "task", "length", "bin"])["score"]
     return [
         [numbers[key[:2]], tasks.index(key[2]), *map(int, key[3:]), round(100 * mean, 1), int(n)]

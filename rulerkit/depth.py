@@ -7,6 +7,8 @@ stands in many places it is the mean.
 
 import json
 from collections import defaultdict
+from collections.abc import Callable
+from functools import cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,10 +16,10 @@ import numpy as np
 
 from rulerkit.errors import UserError
 from rulerkit.example import Example
-from rulerkit.failures import example_of
+from rulerkit.failures import examples_of, same_example
 from rulerkit.results import find_cells
 from rulerkit.statistics import WeightedCell, holm, weighted_sum
-from rulerkit.store import Report, print_problem
+from rulerkit.store import Cell, Report, print_problem
 from rulerkit.summary import cell_rows
 
 if TYPE_CHECKING:
@@ -69,12 +71,15 @@ def recall_by_depth(results: "pd.DataFrame", report: Report = print_problem) -> 
     import pandas as pd
 
     rows: list[tuple[Any, ...]] = []
-    cells = {str(cell.path): cell for cell in find_cells(dict.fromkeys(results["path"]))}
-    for _, answers in results.groupby(["path", "task", "length"], sort=False):
+    cells: dict[Any, Cell] = {
+        str(cell.path): cell for cell in find_cells(dict.fromkeys(results["path"]))
+    }
+    for (path, *_), answers in results.groupby(["path", "task", "length"], sort=False):
+        make = partial(same_example, cells[path], cache(partial(examples_of, cells[path])))
         try:
             for answer in answers.to_dict("records"):
                 about = [answer[name] for name in _CELL]
-                for item, depth, recalled in _items(answer, cells[answer["path"]]):
+                for item, depth, recalled in _items(answer, make):
                     rows.append((*about, answer["index"], item, depth, recalled))
         except UserError as error:
             report(f"no depths: {error}")
@@ -83,13 +88,13 @@ def recall_by_depth(results: "pd.DataFrame", report: Report = print_problem) -> 
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _items(answer: Any, cell: Any) -> list[tuple[int, float, float]]:
+def _items(answer: Any, make: Callable[[Any], Example]) -> list[tuple[int, float, float]]:
     """Number, depth and recall of each item of an answer, from the beginning of the context on."""
     written, references = answer["prediction"].lower(), answer["references"]
     documents = json.loads(answer["knobs"]).get("match") == "part"
     if len(answer["depths"]) == 1 and (documents or len(references) == 1):
         return [(0, float(answer["depths"][0]), float(answer["score"]))]
-    needles = [p for p in places(example_of(cell, answer["index"])) if p.role == "needle"]
+    needles = [p for p in places(make(answer)) if p.role == "needle"]
     if documents:
         return [(i, place.depth, float(answer["score"])) for i, place in enumerate(needles)]
     depths = defaultdict(list)
@@ -104,6 +109,13 @@ def _items(answer: Any, cell: Any) -> list[tuple[int, float, float]]:
     return [(i, depth, recalled) for i, (depth, recalled) in enumerate(sorted(items))]
 
 
+def bin_numbers(depths: Any, bins: int) -> "NDArray[Any]":
+    """The number of the part of the context, 0 to `bins` - 1, in which each depth (percent) lies;
+    `depths` is a column of a table."""
+    numbers: NDArray[Any] = np.clip((depths.to_numpy(float) * bins / 100).astype(int), 0, bins - 1)
+    return numbers
+
+
 def by_bin(recall: "pd.DataFrame", bins: int = BINS, confidence: float = 0.95) -> "pd.DataFrame":
     """Recall in percent by depth: a row per model, task, length and bin that holds an item, with
     depth_from, depth_to, score, low, high and n (items).
@@ -113,9 +125,8 @@ def by_bin(recall: "pd.DataFrame", bins: int = BINS, confidence: float = 0.95) -
     import pandas as pd
 
     edges = np.linspace(0, 100, bins + 1)
-    numbers = np.clip(np.digitize(recall["depth"], edges) - 1, 0, bins - 1)
     rows = []
-    binned = recall.assign(bin=numbers)
+    binned = recall.assign(bin=bin_numbers(recall["depth"], bins))
     scores, examples = recall["recalled"].to_numpy(float), recall["index"].to_numpy(float)
     for key, positions in cell_rows(binned, [*_CELL, "bin"]).items():
         cell = WeightedCell(1.0, key[3], scores[positions], examples[positions])
@@ -138,7 +149,7 @@ def depth_tests(recall: "pd.DataFrame", bins: int = BINS, seed: int = 0) -> "pd.
     rows = []
     for key, items in recall.groupby([*_MODEL, "task"], sort=False):
         residuals = items["recalled"] - items.groupby("length")["recalled"].transform("mean")
-        numbers = np.clip((items["depth"].to_numpy() * bins / 100).astype(int), 0, bins - 1)
+        numbers = bin_numbers(items["depth"], bins)
         counts = np.bincount(numbers, minlength=bins)
         seen = np.bincount(numbers, residuals, bins)
         means = np.divide(seen, counts, out=np.full(bins, np.nan), where=counts > 0)

@@ -283,10 +283,11 @@ def example_of(cell: Cell, index: int) -> Example:
     row = next((row for row in cell.rows if row["index"] == index), None)
     if row is None:
         raise UserError(f"{cell.path} has no answer to example {index}")
-    return _same_example(cell, partial(examples_of, cell), row)
+    return same_example(cell, partial(examples_of, cell), row)
 
 
-def _same_example(cell: Cell, examples: Callable[[], Examples], row: Mapping[str, Any]) -> Example:
+def same_example(cell: Cell, examples: Callable[[], Examples], row: Mapping[str, Any]) -> Example:
+    """The example that a row answers; raises UserError where its prompt comes out differently."""
     example = examples()[row["index"]]
     if example.digest != row["digest"]:
         raise _not_generated(
@@ -322,7 +323,7 @@ def _label_cell(cell: Cell, alone: NoContext) -> list[tuple[Any, ...]]:
             row.get("finish_reason", ""),
             thinking and scoring.cut_thought(row["pred"]),
             {"family": "", **result["task"]},
-            partial(_same_example, cell, examples, row),
+            partial(same_example, cell, examples, row),
             alone.get((cell.model, dataset, seed, index)),
         )
         if answer.score < 1 and answer.text:

@@ -11,6 +11,7 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.batch.page import write_page
+from rulerkit.tables import table_text
 
 ASKED: dict[str, Any] = {"tasks": ["niah_single_1", "vt"], "lengths": [1024], "num_examples": 40}
 
@@ -20,10 +21,17 @@ def links(page: Path) -> list[Path]:
     return [page.parent / name for name in re.findall(r'(?:href|src)="([^"]+)"', page.read_text())]
 
 
+def page_of(outputs, study):
+    cells = rk.evaluate(study, progress=False)
+    scores = rk.score(cells)
+    text = table_text(rk.summarize(scores, ASKED["tasks"]), notes=["A note."])
+    return write_page(outputs, study.run, cells, scores, text)
+
+
 def write_run(outputs: Path, run: str, **fault: float) -> Path:
     models = ["reader-4096", {"base": "perfect", "name": "checkpoint", **fault}]
     study = rk.study(ASKED, models=models, run=run, outputs=outputs)
-    return write_page(outputs, run, rk.evaluate(study, progress=False), ["A note."])
+    return page_of(outputs, study)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +65,7 @@ def test_the_page_says_what_became_worse_and_opens_the_answers(outputs: Path) ->
 
 def test_other_prompts_are_not_compared(outputs: Path) -> None:
     study = rk.study(ASKED, models=["reader-4096"], run="seed-1", seed=1, outputs=outputs)
-    page = write_page(outputs, "seed-1", rk.evaluate(study, progress=False))
+    page = page_of(outputs, study)
     assert "Not comparable: " in page.read_text()
 
 

@@ -5,17 +5,17 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rulerkit.browser import browse
 from rulerkit.compare import Comparison, compare, difference_table, flips_text
 from rulerkit.errors import UserError
 from rulerkit.escape import html
 from rulerkit.results import load
-from rulerkit.scoring import score
 from rulerkit.store import Cell, write_whole
-from rulerkit.summary import summarize
-from rulerkit.tables import table_text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _STYLE = """
 :root {color-scheme: light dark} body {font: 15px/1.5 system-ui, sans-serif; max-width: 76em; margin: 1.5em auto; padding: 0 1em}
@@ -26,19 +26,22 @@ figcaption {font-size: .85em; opacity: .8}
 """
 
 
-def write_page(outputs: Path, run: str, cells: Sequence[Cell], notes: Sequence[str] = ()) -> Path:
-    """Write `index.html` into the folder of outputs, about one run and the cells that its batch
-    asked for. Pages of answers go to `pages/`, notebooks become HTML beside themselves."""
-    parts = [f"<h1>{html(run)}</h1>", *_progress(cells)]
-    answered = [cell for cell in cells if cell.present]
-    if answered:
-        tasks = list(dict.fromkeys(cell.task for cell in answered))
-        scores = score(answered)
-        parts += ["<h2>Leaderboard</h2>", _pre(table_text(summarize(scores, tasks), notes=notes))]
-        page = browse(scores).save(_pages(outputs) / f"{run}.html")
-        parts.append(f"<p>{_link(outputs, page, 'The answers behind the scores')}</p>")
-        parts += _changes(outputs, run, answered)
-    parts += [*_figures(outputs, run), *_notebooks(outputs, run)]
+def write_page(
+    outputs: Path, run: str, cells: Sequence[Cell], scores: "pd.DataFrame", leaderboard: str
+) -> Path:
+    """Write `index.html` into the folder of outputs, about one run: the cells that its batch asked
+    for, their scores, and the leaderboard as text. Pages of answers go to `pages/`, notebooks
+    become HTML beside themselves."""
+    page = browse(scores).save(_pages(outputs) / f"{run}.html")
+    parts = [
+        f"<h1>{html(run)}</h1>",
+        *_progress(cells),
+        *("<h2>Leaderboard</h2>", _pre(leaderboard)),
+        f"<p>{_link(outputs, page, 'The answers behind the scores')}</p>",
+        *_changes(outputs, run, cells),
+        *_figures(outputs, run),
+        *_notebooks(outputs, run),
+    ]
     head = f'<meta charset="utf-8"><title>{html(run)}</title><style>{_STYLE}</style>'
     file = outputs / "index.html"
     write_whole(file, f"<!doctype html><html lang=en><head>{head}</head><body>{''.join(parts)}\n")

@@ -224,10 +224,11 @@ def print_leaderboard(study: Any) -> None:
     if cells:
         try:
             check_same(cells)
-            summary = summarize(score(cells), tasks, study.lengths)
-            notes = footnotes(cells)
-            echo("\n" + table_text(summary, notes=notes))
-            echo(f"{'page:':10} {write_page(study.outputs, study.run, cells, notes)}")
+            scores = score(cells)
+            summary = summarize(scores, tasks, study.lengths)
+            text = table_text(summary, notes=footnotes(cells))
+            echo("\n" + text)
+            echo(f"{'page:':10} {write_page(study.outputs, study.run, cells, scores, text)}")
         except UserError as error:  # the batch itself is done
             echo(f"\nno leaderboard: {error}", err=True)
     for kind in ("figures", "tables", "notebooks"):
