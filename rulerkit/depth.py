@@ -2,7 +2,7 @@
 
 An item is what an example asks to be recalled: the value of a needle, a link of a chain, a gold
 document, a word of a list. Its depth is where it stands in the context, 0 to 100 %; of a word that
-stands in many places it is the mean.
+stands in many places it is the mean of these places.
 """
 
 import json
@@ -30,7 +30,7 @@ BINS = 10
 PERMUTATIONS = 999
 _MODEL = ["run", "model", "label"]
 _CELL = [*_MODEL, "task", "category", "length"]
-COLUMNS = [*_CELL, "index", "item", "depth", "recalled"]
+COLUMNS = [*_CELL, "index", "item", "depth", "distance", "places", "recalled"]
 
 
 class Place(NamedTuple):
@@ -62,8 +62,9 @@ def places(example: Example) -> list[Place]:
 
 
 def recall_by_depth(results: "pd.DataFrame", report: Report = print_problem) -> "pd.DataFrame":
-    """A row per item of the rows of `load` (with answers): COLUMNS, `recalled` 0 or 1, for gold
-    documents the score of the example.
+    """A row per item of the rows of `load` (with answers): COLUMNS. `depth` is in percent, `places`
+    holds the depths of all copies, `distance` is that to the item before it in the same example
+    (NaN for the first), `recalled` is 0 or 1, for gold documents the score of the example.
 
     Examples with several items are generated again; a cell of which they cannot be is left out and
     passed to `report`. Raises UserError where nothing is left.
@@ -78,9 +79,11 @@ def recall_by_depth(results: "pd.DataFrame", report: Report = print_problem) -> 
         make = partial(same_example, cells[path], cache(partial(examples_of, cells[path])))
         try:
             for answer in answers.to_dict("records"):
-                about = [answer[name] for name in _CELL]
-                for item, depth, recalled in _items(answer, make):
-                    rows.append((*about, answer["index"], item, depth, recalled))
+                about, before = [answer[name] for name in _CELL], np.nan
+                for item, (depth, copies, recalled) in enumerate(_items(answer, make)):
+                    row = (*about, answer["index"], item, depth, depth - before, copies, recalled)
+                    rows.append(row)
+                    before = depth
         except UserError as error:
             report(f"no depths: {error}")
     if not rows:
@@ -88,25 +91,24 @@ def recall_by_depth(results: "pd.DataFrame", report: Report = print_problem) -> 
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _items(answer: Any, make: Callable[[Any], Example]) -> list[tuple[int, float, float]]:
-    """Number, depth and recall of each item of an answer, from the beginning of the context on."""
+def _items(answer: Any, make: Callable[[Any], Example]) -> list[tuple[float, list[float], float]]:
+    """Depth, places and recall of each item of an answer, from the beginning of the context on."""
     written, references = answer["prediction"].lower(), answer["references"]
-    documents = json.loads(answer["knobs"]).get("match") == "part"
+    score, documents = float(answer["score"]), json.loads(answer["knobs"]).get("match") == "part"
     if len(answer["depths"]) == 1 and (documents or len(references) == 1):
-        return [(0, float(answer["depths"][0]), float(answer["score"]))]
+        return [(float(depth), [float(depth)], score) for depth in answer["depths"]]
     needles = [p for p in places(make(answer)) if p.role == "needle"]
     if documents:
-        return [(i, place.depth, float(answer["score"])) for i, place in enumerate(needles)]
-    depths = defaultdict(list)
+        return [(place.depth, [place.depth], score) for place in needles]
+    copies = defaultdict(list)
     for place in needles:
         for name in place.names:
-            depths[name].append(place.depth)
-    items = [
-        (float(np.mean(depths[reference.lower()])), float(reference.lower() in written))
-        for reference in references
-        if depths.get(reference.lower())
-    ]
-    return [(i, depth, recalled) for i, (depth, recalled) in enumerate(sorted(items))]
+            copies[name].append(place.depth)
+    return sorted(
+        (float(np.mean(copies[name])), copies[name], float(name in written))
+        for name in map(str.lower, references)
+        if name in copies
+    )
 
 
 def bin_numbers(depths: Any, bins: int) -> "NDArray[Any]":
@@ -116,9 +118,12 @@ def bin_numbers(depths: Any, bins: int) -> "NDArray[Any]":
     return numbers
 
 
-def by_bin(recall: "pd.DataFrame", bins: int = BINS, confidence: float = 0.95) -> "pd.DataFrame":
-    """Recall in percent by depth: a row per model, task, length and bin that holds an item, with
-    depth_from, depth_to, score, low, high and n (items).
+def by_bin(
+    recall: "pd.DataFrame", bins: int = BINS, confidence: float = 0.95, by: str = "depth"
+) -> "pd.DataFrame":
+    """Recall in percent by depth, or by 'distance' to the item before: a row per model, task,
+    length and bin that holds an item, with depth_from, depth_to (distance_from, distance_to),
+    score, low, high and n (items).
 
     Items of one example are drawn together in the interval.
     """
@@ -126,37 +131,42 @@ def by_bin(recall: "pd.DataFrame", bins: int = BINS, confidence: float = 0.95) -
 
     edges = np.linspace(0, 100, bins + 1)
     rows = []
-    binned = recall.assign(bin=bin_numbers(recall["depth"], bins))
-    scores, examples = recall["recalled"].to_numpy(float), recall["index"].to_numpy(float)
+    binned = recall[recall[by].notna()]
+    binned = binned.assign(bin=bin_numbers(binned[by], bins))
+    scores, examples = binned["recalled"].to_numpy(float), binned["index"].to_numpy(float)
     for key, positions in cell_rows(binned, [*_CELL, "bin"]).items():
         cell = WeightedCell(1.0, key[3], scores[positions], examples[positions])
         mean = weighted_sum([cell], confidence).percent()
         limits = edges[key[-1]], edges[key[-1] + 1]
         rows.append((*key[:-1], *limits, *mean, len(positions)))
-    columns = [*_CELL, "depth_from", "depth_to", "score", "low", "high", "n"]
-    return pd.DataFrame(rows, columns=columns).sort_values([*_CELL, "depth_from"], kind="stable")
+    columns = [*_CELL, f"{by}_from", f"{by}_to", "score", "low", "high", "n"]
+    return pd.DataFrame(rows, columns=columns).sort_values([*_CELL, f"{by}_from"], kind="stable")
 
 
 def depth_tests(recall: "pd.DataFrame", bins: int = BINS, seed: int = 0) -> "pd.DataFrame":
-    """Whether depth matters, a row per model and task: p (adjusted by Holm's method over the rows),
-    and the bin furthest below the rest: depth_from, depth_to, score, elsewhere (percent).
+    """Whether depth matters, a row per model and task: n (items), p (adjusted by Holm's method over
+    the rows), and the bin furthest below the rest: depth_from, depth_to, score, elsewhere (percent).
 
-    The test permutes outcomes over depths within each length: those of an example stay together, so
-    that a model that answers all or nothing is not accused. NaN where all outcomes are equal.
+    An item counts in each bin by the share of its places that lie there. The test permutes outcomes
+    over items within each length: those of an example stay together, so that a model that answers
+    all or nothing is not accused. NaN where all outcomes are equal.
     """
     import pandas as pd
 
     rows = []
     for key, items in recall.groupby([*_MODEL, "task"], sort=False):
-        residuals = items["recalled"] - items.groupby("length")["recalled"].transform("mean")
-        numbers = bin_numbers(items["depth"], bins)
-        counts = np.bincount(numbers, minlength=bins)
-        seen = np.bincount(numbers, residuals, bins)
-        means = np.divide(seen, counts, out=np.full(bins, np.nan), where=counts > 0)
-        p = _permutation_p(items, residuals.to_numpy(), numbers, bins, seed)
+        recalled = items["recalled"].to_numpy(float)
+        residuals = recalled - items.groupby("length")["recalled"].transform("mean").to_numpy()
+        shares = _shares(items["places"], bins)
+        counts = shares.sum(axis=0)
+        means = np.divide(residuals @ shares, counts, out=np.full(bins, np.nan), where=counts > 0)
+        p = _permutation_p(items, residuals, shares, seed)
         lowest = int(np.nanargmin(np.where(counts >= counts.max() / 4, means, np.nan)))
-        here = numbers == lowest
-        score, elsewhere = (100 * items.loc[part, "recalled"].mean() for part in (here, ~here))
+        here = shares[:, lowest]
+        score, elsewhere = (
+            100 * recalled @ part / part.sum() if part.any() else np.nan
+            for part in (here, 1 - here)
+        )
         limits = lowest * 100 / bins, (lowest + 1) * 100 / bins
         rows.append((*key, len(items), p, *limits, score, elsewhere))
     columns = [*_MODEL, "task", "n", "p", "depth_from", "depth_to", "score", "elsewhere"]
@@ -166,31 +176,36 @@ def depth_tests(recall: "pd.DataFrame", bins: int = BINS, seed: int = 0) -> "pd.
     return frame
 
 
+def _shares(copies: "pd.Series[Any]", bins: int) -> "NDArray[Any]":
+    """A row per item: the share of its places that lie in each bin."""
+    counts = copies.map(len).to_numpy()
+    shares: NDArray[Any] = np.zeros((len(copies), bins))
+    items = np.repeat(np.arange(len(copies)), counts)
+    np.add.at(shares, (items, bin_numbers(copies.explode(), bins)), 1)
+    shares /= counts[:, None]
+    return shares
+
+
 def _permutation_p(
-    items: "pd.DataFrame",
-    residuals: "NDArray[Any]",
-    numbers: "NDArray[Any]",
-    bins: int,
-    seed: int,
+    items: "pd.DataFrame", residuals: "NDArray[Any]", shares: "NDArray[Any]", seed: int
 ) -> float:
     """The share of permutations in which the bins differ at least as much."""
     if np.allclose(residuals, 0):
         return float("nan")
     random = np.random.default_rng(seed)
-    counts = np.maximum(1, np.bincount(numbers, minlength=bins))
     sizes = items.groupby(["length", "index"], sort=False)["recalled"].transform("size").to_numpy()
     order = np.lexsort((items["index"], items["length"], sizes))
     groups = _runs(items["length"].to_numpy()[order], sizes[order])
-    totals = np.zeros((PERMUTATIONS + 1, bins))
+    totals = np.zeros((PERMUTATIONS + 1, shares.shape[1]))
     for rows, size in groups:
-        positions = order[rows].reshape(-1, size)  # a row per example
-        outcomes, places_of = residuals[positions], numbers[positions]
+        positions = order[rows]
+        outcomes = residuals[positions].reshape(-1, size)  # a row per example
         for number in range(PERMUTATIONS + 1):
             shuffled = outcomes
             if number:
                 shuffled = random.permuted(random.permutation(outcomes), axis=1)
-            totals[number] += np.bincount(places_of.ravel(), shuffled.ravel(), bins)
-    spread = (totals**2 / counts).sum(axis=1)
+            totals[number] += shuffled.ravel() @ shares[positions]
+    spread = (totals**2 / np.maximum(1, shares.sum(axis=0))).sum(axis=1)
     return float((spread >= spread[0] * (1 - 1e-9)).mean())
 
 

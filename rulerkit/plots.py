@@ -300,9 +300,11 @@ def scores_over_models(
 # --- depth ----------------------------------------------------------------------------------------
 
 
-def recall_by_depth(bins: "pd.DataFrame", note: str = "", ax: "Panels" = None) -> "list[Axes]":
-    """Recall over depth with intervals, a line per length, a panel per model and task. `bins` is
-    what `depth.by_bin` gives."""
+def recall_by_depth(
+    bins: "pd.DataFrame", note: str = "", ax: "Panels" = None, by: str = "depth"
+) -> "list[Axes]":
+    """Recall over depth, or over the 'distance' to the item before, with intervals, a line per
+    length, a panel per model and task. `bins` is what `depth.by_bin` gives."""
     groups = list(bins.groupby(["run", "model", "label", "task"], sort=False))
     several = bins.groupby(["run", "model"]).ngroups > 1
     columns = min(len(groups), 3)
@@ -314,17 +316,17 @@ def recall_by_depth(bins: "pd.DataFrame", note: str = "", ax: "Panels" = None) -
         for axes, ((_, _, label, task), rows) in zip(panels, groups, strict=True):
             for i, length in enumerate(lengths):
                 line = rows[rows["length"] == length]
-                x = (line["depth_from"] + line["depth_to"]) / 2 + (i - len(lengths) / 2) * 1.2
+                x = (line[f"{by}_from"] + line[f"{by}_to"]) / 2 + (i - len(lengths) / 2) * 1.2
                 axes.vlines(x, line["low"], line["high"], COLORS[i % 8], linewidth=0.7, alpha=0.55)
                 axes.plot(x, line["score"], label=length_name(int(length)), **_look(i))
             axes.set_title(f"{label}\n{task}" if several else str(task), fontsize=SMALL)
             axes.set(xlim=(0, 100), ylim=(0, 102), xticks=[0, 50, 100], yticks=[0, 50, 100])
         for axes in panels[-columns:]:
-            axes.set_xlabel("Depth (%)")
+            axes.set_xlabel("Depth (%)" if by == "depth" else "Distance to the item before (%)")
             axes.tick_params(labelbottom=True)
         for axes in panels[::columns]:
             axes.set_ylabel("Recall (%)")
-        panels[0].legend(loc="lower left", handlelength=1.5)
+        panels[0].legend(loc="best", handlelength=1.5)
         _note(panels[0], note)
     return panels
 

@@ -1,6 +1,6 @@
 """Recall by depth: a blind band is found where it lies, and models without one are not accused."""
 
-from pathlib import Path
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -12,34 +12,38 @@ from rulerkit.depth import COLUMNS, by_bin, depth_tests, places, recall_by_depth
 from rulerkit.errors import UserError
 from rulerkit.tasks import read_prompt
 
-TASKS = [task for task in rk.THIRTEEN if task not in ("cwe", "fwe")]
-"""Words of lists stand everywhere, so their mean depth tells nothing."""
 
-
-def without_middle(prompts: list[str]) -> list[str]:
-    """The answers of a reader that is blind from 40 to 60 % of the characters of a prompt."""
-    readings = [read_prompt(p[: int(0.4 * len(p))] + p[int(0.6 * len(p)) :]) for p in prompts]
-    return [reading.text if reading else "" for reading in readings]
+def without_middle(prompts):
+    """The answers of a reader that is blind from 40 to 60 % of the characters of a prompt. Of words
+    that stand in many places it misses those with a quarter of their copies there."""
+    answers = []
+    for prompt in prompts:
+        first, last = int(0.4 * len(prompt)), int(0.6 * len(prompt))
+        reading = read_prompt(prompt[:first] + prompt[last:])
+        items = reading.items if reading else ()
+        if "appear most often" in prompt or "frequently appeared" in prompt:
+            reading, starts = read_prompt(prompt), defaultdict(list)
+            for word in reading.occurrences():
+                starts[word["item"]].append(word.start())
+            hidden = {w: np.mean([first <= at < last for at in starts[w]]) for w in reading.items}
+            items = [word for word, share in hidden.items() if share < 0.25]
+        answers.append(" ".join(items))
+    return answers
 
 
 @pytest.fixture(scope="module")
-def recall(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+def recall(tmp_path_factory):
     models = [rk.model(without_middle, name="blind", tokenizer="builtin"), "perfect"]
-    study = rk.study(
-        models=models,
-        tasks=[*TASKS, "cwe"],
-        lengths=[2048, 4096],
-        num_examples=30,
-        outputs=tmp_path_factory.mktemp("depth"),
-    )
+    asked = {"models": models, "lengths": [2048, 4096], "num_examples": 30}
+    study = rk.study(asked, outputs=tmp_path_factory.mktemp("depth"))
     cells = rk.evaluate(study, progress=False)
     return recall_by_depth(rk.answers_of(rk.score(cells), cells=cells))
 
 
-def test_a_blind_band_is_found_within_a_bin(recall: pd.DataFrame) -> None:
+def test_a_blind_band_is_found_within_a_bin(recall):
     tests = depth_tests(recall)
-    blind = tests[(tests["model"] == "blind") & (tests["task"] != "cwe")]
-    assert set(blind["task"]) == set(TASKS)
+    blind = tests[tests["model"] == "blind"]
+    assert set(blind["task"]) == set(rk.THIRTEEN)
     assert (blind["p"] < 0.05).all()
     assert blind["depth_from"].between(30, 60).all()
     assert (blind["score"] < blind["elsewhere"]).all()
@@ -47,7 +51,7 @@ def test_a_blind_band_is_found_within_a_bin(recall: pd.DataFrame) -> None:
     assert perfect["p"].isna().all()  # nothing varies, so nothing can be told
 
 
-def test_depths_are_those_of_the_needles(recall: pd.DataFrame) -> None:
+def test_depths_are_those_of_the_needles(recall):
     example = rk.generate(rk.task("niah_multivalue").with_corpora("builtin"), 2048, 1)[0]
     needles = [place for place in places(example) if place.role == "needle"]
     assert [place.depth for place in needles] == pytest.approx(example.depths, abs=0.02)
@@ -56,10 +60,24 @@ def test_depths_are_those_of_the_needles(recall: pd.DataFrame) -> None:
     items = recall[(recall["task"] == "vt") & (recall["model"] == "perfect")]
     assert (items.groupby(["length", "index"]).size() == 5).all()  # the links of a chain
     assert items["depth"].between(0, 100).all()
-    assert (items.groupby(["length", "index"])["depth"].diff().dropna() > 0).all()
+    steps = items.groupby(["length", "index"])["depth"].diff()
+    assert (steps.dropna() > 0).all()
+    assert items["distance"].equals(steps)
 
 
-def test_bins_add_up_and_have_intervals(recall: pd.DataFrame) -> None:
+def test_a_fixed_depth_is_that_of_every_needle_asked_for():
+    for depth in (0, 37.5, 100):
+        spec = {"base": "niah_multivalue", "depth": depth, "num_keys": 2}
+        example = rk.generate(rk.task(spec).with_corpora("builtin"), 2048, 1)[0]
+        assert example.depths == pytest.approx([depth] * 4, abs=6)  # sentences, side by side
+    free, none = (rk.task(spec) for spec in ("niah_multivalue", {"base": "niah_multivalue"}))
+    assert free == none
+    assert "depth" not in free.settings()
+    with pytest.raises(UserError, match=r"depth of the task.* is 101: it must be percent"):
+        rk.task({"base": "niah_single_1", "depth": 101})
+
+
+def test_bins_add_up_and_have_intervals(recall):
     bins = by_bin(recall, 5)
     keys = ["model", "task", "length"]
     assert (bins.groupby(keys)["n"].sum() == recall.groupby(keys).size()).all()
@@ -68,17 +86,18 @@ def test_bins_add_up_and_have_intervals(recall: pd.DataFrame) -> None:
     assert (bins["low"] < bins["high"]).all()
 
 
-def items_of(outcomes: np.ndarray, depths: np.ndarray) -> pd.DataFrame:
+def items_of(outcomes, depths):
     """Items as `recall_by_depth` gives them: a row per example, a column per item of it."""
     rows = [
-        ("main", "m", "m", "t", "niah", 4096, index, item, depths[index, item], outcome)
+        ("main", "m", "m", "t", "niah", 4096, index, item, at, np.nan, [at], outcome)
         for (index, item), outcome in np.ndenumerate(outcomes.astype(float))
+        for at in [depths[index, item]]
     ]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
 @pytest.mark.parametrize("kind", ["independent", "all or nothing"])
-def test_few_models_without_a_blind_spot_are_accused(kind: str) -> None:
+def test_few_models_without_a_blind_spot_are_accused(kind):
     random = np.random.default_rng(1)
     accused = 0
     for seed in range(100):
@@ -89,14 +108,14 @@ def test_few_models_without_a_blind_spot_are_accused(kind: str) -> None:
     assert accused <= 11  # 5 expected; more than 11 with a chance of 0.4 %
 
 
-def test_a_model_that_reads_the_end_only_is_accused() -> None:
+def test_a_model_that_reads_the_end_only_is_accused():
     depths = np.random.default_rng(2).uniform(0, 100, (60, 1))
     test = depth_tests(items_of(depths > 30, depths)).iloc[0]
     assert test["p"] < 0.01
     assert test["depth_to"] <= 30
 
 
-def test_nothing_to_show_is_an_error(tmp_path: Path) -> None:
+def test_nothing_to_show_is_an_error(tmp_path):
     asked = {"models": ["perfect"], "tasks": ["niah_single_1"], "lengths": [1024]}
     study = rk.study(asked, num_examples=1, outputs=tmp_path)
     results = rk.load(tmp_path) if rk.evaluate(study, progress=False) else None

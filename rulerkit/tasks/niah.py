@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 from math import inf
 from operator import itemgetter
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 from rulerkit.corpora import Source, load_haystack, load_words
 from rulerkit.example import ContextBudget, Draft, ExampleStream, Piece
@@ -127,6 +127,8 @@ class Needles(Task):
     depths: Literal["free", "even"] = "free"
     """`free` draws depths evenly from 0 to 100 %; `even` takes upstream's 40 fixed depths, as the
     protocol `paper` does in essays."""
+    depth: float | None = None
+    """Percent of the context at which every needle asked for stands, instead of `depths`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -137,10 +139,18 @@ class Needles(Task):
             f"such that it and num_queries ask for at most_needles {most_needles} needles in all, num_values for "
             "each (`depths: even` and `protocol: paper` have 40 places)",
         )
+        in_range = type(self.depth) in (int, float) and 0 <= float(self.depth or 0) <= 100
+        self.check(self.depth is None or in_range, "depth", "percent of the context, 0 to 100")
 
     @property
     def num_items(self) -> int:
         return self.num_queries * self.num_values
+
+    def settings(self) -> dict[str, Any]:
+        settings = super().settings()
+        if self.depth is None:  # as in records of versions that had no such setting
+            del settings["depth"]
+        return settings
 
     @property
     def corpus_knob(self) -> str | None:
@@ -160,7 +170,7 @@ class Needles(Task):
                 "needle" if key in queried else "distractor",
                 key=key,
                 value=value,
-                depth=depth,
+                depth=depth if self.depth is None or key not in queried else self.depth / 100,
             )
             for key, value, depth in zip(
                 [key for key in keys for _ in range(self.num_values)],
