@@ -338,8 +338,8 @@ def power_text(
 # --- the two sides --------------------------------------------------------------------------------
 
 
-def find(name: str | Path, outputs: str | Path = "outputs") -> list[Cell]:
-    """The predictions that a name means.
+def find(name: str | Path, outputs: str | Path = "outputs", scan: bool = True) -> list[Cell]:
+    """The predictions that a name means; without `scan` rows are checked when they are first read.
 
     A file or folder of predictions (ours or others'), else `run/model` or `run` in
     `outputs/predictions`, else a model's name that stands there in one run only.
@@ -348,7 +348,7 @@ def find(name: str | Path, outputs: str | Path = "outputs") -> list[Cell]:
     root = resolve(outputs) / "predictions"
     for path in (given.absolute(), resolve(given), root / given):
         if path.exists():
-            return read_predictions(path)
+            return read_predictions(path, scan=scan)
     known = sorted(f"{path.parent.name}/{path.name}" for path in root.glob("*/*") if path.is_dir())
     matches = [folder for folder in known if folder.rpartition("/")[2] == str(name)]
     if len(matches) > 1:
@@ -357,7 +357,7 @@ def find(name: str | Path, outputs: str | Path = "outputs") -> list[Cell]:
         )
     if not matches:
         raise unknown("model or folder of predictions", name, known, f"Predictions lie in {root}")
-    return read_cells(root / matches[0])
+    return read_cells(root / matches[0], scan=scan)
 
 
 def _repetitions(cells: Sequence[Cell], other: Sequence[Cell]) -> list[Cell]:

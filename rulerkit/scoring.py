@@ -331,7 +331,6 @@ class _Cache:
             out = BytesIO()
             np.savez(out, about=head, **columns)
             with suppress(OSError, UserError):
-                file.parent.mkdir(parents=True, exist_ok=True)
                 write_whole(file, out.getvalue())
 
 

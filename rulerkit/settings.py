@@ -392,6 +392,12 @@ class BatchKeys(Keys):
     """a name in params/sizes/ or a path"""
     parameters: JSON = {}
     """`name: value` lines: further parameters of the notebooks"""
+    baseline: Text | None = None
+    """predictions that the page of the batch compares each model with, as `rulerkit compare` takes
+    them: a folder, `run/model` or a model's name; of several models in it, the one of the same
+    name"""
+    margin: Annotated[float, Field(gt=0)] = 1.0
+    """a number of points above 0: how far a model may be below its last run and the baseline"""
 
 
 class NotebookKeys(OptionalKeys):

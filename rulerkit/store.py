@@ -73,9 +73,11 @@ def disk(path: Path) -> Iterator[None]:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file under a temporary name, then rename it: readers never see half of it."""
+    """Write a file under a temporary name, then rename it: readers never see half of it. Makes its
+    folder where there is none."""
     temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
     with disk(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(temporary, "wb") as file:
                 file.write(content.encode() if isinstance(content, str) else content)

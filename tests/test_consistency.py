@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 import rulerkit as rk
+from rulerkit.batch import Batch
 from rulerkit.cli.batches import print_leaderboard
 from rulerkit.errors import UserError
 from rulerkit.evaluation import check_same, footnotes, predict
 from rulerkit.models import load_model
+from rulerkit.settings import BatchKeys
 from rulerkit.store import read_cells
 from rulerkit.studies import study
 
@@ -196,10 +198,11 @@ def test_leaderboards_do_the_same(outputs, capsys):
     asked = study(
         models=list(MODELS), tasks=list(TASKS), lengths=list(LENGTHS), outputs=str(outputs)
     )
-    print_leaderboard(asked)
+    batch = Batch(outputs / "b.yaml", asked, [], [], BatchKeys())
+    print_leaderboard(batch)
     assert "\nEnvironments differ: python 3.99 (perfect reader), " in capsys.readouterr().out
     change(outputs, "main/perfect/*/*", result("seed", 43))
-    print_leaderboard(asked)
+    print_leaderboard(batch)
     out, err = capsys.readouterr()
     assert "no leaderboard: perfect niah_single_2 1024 was made with seed 43" in err
     assert "100.0" not in out

@@ -180,6 +180,32 @@ def test_faults_follow_the_families(outputs):
 
 @planted
 @together
+def test_a_window_hides_the_first_half_of_twice_its_length(outputs):
+    """A needle of several values is read or not as a whole bin of the context; chains and documents
+    that the window cuts are left to the test of depth."""
+    recall = table(outputs, "15_depth", "reader-8192")
+    needles = recall[recall["task"].str.startswith("niah")]
+    beyond = needles["length"] > 8192
+    assert (needles.loc[~beyond | (needles["depth_from"] >= 50), "score"] == 100).all()
+    assert (needles.loc[beyond & (needles["depth_to"] <= 40), "score"] == 0).all()
+    tests = table(outputs, "15_depth", "reader-8192-tests")
+    assert (tests["p"] < 0.05).all()
+    assert (tests["depth_to"] <= 50).all()
+
+
+@planted
+@together
+def test_the_later_checkpoint_sees_more(outputs):
+    checkpoints = "reader-4096+reader-8192"
+    means = table(outputs, "16_checkpoints", checkpoints)
+    assert list(means["effective_length"]) == ["4K", "8K"]
+    assert list(table(outputs, "16_checkpoints", f"{checkpoints}-drops")["verdict"]) == [
+        "does not hold"
+    ]
+
+
+@planted
+@together
 def test_the_others_wrote_their_tables(outputs):
     board = table(outputs, "01_main_results", "reader-4096+reader-8192+perfect+mute")
     assert len(board)

@@ -1,4 +1,4 @@
-"""Every notebook by hand: opened in a real JupyterLab in a headless browser, all cells run, as a
+"""Every notebook by hand, and the page of answers: in a real JupyterLab in a headless browser, as a
 person would."""
 
 import os
@@ -15,12 +15,17 @@ import pytest
 from papermill.iorw import load_notebook_node
 from papermill.parameterize import parameterize_notebook
 
+import rulerkit as rk
 from rulerkit.paths import home
 from rulerkit.studies import notebook_parameters
 
 NOTEBOOKS = sorted((home() / "notebooks").glob("*.ipynb"))
 SMALL = {"num_examples": 2, "lengths": [2048, 4096]}
 BROWSER = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+HOSTILE = (
+    "</script><script>window.ran = 1</script><img src=x onerror='window.ran = 1'>\x1b]0;x\x07\u202e"
+)
+BACKGROUNDS = {"Light": "rgb(255, 255, 255)", "Dark": "rgb(22, 24, 27)"}
 PATIENCE = 150.0  # seconds for one notebook on a busy machine
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("jupyterlab")]
 
@@ -54,6 +59,7 @@ def lab(tmp_path_factory):
         "--ip=127.0.0.1",
         f"--port={port}",
         "--allow-root",
+        "--expose-app-in-browser",
     ]
     call += [
         "--IdentityProvider.token=t",
@@ -87,15 +93,7 @@ def browser(lab):
 def test_all_cells_run_without_an_error(path, lab, browser):
     folder, address = lab
     page = browser.new_page(viewport={"width": 1200, "height": 6000})
-    page.goto(f"{address}/tree/{path.name}?token=t&reset")
-    page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
-    page.wait_for_selector(
-        "[data-status=idle], .jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=60_000
-    )
-    page.wait_for_timeout(1500)
-    page.click("text=Run >> nth=0")
-    page.wait_for_timeout(500)
-    page.click("text=Run All Cells")
+    _run_all_cells(page, f"{address}/tree/{path.name}?token=t&reset")
     bars = 0
 
     def finished():
@@ -123,6 +121,87 @@ def test_all_cells_run_without_an_error(path, lab, browser):
         encoding="utf-8"
     ):
         assert bars >= 1
+
+
+@pytest.fixture(scope="module")
+def results(lab):
+    """Results of two models whose answers are hostile; one wrote 10 MB."""
+    outputs = lab[0] / "hostile"
+    answers = {"one": [HOSTILE, "not here"], "two": [HOSTILE + "x" * 10_000_000, "nor here"]}
+    models = [
+        rk.model(lambda prompts, texts=texts: [*texts, *texts][: len(prompts)], name=name)
+        for name, texts in answers.items()
+    ]
+    asked = {"tasks": ["niah_single_1", "vt"], "lengths": [1024], "num_examples": 2}
+    rk.evaluate(rk.study(asked, models=models, outputs=outputs), progress=False)
+    return outputs
+
+
+@pytest.mark.parametrize("where", ["file", "lab"])
+def test_from_a_score_to_its_answers(where, results, lab, browser, tmp_path):
+    """The page of `rk.browse`, from a file without a network and in a notebook: heatmap, table,
+    filter, example, both models side by side, keys, both themes. Nothing that a model wrote runs."""
+    folder, address = lab
+    page = browser.new_page(viewport={"width": 1200, "height": 1400})
+    problems = []
+    if where == "file":
+        file = rk.browse(rk.load(results)).save(tmp_path / "page.html").as_uri()
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda call: call.url.startswith(file) or problems.append(call.url))
+        page.goto(f"{file}#vt/1024/1")
+        assert page.locator("#example h2").inner_text() == "Example 1: vt at 1K"
+        page.keyboard.press("Escape")
+        view = page
+    else:
+        source = f"import rulerkit as rk\nrk.browse(rk.load({str(results)!r}))"
+        cells = [nbformat.v4.new_code_cell(source)]
+        nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "browse.ipynb")
+        _run_all_cells(page, f"{address}/tree/browse.ipynb?token=t&reset")
+        view = page.frame_locator("iframe[title=Examples]")
+        view.locator(".heat td").first.wait_for(timeout=60_000)
+    rows, sides, title = (view.locator(css) for css in (".list tbody tr", ".side", "#example h2"))
+    view.locator(".heat td").first.click()
+    assert rows.count() == 2
+    view.locator("#filter").select_option("right")
+    assert rows.count() == 0
+    view.locator("#filter").select_option("wrong")
+    view.locator("#search").fill("onerror")
+    assert rows.count() == 1
+    view.locator("#search").fill("")
+    rows.first.click()
+    assert sides.count() == 2
+    assert "window.ran" in sides.locator("pre").first.inner_text()
+    opened = title.inner_text()
+    page.keyboard.press("j")
+    assert title.inner_text() != opened
+    page.keyboard.press("k")
+    assert title.inner_text() == opened
+    for theme, colour in BACKGROUNDS.items():
+        if where == "file":
+            page.emulate_media(color_scheme=theme.lower())
+        else:
+            change = "name => jupyterapp.commands.execute('apputils:change-theme', {theme: name})"
+            page.evaluate(change, f"JupyterLab {theme}")
+        seen = "body => getComputedStyle(body).backgroundColor"
+        _await(lambda: view.locator("body").evaluate(seen) == colour, 20, f"{theme} is not shown")  # noqa: B023
+        page.screenshot(path=tmp_path / f"{where}-{theme}.png")
+    view.locator("body").press("Escape")
+    assert sides.count() == 0
+    assert view.locator("body").evaluate("() => window.ran ?? window.parent.ran ?? null") is None
+    assert problems == []
+    page.close()
+
+
+def _run_all_cells(page, address):
+    page.goto(address)
+    page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+    page.wait_for_selector(
+        "[data-status=idle], .jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=60_000
+    )
+    page.wait_for_timeout(1500)
+    page.click("text=Run >> nth=0")
+    page.wait_for_timeout(500)
+    page.click("text=Run All Cells")
 
 
 def _saved(path):

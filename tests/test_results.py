@@ -25,10 +25,6 @@ ASKED: dict[str, Any] = {
     "lengths": [1024, 2048],
     "num_examples": 6,
 }
-HOSTILE = (
-    "</script><script>window.ran = 1</script><img src=x onerror='window.ran = 1'>\x1b]0;x\x07\u202e"
-)
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="module")
@@ -206,60 +202,3 @@ def test_a_thousand_examples_take_less_than_three_megabytes(tmp_path: Path) -> N
     page = browse(results, most=1000)
     assert len(content_of(page)["examples"]) == 1000
     assert len(page.text.encode()) < 3e6
-
-
-@pytest.mark.slow
-def test_the_page_in_a_browser(tmp_path: Path) -> None:
-    if not BROWSER:
-        pytest.skip("no chromium here")
-    sync_api = pytest.importorskip("playwright.sync_api")
-    long = HOSTILE + "x" * 10_000_000
-    answers = {"one": [HOSTILE, "not here"], "two": [long, "not here either"]}
-    models = [
-        rk.model(
-            lambda prompts, texts=texts: [*texts, *texts][: len(prompts)],
-            name=name,
-            label=HOSTILE + name,
-        )
-        for name, texts in answers.items()
-    ]
-    study = rk.study(
-        models=models,
-        tasks=["niah_single_1", "vt"],
-        lengths=[1024],
-        num_examples=2,
-        outputs=tmp_path,
-    )
-    results = load(tmp_path) if rk.evaluate(study, progress=False) else None
-    assert results is not None
-    file = browse(results).save(tmp_path / "page.html")
-    with sync_api.sync_playwright() as play:
-        chromium = play.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        page = chromium.new_page()
-        problems: list[str] = []
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("request", lambda request: problems.append(request.url))
-        page.goto(file.as_uri())
-        problems.remove(file.as_uri())
-        page.locator(".heat td").first.click()
-        assert page.locator(".list tbody tr").count() == 2
-        page.select_option("#filter", "right")
-        assert page.locator(".list tbody tr").count() == 0
-        page.select_option("#filter", "flips")
-        page.select_option("#filter", "wrong")
-        page.fill("#search", "onerror")
-        assert page.locator(".list tbody tr").count() == 1
-        page.fill("#search", "")
-        page.locator(".list tbody tr").first.click()
-        assert page.locator(".side").count() == 2  # both models' answers, side by side
-        assert "window.ran" in page.locator(".side pre").first.inner_text()
-        title = page.locator("#example h2").inner_text()
-        page.keyboard.press("j")
-        assert page.locator("#example h2").inner_text() != title
-        page.keyboard.press("k")
-        assert page.locator("#example h2").inner_text() == title
-        page.keyboard.press("Escape")
-        assert page.locator(".side").count() == 0
-        assert page.evaluate("window.ran") is None
-        assert problems == []
-        chromium.close()

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from rulerkit.compare import find
 from rulerkit.errors import UserError, unknown
 from rulerkit.evaluation import asked_studies
 from rulerkit.models import gpus_and_nodes
@@ -212,7 +213,6 @@ class Job:
         head = f"# What `rulerkit run {self.file.name}` does; written by `rulerkit batch`.\n"
         text = head + yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True)
         with disk(self.file):
-            self.file.parent.mkdir(parents=True, exist_ok=True)
             if not self.file.exists() or self.file.read_text(encoding="utf-8") != text:
                 write_whole(self.file, text)
 
@@ -333,6 +333,8 @@ class Batch:
     runs: list[Notebook]
     jobs: list[Job]
     """One for each model that any notebook asks, then one for each notebook over several models."""
+    keys: BatchKeys
+    """What the file holds."""
 
     @property
     def models(self) -> list[dict[str, Any]]:
@@ -410,7 +412,12 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
             f"{path} runs {twice.title} twice: two runs cannot write one notebook; remove one of "
             "them"
         )
-    return Batch(path, whole, runs, _jobs(path, folder, runs, over_all))
+    if content.baseline:
+        try:
+            find(content.baseline, whole.outputs, scan=False)
+        except UserError as error:
+            raise UserError(f"baseline in {path}: {error}") from error
+    return Batch(path, whole, runs, _jobs(path, folder, runs, over_all), content)
 
 
 def _jobs(path: Path, folder: Path, runs: list[Notebook], over_all: list[Notebook]) -> list[Job]:

@@ -310,7 +310,7 @@ def _perform_step(step: Step, starts: list[dict[str, Any]], environment: dict[st
     update_record(
         step.record, **about, state="running", starts=starts, started=time.time(), error=None
     )
-    status = _call(command, shown, step.log, environment)
+    status = _call(step, command, shown, environment)
     missing = job.unanswered(step.needs)
     state = "failed" if status else "incomplete" if missing else "done"
     message = ""
@@ -391,22 +391,23 @@ class Stopped(Exception):  # noqa: N818  (no fault of anybody's)
     """The steps of this process were ended from outside."""
 
 
-_running: set["subprocess.Popen[bytes]"] = set()
+processes: dict["subprocess.Popen[bytes]", Step] = {}
+"""The steps that this process is at."""
 _stopping = threading.Event()
 
 
-def _call(command: list[str], shown: str, log: Path, environment: dict[str, str]) -> int:
-    """Run a command, its messages into a log; returns its exit status. It ends when this process
-    does."""
-    with disk(log), log.open("w", encoding="utf-8") as file:
+def _call(step: Step, command: list[str], shown: str, environment: dict[str, str]) -> int:
+    """Run the command of a step, its messages into the log; returns its exit status. It ends when
+    this process does."""
+    with disk(step.log), step.log.open("w", encoding="utf-8") as file:
         file.write(f"$ {shown}\n")
         file.flush()
         if _stopping.is_set():
             raise Stopped
-        step = start_guarded(command, file, environment)
-        _running.add(step)
-    status = step.wait()
-    _running.discard(step)
+        process = start_guarded(command, file, environment)
+        processes[process] = step
+    status = process.wait()
+    del processes[process]
     # a scheduler signals the step and this process, one a moment before the other
     if _stopping.wait(2.0 if status else 0):
         raise Stopped
@@ -416,10 +417,10 @@ def _call(command: list[str], shown: str, log: Path, environment: dict[str, str]
 def stop() -> None:
     """End all steps of this process: each may finish its last line, then it is killed."""
     _stopping.set()
-    for step in list(_running):
-        if step.stdin:
-            step.stdin.close()
-        step.wait()
+    for process in list(processes):
+        if process.stdin:
+            process.stdin.close()
+        process.wait()
 
 
 def _notebook_error(path: Path) -> str:

@@ -25,7 +25,7 @@ from rulerkit.errors import UserError
 from rulerkit.models.server import MASTER
 from rulerkit.paths import home
 from rulerkit.settings import Site
-from rulerkit.store import disk, holder, write_whole
+from rulerkit.store import holder, write_whole
 
 _MOST_NODES = 100  # whole nodes of one batch, at most
 
@@ -236,8 +236,6 @@ def submit(planned: Sequence[Submission], site: Site) -> Iterator[tuple[Submissi
             for job in each.jobs:
                 job.save()
         if not there:
-            with disk(each.script):
-                each.script.parent.mkdir(parents=True, exist_ok=True)
             write_whole(each.script, script(each, site))
             said = _slurm("sbatch", "--parsable", f"--dependency={dependency}", str(each.script))
             numbers[each.name] = said.strip().partition(";")[0]

@@ -30,6 +30,18 @@ class Status:
     seconds_left: float | None = None
     """At the pace since its process began; None where it does not run."""
 
+    @property
+    def details(self) -> str:
+        """All but its title and state, in words."""
+        (cells, all_cells), (have, wanted) = self.cells, self.examples
+        parts = [
+            f"{cells}/{all_cells} cells, {have:,}/{wanted:,} examples" if all_cells else "",
+            f"{self.tokens_left:,} tokens left" if self.tokens_left else "",
+            "" if self.seconds_left is None else f"about {duration(self.seconds_left)}",
+            self.message,
+        ]
+        return "; ".join(filter(None, parts))
+
 
 def jobs_in(folder: Path) -> list[Job]:
     """The jobs that were planned in `outputs/notebooks/<run>`."""
@@ -58,6 +70,13 @@ def statuses(jobs: Iterable[Job]) -> list[Status]:
             else:
                 found.append(_notebook(step, state, place))
     return found
+
+
+def running(step: Step) -> Status:
+    """How far a step is that this process is at."""
+    if step.run:
+        return Status(step, "running", "executing")
+    return _predictions(step, "running", "")
 
 
 def _activity(job: Job, in_queue: Mapping[str, slurm.Queued]) -> tuple[str, str]:
@@ -144,16 +163,8 @@ def report(statuses: list[Status]) -> list[str]:
     all."""
     lines = []
     for status in statuses:
-        parts = [status.message] if status.message else []
-        if status.seconds_left is not None:
-            parts.insert(0, f"about {duration(status.seconds_left)}")
-        if status.tokens_left:
-            parts.insert(0, f"{status.tokens_left:,} tokens left")
-        if status.cells[1]:
-            (cells, all_cells), (have, wanted) = status.cells, status.examples
-            parts.insert(0, f"{cells}/{all_cells} cells, {have:,}/{wanted:,} examples")
         step = status.step
-        lines.append(f"{status.state:12} {step.title:40} {'; '.join(parts)}".rstrip())
+        lines.append(f"{status.state:12} {step.title:40} {status.details}".rstrip())
         if status.state in ("failed", "incomplete", "interrupted", "missing"):
             unfinished = status.state in ("interrupted", "missing")
             # where nothing else was written, what the scheduler's job has said

@@ -61,7 +61,7 @@ def batch(
         for job in planned.jobs:
             job.save()
         failed = _execute(planned.jobs, gpus, jobs)
-        print_leaderboard(planned.study)
+        print_leaderboard(planned)
         if failed:
             raise typer.Exit(1)
 
@@ -117,43 +117,54 @@ def _refuse_windows() -> None:
 
 def _execute(jobs: Any, gpus: str | None, side_by_side: int | None) -> int:
     """Do jobs, print each step that ends; returns how many steps are not done."""
-    from tqdm import tqdm
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.progress import BarColumn, Progress, TimeRemainingColumn
+    from rich.text import Text
 
-    from rulerkit.batch.execution import check, execute, parse_gpus
+    from rulerkit.batch.execution import check, execute, parse_gpus, processes
+    from rulerkit.batch.status import running
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that steps are ended in order
     usable = parse_gpus(gpus)
     if gpus is not None and not usable:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the steps must not find any by themselves
     check(jobs, usable)
-    counts = {"steps": sum(len(job.steps) for job in jobs), "ended": 0, "done before": 0}
-    not_done = []
-    with tqdm(unit=" tokens", unit_scale=True, disable=None, smoothing=0.05) as bar:
-        if not bar.disable:  # counting reads files
-            needs = [need for job in jobs if job.model for need in job.runnable(job.needs)]
-            bar.total = sum(need.tokens_left for need in needs)
+    console, states, not_done = Console(), list[str](), []
+    asking = [job for job in jobs if job.model and console.is_terminal]  # counting reads files
+    needs = [need for job in asking for need in job.runnable(job.needs)]
+    steps, tokens = sum(len(job.steps) for job in jobs), sum(need.tokens_left for need in needs)
+    progress = Progress(
+        "{task.description}",
+        BarColumn(),
+        "{task.completed:,.0f}/{task.total:,.0f} tokens",
+        TimeRemainingColumn(),
+        speed_estimate_period=600,
+    )
+    bar = progress.add_task("", total=tokens)
+    with Live(console=console, transient=True, auto_refresh=False) as live:
 
         def show_progress() -> None:
-            if not bar.disable:
-                bar.n = max(0, bar.total - sum(need.tokens_left for need in needs))
-                bar.refresh()
+            if console.is_terminal:
+                done = tokens - sum(need.tokens_left for need in needs)
+                progress.update(bar, completed=done, description=f"{len(states)}/{steps} steps")
+                lines = [f"{s.title}: {running(s).details}" for s in [*processes.values()]]
+                shown = Group(progress, Text(escape.terminal("\n".join(lines))))
+                live.update(shown, refresh=True)
 
         for step, state, message in execute(jobs, usable, side_by_side, show_progress):
-            counts["ended"] += 1
-            bar.set_postfix_str(f"{counts['ended']}/{counts['steps']} steps")
+            states.append(state)
             if state == "done before":
-                counts[state] += 1
                 continue
             shown = "FAILED" if state == "failed" else state
             lines = [f"{shown:10} {step.title}" + (f": {message}" if message else "")]
             if state in ("failed", "incomplete"):
                 lines += [f"           log: {step.log}", f"           again: {step.job.command}"]
-            bar.write(escape.terminal("\n".join(lines)))
+            console.out(escape.terminal("\n".join(lines)), highlight=False)
             if state not in ("done", "elsewhere"):
                 not_done.append(f"{step.title} ({state})")
-        show_progress()
-    if counts["done before"]:
-        echo(f"{counts['done before']} steps were done before; nothing was asked again")
+    if before := states.count("done before"):
+        echo(f"{before} steps were done before; nothing was asked again")
     if not_done:
         echo(f"{len(not_done)} steps are not done: {', '.join(not_done)}", err=True)
     return len(not_done)
@@ -203,9 +214,9 @@ def _submit(planned: Any, site_file: Path | None, dry_run: bool) -> None:
         echo(f"follow it with: rulerkit status {planned.path}")
 
 
-def print_leaderboard(study: Any) -> None:
-    """The leaderboard of a study's models, the page of the run, and where its figures, tables and
-    notebooks lie."""
+def print_leaderboard(batch: Any) -> None:
+    """The leaderboard of a batch's models, its page, and where its figures, tables and notebooks
+    lie."""
     from rulerkit.batch.page import write_page
     from rulerkit.evaluation import check_same, footnotes
     from rulerkit.scoring import score
@@ -213,6 +224,7 @@ def print_leaderboard(study: Any) -> None:
     from rulerkit.summary import summarize
     from rulerkit.tables import table_text
 
+    study = batch.study
     names = {model["name"] for model in study.models}
     tasks = [task.name for task in study.tasks]
     stored = read_cells(study.predictions) if study.predictions.is_dir() else []
@@ -221,16 +233,21 @@ def print_leaderboard(study: Any) -> None:
         for cell in stored
         if cell.model in names and cell.task in tasks and cell.length in study.lengths and cell.rows
     ]
-    if cells:
-        try:
-            check_same(cells)
+    scores, text = None, "no answer yet"
+    try:
+        check_same(cells)
+        if cells:
             scores = score(cells)
-            summary = summarize(scores, tasks, study.lengths)
-            text = table_text(summary, notes=footnotes(cells))
-            echo("\n" + text)
-            echo(f"{'page:':10} {write_page(study.outputs, study.run, cells, scores, text)}")
-        except UserError as error:  # the batch itself is done
-            echo(f"\nno leaderboard: {error}", err=True)
+            text = table_text(summarize(scores, tasks, study.lengths), notes=footnotes(cells))
+            echo(f"\n{text}")
+    except UserError as error:  # the batch itself is done
+        text = f"no leaderboard: {error}"
+        echo(f"\n{text}", err=True)
+    try:
+        page = str(write_page(batch, scores, text))
+    except UserError as error:
+        page = f"not written: {error}"
+    echo(f"{'page:':10} {page}")
     for kind in ("figures", "tables", "notebooks"):
         echo(f"{kind + ':':10} {study.outputs / kind / study.run}")
 
