@@ -27,6 +27,7 @@ _LATEX = {
     "±": r"$\pm$",
     "≤": r"$\le$",
     "≥": r"$\ge$",
+    "α": r"$\alpha$",
     **{letter: "\\" + letter for letter in "&%$#_{}"},
 }
 _MARKDOWN = {
@@ -93,6 +94,19 @@ def csv_text(frame: "pd.DataFrame", float_format: str | None = None) -> str:
     return str(
         safe.to_csv(index=False, float_format=float_format, lineterminator="\n", quoting=quoting)
     )
+
+
+def latex_text(frame: "pd.DataFrame") -> str:
+    """A DataFrame as LaTeX (booktabs) without its index, each text escaped by `latex`, numbers to
+    three decimals, nothing where a value is missing."""
+
+    def field(value: Any) -> str:
+        if isinstance(value, float):
+            return f"{round(value, 3):.12g}".replace("-", "$-$")
+        return latex(str(value))
+
+    styler = frame.reset_index(drop=True).style.hide(axis="index").format(field, na_rep="")
+    return str(styler.format_index(field, axis=1).to_latex(hrules=True))
 
 
 def _visible(letter: str) -> str:

@@ -128,14 +128,18 @@ def paper_row(model: str, category: str = "all13", version: str = "v3") -> "pd.S
 
 
 def published_scores(
-    models: Iterable[str], category: str = "all", version: str = "v3"
+    models: str | Iterable[str], category: str = "all", version: str = "v3"
 ) -> dict[str, dict[int, float]]:
     """Printed scores by length of each model, under its name in the paper.
 
     A model is named as `paper_row` takes it, or as upstream's list names it, which has the mean of
-    the thirteen tasks only. Raises UserError for any other name.
+    the thirteen tasks only; 'all' are the models of Table 3. Raises UserError for any other name.
     """
     table = "all13" if category == "all" else category
+    if models == "all":
+        rows = _printed(version, "all13").dropna(subset=[*PAPER_LENGTHS])
+        models = rows.query("aligned == 'chat'")["slug"]
+    models = [models] if isinstance(models, str) else models
     upstream = [row for _, row in _upstream().iterrows()] if table == "all13" else []
     scores = {}
     for model in models:

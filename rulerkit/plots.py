@@ -3,16 +3,18 @@ Scores are percent.
 
 Every function draws into `ax` where it is given (one Axes, or a list of them where a figure has
 several panels), else into a figure of its own, and returns what it drew into. `note` stands small
-below the figure: see `remarks`. Figures are as wide as one or both columns of a two-column paper.
-Colours are Okabe and Ito's, which colour-blind readers can tell apart; markers and dashes differ
-too.
+below the figure: see `remarks`. Figures are as wide as one or both columns of a two-column paper,
+and all text on them is readable in print: 7 points, with a contrast of at least 4.5 to 1. Fonts,
+colours and line widths are those of `style`; markers and dashes differ too.
 """
 
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -34,42 +36,12 @@ if TYPE_CHECKING:
 
 SINGLE, DOUBLE = 3.35, 6.9
 """The widths of one column and of two, in inches."""
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C8C")
-"""Okabe and Ito's palette, its yellow (too pale for a line on white) replaced by a grey."""
-SMALL = 6.0
 _GREY = "0.35"
 _GREY_LINE = "0.45"  # the lightest grey in which text on white has a contrast of 4.5 to 1
 _MARKERS, _DASHES = "osD^vPX*", ("-", (0, (4, 1.5)), (0, (1, 1)))
 _BEYOND, _THRESHOLD = (0, (2.5, 1.2)), (0, (4, 2))
 _HATCHES = ("", "/////", "....")
-_MOST_LABELS = 14
-_STYLE: dict[str, Any] = {
-    "pdf.fonttype": 42,  # TrueType, whole: what publishers ask for, and text stays text
-    "ps.fonttype": 42,
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so a figure looks the same everywhere
-    "font.size": 7,
-    "axes.labelsize": 7,
-    "axes.titlesize": 7,
-    "xtick.labelsize": 6.5,
-    "ytick.labelsize": 6.5,
-    "legend.fontsize": 6.5,
-    "legend.frameon": False,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5,
-    "lines.linewidth": 1.2,
-    "lines.markersize": 3.2,
-    "text.parse_math": False,  # a dollar in a model's name is a dollar
-    "figure.dpi": 160,
-    "savefig.dpi": 200,
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
-    "figure.constrained_layout.use": True,
-}
+_NARROW = 144  # points: a panel below this has no space for names beside it
 
 
 # --- scores over length ---------------------------------------------------------------------------
@@ -90,20 +62,15 @@ def score_by_length(
     (see `thresholds`). `published` names models of the paper or of upstream's list, whose printed
     scores are drawn in grey (see `paper.published_scores`).
     """
-    rows = lengths[lengths["category"] == category]
-    if rows.empty:
-        raise UserError(
-            f"no scores of category {category!r} to draw; summarize a run that has some"
-        )
-    rows = _named(rows)
+    rows = _means(lengths, category)
     grey = published_scores(published, category)
     num_models = rows["name"].nunique() + len(grey)
-    width = SINGLE if num_models <= 8 else DOUBLE
     with style():
-        (axes,) = _panels(1, 1, width, max(2.3, 0.5 + 0.15 * num_models), ax)
-        _lines(axes, rows, "name", bands=True, grey=grey)
+        height = max(2.3, 0.5 + 0.15 * num_models)
+        (axes,) = _panels(1, 1, height, ax, DOUBLE * (num_models > 8))
+        _lines(axes, rows, "name", grey, bands=True)
         _thresholds(axes, threshold)
-        _note(axes, "; ".join(filter(None, ["grey: scores as printed" * bool(grey), note])))
+        _note(axes, "grey: scores as printed" * bool(grey), note)
     return axes
 
 
@@ -115,41 +82,49 @@ def series_by_length(
     flat: Collection[str] = (),
     threshold: float | Mapping[str, float] | None = None,
     note: str = "",
+    published: Mapping[str, Mapping[str, Mapping[int, float]]] | None = None,
+    columns: int = 2,
     ax: "Panels" = None,
 ) -> "list[Axes]":
     """Score over length, a line per series with its intervals as bars, a panel per value of
-    `panel`.
+    `panel`, at most `columns` side by side (4 for Figures 2 to 4 in the paper's layout).
 
     `frame` holds percents: columns length, score, low, high, and those that name series and panel;
     without the panel's column all lines share one. Several models (column `label`) have a row of
     panels each. `dashed_beyond` gives by series the length past which its line is dashed; `flat`
-    names series that are one level at all lengths.
+    names series that are one level at all lengths. `published` gives by panel (''
+    where there is one) what `paper.published_scores` gives, drawn in grey.
     """
     scored = frame.dropna(subset=["score"])
     if scored.empty:
         raise UserError(
             "no complete scores to draw: run the evaluation again to complete its cells"
         )
+    published = published or {}
     keys = [key for key in ("label", panel) if key in frame and key != series]
     groups = list(frame.groupby(keys, sort=False)) if keys else [((), frame)]
     num_models = frame["label"].nunique() if "label" in keys else 1
-    columns = min(len(groups) // num_models if len(groups) > num_models else num_models, 2)
-    height = -(-len(groups) // columns) * max(2.2, 1.1 + 0.13 * frame[series].nunique())
+    columns = min(len(groups) // num_models if len(groups) > num_models else num_models, columns)
+    most = max(rows[series].nunique() for _, rows in groups) + any(published.values())
+    height = -(-len(groups) // columns) * max(2.2, (2.1 if columns > 2 else 1.1) + 0.14 * most)
     dashed = dict(dashed_beyond or {})
     beyond = scored["length"] > scored[series].map(dashed).astype(float)
     with style():
-        panels = _panels(len(groups), columns, SINGLE if columns == 1 else DOUBLE, height, ax)
-        for axes, (names, rows) in zip(panels, groups, strict=True):
-            _lines(axes, rows, series, dashed, flat)
+        panels = _panels(len(groups), columns, height, ax, sharey=True)
+        for i, (axes, (names, rows)) in enumerate(zip(panels, groups, strict=True)):
+            title = str(names[-1]) if panel in keys else ""
+            _lines(axes, rows, series, published.get(title, {}), dashed, flat)
             _thresholds(axes, threshold)
-            shown = names if num_models > 1 else names[-1:] if panel in keys else ()
-            axes.set_title("\n".join(map(str, shown)), loc="left")
-        parts = [
+            if ax is None and i % columns:
+                axes.set_ylabel("")
+            axes.set_title("\n".join(map(str, names)) if num_models > 1 else title, loc="left")
+        _note(
+            panels[0],
             "dashed: beyond the training length" * bool(beyond.any()),
+            "grey: scores as printed" * any(published.values()),
             "dotted: floor, no reading" * bool("floor" in frame and (frame["floor"] >= 1).any()),
             note,
-        ]
-        _note(panels[0], "; ".join(filter(None, parts)))
+        )
     return panels
 
 
@@ -157,72 +132,78 @@ def _lines(
     axes: "Axes",
     rows: "pd.DataFrame",
     series: str,
+    grey: Mapping[str, Mapping[int, float]],
     dashed: Mapping[str, float] | None = None,
     flat: Collection[str] = (),
     bands: bool = False,
-    grey: Mapping[str, Mapping[int, float]] | None = None,
 ) -> None:
     """Lines with intervals, each with its name at its end; behind them those of `grey`, scores by
     length of each name, without any."""
-    grey = grey or {}
     names = list(dict.fromkeys(rows[series]))
     lengths = sorted({int(n) for n in rows["length"]}.union(*grey.values()))
     ends = []
     for i, name in enumerate(names):
         line = rows[rows[series] == name].sort_values("length")
         scored = line.dropna(subset=["score"])
+        color = _color(i)
         if scored.empty:
             continue
         if name in flat:
-            level = scored.iloc[[0, 0]].assign(length=[lengths[0], lengths[-1]])
-            _band(axes, level, i)
-            axes.plot(level["length"], level["score"], color=COLORS[i % 8], linestyle=(0, (1, 1)))
-            scored = level
+            scored = scored.iloc[[0, 0]].assign(length=[lengths[0], lengths[-1]])
+            _band(axes, scored, i)
+            look: dict[str, Any] = {"color": color, "linestyle": (0, (1, 1)), "label": name}
+            axes.plot(scored["length"], scored["score"], **look)
         else:
             # bars of several lines stand side by side
             shift = 0 if bands else (i - (len(names) - 1) / 2) * min(0.05, 0.3 / len(names))
-            _line(axes, line, i, (dashed or {}).get(name, np.inf), 2**shift, bands)
-        ends.append((float(scored["length"].iloc[-1]), float(scored["score"].iloc[-1]), i))
-    for i, scores in enumerate(grey.values(), len(names)):
-        axes.plot(*zip(*scores.items(), strict=True), color=_GREY_LINE, linewidth=0.6, zorder=1.5)
-        length, score = list(scores.items())[-1]
-        ends.append((float(length), score, i))
+            beyond = (dashed or {}).get(name, np.inf)
+            _line(axes, line["length"] * 2**shift, line, i, str(name), beyond, bands)
+            if "floor" in line and (line["floor"] >= 1).any():
+                look = {"color": color, "linestyle": ":", "linewidth": 0.7, "zorder": 1}
+                axes.plot(line["length"], line["floor"], **look)
+        ends.append((scored["length"].iloc[-1], scored["score"].iloc[-1], str(name), color))
+    for name, scores in grey.items():
+        look = {"color": _GREY_LINE, "linewidth": 0.6, "zorder": 1.5, "label": name}
+        axes.plot(*zip(*scores.items(), strict=True), **look)
+        ends.append((*list(scores.items())[-1], name, _GREY_LINE))
     axes.set_xscale("log", base=2)
-    axes.set_xticks(lengths, [length_name(length) for length in lengths])
+    step = 1 + (_points(axes)[0] < _NARROW and len(lengths) > 5)
+    ticks = [length_name(n) if i % step == 0 else "" for i, n in enumerate(lengths)]
+    axes.set_xticks(lengths, ticks)
     axes.minorticks_off()
-    axes.set_xlabel("Sequence length (tokens)")
     if len(lengths) == 1:
         axes.set_xlim(lengths[0] / 2, lengths[0] * 2)
-    axes.set_ylim(0, 102)
-    axes.set_ylabel("Score (%)")
-    colors = [COLORS[i % 8] for i in range(len(names))] + [_GREY_LINE] * len(grey)
-    _label_ends(axes, ends, [str(name) for name in [*names, *grey]], colors)
+    axes.set(xlabel="Sequence length (tokens)", ylabel="Score (%)", ylim=(0, 102))
+    _label_ends(axes, ends)
 
 
 def _line(
-    axes: "Axes", line: "pd.DataFrame", i: int, beyond: float, shift: float, bands: bool
+    axes: "Axes",
+    x: Any,
+    line: "pd.DataFrame",
+    i: int,
+    label: str,
+    beyond: float = np.inf,
+    bands: bool = False,
 ) -> None:
-    """One line, dashed and hollow beyond a length; its floor dotted."""
-    columns = line[["length", "score", "low", "high"]].to_numpy(dtype=float).T
-    length, y, low, high = columns
-    inside, x, color = int((length <= beyond).sum()), length * shift, COLORS[i % 8]
+    """Series i with its intervals, dashed and hollow beyond a length."""
+    x, y, color, look = np.asarray(x), line["score"].to_numpy(), _color(i), _look(i)
+    inside = int((line["length"] <= beyond).sum())
     if bands:
         _band(axes, line, i)
     else:
-        axes.vlines(x, low, high, color=color, linewidth=0.7, alpha=0.55, zorder=2)
-    axes.plot(x[:inside], y[:inside], clip_on=False, zorder=3, **_look(i))
+        axes.vlines(x, line["low"], line["high"], color, linewidth=0.7, alpha=0.55, zorder=2)
+    axes.plot(x[:inside], y[:inside], clip_on=False, zorder=3, label=label, **look)
     if inside < len(x):
         last = max(0, inside - 1)
         axes.plot(x[last:], y[last:], color=color, linestyle=_BEYOND, zorder=2.9)
-        hollow = {**_look(i), "linestyle": "", "markerfacecolor": "white", "markeredgewidth": 0.8}
-        axes.plot(x[inside:], y[inside:], clip_on=False, zorder=3, **hollow)
-    if "floor" in line and (line["floor"] >= 1).any():
-        axes.plot(length, line["floor"], color=color, linestyle=":", linewidth=0.7, zorder=1)
+        hollow = {"linestyle": "", "markerfacecolor": axes.get_facecolor(), "markeredgewidth": 0.8}
+        axes.plot(x[inside:], y[inside:], clip_on=False, zorder=3, **{**look, **hollow})
 
 
 def _band(axes: "Axes", line: "pd.DataFrame", i: int) -> None:
     axes.fill_between(
-        line["length"], line["low"], line["high"], color=COLORS[i % 8], alpha=0.14, linewidth=0
+        line["length"], line["low"], line["high"], color=_color(i), alpha=0.14, linewidth=0
     )
 
 
@@ -259,6 +240,15 @@ def thresholds(models: "pd.DataFrame", category: str = "all") -> dict[str, float
     return {f"Llama2-7B{f' ({kind})' * several} at 4K": value for kind, value in limits.items()}
 
 
+def _means(lengths: "pd.DataFrame", category: str) -> "pd.DataFrame":
+    rows = _named(lengths[lengths["category"] == category])
+    if rows.empty:
+        raise UserError(
+            f"no scores of category {category!r} to draw; summarize a run that has some"
+        )
+    return rows
+
+
 def _named(rows: "pd.DataFrame") -> "pd.DataFrame":
     """Rows with the name of their model: its label, unless two models share it."""
     models = rows.drop_duplicates(["run", "model"])[["run", "model", "label"]]
@@ -277,22 +267,17 @@ def scores_over_models(
     `lengths` is `Summary.lengths`; models stand in the order in which they come. A length without a
     complete score is a gap.
     """
-    rows = _named(lengths[lengths["category"] == category])
-    if rows.empty:
-        raise UserError(
-            f"no scores of category {category!r} to draw; summarize a run that has some"
-        )
+    rows = _means(lengths, category)
     names = list(dict.fromkeys(rows["name"]))
     with style():
-        (axes,) = _panels(1, 1, SINGLE if len(names) <= 8 else DOUBLE, 2.5, ax)
+        (axes,) = _panels(1, 1, 2.5, ax, DOUBLE * (len(names) > 8))
         for i, (length, line) in enumerate(rows.groupby("length")):
-            x = np.asarray([names.index(name) for name in line["name"]]) + 0.04 * i
-            axes.vlines(x, line["low"], line["high"], COLORS[i % 8], linewidth=0.7, alpha=0.55)
-            axes.plot(x, line["score"], label=length_name(int(str(length))), **_look(i))
+            x = line["name"].map(names.index) + 0.04 * i
+            _line(axes, x, line, i, length_name(int(str(length))))
         _thresholds(axes, threshold)
         axes.set_xticks(range(len(names)), names, rotation=35, ha="right", rotation_mode="anchor")
         axes.set(ylim=(0, 102), ylabel="Score (%)")
-        axes.legend(loc="lower left", handlelength=1.5)
+        axes.legend()
         _note(axes, note)
     return axes
 
@@ -311,22 +296,20 @@ def recall_by_depth(
     height = 0.5 + 1.55 * -(-len(groups) // columns)
     lengths = sorted(bins["length"].unique())
     with style():
-        width = SINGLE if columns == 1 else DOUBLE
-        panels = _panels(len(groups), columns, width, height, ax, sharex=True, sharey=True)
+        panels = _panels(len(groups), columns, height, ax, sharex=True, sharey=True)
         for axes, ((_, _, label, task), rows) in zip(panels, groups, strict=True):
             for i, length in enumerate(lengths):
                 line = rows[rows["length"] == length]
                 x = (line[f"{by}_from"] + line[f"{by}_to"]) / 2 + (i - len(lengths) / 2) * 1.2
-                axes.vlines(x, line["low"], line["high"], COLORS[i % 8], linewidth=0.7, alpha=0.55)
-                axes.plot(x, line["score"], label=length_name(int(length)), **_look(i))
-            axes.set_title(f"{label}\n{task}" if several else str(task), fontsize=SMALL)
+                _line(axes, x, line, i, length_name(int(length)))
+            axes.set_title(f"{label}\n{task}" if several else str(task))
             axes.set(xlim=(0, 100), ylim=(0, 102), xticks=[0, 50, 100], yticks=[0, 50, 100])
         for axes in panels[-columns:]:
             axes.set_xlabel("Depth (%)" if by == "depth" else "Distance to the item before (%)")
             axes.tick_params(labelbottom=True)
         for axes in panels[::columns]:
             axes.set_ylabel("Recall (%)")
-        panels[0].legend(loc="best", handlelength=1.5)
+        panels[columns - 1].legend(loc="upper left", bbox_to_anchor=(1, 1))
         _note(panels[0], note)
     return panels
 
@@ -339,18 +322,14 @@ def depth_map(bins: "pd.DataFrame", task: str, note: str = "", ax: "Panels" = No
         raise UserError(f"no depths of task {task!r} to draw: name one that was asked")
     columns = min(len(models), 2)
     with style():
-        width = SINGLE if columns == 1 else DOUBLE
-        panels = _panels(len(models), columns, width, 2.3 * -(-len(models) // columns), ax)
+        panels = _panels(len(models), columns, 2.3 * -(-len(models) // columns), ax)
         for axes, ((_, _, label), rows) in zip(panels, models, strict=True):
-            names = [
-                f"{start:.0f}–{end:.0f}"
-                for start, end in zip(rows["depth_from"], rows["depth_to"], strict=True)
-            ]
-            order = dict(sorted(zip(rows["depth_from"], names, strict=True)))
-            scores = rows.assign(depth=names).pivot(index="depth", columns="length", values="score")
-            scores = scores.loc[list(order.values())].rename(columns=length_name)
+            spans = zip(rows["depth_from"], rows["depth_to"], strict=True)
+            names = {start: f"{start:.0f}–{end:.0f}" for start, end in spans}
+            scores = rows.pivot(index="depth_from", columns="length", values="score")
+            scores = scores.rename(names).rename(columns=length_name)
             texts = scores.map(lambda score: "" if np.isnan(score) else f"{score:.0f}")
-            _heatmap(axes, scores, texts, ("#EDF3F8", COLORS[0]), (0, 100), 60, SMALL)
+            _heatmap(axes, scores, texts, ("#EDF3F8", _color(0)), (0, 100))
             axes.set_aspect("auto")
             axes.set(title=f"{label}: {task}", xlabel="Length (tokens)", ylabel="Depth (%)")
         _note(panels[0], note)
@@ -379,32 +358,27 @@ def tasks_by_length(
     columns = min(len(models), 2)
     height = -(-len(models) // columns) * (0.45 + 0.175 * cells["task"].nunique())
     with style():
-        width = SINGLE if columns == 1 else DOUBLE
-        panels = _panels(len(models), columns, width, height, ax, sharey=True)
+        panels = _panels(len(models), columns, height, ax, sharey=True)
         for axes, (name, rows) in zip(panels, models, strict=True):
-            _tasks(axes, rows)
+            text = rows["score"].map("{:.1f}".format).where(rows["score"].notna(), rows["have"])
+            text = text.where(~not_above(rows), "(" + text + ")")
+            tasks = rows.drop_duplicates("task")
+            scores, texts = (
+                rows.assign(text=text)
+                .pivot(index="task", columns="length", values=values)
+                .loc[tasks["task"]]
+                .rename(columns=length_name)
+                for values in ("score", "text")
+            )
+            _heatmap(axes, scores, texts, ("#EDF3F8", _color(0)), (0, 100))
+            axes.set_aspect("auto")
+            _separate(axes.axhline, tasks["task"], "white", 0.6)
+            _separate(axes.axvline, scores.columns, "white", 0.6)
+            _separate(axes.axhline, tasks["category"], "white", 2.5)
             axes.set_title(str(name))
-        brackets = ["in brackets: not above the floor"] * bool(not_above(cells).any())
-        _note(panels[0], "; ".join([note] * bool(note) + brackets))
+        brackets = "in brackets: not above the floor" * bool(not_above(cells).any())
+        _note(panels[0], note, brackets)
     return panels
-
-
-def _tasks(axes: "Axes", rows: "pd.DataFrame") -> None:
-    text = rows["score"].map("{:.1f}".format).where(rows["score"].notna(), rows["have"])
-    text = text.where(~not_above(rows), "(" + text + ")")
-    tasks = rows.drop_duplicates("task")
-    scores, texts = (
-        rows.assign(text=text)
-        .pivot(index="task", columns="length", values=values)
-        .loc[tasks["task"]]
-        .rename(columns=length_name)
-        for values in ("score", "text")
-    )
-    _heatmap(axes, scores, texts, ("#EDF3F8", COLORS[0]), (0, 100), 60, SMALL)
-    axes.set_aspect("auto")
-    _separate(axes.axhline, tasks["task"], "white", 0.6)
-    _separate(axes.axvline, scores.columns, "white", 0.6)
-    _separate(axes.axhline, tasks["category"], "white", 2.5)
 
 
 def _separate(
@@ -433,20 +407,17 @@ def correlation_heatmap(
     text = correlations.map(
         lambda r: "" if np.isnan(r) else f"{r:z.2f}".replace("0.", ".").replace("1.00", "1")
     )
-    colors = COLORS[4], "#FFFFFF", COLORS[0]
     with style():
-        (axes,) = _panels(1, 1, DOUBLE, 0.9 + 0.24 * len(correlations), ax)
-        image = _heatmap(axes, correlations, text, colors, (-1, 1), 0.65, SMALL - 1.2)
-        axes.set_xticks(
-            axes.get_xticks(),
-            rotation=55,
-            ha="right",
-            rotation_mode="anchor",
-            labels=[*correlations.columns],
-        )
+        colors = _color(4), "#FFFFFF", _color(0)
+        (axes,) = _panels(1, 1, 0.9 + 0.24 * len(correlations), ax, DOUBLE)
+        image = _heatmap(axes, correlations, text, colors, (-1, 1))
+        for label in axes.get_xticklabels():
+            label.set(rotation=55, ha="right", rotation_mode="anchor")
         for label in [*axes.get_xticklabels(), *axes.get_yticklabels()]:
             if label.get_text() in marked:
-                label.set(color="#C00000", fontweight="bold")
+                label.set(
+                    color=_readable("#C00000", axes.figure.get_facecolor()), fontweight="bold"
+                )
         _separate(axes.axhline, groups, "black", 0.8)
         _separate(axes.axvline, groups, "black", 0.8)
         bar = axes.figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02)
@@ -462,8 +433,6 @@ def _heatmap(
     texts: "pd.DataFrame",
     colors: Sequence[str],
     limits: tuple[float, float],
-    white_above: float,
-    fontsize: float,
 ) -> Any:
     """A table in colour with a text in each field; a field without a value is grey."""
     from matplotlib.colors import LinearSegmentedColormap
@@ -477,8 +446,9 @@ def _heatmap(
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     for (row, column), text in np.ndenumerate(texts.to_numpy()):
-        color = "white" if numbers[row, column] > white_above else "black"
-        axes.text(column, row, text, ha="center", va="center", fontsize=fontsize, color=color)
+        number = numbers[row, column]
+        ground = axes.get_facecolor() if np.isnan(number) else paint(image.norm(number))
+        axes.text(column, row, text, ha="center", va="center", color=_readable("black", ground))
     return image
 
 
@@ -501,26 +471,23 @@ def failures_by_length(shares: "pd.DataFrame", note: str = "", ax: "Panels" = No
     columns = min(int(models.max()), 4)
     rows = -(-len(groups) // columns)
     with style():
-        height = max(0.8 + 0.13 * len(kinds), 0.45 + 1.4 * rows)
-        panels = _panels(
-            len(groups), columns, SINGLE if columns == 1 else DOUBLE, height, ax, sharey=True
-        )
+        height = max(0.8 + 0.15 * len(kinds), 0.45 + 1.4 * rows)
+        panels = _panels(len(groups), columns, height, ax, sharey=True)
         for i, (axes, (_, cells)) in enumerate(zip(panels, groups, strict=True)):
             _stack(axes, cells, kinds)
             names = [cells["name"].iloc[0]] * (len(models) > 1) + [cells["task"].iloc[0]]
-            title = "\n".join(line for name in names for line in wrap(str(name), 26))
-            axes.set_title(title, fontsize=SMALL)
+            title = "\n".join(line for name in names for line in wrap(str(name), 22))
+            axes.set_title(title)
             axes.set_ylabel("Answers (%)" if i % columns == 0 else "")
-            axes.set_xlabel("Sequence length (tokens)" if i + columns >= len(panels) else "")
+            axes.set_xlabel("Length (tokens)" if i + columns >= len(panels) else "")
         figure = panels[0].figure
         figure.legend(
             handles=[Patch(label=kind, **_label_look(kind)) for kind in reversed(kinds)],
             loc="outside right upper",
-            handlelength=1.2,
             handleheight=1.0,
         )
         if len(models) == 1:
-            figure.suptitle(str(shares["name"].iloc[0]), fontsize=7)
+            figure.suptitle(str(shares["name"].iloc[0]))
         _note(panels[0], note)
     return panels
 
@@ -534,15 +501,13 @@ def _stack(axes: "Axes", cells: "pd.DataFrame", kinds: list[str]) -> None:
         axes.bar(places, table[kind], bottom=bottoms[kind], width=0.82, **_label_look(kind))
     axes.set_xticks(places, [length_name(int(n)) for n in table.index])
     axes.tick_params(axis="x", length=0)
-    axes.set_ylim(0, 100)
-    axes.set_xlim(-0.6, max(1.4, len(table) - 0.4))
+    axes.set(ylim=(0, 100), xlim=(-0.6, max(1.4, len(table) - 0.4)))
 
 
 def _label_look(label: str) -> dict[str, Any]:
     """Complete answers are pale; the other labels differ by colour and hatch."""
     i = list(LABELS).index(label)
-    color = COLORS[(i - 1) % 8] if i else "#E9EDF0"
-    hatch = _HATCHES[(i - 1) // 8 % 3] if i else ""
+    color, hatch = (_color(i - 1), _HATCHES[(i - 1) // 7 % 3]) if i else ("#E9EDF0", "")
     return {"facecolor": color, "hatch": hatch, "edgecolor": "white", "linewidth": 0.3}
 
 
@@ -567,12 +532,12 @@ def differences_by_task(
         raise UserError("no differences to draw; give the rows of a comparison")
     places = [*range(len(tasks)), len(tasks) + 0.4]
     with style():
-        (axes,) = _panels(1, 1, SINGLE, 0.96 + 0.16 * len(tasks), ax)
+        (axes,) = _panels(1, 1, 0.96 + 0.16 * len(tasks), ax)
         axes.axvline(0, color=_GREY, linewidth=0.7, zorder=1)
         if margin is not None:
             axes.axvline(-margin, color=_GREY, linewidth=0.7, linestyle=_THRESHOLD, zorder=1)
             place: Any = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "bottom"}
-            axes.text(-margin, 1.0, f"margin -{margin:g}", fontsize=SMALL, color=_GREY, **place)
+            axes.text(-margin, 1.0, f"margin -{margin:g}", **place)
         for place, row in zip(places, [*tasks.itertuples(), *mean.itertuples()], strict=True):
             _difference(axes, place, row)
         axes.axhline(len(tasks) - 0.3, color="0.7", linewidth=0.5)
@@ -580,18 +545,20 @@ def differences_by_task(
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         axes.set_ylim(places[-1] + 0.7, -0.7)
-        between = " - " if sum(map(len, names)) <= 45 else "\n- "
+        between = " - " if sum(map(len, names)) <= 34 else "\n- "
         axes.set_xlabel(f"{names[1]}{between}{names[0]} (points)")
         _note(axes, note)
     return axes
 
 
 def _difference(axes: "Axes", place: float, row: Any) -> None:
-    color = COLORS[1] if row.high < 0 else COLORS[0] if row.low > 0 else _GREY
-    marker: dict[str, Any] = {"marker": "D" if row.level == "all" else "o", "markeredgewidth": 0.8}
-    marker["markerfacecolor"] = "white" if color == _GREY else color
+    color = _color(1) if row.high < 0 else _color(0) if row.low > 0 else _GREY
+    marker: dict[str, Any] = {
+        "marker": "D" if row.level == "all" else "o",
+        "markerfacecolor": "white" if color == _GREY else color,
+    }
     axes.plot([row.low, row.high], [place, place], color=color, linewidth=1.0, zorder=2)
-    axes.plot([row.difference], [place], color=color, zorder=3, **marker)
+    axes.plot([row.difference], [place], color=color, zorder=3, markeredgewidth=0.8, **marker)
 
 
 # --- Figure 1 -------------------------------------------------------------------------------------
@@ -628,7 +595,7 @@ def word_frequencies(
     to the power of -alpha, as a thin line.
     """
     with style():
-        panels = _panels(2, 2, DOUBLE, 2.3, ax)
+        panels = _panels(2, 2, 2.3, ax)
         _common_words(panels[0], cwe, num_types)
         _frequent_words(panels[1], fwe)
     return panels
@@ -636,23 +603,22 @@ def word_frequencies(
 
 def _common_words(axes: "Axes", counts: "pd.DataFrame", num_types: int) -> None:
     shown = counts.head(num_types)
-    kinds = (("needle", "common", COLORS[1]), ("haystack", "uncommon", COLORS[0]))
+    kinds = (("needle", "common", _color(1)), ("haystack", "uncommon", _color(0)))
     for role, name, color in kinds:
         rows, whole = shown[shown["role"] == role], counts[counts["role"] == role]
         times = "/".join(str(n) for n in sorted(whole["count"].unique()))
         label = f"{len(whole)} {name} words, {times} times each"
         axes.bar(rows["rank"], rows["count"], width=0.8, color=color, label=label)
     axes.set_title("Common words extraction", loc="left")
-    axes.set_xlabel(f"Word type, by frequency (first {len(shown)} of {len(counts)})")
-    axes.set_ylabel("Frequency")
-    axes.set_xlim(0, len(shown) + 1)
+    of_all = f"Word type, by frequency (first {len(shown)} of {len(counts)})"
+    axes.set(xlabel=of_all, ylabel="Frequency", xlim=(0, len(shown) + 1))
     axes.legend(loc="upper right")
 
 
 def _frequent_words(axes: "Axes", texts: Mapping[float, "pd.DataFrame"]) -> None:
     for i, (alpha, counts) in enumerate(sorted(texts.items())):
         x, y = np.log(counts[["rank", "count"]].to_numpy(dtype=float)).T
-        axes.plot(x, y[0] - alpha * x, color=COLORS[i % 8], linewidth=0.5, alpha=0.7)
+        axes.plot(x, y[0] - alpha * x, color=_color(i), linewidth=0.5, alpha=0.7)
         points = {**_look(i), "linestyle": "", "markersize": 2.4}
         axes.plot(x, y, label=f"α = {float(alpha)}", clip_on=False, **points)
     answers = np.log(next(iter(texts.values())).query("role == 'needle'")["rank"])
@@ -660,11 +626,8 @@ def _frequent_words(axes: "Axes", texts: Mapping[float, "pd.DataFrame"]) -> None
         answers.min() - 0.12, answers.max() + 0.12, color="0.93", linewidth=0, label="answers"
     )
     axes.set_title("Frequent words extraction", loc="left")
-    axes.set_xlabel("ln (word rank)")
-    axes.set_ylabel("ln (frequency)")
-    axes.set_xlim(left=0)
-    axes.set_ylim(bottom=0)
-    axes.legend(loc="upper right", handletextpad=0.2)
+    axes.set(xlabel="ln (word rank)", ylabel="ln (frequency)", xlim=(0, None), ylim=(0, None))
+    axes.legend(loc="upper right")
 
 
 # --- what all figures share -----------------------------------------------------------------------
@@ -674,14 +637,20 @@ def _frequent_words(axes: "Axes", texts: Mapping[float, "pd.DataFrame"]) -> None
 def style() -> Iterator[None]:
     """The common style as a context: figures are drawn in it, and saved in it, whoever saves them.
 
+    It is the style sheet rulerkit/data/rulerkit.mplstyle, for matplotlib "rulerkit.data.rulerkit".
+    What the user has set wins: only settings that have matplotlib's default value are changed.
+
     It resets only what it sets, unlike matplotlib's `rc_context`: in a notebook the first figure
     also switches on that figures are shown, and that must last.
     """
     import matplotlib
 
     current: Any = matplotlib.rcParams
-    before = {key: current[key] for key in _STYLE}
-    current.update(_STYLE)
+    sheet = Path(__file__).parent / "data" / "rulerkit.mplstyle"
+    ours: Any = matplotlib.rc_params_from_file(sheet, use_default_template=False)
+    defaults: Any = matplotlib.rcParamsDefault
+    before = {key: current[key] for key in ours if current[key] == defaults[key]}
+    current.update({key: ours[key] for key in before})
     try:
         yield
     finally:
@@ -689,10 +658,10 @@ def style() -> Iterator[None]:
 
 
 def _panels(
-    count: int, columns: int, width: float, height: float, ax: "Panels", **kwargs: Any
+    count: int, columns: int, height: float, ax: "Panels", width: float = 0, **kwargs: Any
 ) -> "list[Axes]":
-    """The panels that were given, or those of a new figure, row by row; width and height in
-    inches."""
+    """The panels that were given, or those of a new figure, row by row; height and width in inches,
+    by default one column of the page for one column of panels, else two."""
     import matplotlib.pyplot as plt
     from matplotlib.figure import Figure
 
@@ -711,7 +680,7 @@ def _panels(
     _, grid = plt.subplots(
         -(-count // columns),
         columns,
-        figsize=(width, height),
+        figsize=(width or (SINGLE if columns == 1 else DOUBLE), height),
         squeeze=False,
         FigureClass=PrintFigure,
         **kwargs,
@@ -721,14 +690,41 @@ def _panels(
     return list(grid.flat[:count])
 
 
+def _color(i: int) -> str:
+    """Colour i of the style, whose colours recur."""
+    import matplotlib
+
+    colors: list[str] = matplotlib.rcParams["axes.prop_cycle"].by_key()["color"]
+    return colors[i % len(colors)]
+
+
 def _look(i: int) -> dict[str, Any]:
-    """Colour, marker and dashes of series i: the colours recur after eight, with other dashes."""
+    """Colour, marker and dashes of series i."""
     return {
-        "color": COLORS[i % 8],
+        "color": _color(i),
         "marker": _MARKERS[i % 8],
         "linestyle": _DASHES[i // 8 % 3],
         "markeredgewidth": 0,
     }
+
+
+def contrast(one: Any, other: Any) -> float:
+    """The contrast of two colours, from 1 to 21, as WCAG 2 defines it for text."""
+    from matplotlib.colors import to_rgb
+
+    rgb = np.array([to_rgb(one), to_rgb(other)])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    dark, light = sorted(linear @ (0.2126, 0.7152, 0.0722) + 0.05)
+    return float(light / dark)
+
+
+def _readable(color: str, ground: Any) -> Any:
+    """A colour for text, mixed with black or white until its contrast with the ground is 4.5."""
+    from matplotlib.colors import to_rgb
+
+    ink = max("black", "white", key=partial(contrast, ground))
+    mixed = np.linspace(to_rgb(color), to_rgb(ink), 21)
+    return next(tuple(mix) for mix in mixed if contrast(mix, ground) >= 4.5)
 
 
 def _thresholds(axes: "Axes", threshold: float | Mapping[str, float] | None) -> None:
@@ -740,49 +736,45 @@ def _thresholds(axes: "Axes", threshold: float | Mapping[str, float] | None) -> 
     named = threshold if isinstance(threshold, Mapping) else {"threshold": threshold}
     for name, value in named.items():
         axes.axhline(value, color=_GREY, linewidth=0.7, linestyle=_THRESHOLD, zorder=1)
-        axes.annotate(
-            f"{name}: {value:g}",
-            (1.0, value),
-            xycoords=("axes fraction", "data"),
-            xytext=(-1, 1.5),
-            textcoords="offset points",
-            ha="right",
-            fontsize=SMALL,
-            color=_GREY,
-            path_effects=[withStroke(linewidth=1.5, foreground="white")],
-            zorder=4,
-        )
+        place: Any = {"transform": axes.get_yaxis_transform(), "ha": "right", "zorder": 4}
+        text = axes.text(1, value + 1, f"{name}: {value:g}", **place)
+        text.set_path_effects([withStroke(linewidth=1.5, foreground=axes.get_facecolor())])
 
 
-def _label_ends(
-    axes: "Axes",
-    ends: Sequence[tuple[float, float, int]],
-    names: Sequence[str],
-    colors: Sequence[str],
-) -> None:
-    """Each line's name at its right end, moved apart where they would overlap; a legend where they
-    are too many."""
-    if len(ends) > _MOST_LABELS:
-        handles = axes.get_lines()[: len(names)]
-        axes.legend(handles, names, loc="center left", bbox_to_anchor=(1.02, 0.5))
-        return
+def _points(axes: "Axes") -> tuple[float, float]:
+    """Width and height of axes in points, before constrained layout makes them fit."""
+    box = axes.get_window_extent()
+    points = 72 / axes.figure.dpi
+    return box.width * points, box.height * points
+
+
+def _label_ends(axes: "Axes", ends: Sequence[tuple[float, float, str, str]]) -> None:
+    """Each line's name at its right end, moved apart where they would overlap; a legend below where
+    there is no space for that. `ends` are places, names and colours."""
+    import matplotlib
+
     figure: Any = axes.figure
+    size = matplotlib.rcParams["font.size"]
+    width, height = _points(axes)
+    if width < _NARROW or height < 1.2 * size * len(ends):
+        wide = size * (0.62 * max((len(name) for *_, name, _ in ends), default=0) + 2)
+        columns = max(1, int(1.2 * width / wide))
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), borderaxespad=4, ncols=columns)
+        return
     bottom, top = axes.get_ylim()
-    points = 72 * axes.get_position().height * figure.get_figheight()
-    gap = (top - bottom) * (SMALL * 1.35) / points
-    ends = sorted(ends, key=lambda end: (end[1], -end[2]))
+    gap = (top - bottom) * (size * 1.35) / height
+    ends = sorted(ends, key=lambda end: end[1])
     right = axes.get_xlim()[1]
-    for (x, y, i), height in zip(
-        ends, spread([y for _, y, _ in ends], gap, bottom, top), strict=True
+    for (x, y, name, color), place in zip(
+        ends, spread([end[1] for end in ends], gap, bottom, top), strict=True
     ):
-        line = {"arrowstyle": "-", "color": colors[i], "linewidth": 0.4}
+        line = {"arrowstyle": "-", "color": color, "linewidth": 0.4}
         axes.annotate(
-            names[i],
+            name,
             (x, y),
-            xytext=(1.04, (height - bottom) / (top - bottom)),
+            xytext=(1.04, (place - bottom) / (top - bottom)),
             textcoords="axes fraction",
-            fontsize=SMALL,
-            color=colors[i],
+            color=_readable(color, figure.get_facecolor()),
             va="center",
             annotation_clip=False,
             arrowprops={**line, "shrinkA": 1, "shrinkB": 2, "relpos": (0, 0.5)},
@@ -803,8 +795,12 @@ def spread(values: Sequence[float], gap: float, bottom: float, top: float) -> li
     return [float(place) for place in lowest + offsets]
 
 
-def _note(axes: "Axes", note: str) -> None:
-    """A small line below the figure, inside its layout."""
-    if note:
+def _note(axes: "Axes", *parts: str) -> None:
+    """A note below the figure, inside its layout."""
+    if note := "; ".join(filter(None, parts)):
+        import matplotlib
+
         figure: Any = axes.figure
-        figure.supxlabel(note, fontsize=SMALL, x=0.99, ha="right", color=_GREY, style="italic")
+        letters = int(72 * figure.get_figwidth() / (0.55 * matplotlib.rcParams["font.size"]))
+        lines = "\n".join(wrap(note, letters))
+        figure.supxlabel(lines, fontsize="medium", x=0.99, ha="right", style="italic")

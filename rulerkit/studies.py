@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rulerkit.errors import UserError, unknown
-from rulerkit.escape import csv_text
+from rulerkit.escape import csv_text, latex_text
 from rulerkit.models import Model
 from rulerkit.paths import cell_file, home, project_files, resolve, resolve_file
 from rulerkit.settings import Parameters, check, read_spec, read_yaml
@@ -81,13 +81,24 @@ class Study:
         joined = "+".join(name_of(model) for model in self.models)
         return joined if len(joined) <= _LONGEST_TITLE else f"{joined[: _LONGEST_TITLE - 4]}+etc"
 
-    def save_table(self, table: "str | pd.DataFrame", name: str = "", suffix: str = ".md") -> Path:
-        """Write a table, a DataFrame as CSV without its index; the file is named after the models
-        it shows, and `name`."""
-        text, suffix = (table, suffix) if isinstance(table, str) else (csv_text(table), ".csv")
+    def save_table(
+        self,
+        table: "str | pd.DataFrame",
+        name: str = "",
+        suffix: str = ".md",
+        latex: "pd.DataFrame | None" = None,
+    ) -> Path:
+        """Write a table; the file is named after the models it shows, and `name`.
+
+        A DataFrame is written without its index as CSV, and as LaTeX (booktabs): whole, or what of
+        it is fit to print, `latex`.
+        """
+        if not isinstance(table, str):
+            self.save_table(latex_text(table if latex is None else latex), name, ".tex")
+            table, suffix = csv_text(table), ".csv"
         path = self._place("tables", name, suffix)
         with disk(path):
-            path.write_text(text, encoding="utf-8", errors="backslashreplace")
+            path.write_text(table, encoding="utf-8", errors="backslashreplace")
         return path
 
     def save_figure(self, figure: "Figure | Axes", name: str = "") -> list[Path]:

@@ -315,7 +315,7 @@ def test_notebook_recovers_a_dropping_reader(tmp_path):
     assert "| mean |" in shown(cells, "differences", "text/markdown")
     outputs = tmp_path / "outputs"
     tables = outputs / "tables/main/13_compare_models"
-    ends = (".md", ".csv", ".tex", "-flips.csv", "-verdict.json")
+    ends = (".md", ".csv", ".tex", "-flips.csv", "-flips.tex", "-verdict.json")
     assert files(tables) == {f"perfect+dropping{end}" for end in ends}
     found = json.loads((tables / "perfect+dropping-verdict.json").read_text(encoding="utf-8"))
     assert found["difference"]["low"] < -25 < found["difference"]["high"] < 0

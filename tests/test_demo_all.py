@@ -211,5 +211,10 @@ def test_the_others_wrote_their_tables(outputs):
     assert len(board)
     for notebook in ("12_failures", "13_compare_models", "leaderboard"):
         assert list((outputs / "tables/demo-all" / notebook).glob("*.csv")), notebook
+    for path in outputs.rglob("tables/demo-all/*/*.csv"):
+        text = path.with_suffix(".tex").read_text(encoding="utf-8")
+        assert text.count(r"\toprule") == text.count(r"\bottomrule") == 1
+    pictures = {path.stem for path in outputs.rglob("figures/demo-all/*/*.png")}
+    assert {f"reader-fading-figure_{number}" for number in (2, 3, 4)} <= pictures
     for figure in outputs.rglob("figures/demo-all/*/*.png"):
         assert figure.with_suffix(".pdf").is_file()

@@ -140,7 +140,9 @@ def test_main_results_of_one_model(tmp_path):
             ".tex",
             "-tasks.md",
             "-against-paper.csv",
+            "-against-paper.tex",
             "-claims.csv",
+            "-claims.tex",
         )
     }
     assert files(outputs / "tables/main/01_main_results") == made

@@ -2,7 +2,9 @@
 found again by name."""
 
 import json
+import math
 
+import pandas as pd
 import pytest
 
 import rulerkit as rk
@@ -192,6 +194,16 @@ def test_tables_and_figures_are_named_after_the_models_they_show(project):
     table = asked.save_table("a | b", "tasks")
     assert table == project / "outputs/tables/second/01_main/perfect+reader-4096-tasks.md"
     assert table.read_text() == "a | b"
+    frame = pd.DataFrame({"a_b": ["50 %", None], "n": [-1.23456, math.nan], "k": [131072, 2]})
+    csv = asked.save_table(frame, "numbers")
+    assert csv.read_text().startswith("a_b,n,k\n50 %,-1.23456,131072\n")
+    *_, head, _, first, second, _, _ = csv.with_suffix(".tex").read_text().splitlines()
+    assert head == r"a\_b & n & k \\"
+    assert (first, second) == (r"50 \% & $-$1.235 & 131072 \\", r" &  & 2 \\")
+    asked.save_table(frame, "numbers", latex=frame[["k"]])
+    assert (
+        csv.with_suffix(".tex").read_text().startswith("\\begin{tabular}{r}\n\\toprule\nk \\\\\n")
+    )
     pdf, png = study(notebook="00_tasks", model=None).save_figure(Figure().subplots(), "figure_1")
     assert pdf == project / "outputs/figures/main/00_tasks/figure_1.pdf"
     assert pdf.read_bytes().startswith(b"%PDF")

@@ -1,5 +1,6 @@
 """Figures: they show the numbers that they are given, and nothing on them overlaps or is cut."""
 
+from inspect import isfunction, signature
 from itertools import combinations
 
 import matplotlib
@@ -8,10 +9,14 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
+from matplotlib.colors import to_rgb
 from test_summary import scores_of
 
-from rulerkit import plots
+import rulerkit as rk
+from rulerkit import compare, failures, plots
+from rulerkit.depth import by_bin, recall_by_depth
 from rulerkit.generation import generate
 from rulerkit.plots import DOUBLE, SINGLE
 from rulerkit.scoring import THIRTEEN
@@ -45,12 +50,18 @@ def summary_of(*names, examples=4, have=4, aligned="chat", engine="reader"):
     return summarize(scores.assign(label=scores["model"].str.upper()))
 
 
+def signature_of(function):
+    own = isfunction(function) and function.__module__ == plots.__name__
+    return signature(function).parameters if own and function.__name__[0] != "_" else ()
+
+
 def texts(axes):
     return [text.get_text() for text in axes.texts]
 
 
-def boxes(figure):
-    """All texts that are drawn, with where they lie; ticks outside an axis' limits are not."""
+def boxes(figure, slanted=True):
+    """All texts that are drawn, with where they lie; ticks outside an axis' limits are not, and
+    slanted texts, whose boxes overlap though they do not, only if wanted."""
     figure.draw_without_rendering()
     unseen = set()
     for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
@@ -61,7 +72,7 @@ def boxes(figure):
     found = [
         t for t in figure.findobj(matplotlib.text.Text) if t.get_text().strip() and t.get_visible()
     ]
-    found = [t for t in found if t not in unseen]
+    found = [t for t in found if t not in unseen and (slanted or t.get_rotation() % 90 == 0)]
     return [(t.get_text(), matplotlib.text.Text.get_window_extent(t)) for t in found]
 
 
@@ -77,7 +88,7 @@ def assert_fit_for_print(axes):
             and box.y1 <= figure.bbox.y1 + 1
         )
         assert inside, f"{text!r} is cut"
-    for (a, first), (b, second) in combinations(found, 2):
+    for (a, first), (b, second) in combinations(boxes(figure, slanted=False), 2):
         width = min(first.x1, second.x1) - max(first.x0, second.x0)
         height = min(first.y1, second.y1) - max(first.y0, second.y0)
         assert min(width, height) < 1.5, f"{a!r} lies on {b!r}"
@@ -164,7 +175,105 @@ def test_figure_1_shows_both_laws_in_natural_logarithms():
     assert_fit_for_print(left)
 
 
+# --- all figures ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory):
+    """Each figure function, as it is called over the answers of two readers."""
+    study = rk.study(
+        models=["reader-1024", "reader-dropping"],
+        tasks=["niah_single_2", "niah_multivalue", "vt", "cwe", "qa_1"],
+        lengths=[1024, 2048],
+        num_examples=4,
+        outputs=tmp_path_factory.mktemp("figures"),
+    )
+    cells = rk.evaluate(study, progress=False)
+    scores = rk.score(cells)
+    summary = rk.summarize(scores)
+    bins = by_bin(recall_by_depth(rk.answers_of(scores, cells=cells)))
+    note = plots.remarks(summary.cells) + "; a note that is longer than one line of a column"
+    four = summary.cells[summary.cells["task"] != "cwe"].rename(columns={"task": "panel"})
+    grey = {"vt": rk.paper.published_scores(["yi-34b"], "vt")}
+    thirteen = summary_of("a", "b").lengths
+    alphas = {2.0: plots.word_counts(generate("fwe", 2048, 1)[0])}
+    words = plots.word_counts(generate("cwe", 4096, 1)[0])
+    correlations = pd.DataFrame(np.linspace(-1, 1, 324).reshape(18, 18)).add_prefix("niah_task_")
+    correlations.index = correlations.columns
+    return {
+        "score_by_length": lambda **ax: plots.score_by_length(
+            thirteen, 85.6, note, published="all", **ax
+        ),
+        "series_by_length": lambda **ax: plots.series_by_length(
+            four, "label", note=note, published=grey, columns=4, **ax
+        ),
+        "scores_over_models": lambda **ax: plots.scores_over_models(
+            thirteen, 85.6, note=note, **ax
+        ),
+        "recall_by_depth": lambda **ax: plots.recall_by_depth(bins, note, **ax),
+        "depth_map": lambda **ax: plots.depth_map(bins, "vt", note, **ax),
+        "tasks_by_length": lambda **ax: plots.tasks_by_length(summary.cells, note=note, **ax),
+        "correlation_heatmap": lambda **ax: plots.correlation_heatmap(
+            correlations, ["niah_task_3"], list("aabbccddeeffgghhii"), note, **ax
+        ),
+        "failures_by_length": lambda **ax: plots.failures_by_length(
+            failures.shares(failures.label(cells)), note, **ax
+        ),
+        "differences_by_task": lambda **ax: plots.differences_by_task(
+            compare.compare_study(study, cells).rows, 1, ("reader-1024", "reader-dropping"), **ax
+        ),
+        "word_frequencies": lambda **ax: plots.word_frequencies(words, alphas, **ax),
+    }
+
+
+def luminance(color):
+    parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+def ground_of(text):
+    """The colour on which a text stands: that of its field in a heatmap, else the paper's."""
+    for image in text.axes.images if text.axes and text in text.axes.texts else ():
+        column, row = (round(place) for place in text.get_position())
+        value = image.get_array()[row, column]
+        return text.axes.get_facecolor() if np.ma.is_masked(value) else image.to_rgba(value)
+    return text.figure.get_facecolor()
+
+
+@pytest.mark.parametrize("ground", ["white", "black"])
+@pytest.mark.parametrize(
+    "name", [name for name in vars(plots) if "ax" in signature_of(vars(plots)[name])]
+)
+def test_a_figure_is_readable_in_print_and_drawn_where_asked(figures, name, ground, monkeypatch):
+    """All text of 7 points or more, with a contrast of 4.5 to 1, nothing cut or on another; in a
+    dark style of the user too."""
+    if ground == "black":
+        for key, value in matplotlib.style.library["dark_background"].items():
+            monkeypatch.setitem(matplotlib.rcParams, key, value)
+    drawn = np.ravel(figures[name]())
+    figure = drawn[0].figure
+    assert figure.get_figwidth() in (SINGLE, DOUBLE)
+    for text in figure.findobj(matplotlib.text.Text):
+        if text.get_text().strip() and text.get_visible():
+            assert text.get_fontsize() >= 7, text
+            dark, light = sorted((luminance(text.get_color()), luminance(ground_of(text))))
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, text
+    assert_fit_for_print(drawn[0])
+    given = plt.subplots(1, len(drawn), squeeze=False)[1].ravel()
+    assert list(np.ravel(figures[name](ax=given))) == list(given)
+
+
 # --- style ----------------------------------------------------------------------------------------
+
+
+def test_what_the_user_sets_wins():
+    own = {"font.size": 9, "axes.prop_cycle": matplotlib.cycler(color=["#112233", "#445566"])}
+    with plt.rc_context(own):
+        axes = plots.score_by_length(summary_of("a", "b", "c").lengths)
+    assert [line.get_color() for line in axes.get_lines()] == ["#112233", "#445566", "#112233"]
+    assert {text.get_fontsize() for text in axes.texts} == {9}
+    with plt.style.context("rulerkit.data.rulerkit"):
+        assert matplotlib.rcParams["font.size"] == 7
 
 
 def test_pdf_embeds_its_fonts_whoever_saves_it(tmp_path):
