@@ -1,10 +1,11 @@
-"""Where the texts come from: essays, question answering and word lists, and stand-ins that need no
-download.
+"""Where the texts come from: essays, question answering and word lists, stand-ins that need no
+download, and files of one's own.
 
 The originals (Appendix B of the paper: Paul Graham's essays, SQuAD, HotpotQA) are read from
 $RULERKIT_DATA, a folder that already holds them, or from the cache that `rulerkit fetch` fills; a
 file whose content is not known is named a substitute. The stand-ins are data of this package, made
-by scripts/make_corpora.py. Each corpus carries a `Source`, which every result repeats.
+by scripts/make_corpora.py. A name that is none of these is the path of a file or folder of the
+user's. Each corpus carries a `Source`, which every result repeats.
 
 Nothing is redistributed: the essays are Paul Graham's, SQuAD and HotpotQA their authors' (CC BY-SA
 4.0). The package carries addresses and checksums. The cache has the layout of a data folder
@@ -17,31 +18,34 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from html import unescape
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from pydantic import Field, StringConstraints, ValidationError
 
-from rulerkit.errors import UserError, first_line, unknown
-from rulerkit.paths import cache_dir, completed
+from rulerkit.errors import UserError, first_line, shortened, unknown
+from rulerkit.paths import cache_dir, completed, resolve
+from rulerkit.settings import Keys
 
-HAYSTACKS = {
-    "paul_graham": "Paul Graham's essays, as in the paper; all rights reserved, downloaded and never redistributed",
-    "prose": "400,000 words of readable prose, invented; no download, no licence",
-}
-QA_SETS = {
-    "squad": "SQuAD 2.0 dev, its 5,928 answerable questions; CC BY-SA 4.0, downloaded",
-    "hotpotqa": "HotpotQA dev (distractor), 7,405 two-hop questions; CC BY-SA 4.0, downloaded",
-    "fictional": "questions about invented people, places and dates in SQuAD's shape; no download, no licence",
-    "fictional_two_hop": "two-hop questions about invented people and places in HotpotQA's shape; no download",
-}
+HAYSTACKS = (
+    "paul_graham",  # Paul Graham's essays, as in the paper; all rights reserved, downloaded and never redistributed
+    "prose",  # 400,000 words of readable prose, invented; no download, no licence
+)
+QA_SETS = (
+    "squad",  # SQuAD 2.0 dev, its 5,928 answerable questions; CC BY-SA 4.0, downloaded
+    "hotpotqa",  # HotpotQA dev (distractor), 7,405 two-hop questions; CC BY-SA 4.0, downloaded
+    "fictional",  # questions about invented people, places and dates in SQuAD's shape; no download, no licence
+    "fictional_two_hop",  # two-hop questions about invented people and places in HotpotQA's shape; no download
+)
 STAND_INS = {"paul_graham": "prose", "squad": "fictional", "hotpotqa": "fictional_two_hop"}
+BASES = {"builtin": STAND_INS, "original": {new: old for old, new in STAND_INS.items()}}
 
 # Length of the first essay (addiction.txt) in the joined text; it ends without a blank, so one word
 # spans the border.
@@ -54,7 +58,9 @@ _ABBREVIATIONS = (
     " u.k. a.m. p.m. "
 )
 _OPENING = "\"'“‘([{*_«"
-_CLOSING = "\"'”’)]}*_»"
+_CLOSING = "\"'”’)]}*_»」』）】》〉〕"
+_STOPS = "։؝؞؟۔܀߹।॥။።፧፨។៕།。！？｡"  # behind which no blank need follow
+_UNIT = re.compile(rf"\S*?[{_STOPS}][{_STOPS}.!?{re.escape(_CLOSING[2:])}]*|\S+")
 _INITIAL = re.compile(r"(?:[A-Za-z]\.)+")
 _NUMERAL = re.compile(r"\W*\d+\W*")
 
@@ -71,11 +77,15 @@ class Source:
     note: str = ""
 
 
-@dataclass(frozen=True)
+OWN_TEXTS = "own texts"
+"""What notes call files of the user's."""
+
+
+@dataclass(frozen=True, eq=False)
 class Haystack:
-    """Running text. `words`: in order, without white space; `sentence_starts`: (n,) increasing word
-    indices, the first 0; `restart`: the word index where a second pass begins (the second essay),
-    always among the sentence starts."""
+    """Running text. `words`: in order, without white space (of a script without blanks, its
+    sentences); `sentence_starts`: (n,) increasing word indices, the first 0; `restart`: the word
+    index where a second pass begins (the second essay), always among the sentence starts."""
 
     source: Source
     words: list[str]
@@ -95,7 +105,7 @@ class Question:
     related: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class QASet:
     """`documents`: distinct, stripped at both ends; `groups`: the article number of each
     document."""
@@ -106,13 +116,15 @@ class QASet:
     questions: list[Question]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Words:
-    """wonderwords' lists, each sorted; `everything` is the union of nouns, adjectives and verbs."""
+    """wonderwords' lists, each sorted; `everything` is the union of nouns, adjectives and verbs. A
+    list of one's own is all three, and has a source."""
 
     nouns: list[str]
     adjectives: list[str]
     everything: list[str]
+    source: Source | None = None
 
 
 class _File(NamedTuple):
@@ -137,10 +149,7 @@ class _File(NamedTuple):
 
 @cache
 def load_haystack(name: str) -> Haystack:
-    """The haystack of one of `HAYSTACKS`. Errors: UserError for an unknown name or an original that
-    is not there."""
-    if name not in HAYSTACKS:
-        raise unknown("haystack", name, HAYSTACKS)
+    """The haystack of one of `HAYSTACKS`. Errors: UserError for an original that is not there."""
     with _opened(name) as file:
         text = file.content["text"]
         words, restart, note = text.split(), file.content.get("restart"), ""
@@ -160,14 +169,18 @@ def load_haystack(name: str) -> Haystack:
 
 def sentence_starts(words: list[str]) -> np.ndarray:
     """Word indices where a sentence starts, by a rule without a model: behind a word that ends in .
-    ! or ? (closing quotes and brackets may follow), unless the next word begins in lower case or
-    the word is an abbreviation or an initial. Shape (n,), increasing, the first is 0."""
+    ! ? or what ends sentences in other scripts (closing quotes and brackets may follow), unless the
+    next word begins in lower case or the word is an abbreviation or an initial; in Thai and Lao
+    behind each blank. Shape (n,), increasing, the first is 0."""
     starts = [0]
     for i, word in enumerate(words[:-1]):
+        if "\u0e00" <= word[-1] < "\u0f00":  # Thai and Lao
+            starts.append(i + 1)
+            continue
         if word[-1].isalnum() or word[-1] in ",;:-":
             continue
         core = word.rstrip(_CLOSING)
-        if core[-1:] not in (".", "!", "?"):
+        if core[-1:] not in (".", "!", "?", *_STOPS):
             continue
         if core[-1] == "." and (
             _is_abbreviation(core) or (starts[-1] == i and _NUMERAL.fullmatch(core))
@@ -190,31 +203,33 @@ def load_qa(name: str) -> QASet:
     """The question answering set of one of `QA_SETS`.
 
     Questions and documents are stripped at both ends (upstream strips neither: five SQuAD
-    paragraphs and 257 of its questions carry blanks there). Errors: UserError for an unknown name
-    or an original that is not there.
+    paragraphs and 257 of its questions carry blanks there). Errors: UserError for an original that
+    is not there.
     """
-    if name not in QA_SETS:
-        raise unknown("question answering set", name, QA_SETS)
     with _opened(name) as file:
         documents, rows = _QA_READERS.get(name, _invented)(file.content)
-        numbers = {document: number for number, document in enumerate(documents)}
-        questions = []
-        for text, answers, gold, related in rows:
-            if not gold or not answers or not all(a.strip() for a in answers):
-                raise ValueError(f"the question {text!r} has no answer or no document")
-            gold_and_related = (
-                tuple(dict.fromkeys(numbers[document] for document in texts))
-                for texts in (gold, related)
-            )
-            answers = tuple(dict.fromkeys(answers))
-            questions.append(Question(text.strip(), answers, *gold_and_related))
-        if not questions:
-            raise ValueError("it holds no questions")
-        lines = [f"{q.text}\t{q.answers}\t{q.gold}\t{q.related}" for q in questions]
-        part = name == "hotpotqa" and len(questions) < 7405
-        note = f"HotpotQA: {len(questions)} of 7405 questions" if part else ""
-        source = file.source(name, [*documents, *lines], note)
-        return QASet(source, list(documents), list(documents.values()), questions)
+        part = name == "hotpotqa" and len(rows) < 7405
+        note = f"HotpotQA: {len(rows)} of 7405 questions" if part else ""
+        return _qa_set(documents, rows, partial(file.source, name, note=note))
+
+
+def _qa_set(documents: dict[str, int], rows: "_Rows", source: "_Sourced") -> QASet:
+    """The set of these documents (with their groups) and questions."""
+    numbers = {document: number for number, document in enumerate(documents)}
+    questions = []
+    for text, answers, gold, related in rows:
+        if not gold or not answers or not all(a.strip() for a in answers):
+            raise ValueError(f"the question {text!r} has no answer or no document")
+        gold_and_related = (
+            tuple(dict.fromkeys(numbers[document] for document in texts))
+            for texts in (gold, related)
+        )
+        answers = tuple(dict.fromkeys(answers))
+        questions.append(Question(text.strip(), answers, *gold_and_related))
+    if not questions:
+        raise ValueError("it holds no questions")
+    lines = [f"{q.text}\t{q.answers}\t{q.gold}\t{q.related}" for q in questions]
+    return QASet(source([*documents, *lines]), list(documents), list(documents.values()), questions)
 
 
 _Rows = list[tuple[str, Sequence[str], list[str], list[str]]]
@@ -262,7 +277,7 @@ _QA_READERS = {"squad": _squad, "hotpotqa": _hotpotqa}
 
 
 @cache
-def load_words() -> Words:
+def load_words(name: str = "wonderwords") -> Words:
     """Key words and list words: the lists of the wonderwords package (MIT), read without importing
     it."""
     assets = resources.files("wonderwords") / "assets"
@@ -307,6 +322,148 @@ def _opened(name: str) -> Iterator[_File]:
             f"corpus file {file} cannot be read as {name} ({first_line(error)}): delete it and run "
             "`rulerkit fetch`, or use `corpora: builtin`"
         ) from error
+
+
+# --- files of one's own ---------------------------------------------------------------------------
+
+
+def choices(corpora: str | Mapping[str, Any]) -> dict[str, Any]:
+    """What `corpora:` says, checked: `base` (`builtin` or `original`), and the files of some of
+    KINDS."""
+    given = corpora if isinstance(corpora, Mapping) else {"base": corpora}
+    chosen = {"base": "builtin", **given}
+    for key in chosen:
+        if key not in ("base", *KINDS):
+            raise unknown("key of corpora", key, ("base", *KINDS))
+    if str(chosen["base"]) not in BASES:
+        hint = "A mapping such as {essay: texts} names files"
+        raise unknown("value of corpora", chosen["base"], BASES, hint)
+    return chosen
+
+
+def load(kind: str, name: str) -> Any:
+    """The corpus of one of KINDS: a `Haystack`, a `QASet` or `Words`. What is no known name is a
+    path, read at its first use."""
+    names, load_named, _, _ = KINDS[kind]
+    if name in names:
+        return load_named(name)
+    if (kind, resolve(name)) not in _FILES:
+        refresh(kind, name)
+    return _FILES[kind, resolve(name)][1]
+
+
+def refresh(kind: str, name: str) -> None:
+    """Read a file or a folder of essays, unless it is as it was when it was last read; a known name
+    is none.
+
+    Raises UserError where it cannot be read or holds something else than its kind takes.
+    """
+    names, _, read, takes = KINDS[kind]
+    path = file = resolve(name)
+    if name in names:
+        return
+    try:
+        files = [path]
+        if kind == "essay" and path.is_dir():
+            files = sorted(f for f in path.rglob("*") if f.suffix.lower() in (".txt", ".md"))
+        states = [(file, file.stat().st_ctime_ns, file.stat().st_size) for file in files]
+        if (kind, path) in _FILES and _FILES[kind, path][0] == states:
+            return
+        texts = []
+        for file in files:
+            texts.append(file.read_bytes().decode("utf-8-sig"))
+        note = f"{OWN_TEXTS}: {kind} from {path.name}"
+        corpus = read("\n\n".join(texts), partial(_File(None).source, path.name, note=note))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"corpora: {kind}: {file} cannot be used ({first_line(error)}): it takes one of "
+            f"{', '.join(names)}, or the path of {takes}"
+        ) from error
+    _FILES[kind, path] = states, corpus
+
+
+def known_questions() -> Iterator[QASet]:
+    """All question sets at hand: the files that were read, those that need no download, the
+    originals."""
+    yield from [corpus for (kind, _), (_, corpus) in _FILES.items() if kind == "qa"]
+    for name in reversed(QA_SETS):
+        with suppress(UserError):  # without its file, no prompt of a data set was made here
+            yield load_qa(name)
+
+
+_FILES: dict[tuple[str, Path], tuple[Any, Any]] = {}
+"""Kind and path -> the state of its files when they were read, and the corpus."""
+_Sourced = Callable[[Iterable[str]], Source]
+
+
+def _own_essays(text: str, source: _Sourced) -> Haystack:
+    """A sentence starts with every paragraph, and by the rule of `sentence_starts`."""
+    words, starts, paragraphs = list[str](), list[int](), list[str]()
+    for paragraph in re.split(r"\n\s*\n", text):
+        if units := _UNIT.findall(paragraph):
+            starts += (sentence_starts(units) + len(words)).tolist()
+            words += units
+            paragraphs.append(" ".join(units))
+    if not words:
+        raise ValueError("it holds no text")
+    return Haystack(source(paragraphs), words, np.array(starts, dtype=np.int64), 0)
+
+
+_Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+_Texts = Annotated[list[_Text], Field(min_length=1)]
+
+
+class QuestionKeys(Keys):
+    """A line of a file of questions."""
+
+    question: _Text
+    answers: _Texts
+    """Any of them is right."""
+    gold_documents: _Texts
+    """Together they give the answer."""
+    other_documents: list[_Text] = Field([])
+    """They do not."""
+
+
+def _own_questions(text: str, source: _Sourced) -> QASet:
+    documents, rows = dict[str, int](), _Rows()
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                row = QuestionKeys.model_validate_json(line)
+            except ValidationError as error:
+                first = error.errors()[0]
+                field = "".join(f"{part}: " for part in first["loc"])
+                raise ValueError(f"line {number}: {field}{first['msg']}") from error
+            gold, others = row.gold_documents, row.other_documents
+            for document in (*gold, *others):
+                documents.setdefault(document, len(documents))
+            rows.append((" ".join(row.question.split()), row.answers, gold, others))
+    if any(len(documents) == len({*gold}) for _, _, gold, _ in rows):
+        raise ValueError("it holds no documents beside the gold ones of a question")
+    return _qa_set(documents, rows, source)
+
+
+def _own_words(text: str, source: _Sourced) -> Words:
+    words = sorted({line.strip() for line in text.split("\n")} - {""})
+    wrong = [word for word in words if re.search(r"[\s,;.]", word)]
+    if wrong or not words:
+        raise ValueError(f"it is no list of words: {shortened(wrong[0]) if wrong else 'empty'}")
+    return Words(words, words, words, source(words))
+
+
+KINDS: dict[str, tuple[Sequence[str], Callable[[str], Any], Callable[[str, _Sourced], Any], str]]
+KINDS = {
+    "essay": (HAYSTACKS, load_haystack, _own_essays, "texts in UTF-8 (a folder: *.txt, *.md)"),
+    "qa": (
+        QA_SETS,
+        load_qa,
+        _own_questions,
+        f"JSON lines of {', '.join(QuestionKeys.model_fields)}",
+    ),
+    "words": (("wonderwords",), load_words, _own_words, "a list, one word a line"),
+}
+"""Key of `corpora:` -> the known names, how these and files are read, and what files hold."""
 
 
 # --- downloads -----------------------------------------------------------------------------------

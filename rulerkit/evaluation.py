@@ -591,7 +591,9 @@ def differences(old: Any, new: Any, field: str = "") -> list[tuple[str, Any, Any
 
 def _compared(field: str, value: Any) -> Any:
     """What of a field of a record is compared."""
-    if re.fullmatch(r"tokenizer\.name|sources\..*\.(note|stand_in)", field):
+    if re.fullmatch(
+        r"tokenizer\.name|sources\..*\.(note|stand_in)|task\.(essays|dataset|words)", field
+    ):
         return ABSENT  # fingerprints are compared instead
     if field == "protocol" and value is ABSENT:
         return "clean"  # records made before there were two

@@ -270,6 +270,7 @@ def examples_of(cell: Cell) -> Examples:
         form = PromptFormat(load_tokenizer(result["tokenizer"]["name"]), **settings)
         knobs = result["task"] | {"protocol": result.get("protocol", "clean")}
         family = _FAMILIES[knobs["family"]]
+        knobs.setdefault("words", "wonderwords")  # of older records
         task = family(**{knob: knobs.get(knob) for knob in ("name", "protocol", *family.knobs())})
         return Examples(task, int(result["length"]), cell.wanted, int(result["seed"]), form)
     except (KeyError, TypeError) as error:

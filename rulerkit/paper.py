@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rulerkit import escape
+from rulerkit.corpora import OWN_TEXTS
 from rulerkit.errors import unknown
 from rulerkit.lengths import THRESHOLDS, effective_length, length_name, parse_length
 from rulerkit.scoring import THIRTEEN
@@ -486,6 +487,7 @@ def _our_notes(rows: "pd.DataFrame", summary: Summary, category: str) -> list[st
         names = ", ".join(rows.loc[rows["stand_in"], "model"])
         lines.append(f"{STAND_IN_NOTE[0].upper()}{STAND_IN_NOTE[1:]}: {names}.")
     cells = summary.cells
+    lines += [f"{note}." for note in sorted({*cells["note"].dropna()}) if OWN_TEXTS in note]
     return lines + rest_notes(cells if category == "all" else cells[cells["category"] == category])
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rulerkit.corpora import OWN_TEXTS
 from rulerkit.errors import UserError
 from rulerkit.example import Example
 from rulerkit.failures import LABELS
@@ -224,10 +225,13 @@ def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
 
 def remarks(cells: "pd.DataFrame") -> str:
     """What a figure must say below itself of the cells (or the labels) that it shows: reference
-    readers, stand-in corpora, incomplete cells."""
+    readers, stand-in corpora, texts of the user's, incomplete cells."""
     facts = {"reference readers": cells["engine"] == "reader"}
+    if "stand_in" in cells:
+        own = cells["note"].str.contains(OWN_TEXTS, na=False)
+        facts |= {OWN_TEXTS: own, "stand-in corpora": cells["stand_in"].astype(bool) & ~own}
     if "complete" in cells:
-        facts |= {"stand-in corpora": cells["stand_in"], "incomplete": ~cells["complete"]}
+        facts["incomplete"] = ~cells["complete"]
     return "; ".join(text for text, is_so in facts.items() if is_so.any())
 
 

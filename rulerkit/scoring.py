@@ -165,7 +165,7 @@ _PROTOCOL = {
     "template": "name of the prompt format",
     "protocol": "clean or paper; '' where the file does not say",
     "knobs": "settings of the task, as JSON",
-    "note": "protocol and substitute corpora, in words",
+    "note": "protocol, substitute corpora and files of one's own, in words",
     "path": "file of the predictions",
 }
 _NAMED = ("name", "family", "category")

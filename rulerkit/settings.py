@@ -371,7 +371,9 @@ class Parameters(Keys):
     max_failures: Annotated[float, Field(ge=0)] = 0
     """a share below 1 or a number: where no more examples of a cell fail, a mean is taken over the
     rest (default 0)"""
-    corpora: Literal["builtin", "original"] = "builtin"
+    corpora: Literal["builtin", "original"] | dict[str, Text] = "builtin"
+    """one of builtin, original, or a mapping of essay, qa and words to paths, such as {essay: texts},
+    with base (builtin or original) for what it does not name"""
     protocol: Literal["clean", "paper"] = "clean"
     edition: Annotated[Text, Field(pattern=r"^(2024|2025)$")] | None = None
     """2024 or 2025: the edition of upstream's prompts, where it is not that of the protocol"""

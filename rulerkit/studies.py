@@ -17,6 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rulerkit.corpora import choices, refresh
 from rulerkit.errors import UserError, unknown
 from rulerkit.escape import csv_text, latex_text
 from rulerkit.models import Model
@@ -47,6 +48,7 @@ class Study:
     seed: int
     run: str
     corpora: str
+    """`builtin` or `original`: the corpora that are no files of the user's."""
     protocol: str
     outputs: Path
     repeat: int = 1
@@ -137,14 +139,18 @@ def study(source: Mapping[str, Any] | None = None, notebook: str = "", **paramet
         _task_of_study(spec, values).with_corpora(values.corpora)
         for spec in values.tasks or THIRTEEN
     ]
+    for task in tasks:
+        for kind, knob in task.corpora:
+            refresh(kind, getattr(task, knob))
     return Study(
         notebook=notebook,
         models=_checked_models(expand(models)),
         tasks=tuple({task.name: task for task in tasks}.values()),
         lengths=tuple(sorted(set(values.lengths))),
         outputs=resolve(values.outputs),
+        corpora=choices(values.corpora)["base"],
         **values.model_dump(
-            include={"num_examples", "seed", "run", "corpora", "protocol", "repeat", "max_failures"}
+            include={"num_examples", "seed", "run", "protocol", "repeat", "max_failures"}
         ),
     )
 

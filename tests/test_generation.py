@@ -68,6 +68,12 @@ def test_every_task_fits_and_fills(vocabulary, length, count):
             assert filled(example) >= wanted[name in QA], name
 
 
+def test_lines_of_one_size_fill_too():
+    """Keys and values that are numbers have the same count in every line."""
+    asked = builtin({"base": "niah_multikey_2", "key": "numbers"})
+    assert all(filled(example) >= 99 for n in (4096, 8192) for example in generate(asked, n, 2))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", ["gpt-neox", "llama-2", "rwkv"])
 def test_the_longest_of_the_paper(data, folder):

@@ -16,8 +16,8 @@ PACKAGE = ROOT / "rulerkit"
 
 ORDER = (
     {"errors", "escape", "paths", "gpus", "hub", "statistics"},
-    {"lengths", "tokenizers", "corpora", "pieces"},
-    {"settings", "checkpoint"},
+    {"lengths", "tokenizers", "pieces"},
+    {"settings", "checkpoint", "corpora"},
     {"example", "prompt_format"},
     {"tasks"},
     {"generation", "floors"},

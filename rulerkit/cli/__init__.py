@@ -111,7 +111,7 @@ def show(
 
     if model:
         return show_answer(model, task, parse_length(length), index, sys.stdout.isatty())
-    asked = task_of(task, protocol).with_corpora(corpora)
+    asked = task_of(task, protocol, corpora)
     example = Order(asked, parse_length(length), index + 1, seed, tokenizer, template).examples()[
         index
     ]
@@ -148,13 +148,13 @@ def generate(
     from rulerkit.tasks import THIRTEEN
 
     asked = [
-        task_of(name, protocol)
+        task_of(name, protocol, corpora)
         for given in tasks
         for name in (THIRTEEN if given == "all" else (given,))
     ]
     lengths = [parse_length(each) for each in length or ["4096"]]
     orders = [
-        Order(each.with_corpora(corpora), tokens, num_examples, seed, tokenizer, template)
+        Order(each, tokens, num_examples, seed, tokenizer, template)
         for tokens in lengths
         for each in asked
     ]

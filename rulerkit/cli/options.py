@@ -28,7 +28,10 @@ Tokenizer = Annotated[
     ),
 ]
 Corpora = Annotated[
-    str, typer.Option(help="builtin stand-ins, or the original texts (`rulerkit fetch`).")
+    str,
+    typer.Option(
+        help="builtin stand-ins, the original texts (`rulerkit fetch`), or files: '{essay: texts}'."
+    ),
 ]
 Protocol = Annotated[
     str,
@@ -100,11 +103,10 @@ def study_of(files: list[Path] | None, settings: list[str] | None, model: str | 
     return asked
 
 
-def task_of(text: str, protocol: str = "clean") -> Any:
-    """A task given on the command line: a name, or a mapping in YAML."""
+def task_of(text: str, protocol: str, corpora: str) -> Any:
+    """A task given on the command line, and its corpora: names, or mappings in YAML."""
     from rulerkit.settings import parse_yaml
     from rulerkit.tasks import task
 
-    return task(
-        parse_yaml(text, f"the task {text!r}") if text.lstrip().startswith("{") else text, protocol
-    )
+    spec = parse_yaml(text, f"the task {text!r}") if text.lstrip().startswith("{") else text
+    return task(spec, protocol).with_corpora(parse_yaml(corpora, "--corpora"))

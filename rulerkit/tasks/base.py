@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args, get_origi
 
 import numpy as np
 
-from rulerkit.corpora import STAND_INS, Source
+from rulerkit.corpora import BASES, KINDS, Source, choices, load
 from rulerkit.errors import UserError, shortened, unknown
 from rulerkit.example import ContextBudget, Draft, Example, ExampleStream, Piece
 
@@ -24,6 +24,9 @@ the paper, where shuffles begin with the same seed in every example.
 """
 MOST = 100_000
 """The largest number that a setting of a task takes."""
+
+_DRAWS = 100
+"""For each text that is to be drawn, the draws after which there are too few different ones."""
 
 _COMMAS_AND_LINES = re.compile(r"[,;\n]")
 _NUMBERED = re.compile(r"[.)]\s(?<=\d..)(?<!\d{4}..)", re.DOTALL)
@@ -192,6 +195,8 @@ class Task(ABC):
         object.__setattr__(self, "edition", str(self.edition))  # YAML reads 2024 as a number
         for field in fields(self):
             value, kind = getattr(self, field.name), field.type
+            if kind is str:  # such as a path
+                object.__setattr__(self, field.name, str(value))
             if get_origin(kind) is Literal and value not in get_args(kind):
                 raise unknown(f"{field.name} of the task {self.name}", value, get_args(kind))
             if kind is int or (kind == int | None and value is not None):
@@ -265,9 +270,9 @@ class Task(ABC):
         return [field.name for field in fields(cls) if field.name not in ("name", "protocol")]
 
     @property
-    def corpus_knob(self) -> str | None:
-        """The setting that names a corpus, where the task reads one."""
-        return None
+    def corpora(self) -> tuple[tuple[str, str], ...]:
+        """The corpora that the task reads: their kinds, with the settings that name them."""
+        return ()
 
     def baselines(self) -> list["Task"]:
         """The variant that tells why an answer of this task is wrong: without demonstration, or
@@ -295,8 +300,9 @@ class Task(ABC):
         return None
 
     def sources(self) -> dict[str, Source]:
-        """The corpora that this task reads, by setting."""
-        return {}
+        """The corpora that this task reads, by setting; wonderwords' lists have no source."""
+        loaded = {knob: load(kind, getattr(self, knob)) for kind, knob in self.corpora}
+        return {knob: corpus.source for knob, corpus in loaded.items() if corpus.source}
 
     def with_protocol(self, protocol: str, edition: str | None = None) -> Self:
         """The same task under a protocol, with its edition of the prompts or the one given; its
@@ -306,16 +312,18 @@ class Task(ABC):
         settings: Any = {"protocol": protocol, "edition": edition or PROTOCOLS[protocol]}
         return replace(self, **settings)
 
-    def with_corpora(self, kind: str) -> Self:
-        """The same task over the `original` corpora or their `builtin` stand-ins; its name
-        stays."""
-        names = {"builtin": STAND_INS, "original": {new: old for old, new in STAND_INS.items()}}
-        if kind not in names:
-            raise unknown("value of corpora", kind, names)
-        if not (knob := self.corpus_knob):
-            return self
-        corpus = getattr(self, knob)
-        return replace(self, **{knob: names[kind].get(corpus, corpus)})
+    def with_corpora(self, corpora: str | Mapping[str, Any]) -> Self:
+        """The same task over the `original` corpora, their `builtin` stand-ins, or files: a mapping
+        of `essay`, `qa` and `words` to paths, with `base` for what it does not name. Its name
+        stays, and so does a file that a setting of the task names."""
+        chosen = choices(corpora)
+        swapped = BASES[chosen["base"]]
+        names = {
+            knob: chosen.get(kind, swapped.get(name, name))
+            for kind, knob in self.corpora
+            if (name := getattr(self, knob)) in KINDS[kind][0]
+        }
+        return replace(self, **names)
 
 
 def _less_frequent_words(answer: JudgedAnswer) -> str | None:
@@ -352,9 +360,15 @@ def shuffled_alike(size: int, seed: int) -> list[int]:
     return order
 
 
-def distinct(count: int, draw: Callable[[], str]) -> list[str]:
-    """Draws until there are `count` different texts (upstream draws with replacement)."""
-    texts: dict[str, None] = {}
-    while len(texts) < count:
+def distinct(count: int, draw: Callable[[], str], first: Iterable[str] = ()) -> list[str]:
+    """Draws until there are `count` different texts with the first ones (upstream draws with
+    replacement)."""
+    texts = dict.fromkeys(first)
+    for _ in range(_DRAWS * count):
+        if len(texts) >= count:
+            return list(texts)
         texts[draw()] = None
-    return list(texts)
+    raise UserError(
+        f"corpora: words: {len(texts)} different texts can be drawn where {count} are needed: give "
+        "a longer list, or a shorter length"
+    )

@@ -5,15 +5,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
+from itertools import combinations
 from random import Random
 from string import ascii_lowercase
 
 import numpy as np
 
-from rulerkit.corpora import load_words
+from rulerkit.corpora import Words, load
 from rulerkit.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.pieces import PieceEncoder, Units, encode_units, numbered
-from rulerkit.tasks.base import Reading, WordCount, shuffled_alike
+from rulerkit.tasks.base import Reading, WordCount, distinct, shuffled_alike
 from rulerkit.tasks.niah import draw_pair
 
 _OPENING = (
@@ -46,6 +47,9 @@ class CommonWords(WordCount):
     freq_ucw: int = 3
     num_cw: int = 10
     demonstration: bool = True
+    words: str = "wonderwords"
+    """The list of words: `wonderwords` or a path."""
+    corpora = (("words", "words"),)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,6 +61,11 @@ class CommonWords(WordCount):
     def num_items(self) -> int:
         return self.num_cw
 
+    @property
+    def _list_of_words(self) -> Words:
+        words: Words = load("words", self.words)
+        return words
+
     def frequencies(self, length: int) -> tuple[int, int]:
         """How often common and other words appear: as set, or 6 and 1 below 4096 tokens, as
         upstream reduces them."""
@@ -64,8 +73,11 @@ class CommonWords(WordCount):
         return (6, 1) if reduced else (self.freq_cw, self.freq_ucw)
 
     def draft(self, stream: ExampleStream, length: int) -> Draft:
-        words = load_words().everything if self.protocol == "paper" else _uncontained()
-        common = stream.random.sample(words, self.num_cw)
+        words = self._list_of_words
+        singles = words.everything if self.protocol == "paper" else _uncontained(words)
+        enough = 3 * max(20, self.num_cw)
+        self.check(len(singles) >= enough, "words", f"a list of {enough} words, none in another")
+        common = stream.random.sample(singles, self.num_cw)
         return Draft(
             demonstration=self._demonstration(stream, common, length),
             instruction=_OPENING,
@@ -78,14 +90,14 @@ class CommonWords(WordCount):
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
         paper = self.protocol == "paper"
         step = 10 if paper else 1  # upstream adds and removes ten words at a time
-        words, num_pairs = _words(budget.encoder), 0
+        words, num_pairs = _words(self._list_of_words, budget.encoder), 0
         texts = [" " + word for word in draft.plan]
         common = np.array([words.position[text] for text in texts])
         order = singles = words.others(texts, budget.random)
         parts = {word.lower() for word in draft.plan}
         while (fitting := self._num_fitting(words, common, order, budget)) == len(order):
             num_pairs = max(8192, 2 * num_pairs)
-            words = _words(budget.encoder, num_pairs, random_letters=paper)
+            words = _words(self._list_of_words, budget.encoder, num_pairs, random_letters=paper)
             pairs = (len(words) - num_pairs + budget.random.permutation(num_pairs)).tolist()
             pairs = [i for i in pairs if parts.isdisjoint(words.texts[i][1:].lower().split("-"))]
             order = np.concatenate([singles, pairs])
@@ -120,7 +132,7 @@ class CommonWords(WordCount):
         first = self._demonstration(ExampleStream(budget.seed, self.name, 0), [], budget.length)
         counts = [len(ids) for ids in budget.encoder.encode([draft.demonstration, first])]
         tokens = budget.tokens + counts[0] - counts[1]
-        num_singles = len(load_words().everything)
+        num_singles = len(self._list_of_words.everything)
         usual = np.random.RandomState(budget.seed).permutation(num_singles)
         others = np.concatenate([usual[self.num_cw :], np.arange(num_singles, len(words))])
         budget = replace(budget, tokens=int(tokens - _MARGIN * tokens**0.5))
@@ -174,7 +186,7 @@ class CommonWords(WordCount):
         size, common_count, other_count = (20, 3, 1) if length < _REDUCED_BELOW else (40, 10, 3)
         n = self.num_cw
         random = Random(f"{stream.seed}/{self.name}/{stream.index}/demonstration")
-        free = [word for word in load_words().everything if word not in taken]
+        free = [word for word in self._list_of_words.everything if word not in taken]
         words = random.sample(free, max(size, 2 * n))
         entries = words[:n] * common_count + words[n:] * other_count
         if self.protocol == "paper":
@@ -194,21 +206,32 @@ def _numbered(words: Sequence[str]) -> str:
 
 
 @cache
-def _uncontained() -> list[str]:
+def _uncontained(words: Words) -> list[str]:
     """The single words that stand in no other word of the lists, so that no other word can score
     for them; without hyphens, so that a pair contains one only as its adjective or its noun."""
-    words = load_words().everything
-    lines = "\n".join(words).lower()
-    return [word for word in words if not {" ", "-"} & set(word) and lines.count(word.lower()) == 1]
+    lower = {word.lower() for word in words.everything}
+    parts = (
+        word.lower()[start:stop]
+        for word in words.everything
+        for start, stop in combinations(range(len(word) + 1), 2)
+    )
+    found = Counter(part for part in parts if part in lower)
+    return [
+        word for word in words.everything if not {" ", "-"} & set(word) and found[word.lower()] == 1
+    ]
 
 
 @lru_cache(maxsize=8)
-def _words(encoder: PieceEncoder, num_pairs: int = 0, random_letters: bool = False) -> Units:
+def _words(
+    words: Words, encoder: PieceEncoder, num_pairs: int = 0, random_letters: bool = False
+) -> Units:
     """All single words, then adjective-noun pairs or words of random letters: the first of an
     endless row, without repetition."""
-    texts, random = dict.fromkeys(load_words().everything), Random("pairs of words")
-    size = len(texts) + num_pairs
-    while len(texts) < size:
+    random = Random("pairs of words")
+
+    def draw() -> str:
         letters = "".join(random.choices(ascii_lowercase, k=6)) if random_letters else ""
-        texts[letters or draw_pair(random)] = None
+        return letters or draw_pair(random, words)
+
+    texts = distinct(len(words.everything) + num_pairs, draw, words.everything)
     return encode_units([" " + text for text in texts], encoder, keep=True)

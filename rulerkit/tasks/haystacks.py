@@ -4,15 +4,17 @@ Each function fills a budget with as much haystack as fits and puts passages at 
 returns None where the passages alone do not fit.
 """
 
+import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby, pairwise
 from operator import attrgetter
 
 import numpy as np
 
-from rulerkit.corpora import load_haystack
+from rulerkit.corpora import Haystack
 from rulerkit.example import ContextBudget, Piece
 from rulerkit.pieces import PieceEncoder, Units, encode_units, settle
 
@@ -29,6 +31,12 @@ _ADJUSTED = 8
 """How many of the last lines of needles are chosen again so that their counts close the gap."""
 _CANDIDATES = 512
 """Among how many keys and values each of them is chosen."""
+_CUT = re.compile(
+    "(?=[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
+    "|(?<=.{256})"
+)
+"""Where a text without blanks may be cut: before a character of a script that writes none between
+words (Thai to Burmese, Khmer, Japanese, Chinese), and anywhere in what is no word."""
 
 
 def _by_depth(items: Iterable[Piece]) -> list[Piece]:
@@ -179,16 +187,20 @@ def _choose_lines(left: int, fixed: int, columns: Sequence[tuple[Units, np.ndarr
     first = max(0, lines - _ADJUSTED)
     gap = left - (int(total[first - 1]) if first else 0)
     longest = fixed + sum(int(column.max()) for column in counts(first))
-    stop = min(lines + (gap > (lines - first) * longest), len(total))
-    for line in range(first, stop):
-        tokens = gap // (stop - line) - fixed
-        pair = _best_pair(tokens, *counts(line, line + _CANDIDATES))
-        if pair is None:
-            return line
-        for (_, order), chosen in zip(columns, pair, strict=True):
-            order[[line, line + chosen]] = order[[line + chosen, line]]
-        gap -= fixed + sum(int(column[0]) for column in counts(line, line + 1))
-    return stop
+    one_more = min(lines + (gap > (lines - first) * longest), len(total))
+    for stop in (one_more, lines):
+        rest = gap
+        for line in range(first, stop):
+            tokens = rest // (stop - line) - fixed
+            pair = _best_pair(tokens, *counts(line, line + _CANDIDATES))
+            if pair is None:
+                break
+            for (_, order), chosen in zip(columns, pair, strict=True):
+                order[[line, line + chosen]] = order[[line + chosen, line]]
+            rest -= fixed + sum(int(column[0]) for column in counts(line, line + 1))
+        else:
+            return stop
+    return line
 
 
 def _best_pair(tokens: int, keys: np.ndarray, values: np.ndarray) -> tuple[int, int] | None:
@@ -205,10 +217,11 @@ def _best_pair(tokens: int, keys: np.ndarray, values: np.ndarray) -> tuple[int, 
 
 
 def fill_with_essay(
-    items: Iterable[Piece], budget: ContextBudget, corpus: str
+    items: Iterable[Piece], budget: ContextBudget, corpus: Haystack
 ) -> list[Piece] | None:
     """As many words of the essays as fit, joined by blanks, with each needle at the sentence
-    boundary nearest to its depth in tokens."""
+    boundary nearest to its depth in tokens. In scripts without blanks a word is a sentence, and the
+    last one is cut where the budget ends."""
     encoder, passes = budget.encoder, 1
     while _essay_units(corpus, encoder, passes)[0].offsets[-1] < budget.tokens:
         passes *= 2
@@ -220,21 +233,30 @@ def fill_with_essay(
         bounds = sorted({start, start + 1, stop - 1, stop})  # the first and last word on their own
         return [Piece(units.text(a, b), "haystack", units.span(a, b)) for a, b in pairwise(bounds)]
 
-    for words in range(int(np.searchsorted(units.offsets, left, side="right")) + 1, -1, -1):
-        places = _sentence_boundaries(items, units, starts, words)
-        pieces = _between(items, places, words, budget, stretch)
+    def ended(pieces: list[Piece], last: str) -> list[Piece]:
+        pieces = [*pieces, Piece(last, "haystack")] if last else list(pieces)
         pieces[0] = budget.encoded(replace(pieces[0], text=pieces[0].text[1:]))
         pieces[-1] = budget.encoded(replace(pieces[-1], text=pieces[-1].text + "\n"))
-        if _num_tokens(pieces) <= budget.tokens:
-            return pieces
+        return pieces
+
+    def count(pieces: list[Piece], last: str) -> int:
+        return _num_tokens(ended(pieces, last))
+
+    most = int(np.searchsorted(units.offsets, left, side="right")) + 1
+    for words in range(min(most, len(units)), -1, -1):
+        places = _sentence_boundaries(items, units, starts, words)
+        pieces = _between(items, places, words, budget, stretch)
+        after = "".join(units.texts[words : words + 1])
+        parts = ["", *(after[: cut.start()] for cut in _CUT.finditer(after, 2))]
+        if fitting := bisect_right(parts, budget.tokens, key=partial(count, pieces)):
+            return ended(pieces, parts[fitting - 1])
     return None
 
 
 @lru_cache(maxsize=8)
-def _essay_units(name: str, encoder: PieceEncoder, passes: int) -> tuple[Units, np.ndarray]:
+def _essay_units(corpus: Haystack, encoder: PieceEncoder, passes: int) -> tuple[Units, np.ndarray]:
     """The words of a corpus, each with the blank before it, and where sentences start; later passes
     begin at the second essay, so that the opening comes only once."""
-    corpus = load_haystack(name)
     words, starts = list(corpus.words), [np.asarray(corpus.sentence_starts)]
     again = starts[0][starts[0] >= corpus.restart]
     for _ in range(passes - 1):

@@ -4,12 +4,13 @@ import re
 import uuid
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import compress
 from math import inf
 from operator import itemgetter
 from random import Random
 from typing import Any, Literal
 
-from rulerkit.corpora import Source, load_haystack, load_words
+from rulerkit.corpora import Words, load
 from rulerkit.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.pieces import PieceEncoder, Units, encode_units
 from rulerkit.tasks.base import (
@@ -123,7 +124,9 @@ class Needles(Task):
     num_values: int = 1
     num_queries: int = 1
     essays: str = "paul_graham"
-    """The corpus behind `haystack: essay`: `paul_graham` or `prose`, its stand-in."""
+    """The corpus behind `haystack: essay`: `paul_graham`, `prose` (its stand-in) or a path."""
+    words: str = "wonderwords"
+    """The list behind keys and values that are words: `wonderwords` or a path."""
     depths: Literal["free", "even"] = "free"
     """`free` draws depths evenly from 0 to 100 %; `even` takes upstream's 40 fixed depths, as the
     protocol `paper` does in essays."""
@@ -153,16 +156,15 @@ class Needles(Task):
         return settings
 
     @property
-    def corpus_knob(self) -> str | None:
-        return "essays" if self.haystack == "essay" else None
-
-    def sources(self) -> dict[str, Source]:
-        return {"essays": load_haystack(self.essays).source} if self.corpus_knob else {}
+    def corpora(self) -> tuple[tuple[str, str], ...]:
+        read = self.haystack == "essay", "words" in (self.key, self.value)
+        return tuple(compress((("essay", "essays"), ("words", "words")), read))
 
     def draft(self, stream: ExampleStream, length: int) -> Draft:
         random = stream.random
-        keys = distinct(max(self.num_keys, self.num_queries), partial(_draw, random, self.key))
-        values = distinct(len(keys) * self.num_values, partial(_draw, random, self.value))
+        draw = partial(_draw, random, load("words", self.words))
+        keys = distinct(max(self.num_keys, self.num_queries), partial(draw, self.key))
+        values = distinct(len(keys) * self.num_values, partial(draw, self.value))
         queried = random.sample(keys, self.num_queries)
         needles = [
             Piece(
@@ -197,13 +199,14 @@ class Needles(Task):
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
         if self.haystack == "essay":
-            return fill_with_essay(draft.plan, budget, self.essays)
+            return fill_with_essay(draft.plan, budget, load("essay", self.essays))
         lines = [replace(needle, text=needle.text + "\n") for needle in draft.plan]
         if self.haystack == "noise":
             return fill_with_sentences(lines, budget)
         before, between, end = NEEDLE.format(types=self.value, key="|", value="|").split("|")
-        keys = _pool(self.key, budget.length, "", budget.encoder)
-        values = _pool(self.value, budget.length, end + "\n", budget.encoder)
+        words = load("words", self.words)
+        keys = _pool(self.key, words, budget.length, "", budget.encoder)
+        values = _pool(self.value, words, budget.length, end + "\n", budget.encoder)
         return fill_with_needles(lines, budget, (before.rstrip(), between.rstrip()), keys, values)
 
     @staticmethod
@@ -233,24 +236,23 @@ class Needles(Task):
 # --- keys and values ------------------------------------------------------------------------------
 
 
-def draw_pair(random: Random) -> str:
+def draw_pair(random: Random, words: Words) -> str:
     """An adjective and a noun, joined by a hyphen."""
-    words = load_words()
     return f"{random.choice(words.adjectives)}-{random.choice(words.nouns)}"
 
 
-def _draw(random: Random, kind: Kind) -> str:
+def _draw(random: Random, words: Words, kind: Kind) -> str:
     if kind == "numbers":
         return str(random.randrange(10**6, 10**7))
     if kind == "uuids":
         return str(uuid.UUID(int=random.getrandbits(128), version=4))
-    return draw_pair(random)
+    return draw_pair(random, words)
 
 
 @lru_cache(maxsize=16)
-def _pool(kind: Kind, length: int, ending: str, encoder: PieceEncoder) -> Units:
+def _pool(kind: Kind, words: Words, length: int, ending: str, encoder: PieceEncoder) -> Units:
     """The first keys or values of an endless row, with their counts: twice as many as any context
     of `length` holds."""
     size = pool_size(length, 32 if kind == "uuids" else 8)
-    texts = distinct(size, partial(_draw, Random(f"pool of {kind}"), kind))
+    texts = distinct(size, partial(_draw, Random(f"pool of {kind}"), words, kind))
     return encode_units([f" {text}{ending}" for text in texts], encoder, keep=True)

@@ -3,15 +3,14 @@ stand-ins."""
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from random import Random
 from typing import Literal
 
 import numpy as np
 
-from rulerkit.corpora import QA_SETS, QASet, Question, Source, load_qa
+from rulerkit.corpora import QASet, Question, known_questions, load
 from rulerkit.errors import UserError
 from rulerkit.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.pieces import PieceEncoder, Units, encode_units, numbered
@@ -67,7 +66,7 @@ class QuestionAnswering(Task):
     family = "question_answering"
     category = "qa"
     match = "part"
-    corpus_knob = "dataset"
+    corpora = (("qa", "dataset"),)
     baseline = ("context", "none")
     short_name = "qa"
     new_tokens = (32, 1)
@@ -87,20 +86,19 @@ class QuestionAnswering(Task):
         ),
     )
 
-    dataset: Literal["squad", "hotpotqa", "fictional", "fictional_two_hop"] = "squad"
+    dataset: str = "squad"
+    """`squad`, `hotpotqa`, `fictional`, `fictional_two_hop` or the path of a file of questions."""
     context: Literal["documents", "none"] = "documents"
     """`none` asks the question alone: the paper's no-context baseline (its wording is ours; the
     paper gives none)."""
 
     @property
     def _data(self) -> QASet:
-        return load_qa(self.dataset)
-
-    def sources(self) -> dict[str, Source]:
-        return {"dataset": self._data.source}
+        data: QASet = load("qa", self.dataset)
+        return data
 
     def _order(self, seed: int | None) -> list[int]:
-        return _question_order(self.dataset, self._data.source.fingerprint, seed)
+        return _question_order(self._data, seed)
 
     def draft(self, stream: ExampleStream, length: int) -> Draft:
         order = self._order(None if self.protocol == "paper" else stream.seed)
@@ -119,7 +117,7 @@ class QuestionAnswering(Task):
         if self.context == "none":
             return []
         question, depths = draft.plan
-        bodies = _bodies(self.dataset, self._data.source.fingerprint, budget.encoder)
+        bodies = _bodies(self._data, budget.encoder)
         most = len(bodies) + budget.tokens // int(bodies.counts.min())
         headers = numbered("Document {}:\n", budget.encoder, most)
         if self.protocol == "paper":
@@ -278,32 +276,36 @@ def _cost(documents: Sequence[int], bodies: Units, headers: Units) -> int:
 
 
 @lru_cache(maxsize=8)
-def _bodies(dataset: str, fingerprint: str, encoder: PieceEncoder) -> Units:
-    """The documents of a data set in ids; `fingerprint` tells apart what it held at times."""
-    texts = [document + "\n\n" for document in load_qa(dataset).documents]
+def _bodies(data: QASet, encoder: PieceEncoder) -> Units:
+    """The documents of a data set in ids."""
+    texts = [document + "\n\n" for document in data.documents]
     return encode_units(texts, encoder, keep=True)
 
 
 @lru_cache(maxsize=8)
-def _question_order(dataset: str, fingerprint: str, seed: int | None) -> list[int]:
-    """The questions in the order of one permutation per seed; without a seed, in that of the file.
-    `fingerprint` as in `_bodies`."""
-    data = load_qa(dataset)
+def _question_order(data: QASet, seed: int | None) -> list[int]:
+    """The questions in the order of one permutation per seed; without a seed, in that of the
+    file."""
     short = [
         i
         for i, question in enumerate(data.questions)
         if sum(len(data.documents[number]) for number in question.gold) <= _LONGEST_GOLD
     ]
+    if not short:
+        raise UserError(
+            f"{data.source.name}: the gold documents of each question have more than "
+            f"{_LONGEST_GOLD} characters together: shorten them"
+        )
     if seed is not None:
-        Random(f"{seed}/{dataset}/questions").shuffle(short)
+        Random(f"{seed}/{data.source.name}/questions").shuffle(short)
     return short
 
 
 def _answer(documents_text: str, question: str) -> str:
     """The answer to a question of one of the data sets, if all of its gold documents stand in the
     text; else nothing."""
-    for dataset in reversed(QA_SETS):  # those that need no download are asked first
-        if rows := _known_questions(dataset).get(question):
+    for data in known_questions():
+        if rows := _answers_of(data).get(question):
             readable = (
                 answer for gold, answer in rows if all(text in documents_text for text in gold)
             )
@@ -311,14 +313,12 @@ def _answer(documents_text: str, question: str) -> str:
     return ""
 
 
-@cache
-def _known_questions(dataset: str) -> dict[str, list[tuple[list[str], str]]]:
+@lru_cache(maxsize=8)
+def _answers_of(data: QASet) -> dict[str, list[tuple[list[str], str]]]:
     """The gold documents and the first answer of each question; a few questions are asked of
     several paragraphs."""
     questions: dict[str, list[tuple[list[str], str]]] = {}
-    with suppress(UserError):  # without its file, no prompt of a data set was made here
-        data = load_qa(dataset)
-        for question in data.questions:
-            gold = [data.documents[number] for number in question.gold]
-            questions.setdefault(question.text, []).append((gold, question.answers[0]))
+    for question in data.questions:
+        gold = [data.documents[number] for number in question.gold]
+        questions.setdefault(question.text, []).append((gold, question.answers[0]))
     return questions

@@ -1,0 +1,197 @@
+"""Texts, questions and words of one's own: exact and full in other scripts, answered by the perfect reader, told apart
+in records, refused in one line where they cannot be used."""
+
+import json
+from itertools import pairwise, product
+
+import pytest
+from test_generation import check_example, filled
+
+import rulerkit as rk
+from rulerkit import failures, plots, tables
+from rulerkit.errors import UserError
+from rulerkit.pieces import piece_encoder
+from rulerkit.prompt_format import prompt_format
+from rulerkit.tasks import THIRTEEN, read_answer
+
+SENTENCES = {  # who, what, end, what stands between sentences
+    "chinese": (
+        "老师 学生 船长 医生",
+        "走过了长桥 写了一封信 找到了一本旧书",
+        "{}{}，一共{}次。",
+        "",
+    ),
+    "japanese": (
+        "先生 学生 船長",
+        "橋を渡った 庭に木を植えた 手紙を書いた",
+        "{}は「{}」と{}回言った！",
+        "",
+    ),
+    "thai": ("ครู นักเรียน กัปตัน", "พบหนังสือเก่า เดินข้ามสะพาน ปลูกต้นไม้", "{}{}{}ครั้งแล้ว", " "),
+    "arabic": ("المعلم الطالب القبطان", "كتب عبر زرع", "هل {} {} {} مرة؟", " "),
+    "hindi": ("शिक्षक छात्र कप्तान", "लिखा पढ़ा गाया", "{} ने {} {} बार।", " "),
+}
+CITIES = [a + b for a, b in product("东西南北上下", "山河城村路桥湖港")]
+PARTS = [a + b for a, b in product("bdfghklmnp", "ae")]
+
+
+def text(language, count=300):
+    """A few sentences, repeated with numbers."""
+    who, what, form, between = SENTENCES[language]
+    pairs = list(product(who.split(), what.split()))
+    return between.join(form.format(*pairs[i % len(pairs)], i) for i in range(count))
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A project with a folder of texts, a file of questions and a list of words."""
+    monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
+    (tmp_path / "texts/more").mkdir(parents=True)
+    (tmp_path / "texts/a.txt").write_text(text("chinese"), encoding="utf-8-sig")
+    (tmp_path / "texts/more/b.md").write_text(text("arabic"), encoding="utf-8")
+    questions = [
+        {
+            "question": f"{city}的塔建于哪一年？",
+            "answers": [f"公元{1000 + i}年", str(1000 + i)],
+            "gold_documents": [f"{city}有一座塔，建于公元{1000 + i}年。"],
+            "other_documents": [f"{city}有{i}座桥。"] * (i % 2),
+        }
+        for i, city in enumerate(CITIES)
+    ]
+    lines = [json.dumps(question, ensure_ascii=False) for question in questions]
+    (tmp_path / "qa.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    words = ["".join(parts) for parts in product(PARTS, PARTS)]
+    (tmp_path / "words.txt").write_text("\n".join(words), encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("language", SENTENCES)
+def test_essays_in_other_scripts_are_exact_full_and_cut_at_sentences(vocabulary, home, language):
+    (home / "own.txt").write_text(text(language), encoding="utf-8")
+    form = prompt_format(vocabulary, template="base")
+    assert piece_encoder(vocabulary).exact
+    asked = rk.task("niah_multiquery").with_corpora({"essay": "own.txt"})
+    for example in rk.generate(asked, 4096, 2, prompt_format=form):
+        check_example(example, form.bos, vocabulary)
+        assert example.whole_ids is None
+        assert filled(example) >= 99.5
+        assert asked.score(read_answer(example.prompt), example.references) == 1
+        blocks = example.context_blocks
+        before = [a.text for a, b in pairwise(blocks) if b.role == "needle"]
+        assert all(t.endswith(("。", "！", "แล้ว", "؟", "।", ".")) for t in before), before
+    assert len({round(depth) for depth in example.depths}) == 4
+
+
+def study(home, **changes):
+    corpora = {"essay": "texts", "qa": "qa.jsonl", "words": "words.txt"}
+    parameters = {"lengths": [4096], "num_examples": 3, "outputs": "out", "corpora": corpora}
+    return rk.study(model="perfect", **parameters | changes)
+
+
+def test_all_tasks_over_own_corpora(home, rulerkit):
+    cells = rk.evaluate(study(home), progress=False)
+    scores = rk.score(cells)
+    assert set(scores["task"]) == set(THIRTEEN)
+    assert (scores["score"] == 1).all()
+    summary = rk.summarize(scores)
+    table = tables.task_table_text(summary, "perfect", "main")
+    assert "not comparable with the paper" in table
+    assert "own texts: essay from texts; own texts: words from words.txt." in table
+    assert plots.remarks(summary.cells) == "reference readers; own texts"
+    assert set(failures.label(cells)["label"]) == {"complete"}
+    for cell in cells:
+        own = {"vt": 0, "fwe": 0, "niah_multikey_3": 0}.get(cell.task, 1)
+        assert bool(cell.record["result"]["sources"]) == own, cell.task
+        assert rulerkit("check", cell.path).status == 0, cell.task
+    assert len(rk.evaluate(study(home, num_examples=5), progress=False)) == 13  # resumes
+
+
+def test_a_changed_file_is_noticed_and_a_moved_one_is_not_another(home):
+    asked = {"tasks": ["niah_single_2", "qa_1", "cwe"]}
+    rk.evaluate(study(home, **asked), progress=False)
+    for name, old, new in (
+        ("texts/more/b.md", "هل", "لا"),
+        ("qa.jsonl", "塔", "桥"),
+        ("words.txt", "ba", "bo"),
+    ):
+        file = home / name
+        content = file.read_text(encoding="utf-8")
+        file.write_text(content.replace(old, new), encoding="utf-8")
+        with pytest.raises(UserError, match=r"sources\.\w+\.fingerprint"):
+            rk.evaluate(study(home, **asked), progress=False)
+        file.write_text(content, encoding="utf-8")
+    (home / "moved").mkdir()
+    for name in ("texts", "qa.jsonl", "words.txt"):
+        (home / name).rename(home / "moved" / name)
+    corpora = {"essay": "moved/texts", "qa": "moved/qa.jsonl", "words": home / "moved/words.txt"}
+    rk.evaluate(study(home, **asked, corpora=corpora), progress=False)
+    with pytest.raises(UserError, match=r"sources\.essays\.name"):
+        rk.evaluate(study(home, **asked, corpora="builtin"), progress=False)
+
+
+def test_the_command_line_takes_files(home, rulerkit):
+    shown = rulerkit("show", "qa_1", "--corpora", "{qa: qa.jsonl}", "--length", "1K")
+    assert "的塔建于哪一年" in shown.out
+    words = ["--corpora", "{essay: texts, words: words.txt}"]
+    made = rulerkit("generate", "niah_multikey_1", "--output", home / "x.jsonl", *words)
+    assert (
+        made.status,
+        rulerkit("check", home / "x.jsonl", "--task", "niah_multikey_1", "--length", "4096").status,
+    ) == (0, 0), made.err
+    few = ["-y", "{tasks: [niah_single_2], lengths: [1024], num_examples: 1, outputs: out}"]
+    ran = rulerkit("evaluate", "perfect", *few, "-y", "corpora: {essay: texts}")
+    assert "own texts: essay from texts" in ran.out, ran.err
+
+
+GOOD = '{"question": "q", "answers": ["a"], "gold_documents": ["a b"], "other_documents": ["c"]}\n'
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "message"),
+    [
+        ("essay", b" \n", "it holds no text"),
+        ("essay", b"caf\xe9", r"own cannot be used .*can't decode byte 0xe9 in position 3"),
+        ("essay", None, "No such file"),
+        ("essay", [], "it holds no text"),
+        ("qa", b"\n", "it holds no questions"),
+        ("qa", GOOD.encode() + b"[1]", r"line 2: Input should be an object"),
+        ("qa", GOOD.encode() + b"{", "line 2: Invalid JSON"),
+        (
+            "qa",
+            GOOD.replace("answers", "anwers").encode(),
+            "line 1: answers: Field required",
+        ),
+        (
+            "qa",
+            b'\n{"question": "q", "answers": ["a"]}',
+            "line 2: gold_documents: Field required",
+        ),
+        (
+            "qa",
+            GOOD.replace('["a"]', "[]").encode(),
+            "line 1: answers: List should have at least 1 item",
+        ),
+        ("qa", GOOD.replace("a b", "long " * 900).encode(), "more than 3000 characters together"),
+        ("words", b"", "it is no list of words: empty"),
+        ("words", b"one\ntwo words\n", "it is no list of words: 'two words'"),
+        ("words", b"one\ntwo\n", "it must be a list of 60 words"),
+        ("texts", b"x", "unknown key of corpora 'texts'"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(home, kind, content, message):
+    own = home / "own"
+    if content == []:
+        own.mkdir()
+    elif content is not None:
+        own.write_bytes(content)
+    tasks = ["niah_single_2", "qa_1", "cwe"]
+    with pytest.raises(UserError, match=message) as error:
+        rk.evaluate(study(home, corpora={kind: "own"}, tasks=tasks), progress=False)
+    assert "\n" not in str(error.value)
+
+
+def test_a_task_keeps_the_file_that_it_names(home):
+    tasks = [{"base": "niah_single_2", "essays": "texts", "name": "own"}, "niah_single_2"]
+    asked = study(home, tasks=tasks, corpora={"base": "original", "words": "words.txt"})
+    assert [task.essays for task in asked.tasks] == ["texts", "paul_graham"]
+    assert asked.corpora == "original"
