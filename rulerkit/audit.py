@@ -6,7 +6,7 @@ first, and what that does to scores. It does not judge what a file does not say.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import ConfigDict
 
-from rulerkit.checks import FAIL, LEAST_FILL, NOTE, OK, Finding
+from rulerkit.checks import FAIL, LEAST_FILL, NOTE, Finding, Seen, named
 from rulerkit.errors import UserError
 from rulerkit.other_formats import DataRow, json_lines, read_rows
 from rulerkit.scoring import clean, string_match_all, string_match_part
@@ -148,232 +148,221 @@ def _our_row(line: int, row: dict[str, Any]) -> Row:
 
 def audit(cell: FileCell) -> list[Finding]:
     """All findings on the rows of one task at one length."""
-    return [finding for check in AUDITS if (finding := check(cell))]
+    return [named(name, seen) for name, check in AUDITS.items() if (seen := check(cell))]
 
 
-def _finding(
-    name: str, what: str, bad: Sequence[Row], of: int, effect: str, level: str = FAIL
-) -> Finding:
-    """A finding on rows: how many of how many, and the first of them."""
-    return Finding(level, name, f"{what} in {len(bad)} of {of} rows (first: {bad[0].name})", effect)
+def _judged(
+    rows: Iterable[tuple[Row, bool]], what: str, effect: str, fine: str = "", level: str = FAIL
+) -> Seen:
+    """A finding on the rows that are wrong: how many of how many, and the first of them. Where none
+    is wrong, what is fine; None without rows."""
+    rows = list(rows)
+    if wrong := [row for row, is_wrong in rows if is_wrong]:
+        seen = f"{what} in {len(wrong)} of {len(rows)} rows (first: {wrong[0].name})"
+        return Finding(seen, effect, level)
+    return fine if rows else None
 
 
-def _layout_finding(
-    cell: FileCell, name: str, what: str, bad: list[Row], of: int, effect: str
-) -> Finding:
-    """A finding that the protocol `paper` causes by design."""
-    if cell.protocol == "paper":
-        effect = "by design: the protocol paper keeps one layout for all examples, as upstream does"
-    level = NOTE if cell.protocol == "paper" else FAIL
-    return _finding(name, what, bad, of, effect, level)
+def _judged_layout(
+    cell: FileCell, rows: Iterable[tuple[Row, bool]], what: str, effect: str, fine: str = ""
+) -> Seen:
+    """As `_judged`, where the protocol `paper` is the cause by design."""
+    if cell.protocol != "paper":
+        return _judged(rows, what, effect, fine)
+    effect = "by design: the protocol paper keeps one layout for all examples, as upstream does"
+    return _judged(rows, what, effect, fine, NOTE)
 
 
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def indices(cell: FileCell) -> Finding | None:
+def indices(cell: FileCell) -> Seen:
     """Every example once."""
     count = Counter(row.index for row in cell.rows if row.index is not None)
     if not count:
         return None
+    repeated = [(row, row.index is not None and count[row.index] > 1) for row in cell.rows]
+    effect = "who keys rows by index drops or mixes examples (upstream's 2025 niah files do this): key by line"
+    if twice := _judged(repeated, f"{len(count)} distinct indices", effect):
+        return twice
     wanted = range(cell.wanted or max(count) + 1)
-    if twice := [row for row in cell.rows if count[row.index or 0] > 1 and row.index is not None]:
-        effect = "who keys rows by index drops or mixes examples (upstream's 2025 niah files do this): key by line"
-        return _finding("indices", f"{len(count)} distinct indices", twice, len(cell.rows), effect)
     if missing := [index for index in wanted if index not in count]:
         seen = f"{len(missing)} of {len(wanted)} missing (first: {missing[0]})"
-        return Finding(
-            FAIL, "indices", seen, "the mean is over other examples than it says: answer them"
-        )
-    return Finding(OK, "indices", f"{len(count)}, each once")
+        return Finding(seen, "the mean is over other examples than it says: answer them")
+    return f"{len(count)}, each once"
 
 
-def repeats(cell: FileCell) -> Finding | None:
+def repeats(cell: FileCell) -> Seen:
     """No prompt twice."""
     first: dict[str, Row] = {}
-    twice = [row for row, text in cell.texts if first.setdefault(text, row) is not row]
-    if twice:
-        effect = "fewer examples than rows: intervals are too narrow"
-        return _finding("prompts", "the same prompt again", twice, len(cell.rows), effect)
-    return Finding(OK, "prompts", f"{len(first)}, all different") if first else None
+    repeated = [(row, first.setdefault(text, row) is not row) for row, text in cell.texts]
+    effect = "fewer examples than rows: intervals are too narrow"
+    return _judged(repeated, "the same prompt again", effect, f"{len(first)}, all different")
 
 
-def predictions(cell: FileCell) -> Finding | None:
+def predictions(cell: FileCell) -> Seen:
     """Answers are there, and are no copies of the prompt."""
-    if not (answered := [row for row in cell.rows if row.pred is not None]):
-        return None
-    if echoed := [row for row in answered if row.input and row.input[:200] in (row.pred or "")]:
-        effect = "echoes score 100: take the new text alone"
-        return _finding("predictions", "the prompt itself", echoed, len(answered), effect)
-    if empty := [row for row in answered if not (row.pred or "").strip()]:
-        effect = "they score 0: were these refusals, time-outs or prompts that did not fit?"
-        return _finding("predictions", "nothing", empty, len(answered), effect, NOTE)
-    return Finding(OK, "predictions", f"{len(answered)}")
+    answered = [(row, row.pred) for row in cell.rows if row.pred is not None]
+    echoed = [(row, bool(row.input and row.input[:200] in pred)) for row, pred in answered]
+    empty = [(row, not pred.strip()) for row, pred in answered]
+    effect = "they score 0: were these refusals, time-outs or prompts that did not fit?"
+    return _judged(
+        echoed, "the prompt itself", "echoes score 100: take the new text alone"
+    ) or _judged(empty, "nothing", effect, f"{len(answered)}", NOTE)
 
 
-def own_scores(cell: FileCell) -> Finding | None:
+def own_scores(cell: FileCell) -> Seen:
     """Scores in the file agree with ours: question answering counts any reference, not the mean."""
     part = cell.family.match == "part"
     judge = string_match_part if part else string_match_all
-    scored, off = 0, list[tuple[Row, float, float, float]]()
+    scored, off = list[tuple[Row, bool]](), list[tuple[float, float, float]]()
     for row in cell.rows:
         fields = row.model_extra or {}
         values = [fields.get(str(cell.length)), fields.get("score")]
         value = next((v for v in values if isinstance(v, int | float) and v >= 0), None)
         if value is not None and row.pred is not None:
-            scored += 1
-            text = clean(row.pred)
-            if row.references and abs(value - (ours := judge(text, row.references))) > 1e-6:
-                off.append((row, value, ours, string_match_all(text, row.references)))
-    if not off:
-        return Finding(OK, "own scores", f"{scored} as we score") if scored else None
+            text, references = clean(row.pred), row.references
+            ours = judge(text, references) if references else value
+            scored.append((row, abs(value - ours) > 1e-6))
+            if scored[-1][1]:
+                off.append((value, ours, string_match_all(text, references)))
     what, effect = "another score than ours", "do not compare them with others'"
-    if part and all(abs(value - share) < 1e-6 for _, value, _, share in off):
-        what, lost = "the mean over references", sum(ours - value for _, value, ours, _ in off)
-        effect = f"the file's score is {100 * lost / scored:.1f} points too low: score it anew (`rulerkit score`)"
-    return _finding("own scores", what, [row for row, *_ in off], scored, effect)
+    if off and part and all(abs(value - share) < 1e-6 for value, _, share in off):
+        what, lost = "the mean over references", sum(ours - value for value, ours, _ in off)
+        effect = f"the file's score is {100 * lost / len(scored):.1f} points too low: score it anew (`rulerkit score`)"
+    return _judged(scored, what, effect, f"{len(scored)} as we score")
 
 
 # --- length ---------------------------------------------------------------------------------------
 
 
-def budget(cell: FileCell) -> Finding | None:
+def budget(cell: FileCell) -> Seen:
     """Prompt and answer stay within the length."""
     if not cell.counted:
         return None
     largest, most = max(cell.counted, key=lambda counted: counted[1])
-    if over := [row for row, tokens in cell.counted if tokens > cell.length]:
-        effect = f"up to {most - cell.length} tokens are cut, or the engine refuses them: generate with this tokenizer"
-        return _finding(
-            "budget", f"more than {cell.length} tokens", over, len(cell.counted), effect
-        )
-    return Finding(OK, "budget", f"at most {most} of {cell.length} tokens ({largest.name})")
+    return _judged(
+        [(row, tokens > cell.length) for row, tokens in cell.counted],
+        f"more than {cell.length} tokens",
+        f"up to {most - cell.length} tokens are cut, or the engine refuses them: generate with this tokenizer",
+        f"at most {most} of {cell.length} tokens ({largest.name})",
+    )
 
 
-def fill(cell: FileCell) -> Finding | None:
+def fill(cell: FileCell) -> Seen:
     """The length is filled."""
     if not cell.counted:
         return None
-    low = [row for row, tokens in cell.counted if tokens / cell.length < LEAST_FILL]
+    low = [(row, tokens / cell.length < LEAST_FILL) for row, tokens in cell.counted]
     average = mean(tokens / cell.length for _, tokens in cell.counted)
-    if not low:
-        return Finding(OK, "fill", f"{100 * average:.1f} % on average")
     what = f"{100 * average:.1f} % filled on average, less than {100 * LEAST_FILL:.0f} %"
     effect = "a score says less about this length than its name"
+    fine = f"{100 * average:.1f} % on average"
     if average >= _POOR_FILL and cell.protocol != "paper":
-        return _finding("fill", what, low, len(cell.counted), effect, NOTE)
-    return _layout_finding(cell, "fill", what, low, len(cell.counted), effect)
+        return _judged(low, what, effect, fine, NOTE)
+    return _judged_layout(cell, low, what, effect, fine)
 
 
-def capped_list(cell: FileCell) -> Finding | None:
+def capped_list(cell: FileCell) -> Seen:
     """The list of common words goes on to the end of the length."""
-    lists = [
-        (row, words)
-        for row, tokens in cell.counted
-        if tokens < _POOR_FILL * cell.length
-        and re.search(r"(^|\n)1\. ", row.text or "")
-        and (words := cell.family.listed_words(row.text or ""))
-    ]
-    if not lists:
-        return None
-    what = f"a list that ends early ({max(len(words) for _, words in lists)} entries)"
+    lists = []
+    for row, tokens in cell.counted:
+        text, short = row.text or "", tokens < _POOR_FILL * cell.length
+        numbered = short and re.search(r"(^|\n)1\. ", text)
+        lists.append((row, numbered and cell.family.listed_words(text)))
+    longest = max((len(words) for _, words in lists if words), default=0)
+    what = f"a list that ends early ({longest} entries)"
     effect = "longer lengths are no harder: this list stopped growing"
-    return _finding("capped list", what, [row for row, _ in lists], len(cell.counted), effect)
+    return _judged([(row, bool(words)) for row, words in lists], what, effect)
 
 
-def file_count(cell: FileCell) -> Finding | None:
+def file_count(cell: FileCell) -> Seen:
     """The file's own token counts are those of this tokenizer."""
-    counts = [
-        (row, tokens, row.length)
-        for row, tokens in cell.counted
-        if row.length and row.text is not None
-    ]
-    if off := [
-        row for row, tokens, length in counts if abs(tokens - length) > max(3, tokens / 100)
-    ]:
-        effect = (
-            "it was made for another tokenizer or template: lengths are not what their names say"
-        )
-        what = f"not those of {cell.tokenizer.name}"
-        return _finding("token counts", what, off, len(counts), effect, NOTE)
-    return Finding(OK, "token counts", "the file's are this tokenizer's") if counts else None
+    return _judged(
+        [
+            (row, abs(tokens - row.length) > max(3, tokens / 100))
+            for row, tokens in cell.counted
+            if row.length and row.text is not None
+        ],
+        f"not those of {cell.tokenizer.name}",
+        "it was made for another tokenizer or template: lengths are not what their names say",
+        "the file's are this tokenizer's",
+        NOTE,
+    )
 
 
 # --- what is asked --------------------------------------------------------------------------------
 
 
-def references(cell: FileCell) -> Finding | None:
+def references(cell: FileCell) -> Seen:
     """What is asked for stands in the context."""
     part = cell.family.match == "part"
-    bad = []
+    absent = []
     for row, text in cell.texts:
         wanted, low = [reference.lower() for reference in row.references], text.lower()
-        found = [reference in low for reference in wanted]
-        if part and any(reference in _NO_WORDS for reference in wanted):
-            continue
-        if not (any(found) if part else found and all(found)):
-            bad.append(row)
-    if bad:
-        effect = "nobody can find them: these rows score 0, or reward what a model knew before"
-        level = NOTE if part else FAIL
-        return _finding("references", "not in the context", bad, len(cell.texts), effect, level)
-    return Finding(OK, "references", "all in the context") if cell.texts else None
+        stands = [reference in low for reference in wanted]
+        known = any(stands) or bool(set(_NO_WORDS) & set(wanted))
+        absent.append((row, not (known if part else stands and all(stands))))
+    effect = "nobody can find them: these rows score 0, or reward what a model knew before"
+    level = NOTE if part else FAIL
+    return _judged(absent, "not in the context", effect, "all in the context", level)
 
 
-def demonstration(cell: FileCell) -> Finding | None:
+def demonstration(cell: FileCell) -> Seen:
     """Variable tracking and common words come with a solved example."""
-    opening = cell.family.demonstration_opening.strip()
-    if not opening or not cell.texts:
+    if not (opening := cell.family.demonstration_opening.strip()):
         return None
-    if bare := [row for row, text in cell.texts if text.count(opening) < 2]:
-        effect = "base models score far lower without one: compare with nobody's numbers"
-        return _finding("demonstration", "none", bare, len(cell.texts), effect)
-    return Finding(OK, "demonstration", "in every row")
+    bare = [(row, text.count(opening) < 2) for row, text in cell.texts]
+    effect = "base models score far lower without one: compare with nobody's numbers"
+    return _judged(bare, "none", effect, "in every row")
 
 
-_PREFIX_FAULTS = {
-    "no answer prefix at the end": (FAIL, "chat models then explain and are cut: scores fall"),
-    "the answer prefix twice": (
-        FAIL,
-        "whoever adds `answer_prefix` to `input` repeats it: drop one",
-    ),
-    "the answer prefix without its blank": (NOTE, "the first token of the answer is another one"),
-}
-
-
-def prefix(cell: FileCell) -> Finding | None:
+def prefix(cell: FileCell) -> Seen:
     """The answer prefix ends the prompt, once, with its blanks."""
-    bad: dict[str, list[Row]] = {fault: [] for fault in _PREFIX_FAULTS}
-    lost, twice, stripped = bad.values()
-    for row, text in cell.texts:
-        closing = text[-cell.family.answer_prefix_within :].rpartition("?")[2]
-        found = list(re.finditer(cell.family.answer_prefix_form, closing))
-        if not found:
-            lost.append(row)
-        elif len(found) > 1:
-            twice.append(row)
-        elif (row.prefix and row.prefix[0] != " ") or "" in found[0].groups():
-            stripped.append(row)
-    for fault, rows in bad.items():
-        if rows:
-            level, effect = _PREFIX_FAULTS[fault]
-            return _finding("answer prefix", fault, rows, len(cell.texts), effect, level)
-    return Finding(OK, "answer prefix", "at the end, once") if cell.texts else None
+    form, within = cell.family.answer_prefix_form, cell.family.answer_prefix_within
+    ends = [
+        (row, list(re.finditer(form, text[-within:].rpartition("?")[2])))
+        for row, text in cell.texts
+    ]
+    lost = [(row, not matches) for row, matches in ends]
+    twice = [(row, len(matches) > 1) for row, matches in ends]
+    stripped = [
+        (row, len(m) == 1 and (row.prefix[:1] not in ("", " ") or "" in m[0].groups()))
+        for row, m in ends
+    ]
+    return (
+        _judged(
+            lost,
+            "no answer prefix at the end",
+            "chat models then explain and are cut: scores fall",
+        )
+        or _judged(
+            twice,
+            "the answer prefix twice",
+            "whoever adds `answer_prefix` to `input` repeats it: drop one",
+        )
+        or _judged(
+            stripped,
+            "the answer prefix without its blank",
+            "the first token of the answer is another one",
+            "at the end, once",
+            NOTE,
+        )
+    )
 
 
-def bos_text(cell: FileCell) -> Finding | None:
+def bos_text(cell: FileCell) -> Seen:
     """No beginning-of-sequence token stands in the text, where an engine adds one."""
     marks = {*_BOS, cell.tokenizer.bos_token or _BOS[0]}
-    if bad := [row for row, text in cell.texts if any(mark in text[:300] for mark in marks)]:
-        effect = "an engine that adds its own sends two (VT at 128K moved by 17 points): switch add_special_tokens off"
-        return _finding("BOS text", "a BOS written out", bad, len(cell.texts), effect)
-    return Finding(OK, "BOS text", "none") if cell.texts else None
+    written = [(row, any(mark in text[:300] for mark in marks)) for row, text in cell.texts]
+    effect = "an engine that adds its own sends two (VT at 128K moved by 17 points): switch add_special_tokens off"
+    return _judged(written, "a BOS written out", effect, "none")
 
 
 # --- layout ---------------------------------------------------------------------------------------
 
 
-def positions(cell: FileCell) -> Finding | None:
+def positions(cell: FileCell) -> Seen:
     """The answer stands somewhere else in every example."""
     places = list(_places(cell))
     if len(places) < MIN_ROWS:
@@ -381,12 +370,10 @@ def positions(cell: FileCell) -> Finding | None:
     values = [value for _, value, _ in places]
     (usual, name), count = Counter((value, name) for _, value, name in places).most_common(1)[0]
     if count > _SAME * len(places) or pstdev(values) < 1:
+        same = [(row, value == usual) for row, value, _ in places]
         effect = "a model that only reads there scores as well: shuffle per example"
-        same = [row for row, value, _ in places if value == usual]
-        return _layout_finding(
-            cell, "positions", f"the answer at {name}", same, len(places), effect
-        )
-    return Finding(OK, "positions", f"{len(set(values))} places in {len(places)} rows")
+        return _judged_layout(cell, same, f"the answer at {name}", effect)
+    return f"{len(set(values))} places in {len(places)} rows"
 
 
 def _places(cell: FileCell) -> Iterator[tuple[Row, float, str]]:
@@ -400,21 +387,20 @@ def _places(cell: FileCell) -> Iterator[tuple[Row, float, str]]:
             yield row, round(row.depths[0]), f"{row.depths[0]:.0f} % of the context"
 
 
-def layouts(cell: FileCell) -> Finding | None:
+def layouts(cell: FileCell) -> Seen:
     """Lists are shuffled anew in every example."""
-    listed = [(row, cell.family.listed_words(text)) for row, text in cell.texts]
-    patterns = [(row, _layout(words)) for row, words in listed if words is not None]
+    lists = [(row, cell.family.listed_words(text)) for row, text in cell.texts]
+    patterns = [(row, _layout(words)) for row, words in lists if words is not None]
     if len(patterns) < MIN_ROWS:
         return None
     count = Counter(pattern for _, pattern in patterns)
     if len(count) > len(patterns) / 2:
-        return Finding(OK, "layouts", f"{len(count)} in {len(patterns)} rows")
-    again = [row for row, pattern in patterns if count[pattern] > 1]
+        return f"{len(count)} in {len(patterns)} rows"
+    again = [(row, count[pattern] > 1) for row, pattern in patterns]
     effect = (
         "the same order again and again: so many rows are one example, and intervals are too narrow"
     )
-    what = f"only {len(count)} orders of words"
-    return _layout_finding(cell, "layouts", what, again, len(patterns), effect)
+    return _judged_layout(cell, again, f"only {len(count)} orders of words", effect)
 
 
 def _layout(words: list[str]) -> tuple[int, ...]:
@@ -423,19 +409,20 @@ def _layout(words: list[str]) -> tuple[int, ...]:
     return tuple(first.setdefault(word, len(first)) for word in words[:400])
 
 
-AUDITS: tuple[Callable[[FileCell], Finding | None], ...] = (
-    indices,
-    repeats,
-    budget,
-    fill,
-    capped_list,
-    file_count,
-    references,
-    demonstration,
-    prefix,
-    bos_text,
-    positions,
-    layouts,
-    predictions,
-    own_scores,
-)
+AUDITS: dict[str, Callable[[FileCell], Seen]] = {
+    "indices": indices,
+    "prompts": repeats,
+    "budget": budget,
+    "fill": fill,
+    "capped list": capped_list,
+    "token counts": file_count,
+    "references": references,
+    "demonstration": demonstration,
+    "answer prefix": prefix,
+    "BOS text": bos_text,
+    "positions": positions,
+    "layouts": layouts,
+    "predictions": predictions,
+    "own scores": own_scores,
+}
+"""Name -> audit, in the order in which they are printed."""

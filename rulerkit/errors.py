@@ -118,6 +118,6 @@ class ModelError(UserError):
     other models."""
 
 
-class TooLong(UserError):  # noqa: N818  (no fault of anybody's)
+class TooLong(UserError):  # noqa: N818  (a limit, not an error)
     """A length that a model cannot be given here: `evaluate` names it and goes on with what
     fits."""

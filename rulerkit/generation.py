@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from rulerkit.example import ContextBudget, Draft, Example, ExampleStream, Piece
 from rulerkit.lengths import parse_length
 from rulerkit.pieces import piece_encoder, settle
 from rulerkit.prompt_format import DIRECT, PromptFormat
+from rulerkit.settings import JSON
 from rulerkit.tasks import Task
 from rulerkit.tasks import task as make_task
 from rulerkit.tokenizers import Ids
@@ -25,7 +25,7 @@ _FITTING_ROUNDS = 12
 
 
 def generate(
-    task: str | dict[str, Any] | Task,
+    task: str | JSON | Task,
     length: int | str,
     num_examples: int,
     seed: int = 42,
@@ -67,7 +67,7 @@ class Examples:
     def __iter__(self) -> Iterator[Example]:
         return (self[index] for index in range(self.num_examples))
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> JSON:
         """What defines these examples, ready for JSON."""
         token = self.prompt_format.tokenizer
         return asked_record(self.task, self.length, self.seed) | {
@@ -76,7 +76,7 @@ class Examples:
         }
 
 
-def asked_record(task: Task, length: int, seed: int) -> dict[str, Any]:
+def asked_record(task: Task, length: int, seed: int) -> JSON:
     """What defines the questions, whoever is asked; ready for JSON."""
     return {
         "task": task.settings(),

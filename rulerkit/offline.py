@@ -5,7 +5,7 @@ import fnmatch
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from rulerkit.errors import UserError, listed
 from rulerkit.hub import download
 from rulerkit.models import load_model
 from rulerkit.paths import cache_dir, resolve
+from rulerkit.settings import Spec
 from rulerkit.tokenizers import (
     ON_HUB,
     encoding_by_name,
@@ -57,7 +58,7 @@ _TIKTOKEN_FILES = {
 """The encodings whose files have other names than they."""
 
 
-def missing_of(specs: Iterable[Mapping[str, Any]], corpora: str = "builtin") -> list[str]:
+def missing_of(specs: Iterable[Spec], corpora: str = "builtin") -> list[str]:
     """A line for each thing that models and corpora (`builtin` or `original`) need and that is not
     on this disk.
 
@@ -66,9 +67,7 @@ def missing_of(specs: Iterable[Mapping[str, Any]], corpora: str = "builtin") -> 
     return list(dict.fromkeys(line for need in _needs(specs, corpora) for line in need.missing()))
 
 
-def fetch_all(
-    specs: Iterable[Mapping[str, Any]], corpora: str = "builtin"
-) -> Iterator[tuple[str, str]]:
+def fetch_all(specs: Iterable[Spec], corpora: str = "builtin") -> Iterator[tuple[str, str]]:
     """Download what models and corpora need and what is not there, one thing after the other.
 
     Yields for each `there`, `fetched` or `failed`, and a line that says what, and where or why.
@@ -273,13 +272,13 @@ class OriginalCorpora(Need):
         return cache_dir()
 
 
-def _needs(specs: Iterable[Mapping[str, Any]], corpora: str) -> list[Need]:
+def _needs(specs: Iterable[Spec], corpora: str) -> list[Need]:
     """What models and corpora need, each thing once, in the order of the models."""
-    needs = [need for spec in specs for need in _needs_of(spec)]
-    return list(dict.fromkeys([*needs, *([OriginalCorpora()] if corpora == "original" else [])]))
+    needs = dict.fromkeys(need for spec in specs for need in _needs_of(spec))
+    return [*needs, OriginalCorpora()] if corpora == "original" else [*needs]
 
 
-def _needs_of(spec: Mapping[str, Any]) -> Iterator[Need]:
+def _needs_of(spec: Spec) -> Iterator[Need]:
     path, revision = spec.get("path", ""), spec.get("revision")
     try:
         model: Any = load_model(spec)
@@ -295,9 +294,15 @@ def _needs_of(spec: Mapping[str, Any]) -> Iterator[Need]:
     elif model.engine in ("transformers", "vllm"):
         code = bool(spec.get("trust_remote_code"))
         patterns = (*_SMALL, "*.py") if code else _SMALL
-        own = "tokenizer" not in spec
+        vocabulary = "tokenizer" not in spec
         yield _files(
-            "model", path, revision, patterns=patterns, weights=True, vocabulary=own, code=code
+            "model",
+            path,
+            revision,
+            patterns=patterns,
+            weights=True,
+            vocabulary=vocabulary,
+            code=code,
         )
     if kind == "tiktoken":
         yield Encoding(f"tokenizer {tokenizer} (tiktoken)", tokenizer)

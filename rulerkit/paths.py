@@ -4,12 +4,20 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 _PACKAGE = Path(__file__).resolve().parent
 _CHECKOUT = all((_PACKAGE.parent / name).is_dir() for name in ("params", "notebooks"))
 KIT = _PACKAGE.parent if _CHECKOUT else _PACKAGE / "data/project"
 """The folder of the kit's own params/ and notebooks/: the checkout, or inside the installed
 package."""
+
+
+def package_data(name: str) -> Any:
+    """What a YAML file of the package's own data says."""
+    return yaml.safe_load((_PACKAGE / "data" / name).read_text(encoding="utf-8"))
 
 
 def home() -> Path:

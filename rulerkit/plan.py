@@ -7,20 +7,22 @@ a measurement.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass
 from math import ceil
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rulerkit.checkpoint import Checkpoint
 from rulerkit.checks import GPUS_PER_NODE, gpus_beyond_node
 from rulerkit.errors import UserError, unknown
 from rulerkit.generation import generate
 from rulerkit.lengths import length_name
-from rulerkit.models import Model, load_model, takes_more_gpus
+from rulerkit.models import Model, load_model, num_shares, takes_more_gpus
+from rulerkit.paths import package_data
+from rulerkit.settings import Spec
 from rulerkit.studies import Study
 from rulerkit.tables import Field, render
-from rulerkit.tasks import Task
 
 GIB = 2**30
 USABLE = 0.92
@@ -29,7 +31,6 @@ RESERVED = 5 * GIB
 """Activations, graphs and the engine itself, on every card."""
 _GUESSED, _MOST_AT_ONCE = 16.0, 256.0  # requests that decode together
 _TIMED = 4  # examples of a calibration, after one to warm up
-_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "auto": 2, "fp8": 1, "int8": 1, "int4": 0.5}
 _QUANTIZED = {"fp8": 1.0, "awq": 0.5, "gptq": 0.5, "int8": 1.0, "bitsandbytes": 0.5}
 _UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
@@ -44,21 +45,12 @@ class Card(NamedTuple):
     bandwidth: float
 
 
-CARDS = {
-    "h100": Card("H100 SXM (80 GB)", 79.2, 989, 3.35),
-    "h200": Card("H200 (141 GB)", 139.8, 989, 4.8),
-    "a100": Card("A100 (80 GB)", 79.2, 312, 2.04),
-    "a100-40": Card("A100 (40 GB)", 39.4, 312, 1.56),
-    "l40s": Card("L40S (48 GB)", 44.4, 362, 0.86),
-    "4090": Card("RTX 4090 (24 GB)", 23.6, 165, 1.01),
-}
-
-
 def card(name: str, memory: float | None = None) -> Card:
-    """A card by its short name; `memory` in GiB overrides its own."""
-    if name.lower() not in CARDS:
-        raise unknown("GPU", name, CARDS, "--memory GIB overrules its memory")
-    known = CARDS[name.lower()]
+    """A card by its short name in data/gpus.yaml; `memory` in GiB overrides its own."""
+    cards = package_data("gpus.yaml")
+    if name.lower() not in cards:
+        raise unknown("GPU", name, cards, "--memory GIB overrules its memory")
+    known = Card(*cards[name.lower()])
     return known._replace(memory=memory, name=f"{known.name}, {memory:g} GiB") if memory else known
 
 
@@ -72,15 +64,15 @@ class Shape:
     parameters: float
     active: float
     """Parameters that work on one token: fewer than all where there are experts."""
-    layers: tuple[int, ...] = ()
+    layers: tuple[int, ...]
     """One entry for each layer that attends: its window in tokens; 0 for full attention."""
-    heads: int = 0
-    kv_heads: int = 0
-    head_dim: int = 0
-    latent: int = 0
+    heads: int
+    kv_heads: int
+    head_dim: int
+    latent: int
     """Numbers per token that multi-head latent attention stores in place of keys and values."""
-    bytes_per_parameter: float = 2
-    bytes_per_kv: float = 2
+    bytes_per_parameter: float
+    bytes_per_kv: int
 
     def prefill_flops(self, tokens: int) -> float:
         """2 FLOPs per parameter and token, and the causal half of the attention matrix, twice
@@ -114,93 +106,69 @@ def read_parameters(text: str) -> tuple[float, float]:
     return max(numbers), min(numbers)
 
 
-def shape_of(
-    config: Mapping[str, Any], spec: Mapping[str, Any], parameters: str | None = None
-) -> Shape:
+def shape_of(config: Spec, spec: Spec, parameters: str | None = None) -> Shape:
     """The shape that a `config.json` and a model's spec describe; `parameters` override both."""
     config = dict(config.get("text_config") or config) | dict(spec.get("hf_overrides") or {})
-    hidden, heads = _hidden(config), _heads(config)
+    sizes = {
+        size: next((int(config[name]) for name in names if config.get(name)), 0)
+        for size, names in package_data("config_keys.yaml").items()
+    }
+    heads, latent = sizes["heads"], sizes["latent"]
+    sizes["kv_heads"] = sizes["kv_heads"] or heads
+    sizes["head_dim"] = sizes["head_dim"] or (sizes["hidden"] // heads if heads else 0)
     counted = parameters or spec.get("parameters")
-    total, active = read_parameters(str(counted)) if counted else count_parameters(config)
-    shape = Shape(
-        parameters=total,
-        active=active,
-        layers=attention_layers(config),
-        heads=heads,
-        kv_heads=_first(config, "num_key_value_heads", "multi_query_group_num") or heads,
-        head_dim=_first(config, "head_dim", "kv_channels") or (hidden // heads if heads else 0),
-    )
-    if latent := _first(config, "kv_lora_rank"):
-        shape = replace(shape, latent=latent + config.get("qk_rope_head_dim", 0))
-    return _with_types(shape, spec, config)
-
-
-def _with_types(shape: Shape, spec: Mapping[str, Any], config: Mapping[str, Any]) -> Shape:
-    """The shape with the bytes of a parameter and of an entry of the cache."""
+    total, active = read_parameters(str(counted)) if counted else count_parameters(config, sizes)
     quantization = config.get("quantization_config") or {}
     method = str(spec.get("quantization") or quantization.get("quant_method"))
-    return replace(
-        shape,
-        bytes_per_parameter=_QUANTIZED.get(method) or _BYTES.get(str(spec.get("dtype")), 2),
-        bytes_per_kv=1 if str(spec.get("kv_cache_dtype")).startswith("fp8") else 2,
+    return Shape(
+        total,
+        active,
+        attention_layers(config, sizes),
+        heads,
+        sizes["kv_heads"],
+        sizes["head_dim"],
+        latent + config.get("qk_rope_head_dim", 0) if latent else 0,
+        _QUANTIZED.get(method) or (4 if spec.get("dtype") == "float32" else 2),
+        1 if str(spec.get("kv_cache_dtype")).startswith("fp8") else 2,
     )
 
 
-def attention_layers(config: Mapping[str, Any]) -> tuple[int, ...]:
+def attention_layers(config: Spec, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """The window of every layer that attends; Mamba, RWKV and linear layers have a constant state
     and are left out."""
-    count, window = _layers(config), _first(config, "sliding_window")
-    if not _heads(config) or config.get("model_type") in ("mamba", "mamba2", "rwkv"):
+    count, window = sizes["layers"], sizes["window"]
+    if not sizes["heads"]:
         return ()
     if kinds := config.get("layer_types"):
         windows = {"full_attention": 0, "attention": 0, "hybrid": 0, "sliding_attention": window}
-        windows["chunked_attention"] = _first(config, "attention_chunk_size")
+        windows["chunked_attention"] = sizes["chunk"]
         return tuple(windows[kind] for kind in kinds if kind in windows)
-    if every := config.get("attn_layer_period"):
-        return tuple(0 for i in range(count) if i % every == config.get("attn_layer_offset", 0))
-    if every := config.get("sliding_window_pattern"):
-        return tuple(0 if (i + 1) % every == 0 else window for i in range(count))
+    if period := config.get("attn_layer_period"):
+        return tuple(0 for i in range(count) if i % period == config.get("attn_layer_offset", 0))
+    if period := config.get("sliding_window_pattern"):
+        return tuple(0 if (i + 1) % period == 0 else window for i in range(count))
     return (window if config.get("use_sliding_window", True) else 0,) * count
 
 
-def count_parameters(config: Mapping[str, Any]) -> tuple[float, float]:
+def count_parameters(config: Spec, sizes: Mapping[str, int]) -> tuple[float, float]:
     """All parameters and the active ones of a decoder, from the sizes of its matrices; raises
     UserError where the configuration does not tell them."""
-    hidden, heads, layers = _hidden(config), _heads(config), _layers(config)
-    inner = _first(config, "intermediate_size")
-    unusual = config.get("kv_lora_rank") or config.get("attn_layer_period")
-    if not (hidden and layers and inner and heads) or unusual:
+    hidden, heads, layers, inner = (sizes[n] for n in ("hidden", "heads", "layers", "inner"))
+    if not (hidden and layers and inner and heads) or (
+        sizes["latent"] or config.get("attn_layer_period")
+    ):
         raise UserError(
             "config.json does not tell the number of parameters: give --params, such as 8B or "
             "12B/52B"
         )
-    dim = _first(config, "head_dim") or hidden // heads
-    attention = 2 * hidden * dim * (heads + (_first(config, "num_key_value_heads") or heads))
-    experts = _first(config, "num_local_experts", "num_experts", "n_routed_experts") or 1
-    used = 1
+    attention = 2 * hidden * sizes["head_dim"] * (heads + sizes["kv_heads"])
+    experts, used = sizes["experts"] or 1, 1
     if experts > 1:
-        used = _first(config, "num_experts_per_tok") or 1
-        inner = _first(config, "moe_intermediate_size") or inner
-    expert, embedding = 3 * hidden * inner, hidden * _first(config, "vocab_size")
+        used, inner = sizes["experts_used"] or 1, sizes["expert_inner"] or inner
+    expert, embedding = 3 * hidden * inner, hidden * sizes["vocabulary"]
     total = layers * (attention + experts * expert) + embedding
     total += 0 if config.get("tie_word_embeddings") else embedding
     return total, layers * (attention + used * expert) + embedding
-
-
-def _first(config: Mapping[str, Any], *names: str) -> int:
-    return next((int(config[name]) for name in names if config.get(name)), 0)
-
-
-def _hidden(config: Mapping[str, Any]) -> int:
-    return _first(config, "hidden_size", "n_embd", "d_model")
-
-
-def _heads(config: Mapping[str, Any]) -> int:
-    return _first(config, "num_attention_heads", "n_head")
-
-
-def _layers(config: Mapping[str, Any]) -> int:
-    return _first(config, "num_hidden_layers", "n_layer", "num_layers")
 
 
 # --- plans ----------------------------------------------------------------------------------------
@@ -217,7 +185,7 @@ class LengthCost(NamedTuple):
     fits: float | None
     """How many requests of this length a replica holds at once."""
     hours: float
-    why_not: str = ""
+    why_not: str
 
 
 @dataclass(frozen=True)
@@ -228,7 +196,7 @@ class Plan:
     num_tasks: int
     num_examples: int
     lines: tuple[LengthCost, ...]
-    assumptions: tuple[str, ...] = ()
+    assumptions: tuple[str, ...]
 
     @property
     def hours(self) -> float:
@@ -250,14 +218,15 @@ class Plan:
             )
             for line in self.lines
         ]
-        notes = [
-            f"  {length_name(line.length)}: {line.why_not}" for line in self.lines if line.why_not
-        ]
         tokens = sum(line.tokens for line in self.lines if not line.why_not)
-        total = f"together: {tokens:,} tokens, {_hours(self.hours)} hours"
-        title = f"{self.model}: {self.num_tasks} tasks x {self.num_examples} examples"
-        below = [total, *notes, "assumed:", *(f"  {text}" for text in self.assumptions)]
+        below = [
+            f"together: {tokens:,} tokens, {_hours(self.hours)} hours",
+            *(f"  {length_name(ln.length)}: {ln.why_not}" for ln in self.lines if ln.why_not),
+            "assumed:",
+            *(f"  {text}" for text in self.assumptions),
+        ]
         table = render(head, [[Field(text) for text in row] for row in rows], notes=below)
+        title = f"{self.model}: {self.num_tasks} tasks x {self.num_examples} examples"
         return f"{title}\n{table}".rstrip()
 
 
@@ -279,105 +248,100 @@ def plan_study(
 
     Raises UserError where neither configuration nor parameters are known and nothing is measured.
     """
-    plans = []
-    for spec in study.models:
-        model = load_model(spec)
-        try:
+    plans, num_tasks = [], len(study.tasks)
+    prompts = study.num_examples * num_tasks
+    for described in study.models:
+        with closing(load_model(described)) as model:
+            spec: Spec = getattr(model, "spec", {})
+            shape, source, can_ask = find_shape(model.name, spec, parameters, needed=not calibrate)
+            attends = shape is not None and bool(shape.layers)
+            cards, nodes = num_shares(spec), spec.get("nodes", 1)
+            known = spec.get("replicas", "auto")
+            # a calibration asks all replicas
+            count = replicas or (1 if calibrate or known == "auto" else known)
+            answer = sum(task.answer_tokens for task in study.tasks) / num_tasks
+            answer += spec.get("thinking_tokens", 0)
+
+            assumed = [source]
+            if calibrate:
+                speed, text = calibrated(model, study, shape)
+                assumed.append(text)
+            else:
+                speed = gpu.tflops * 1e12 * cards * mfu
+                assumed.append(
+                    f"prefill at {100 * mfu:.0f} % of {gpu.tflops:g} TFLOP/s a card (--mfu; measure with --calibrate)"
+                )
+            if shape or not calibrate:
+                place = f", {nodes} nodes of {cards // nodes}" if nodes > 1 else ""
+                assumed.append(f"{cards} x {gpu.name}{place}" if cards > 1 else gpu.name)
+            if shape and not calibrate:
+                assumed.append(
+                    f"{answer:.0f} answer tokens a prompt, read from {gpu.bandwidth:g} TB/s; no prefix "
+                    "cached"
+                )
+            if attends:
+                left = f"{100 * USABLE:.0f} % of memory, {RESERVED / GIB:.0f} GiB a card set aside"
+                assumed.append(
+                    f"KV GiB is of one request on one card; fit: requests at once in {left}"
+                )
+            elif shape:
+                assumed.append(
+                    "no configuration, or no layer that attends: attention and KV cache are not counted"
+                )
+            if count > 1:
+                assumed.append(f"{count} replicas, {count * cards} cards in all")
+            elif takes_more_gpus(spec):
+                assumed.append(
+                    f"one replica; more GPUs are used too, {cards} for each further one (--replicas N "
+                    "divides the hours)"
+                )
+
+            lines = []
+            for length in study.lengths:
+                flops = kv_bytes = fits = None
+                work, decoding = float(length), 0.0
+                if shape:
+                    work = shape.prefill_flops(length)
+                    flops, at_once = prompts * work, _GUESSED
+                    weights = shape.parameters * shape.bytes_per_parameter / cards
+                    if attends:
+                        tensor = spec.get("tensor_parallel_size", 1)
+                        kv_bytes = shape.kv_bytes(length, tensor) * tensor / cards
+                        fits = (USABLE * gpu.memory * GIB - RESERVED - weights) / kv_bytes
+                        at_once = min(max(1.0, fits), _MOST_AT_ONCE)
+                    if not calibrate:
+                        # weights are read once for all requests, the cache of each for itself
+                        read = shape.active * shape.bytes_per_parameter / at_once
+                        read += shape.kv_bytes(length)
+                        decoding = answer * read / (gpu.bandwidth * 1e12 * cards)
+                why_not = (can_ask and model.too_long(length)) or gpus_beyond_node(
+                    spec, nodes, gpus_per_node
+                )
+                if not why_not and fits is not None and fits < 1:
+                    what = "the weights alone do not fit" if fits < 0 else "not one request fits"
+                    where = f"{what} on {cards} x {gpu.name}"
+                    mend = (
+                        "raise tensor_parallel_size, or take kv_cache_dtype: fp8 or a larger card"
+                    )
+                    why_not = f"{where}: {mend}"
+                hours = study.num_examples * (work / speed + decoding) / 3600 / count
+                lines.append(
+                    LengthCost(length, prompts * length, flops, kv_bytes, fits, hours, why_not)
+                )
             plans.append(
-                _plan(study, model, gpu, parameters, mfu, calibrate, gpus_per_node, replicas)
+                Plan(model.name, num_tasks, study.num_examples, tuple(lines), tuple(assumed))
             )
-        finally:
-            model.close()
     return plans
 
 
-def _plan(
-    study: Study,
-    model: Model,
-    gpu: Card,
-    parameters: str | None,
-    mfu: float,
-    calibrate: bool,
-    gpus_per_node: int,
-    replicas: int | None,
-) -> Plan:
-    spec: Mapping[str, Any] = getattr(model, "spec", {})
-    shape, source, can_ask = find_shape(model.name, spec, parameters, needed=not calibrate)
-    attends = shape is not None and bool(shape.layers)
-    tensor, nodes = spec.get("tensor_parallel_size", 1), spec.get("nodes", 1)
-    cards = tensor * spec.get("pipeline_parallel_size", 1)
-    known = spec.get("replicas", "auto")
-    count = replicas or (1 if calibrate or known == "auto" else known)  # a calibration asks all
-    too_many = gpus_beyond_node(spec, nodes, gpus_per_node)
-    answers = [task.answer_tokens + spec.get("thinking_tokens", 0) for task in study.tasks]
-    answer = sum(answers) / len(answers)
-
-    assumed = [source]
-    if calibrate:
-        speed, text = calibrated(model, study.tasks[0], study.lengths[0], study.seed, shape)
-    else:
-        speed = gpu.tflops * 1e12 * cards * mfu
-        text = f"prefill at {100 * mfu:.0f} % of {gpu.tflops:g} TFLOP/s a card (--mfu; measure with --calibrate)"
-    assumed.append(text)
-    if shape or not calibrate:
-        place = f", {nodes} nodes of {cards // nodes}" if nodes > 1 else ""
-        assumed.append(f"{cards} x {gpu.name}{place}" if cards > 1 else gpu.name)
-    if shape and not calibrate:
-        assumed.append(
-            f"{answer:.0f} answer tokens a prompt, read from {gpu.bandwidth:g} TB/s; no prefix "
-            "cached"
-        )
-    if attends:
-        left = f"{100 * USABLE:.0f} % of memory, {RESERVED / GIB:.0f} GiB a card set aside"
-        assumed.append(f"KV GiB is of one request on one card; fit: requests at once in {left}")
-    elif shape:
-        assumed.append(
-            "no configuration, or no layer that attends: attention and KV cache are not counted"
-        )
-    if count > 1:
-        assumed.append(f"{count} replicas, {count * cards} cards in all")
-    elif takes_more_gpus(spec):
-        assumed.append(
-            f"one replica; more GPUs are used too, {cards} for each further one (--replicas N "
-            "divides the hours)"
-        )
-
-    lines, prompts = [], study.num_examples * len(study.tasks)
-    for length in study.lengths:
-        flops = kv_bytes = fits = None
-        work: float = length
-        decoding = 0.0
-        if shape:
-            work = shape.prefill_flops(length)
-            flops, weights = prompts * work, shape.parameters * shape.bytes_per_parameter / cards
-            at_once = _GUESSED
-            if attends:
-                kv_bytes = shape.kv_bytes(length, tensor) * tensor / cards
-                fits = (USABLE * gpu.memory * GIB - RESERVED - weights) / kv_bytes
-                at_once = min(max(1.0, fits), _MOST_AT_ONCE)
-            # weights are read once for all requests, the cache of each for itself
-            read = shape.active * shape.bytes_per_parameter / at_once + shape.kv_bytes(length)
-            decoding = answer * read / (gpu.bandwidth * 1e12 * cards)
-        seconds = work / speed + (0 if calibrate else decoding)
-        why_not = (can_ask and model.too_long(length)) or too_many
-        if not why_not and fits is not None and fits < 1:
-            what = "the weights alone do not fit" if fits < 0 else "not one request fits"
-            why_not = f"{what} on {cards} x {gpu.name}: raise tensor_parallel_size, or take kv_cache_dtype: fp8 or a larger card"
-        hours = study.num_examples * seconds / 3600 / count
-        lines.append(
-            LengthCost(length, prompts * length, flops, kv_bytes, fits, hours, why_not or "")
-        )
-    return Plan(model.name, len(study.tasks), study.num_examples, tuple(lines), tuple(assumed))
-
-
 def find_shape(
-    name: str, spec: Mapping[str, Any], parameters: str | None = None, needed: bool = True
+    name: str, spec: Spec, parameters: str | None, needed: bool
 ) -> tuple[Shape | None, str, bool]:
     """The shape of a model, where it is from, and whether the model knows what it takes; no shape
     where nothing is known and nothing is needed."""
     counted, reason = parameters or spec.get("parameters"), "it has no path to a checkpoint"
     can_ask = "path" not in spec  # a model that is no checkpoint
-    if "path" in spec and spec.get("engine") != "openai":
+    if not can_ask and spec.get("engine") != "openai":
         try:
             config = Checkpoint(name, spec["path"], spec.get("revision")).config
             can_ask = True
@@ -389,8 +353,11 @@ def find_shape(
         except UserError as error:
             reason = str(error)
     if counted:
-        shape = _with_types(Shape(*read_parameters(str(counted))), spec, {})
-        return shape, f"{counted} parameters as given; no config.json", can_ask
+        return (
+            shape_of({}, spec, counted),
+            f"{counted} parameters as given; no config.json",
+            can_ask,
+        )
     if not needed:
         return None, "time grows with the tokens, as measured at the shortest length", can_ask
     raise UserError(
@@ -399,14 +366,13 @@ def find_shape(
     )
 
 
-def calibrated(
-    model: Model, task: Task, length: int, seed: int, shape: Shape | None
-) -> tuple[float, str]:
-    """FLOPs (or tokens, without a shape) per second over a few short examples, after one to warm
-    up; and in words."""
+def calibrated(model: Model, study: Study, shape: Shape | None) -> tuple[float, str]:
+    """FLOPs (or tokens, without a shape) per second over a few examples of the first task at the
+    shortest length, after one to warm up; and in words."""
+    task, length = study.tasks[0], study.lengths[0]
     if reason := model.too_long(length):
         raise UserError(f"model {model.name}: --calibrate needs a length that it can run: {reason}")
-    examples = list(generate(task, length, _TIMED + 1, seed, model.prompt_format))
+    examples = list(generate(task, length, _TIMED + 1, study.seed, model.prompt_format))
     list(model.answer(examples[:1]))
     start = perf_counter()
     list(model.answer(examples[1:]))
@@ -414,5 +380,5 @@ def calibrated(
     work = shape.prefill_flops(length) if shape else length
     rate = f"{length / seconds:,.0f} tokens/s"
     rate += f", {work / seconds / 1e12:.2f} TFLOP/s" if shape else ""
-    said = f"{_TIMED} examples of {task.name} at {length} tokens took {seconds:.3f} s each: {rate}"
-    return work / seconds, said
+    text = f"{_TIMED} examples of {task.name} at {length} tokens took {seconds:.3f} s each: {rate}"
+    return work / seconds, text

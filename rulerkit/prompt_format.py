@@ -7,49 +7,18 @@ paper's Table 6.
 """
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import date
 from functools import cached_property
 from typing import Any
 
 from rulerkit.errors import UserError, unknown
+from rulerkit.paths import package_data
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
-_CHATML = (
-    "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
-    "<|im_start|>user\n{t}<|im_end|>\n<|im_start|>assistant\n"
-)
-FORMS = {
-    "base": "{t}",
-    "gpt-4": "{t}",
-    "llama2": "[INST] {t} [/INST]",
-    "lwm": "You are a helpful assistant. USER: {t} ASSISTANT: ",
-    "longchat": "A chat between a curious user and an artificial intelligence assistant. The "
-    "assistant gives helpful, detailed, and polite answers to the user's questions. "
-    "USER: {t} ASSISTANT:",
-    "command-r": "<BOS_TOKEN><|START_OF_TURN_TOKEN|><|USER_TOKEN|>{t}<|END_OF_TURN_TOKEN|>"
-    "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>",
-    "glm": "[gMASK]sop<|user|> \n {t}<|assistant|> \n ",
-    "phi3": "<|user|>\n{t}<|end|>\n<|assistant|>\n",
-    "llama3": "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n{t}<|eot_id|>"
-    "<|start_header_id|>assistant<|end_header_id|>\n\n",
-    "qwen": _CHATML,
-    "dbrx": _CHATML,
-    "jamba": "<|startoftext|><|bom|><|system|> <|eom|><|bom|><|user|> {t}<|eom|><|bom|><|assistant|>",
-    "rwkv": "User: hi\n\nAssistant: Hi. I am your assistant and I will provide expert full response "
-    "in full details. Please feel free to ask any question and I will always answer it\n\n"
-    "User: {t}\n\nAssistant:",
-}
+_TABLE = package_data("prompt_forms.yaml")
+FORMS: dict[str, str] = _TABLE["forms"]
 """The paper's prompt forms by name; `{t}` is the user's part."""
-
-_FORM_OPENINGS = {
-    "command-r": "<BOS_TOKEN>",
-    "glm": "[gMASK]",
-    "llama3": "<|begin_of_text|>",
-    "jamba": "<|startoftext|>",
-}
-"""The forms that begin with a token of their own, where the tokenizer knows it, in place of a
-BOS."""
 DIRECT = " Do not provide any explanation. Please directly give me the answer."
 """What closes the user's turn where the answer prefix cannot open the assistant's."""
 
@@ -120,15 +89,14 @@ class PromptFormat:
         """The one id put before the prompt: none where the template begins with it or the model has
         none."""
         token = self.tokenizer
-        opening = _FORM_OPENINGS.get(self.form) or token.bos_token
+        opening = _TABLE["openings"].get(self.form) or token.bos_token
         carried = opening and self.around[0].startswith(opening) and token.count(opening) == 1
         return () if token.bos_id is None or carried else (token.bos_id,)
 
     def settings(self) -> dict[str, Any]:
         """What defines this format in a record, without the tokenizer."""
-        names = [name for name in self.__dataclass_fields__ if name != "tokenizer"]
         before, after = self.around
-        return {name: getattr(self, name) for name in names} | {"before": before, "after": after}
+        return {name: getattr(self, name) for name in SETTINGS} | {"before": before, "after": after}
 
     def _render(self) -> str:
         """The Jinja template around a marker; what it asks of the date is answered with the same
@@ -158,6 +126,10 @@ class PromptFormat:
                 "another template"
             )
         return str(rendered)
+
+
+SETTINGS = tuple(field.name for field in fields(PromptFormat))[1:]
+"""What defines a prompt format beside its tokenizer; also keys of a model's mapping."""
 
 
 def _jinja(template: str) -> Any:
@@ -192,14 +164,3 @@ def _jinja(template: str) -> Any:
     environment.globals |= {"raise_exception": raise_exception, "strftime_now": _TODAY.strftime}
     environment.filters["tojson"] = tojson
     return environment.from_string(template)
-
-
-def prompt_format(tokenizer: Tokenizer | str = "builtin", **settings: Any) -> PromptFormat:
-    """A prompt format; unknown settings are errors that list the known ones."""
-    names = [name for name in PromptFormat.__dataclass_fields__ if name != "tokenizer"]
-    for name in settings:
-        if name not in names:
-            raise unknown("prompt setting", name, names)
-    tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
-    values = {name: value for name, value in settings.items() if value is not None}
-    return PromptFormat(tokenizer, **values)

@@ -624,9 +624,9 @@ def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
             f"{shortened(spec)}; a "
             "function or a loaded checkpoint becomes a model by rulerkit.model(it, name=...)"
         )
-    listed = project_files("params/models", ".yaml").get(spec)
-    if listed and listed not in files:
-        return _from_file(listed, files)
+    file = project_files("params/models", ".yaml").get(spec)
+    if file and file not in files:
+        return _from_file(file, files)
     if spec.endswith((".yaml", ".yml")):
         return _from_file(resolve(spec), files)
     if spec in READERS:

@@ -9,7 +9,7 @@ are errors.
 import ast
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from glob import glob
@@ -22,7 +22,7 @@ from rulerkit.errors import UserError, unknown
 from rulerkit.escape import csv_text, latex_text
 from rulerkit.models import Model
 from rulerkit.paths import cell_file, home, project_files, resolve, resolve_file
-from rulerkit.settings import Parameters, check, read_spec, read_yaml
+from rulerkit.settings import JSON, Parameters, Spec, check, read_spec, read_yaml
 from rulerkit.store import disk
 from rulerkit.tasks import THIRTEEN, Task
 from rulerkit.tasks import task as make_task
@@ -41,7 +41,7 @@ class Study:
     """The checked parameters of one notebook or one call of `rulerkit evaluate`."""
 
     notebook: str
-    models: tuple[dict[str, Any] | Model, ...]
+    models: tuple[JSON | Model, ...]
     tasks: tuple[Task, ...]
     lengths: tuple[int, ...]
     num_examples: int
@@ -120,7 +120,7 @@ class Study:
         return folder / file
 
 
-def study(source: Mapping[str, Any] | None = None, notebook: str = "", **parameters: Any) -> Study:
+def study(source: Spec | None = None, notebook: str = "", **parameters: Any) -> Study:
     """The study that parameters describe.
 
     `source` is a notebook's `globals()` or a dict of parameters; `parameters` win over it. In a
@@ -173,7 +173,7 @@ def _task_of_study(spec: Any, values: Parameters) -> Task:
     return made
 
 
-def _checked_models(specs: list[Any]) -> tuple[dict[str, Any] | Model, ...]:
+def _checked_models(specs: list[Any]) -> tuple[JSON | Model, ...]:
     """Checked specs, and models that were made in Python; each has another name."""
     models = [spec if isinstance(spec, Model) else read_spec(spec) for spec in specs]
     names = [name_of(model) for model in models]
@@ -184,9 +184,9 @@ def _checked_models(specs: list[Any]) -> tuple[dict[str, Any] | Model, ...]:
     return tuple(models)
 
 
-def load_files(files: Iterable[str | Path]) -> dict[str, Any]:
+def load_files(files: Iterable[str | Path]) -> JSON:
     """The parameters of several YAML files, later ones over earlier ones."""
-    merged: dict[str, Any] = {}
+    merged: JSON = {}
     for name in files:
         content = read_yaml(resolve_file(name))
         _check_names(content, str(name))
@@ -220,10 +220,10 @@ def known_names() -> list[str]:
     return list(names)
 
 
-def read_notebook(path: Path) -> list[dict[str, Any]]:
+def read_notebook(path: Path) -> list[JSON]:
     """The cells of a notebook."""
     try:
-        cells: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        cells: list[JSON] = json.loads(path.read_text(encoding="utf-8"))["cells"]
         for cell in cells:
             _ = cell["cell_type"], "".join(cell["source"]), cell.get("metadata", {}).get("tags", [])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

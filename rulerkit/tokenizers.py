@@ -24,7 +24,7 @@ import numpy as np
 
 from rulerkit.errors import UserError, first_line
 from rulerkit.hub import download, is_hub_id
-from rulerkit.paths import cache_dir, resolve
+from rulerkit.paths import cache_dir, package_data, resolve
 
 Ids = np.ndarray
 """Token ids: a one-dimensional int32 array."""
@@ -197,46 +197,6 @@ def _settings(folder: Path) -> dict[str, Any]:
 # --- vocabulary files -----------------------------------------------------------------------------
 
 
-_LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-PATTERNS = {
-    "cl100k_base": _LLAMA3,
-    "llama-3": _LLAMA3,
-    "qwen": _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}"),
-    "o200k_base": rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SUFFIX}"
-    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-}
-PATTERNS["llama-4"] = PATTERNS["o200k_base"]
-"""The patterns by which byte-pair tokenizers split a text before merging, by the vocabulary's
-name."""
-
-_RANKS_FILES = {  # sha256 of the ranks file, first 16 hex digits -> name, special tokens, BOS
-    "223921b76ee99bde": ("cl100k_base", {"<|endoftext|>": 100257}, None),
-    "446a9538cb6c348e": ("o200k_base", {"<|endoftext|>": 199999}, None),
-    "82e9d31979e92ab9": (
-        "llama-3",
-        {"<|begin_of_text|>": 128000, "<|end_of_text|>": 128001, "<|start_header_id|>": 128006}
-        | {"<|end_header_id|>": 128007, "<|eot_id|>": 128009},
-        "<|begin_of_text|>",
-    ),
-    "d0bdbaf59b0762c8": (
-        "llama-4",
-        {"<|begin_of_text|>": 200000, "<|end_of_text|>": 200001, "<|header_start|>": 200005}
-        | {"<|header_end|>": 200006, "<|eot|>": 200008},
-        "<|begin_of_text|>",
-    ),
-    "b2b1b8dfb5cc5f02": (
-        "qwen",
-        {"<|endoftext|>": 151643, "<|im_start|>": 151644, "<|im_end|>": 151645},
-        None,
-    ),
-}
-
-
 def _hugging_face(path: Path, settings: dict[str, Any]) -> Tokenizer:
     """A `tokenizer.json`; its post-processor, or `tokenizer_config.json`, says whether a BOS is
     added."""
@@ -327,19 +287,20 @@ def _byte_pairs(pattern: str, ranks: dict[bytes, int], special: dict[str, int]) 
     )
 
 
-def _ranks_file(name: str, data: bytes, pattern: str) -> Tokenizer:
+def _ranks_file(name: str, content: bytes, pattern: str) -> Tokenizer:
     """A tiktoken ranks file; its split pattern is known by the file's checksum, or given."""
-    known, special, bos = _RANKS_FILES.get(_fingerprint(data), ("", {}, None))
-    pattern = PATTERNS.get(pattern or known, pattern)
+    known = package_data("ranks_files.yaml")
+    file = known["files"].get(_fingerprint(content), {"special": {}})
+    pattern = known["patterns"].get(pattern or file.get("pattern"), pattern)
     if not pattern:
         raise UserError(
             f"the ranks file {name} is not known by its checksum: name its split pattern as "
-            f"{name}#PATTERN, a regular expression or one of {', '.join(PATTERNS)}"
+            f"{name}#PATTERN, a regular expression or one of {', '.join(known['patterns'])}"
         )
-    lines = (line.split() for line in data.splitlines() if line)
+    lines = (line.split() for line in content.splitlines() if line)
     ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
-    encoding = _byte_pairs(pattern, ranks, special)
-    return _tiktoken(encoding, bos_id=special.get(bos or ""), bos_token=bos)
+    encoding, bos = _byte_pairs(pattern, ranks, file["special"]), file.get("bos")
+    return _tiktoken(encoding, bos_id=file["special"].get(bos), bos_token=bos)
 
 
 def _tekken(data: bytes) -> Tokenizer:

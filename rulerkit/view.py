@@ -17,15 +17,14 @@ _HEAD, _TAIL = 260, 180
 """Characters shown at the start and the end of a long stretch."""
 
 _WHOLE = ("instruction", "needle", "question", "answer_prefix")
-_TINTS = {  # Okabe and Ito's colours; red, green, blue and an ANSI code of 256 that is near
-    "template": ((140, 140, 140), 245),
-    "instruction": ((86, 180, 233), 74),
-    "demonstration": ((204, 121, 167), 175),
-    "haystack": ((0, 0, 0), 0),
-    "needle": ((213, 94, 0), 208),
-    "distractor": ((240, 228, 66), 227),
-    "question": ((0, 158, 115), 36),
-    "answer_prefix": ((0, 114, 178), 33),
+_TINTS = {  # Okabe and Ito's colours, and an ANSI code of 256 that is near
+    "template": ("#8c8c8c", 245),
+    "instruction": ("#56b4e9", 74),
+    "demonstration": ("#cc79a7", 175),
+    "needle": ("#d55e00", 208),
+    "distractor": ("#f0e442", 227),
+    "question": ("#009e73", 36),
+    "answer_prefix": ("#0072b2", 33),
 }
 
 
@@ -157,8 +156,8 @@ def _span(inner: str, role: str, title: str = "") -> str:
     underlined."""
     if role == "haystack":
         return f'<span style="opacity:.8">{inner}</span>'
-    red, green, blue = _TINTS[role][0]
-    tint = f"background:rgba({red},{green},{blue},.22);border-bottom:2px solid rgb({red},{green},{blue})"
+    color = _TINTS[role][0]
+    tint = f"background:{color}38;border-bottom:2px solid {color}"
     return f'<span style="{tint}" title="{escape.html(title)}">{inner}</span>'
 
 

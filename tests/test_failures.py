@@ -18,7 +18,7 @@ from rulerkit.failures import (
 from rulerkit.generation import generate
 from rulerkit.models import load_model
 from rulerkit.paths import home
-from rulerkit.prompt_format import prompt_format
+from rulerkit.prompt_format import PromptFormat
 from rulerkit.statistics import wilson
 from rulerkit.store import Cell
 from rulerkit.tasks import task
@@ -60,7 +60,7 @@ def asked(spec, length=LENGTH, num_examples=3, **form):
         task(spec).with_corpora("builtin"),
         length,
         num_examples,
-        prompt_format=prompt_format(**form),
+        prompt_format=PromptFormat(**form),
     )
 
 

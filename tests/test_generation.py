@@ -15,7 +15,7 @@ from rulerkit.errors import UserError
 from rulerkit.example import ROLES
 from rulerkit.generation import PROMPT_VERSION, generate
 from rulerkit.pieces import piece_encoder
-from rulerkit.prompt_format import prompt_format
+from rulerkit.prompt_format import PromptFormat
 from rulerkit.tasks import TASKS, THIRTEEN, task
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
@@ -60,7 +60,7 @@ def check_example(example, bos, tokenizer):
 @pytest.mark.parametrize(("length", "count"), [(1024, 1), (4096, 2)])
 def test_every_task_fits_and_fills(vocabulary, length, count):
     """Ids exact, the budget never exceeded and nearly filled, needles where they are said to be."""
-    form = prompt_format(vocabulary, template="base")
+    form = PromptFormat(vocabulary, template="base")
     wanted = {1024: (90.0, 70.0), 4096: (99.0, 90.0)}[length]
     for name in TASKS:
         for example in generate(builtin(name), length, count, prompt_format=form):
@@ -79,7 +79,7 @@ def test_lines_of_one_size_fill_too():
 def test_the_longest_of_the_paper(data, folder):
     """On the original corpora."""
     tokenizer = load_tokenizer(str(data / "tokenizers" / folder))
-    form = prompt_format(tokenizer, template="base")
+    form = PromptFormat(tokenizer, template="base")
     for name in ("niah_multikey_1", "niah_multikey_3", "vt", "cwe", "fwe", "qa_2"):
         example = generate(name, 131072, 8, prompt_format=form)[7]
         check_example(example, form.bos, tokenizer)
@@ -103,7 +103,7 @@ def test_where_pieces_cannot_be_joined_prompts_are_encoded_whole(data):
     tokenizer = Tokenizer(
         lambda texts: [inner.encode(t)[::-1].tolist() for t in texts], inner.decode, 1
     )
-    form = prompt_format(tokenizer, template="llama2")
+    form = PromptFormat(tokenizer, template="llama2")
     assert not piece_encoder(tokenizer).exact
     for name in ("niah_single_2", "niah_multikey_3", "vt", "cwe", "fwe", "qa_1"):
         example = generate(builtin(name), 4096, 1, prompt_format=form)[0]
@@ -175,7 +175,7 @@ def test_too_short_lengths(spec):
 
 
 def test_thinking_that_leaves_nothing_for_the_prompt():
-    form = prompt_format("builtin", thinking_tokens=4000)
+    form = PromptFormat("builtin", thinking_tokens=4000)
     with pytest.raises(UserError, match="longer"):
         generate(builtin("vt"), 4096, 1, prompt_format=form)[0]
 

@@ -155,7 +155,9 @@ def test_from_a_score_to_its_answers(where, results, lab, browser, tmp_path):
     else:
         source = f"import rulerkit as rk\nrk.browse(rk.load({str(results)!r}))"
         cells = [nbformat.v4.new_code_cell(source)]
-        nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "browse.ipynb")
+        kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+        notebook = nbformat.v4.new_notebook(cells=cells, metadata=kernel)
+        nbformat.write(notebook, folder / "browse.ipynb")
         _run_all_cells(page, f"{address}/tree/browse.ipynb?token=t&reset")
         view = page.frame_locator("iframe[title=Examples]")
         view.locator(".heat td").first.wait_for(timeout=60_000)

@@ -18,7 +18,7 @@ from rulerkit.checks import (
 from rulerkit.example import Piece
 from rulerkit.generation import generate
 from rulerkit.models import Answer, Engine
-from rulerkit.prompt_format import prompt_format
+from rulerkit.prompt_format import PromptFormat
 from rulerkit.studies import study
 from rulerkit.tasks import read_answer, task
 from tests.tiny_llama import save_tokenizer
@@ -202,7 +202,7 @@ def with_blocks(whole, blocks, example=None):
 
 def template_not_counted(whole):
     """Made for the bare tokenizer, and framed afterwards."""
-    made = generate(whole.task, LENGTH, 1, 42, prompt_format(whole.tokenizer, template="base"))[0]
+    made = generate(whole.task, LENGTH, 1, 42, PromptFormat(whole.tokenizer, template="base"))[0]
     before, after = (Piece(text, "template", whole.text_ids[:1]) for text in whole.form.around)
     *rest, prefix = made.blocks
     return with_blocks(whole, [before, *rest, after, prefix], made)
@@ -351,7 +351,7 @@ def the_same(ids):
     ],
 )
 def test_what_a_server_does_to_a_prompt(folder, change, names, says):
-    found = check_answers(Server(folder("llama-3.1"), change), LENGTH)
+    found = list(check_answers(Server(folder("llama-3.1"), change), LENGTH))
     assert fails(found) == names
     assert says in "".join(finding.mend for finding in found if finding.level == FAIL)
 

@@ -7,7 +7,7 @@ import pytest
 
 from rulerkit.errors import UserError
 from rulerkit.generation import generate
-from rulerkit.prompt_format import prompt_format
+from rulerkit.prompt_format import PromptFormat
 from rulerkit.tasks import task
 from rulerkit.tokenizers import load_tokenizer
 
@@ -56,13 +56,13 @@ def example(form, name="niah_single_1", length=1400):
 def test_forms_byte_for_byte(name):
     """With the answer prefix in the assistant's turn; and in the user's, which is what chat
     services take: the direct request, then the prefix, then the end of the turn."""
-    made = example(prompt_format("builtin", template=name))
+    made = example(PromptFormat("builtin", template=name))
     question = made.text_of("question").removesuffix(DIRECT)
     user = f"{made.text_of('instruction')}{made.context_text}{question}".strip()
     assert user.startswith("A special magic number is hidden within the following text.")
     assert made.answer_prefix.startswith(" The special magic number for ")
     assert made.prompt == TABLE_6[name].replace("{t}", user) + made.answer_prefix
-    made = example(prompt_format("builtin", template=name, prefix_in="user"))
+    made = example(PromptFormat("builtin", template=name, prefix_in="user"))
     before, _, after = TABLE_6[name].removesuffix(DIRECT).partition("{t}")
     assert made.prompt.startswith(before + "A special magic number")
     assert made.prompt.endswith("provided text?" + DIRECT + made.answer_prefix + after)
@@ -75,7 +75,7 @@ def test_ids_of_every_form(vocabulary, name):
     stay."""
     before = TABLE_6[name].partition("{t}")[0]
     for where in ("assistant", "user"):
-        form = prompt_format(vocabulary, template=name, prefix_in=where)
+        form = PromptFormat(vocabulary, template=name, prefix_in=where)
         for spec in (
             "niah_single_1",
             {"base": "vt", "edition": "2024"},
@@ -95,7 +95,7 @@ def test_ids_of_every_form(vocabulary, name):
 
 @pytest.mark.parametrize("file", ["", "/tokenizer.model"])
 def test_llama3_opens_itself(data, file):
-    form = prompt_format(str(data / "tokenizers" / "llama-3") + file, template="llama3")
+    form = PromptFormat(str(data / "tokenizers" / "llama-3") + file, template="llama3")
     assert form.bos == ()
     made = example(form)
     assert made.ids.tolist()[:3] == [128000, 128006, form.tokenizer.encode("user")[0]]
@@ -106,7 +106,7 @@ def test_llama3_opens_itself(data, file):
 
 
 def test_own_template_of_a_folder(data):
-    form = prompt_format(str(data / "tokenizers" / "qwen2.5"))
+    form = PromptFormat(str(data / "tokenizers" / "qwen2.5"))
     made = example(form, "vt")
     assert made.prompt == CHATML.replace("{t}", made.input) + made.answer_prefix
     assert made.prompt.endswith("<|im_end|>\n<|im_start|>assistant\n" + made.answer_prefix)
@@ -115,14 +115,14 @@ def test_own_template_of_a_folder(data):
 
 
 def test_a_system_prompt(data):
-    form = prompt_format(str(data / "tokenizers" / "qwen2.5"), system_prompt="Be brief.")
+    form = PromptFormat(str(data / "tokenizers" / "qwen2.5"), system_prompt="Be brief.")
     assert form.around[0] == "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n"
 
 
 def test_a_template_that_trims_keeps_the_blanks(data):
     """Content and prefix are put in raw: the trailing blank of variable tracking's prefix is there,
     once."""
-    form = prompt_format(str(data / "tokenizers" / "llama-3"), template=LLAMA3_LIKE)
+    form = PromptFormat(str(data / "tokenizers" / "llama-3"), template=LLAMA3_LIKE)
     made = example(form, "vt")
     value = made.prompt.rpartition("are assigned the value ")[2].partition(",")[0]
     assert made.prompt.endswith(f"<|end_header_id|>\n\n{made.answer_prefix}")
@@ -134,17 +134,17 @@ def test_a_template_that_trims_keeps_the_blanks(data):
 def test_a_template_with_the_date():
     """Any way of asking for today gives the same day, or every digest would change overnight."""
     asked = "{{ strftime_now('%d %b %Y') }}|{{ strftime_now('%Y-%m-%d') }}|{{ date_string }}|{{ messages[0].content }}"
-    assert prompt_format("builtin", template=asked).around == (
+    assert PromptFormat("builtin", template=asked).around == (
         "26 Jul 2024|2024-07-26|26 Jul 2024|",
         "",
     )
-    assert "Today Date: 26 Jul 2024" in prompt_format("builtin", template=LLAMA3_LIKE).around[0]
+    assert "Today Date: 26 Jul 2024" in PromptFormat("builtin", template=LLAMA3_LIKE).around[0]
 
 
 def test_a_template_with_generation_marks():
     """The tag by which training templates mark what the assistant says."""
     text = "U: {{ messages[0].content }} A:{% generation %}{% if messages[1] %}x{% endif %}{% endgeneration %}"
-    assert prompt_format("builtin", template=text).around == ("U: ", " A:")
+    assert PromptFormat("builtin", template=text).around == ("U: ", " A:")
 
 
 def test_templates_are_rendered_as_transformers_renders_them(data):
@@ -163,14 +163,14 @@ def test_templates_are_rendered_as_transformers_renders_them(data):
             eos_token="",
             date_string="26 Jul 2024",
         )
-        before, after = prompt_format("builtin", template=template).around
+        before, after = PromptFormat("builtin", template=template).around
         assert before + "MARK" + after == theirs[0]
 
 
 @pytest.mark.parametrize("thinking", [True, False, None])
 def test_thinking_can_be_switched(thinking):
     text = "{{ messages[0].content }}{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
-    form = prompt_format("builtin", template=text, enable_thinking=thinking)
+    form = PromptFormat("builtin", template=text, enable_thinking=thinking)
     assert form.around == ("", "<think></think>" if thinking is False else "")
 
 
@@ -180,7 +180,7 @@ def test_sentencepiece_template_has_one_bos(data, tmp_path):
     template = "{{ bos_token }}{% for m in messages %}{{ '[INST] ' + m['content'] + ' [/INST]' }}{% endfor %}"
     settings = {"bos_token": "<s>", "add_bos_token": True, "chat_template": template}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    made = example(prompt_format(str(tmp_path)))
+    made = example(PromptFormat(str(tmp_path)))
     assert made.ids.tolist()[0] == 1
     assert made.ids.tolist().count(1) == 1
     assert made.num_tokens <= 1400 - 128
@@ -191,7 +191,7 @@ def test_sentencepiece_template_has_one_bos(data, tmp_path):
 
 def test_thinking_tokens_are_kept_free():
     for thinking in (0, 500):
-        made = example(prompt_format("builtin", thinking_tokens=thinking), length=4096)
+        made = example(PromptFormat("builtin", thinking_tokens=thinking), length=4096)
         assert 4096 - 25 <= made.num_tokens + made.max_new_tokens + thinking <= 4096
 
 
@@ -202,7 +202,6 @@ def test_thinking_tokens_are_kept_free():
     ("settings", "named"),
     [
         ({"template": "llama-2"}, "llama2"),
-        ({"tempate": "base"}, "template"),
         ({"template": "llama2", "system_prompt": "Be brief."}, "system_prompt"),
         ({"template": "{{ messages[0].content "}, "template"),
         ({"template": "{{ messages[0].content }}{{ messages[0].content }}"}, "message"),
@@ -211,5 +210,5 @@ def test_thinking_tokens_are_kept_free():
 )
 def test_what_is_refused(settings, named):
     with pytest.raises(UserError, match=named) as error:
-        _ = prompt_format("builtin", **settings).around
+        _ = PromptFormat("builtin", **settings).around
     assert "\n" not in str(error.value)

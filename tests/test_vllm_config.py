@@ -208,14 +208,14 @@ def test_our_files_start_and_go_as_far_as_they_say(name, tmp_path):
             json.dumps({"0": {"0": ["vertical_and_slash", 1, 1, 1.0]}})
         )
     settings = arguments(folder, name)
-    level, seen, _ = examine(settings, longest)
+    seen, _, level, *_ = examine(settings, longest)
     no_images = "vision_config" in content and not find_spec("torchvision")
     assert level == (NOTE if no_images else OK), seen
     allowed = int(seen.split(", ")[1].split()[0])
     assert allowed >= longest
     if no_images:
         return  # each look at such an architecture takes 15 seconds
-    level, seen, mend = examine(settings, allowed + 1)
+    seen, mend, level, *_ = examine(settings, allowed + 1)
     assert (level, mend != "") == (FAIL, True)
     assert str(allowed + 1) in seen
 
@@ -230,8 +230,8 @@ def test_yarn_without_positions_as_model_cards_give_it_starts_all_the_same(tmp_p
         "rope_theta": 1e6,
     }
     settings = arguments(folder, hf_overrides={"rope_parameters": yarn})
-    assert examine(settings, 128 * K)[0] == OK
-    assert examine(settings, 128 * K + 1)[0] == FAIL
+    assert examine(settings, 128 * K).level == OK
+    assert examine(settings, 128 * K + 1).level == FAIL
 
 
 @needs_vllm
@@ -240,8 +240,8 @@ def test_a_model_without_positions_takes_the_length_that_is_set(tmp_path):
         "Mamba2ForCausalLM", "mamba2", None, num_heads=64, head_dim=16, state_size=16, n_groups=1
     )
     folder = written(tmp_path / "m", content)
-    assert examine(arguments(folder, max_length="8K"), 8 * K)[0] == OK
-    assert examine(arguments(folder, max_length="8K"), 8 * K + 1)[0] == FAIL
+    assert examine(arguments(folder, max_length="8K"), 8 * K).level == OK
+    assert examine(arguments(folder, max_length="8K"), 8 * K + 1).level == FAIL
 
 
 LLAMA = config("LlamaForCausalLM", "llama", 8 * K)
@@ -269,7 +269,7 @@ REFUSED = {
 @pytest.mark.parametrize("fault", REFUSED)
 def test_what_vllm_refuses_is_a_fail_on_one_line(fault, tmp_path):
     content, more, reason = REFUSED[fault]
-    level, seen, mend = examine(arguments(written(tmp_path / "m", content), **more), 4096)
+    seen, mend, level, *_ = examine(arguments(written(tmp_path / "m", content), **more), 4096)
     assert (level, reason in seen, mend != "") == (FAIL, True, True), seen
     assert "\n" not in seen
     assert len(seen) < 250

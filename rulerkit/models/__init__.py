@@ -15,7 +15,7 @@ from rulerkit.checkpoint import Checkpoint, max_positions, merge_config, newer_r
 from rulerkit.errors import TooLong, UserError
 from rulerkit.example import Example
 from rulerkit.gpus import torch_module
-from rulerkit.prompt_format import FORMS, PromptFormat, prompt_format
+from rulerkit.prompt_format import FORMS, SETTINGS, PromptFormat
 from rulerkit.settings import JSON, Spec, check_spec, read_spec
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
@@ -79,7 +79,7 @@ class Model(Protocol):
         then are kept, and other models still run."""
 
     def close(self) -> None:
-        """Give the memory back; the next answer loads the model again."""
+        """Free the memory; the next answer loads the model again."""
 
 
 ENGINES = {
@@ -91,9 +91,6 @@ ENGINES = {
     "openai": "rulerkit.models.server:OpenAI",
 }
 """Engine name -> `module:class`, imported at first use; the class is called with a spec."""
-
-FORMAT_KEYS = ("template", "system_prompt", "prefix_in", "thinking_tokens", "enable_thinking")
-"""The keys of a spec that are passed on to `prompt_format`."""
 
 
 class Engine(Model):
@@ -128,7 +125,7 @@ class Engine(Model):
     def make_format(self, tokenizer: Tokenizer, **settings: Any) -> PromptFormat:
         """The prompt format of the spec, over defaults. A chat model without any template is a
         `UserError`."""
-        form = prompt_format(tokenizer, **settings | self.given(FORMAT_KEYS))
+        form = PromptFormat(tokenizer, **settings | self.given(SETTINGS))
         # readers read plain text, and around a prefilled chat stands the server's own template
         plain = self.engine == "reader" or self.spec.get("prompt_path") == "prefill"
         missing = form.template == "auto" and form.form == "base"
@@ -140,9 +137,13 @@ class Engine(Model):
             )
         return form
 
+    def tokenizer_name(self) -> str:
+        """What `load_tokenizer` takes to read this model's tokenizer."""
+        return str(self.spec.get("tokenizer", "builtin"))
+
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that counts and encodes this model's prompts."""
-        return load_tokenizer(self.spec.get("tokenizer", "builtin"))
+        return load_tokenizer(self.tokenizer_name())
 
     def most_tokens(self, example: Example) -> int:
         """How many tokens may be written: those of a thought and those of the answer."""
@@ -176,11 +177,9 @@ class CheckpointEngine(Engine):
         """Where it computes: `cpu`, `cuda`, or a name that the engine gives it."""
         return "cuda" if torch_module().cuda.is_available() else "cpu"
 
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer_name(self) -> str:
         """The spec's tokenizer, else the checkpoint's at the same revision."""
-        if "tokenizer" in self.spec:
-            return super().tokenizer()
-        return load_tokenizer(self.checkpoint.tokenizer_spec())
+        return self.spec.get("tokenizer") or self.checkpoint.tokenizer_spec()
 
     @cached_property
     def config(self) -> JSON:

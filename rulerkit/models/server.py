@@ -47,10 +47,9 @@ from rulerkit.models import (
     num_shares,
 )
 from rulerkit.models.process import START_TIMEOUT, Address, ServerProcess, find_servers
-from rulerkit.paths import resolve
+from rulerkit.paths import package_data, resolve
 from rulerkit.prompt_format import PromptFormat
 from rulerkit.settings import JSON, Spec
-from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
 # --- replies --------------------------------------------------------------------------------------
 
@@ -119,26 +118,15 @@ class Reply(BaseModel):
     def finish(self) -> str:
         """`stop` or `length`; `RequestError` where the answer ended for another reason or none."""
         reason = str(self.choices[0].finish_reason)
-        if finish := _FINISH.get(reason.lower()):
-            return finish
+        for finish in ("stop", "length"):
+            if reason.lower() in _SERVER_WORDS[finish]:
+                return finish
         raise RequestError(f"the server broke off (finish_reason {reason})", "later")
 
 
-_FINISH = {
-    **dict.fromkeys(("stop", "eos", "end_turn", "stop_sequence", "eos_token"), "stop"),
-    **dict.fromkeys(("length", "max_tokens", "max_output_tokens", "model_length"), "length"),
-}
-"""The words of servers for the two ways in which an answer ends."""
-
-_REFUSED = {
-    "content_filter",
-    "content_policy_violation",
-    "safety",
-    "recitation",
-    "refusal",
-    "prohibited_content",
-}
-"""The finish reasons, and codes of errors, by which services decline."""
+_SERVER_WORDS: dict[str, list[str]] = package_data("server_words.yaml")
+"""The words of servers for the two ways in which an answer ends, for a prompt that they decline, and
+for an account without money."""
 
 
 def read_reply(
@@ -153,7 +141,7 @@ def read_reply(
     choice, usage = reply.choices[0], reply.about(prices)
     message = choice.message or Message(content=choice.text)
     reason = str(choice.finish_reason).lower()
-    if reason in _REFUSED or message.refusal:
+    if reason in _SERVER_WORDS["refused"] or message.refusal:
         raise RequestError(f"the service declined ({message.refusal or reason})"[:300], "refused")
     text, thought = message.content, message.reasoning_content or message.reasoning
     if thought and form.thinking_tokens:  # as the model wrote it, before the server took it apart
@@ -171,7 +159,6 @@ LONGEST_WAIT = 60.0  # seconds between attempts, unless the server asks for more
 PATIENCE = 900.0  # seconds that a server may ask us to wait
 _TEMPORARY = {408, 409, 425, 429}  # statuses that may be over soon, beside 5xx
 _FATAL = {401, 402, 403, 404}  # statuses that hold for every other request too
-_SPENT = {"insufficient_quota", "billing_hard_limit_reached"}
 
 
 class RequestError(Exception):
@@ -324,11 +311,11 @@ class Replica:
         reason, wait = f"HTTP {status}: {self._quote(message)}", None
         with suppress(ValueError):
             wait = max(0.0, float(response.headers.get("retry-after", "")))
-        if code in _REFUSED:
+        if code in _SERVER_WORDS["refused"]:
             return RequestError(reason, "refused")
         if wait is not None and wait > PATIENCE:
             return RequestError(f"{reason} (it asks to wait {wait:.0f} s)", "fatal")
-        if status in _FATAL or code in _SPENT:
+        if status in _FATAL or code in _SERVER_WORDS["spent"]:
             return RequestError(reason, "fatal")
         temporary = status in _TEMPORARY or status < 400 or (status >= 500 and status != 501)
         return RequestError(reason, "temporary" if temporary else "final", wait)
@@ -854,8 +841,8 @@ class Vllm(CheckpointEngine, ServerEngine):
         for replica in super().alive():
             if not (replica.loading or replica.described):
                 replica.described = True
-                listed = [model["max_model_len"] for model in replica.address.models()]
-                self._served_length = listed[0] if listed else None
+                lengths = [model["max_model_len"] for model in replica.address.models()]
+                self._served_length = lengths[0] if lengths else None
                 metrics = replica.address.get("/metrics", 30)[1]
                 if cache := re.search(r'kv_cache_size_tokens="(\d+)"', metrics):
                     replica.most_tokens = min(2 * int(cache[1]), replica.most_tokens)
@@ -1015,13 +1002,9 @@ class OpenAI(ServerEngine):
         gpt4 = {"template": "gpt-4", "prefix_in": "user"}
         return self.make_format(self.tokenizer(), **(gpt4 if self.prompt_path == "chat" else {}))
 
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer_name(self) -> str:
         """The spec's, else that of the folder or hub id that `path` is, else the one known for a
         model of OpenAI."""
-        return load_tokenizer(self.tokenizer_name())
-
-    def tokenizer_name(self) -> str:
-        """Whose tokens a length is counted in."""
         if "tokenizer" in self.spec or resolve(self.path).is_dir():
             return str(self.spec.get("tokenizer", self.path))
         from tiktoken.model import encoding_name_for_model
@@ -1096,9 +1079,9 @@ class OpenAI(ServerEngine):
         replica = self.alive()[0]
         wanted = self.spec.get("prompt_path", "auto")
         paths = ("ids", "text", "chat") if wanted == "auto" else (wanted,)
-        listed = replica.address.models()
-        alone = listed[0] if len(listed) == 1 else {}
-        entry = next((entry for entry in listed if entry["id"] == self.path), alone)
+        entries = replica.address.models()
+        alone = entries[0] if len(entries) == 1 else {}
+        entry = next((entry for entry in entries if entry["id"] == self.path), alone)
         about = {k: entry[k] for k in ("owned_by", "root", "max_model_len") if entry.get(k)}
         facts = ServerFacts(entry.get("id", self.path), entry.get("max_model_len"), about=about)
         for facts.path in paths:
