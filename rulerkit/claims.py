@@ -4,12 +4,12 @@ or does not apply.
 A notebook states each claim in one of its cells and picks the rows; the functions here compare
 means by the intervals of `statistics.weighted_sum`. Rows are those of `asked`: one row per example,
 `score` in 0..1. Thresholds and differences are in points (percent). Where no rows are given, the
-study does not ask what the claim is about: it does not apply. Where an answer is missing, nothing
+study does not ask what the claim is about, and the claim does not apply. Where an answer is missing, nothing
 is judged.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -72,10 +72,9 @@ def asked(scores: "pd.DataFrame", study: Study) -> "pd.DataFrame":
 
     scores = merge_repetitions(scores)
     models = scores[["run", "model", "label", "claimed_length"]].drop_duplicates(["run", "model"])
-    grid = pd.MultiIndex.from_product(
-        [[task.name for task in study.tasks], study.lengths, range(study.num_examples)],
-        names=["task", "length", "index"],
-    ).to_frame(index=False)
+    names = [task.name for task in study.tasks]
+    examples = product(names, study.lengths, range(study.num_examples))
+    grid = pd.DataFrame(examples, columns=["task", "length", "index"])
     answered = scores.drop(columns=["label", "claimed_length"])
     return models.merge(grid, how="cross").merge(answered, how="left", on=[*CELL, "index"])
 
@@ -301,10 +300,9 @@ def abrupt(claim: str, rows: "pd.DataFrame", beyond: float) -> Verdict:
         side = "beyond" if inside else "up to"
         return Verdict(claim, NOT_APPLICABLE, f"nothing was asked {side} {beyond:g} tokens")
     first, edge, after = inside[0], inside[-1], outside[0]
-    per_doubling = {edge: 1 / np.log2(after / edge), after: -1 / np.log2(after / edge)}
-    if edge > first:
-        before = 1 / np.log2(edge / first)
-        per_doubling |= {first: -before, edge: per_doubling[edge] + before}
+    past = 1 / np.log2(after / edge)
+    before = 1 / np.log2(edge / first) if edge > first else 0.0
+    per_doubling = {first: -before, edge: past + before, after: -past}
     parts = [(float(w), rows[rows["length"] == length]) for length, w in per_doubling.items()]
     seen = f"{length_name(edge)} to {length_name(after)} steeper per doubling by "
     return weighted(claim, parts, seen=seen)
@@ -341,8 +339,8 @@ def straight(claim: str, rows: "pd.DataFrame") -> Verdict:
 
 
 def among(claim: str, parts: Sequence[Verdict], at_least: float = 0, at_most: float = 1) -> Verdict:
-    """The share of parts that hold lies between two limits (0..1), whatever those are that cannot
-    be judged.
+    """The share of parts that hold lies between two limits (0..1), however the parts that cannot be
+    judged would turn out.
 
     Parts that are not applicable do not count.
     """

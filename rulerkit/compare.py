@@ -18,7 +18,7 @@ import json
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
@@ -28,7 +28,7 @@ import numpy as np
 
 from rulerkit.errors import UserError, listed, shorten, unknown
 from rulerkit.escape import csv_text
-from rulerkit.evaluation import ABSENT, differences, snapshot_notes
+from rulerkit.evaluation import ABSENT, differences
 from rulerkit.lengths import length_name
 from rulerkit.other_formats import read_predictions
 from rulerkit.paths import resolve
@@ -36,7 +36,7 @@ from rulerkit.scoring import THIRTEEN, score
 from rulerkit.statistics import WeightedCell, critical_value, holm, no_difference_p, weighted_sum
 from rulerkit.store import Cell, allowed_failures, read_cells
 from rulerkit.summary import base_run, merge_repetitions, weighted_cells
-from rulerkit.tables import FORMATS, Field, number_range, render
+from rulerkit.tables import FORMATS, Field, number_range, render, snapshot_notes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,27 +71,17 @@ class Decision(NamedTuple):
         return EXIT[self.word]
 
 
-@dataclass(frozen=True)
-class Side:
+class Side(NamedTuple):
     """One model's predictions of one run and of its repetitions: its cells, the rows of `score` of
-    what is compared, and by task and length how many requests failed where these are too many."""
+    what is compared, by task and length the settings on record (of several repetitions those of the
+    first), and how many requests failed where these are too many."""
 
     name: str
     label: str
     cells: Sequence[Cell]
     scores: "pd.DataFrame"
+    results: dict[Key, dict[str, Any]]
     failed: dict[Key, int]
-
-    @property
-    def keys(self) -> list[Key]:
-        """Task and length of each row."""
-        return list(zip(self.scores["task"], self.scores["length"], strict=True))
-
-    @cached_property
-    def results(self) -> dict[Key, dict[str, Any]]:
-        """The settings on record by task and length; of several repetitions those of the first."""
-        results = {(c.task, c.length): c.record["result"] for c in reversed(self.cells)}
-        return {key: results[key] for key in dict.fromkeys(self.keys)}
 
 
 @dataclass(frozen=True)
@@ -121,8 +111,8 @@ class Comparison:
     def same_model(self) -> bool:
         """Both sides are one model, served alike: the differences are the noise floor of serving
         it."""
-        a, b = self.a.results, self.b.results
-        return all(a[key] == b[key] for key in a.keys() & b.keys())
+        other = self.b.results
+        return all(other.get(key, result) == result for key, result in self.a.results.items())
 
     @property
     def mean(self) -> "pd.Series[Any]":
@@ -239,8 +229,16 @@ def judge_pairs(
     counts = ["n", "better", "worse"]
     rules = dict.fromkeys(counts, "sum") | {"category": "first", "a": "mean", "b": "mean"}
     by_cell: Any = flips.groupby(["task", "length"]).agg(rules)
+    order = [*THIRTEEN, *(task for task, _ in first)]
+    levels: dict[tuple[str, str, int], list[Key]] = {}
+    for level in LEVELS:
+        for task, length in sorted(first, key=lambda key: (order.index(key[0]), key[1])):
+            of_task, of_length = level in ("cell", "task"), level in ("cell", "length")
+            levels.setdefault((level, task * of_task, length * of_length), []).append(
+                (task, length)
+            )
     rows, tests = [], []
-    for (level, task, length), keys in _levels(first).items():
+    for (level, task, length), keys in levels.items():
         lengths = [key[1] for key in keys]
         weights = [1 / len(set(lengths)) / lengths.count(length) for length in lengths]
         cells = [
@@ -276,23 +274,6 @@ def smallest_loss(num_examples: int, num_tests: int, margin: float = 0.0) -> flo
     return 100 * lost / num_examples if lost <= num_examples else math.nan
 
 
-def _levels(cells: Iterable[Key]) -> dict[tuple[str, str, int], list[Key]]:
-    """What is compared: level, task ('' for all), length (0 for all), with its cells."""
-    cells = list(cells)
-    order = [*THIRTEEN, *(task for task, _ in cells)]
-    levels: dict[tuple[str, str, int], list[Key]] = {}
-    for level, by_task, by_length in (
-        ("cell", 1, 1),
-        ("task", 1, 0),
-        ("length", 0, 1),
-        ("all", 0, 0),
-    ):
-        for task, length in sorted(cells, key=lambda key: (order.index(key[0]), key[1])):
-            place = level, task * by_task, length * by_length
-            levels.setdefault(place, []).append((task, length))
-    return levels
-
-
 def _check_margin(margin: float) -> None:
     if not margin > 0:
         raise UserError(f"margin is {margin!r}: it must be a number of points above 0, such as 1.0")
@@ -317,8 +298,9 @@ def power_text(
     z, share, num_cells = critical_value(0.95), margin / 100, num_tasks * num_lengths
     pairs = max(2 * flips * ((z + critical_value(0.8)) / share) ** 2, z * z * (1 / share - 1))
     needed = math.ceil(pairs / num_cells)
-    cells = [(str(task), length) for task in range(num_tasks) for length in range(num_lengths)]
-    num_tests = len({frozenset(members) for members in _levels(cells).values()})
+    several_tasks, several_lengths = num_tasks > 1, num_lengths > 1
+    num_tests = num_cells + num_tasks * several_lengths + num_lengths * several_tasks
+    num_tests += several_tasks and several_lengths
     lines = [
         f"{num_tasks} tasks at {num_lengths} lengths, margin {_points(margin)}, 95 % intervals:",
         f"- needs {needed} examples per task and length (now {num_examples}) for the mean, where "
@@ -398,14 +380,19 @@ def _side(
             f"{name} holds {', '.join(map('/'.join, models)) or 'no answer at all'}: a side is one "
             "model in one run; name its folder"
         )
-    failed = {}
+    results: dict[Key, dict[str, Any]] = {}
+    failed: dict[Key, int] = {}
+    answered = set(zip(scores["task"], scores["length"], strict=True))
     for cell in chosen:
+        key = (cell.task, cell.length)
+        if key in answered:
+            results.setdefault(key, cell.record["result"])
         num_failed = sum(index < most for index in cell.failures)
         allowed = cell.record.get("max_failures", 0) if max_failures is None else max_failures
         if num_failed > allowed_failures(allowed, cell.wanted):
-            failed[cell.task, cell.length] = num_failed
+            failed[key] = num_failed
     name = "/".join(filter(None, *models))
-    return Side(name, str(scores["label"].iloc[0]), chosen, scores, failed)
+    return Side(name, str(scores["label"].iloc[0]), chosen, scores, results, failed)
 
 
 def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
@@ -423,7 +410,7 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
     ]
     failed = a.failed | b.failed
     a, b = (
-        replace(side, scores=side.scores[[key not in failed for key in side.keys]])
+        side._replace(results={key: side.results[key] for key in side.results if key not in failed})
         for side in (a, b)
     )
     if not (a.results and b.results):
@@ -431,20 +418,21 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
             f"nothing is left to compare: {'; '.join(notes)}; answer them again, or allow more "
             "max_failures"
         )
-    if not a.results.keys() & b.results.keys():
+    common = [key for key in a.results if key in b.results]
+    if not common:
         held = " | ".join(f"{side.name} has {_keys(side.results)}" for side in (a, b))
         raise UserError(f"{a.name} and {b.name} have no task and length in common: {held}")
     if {cell.path.resolve() for cell in a.cells} & {cell.path.resolve() for cell in b.cells}:
         raise UserError(
             f"{a.name} and {b.name} are the same predictions; name two models, or two runs of one"
         )
-    most = 0
-    for side, other in ((a, b), (b, a)):
-        if alone := [key for key in side.results if key not in other.results]:
+    for side in (a, b):
+        if alone := [key for key in side.results if key not in common]:
             notes.append(f"only {side.name} has {_keys(alone)}: left out")
-        most = max(most, sum(key in other.results for key in side.keys))
+    most = max(side.scores.value_counts(["task", "length"])[common].sum() for side in (a, b))
     keys = ["task", "length", "index"]
     pairs = a.scores.merge(b.scores[[*keys, "digest", "score"]], on=keys, suffixes=("_a", "_b"))
+    pairs = pairs[[key in common for key in zip(pairs["task"], pairs["length"], strict=True)]]
     if pairs.empty:
         raise UserError(
             f"{a.name} and {b.name} answered no example of the same task, length and index"
@@ -571,8 +559,12 @@ def flips_text(comparison: Comparison) -> str:
 
 def json_text(comparison: Comparison) -> str:
     """All of a comparison as JSON; numbers in points, examples by task, length and index."""
-    verdict, mean = comparison.verdict, comparison.mean
+    verdict = comparison.verdict
     sides = {"a": comparison.a, "b": comparison.b}
+    rows, flips = (
+        json.loads(frame.to_json(orient="records", double_precision=4))
+        for frame in (comparison.rows, comparison.flips)
+    )
     content = {
         **{letter: {"name": side.name, "label": side.label} for letter, side in sides.items()},
         "verdict": {**verdict._asdict(), "status": verdict.status},
@@ -580,12 +572,9 @@ def json_text(comparison: Comparison) -> str:
         "confidence": comparison.confidence,
         "paired_by": comparison.by,
         "same_model": comparison.same_model,
-        "difference": mean[["difference", "low", "high", "a", "b"]]
-        .astype(float)
-        .round(4)
-        .to_dict(),
-        "rows": json.loads(comparison.rows.to_json(orient="records", double_precision=4)),
-        "flips": json.loads(comparison.flips.to_json(orient="records", double_precision=4)),
+        "difference": {name: rows[-1][name] for name in ("difference", "low", "high", "a", "b")},
+        "rows": rows,
+        "flips": flips,
         "notes": comparison.notes,
     }
     return json.dumps(content, indent=2, allow_nan=False) + "\n"

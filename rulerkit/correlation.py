@@ -1,4 +1,4 @@
-"""Which tasks say the same (Section 6, Figure 5): correlations between tasks over models and
+"""Which tasks measure the same (Section 6, Figure 5): correlations between tasks over models and
 lengths, and their clusters.
 
 A task's vector holds its scores of all models at all lengths. The distance of two tasks is one less

@@ -1,9 +1,9 @@
 """Evaluation: models answer the examples of a study, and each answer is on disk at once.
 
 `predict` lets one model answer the examples of one cell, `evaluate` all cells of a study; both ask
-only for what is missing. `check_same` and `footnotes` say whether cells may share a table: the
-`result` of their records must agree; their environments (GPU, versions, commit) may differ, which
-becomes a footnote.
+only for what is missing. `check_same` says whether cells may share a table: the `result` of their
+records must agree; their environments (GPU, versions, commit) may differ, which becomes a footnote
+(`tables.footnotes`).
 """
 
 import atexit
@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
-from rulerkit.errors import ModelError, TooLong, UserError, listed, remark, shorten
-from rulerkit.generation import asked_record, generate
+from rulerkit.errors import ModelError, TooLong, UserError, remark, shorten
+from rulerkit.generation import Examples, asked_record, generate
 from rulerkit.paths import cell_file
 from rulerkit.store import (
     FORMAT,
@@ -48,21 +48,6 @@ ABSENT = object()
 _LISTED = 10  # incomplete cells that are named one by one
 _LONGEST = 60  # characters of a value in a message
 _BEFORE = 20  # and how many of them before the first that differs
-_FEW = 4  # values of a field that a footnote lists
-
-
-class Examples(Protocol):
-    """What `generate` returns, as far as it matters here: examples made on demand."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> Any: ...
-    def record(self) -> dict[str, Any]: ...
-
-
-class Bar(Protocol):
-    """A progress bar, updated with the tokens of each example that was answered."""
-
-    def update(self, tokens: int, /) -> Any: ...
 
 
 # --- one model, several cells ---------------------------------------------------------------------
@@ -73,7 +58,7 @@ def predict(
     examples: Examples,
     folder: Path,
     fresh: bool = False,
-    progress: Bar | Literal[False] | None = None,
+    progress: Progress | Literal[False] | None = None,
 ) -> Cell:
     """Let a model answer the examples that have no answer yet; returns the cell with all its rows.
 
@@ -87,7 +72,7 @@ def predict_cells(
     cells: Sequence[Examples],
     folder: Path,
     fresh: bool = False,
-    progress: Bar | Literal[False] | None = None,
+    progress: Progress | Literal[False] | None = None,
     max_failures: float = 0,
 ) -> list[Cell]:
     """Let a model answer the examples of several tasks that have no answer yet, in one stream.
@@ -111,7 +96,7 @@ def predict_cells(
         length = jobs[0].cell.length
         if progress is None and open_jobs:
             bar = stack.enter_context(Progress(length * wanted))
-        if isinstance(bar, Progress):
+        if bar:
             task = f" {jobs[0].cell.task}" if len(jobs) == 1 else ""
             done = wanted - sum(len(_missing(job.cell, job.examples)) for job in jobs)
             bar.start(f"{model.name}{task} {length}", length, done, wanted)
@@ -137,7 +122,7 @@ class _Job:
         stack: ExitStack,
         max_failures: float,
     ) -> None:
-        self.examples, self.missing = examples, list[int]()
+        self.examples, self.missing, self.failures = examples, list[int](), list["Failure"]()
         self.held = stack.enter_context(ExitStack())
         result = plain({**examples.record(), "model": {"name": model.name, **model.identity()}})
         names = _folder_name(model.name), _folder_name(result["task"]["name"])
@@ -177,10 +162,11 @@ class _Job:
         record["num_examples"] = max(old.get("num_examples", 0), len(examples))
         if record != cell.record:
             write_whole(path.with_suffix(".json"), json.dumps(record, indent=2) + "\n")
-        self.cell = Cell(path, record)
+        self.cell, self.left = Cell(path, record), set(self.missing)
 
     def add_failure(self, index: int, failure: "Failure") -> None:
         """Append an attempt without an answer to the ledger beside the cell."""
+        self.failures.append(failure)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         with Log(failures_file(self.cell.path)) as ledger:
             ledger.append(
@@ -195,50 +181,47 @@ class _Job:
                 file.unlink(missing_ok=True)
 
 
-def _answer(model: "Model", jobs: list[_Job], bar: Bar | None) -> None:
+def _answer(model: "Model", jobs: list[_Job], bar: Progress | None) -> None:
     """Append a row for each missing example to the file of its cell, as the model answers."""
     from rulerkit.models import Failure
 
-    left = {job.cell.task: set(job.missing) for job in jobs}
-    failures: dict[str, list[Failure]] = {task: [] for task in left}
-    by_task = {job.cell.task: (job, job.held.enter_context(Log(job.cell.path))) for job in jobs}
+    by_task = {job.cell.task: job for job in jobs}
+    logs = {task: job.held.enter_context(Log(job.cell.path)) for task, job in by_task.items()}
     answers = model.answer(job.examples[index] for job in jobs for index in job.missing)
     try:
         for example, answer in _errors_named(answers):
-            if example.index not in left.get(example.task, ()):
+            job = by_task.get(example.task)
+            if job is None or example.index not in job.left:
                 raise ValueError(
                     f"{model.name} answered example {example.index}, which is not asked for (again)"
                 )
-            job, log = by_task[example.task]
             job.lock.check()
             if isinstance(answer, Failure):
                 job.add_failure(example.index, answer)
-                failures[example.task].append(answer)
             else:
-                log.append(_row(example, answer, model.name))
-                if bar is not None:
+                logs[example.task].append(_row(example, answer, model.name))
+                if bar:
                     bar.update(example.num_tokens + answer.num_tokens)
-            left[example.task].remove(example.index)
-            if not left[example.task]:
+            job.left.remove(example.index)
+            if not job.left:
                 job.held.close()  # its lock is not left behind if this process is killed later
     finally:
         getattr(answers, "close", lambda: None)()  # an engine may have requests under way
-        for task, failed in failures.items():
-            if failed:
-                cell = by_task[task][0].cell
+        for job in jobs:
+            if job.failures:
+                cell = job.cell
                 remark(
-                    f"{model.name}: {len(failed)} of {cell.wanted} examples of {task} at "
-                    f"{cell.length} have no answer ({failed[0].reason}): "
+                    f"{model.name}: {len(job.failures)} of {cell.wanted} examples of {cell.task} "
+                    f"at {cell.length} have no answer ({job.failures[0].reason}): "
                     f"{failures_file(cell.path)} lists them, and the same command asks for them "
                     "again"
                 )
-    if lacking := {task: indices for task, indices in left.items() if indices}:
-        task = next(iter(lacking))
+    if unanswered := [job for job in jobs if job.left]:
         raise ModelError(
-            f"{model.name} left {sum(map(len, lacking.values()))} of "
-            f"{sum(len(job.missing) for job in jobs)} examples of {by_task[task][0].cell.path} "
-            f"unanswered, the first is example {min(lacking[task])}: the others are on disk; the "
-            "same command asks for these again"
+            f"{model.name} left {sum(len(job.left) for job in unanswered)} of "
+            f"{sum(len(job.missing) for job in jobs)} examples of {unanswered[0].cell.path} "
+            f"unanswered, the first is example {min(unanswered[0].left)}: the others are on disk; "
+            "the same command asks for these again"
         )
 
 
@@ -391,7 +374,7 @@ def evaluate(
     fresh = fresh and not int(os.environ.get("SLURM_RESTART_COUNT") or 0)  # a requeued job resumes
     models = _ready(study.models)
     for model in models:
-        for task in study.tasks:  # what does not fit, or which corpus is missing, is said first
+        for task in study.tasks:  # raises for a length or corpus before anything is asked
             _ = generate(task, study.lengths[0], 1, study.seed, model.prompt_format)[0].num_tokens
     tokens = study.repeat * len(models) * len(study.tasks) * sum(study.lengths) * study.num_examples
     cells: list[Cell] = []
@@ -517,21 +500,21 @@ def _ready(specs: Iterable[Any]) -> list["Model"]:
 
 # --- which cells may share a table ----------------------------------------------------------------
 
-_RULES: tuple[tuple[Callable[[Cell], tuple[str, ...]], tuple[str, ...]], ...] = (
-    (lambda cell: (cell.run, cell.model), ("task", "length", "sources")),
-    (lambda cell: (cell.run, cell.model, cell.task), ("length",)),
-    (lambda cell: (cell.task,), ("length", "prompt_format", "tokenizer", "model")),
+_RULES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    (("run", "model"), ("task", "length", "sources")),
+    (("run", "model", "task"), ("length",)),
+    (("task",), ("length", "prompt_format", "tokenizer", "model")),
     (
-        lambda cell: (),
+        (),
         (
             *("task", "length", "sources", "seed"),
             *("prompt_version", "prompt_format", "tokenizer", "model"),
         ),
     ),
 )
-"""Cells with the same key agree in their `result` except in these fields: the cells of one model in
-one run, of one of its tasks, of one task over all models, and all cells (which leaves the
-protocol). Tokens for thinking are part of the prompt format, so they may differ between models;
+"""Cells that share the first fields agree in their `result` except in the second ones: the cells of
+one model in one run, of one of its tasks, of one task over all models, and all cells (which leaves
+the protocol). Tokens for thinking are part of the prompt format, so they may differ between models;
 `max_new_tokens` is part of the task, and may not."""
 
 
@@ -542,33 +525,31 @@ def check_same(cells: Iterable[Cell]) -> None:
     The numbers of examples may differ: tables show them.
     """
     ours = [cell for cell in cells if cell.present and "format" in cell.record]
-    for key, free in _RULES:
+    for shared_fields, free in _RULES:
         first: dict[tuple[str, ...], Cell] = {}
         for cell in ours:
-            other = first.setdefault(key(cell), cell)
+            other = first.setdefault(tuple(getattr(cell, name) for name in shared_fields), cell)
             old, new = (
                 {field: value for field, value in c.record["result"].items() if field not in free}
                 for c in (other, cell)
             )
             if found := differences(old, new):
-                raise _mixed(other, cell, found)
-
-
-def _mixed(one: Cell, other: Cell, found: list[tuple[str, Any, Any]]) -> UserError:
-    field, old, new, more = describe_first(found)
-    runs = one.run != other.run
-    names = [
-        f"{c.model} {c.task} {c.length}" + (f" of run {c.run}" if runs else "")
-        for c in (one, other)
-    ]
-    parts = [cell.path.parts for cell in (one, other)]
-    shared = _alike(*parts)
-    alone = [Path(*part[: shared + 1]) for part in parts]  # the highest folder with one of them
-    return UserError(
-        f"{names[0]} was made with {field} {old}, {names[1]} with {new}{more}, and one table "
-        f"cannot hold both: report {alone[0]} or {alone[1]} alone, give one of them a place of "
-        "its own with run: NAME, or answer it anew with --fresh, which moves the old files aside"
-    )
+                field, one, two, more = describe_first(found)
+                names = [
+                    f"{c.model} {c.task} {c.length}"
+                    + (f" of run {c.run}" if other.run != cell.run else "")
+                    for c in (other, cell)
+                ]
+                parts = [c.path.parts for c in (other, cell)]
+                shared = len(os.path.commonprefix(parts))  # noqa: RUF071
+                # the highest folders with one of the two
+                alone = [Path(*part[: shared + 1]) for part in parts]
+                raise UserError(
+                    f"{names[0]} was made with {field} {one}, {names[1]} with {two}{more}, and one "
+                    f"table cannot hold both: report {alone[0]} or {alone[1]} alone, give one of "
+                    "them a place of its own with run: NAME, or answer it anew with --fresh, which "
+                    "moves the old files aside"
+                )
 
 
 def differences(old: Any, new: Any, field: str = "") -> list[tuple[str, Any, Any]]:
@@ -610,7 +591,8 @@ def describe_first(found: list[tuple[str, Any, Any]]) -> tuple[str, str, str, st
     are. Long values are cut around the first character that differs."""
     field, *values = found[0]
     texts = ["absent" if value is ABSENT else json.dumps(value) for value in values]
-    start = max(0, _alike(*texts) - _BEFORE) if max(map(len, texts)) > _LONGEST else 0
+    alike = len(os.path.commonprefix(texts))  # noqa: RUF071
+    start = max(0, alike - _BEFORE) if max(map(len, texts)) > _LONGEST else 0
     old, new = [shorten("…" * bool(start) + text[start:], _LONGEST) for text in texts]
     return (
         shorten(field),
@@ -618,129 +600,3 @@ def describe_first(found: list[tuple[str, Any, Any]]) -> tuple[str, str, str, st
         new,
         f" (and {len(found) - 1} more differences)" if found[1:] else "",
     )
-
-
-def _alike(one: Sequence[str], other: Sequence[str]) -> int:
-    """The number of items from the start on that are the same."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
-
-
-# --- footnotes ------------------------------------------------------------------------------------
-
-_FACTS = {
-    "gpu": "gpu",
-    "tensor_parallel_size": "tensor_parallel_size",
-    "pipeline_parallel_size": "pipeline_parallel_size",
-    "device": "device",
-    "strategy": "strategy",
-    "rulerkit": "rulerkit",
-    "git": "commit",
-    "python": "python",
-}
-"""What of an environment footnotes mention beside the versions of packages, and under what name."""
-
-
-def footnotes(cells: Iterable[Cell]) -> list[str]:
-    """Lines below a table of cells: environments that differ, services that answered with several
-    versions of a model, rows that were skipped, and models whose requests all failed.
-
-    Of environments only what differs, and which model had it; hosts are left out. A cell that was
-    answered in several environments counts in each. What a model never has (a service: a GPU) is no
-    difference.
-    """
-    cells = list(cells)
-    answered = [cell for cell in cells if cell.present]
-    names = _names(answered)
-    models: dict[str, dict[str, list[str]]] = {field: {} for field in _FACTS.values()}
-    for key, name in names.items():
-        known = [facts for c in answered if (c.run, c.model) == key for facts in _facts(c)]
-        for field in dict.fromkeys(field for facts in known for field in facts):
-            for value in dict.fromkeys(facts.get(field, "none") for facts in known):
-                models.setdefault(field, {}).setdefault(value, []).append(name)
-    differ = [
-        _values(field, values, len(names) > 1)
-        for field, values in models.items()
-        if len(values) > 1
-    ]
-    notes = [f"Environments differ: {'; '.join(differ)}."] if differ else []
-    notes += snapshot_notes(answered)
-    notes += [f"{warning}." for cell in answered for warning in cell.warnings]
-    for key, name in _names(cells).items():
-        failures = [
-            failure
-            for cell in cells
-            if (cell.run, cell.model) == key and key not in names
-            for failure in cell.failures.values()
-        ]
-        if failures:
-            notes.append(
-                f"{name} has no answer: {len(failures)} requests failed, the first: "
-                f"{failures[0].reason}."
-            )
-    return notes
-
-
-def snapshot_notes(cells: Iterable[Cell]) -> list[str]:
-    """A line for each model whose service named several versions of it in its replies, with the
-    cells that hold several. The rows of the cells must have been read, as by `score`."""
-    by_model: dict[str, dict[str, list[Cell]]] = {}
-    for cell in cells:
-        for snapshot in sorted(cell.snapshots):
-            by_model.setdefault(cell.model, {}).setdefault(snapshot, []).append(cell)
-    notes = []
-    for model, versions in by_model.items():
-        counts = [
-            f"{version} ({len(cells)} cell{'s' * (len(cells) > 1)})"
-            for version, cells in versions.items()
-        ]
-        mixed = dict.fromkeys(
-            f"{c.run} {c.task} {c.length} ({', '.join(sorted(c.snapshots))})"
-            for cells in versions.values()
-            for c in cells
-            if len(c.snapshots) > 1
-        )
-        within = f"; the version changed within {listed(mixed, _FEW)}" if mixed else ""
-        if len(versions) > 1:
-            notes.append(
-                f"The service answered with several versions of {model}: {listed(counts, _FEW)}{within}."
-            )
-    return notes
-
-
-def _facts(cell: Cell) -> Iterator[dict[str, str]]:
-    """What footnotes mention of each environment that a cell was answered in."""
-    record = cell.record
-    for environment in record.get("environments") or [record.get("environment", {})]:
-        known = {name: environment.get(key) for key, name in _FACTS.items()}
-        facts = {
-            name: str(value)
-            for name, value in (known | environment.get("packages", {})).items()
-            if value is not None
-        }
-        if "commit" in facts:
-            facts["commit"] = re.sub(r"^([0-9a-f]{7})[0-9a-f]+", r"\1", facts["commit"])
-        if "device" in facts:  # cuda:0 and cuda:1 are alike
-            facts["device"] = facts["device"].partition(":")[0]
-        yield facts
-
-
-def _values(field: str, values: dict[str, list[str]], several_models: bool) -> str:
-    if len(values) > _FEW:
-        return f"{len(values)} values of {field}"
-    texts = []
-    for value, names in values.items():
-        who = ", ".join(names) if len(names) < _FEW else f"{len(names)} models"
-        texts.append(f"{value} ({who})" if several_models else value)
-    return f"{field} {', '.join(texts)}"
-
-
-def _names(cells: Iterable[Cell]) -> dict[tuple[str, str], str]:
-    """Each model of each run by the name that tables give it: see `tables.names_of`."""
-    labels = {(cell.run, cell.model): str(cell.record.get("label") or cell.model) for cell in cells}
-    several = len({run for run, _ in labels}) > 1
-    taken = list(labels.values())
-    return {
-        (run, model): label if taken.count(label) == 1 else f"{model} [{run}]" if several else model
-        for (run, model), label in labels.items()
-    }

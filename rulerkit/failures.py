@@ -45,10 +45,8 @@ _DECLINED = re.compile(
     re.IGNORECASE,
 )
 
-COLUMNS = [
-    *("run", "model", "name", "engine", "task", "category", "length", "index"),
-    *("label", "detail", "depth", "score", "pred", "references"),
-]
+_CELL = ["run", "model", "name", "engine", "task", "category", "length"]
+COLUMNS = [*_CELL, "index", "label", "detail", "depth", "score", "pred", "references"]
 NoContext = Mapping[tuple[str, str, int, int], str]
 """(model, data set, seed, index) -> what was answered to the question alone."""
 
@@ -122,9 +120,6 @@ def samples(labels: "pd.DataFrame", per_label: int = 2, width: int = 100) -> "pd
         rows[column] = [shorten(text, width) for text in rows[column]]
     about = ["label", "definition", "model", "task", "length", "index"]
     return rows[[*about, "asked", "written", "detail"]].reset_index(drop=True)
-
-
-_CELL = ["run", "model", "name", "engine", "task", "category", "length"]
 
 
 # --- rules ----------------------------------------------------------------------------------------
@@ -309,7 +304,7 @@ def _not_generated(cell: Cell, reason: str) -> UserError:
 
 def _label_cell(cell: Cell, alone: NoContext) -> list[tuple[Any, ...]]:
     about = scoring.describe(cell)
-    head = [about[key] for key in ("run", "model", "label", "engine", "task", "category", "length")]
+    head = [about["label" if key == "name" else key] for key in _CELL]
     result, thinking = cell.record["result"], _thinking(cell)
     dataset, seed = str(result["task"].get("dataset", "")), int(result.get("seed") or 0)
     examples = cache(partial(examples_of, cell))

@@ -44,6 +44,8 @@ _NAME = re.compile(r"^samples_|_\d{4}-\d\d-\d\dT.*$|-\d+$")
 _PART = re.compile(r"-\d+$")
 _SHORTEST = 256  # a folder named 0 or 42 is a part or a seed, not a length
 _CHUNK = 16  # examples that a worker makes at a time
+Rows = list[dict[str, Any]]
+"""Rows with upstream's field names, and their `line`."""
 
 
 class DataRow(BaseModel):
@@ -100,64 +102,43 @@ def read_predictions(
         ours = read_cells(path) if path.with_suffix(".json").is_file() else []
         files = set() if ours else {path}
     others = sorted(file for file in files if not file.with_suffix(".json").is_file())
-    parts: dict[tuple[str, ...], Cell] = {}
+    parts: dict[tuple[Path, str, int], tuple[Path, Rows]] = {}
     wrong: UserError | None = None
     for file in others:
         try:
-            for cell in list(_cells(file, task, length)):
-                _join(parts, cell)
+            name, by_length = read_rows(file, task, length, PredictionRow)
         except UserError as error:
             if len(others) == 1 and not ours:
                 raise
             report(f"left out: {error}")
             wrong = wrong or error
+            continue
+        # the parts of one task (task-0, task-1, ...) in one folder are one cell, numbered on
+        whole = file.parent if _PART.search(file.stem) else file
+        for budget, rows in by_length.items():
+            parts.setdefault((whole, name, budget), (file, []))[1].extend(rows)
     if not ours and not parts:
         raise wrong or UserError(
             f"no predictions in {path}: no .jsonl file of ours, pred/*.jsonl or samples_*.jsonl in "
             "it"
         )
-    return ours + list(parts.values())
+    return ours + [_cell(*place[1:], *part) for place, part in parts.items()]
 
 
-def _join(parts: dict[tuple[str, ...], Cell], cell: Cell) -> None:
-    """Add a cell; the parts of one task (task-0, task-1, ...) in one folder are one cell, numbered
-    on."""
-    whole = cell.path.parent if _PART.search(cell.path.stem) else cell.path
-    first = parts.setdefault((str(whole), cell.task, str(cell.length)), cell)
-    if first is not cell:
-        first.rows.extend(
-            {**row, "index": index} for index, row in enumerate(cell.rows, len(first.rows))
-        )
-        first.record["num_examples"] = len(first.rows)
-
-
-def _cells(file: Path, task: str | None, length: int | None) -> Iterator[Cell]:
-    """One cell per nominal length in the file."""
-    name, by_length = read_rows(file, task, length, PredictionRow)
+def _cell(name: str, length: int, file: Path, rows: Rows) -> Cell:
     kind, model = category(name), _model_name(file)
     settings = {"name": name, "category": kind, "match": "part" if kind == "qa" else "all"}
-    for budget, rows in by_length.items():
-        record = {
-            "result": {"task": settings, "length": budget, "model": {"name": model, "engine": ""}},
-            "num_examples": len(rows),
-            "label": model,
-            "claimed_length": None,
-            "aligned": "chat",
-            "run": "lm-eval" if file.name.startswith("samples_") else "upstream",
-        }
-        known = ("line", "pred", "outputs", "finish_reason", "num_prompt_tokens", "digest")
-        yield Cell(
-            file,
-            record,
-            [
-                {"index": index} | {key: row[key] for key in known if key in row}
-                for index, row in enumerate(rows)
-            ],
-        )
-
-
-Rows = list[dict[str, Any]]
-"""Rows with upstream's field names, and their `line`."""
+    record = {
+        "result": {"task": settings, "length": length, "model": {"name": model, "engine": ""}},
+        "num_examples": len(rows),
+        "label": model,
+        "claimed_length": None,
+        "aligned": "chat",
+        "run": "lm-eval" if file.name.startswith("samples_") else "upstream",
+    }
+    known = {"line", "pred", "outputs", "finish_reason", "num_prompt_tokens", "digest"}
+    kept = ({key: row[key] for key in known & row.keys()} for row in rows)
+    return Cell(file, record, [row | {"index": index} for index, row in enumerate(kept)])
 
 
 def read_rows(
@@ -309,7 +290,7 @@ def write_grid(
     if workers < 1:
         raise UserError(f"workers is {workers}: it must be 1 or more")
     for order in orders:
-        order.examples()[0]  # what does not fit is said before anything is written
+        order.examples()[0]  # raises for what does not fit before anything is written
     total = sum(order.num_examples for order in orders)
     chunks = [(o, start) for o in orders for start in range(0, o.num_examples, _CHUNK)]
     with (

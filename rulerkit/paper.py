@@ -9,10 +9,9 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from rulerkit.lengths import THRESHOLDS, effective_length, length_name, parse_le
 from rulerkit.scoring import THIRTEEN
 from rulerkit.statistics import critical_value
 from rulerkit.summary import AVERAGES, RANKS, Summary, averages, rest_notes, summarize
-from rulerkit.tables import STAND_IN_NOTE, model_rows, models_text, names_of
+from rulerkit.tables import STAND_IN_NOTE, footnotes, model_rows, models_text, names_of
 from rulerkit.view import Html
 
 if TYPE_CHECKING:
@@ -136,22 +135,24 @@ def published_scores(
     A model is named as `paper_row` takes it, or as upstream's list names it, which has the mean of
     the thirteen tasks only; 'all' are the models of Table 3. Raises UserError for any other name.
     """
+    import pandas as pd
+
     table = "all13" if category == "all" else category
+    rows = _printed(version, table)
     if models == "all":
-        rows = _printed(version, "all13").dropna(subset=[*PAPER_LENGTHS])
-        models = rows.query("aligned == 'chat'")["slug"]
+        whole = _printed(version, "all13").dropna(subset=[*PAPER_LENGTHS])
+        models = whole.query("aligned == 'chat'")["slug"]
     models = [models] if isinstance(models, str) else models
-    upstream = [row for _, row in _upstream().iterrows()] if table == "all13" else []
+    if table == "all13":
+        upstream = _upstream()
+        rows = pd.concat([rows, upstream.assign(slug=upstream["model"].map(_key))])
     scores = {}
     for model in models:
-        row = paper_row(model, table, version)
-        if row is None:
-            row = next((row for row in upstream if _key(row["model"]) == _key(model)), None)
-        if row is None:
-            known = [*_printed(version, table)["model"], *(row["model"] for row in upstream)]
-            raise unknown("model with published scores", model, dict.fromkeys(known))
-        by_length = {n: float(row[n]) for n in PAPER_LENGTHS}
-        scores[str(row["model"])] = {n: s for n, s in by_length.items() if not math.isnan(s)}
+        matches = rows[rows["slug"].isin([_slugs().get(_key(model)), _key(model)])]
+        if matches.empty:
+            raise unknown("model with published scores", model, rows["model"].unique())
+        row: Any = matches.iloc[0]
+        scores[str(row["model"])] = row[[*PAPER_LENGTHS]].dropna().astype(float).to_dict()
     return scores
 
 
@@ -196,10 +197,10 @@ def against_paper(summary: Summary, version: str = "v3") -> "pd.DataFrame":
     ours = pd.concat([summary.lengths.merge(effective), means.assign(length=0)])
     rows = []
     for _, row in ours[ours["score"].notna()].iterrows():
-        papers = (
-            paper_row(str(row[name]), row["category"], version) for name in ("model", "label")
-        )
-        paper = next((row for row in papers if row is not None), None)
+        category = row["category"]
+        paper = paper_row(row["model"], category, version)
+        if paper is None:
+            paper = paper_row(row["label"], category, version)
         lengths = [row["length"]] if row["length"] else list(summary.lengths["length"].unique())
         if paper is None or not all(paper.get(n, math.nan) >= 0 for n in lengths):
             continue
@@ -237,8 +238,7 @@ def _departures(cells: "pd.DataFrame", slug: str) -> list[str]:
 # --- leaderboard ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Board:
+class Board(NamedTuple):
     """One table. `rows` has chat models before base models, in each the threshold's row first:
 
     source ('ours', 'paper v3', 'upstream' or 'authors'), run, model, aligned, baseline (a row of
@@ -255,7 +255,7 @@ class Board:
     rows: "pd.DataFrame"
     notes: tuple[str, ...]
 
-    @cached_property
+    @property
     def numbers(self) -> list[str | int]:
         """The columns of scores and averages. Tables 10 and 11 have no weighted averages."""
         return [*self.lengths, *(AVERAGES if self.category in JUDGED else ["avg"])]
@@ -339,9 +339,9 @@ def boards(
         rows = rows.sort_values(["aligned", "baseline", *by], ascending=False, kind="stable")
         rows = rows.reset_index(drop=True).reindex(columns=names)
         notes = _notes(rows, shared)
-        if summary is not None and (rows["source"] == OURS).any():
+        if summary is not None and scores is not None and (rows["source"] == OURS).any():
             notes += _our_notes(rows, summary, JUDGED.get(category, "all"))
-            notes += scores.attrs.get("notes", ()) if scores is not None else ()
+            notes += scores.attrs.get("notes", ())
         all_boards.append(Board(number, category, title, columns, rows, tuple(notes)))
     return all_boards
 
@@ -351,7 +351,7 @@ def everything(study: "Study") -> "pd.DataFrame | None":
 
     Raises UserError where cells were made so differently that no table can hold both.
     """
-    from rulerkit.evaluation import check_same, footnotes
+    from rulerkit.evaluation import check_same
     from rulerkit.scoring import score
     from rulerkit.store import print_problem, read_cells
 
@@ -441,9 +441,9 @@ def _shared_lengths(
     one."""
     shared = set(lengths) & set(PAPER_LENGTHS)
     if summary is not None:
-        rows = summary.lengths[summary.lengths["complete"]]
-        rows = rows[rows["category"] == JUDGED.get(category, "all")]
-        for _, model in rows.groupby(_MODEL):
+        category = JUDGED.get(category, "all")
+        complete = summary.lengths.query("complete and category == @category")
+        for _, model in complete.groupby(_MODEL):
             shared &= set(model["length"])
     return tuple(sorted(shared))
 

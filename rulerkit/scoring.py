@@ -12,14 +12,14 @@ import subprocess
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache, lru_cache
 from hashlib import sha256
 from io import BytesIO
-from itertools import repeat
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zipfile import BadZipFile
 
 from rulerkit.errors import UserError
@@ -28,7 +28,6 @@ from rulerkit.store import (
     Report,
     failure_counts,
     load_cell,
-    read_cells,
     stamp,
     time_and_size,
     write_whole,
@@ -43,6 +42,8 @@ from rulerkit.tasks.base import string_match_part as string_match_part
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
+
+    Rows = NDArray[Any]  # ROW_COLUMNS of the examples of a cell, by index
 
 OTHER_NAMES = {"qa_squad": "qa_1", "qa_hotpot": "qa_2", "qa_hotpotqa": "qa_2"}
 """What others call a task of ours; lm-evaluation-harness also writes `ruler_` before the name."""
@@ -228,38 +229,42 @@ def score(
 
     cells = list(cells)
     _judge_in_parallel(cells)
-    descriptions, judged, seen = [], list[Judged](), dict[tuple[Any, ...], Path]()
-    with _Cache() as cache:
-        for cell in cells:
-            try:
-                values = cache.judged(cell)
-                about = describe(cell)
-            except UserError as error:
-                if not report:
-                    raise
-                report(f"left out: {error}")
-                cell.present = array("l")
-                continue
-            if max_failures is not None:
-                about["max_failures"] = max_failures
-            key = tuple(about[name] for name in ("run", "model", "task", "length"))
-            if key in seen:
-                raise UserError(
-                    f"{cell.path}: run {key[0]!r}, model {key[1]!r}, task {key[2]!r} at length "
-                    f"{key[3]} is also in {seen[key]}; a cell can be counted once: name only one "
-                    "of the two files"
-                )
-            seen[key] = cell.path
-            descriptions.append(about)
-            judged.append(values)
-    counts = [len(values["index"]) for values in judged]
+    descriptions, judged, seen = [], list["Rows"](), dict[tuple[Any, ...], Path]()
+    files, changed = dict[Path, dict[str, _Entry]](), set[Path]()
+    for cell in cells:
+        try:
+            rows = _cached(cell, files, changed)
+            about = describe(cell)
+        except UserError as error:
+            if not report:
+                raise
+            report(f"left out: {error}")
+            cell.present = array("l")
+            continue
+        if max_failures is not None:
+            about["max_failures"] = max_failures
+        key = tuple(about[name] for name in ("run", "model", "task", "length"))
+        if key in seen:
+            raise UserError(
+                f"{cell.path}: run {key[0]!r}, model {key[1]!r}, task {key[2]!r} at length "
+                f"{key[3]} is also in {seen[key]}; a cell can be counted once: name only one of "
+                "the two files"
+            )
+        seen[key] = cell.path
+        descriptions.append(about)
+        judged.append(rows)
+    for file in changed:
+        _write_cache(file, files[file])
+    counts = [len(rows) for rows in judged]
     table = pd.DataFrame(columns=list(COLUMNS))
     if any(counts):
-        rows = np.repeat(np.arange(len(counts)), counts)
-        table = pd.DataFrame(descriptions, columns=CELL_COLUMNS + PROTOCOL_COLUMNS).take(rows)
-        columns = {name: np.concatenate([v[name] for v in judged]) for name in ROW_COLUMNS}
-        columns["digest"] = columns["digest"].astype(str)
-        table = table.reset_index(drop=True).assign(**columns)[list(COLUMNS)]
+        columns = pd.DataFrame(np.concatenate(judged))
+        columns["digest"] = columns["digest"].str.decode("ascii")
+        if columns["num_prompt_tokens"].notna().all():
+            columns = columns.astype({"num_prompt_tokens": int})
+        table = pd.DataFrame(descriptions, columns=CELL_COLUMNS + PROTOCOL_COLUMNS)
+        table = table.take(np.repeat(np.arange(len(counts)), counts)).reset_index(drop=True)
+        table = table.join(columns)[list(COLUMNS)]
     table.attrs["empty_cells"] = [
         about for about, count in zip(descriptions, counts, strict=True) if not count
     ]
@@ -268,107 +273,80 @@ def score(
 
 # --- judged cells on disk -------------------------------------------------------------------------
 
-Judged = dict[str, "NDArray[Any]"]
-"""ROW_COLUMNS of the examples of a cell, by index."""
-
 _PARALLEL = 20_000_000
 """Bytes of rows to judge from which on other processes help."""
 
 
 class _Entry(NamedTuple):
-    """A judged cell: the stamp of its files, what reading them said, and its columns."""
+    """A judged cell: the stamp of its files, what reading them said, and its rows."""
 
     stamp: list[list[int]]
     warnings: list[str]
     snapshots: list[str]
-    values: Judged
+    rows: "Rows"
 
 
-class _Cache:
-    """Judged cells by time and size of their files: `outputs/cache/scores/RUN/MODEL.npz`.
+def _cached(cell: Cell, files: dict[Path, dict[str, _Entry]], changed: set[Path]) -> "Rows":
+    """The judged rows of a cell, from the cache where its files did not change; also sets which
+    examples it holds.
 
-    A file that is damaged, or made by other code, is made anew; where none can be written, nothing
-    is stored. What is new is written at the end of the `with` block.
+    `files` holds the entries of each cache file that was read, `changed` those to be written.
     """
-
-    def __init__(self) -> None:
-        self._files: dict[Path, dict[str, _Entry]] = {}
-        self._changed = set[Path]()
-
-    def judged(self, cell: Cell) -> Judged:
-        """The judged rows of a cell; also sets which examples it holds."""
-        file = _cache_file(cell.path) if cell.on_disk else None
-        if file is None:
-            return _judged(cell)
-        if file not in self._files:
-            self._files[file] = _read_cache(file)
-        entries, name, now = self._files[file], _cell_name(cell.path), stamp(cell.path)
-        if name not in entries or entries[name].stamp != now:
-            values = _judged(cell)
-            entries[name] = _Entry(now, cell.warnings, sorted(cell.snapshots), values)
-            self._changed.add(file)
-        entry = entries[name]
-        cell.warnings, cell.snapshots = entry.warnings, set(entry.snapshots)
-        cell.present = array("l", entry.values["index"].tolist())
-        return entry.values
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        import numpy as np
-
-        for file in self._changed:
-            entries = self._files[file]
-            about = [
-                [name, *entry[:3], len(entry.values["index"])] for name, entry in entries.items()
-            ]
-            columns: dict[str, Any] = {
-                name: np.concatenate([entry.values[name] for entry in entries.values()])
-                for name in ROW_COLUMNS
-            }
-            head = np.frombuffer(json.dumps([_code_version(), about]).encode(), np.uint8)
-            out = BytesIO()
-            np.savez(out, about=head, **columns)
-            with suppress(OSError, UserError):
-                write_whole(file, out.getvalue())
+    file = _cache_file(cell.path) if cell.on_disk else None
+    if file is None:
+        return _judged(cell)
+    entries = files[file] = files[file] if file in files else _read_cache(file)
+    name, now = _cell_name(cell.path), stamp(cell.path)
+    if name not in entries or entries[name].stamp != now:
+        rows = _judged(cell)
+        entries[name] = _Entry(now, cell.warnings, sorted(cell.snapshots), rows)
+        changed.add(file)
+    _, cell.warnings, snapshots, rows = entries[name]
+    cell.snapshots, cell.present = set(snapshots), array("l", rows["index"].tolist())
+    return rows
 
 
 def _cache_file(path: Path) -> Path | None:
-    """The file of the cache for the model of a prediction file; only `outputs/predictions` has."""
-    return _cache_file_of(path.parent.parent)
-
-
-@cache
-def _cache_file_of(model: Path) -> Path | None:
-    outputs = model.parents[2] if len(model.parents) > 2 else Path()
-    if model.parent.parent.name != "predictions":
+    """`outputs/cache/scores/RUN/MODEL.npz`, the cache for the model of a prediction file; only files
+    in `outputs/predictions` have one."""
+    folder = path.parent.parent
+    if folder.parent.parent.name != "predictions":
         return None
-    return outputs / "cache" / "scores" / model.parent.name / f"{model.name}.npz"
+    return folder.parents[2] / "cache" / "scores" / folder.parent.name / f"{folder.name}.npz"
 
 
 def _cell_name(path: Path) -> str:
     return f"{path.parent.name}/{path.stem}"
 
 
-def _read_cache(file: Path, names: Sequence[str] = ROW_COLUMNS) -> dict[str, _Entry]:
-    """The cells in a file of the cache, by task and length, with the columns `names`."""
+def _read_cache(file: Path) -> dict[str, _Entry]:
+    """The cells in a file of the cache, by task and length; none where it is damaged, or made by
+    other code."""
     import numpy as np
 
-    entries, start = {}, 0
     try:
         with np.load(file, allow_pickle=False) as content:
-            code, about = json.loads(content["about"].tobytes())
-            if code != _code_version():
-                return {}
-            columns = {name: content[name] for name in names}
-        for name, then, warnings, snapshots, count in about:
-            values = {key: column[start : start + count] for key, column in columns.items()}
-            entries[name] = _Entry(then, warnings, snapshots, values)
-            start += count
+            code, ends, about = json.loads(content["about"].tobytes())
+            parts = np.split(content["rows"], ends) if code == _code_version() else []
+        return {
+            name: _Entry(then, warnings, snapshots, part)
+            for (name, then, warnings, snapshots), part in zip(about, parts, strict=False)
+        }
     except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile):
         return {}
-    return entries
+
+
+def _write_cache(file: Path, entries: dict[str, _Entry]) -> None:
+    """Nothing is stored where no file can be written."""
+    import numpy as np
+
+    about = [[name, *entry[:3]] for name, entry in entries.items()]
+    ends = list(accumulate(len(entry.rows) for entry in entries.values()))
+    head = np.frombuffer(json.dumps([_code_version(), ends, about]).encode(), np.uint8)
+    out = BytesIO()
+    np.savez(out, about=head, rows=np.concatenate([entry.rows for entry in entries.values()]))
+    with suppress(OSError, UserError):
+        write_whole(file, out.getvalue())
 
 
 @cache
@@ -384,15 +362,11 @@ def _judge_in_parallel(cells: list[Cell]) -> None:
     Errors are ignored here: what the cache lacks afterwards is judged by the caller.
     """
     sizes = Counter[str]()
-    judged = dict[Path, float]()
     for cell in cells:
-        if not (file := _cache_file(cell.path) if cell.on_disk else None):
-            continue
-        if file not in judged:
-            judged[file] = time_and_size(file)[0]
-        time, size = time_and_size(cell.path)
-        if time > judged[file]:
-            sizes[str(cell.path.parent.parent)] += size
+        if cell.on_disk and (file := _cache_file(cell.path)):
+            time, size = time_and_size(cell.path)
+            if time > time_and_size(file)[0]:
+                sizes[str(cell.path.parent.parent)] += size
     workers = min(len(sizes), os.cpu_count() or 1)
     if workers < 2 or sizes.total() < _PARALLEL:
         return
@@ -413,20 +387,17 @@ def _judge_in_parallel(cells: list[Cell]) -> None:
             helper.kill()
 
 
-_HELPER = (
-    "import sys; from rulerkit.scoring import judge_folder; list(map(judge_folder, sys.argv[1:]))"
-)
+_HELPER = """
+import sys
+from pathlib import Path
+from rulerkit.scoring import score
+from rulerkit.store import read_cells
+for folder in sys.argv[1:]:
+    score(read_cells(Path(folder), scan=False), print)
+"""
 
 
-def judge_folder(folder: str) -> None:
-    """Judge the cells of one model into the cache."""
-    with _Cache() as cache:
-        for cell in read_cells(Path(folder), report=lambda _: None, scan=False):
-            with suppress(UserError):
-                cache.judged(cell)
-
-
-def _judged(cell: Cell) -> Judged:
+def _judged(cell: Cell) -> "Rows":
     import numpy as np
 
     result = cell.record["result"]
@@ -436,11 +407,10 @@ def _judged(cell: Cell) -> Judged:
     rows = sorted(
         (_judge(cell, row, part, thinking) for row in cell.stream()), key=lambda row: row[0]
     )
-    columns = dict(zip(ROW_COLUMNS, zip(*rows, strict=True) if rows else repeat(()), strict=False))
-    kinds: dict[str, Any] = dict.fromkeys(ROW_COLUMNS, bool) | {"index": int, "digest": "S"}
-    kinds |= dict.fromkeys(("score", "strict", "precision", "exact", "group"), float)
-    kinds["num_prompt_tokens"] = float if None in columns["num_prompt_tokens"] else int
-    return {name: np.asarray(columns[name], kind) for name, kind in kinds.items()}
+    kinds: dict[str, Any] = dict.fromkeys(ROW_COLUMNS, float)
+    kinds |= dict.fromkeys(("empty", "cut_off", "cut_thought", "refused"), bool) | {"index": int}
+    longest = max((len(row[ROW_COLUMNS.index("digest")]) for row in rows), default=0)
+    return np.array(rows, list((kinds | {"digest": f"S{longest or 1}"}).items()))
 
 
 def _judge(cell: Cell, row: dict[str, Any], part: bool, thinking: bool) -> tuple[Any, ...]:
@@ -490,9 +460,9 @@ def _completeness(path: Path, wanted: int, _: str) -> Completeness:
         if not cell:
             return Completeness(0)
         file = _cache_file(path)
-        entry = _cached_indices(file, str(stamp(file))).get(_cell_name(path)) if file else None
+        entry = _unchanged_cache(file, str(stamp(file))).get(_cell_name(path)) if file else None
         if entry and entry.stamp == stamp(path):
-            cell.present, cell.warnings = array("l", entry.values["index"].tolist()), entry.warnings
+            cell.present, cell.warnings = array("l", entry.rows["index"].tolist()), entry.warnings
         have = sum(index < wanted for index in cell.present)
     except UserError as error:
         return Completeness(0, str(error))
@@ -506,6 +476,6 @@ def _completeness(path: Path, wanted: int, _: str) -> Completeness:
     return Completeness(have, "; ".join([*cell.warnings[:1], *[problem] * bool(problem)]))
 
 
-@lru_cache(maxsize=1000)
-def _cached_indices(file: Path, _: str) -> dict[str, _Entry]:
-    return _read_cache(file, ["index"])
+@lru_cache(maxsize=16)
+def _unchanged_cache(file: Path, _: str) -> dict[str, _Entry]:
+    return _read_cache(file)

@@ -29,8 +29,6 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Floats = NDArray[np.float64]
-
 PSEUDO_EXAMPLES = 1.0
 PSEUDO_ERROR = 0.25
 _ROUNDING = 1e-9
@@ -44,8 +42,8 @@ class WeightedCell(NamedTuple):
 
     weight: float
     task: str
-    scores: "Floats"
-    groups: "Floats | None" = None
+    scores: "NDArray[np.float64]"
+    groups: "NDArray[np.float64] | None" = None
 
 
 class Estimate(NamedTuple):
@@ -197,7 +195,10 @@ class _Side:
     """The gains, or the losses, of the examples of one task, with the weights of their cells."""
 
     def __init__(
-        self, values: "Floats", weights: Sequence[float], groups: "Floats | None" = None
+        self,
+        values: "NDArray[np.float64]",
+        weights: Sequence[float],
+        groups: "NDArray[np.float64] | None" = None,
     ) -> None:
         self.num_examples, self.num_weights = values.size, len(weights)
         self.span, self.squares = sum(weights), sum(weight**2 for weight in weights)

@@ -364,11 +364,6 @@ class Cell:
         if rows is not None:
             self.rows = rows
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Cell):
-            return NotImplemented
-        return (self.path, self.record, self.rows) == (other.path, other.record, other.rows)
-
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """The rows, by index."""
@@ -383,15 +378,12 @@ class Cell:
     def stream(self) -> Iterator[dict[str, Any]]:
         """The rows one by one, in the order of the file where they are not in memory."""
         self.snapshots.clear()
-        for row in self.rows if "rows" in vars(self) else self._parsed():
+        for _, row in enumerate(self.rows) if "rows" in vars(self) else self._read(parse=True):
             if usage := row.get("usage"):
                 names = (usage.get("server_model"), usage.get("system_fingerprint"))
                 self.snapshots.add(" ".join(str(name) for name in names if name))
             yield row
         self.snapshots.discard("")
-
-    def _parsed(self) -> Iterator[dict[str, Any]]:
-        return (row for _, row in self._read(parse=True))
 
     def _read(self, parse: bool) -> Iterator[tuple[int, dict[str, Any]]]:
         self.warnings.clear()
@@ -583,21 +575,23 @@ class Owner(BaseModel):
     job: str | None = None
     restart: int = 0
     token: str = ""
+    touched: Annotated[float, Field(exclude=True)] = 0.0
+    """When the lock was touched last, in seconds since 1970."""
 
     @property
     def here(self) -> bool:
-        """Whether its process number means something to this process."""
+        """Whether it is a process of this machine, so that its number can be looked up."""
         return (self.host, self.machine) == (socket.gethostname(), _machine())
 
-    def seconds_left(self, age: float, stale: float = STALE) -> float:
-        """How long it still counts as alive, `age` seconds after its last touch: infinite where its
-        process is seen, negative where it is dead."""
+    def seconds_left(self, stale: float = STALE) -> float:
+        """How long it still counts as alive without another touch: infinite where its process is
+        seen, negative where it is dead."""
         me = this_process()
         if self.job and self.job == me.job and self.restart < me.restart:
             return -1.0
         if self.pid and self.here and (started := start_time(self.pid)) != "":
             return math.inf if started == self.started else -1.0
-        return stale - age
+        return stale - (time.time() - self.touched)
 
 
 class Lock:
@@ -605,12 +599,12 @@ class Lock:
 
     No flock, which network file systems break. An owner on this machine is looked up by process
     number and start time. One elsewhere, and a file that names no owner, counts as dead after
-    `stale` seconds without a touch; the earlier start of a requeued Slurm job is dead at once.
+    STALE seconds without a touch; the earlier start of a requeued Slurm job is dead at once.
     Where the owner is alive: `UserError` with its host and process.
     """
 
-    def __init__(self, path: Path, beat: float = BEAT, stale: float = STALE) -> None:
-        self.path, self.beat, self.stale = path, beat, stale
+    def __init__(self, path: Path, beat: float = BEAT) -> None:
+        self.path, self.beat = path, beat
         self.lost, self._content, self._seen = False, b"", 0.0
         self._done = threading.Event()
 
@@ -668,7 +662,7 @@ class Lock:
                 try:
                     file.write(self._content)
                     file.flush()
-                except OSError:  # a full disk: an empty lock would only be in the way
+                except OSError:  # a full disk: an empty lock would block others
                     self.path.unlink(missing_ok=True)
                     raise
         except FileExistsError:
@@ -678,13 +672,12 @@ class Lock:
     def _remove_dead(self) -> None:
         """Remove the lock of a dead owner; raise `UserError` where its owner may be alive."""
         try:
-            content, owner, touched = _read_lock(self.path)
+            content, owner = _read_lock(self.path)
         except FileNotFoundError:
             return
-        age = time.time() - touched
-        left = owner.seconds_left(age, self.stale)
+        age, left = time.time() - owner.touched, owner.seconds_left()
         if left < 0:  # a second lock: nobody removes the new lock of a process that was faster
-            with Lock(self.path.with_name(f"{self.path.name}.claim.lock"), self.beat, self.stale):
+            with Lock(self.path.with_name(f"{self.path.name}.claim.lock"), self.beat):
                 if self.path.exists() and self.path.read_bytes() == content:
                     self.path.unlink()
             return
@@ -706,22 +699,26 @@ class Lock:
         )
 
 
-def holder(path: Path) -> Owner | None:
+def holder(path: Path, stale: float = STALE) -> Owner | None:
     """Who holds a lock now; None where nobody does, or its owner is dead. Writes nothing."""
-    return _living_owner(path)[0]
+    try:
+        _, owner = _read_lock(path)
+    except OSError:
+        return None
+    return owner if owner.seconds_left(stale) >= 0 else None
 
 
 def wait_for(path: Path) -> Owner | None:
     """As `holder`, but an owner on another machine counts only once it touches its lock again.
     Waits for that, or until the lock is free."""
     patience = STALE + 2 * BEAT
-    owner, touched = _living_owner(path)
-    first, end = touched, time.monotonic() + patience
-    while owner and not owner.here and touched == first:
+    first = owner = holder(path)
+    end = time.monotonic() + patience
+    while owner and first and not owner.here and owner.touched == first.touched:
         if time.monotonic() > end:  # a lock that is dated in the future
             return None
         time.sleep(1.0)
-        owner, touched = _living_owner(path, patience)
+        owner = holder(path, patience)
     return owner
 
 
@@ -738,27 +735,20 @@ def this_process() -> Owner:
     )
 
 
-def _living_owner(path: Path, stale: float = STALE) -> tuple[Owner | None, float]:
-    """A lock's owner, if alive, and when it was touched last."""
-    try:
-        _, owner, touched = _read_lock(path)
-    except OSError:
-        return None, 0.0
-    return (owner if owner.seconds_left(time.time() - touched, stale) >= 0 else None), touched
-
-
-def _read_lock(path: Path) -> tuple[bytes, Owner, float]:
-    """A lock's content, the owner that it names, and when it was touched last."""
+def _read_lock(path: Path) -> tuple[bytes, Owner]:
+    """A lock's content, and the owner that it names."""
     with open(path, "rb") as file:  # opening makes a network file system ask the server
         content, touched = file.read(), os.fstat(file.fileno()).st_mtime
     try:
-        return content, Owner.model_validate_json(content), touched
+        owner = Owner.model_validate_json(content)
     except ValidationError:  # torn, or written by something else
-        return content, Owner(), touched
+        owner = Owner()
+    return content, owner.model_copy(update={"touched": touched})
 
 
 def _machine() -> str:
-    """Tells machines and containers with one host name apart: process numbers differ in each."""
+    """Distinguishes machines and containers with the same host name: each has its own process
+    numbers."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -829,16 +819,18 @@ class Progress:
     The total is corrected for cells that are partly done and examples shorter than their length.
     """
 
-    def __init__(self, tokens: int, **options: Any) -> None:
+    def __init__(self, tokens: int, disable: bool = False) -> None:
         from tqdm.auto import tqdm
 
-        defaults: dict[str, Any] = {
-            "unit": " tokens",
-            "unit_scale": True,
-            "smoothing": 0.1,
-            "mininterval": 0.2 if sys.stderr.isatty() else 5.0,  # a job's log keeps every refresh
-        }
-        self.bar: Any = tqdm(total=tokens, **(defaults | options))
+        interval = 0.2 if sys.stderr.isatty() else 5.0  # a job's log keeps every refresh
+        self.bar: Any = tqdm(
+            total=tokens,
+            disable=disable,
+            unit=" tokens",
+            unit_scale=True,
+            smoothing=0.1,
+            mininterval=interval,
+        )
         self._length = self._done = self._wanted = 0
 
     def start(self, title: str, length: int, done: int, wanted: int) -> None:

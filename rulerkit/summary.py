@@ -6,10 +6,9 @@ Every interval is that of `statistics.weighted_sum`.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    Floats = NDArray[np.float64]
-
 CATEGORIES = ("all", *scoring.CATEGORIES)
 AVERAGES = ("avg", "wavg_inc", "wavg_dec")
 RANKS = {"wavg_inc": "rank_inc", "wavg_dec": "rank_dec"}
@@ -36,26 +33,14 @@ CELL = ["run", "model", "task", "length"]
 _MODEL = ["run", "model"]
 _ABOUT = [*_MODEL, "label", "aligned", "claimed_length"]
 _REQUESTS = ["wanted", "failed", "failed_refused", "max_failures"]
-_PROTOCOL = ["engine", "seed", "prompt_version", "tokenizer", "template", "note"]
 _COLUMNS = [
-    *(*_ABOUT, "task", "category", "length", *_SCORE, "strict", "exact", "n"),
-    *(
-        "floor",
-        "wanted",
-        *COUNTS,
-        "stand_in",
-        "complete",
-        "failed",
-        "have",
-        "rest",
-        *_PROTOCOL,
-        "threshold",
-    ),
+    *(*_ABOUT, "task", "category", "length", *_SCORE, "strict", "exact", "n", "floor", "wanted"),
+    *(*COUNTS, "stand_in", "complete", "failed", "have", "rest", "engine", "seed"),
+    *("prompt_version", "tokenizer", "template", "note", "threshold"),
 ]
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(NamedTuple):
     """Four tidy tables of percents.
 
     `cells`: a row per run, model, task and length. Columns run, model, label, aligned,
@@ -79,7 +64,7 @@ class Summary:
     confidence: float
 
 
-def length_weights(num_lengths: int) -> "list[Floats]":
+def length_weights(num_lengths: int) -> "list[NDArray[np.float64]]":
     """The weights of the three averages, each adding up to 1 (for six lengths: 1..6 over 21,
     Section 4)."""
     rising = np.arange(1, num_lengths + 1) / (num_lengths * (num_lengths + 1) / 2)
@@ -126,111 +111,96 @@ def summarize(
             f"asked for{failures}; evaluate first, or ask for what the predictions hold"
         )
     scores = merge_repetitions(scores if wanted.all() else scores[wanted])
-    groups = cell_rows(scores, CELL)
-    category_of = scores["category"].to_numpy()
-    answered = {key[2]: category_of[rows[0]] for key, rows in groups.items()}
+    groups, examples = cell_rows(scores, CELL), weighted_cells(scores, CELL)
+    first = scores.take([rows[0] for rows in groups.values()])
+    answered = dict(zip(first["task"], first["category"], strict=True))
     averaged = list(tasks or scoring.THIRTEEN)
     categories = {task: scoring.category(task) for task in averaged} | answered
-    shown = [*(tasks or [task for task in averaged if task in answered]), *answered]
-    grid = sorted(set(lengths or {int(key[3]) for key in groups}))
-    asked = list(product(dict.fromkeys([*shown, *averaged]), grid))
-    cells, length_rows, model_rows = [], [], []
-    for rows in _cells(scores, groups, asked, num_examples, confidence, empty_cells):
-        for row in rows:
-            row["category"] = categories[row["task"]]
-        cells += [row for row in rows if row["task"] in shown]
-        for category in CATEGORIES:
-            members = [
-                row
-                for row in rows
-                if row["task"] in averaged and category in ("all", row["category"])
-            ]
-            tasks_of_category = {row["task"] for row in members}
-            if not answered.keys() & tasks_of_category:
-                continue
-            about = {name: rows[0][name] for name in _ABOUT}
-            about |= {"category": category, "tasks": len(tasks_of_category)}
-            stand_in = {"stand_in": any(row["stand_in"] for row in members)}
-            by_length = [
-                _length_row([row for row in members if row["length"] == length], confidence)
-                for length in grid
-            ]
-            length_rows += [{**about, **row, **stand_in} for row in by_length]
-            averages_row = _model_row(members, by_length, category, confidence)
-            model_rows.append({**about, **averages_row, **stand_in})
-    models = pd.DataFrame(model_rows)
-    for average, rank in RANKS.items():
-        # among chat and among base models apart, as the paper counts them
-        values = models[average].round(9).groupby([models["category"], models["aligned"]])
-        models[rank] = values.rank(method="min", ascending=False)
-    return Summary(
-        pd.DataFrame(cells, columns=_COLUMNS), pd.DataFrame(length_rows), models, confidence
-    )
-
-
-_Row = dict[str, Any]
-_RULES: dict[str, Callable[["NDArray[Any]"], Any]] = {
-    **dict.fromkeys(["strict", "exact"], lambda values: values.mean()),
-    **dict.fromkeys(COUNTS, lambda values: int(values.sum())),
-    **dict.fromkeys(["stand_in", *_REQUESTS], lambda values: values.max().item()),
-    **dict.fromkeys(["floor", *_PROTOCOL], lambda values: values[0]),
-}
-"""What a cell's row says of the rows of its examples."""
-
-
-def _cells(
-    scores: "pd.DataFrame",
-    groups: "Mapping[Any, NDArray[Any]]",
-    asked: Sequence[tuple[str, int]],
-    num_examples: int | None,
-    confidence: float,
-    empty_cells: Sequence[Mapping[str, Any]],
-) -> Iterator[list[_Row]]:
-    """For each model a row for each task and length asked; `examples` are the answers of a cell."""
-    columns = {name: scores[name].to_numpy() for name in [*_ABOUT, *_RULES]}
+    shown = dict.fromkeys([*(tasks or [t for t in averaged if t in answered]), *answered])
+    grid = sorted(set(lengths or first["length"].tolist()))
     facts: dict[Any, _Row] = {}
     for cell in empty_cells:
         for run in (cell["run"], base_run(cell["run"])):
             key = (run, cell["model"], cell["task"], cell["length"])
             facts[key] = {name: cell[name] for name in _REQUESTS}
-    models: dict[Any, _Row] = {}
-    usual: dict[Any, int] = {}
-    for key, of_cell in groups.items():
-        facts[key] = {name: rule(columns[name][of_cell]) for name, rule in _RULES.items()}
-        facts[key]["n"] = len(of_cell)
-        models.setdefault(key[:2], {name: columns[name][of_cell[0]] for name in _ABOUT})
-        usual[key[:2]] = max(usual.get(key[:2], 0), facts[key]["wanted"])
-    examples = weighted_cells(scores, CELL)
-    none: _Row = {"n": 0, "stand_in": False, "floor": np.nan}
-    none |= dict.fromkeys([*COUNTS, *_REQUESTS], 0)
-    for name, model in models.items():
+    columns = {name: scores[name].to_numpy() for name in ("strict", "exact", *COUNTS)}
+    records: Any = first.to_dict("records")
+    for (key, at), fact in zip(groups.items(), records, strict=True):
+        sums = {name: int(columns[name][at].sum()) for name in COUNTS}
+        means = {name: 100 * columns[name][at].mean() for name in ("strict", "exact")}
+        facts[key] = {**fact, **sums, **means, "n": len(at), "examples": examples[key]}
+    none: _Row = {
+        **dict.fromkeys([*COUNTS, *_REQUESTS, "n"], 0),
+        "stand_in": False,
+        "floor": np.nan,
+    }
+    cells, length_rows, model_rows = [], [], []
+    for name, of_model in first.groupby(_MODEL, sort=False):
+        about: Any = of_model[_ABOUT].to_dict("records")[0]
+        usual = num_examples or of_model["wanted"].max()
         rows = []
-        for task, length in asked:
-            key = (*name, task, length)
-            row = {**model, "task": task, "length": length, **none, **facts.get(key, {})}
-            row |= {"examples": examples.get(key), "threshold": THRESHOLDS[row["aligned"]]["all"]}
-            n, wanted = row["n"], num_examples or row["wanted"] or usual[name]
-            allowed = min(row["failed"], allowed_failures(row["max_failures"], wanted))
-            complete = n > 0 and wanted - n <= allowed
-            failures = failure_counts(row["failed"], row["failed_refused"])
-            have = f"{n}/{wanted}" + f", {failures}" * bool(failures)
-            row |= {"wanted": wanted, "complete": complete, "have": "" if complete else have}
-            row["rest"] = have if complete and n < wanted else ""
-            row |= zip(_SCORE, _mean([row], {length: 1.0}, confidence), strict=True)
-            for share in ("strict", "exact"):
-                row[share] = 100 * row[share] if complete else np.nan
-            row["floor"] *= 100
-            rows.append(row)
-        yield rows
+        for task, length in product(dict.fromkeys([*shown, *averaged]), grid):
+            row = none | facts.get((*name, task, length), {}) | about
+            row |= {"task": task, "category": categories[task], "length": length}
+            rows.append(_cell(row, num_examples or row["wanted"] or usual, confidence))
+        cells += [row for row in rows if row["task"] in shown]
+        for category in CATEGORIES:
+            of_category = {t for t in averaged if category in ("all", categories[t])}
+            if not answered.keys() & of_category:
+                continue
+            members = [row for row in rows if row["task"] in of_category]
+            about |= {"category": category, "tasks": len(of_category)}
+            stand_in = {"stand_in": any(row["stand_in"] for row in members)}
+            by_length = [
+                _length_row([row for row in members if row["length"] == length], confidence)
+                for length in grid
+            ]
+            length_rows += [about | row | stand_in for row in by_length]
+            averages_row = _model_row(members, by_length, category, confidence)
+            model_rows.append(about | averages_row | stand_in)
+    models = pd.DataFrame(model_rows)
+    for average, rank in RANKS.items():
+        # among chat and among base models apart, as the paper counts them
+        values = models[average].round(9).groupby([models["category"], models["aligned"]])
+        models[rank] = values.rank(method="min", ascending=False)
+    cell_frame = pd.DataFrame(cells, columns=_COLUMNS)
+    return Summary(cell_frame, pd.DataFrame(length_rows), models, confidence)
 
 
-def _mean(rows: Sequence[_Row], weights: Mapping[int, float], confidence: float) -> Estimate:
-    """The mean of cells in percent, weighted by length; NaN where one is incomplete."""
-    if not all(row["complete"] for row in rows):
-        return Estimate(np.nan, np.nan, np.nan)
-    num_tasks = len(rows) / len(weights)
-    weighted = [row["examples"]._replace(weight=weights[row["length"]] / num_tasks) for row in rows]
-    return weighted_sum(weighted, confidence).percent()
+_Row = dict[str, Any]
+
+
+def _cell(row: _Row, wanted: int, confidence: float) -> _Row:
+    """The row of a cell with `examples`, its answers, if it has any."""
+    n = row["n"]
+    allowed = min(row["failed"], allowed_failures(row["max_failures"], wanted))
+    complete = n > 0 and wanted - n <= allowed
+    failures = failure_counts(row["failed"], row["failed_refused"])
+    have = f"{n}/{wanted}" + f", {failures}" * bool(failures)
+    row |= {"wanted": wanted, "complete": complete, "have": "" if complete else have}
+    row["rest"] = have if complete and n < wanted else ""
+    row |= {"threshold": THRESHOLDS[row["aligned"]]["all"], "floor": 100 * row["floor"]}
+    if not complete:
+        row |= {"strict": np.nan, "exact": np.nan}
+    return row | _mean([row], {row["length"]: 1.0}, confidence)
+
+
+def _mean(
+    rows: Sequence[_Row],
+    weights: Mapping[int, float],
+    confidence: float,
+    names: Sequence[str] = _SCORE,
+) -> _Row:
+    """The mean of cells in percent, weighted by length, with its limits; NaN where one is
+    incomplete."""
+    mean = Estimate(np.nan, np.nan, np.nan)
+    if all(row["complete"] for row in rows):
+        num_tasks = len(rows) / len(weights)
+        weighted = [
+            row["examples"]._replace(weight=weights[row["length"]] / num_tasks) for row in rows
+        ]
+        mean = weighted_sum(weighted, confidence).percent()
+    return dict(zip(names, mean, strict=True))
 
 
 def _length_row(rows: Sequence[_Row], confidence: float) -> _Row:
@@ -241,7 +211,7 @@ def _length_row(rows: Sequence[_Row], confidence: float) -> _Row:
     have = least["have"] if num_begun == len(rows) else f"{num_begun}/{len(rows)} tasks"
     return {
         "length": length,
-        **dict(zip(_SCORE, _mean(rows, {length: 1.0}, confidence), strict=True)),
+        **_mean(rows, {length: 1.0}, confidence),
         "n": min(row["n"] for row in rows),
         "complete": not have,
         "have": have,
@@ -253,17 +223,16 @@ def _model_row(
 ) -> _Row:
     """The averages over the lengths of one model and category, and the effective length."""
     model: _Row = {}
-    for name, weights in zip(AVERAGES, length_weights(len(length_rows)), strict=True):
-        by_length = {row["length"]: w for row, w in zip(length_rows, weights, strict=True)}
+    scores = {row["length"]: row["score"] for row in length_rows}
+    for name, weights in zip(AVERAGES, length_weights(len(scores)), strict=True):
         limits = (name, f"{name}_low", f"{name}_high")
-        model |= zip(limits, _mean(rows, by_length, confidence), strict=True)
+        model |= _mean(rows, dict(zip(scores, weights, strict=True)), confidence, limits)
     threshold = THRESHOLDS[rows[0]["aligned"]][category]
     model |= {"effective_length": "", "effective_set": "", "threshold": threshold}
     # the thresholds are those of the benchmark's own tasks
     benchmark = {t for t in scoring.THIRTEEN if category in ("all", scoring.category(t))}
     complete = [row["complete"] for row in length_rows]
     if {row["task"] for row in rows} == benchmark and any(complete):
-        scores = {row["length"]: row["score"] for row in length_rows}
         intervals = {row["length"]: (row["low"], row["high"]) for row in length_rows}
         begun = {row["length"] for row in rows if row["n"]}
         claimed = rows[0]["claimed_length"]
@@ -281,13 +250,14 @@ def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
     `cut_thought` and `refused` are added up. An example without an answer in one of the repetitions
     is left out.
     """
-    names = list(cell_rows(scores, _MODEL))
+    names = cell_rows(scores, _MODEL)
     merged = {
-        (run, model): base_run(run) for run, model in names if (base_run(run), model) in names
+        (run, model): base_run(run) if (base_run(run), model) in names else run
+        for run, model in names
     }
     if all(run == name[0] for name, run in merged.items()):
         return scores
-    runs = [merged.get(name, name[0]) for name in zip(scores["run"], scores["model"], strict=True)]
+    runs = [merged[name] for name in zip(scores["run"], scores["model"], strict=True)]
     scores = scores.assign(run=runs, repetition=scores["run"])
     repetitions = scores.groupby(_MODEL)["repetition"].transform("nunique")
     keys = [*CELL, "index"]
@@ -337,8 +307,7 @@ def weighted_cells(
         by_index[:, index[rows]] = values[rows], groups[rows]
         scores_by_index, groups_by_index = by_index
         some = None if np.isnan(groups_by_index).all() else groups_by_index
-        task = dict(zip(by, key, strict=True))["task"]
-        cells[key] = WeightedCell(1.0, task, scores_by_index, some)
+        cells[key] = WeightedCell(1.0, key[by.index("task")], scores_by_index, some)
     return cells
 
 

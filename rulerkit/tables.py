@@ -1,5 +1,5 @@
-"""The one way to a table: `render` for plain text, Markdown, LaTeX and HTML, `show` for a notebook;
-and the tables of a summary.
+"""Tables: `render` writes plain text, Markdown, LaTeX and HTML, `show` is for a notebook; the tables
+of a summary, and the footnotes below them.
 
 Every table of a summary says below it what its reader must know: the threshold, the number of
 examples, whether stand-in corpora were used. A score at or above the threshold is marked:
@@ -7,13 +7,16 @@ underlined in LaTeX, as in the paper; bold in Markdown; with a star in plain tex
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit import escape
 from rulerkit.errors import UserError, listed, unknown
 from rulerkit.floors import not_above
 from rulerkit.lengths import THRESHOLDS, length_name
+from rulerkit.store import Cell
 from rulerkit.summary import AVERAGES, CATEGORIES, COUNTS, RANKS, Summary, rest_notes
 
 if TYPE_CHECKING:
@@ -37,8 +40,8 @@ TITLES: dict[str | int, str] = {
 
 
 class Field(NamedTuple):
-    """One field of a table; `marked` where its score reaches the threshold, `small` what stands
-    behind it in small."""
+    """One field of a table: `marked` where its score reaches the threshold; `small` follows in small
+    letters."""
 
     text: str
     marked: bool = False
@@ -46,73 +49,69 @@ class Field(NamedTuple):
     small: str = ""
 
 
-class _Medium(NamedTuple):
-    """How a medium escapes a text, and its format strings: marked, bold and small texts; the head
-    of a column, a field, what stands between two of them, a row, and between groups of rows; the
-    begin of a table, in which `right` is repeated for each column but the first; its end, and a
-    note below it."""
+_MARKDOWN = """\
+{% macro field(f) -%}
+{% set text = "**" ~ f.text ~ "**" if f.bold else f.text -%}
+[[ "**" ~ text ~ "**" if f.marked else text ]][[ " " ~ f.small if f.small ]]
+{%- endmacro -%}
+| [[ header | join(" | ") ]] |
+| :--- |[[ " ---: |" * (header | length - 1) ]]
+{% for row in rows if row %}
+| {% for f in row %}[[ field(f) ]][[ " | " if not loop.last ]]{% endfor %} |
+{% endfor %}
 
-    escape: Callable[[str], str]
-    marked: str
-    bold: str
-    small: str
-    head: str = "{}"
-    cell: str = "{}"
-    between: str = ""
-    row: str = "{}"
-    group: str = ""
-    right: str = ""
-    begin: str = ""
-    end: str = ""
-    note: str = "{}"
+{% for note in notes %}
+- [[ note ]]
+{% endfor %}
+"""
+_LATEX = r"""
+{%- macro field(f) -%}
+{% set text = "\\textbf{" ~ f.text ~ "}" if f.bold else f.text -%}
+[[ "\\underline{" ~ text ~ "}" if f.marked else text ]]
+[[- "\\textsubscript{" ~ f.small ~ "}" if f.small ]]
+{%- endmacro -%}
+\begin{tabular}{l[[ "r" * (header | length - 1) ]]}
+\toprule
+{% for name in header %}\textbf{[[ name ]]}[[ " & " if not loop.last ]]{% endfor %} \\
+\midrule
+{% for row in rows %}
+{% if row %}{% for f in row %}[[ field(f) ]][[ " & " if not loop.last ]]{% endfor %} \\
+{% else %}
+\midrule
+{% endif %}
+{% endfor %}
+\bottomrule
+\end{tabular}
 
-    def field(self, field: Field) -> str:
-        text = self.escape(field.text)
-        text = self.bold.format(text) if field.bold else text
-        text = self.marked.format(text) if field.marked else text
-        return text + (self.small.format(self.escape(field.small)) if field.small else "")
-
-
-_PLAIN = _Medium(escape.one_line, "{}*", "{}", " {}")
-_MEDIA = {
-    "markdown": _Medium(
-        escape.markdown,
-        "**{}**",
-        "**{}**",
-        " {}",
-        between=" | ",
-        row="| {} |",
-        right=" ---: |",
-        begin="{head}\n| :--- |{right}",
-        note="- {}",
-    ),
-    "latex": _Medium(
-        escape.latex,
-        r"\underline{{{}}}",
-        r"\textbf{{{}}}",
-        r"\textsubscript{{{}}}",
-        head=r"\textbf{{{}}}",
-        between=" & ",
-        row=r"{} \\",
-        group=r"\midrule",
-        right="r",
-        begin="\\begin{{tabular}}{{l{right}}}\n\\toprule\n{head}\n\\midrule",
-        end="\\bottomrule\n\\end{tabular}\n\n\\par\\smallskip\\footnotesize",
-    ),
-    "html": _Medium(
-        escape.html,
-        "<u>{}</u>",
-        "<b>{}</b>",
-        " <small>{}</small>",
-        head="<th>{}</th>",
-        cell="<td>{}</td>",
-        row="<tr>{}</tr>",
-        group="</tbody><tbody>",
-        begin="<table><thead>{head}</thead><tbody>",
-        end="</tbody></table>",
-        note="<p>{}</p>",
-    ),
+\par\smallskip\footnotesize
+{% for note in notes %}
+[[ note ]]
+{% endfor %}
+"""
+_HTML = """\
+{% macro field(f) -%}
+{% set text = "<b>" ~ f.text ~ "</b>" if f.bold else f.text -%}
+[[ "<u>" ~ text ~ "</u>" if f.marked else text ]]
+[[- " <small>" ~ f.small ~ "</small>" if f.small ]]
+{%- endmacro -%}
+<table><thead><tr>{% for name in header %}<th>[[ name ]]</th>{% endfor %}</tr></thead><tbody>
+{% for row in rows %}
+{% if row %}<tr>{% for f in row %}<td>[[ field(f) ]]</td>{% endfor %}</tr>
+{% else %}
+</tbody><tbody>
+{% endif %}
+{% endfor %}
+</tbody></table>
+{% for note in notes %}
+<p>[[ note ]]</p>
+{% endfor %}
+"""
+_MEDIA: dict[str, tuple[Callable[[str], str], str]] = {
+    "markdown": (escape.markdown, _MARKDOWN),
+    "latex": (escape.latex, _LATEX),
+    "html": (escape.html, _HTML),
 }
+"""How a format escapes a text, and its template."""
 
 
 def render(
@@ -125,27 +124,38 @@ def render(
     a line between groups."""
     if format == "table":
         return _plain(header, [row for row in rows if row], notes)
-    medium = _MEDIA[format]
+    from jinja2 import Environment
 
-    def line(template: str, texts: Iterable[str]) -> str:
-        return medium.row.format(medium.between.join(template.format(text) for text in texts))
-
-    head = line(medium.head, map(medium.escape, header))
-    lines = [medium.begin.format(head=head, right=medium.right * (len(header) - 1))]
-    for row in rows:
-        if row:
-            lines.append(line(medium.cell, map(medium.field, row)))
-        elif medium.group:
-            lines.append(medium.group)
-    lines += [medium.end, *(medium.note.format(medium.escape(note)) for note in notes)]
-    return "\n".join(lines) + "\n"
+    escaped, template = _MEDIA[format]
+    body = [
+        [
+            field._replace(text=escaped(field.text), small=escaped(field.small))
+            for field in row or ()
+        ]
+        for row in rows
+    ]
+    brackets = Environment(  # the fields are escaped above, for their medium
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        variable_start_string="[[",
+        variable_end_string="]]",
+        autoescape=False,
+    )
+    texts = {"header": list(map(escaped, header)), "notes": list(map(escaped, notes))}
+    return brackets.from_string(template).render(rows=body, **texts)
 
 
 def _plain(header: Sequence[str], rows: Sequence[Sequence[Field]], notes: Sequence[str]) -> str:
     has_marks = any(field.marked for row in rows for field in row)
     texts = [list(map(escape.one_line, header))]
     for row in rows:
-        texts.append([_PLAIN.field(f) + " " * (has_marks and not f.marked) for f in row])
+        texts.append(
+            [
+                escape.one_line(f"{f.text}{'*' * f.marked}{f' {f.small}' if f.small else ''}")
+                + " " * (has_marks and not f.marked)
+                for f in row
+            ]
+        )
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     lines = []
     for first, *others in texts:
@@ -246,10 +256,10 @@ def models_text(
     bold: Collection[tuple[Any, str | int]] = (),
 ) -> str:
     """A table of models: `rows` as `model_rows` gives them, with names for `model`, with `origin`,
-    which stands in small behind a name, and, where groups are parted by lines, `group`.
+    which follows a name in small letters, and, where lines separate groups, `group`.
 
     Numbers whose limits are among the rows have their interval: ± the wider side, or [low, high]
-    with `brackets`. `bold` names fields by row and column.
+    with `brackets`. `bold` holds the row and column of each bold field.
     """
     body: list[list[Field] | None] = []
     group = None
@@ -398,3 +408,102 @@ def _cell_notes(cells: "pd.DataFrame") -> list[str]:
         models, tasks = (", ".join(stand_in[name].unique()) for name in ("label", "task"))
         notes.append(f"{STAND_IN_NOTE[0].upper()}{STAND_IN_NOTE[1:]}: {models} on {tasks}.")
     return notes + [f"{note}." for note in sorted(set(cells["note"].dropna())) if note]
+
+
+# --- footnotes ------------------------------------------------------------------------------------
+
+_FACTS = (
+    *("gpu", "tensor_parallel_size", "pipeline_parallel_size", "device", "strategy"),
+    *("rulerkit", "commit", "python"),
+)
+"""What of an environment footnotes mention, before the versions of packages."""
+_FEW = 4  # values of a field that a footnote lists
+
+
+def footnotes(cells: Iterable[Cell]) -> list[str]:
+    """Lines below a table of cells: environments that differ, services that answered with several
+    versions of a model, rows that were skipped, and models whose requests all failed.
+
+    Of environments only what differs, and which model had it; hosts are left out. A cell that was
+    answered in several environments counts in each. What a model never has (a service: a GPU) is no
+    difference.
+    """
+    import pandas as pd
+
+    cells = list(cells)
+    models = pd.DataFrame(
+        [(cell.run, cell.model, cell.record.get("label") or cell.model) for cell in cells],
+        columns=["run", "model", "label"],
+    ).drop_duplicates(["run", "model"])
+    keys = zip(models["run"], models["model"], strict=True)
+    names = dict(zip(keys, names_of(models), strict=True))
+    answered = [cell for cell in cells if cell.present]
+    facts = pd.DataFrame(
+        [{"who": names[cell.run, cell.model], **f} for cell in answered for f in _facts(cell)]
+    )
+    differ = []
+    for field in facts.columns[1:]:
+        of_model = facts.groupby("who")[field]
+        known = facts[of_model.transform("count") > 0].fillna({field: "none"})
+        values: Any = known.groupby(field, sort=False)["who"].unique()
+        if len(values) > _FEW:
+            differ.append(f"{len(values)} values of {field}")
+        elif len(values) > 1:
+            texts = [
+                f"{value} ({', '.join(who) if len(who) < _FEW else f'{len(who)} models'})"
+                if facts["who"].nunique() > 1
+                else value
+                for value, who in values.items()
+            ]
+            differ.append(f"{field} {', '.join(texts)}")
+    notes = [f"Environments differ: {'; '.join(differ)}."] if differ else []
+    notes += snapshot_notes(answered)
+    notes += [f"{warning}." for cell in answered for warning in cell.warnings]
+    for cell in answered:
+        names.pop((cell.run, cell.model), None)
+    for key, name in names.items():
+        of_key = [cell for cell in cells if (cell.run, cell.model) == key]
+        if failures := [failure for cell in of_key for failure in cell.failures.values()]:
+            notes.append(
+                f"{name} has no answer: {len(failures)} requests failed, the first: "
+                f"{failures[0].reason}."
+            )
+    return notes
+
+
+def _facts(cell: Cell) -> Iterator[dict[str, str | None]]:
+    """What footnotes mention of each environment that a cell was answered in."""
+    record = cell.record
+    for environment in record.get("environments") or [record.get("environment", {})]:
+        commit = re.sub(r"^([0-9a-f]{7})[0-9a-f]+", r"\1", environment.get("git") or "")
+        device = str(environment.get("device") or "").partition(":")[0]  # cuda:0, cuda:1 are alike
+        known = environment | {"commit": commit or None, "device": device or None}
+        facts = {name: known.get(name) for name in _FACTS} | environment.get("packages", {})
+        yield {name: None if value is None else str(value) for name, value in facts.items()}
+
+
+def snapshot_notes(cells: Iterable[Cell]) -> list[str]:
+    """A line for each model whose service named several versions of it in its replies, with the
+    cells that hold several. The rows of the cells must have been read, as by `score`."""
+    by_model: dict[str, dict[str, list[Cell]]] = {}
+    for cell in cells:
+        for snapshot in sorted(cell.snapshots):
+            by_model.setdefault(cell.model, {}).setdefault(snapshot, []).append(cell)
+    notes = []
+    for model, versions in by_model.items():
+        if len(versions) > 1:
+            counts = [
+                f"{version} ({len(cells)} cell{'s' * (len(cells) > 1)})"
+                for version, cells in versions.items()
+            ]
+            mixed = dict.fromkeys(
+                f"{c.run} {c.task} {c.length} ({', '.join(sorted(c.snapshots))})"
+                for c in chain(*versions.values())
+                if len(c.snapshots) > 1
+            )
+            within = f"; the version changed within {listed(mixed, _FEW)}" if mixed else ""
+            notes.append(
+                f"The service answered with several versions of {model}: "
+                f"{listed(counts, _FEW)}{within}."
+            )
+    return notes

@@ -10,11 +10,12 @@ import rulerkit as rk
 from rulerkit.batch import Batch
 from rulerkit.cli.batches import print_leaderboard
 from rulerkit.errors import UserError
-from rulerkit.evaluation import check_same, footnotes, predict
+from rulerkit.evaluation import check_same, predict
 from rulerkit.models import load_model
 from rulerkit.settings import BatchKeys
 from rulerkit.store import read_cells
 from rulerkit.studies import study
+from rulerkit.tables import footnotes
 
 MODELS = ("perfect", "reader-1024")
 TASKS = ("vt", "niah_single_2")

@@ -198,7 +198,7 @@ def test_a_complete_cell_asks_nothing_and_locks_nothing(folder):
     before = first.path.with_suffix(".json").stat().st_mtime_ns
     questions = Questions(10)
     with Lock(first.path.with_suffix(".lock")):
-        assert go(Silent(), questions, folder) == first
+        assert go(Silent(), questions, folder).rows == first.rows
     assert questions.made == []
     assert first.path.with_suffix(".json").stat().st_mtime_ns == before
 

@@ -7,10 +7,10 @@ import pytest
 
 from rulerkit.compare import compare
 from rulerkit.errors import UserError
-from rulerkit.evaluation import footnotes
 from rulerkit.scoring import completeness, score
 from rulerkit.store import read_cells, row_line
 from rulerkit.summary import summarize
+from rulerkit.tables import footnotes
 
 
 def write_cell(outputs, length=1024, have=4, model="m", **record):

@@ -246,12 +246,12 @@ def report(
     are not mixed: it is said which and why. Where only the environment differs (GPU, versions,
     commit), a line below the table says so.
     """
-    from rulerkit.evaluation import check_same, footnotes
+    from rulerkit.evaluation import check_same
     from rulerkit.scoring import describe
     from rulerkit.scoring import score as judge
     from rulerkit.store import read_cells
     from rulerkit.summary import summarize
-    from rulerkit.tables import table_text
+    from rulerkit.tables import footnotes, table_text
 
     problems: list[str] = []
     cells = read_cells(folder, report=problems.append, scan=False)
@@ -490,10 +490,10 @@ def _lengths(cells: list[Any]) -> list[int]:
 
 
 def _print_scores(cells: list[Any], *grid: Any, max_failures: float | None = None) -> None:
-    from rulerkit.evaluation import check_same, footnotes
+    from rulerkit.evaluation import check_same
     from rulerkit.scoring import score as judge
     from rulerkit.summary import summarize
-    from rulerkit.tables import task_table_text
+    from rulerkit.tables import footnotes, task_table_text
 
     by_model = defaultdict(list)
     for cell in cells:

@@ -218,11 +218,11 @@ def print_leaderboard(batch: Any) -> None:
     """The leaderboard of a batch's models, its page, and where its figures, tables and notebooks
     lie."""
     from rulerkit.batch.page import write_page
-    from rulerkit.evaluation import check_same, footnotes
+    from rulerkit.evaluation import check_same
     from rulerkit.scoring import score
     from rulerkit.store import read_cells
     from rulerkit.summary import summarize
-    from rulerkit.tables import table_text
+    from rulerkit.tables import footnotes, table_text
 
     study = batch.study
     names = {model["name"] for model in study.models}

@@ -10,12 +10,12 @@ from faults import cases, places, result_or_line
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rulerkit.evaluation import check_same, footnotes
+from rulerkit.evaluation import check_same
 from rulerkit.other_formats import read_predictions
 from rulerkit.scoring import completeness, score
 from rulerkit.store import load_cell, read_cells, row_line
 from rulerkit.summary import summarize
-from rulerkit.tables import table_text
+from rulerkit.tables import footnotes, table_text
 
 ROWS = [
     {
