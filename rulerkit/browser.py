@@ -19,6 +19,7 @@ from rulerkit.depth import BINS, Place, bin_numbers, places
 from rulerkit.errors import UserError, shorten
 from rulerkit.failures import examples_of
 from rulerkit.generation import Examples
+from rulerkit.prompt_format import without_thought
 from rulerkit.results import answers_of, find_cells
 from rulerkit.scoring import category, clean
 from rulerkit.store import Cell, write_whole
@@ -204,7 +205,7 @@ def _wrong_items(row: Any) -> list[str]:
     wanted = {reference.lower() for reference in row["references"]}
     if category(row["task"]) == "qa" and row["score"]:
         return []
-    text = clean(row["prediction"], "</think>" in row["prediction"])[:_WRITTEN]
+    text = clean(without_thought(row["prediction"]) or "")[:_WRITTEN]
     items = [item for item in named_items(text) if len(item.split()) <= 4]
     items = items or re.findall(r"\d{4,}|[^\W\d_]{5,}(?:-\w+)*", text.lower())
     wrong = [

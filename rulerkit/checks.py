@@ -24,9 +24,9 @@ from rulerkit.example import Draft, Example, ExampleStream
 from rulerkit.generation import Examples, generate
 from rulerkit.models import Answer, Failure, Model, load_model, num_shares
 from rulerkit.models.server import Vllm
-from rulerkit.prompt_format import DIRECT, PromptFormat
+from rulerkit.prompt_format import DIRECT, THOUGHTS, PromptFormat, opens_thought
 from rulerkit.settings import JSON, Spec
-from rulerkit.studies import Study
+from rulerkit.studies import Study, bills
 from rulerkit.tasks import Task, task
 from rulerkit.tokenizers import Ids, Tokenizer, load_tokenizer
 
@@ -99,7 +99,7 @@ class Case:
     def used(self) -> int:
         """The tokens of prompt, answer and thinking together."""
         example = self.example
-        return len(example.ids) + example.max_new_tokens + self.form.thinking_tokens
+        return len(example.ids) + example.max_new_tokens + self.form.thinking_inside
 
     @property
     def opening(self) -> str:
@@ -167,16 +167,20 @@ def answer_prefix(case: Case) -> Seen:
     question = case.draft.question
     prefix, after = case.draft.answer_prefix, case.form.around[1]
     in_user_turn = case.form.closes_user_turn
+    if case.form.prefix_in == "none":
+        prefix = ""
     ending = question + (DIRECT + prefix + after if in_user_turn else after + prefix)
     if not case.example.prompt.endswith(ending):
         return Finding(
             f"the prompt ends with {case.example.prompt[-48:]!r}, not with {ending[-48:]!r}",
             "send the example's own text or ids, whole and unstripped; set prefix_in to the turn that can hold the prefix",
         )
-    ending = prefix + after if in_user_turn else prefix
+    ending = prefix + after if in_user_turn or not prefix else prefix
     if not case.decoded.endswith(ending):
         seen = f"the ids end with {case.decoded[-24:]!r}, not with {ending[-24:]!r}"
         return Finding(seen, "send the ids as they are")
+    if not prefix:
+        return "none: the answer begins by itself"
     return f"{_short(prefix)}, last in the {'user' if in_user_turn else 'assistant'}'s turn"
 
 
@@ -212,20 +216,34 @@ def system_prompt(case: Case) -> Seen:
 
 
 def thinking(case: Case) -> Seen:
-    """Where the template opens a thought there are tokens for it, and the answer prefix is outside."""
-    after, tokens = case.form.around[1], case.form.thinking_tokens
-    opened = after.rfind("<think>") > after.rfind("</think>")
-    in_user_turn = case.form.closes_user_turn
+    """A model that thinks has tokens for it and begins to think; one that should not does not."""
+    form, after = case.form, case.form.around[1]
+    tokens, opened = form.thinking_tokens, opens_thought(after)
+    closed = not opened and any(end in after for end in THOUGHTS)
+    mend = "set thinking_tokens, or enable_thinking: false"
     if opened and not tokens:
-        seen = "the template opens a thought, and no token is kept free for it"
-        return Finding(seen, "set thinking_tokens, or enable_thinking: false")
-    if opened and not in_user_turn:
-        seen = "the answer prefix stands inside the thought that the template opens"
-        return Finding(seen, "set prefix_in: user, or enable_thinking: false")
-    if not tokens and in_user_turn and "<think>" in case.form.form and "</think>" not in after:
+        return Finding("the template opens a thought, and no token is kept free for it", mend)
+    if tokens and closed:
+        return Finding(
+            f"the template ends the thought before it begins: {_short(after)}",
+            "set enable_thinking: true (or what chat_template_kwargs of this model need), or drop "
+            "thinking_tokens",
+        )
+    if tokens and form.prefix_in == "assistant":
+        return Finding(
+            "the answer prefix opens the assistant's turn, so the model answers without a thought",
+            "drop prefix_in, or drop thinking_tokens",
+        )
+    if not tokens and form.prefix_in != "assistant" and form.thought and not closed:
         seen = "the model may think before it answers, and no token is kept free for it"
-        return Finding(seen, "set thinking_tokens, or enable_thinking: false", NOTE)
-    return f"{tokens} tokens kept free" if tokens else None
+        return Finding(seen, mend, NOTE)
+    if tokens and not form.thought and form.form not in ("gpt-4", "base"):
+        return Finding(
+            "the template names no mark that ends a thought: answers without one count as answers",
+            f"known ends: {' '.join(THOUGHTS)}",
+            NOTE,
+        )
+    return f"{tokens} tokens {form.thinking_room} the length" if tokens else None
 
 
 def one_bos(case: Case) -> Seen:
@@ -291,7 +309,7 @@ def needles(case: Case) -> Seen:
 
 def budget(case: Case) -> Seen:
     """Template, prompt, answer and thinking together stay within the length."""
-    example, thought = case.example, case.form.thinking_tokens
+    example, thought = case.example, case.form.thinking_inside
     parts = f"{len(example.ids)} + {example.max_new_tokens} for the answer"
     parts += f" + {thought} to think" if thought else ""
     if case.used > example.length:
@@ -401,6 +419,11 @@ def check(
             findings = findings_of[model.name] = []
             try:
                 findings += check_model(model, study.tasks, study.lengths, study.seed)
+                if isinstance(spec, dict) and "prices" in spec:
+                    cost = sum(row.dollars for row in bills(study, spec))
+                    findings.append(
+                        named("cost", f"${cost:,.2f} at most; `rulerkit plan` tells more")
+                    )
                 if isinstance(model, Vllm):
                     lengths = [length for length in study.lengths if not model.too_long(length)]
                     arguments = vllm_arguments(model)

@@ -384,6 +384,8 @@ def evaluate(
             if not _loaded or _loaded[0][1] is not model:
                 close()
                 _loaded.append((spec, model))
+            if getattr(model, "budget", None) is not None:
+                model.spent = _spent(study, model.name)  # type: ignore[attr-defined]
             try:
                 for length in study.lengths:
                     try:
@@ -408,13 +410,20 @@ def evaluate(
     return cells
 
 
+def _spent(study: "Study", name: str) -> float:
+    """What the stored answers of a model in a study's run cost, in dollars."""
+    stored = (cell for cell, place in _stored(study) if cell and place[0] == name)
+    usages = (row.get("usage") or {} for cell in stored for row in cell.stream())
+    return float(sum(usage.get("cost", 0.0) for usage in usages))
+
+
 def _one_length(
     study: "Study", model: "Model", length: int, fresh: bool, bar: Progress
 ) -> Iterator[Cell]:
     """All tasks at one length; raises `TooLong` where the model cannot be given it."""
     if reason := model.too_long(length):
         raise TooLong(reason)
-    for folder in study.folders:
+    for model.repetition, folder in enumerate(study.folders):  # type: ignore[attr-defined]
         cells = [
             generate(task, length, study.num_examples, study.seed, model.prompt_format)
             for task in study.tasks
@@ -525,6 +534,10 @@ def check_same(cells: Iterable[Cell]) -> None:
     The numbers of examples may differ: tables show them.
     """
     ours = [cell for cell in cells if cell.present and "format" in cell.record]
+    rooms = {form.get("thinking_room", "inside"): cell for cell in ours if (form := _thinks(cell))}
+    if len(rooms) > 1:
+        (old, cell), (new, other), *_ = rooms.items()
+        raise _mixed(cell, other, [("prompt_format.thinking_room", old, new)])
     for shared_fields, free in _RULES:
         first: dict[tuple[str, ...], Cell] = {}
         for cell in ours:
@@ -534,22 +547,30 @@ def check_same(cells: Iterable[Cell]) -> None:
                 for c in (other, cell)
             )
             if found := differences(old, new):
-                field, one, two, more = describe_first(found)
-                names = [
-                    f"{c.model} {c.task} {c.length}"
-                    + (f" of run {c.run}" if other.run != cell.run else "")
-                    for c in (other, cell)
-                ]
-                parts = [c.path.parts for c in (other, cell)]
-                shared = len(os.path.commonprefix(parts))  # noqa: RUF071
-                # the highest folders with one of the two
-                alone = [Path(*part[: shared + 1]) for part in parts]
-                raise UserError(
-                    f"{names[0]} was made with {field} {one}, {names[1]} with {two}{more}, and one "
-                    f"table cannot hold both: report {alone[0]} or {alone[1]} alone, give one of "
-                    "them a place of its own with run: NAME, or answer it anew with --fresh, which "
-                    "moves the old files aside"
-                )
+                raise _mixed(other, cell, found)
+
+
+def _thinks(cell: Cell) -> dict[str, Any]:
+    """The prompt format of a cell whose model thinks before it answers; else {}."""
+    form: dict[str, Any] = cell.record["result"].get("prompt_format", {})
+    return form if form.get("thinking_tokens") else {}
+
+
+def _mixed(one: Cell, other: Cell, found: list[tuple[str, Any, Any]]) -> UserError:
+    field, old, new, more = describe_first(found)
+    runs = one.run != other.run
+    names = [
+        f"{c.model} {c.task} {c.length}" + (f" of run {c.run}" if runs else "")
+        for c in (one, other)
+    ]
+    parts = [cell.path.parts for cell in (one, other)]
+    shared = len(os.path.commonprefix(parts))  # noqa: RUF071
+    alone = [Path(*part[: shared + 1]) for part in parts]  # the highest folder with one of them
+    return UserError(
+        f"{names[0]} was made with {field} {old}, {names[1]} with {new}{more}, and one table "
+        f"cannot hold both: report {alone[0]} or {alone[1]} alone, give one of them a place of "
+        "its own with run: NAME, or answer it anew with --fresh, which moves the old files aside"
+    )
 
 
 def differences(old: Any, new: Any, field: str = "") -> list[tuple[str, Any, Any]]:
@@ -576,8 +597,9 @@ def _compared(field: str, value: Any) -> Any:
         r"tokenizer\.name|sources\..*\.(note|stand_in)|task\.(essays|dataset|words)", field
     ):
         return ABSENT  # fingerprints are compared instead
-    if field == "protocol" and value is ABSENT:
-        return "clean"  # records made before there were two
+    defaults = {"protocol": "clean", "prompt_format.thinking_room": "inside"}
+    if field in defaults and value is ABSENT:
+        return defaults[field]  # records made before there were two
     if field == "model.engine_args" and isinstance(value, dict):  # early records hold all of them
         from rulerkit.models.server import NEUTRAL_ARGUMENTS
 

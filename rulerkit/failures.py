@@ -79,7 +79,7 @@ def no_context_answers(cells: Iterable[Cell]) -> NoContext:
     """What each model answered to questions alone, from the cells of tasks with `context: none`."""
     return {
         (cell.model, str(result["task"]["dataset"]), int(result["seed"]), int(row["index"])): (
-            scoring.clean(row["pred"], _thinking(cell))
+            scoring.answer_of(row["pred"], cell.record)[0]
         )
         for cell in cells
         if (result := cell.record["result"])["task"].get("context") == "none"
@@ -305,19 +305,20 @@ def _not_generated(cell: Cell, reason: str) -> UserError:
 def _label_cell(cell: Cell, alone: NoContext) -> list[tuple[Any, ...]]:
     about = scoring.describe(cell)
     head = [about["label" if key == "name" else key] for key in _CELL]
-    result, thinking = cell.record["result"], _thinking(cell)
+    result = cell.record["result"]
     dataset, seed = str(result["task"].get("dataset", "")), int(result.get("seed") or 0)
     examples = cache(partial(examples_of, cell))
 
     rows = []
     for row, score in zip(cell.rows, scoring.score([cell])["score"], strict=True):
         index, references = int(row["index"]), tuple(row["outputs"])
+        text, is_cut = scoring.answer_of(row["pred"], cell.record)
         answer = JudgedAnswer(
-            scoring.clean(row["pred"], thinking),
+            text,
             references,
             float(score),
             row.get("finish_reason", ""),
-            thinking and scoring.cut_thought(row["pred"]),
+            is_cut,
             {"family": "", **result["task"]},
             partial(same_example, cell, examples, row),
             alone.get((cell.model, dataset, seed, index)),
@@ -345,7 +346,3 @@ def _depth(answer: JudgedAnswer, depths: Sequence[float]) -> float:
         if {needle.key, needle.value} & {*answer.missing}
     )
     return float(next(missed, depths[0]))
-
-
-def _thinking(cell: Cell) -> bool:
-    return bool(cell.record["result"].get("prompt_format", {}).get("thinking_tokens", 0) > 0)

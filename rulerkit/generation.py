@@ -34,8 +34,8 @@ def generate(
     """The examples of one cell, made when they are asked for.
 
     A task's name stands for the original corpora; `task(name).with_corpora("builtin")` reads the
-    stand-ins. `length` is the token budget of each, such as 4096 or 4K: template, prompt, answer and
-    thinking together.
+    stand-ins. `length` is the token budget of each, such as 4096 or 4K: template, prompt and answer
+    together, and a thought where `thinking_room: inside` says so.
     Index i asks the same question at every length, and is the same whatever else was generated.
     """
     tokens = parse_length(length)
@@ -98,7 +98,7 @@ def _compose(task: Task, length: int, index: int, seed: int, form: PromptFormat)
     second_seed = stream.random.getrandbits(32)
     head, tail = _fixed(draft, form)
     encoder = piece_encoder(form.tokenizer)
-    budget = length - task.answer_tokens - form.thinking_tokens
+    budget = length - task.answer_tokens - form.thinking_inside
 
     def filled(tokens: int) -> Example:
         random = np.random.RandomState(second_seed)
@@ -177,7 +177,8 @@ def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
     before, after = form.around
     tail = [(draft.question, "question")]
     prefix, closing = (draft.answer_prefix, "answer_prefix"), (after, "template")
-    tail += [(DIRECT, "question"), prefix, closing] if form.closes_user_turn else [closing, prefix]
+    tail += [(DIRECT, "question"), prefix, closing] if form.closes_user_turn else [closing]
+    tail += [prefix] * (form.prefix_in == "assistant" and not form.closes_user_turn)
     bos = [Piece("", "template", np.array(form.bos, dtype=np.int32))] if form.bos else []
     if not draft.instruction:
         return bos, joint([(before, "template"), *tail], starts=True, ends=True)

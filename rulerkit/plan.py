@@ -21,7 +21,7 @@ from rulerkit.lengths import length_name
 from rulerkit.models import Model, load_model, num_shares, takes_more_gpus
 from rulerkit.paths import package_data
 from rulerkit.settings import Spec
-from rulerkit.studies import Study
+from rulerkit.studies import Study, bills
 from rulerkit.tables import Field, render
 
 GIB = 2**30
@@ -228,6 +228,24 @@ class Plan:
         table = render(head, [[Field(text) for text in row] for row in rows], notes=below)
         title = f"{self.model}: {self.num_tasks} tasks x {self.num_examples} examples"
         return f"{title}\n{table}".rstrip()
+
+
+def bill_text(study: Study, spec: Spec) -> str:
+    """What a study costs at a service's prices, by length."""
+    rows = bills(study, spec)
+    fields = [
+        [length_name(row.length), *(f"{n:,}" for n in row[1:3]), f"{row.dollars:,.2f}"]
+        for row in rows
+    ]
+    day = f", read on {spec['prices']['date']}" if "date" in spec["prices"] else ""
+    tokens = sum(row.prompt_tokens + row.answer_tokens for row in rows)
+    below = [
+        f"together: {tokens:,} tokens, ${sum(row.dollars for row in rows):,.2f} at most",
+        f"assumed: answers as long as they may be, nothing cached, the prices of its file{day}",
+    ]
+    head = ("length", "prompt tokens", "answer tokens", "dollars")
+    table = render(head, [[Field(text) for text in row] for row in fields], notes=below)
+    return f"{spec['name']}: {len(study.tasks)} tasks x {study.num_examples} examples\n{table}".rstrip()
 
 
 def _hours(hours: float) -> str:

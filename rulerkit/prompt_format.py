@@ -1,5 +1,5 @@
 """The prompt around an example: chat template, system prompt, place of the answer prefix, tokens
-kept free for thinking.
+for a thought, and how a thought ends.
 
 A template is rendered once around a marker, with a fixed date, and cut there; content and answer
 prefix are put in raw, so that no template trims or re-encodes them. Named forms are those of the
@@ -7,6 +7,8 @@ paper's Table 6.
 """
 
 import json
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import date
 from functools import cached_property
@@ -22,6 +24,17 @@ FORMS: dict[str, str] = _TABLE["forms"]
 DIRECT = " Do not provide any explanation. Please directly give me the answer."
 """What closes the user's turn where the answer prefix cannot open the assistant's."""
 
+THOUGHTS = {
+    "</think>": "<think>",
+    "[/THINK]": "[THINK]",
+    "</seed:think>": "<seed:think>",
+    "<|END_THINKING|>": "<|START_THINKING|>",
+    "<|channel|>final<|message|>": "<|channel|>analysis<|message|>",
+}
+"""How models of each family mark a thought: its end and its beginning."""
+_END = re.compile("|".join(map(re.escape, THOUGHTS)))
+_BEGINNING = re.compile("|".join(map(re.escape, THOUGHTS.values())))
+
 _TODAY = date(2024, 7, 26)
 """The day on which every prompt is written, for templates that print the date."""
 _MARK = "\u2060RULERKIT\u2060"
@@ -32,21 +45,26 @@ class PromptFormat:
     """How an example becomes the prompt of a model.
 
     `tokenizer` may be given as `load_tokenizer` takes it. `template` is `auto` (the tokenizer's own
-    chat template, or `base` where it has none), a name in FORMS, or the text of a Jinja template.
-    `prefix_in` is the turn in which the answer prefix stands. `thinking_tokens` are kept free
-    inside the length, beside the answer's tokens.
+    chat template, or `base` where it has none), a name in FORMS, or the text of a Jinja template,
+    which is rendered with `chat_template_kwargs`. `prefix_in` is the turn in which the answer prefix
+    stands, or `none`, the default of a model that thinks. `thinking_tokens` are for its thought:
+    `thinking_room` says whether they come beside the length or are kept free inside it.
     """
 
     tokenizer: Tokenizer = field(default_factory=lambda: load_tokenizer("builtin"))
     template: str = "auto"
     system_prompt: str | None = None
-    prefix_in: str = "assistant"
+    prefix_in: str = ""
     thinking_tokens: int = 0
+    thinking_room: str = "beside"
     enable_thinking: bool | None = None
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.tokenizer, str):
             object.__setattr__(self, "tokenizer", load_tokenizer(self.tokenizer))
+        usual = "none" if self.thinking_tokens else "assistant"
+        object.__setattr__(self, "prefix_in", self.prefix_in or usual)
         names = ("auto", *FORMS)
         text = isinstance(self.template, str) and "{" in self.template
         if self.template not in names and not text:
@@ -69,7 +87,19 @@ class PromptFormat:
     def closes_user_turn(self) -> bool:
         """Whether the answer prefix stands at the end of the user's turn (chat services take no
         other)."""
-        return self.prefix_in == "user" or self.form == "gpt-4"
+        return self.prefix_in == "user" or (self.form == "gpt-4" and self.prefix_in != "none")
+
+    @property
+    def thinking_inside(self) -> int:
+        """The tokens of the length that are kept free for a thought."""
+        return self.thinking_tokens if self.thinking_room == "inside" else 0
+
+    @cached_property
+    def thought(self) -> tuple[str, str] | None:
+        """How the template's family marks the beginning and the end of a thought; None where it
+        names no mark."""
+        marks = ((start, end) for end, start in THOUGHTS.items())
+        return next((pair for pair in marks if any(mark in self.form for mark in pair)), None)
 
     @cached_property
     def around(self) -> tuple[str, str]:
@@ -96,7 +126,12 @@ class PromptFormat:
     def settings(self) -> dict[str, Any]:
         """What defines this format in a record, without the tokenizer."""
         before, after = self.around
-        return {name: getattr(self, name) for name in SETTINGS} | {"before": before, "after": after}
+        values = {name: getattr(self, name) for name in SETTINGS}
+        if not self.thinking_tokens:
+            del values["thinking_room"]
+        if not self.chat_template_kwargs:
+            del values["chat_template_kwargs"]
+        return values | {"before": before, "after": after}
 
     def _render(self) -> str:
         """The Jinja template around a marker; what it asks of the date is answered with the same
@@ -104,7 +139,10 @@ class PromptFormat:
         messages = [{"role": "user", "content": _MARK}]
         if self.system_prompt:
             messages.insert(0, {"role": "system", "content": self.system_prompt})
-        switch = {} if self.enable_thinking is None else {"enable_thinking": self.enable_thinking}
+        switch: dict[str, Any] = {}
+        if self.thinking_tokens or self.enable_thinking is not None:
+            thinks = self.enable_thinking is not False
+            switch = dict.fromkeys(("enable_thinking", "thinking"), thinks)
         try:
             rendered = _jinja(self.form).render(
                 messages=messages,
@@ -114,7 +152,7 @@ class PromptFormat:
                 date_string=_TODAY.strftime("%d %b %Y"),
                 bos_token=self.tokenizer.bos_token or "",
                 eos_token=self.tokenizer.eos_token or "",
-                **switch,
+                **switch | dict(self.chat_template_kwargs),
             )
         except Exception as error:  # a template raises anything
             raise UserError(
@@ -130,6 +168,26 @@ class PromptFormat:
 
 SETTINGS = tuple(field.name for field in fields(PromptFormat))[1:]
 """What defines a prompt format beside its tokenizer; also keys of a model's mapping."""
+
+
+def without_thought(text: str, opened: bool = False) -> str | None:
+    """What a model wrote behind the last end of a thought; None where a thought never ended.
+
+    `opened` says that the prompt began the thought. A text without any mark is an answer.
+    """
+    if ends := list(_END.finditer(text)):
+        return text[ends[-1].end() :]
+    return None if opened or _BEGINNING.search(text) else text
+
+
+def ends_thought(text: str) -> bool:
+    """Whether a text holds the end of a thought."""
+    return bool(_END.search(text))
+
+
+def opens_thought(after: str) -> bool:
+    """Whether the end of a prompt begins a thought: the template's text behind the user's part."""
+    return bool(_BEGINNING.search(_END.split(after)[-1]))
 
 
 def _jinja(template: str) -> Any:

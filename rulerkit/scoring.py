@@ -12,7 +12,7 @@ import subprocess
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
 from hashlib import sha256
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zipfile import BadZipFile
 
 from rulerkit.errors import UserError
+from rulerkit.prompt_format import opens_thought, without_thought
 from rulerkit.store import (
     Cell,
     Report,
@@ -76,22 +77,20 @@ def category(task: str) -> str:
     return family_of(task).category
 
 
-def cut_thought(prediction: str) -> bool:
-    """Whether a thinking model's answer never came to the end of its thought."""
-    return "</think>" not in prediction
-
-
-def clean(prediction: str, thinking: bool = False) -> str:
-    """The prediction as it is judged: stripped, control characters as newlines, stripped again.
-
-    Of a thinking model, what stands before the last `</think>` is cut off first; a thought that was
-    never closed stays whole (`cut_thought` tells them apart), because no rule could say where its
-    answer begins.
-    """
-    if thinking:
-        prediction = prediction.rpartition("</think>")[2]
+def clean(prediction: str) -> str:
+    """The prediction as it is judged: stripped, control characters as newlines, stripped again."""
     text = prediction.strip()
     return text if text.isprintable() else _CONTROL.sub("\n", text).strip()
+
+
+def answer_of(prediction: str, record: Mapping[str, Any]) -> tuple[str, bool]:
+    """What of a prediction is judged, and whether a thought was cut: of a model that thinks only
+    what follows its thought, nothing where the thought never ended. `record` is the cell's."""
+    form = record["result"].get("prompt_format", {})
+    if not form.get("thinking_tokens", 0):
+        return clean(prediction), False
+    answer = without_thought(prediction, opens_thought(form.get("after", "")))
+    return clean(answer or ""), answer is None
 
 
 def strict_items(prediction: str, references: Iterable[str]) -> Strict:
@@ -151,6 +150,9 @@ _ROW = {
     "num_prompt_tokens": "tokens of the prompt as it was sent",
     "digest": "digest of the prompt; pairs examples of two models",
     "group": "number of the article that questions share; NaN for other tasks and older rows",
+    "reasoning_tokens": "tokens of the model's thought, by the server or counted; 0 without one",
+    "cached_tokens": "tokens of the prompt that the server had cached, by its own count",
+    "cost": "dollars, by the server's counts and the `prices`; 0 without prices",
 }
 _PROTOCOL = {
     "wanted": "examples that the cell was to have",
@@ -170,6 +172,7 @@ _PROTOCOL = {
     "path": "file of the predictions",
 }
 _NAMED = ("name", "family", "category")
+_USAGE = ("reasoning_tokens", "cached_tokens", "cost")
 COLUMNS = _CELL | _ROW | _PROTOCOL
 """The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
 CELL_COLUMNS, ROW_COLUMNS, PROTOCOL_COLUMNS = list(_CELL), list(_ROW), list(_PROTOCOL)
@@ -403,17 +406,14 @@ def _judged(cell: Cell) -> "Rows":
     result = cell.record["result"]
     kind = result["task"].get("category") or category(result["task"]["name"])
     part = result["task"].get("match", "part" if kind == "qa" else "all") == "part"
-    thinking = result.get("prompt_format", {}).get("thinking_tokens", 0) > 0
-    rows = sorted(
-        (_judge(cell, row, part, thinking) for row in cell.stream()), key=lambda row: row[0]
-    )
+    rows = sorted((_judge(cell, row, part) for row in cell.stream()), key=lambda row: row[0])
     kinds: dict[str, Any] = dict.fromkeys(ROW_COLUMNS, float)
     kinds |= dict.fromkeys(("empty", "cut_off", "cut_thought", "refused"), bool) | {"index": int}
     longest = max((len(row[ROW_COLUMNS.index("digest")]) for row in rows), default=0)
     return np.array(rows, list((kinds | {"digest": f"S{longest or 1}"}).items()))
 
 
-def _judge(cell: Cell, row: dict[str, Any], part: bool, thinking: bool) -> tuple[Any, ...]:
+def _judge(cell: Cell, row: dict[str, Any], part: bool) -> tuple[Any, ...]:
     """One row of ROW_COLUMNS."""
     raw, references = row.get("pred"), row.get("outputs")
     if not isinstance(raw, str) or not references:
@@ -422,15 +422,15 @@ def _judge(cell: Cell, row: dict[str, Any], part: bool, thinking: bool) -> tuple
             f"{'prediction' if references else 'references'}, which is never scored as zero; take "
             "the row out of the file, or answer it again"
         )
-    text, reason = clean(raw, thinking), row.get("finish_reason", "")
+    usage = row.get("usage") or {}
+    (text, unfinished), reason = answer_of(raw, cell.record), row.get("finish_reason", "")
     value = (string_match_part if part else string_match_all)(text, references)
     strict = (strict_answer if part else strict_items)(text, references)
-    unfinished = thinking and cut_thought(raw)
     return (
         row["index"], value, strict.f1, strict.precision, strict.exact,
-        not text, reason == "length" or unfinished, unfinished, reason == "refused",
+        not text and not unfinished, reason == "length" or unfinished, unfinished, reason == "refused",
         row.get("num_prompt_tokens"), str(row.get("digest", "")).encode("ascii", "backslashreplace"),
-        row.get("group"),
+        row.get("group"), *(usage.get(name) or 0 for name in _USAGE),
     )  # fmt: skip
 
 

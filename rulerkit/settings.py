@@ -112,11 +112,15 @@ class ModelKeys(OptionalKeys):
     """`auto`, `base` or the name of a prompt format"""
     system_prompt: str
     """a text"""
-    prefix_in: Literal["assistant", "user"]
+    prefix_in: Literal["assistant", "user", "none"]
     thinking_tokens: Tokens
-    """a number of tokens"""
+    """a number of tokens: the model thinks before it answers, for so many at most, and its prompt
+    has no answer prefix"""
+    thinking_room: Literal["beside", "inside"]
     enable_thinking: bool
     """true or false"""
+    chat_template_kwargs: Arguments
+    """a mapping of further values for the chat template, such as {reasoning_effort: high}"""
     claimed_length: Tokens
     """a number of tokens, such as 131072 or 128K"""
     aligned: Literal["chat", "base"]
@@ -146,6 +150,8 @@ class ReaderKeys(ModelKeys):
     """a number of tokens (at least 1): at this distance from the end it finds half of the items"""
     drop: Share
     """a share from 0 to 1: how often it leaves out an item of an answer"""
+    thought: Length
+    """a number of tokens (at least 1): each so many tokens of thought halve the share `drop`"""
     confuse: Share
     """a share from 0 to 1: how often it takes a neighbouring item instead, where there is one"""
     memory: Share
@@ -178,7 +184,36 @@ class RWKVKeys(ModelKeys):
     """a whole number of tokens (default: 512)"""
 
 
-class CheckpointKeys(ModelKeys):
+class Sampling(OptionalKeys):
+    """How answers are drawn; without it decoding is greedy."""
+
+    temperature: Annotated[float, Field(ge=0)]
+    """a number from 0 on"""
+    top_p: Annotated[Share, Field(gt=0)]
+    """a share above 0, at most 1"""
+    top_k: Count
+    """a whole number of at least 1"""
+    min_p: Share
+    """a share from 0 to 1"""
+    presence_penalty: float
+    """a number"""
+    frequency_penalty: float
+    """a number"""
+    repetition_penalty: Annotated[float, Field(gt=0)]
+    """a number above 0"""
+    seed: CountOrZero
+    """a whole number from 0 on (default 0): examples and repetitions draw with seeds of their own"""
+
+
+class SampledKeys(ModelKeys):
+    """Models that may be sampled."""
+
+    sampling: Sampling
+    """a mapping: temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty,
+    repetition_penalty, seed"""
+
+
+class CheckpointKeys(SampledKeys):
     """What the engines share that run a checkpoint in the layout of transformers."""
 
     path: Text
@@ -264,9 +299,10 @@ class Prices(Keys):
     prompt: Dollars
     completion: Dollars
     cached: Dollars | None = None
+    date: str | None = None
 
 
-class OpenAIKeys(ModelKeys, ServerKeys):
+class OpenAIKeys(SampledKeys, ServerKeys):
     """Any server that speaks OpenAI's protocol."""
 
     path: Text
@@ -282,7 +318,10 @@ class OpenAIKeys(ModelKeys, ServerKeys):
     extra_body: Arguments
     """a mapping of further fields of a request; null takes one away"""
     prices: Prices
-    """a mapping: dollars per million tokens, {prompt: 10, completion: 30, cached: 5}"""
+    """a mapping: dollars per million tokens, {prompt: 10, completion: 30, cached: 5}, and the
+    `date: "2026-11-01"` on which they were read"""
+    budget: Dollars
+    """dollars, at the `prices`: no more is asked once a run has cost so much"""
     max_length: Tokens
     """the tokens of prompt and answer together that the model takes, such as 128000"""
     overhead_tokens: Tokens
@@ -317,7 +356,7 @@ READERS: dict[str, JSON] = {
 }
 """The reference readers that have a name; `reader-<tokens>` has a window."""
 
-READER_EFFECTS = ("copy", "copy_from", "fade", "drop", "confuse", "memory")
+READER_EFFECTS = ("copy", "copy_from", "fade", "drop", "thought", "confuse", "memory")
 """The keys of a reader that plant effects, in the order in which these are applied."""
 
 UNNAMED_KEYS = {
@@ -338,6 +377,7 @@ UNNAMED_KEYS = {
     "api_key_env",
     "in_flight",
     "prices",
+    "budget",
     "fingerprint",
     *ServerKeys.model_fields,
 }

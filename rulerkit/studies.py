@@ -8,6 +8,7 @@ are errors.
 
 import ast
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from functools import cached_property
 from glob import glob
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit.corpora import choices, refresh
 from rulerkit.errors import UserError, unknown
@@ -118,6 +119,31 @@ class Study:
         with disk(folder):
             folder.mkdir(parents=True, exist_ok=True)
         return folder / file
+
+
+class Bill(NamedTuple):
+    """What all prompts of one length cost at a service's prices, at most: tokens, and dollars."""
+
+    length: int
+    prompt_tokens: int
+    answer_tokens: int
+    dollars: float
+
+
+def bills(study: Study, spec: Spec) -> list[Bill]:
+    """A bill for each length that a model with `prices` takes: every prompt fills its length, every
+    answer and thought is as long as it may be, and nothing is cached."""
+    prices, most = spec["prices"], spec.get("max_length", math.inf)
+    count = study.num_examples * study.repeat
+    answers = count * sum(task.answer_tokens for task in study.tasks)
+    thoughts = count * len(study.tasks) * spec.get("thinking_tokens", 0)
+    inside = answers + thoughts * (spec.get("thinking_room") == "inside")
+    rows = []
+    for length in study.lengths:
+        prompts = count * len(study.tasks) * length - inside
+        cost = prompts * prices["prompt"] + (answers + thoughts) * prices["completion"]
+        rows.append(Bill(length, prompts, answers + thoughts, cost / 1e6))
+    return [row for row in rows if row.length <= most]
 
 
 def study(source: Spec | None = None, notebook: str = "", **parameters: Any) -> Study:

@@ -471,6 +471,24 @@ def footnotes(cells: Iterable[Cell]) -> list[str]:
     return notes
 
 
+def usage_notes(scores: "pd.DataFrame") -> list[str]:
+    """Lines below a table of rows of `score`: the mean tokens thought at each length, and what the
+    answers of a service cost."""
+    notes = []
+    for (_, _, label), rows in scores.groupby(["run", "model", "label"], sort=False):
+        thought = rows.groupby("length")["reasoning_tokens"].mean().round()
+        if thought.any():
+            means = [f"{thought[n]:,.0f} at {length_name(n)}" for n in thought.index.tolist()]
+            notes.append(f"Tokens thought by {label}, on average: {', '.join(means)}.")
+        if cost := rows["cost"].sum():
+            prompt, cached = (
+                int(rows[name].sum()) for name in ("num_prompt_tokens", "cached_tokens")
+            )
+            read = f"{prompt - cached:,} prompt tokens and {cached:,} cached ones"
+            notes.append(f"The answers of {label} cost ${cost:,.2f}, for {read} and the answers.")
+    return notes
+
+
 def _facts(cell: Cell) -> Iterator[dict[str, str | None]]:
     """What footnotes mention of each environment that a cell was answered in."""
     record = cell.record

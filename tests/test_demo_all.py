@@ -180,6 +180,17 @@ def test_faults_follow_the_families(outputs):
 
 @planted
 @together
+def test_thinking_helps_as_much_as_was_planted(outputs):
+    (prices,) = outputs.glob("tables/demo-all/14_thinking/*-prices.csv")
+    gains = pd.read_csv(prices)
+    planted = 50 - 50 / 2 ** (gains["tokens"] / 256)
+    assert list(gains["tokens"]) == pytest.approx([64, 256, 1024], abs=8)
+    assert ((gains["low"] <= planted) & (planted <= gains["high"])).sum() >= 2
+    assert (gains["value"].diff().dropna() > 0).all()
+
+
+@planted
+@together
 def test_a_window_hides_the_first_half_of_twice_its_length(outputs):
     """A needle of several values is read or not as a whole bin of the context; chains and documents
     that the window cuts are left to the test of depth."""

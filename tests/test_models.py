@@ -271,7 +271,8 @@ def test_an_answer_stops_at_the_checkpoints_stop_tokens(folder, words, tmp_path)
     free = answers(tiny(folder), asked)
     assert {answer.finish_reason for answer in free.values()} == {"length"}
     assert [free[e.index].num_tokens for e in asked] == [20, 21, 22]
-    thinking = tiny(folder, thinking_tokens=9)  # a thought has tokens of its own
+    # a thought has tokens of its own, beside the length
+    thinking = tiny(folder, thinking_tokens=9, max_length=4105)
     assert answers(thinking, asked[:1])[0].num_tokens == 29
     ids = torch.tensor(asked[0].ids)[None].long()
     out = loaded(folder)[0].generate(ids, max_new_tokens=20, do_sample=False)

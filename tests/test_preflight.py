@@ -297,11 +297,11 @@ def test_a_system_prompt_that_is_dropped(folder):
 def test_a_thought_without_room(folder):
     place = folder("deepseek", template=R1)
     assert fails(check_case(one(asked_of(place)))) == {"thinking"}
-    (inside,) = [
-        f for f in check_case(one(asked_of(place, thinking_tokens=256))) if f.level == FAIL
-    ]
-    assert "inside the thought" in inside.seen
-    assert fails(check_case(one(asked_of(place, thinking_tokens=256, prefix_in="user")))) == set()
+    for more in ({}, {"prefix_in": "user"}, {"thinking_room": "inside"}):
+        assert fails(check_case(one(asked_of(place, thinking_tokens=256, **more)))) == set()
+    asked = asked_of(place, thinking_tokens=256, prefix_in="assistant")
+    (inside,) = [f for f in check_case(one(asked)) if f.level == FAIL]
+    assert "answers without a thought" in inside.seen
 
 
 def test_a_chat_model_without_a_template_is_a_finding(folder):

@@ -189,10 +189,13 @@ def test_sentencepiece_template_has_one_bos(data, tmp_path):
 # --- budgets --------------------------------------------------------------------------------------
 
 
-def test_thinking_tokens_are_kept_free():
-    for thinking in (0, 500):
-        made = example(PromptFormat("builtin", thinking_tokens=thinking), length=4096)
-        assert 4096 - 25 <= made.num_tokens + made.max_new_tokens + thinking <= 4096
+def test_a_thought_has_its_tokens_beside_the_length_or_inside():
+    plain = example(PromptFormat("builtin"), length=4096)
+    for thinking, place, kept in ((0, "inside", 0), (500, "inside", 500), (500, "beside", 0)):
+        form = PromptFormat("builtin", thinking_tokens=thinking, thinking_room=place)
+        made = example(form, length=4096)
+        assert 4096 - 25 <= made.num_tokens + made.max_new_tokens + kept <= 4096
+        assert made.prompt.endswith(plain.answer_prefix) == (not thinking)
 
 
 # --- what is refused ------------------------------------------------------------------------------

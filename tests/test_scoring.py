@@ -9,9 +9,9 @@ from rulerkit.errors import UserError
 from rulerkit.other_formats import read_predictions
 from rulerkit.scoring import (
     COLUMNS,
+    answer_of,
     category,
     clean,
-    cut_thought,
     named_items,
     score,
     strict_answer,
@@ -70,18 +70,33 @@ def test_clean(pred, cleaned):
     assert clean(pred) == cleaned
 
 
+HARMONY = "<|channel|>analysis<|message|>ab?<|end|><|start|>assistant"
+
+
 @pytest.mark.parametrize(
-    ("pred", "cleaned", "cut"),
+    ("pred", "after", "judged"),
     [
-        ("it is 1</think>\n\n2", "2", False),
-        ("<think>1</think>2</think> 3", "3", False),
-        ("<think>is it 1 or", "<think>is it 1 or", True),
-        ("1</think>", "", False),
+        ("is it 1</think>\n\n2", "<think>\n", "2"),
+        ("<think>1</think>2</think> 3", "", "3"),
+        ("<think>is it 1 or", "", None),
+        ("is it 1 or", "assistant\n<think>\n", None),
+        ("2", "assistant\n<think>\n\n</think>\n\n", "2"),
+        ("2", "assistant\n", "2"),  # it did not think
+        ("1</think>", "", ""),
+        ("[THINK]1[/THINK]2", "", "2"),
+        ("[THINK]1", "", None),
+        ("<seed:think>1</seed:think>2", "", "2"),
+        ("<|START_THINKING|>1<|END_THINKING|>2", "", "2"),
+        (f"{HARMONY}<|channel|>final<|message|>cd", "<|start|>assistant", "cd"),
+        (HARMONY, "<|start|>assistant", None),
     ],
 )
-def test_a_thought_is_cut_off(pred, cleaned, cut):
-    assert clean(pred, thinking=True) == cleaned
-    assert cut_thought(pred) is cut
+def test_only_what_follows_a_thought_is_judged(pred, after, judged):
+    form = {"thinking_tokens": 9, "after": after}
+    record = {"result": {"prompt_format": form}}
+    assert answer_of(pred, record) == (judged or "", judged is None)
+    form["thinking_tokens"] = 0
+    assert answer_of(pred, record) == (clean(pred), False)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +177,8 @@ def test_score_gives_a_row_per_example():
 def test_thinking_models_answer_after_their_thought():
     rows = [row("is it ab?</think>cd", ["ab"]), row("<think>ab", ["ab"], 1)]
     found = score([cell(rows, thinking=1000)])
-    assert found["score"].tolist() == [0.0, 1.0]
+    assert found["score"].tolist() == [0.0, 0.0]
+    assert found["empty"].tolist() == [False, False]
     assert found["cut_thought"].tolist() == found["cut_off"].tolist() == [False, True]
     assert score([cell(rows)])["score"].tolist() == [1.0, 1.0]
 

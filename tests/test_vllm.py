@@ -214,6 +214,32 @@ def thirteen(model, folder, count=1):
 
 
 @needs_vllm
+def test_a_thought_ends_at_its_budget_and_drawn_answers_come_again(tmp_path):
+    pytest.importorskip("torch")
+    folder, marks = tmp_path / "thinker", ("<think>", "</think>")
+    template = MESSAGES + "{% if enable_thinking %}<think>{% endif %}"
+    save_llama(folder, save_tokenizer(folder, ["words to learn"], 320, *marks, template=template))
+    drawn = {"thinking_tokens": 12, "sampling": {"temperature": 1.0, "top_k": 40, "seed": 3}}
+    cells = []
+    for engine in (spec, plain):
+        for run in ("first", "second"):
+            model = engine(folder, **drawn)
+            asked = {"tasks": ["vt"], "lengths": [LENGTH], "num_examples": 2, "repeat": 2}
+            study = rk.study(model=model, outputs=tmp_path / engine.__name__ / run, **asked)
+            cells.append(evaluate(study, progress=False))
+    for first, second in (cells[:2], cells[2:]):
+        for again, repetition in zip(first, second, strict=True):
+            assert rows([again]) == rows([repetition])
+        assert rows(first[:1]) != rows(first[1:])  # repetitions are drawn anew
+    for cell in cells[0]:  # vLLM ends the thought; the model itself does not
+        for row in cell.rows:
+            assert row["pred"].count("</think>") == 1
+            assert row["usage"]["reasoning_tokens"] <= 12 + 1
+    assert not rk.score(cells[0])["cut_thought"].any()
+    assert rk.score(cells[2])["cut_thought"].all()
+
+
+@needs_vllm
 def test_thirteen_tasks_are_answered_as_by_transformers_and_the_server_stays_for_the_next_call(
     tiny, tmp_path
 ):

@@ -251,7 +251,7 @@ def report(
     from rulerkit.scoring import score as judge
     from rulerkit.store import read_cells
     from rulerkit.summary import summarize
-    from rulerkit.tables import footnotes, table_text
+    from rulerkit.tables import footnotes, table_text, usage_notes
 
     problems: list[str] = []
     cells = read_cells(folder, report=problems.append, scan=False)
@@ -264,7 +264,7 @@ def report(
         each for each in cells if format == "csv" or category in ("all", describe(each)["category"])
     ]
     check_same(shown)
-    notes = [*footnotes(shown), *(f"{problem}." for problem in problems)]
+    notes = [*footnotes(shown), *usage_notes(scores), *(f"{problem}." for problem in problems)]
     echo(table_text(summarize(scores, lengths=_lengths(cells)), format, category, notes), nl=False)
 
 
@@ -381,11 +381,13 @@ def plan(
     ] = 0.02,
 ) -> None:
     """Tell what a study costs before it is run: tokens, FLOPs, KV cache, requests that fit, hours
-    per cell.
+    per cell; dollars where the model's file has prices.
 
     Takes the parameter files of `evaluate`: -f params/models/x.yaml -f params/sizes/paper.yaml.
     """
-    from rulerkit.plan import card, plan_study
+    from dataclasses import replace
+
+    from rulerkit.plan import bill_text, card, plan_study
 
     if compare:
         from rulerkit.compare import power_text
@@ -395,8 +397,12 @@ def plan(
         echo(power_text(len(asked.tasks), len(asked.lengths), asked.num_examples, margin, flips))
         return
     asked = study_of(files, settings)
-    plans = plan_study(asked, card(gpu, memory), params, mfu, calibrate, _gpus_per_node(), replicas)
-    echo("\n\n".join(each.text() for each in plans))
+    texts = [bill_text(asked, spec) for spec in asked.models if "prices" in spec]
+    sized = replace(asked, models=tuple(spec for spec in asked.models if "prices" not in spec))
+    if sized.models:
+        gpus = card(gpu, memory), params, mfu, calibrate, _gpus_per_node(), replicas
+        texts += [each.text() for each in plan_study(sized, *gpus)]
+    echo("\n\n".join(texts))
 
 
 @app.command()
@@ -493,17 +499,19 @@ def _print_scores(cells: list[Any], *grid: Any, max_failures: float | None = Non
     from rulerkit.evaluation import check_same
     from rulerkit.scoring import score as judge
     from rulerkit.summary import summarize
-    from rulerkit.tables import footnotes, task_table_text
+    from rulerkit.tables import footnotes, task_table_text, usage_notes
 
     by_model = defaultdict(list)
     for cell in cells:
         by_model[cell.run, cell.model].append(cell)
     for group in by_model.values():  # each model may have been asked differently
         check_same(group)
-    summary = summarize(judge(cells, max_failures=max_failures), *grid)
+    scores = judge(cells, max_failures=max_failures)
+    summary = summarize(scores, *grid)
     for (name, model), group in by_model.items():
+        notes = footnotes(group) + usage_notes(scores.query("run == @name and model == @model"))
         echo(f"\n{model} ({name})")
-        echo(task_table_text(summary, model, name, notes=footnotes(group)), nl=False)
+        echo(task_table_text(summary, model, name, notes=notes), nl=False)
 
 
 def _list_cells(study: Any) -> None:

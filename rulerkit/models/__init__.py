@@ -5,17 +5,26 @@ function or a loaded checkpoint. No weights are read before the first answer. An
 module of this folder (its class), one line in `ENGINES`, and its keys in `settings`.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from math import ceil
 from pkgutil import resolve_name
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from zlib import crc32
 
 from rulerkit.checkpoint import Checkpoint, max_positions, merge_config, newer_rope
 from rulerkit.errors import TooLong, UserError
 from rulerkit.example import Example
 from rulerkit.gpus import torch_module
-from rulerkit.prompt_format import FORMS, SETTINGS, PromptFormat
+from rulerkit.prompt_format import (
+    FORMS,
+    SETTINGS,
+    PromptFormat,
+    ends_thought,
+    opens_thought,
+    without_thought,
+)
 from rulerkit.settings import JSON, Spec, check_spec, read_spec
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
@@ -106,6 +115,9 @@ class Engine(Model):
         self.engine = spec["engine"]
         self.label = spec.get("label", self.name)
         self.claimed_length = spec.get("claimed_length")
+        beside = spec.get("thinking_room", "beside") == "beside"
+        self.beside = spec.get("thinking_tokens", 0) * beside  # tokens of a thought beside a length
+        self.repetition = 0  # which of several answers to the same prompts is asked for
 
     def given(self, keys: Iterable[str]) -> JSON:
         """The values of those of these keys that stand in the spec."""
@@ -149,6 +161,14 @@ class Engine(Model):
         """How many tokens may be written: those of a thought and those of the answer."""
         return example.max_new_tokens + self.prompt_format.thinking_tokens
 
+    def sampling(self, example: Example) -> JSON:
+        """How its answer is drawn, with a seed of its own; greedy where the spec does not say."""
+        given: JSON = dict(self.spec.get("sampling", {}))
+        if not given.get("temperature", 1 if given else 0):
+            return given | {"temperature": 0}
+        number = f"{given.get('seed', 0)}/{self.repetition}/{example.task}/{example.index}"
+        return given | {"seed": crc32(number.encode())}
+
 
 class CheckpointEngine(Engine):
     """What the engines share that run a checkpoint.
@@ -171,7 +191,7 @@ class CheckpointEngine(Engine):
     def identity(self) -> JSON:
         """Hub id and commit, or the fingerprint of a folder; the dtype; the modifiers given."""
         what = {"engine": self.engine, **self.checkpoint.identity, "dtype": self.dtype()}
-        return what | self.given(self.modifiers)
+        return what | self.given((*self.modifiers, "sampling"))
 
     def device(self) -> str:
         """Where it computes: `cpu`, `cuda`, or a name that the engine gives it."""
@@ -207,17 +227,19 @@ class CheckpointEngine(Engine):
     def too_long(self, length: int) -> str | None:
         """Whether a length exceeds `limit`."""
         limit = self.limit()
-        if limit is None or length <= limit:
+        need = length + self.beside
+        if limit is None or need <= limit:
             return None
+        thought = f", {self.beside} of {need} are for the thought" if self.beside else ""
         return (
-            f"its limit is {limit} tokens (max_position_embeddings); `hf_overrides` with RoPE "
-            f"scaling, or `max_length: {length}`, goes beyond"
+            f"its limit is {limit} tokens (max_position_embeddings){thought}; `hf_overrides` with "
+            f"RoPE scaling, or `max_length: {need}`, goes beyond"
         )
 
     def check_fits(self, example: Example) -> None:
         """Raises `TooLong` for an example whose length, or prompt and answer, exceed the limit."""
         need = example.num_tokens + self.most_tokens(example)
-        if reason := self.too_long(max(need, example.length)):
+        if reason := self.too_long(max(need - self.beside, example.length)):
             raise TooLong(
                 f"model {self.name}: example {example.index} of {example.task} needs {need} "
                 f"tokens: {reason}"
@@ -262,10 +284,29 @@ class CheckpointEngine(Engine):
         `finish` is the reason for its end where no stop token is among them.
         """
         end = next((i for i, token in enumerate(ids) if token in self.stop_ids), None)
-        special = self.checkpoint.special_ids()
+        form = self.prompt_format
+        # marks of a thought may be special tokens
+        special = () if form.thinking_tokens else self.checkpoint.special_ids()
         written = [token for token in ids[:end] if token not in special]
-        text = self.prompt_format.tokenizer.decode(written)
+        text = form.tokenizer.decode(written)
+        if form.thinking_tokens and ends_thought(text):
+            thought = bisect_left(
+                range(len(written)),
+                True,
+                key=lambda size: ends_thought(form.tokenizer.decode(written[:size])),
+            )
+            usage = {**(usage or {}), "reasoning_tokens": thought}
+        usage = with_reasoning(text, form, usage)
         return Answer(text, finish if end is None else "stop", len(ids[:end]), usage)
+
+
+def with_reasoning(text: str, form: PromptFormat, usage: Spec | None) -> Spec | None:
+    """What an engine says beside a text, with the tokens of its thought where the model thinks."""
+    if not form.thinking_tokens or (usage or {}).get("reasoning_tokens") is not None:
+        return usage
+    answer = without_thought(text, opens_thought(form.around[1])) or ""
+    thought = text.removesuffix(answer) if answer else text
+    return {**(usage or {}), "reasoning_tokens": form.tokenizer.count(thought)}
 
 
 def cut(text: str, tokenizer: Tokenizer, most: int) -> Answer:

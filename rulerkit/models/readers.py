@@ -18,7 +18,7 @@ import numpy as np
 
 from rulerkit.example import Example
 from rulerkit.floors import FLOORS
-from rulerkit.models import Answers, Engine, cut
+from rulerkit.models import Answers, Engine, cut, with_reasoning
 from rulerkit.settings import JSON, READER_EFFECTS, Spec
 from rulerkit.tasks import read_prompt
 from rulerkit.tasks.base import Reading
@@ -29,6 +29,7 @@ READER_VERSION = 1
 
 _CHUNK = 64
 _COPIED_WORDS = 40
+_MARKS = 8  # tokens that the marks of a thought may take
 _NEIGHBOURS = 2
 """How many values on either side of an item `_confuse` chooses from."""
 
@@ -51,6 +52,7 @@ class Reader(Engine):
         )  # the thresholds of the paper's chat models apply
         self.window: int | None = spec.get("window")
         self.effects = [key for key in _EFFECTS if key in spec]
+        self._thought: int = spec.get("thinking_tokens", 0)
         self.label = spec.get("label", self._label())
         self.claimed_length = spec.get("claimed_length", self.window or None)
 
@@ -63,7 +65,11 @@ class Reader(Engine):
         """One example after the other."""
         tokenizer = self.prompt_format.tokenizer
         for example in examples:
-            yield example, cut(self._answer_text(example), tokenizer, example.max_new_tokens)
+            thought = " hm" * (self._thought - _MARKS) if "thought" in self.spec else ""
+            text = f"<think>{thought}</think>" * bool(thought) + self._answer_text(example)
+            answer = cut(text, tokenizer, self.most_tokens(example))
+            usage = with_reasoning(answer.text, self.prompt_format, answer.usage)
+            yield example, answer._replace(usage=usage)
 
     def _answer_text(self, example: Example) -> str:
         """The answer to the visible tokens; empty where they are no prompt of this package.
@@ -86,8 +92,10 @@ class Reader(Engine):
         for key in self.effects:
             too_short = key == "copy" and len(ids) < self.spec.get("copy_from", 0)
             if reading.fixed_answer is None and not too_short:
-                random = Random(f"{self.name}/{key}/{digest}")
-                reading = _EFFECTS[key][0](reading, self.spec[key], random, distances)
+                random, size = Random(f"{self.name}/{key}/{digest}"), self.spec[key]
+                if key == "drop" and "thought" in self.spec:
+                    size *= 2 ** (-self._thought / self.spec["thought"])
+                reading = _EFFECTS[key][0](reading, size, random, distances)
         return reading.text
 
     def _label(self) -> str:

@@ -45,6 +45,7 @@ from rulerkit.models import (
     Failure,
     load_model,
     num_shares,
+    with_reasoning,
 )
 from rulerkit.models.process import START_TIMEOUT, Address, ServerProcess, find_servers
 from rulerkit.paths import package_data, resolve
@@ -143,13 +144,15 @@ def read_reply(
     reason = str(choice.finish_reason).lower()
     if reason in _SERVER_WORDS["refused"] or message.refusal:
         raise RequestError(f"the service declined ({message.refusal or reason})"[:300], "refused")
-    text, thought = message.content, message.reasoning_content or message.reasoning
-    if thought and form.thinking_tokens:  # as the model wrote it, before the server took it apart
-        text = f"<think>{thought}</think>{text}" if text else f"<think>{thought}"
+    text, thought = message.content, message.reasoning_content or message.reasoning or ""
     finish, written = reply.finish(), usage.get("completion_tokens")
+    cut = not text and finish == "length"
+    if form.thinking_tokens and (thought or cut):  # as a model writes it, before it is taken apart
+        text = f"<think>{thought}" + f"</think>{text}" * (not cut)
     if text is None or (not text and (finish != "stop" or written == 0)):
         raise RequestError(f"an answer without text (finish_reason {reason})", "later")
-    return Answer(text, finish, form.tokenizer.count(text) if written is None else written, usage)
+    written = form.tokenizer.count(text) if written is None else written
+    return Answer(text, finish, written, with_reasoning(text, form, usage))
 
 
 # --- requests -------------------------------------------------------------------------------------
@@ -404,6 +407,8 @@ class ServerEngine(Engine):
         self.concurrency: int = given or self.default_concurrency
         self.retries: int = spec.get("max_retries", 5)
         self.gpus: int = spec.get("gpus", 0)  # of one server; 0 where the spec does not say
+        self.budget: float | None = spec.get("budget")
+        self.spent = 0.0  # dollars, by the tokens that the service counted
         self.replicas: list[Replica] = []
         self._queue = PromptQueue()
         self._next_line = 0.0
@@ -540,6 +545,9 @@ class ServerEngine(Engine):
         self._queue = queue = PromptQueue(examples)
         if not queue.make():
             return
+        self._check_budget()
+        if queue.stop:
+            raise UserError(queue.stop)
         self.check_fits(queue.waiting[0].example)
         self.open()
         try:
@@ -573,7 +581,8 @@ class ServerEngine(Engine):
         replica = min(ready, key=lambda r: r.tokens)
         total = len(self._queue.waiting) + sum(len(r.under_way) for r in self.replicas)
         share = 1 + total // len(self.replicas)
-        most = max(2, min(share, self.concurrency + 2))  # two wait for a free place
+        spare = 2 if self.budget is None else 0  # two wait for a free place
+        most = max(spare, min(share, self.concurrency + spare))
         requests = len(replica.under_way)
         full = requests >= most or (requests > 1 and replica.tokens > replica.most_tokens)
         return None if full else replica
@@ -600,8 +609,18 @@ class ServerEngine(Engine):
         except RequestError as failure:
             return self._failure(failure, replica, request)
         self._queue.failures_in_a_row = 0
+        self.spent += (answer.usage or {}).get("cost", 0.0)
+        self._check_budget()
         number = {"replica": replica.number} if replica.number else {}
         return answer._replace(usage={**(answer.usage or {}), **number})
+
+    def _check_budget(self) -> None:
+        """Send no more once the budget is spent."""
+        if self.budget is not None and self.spent >= self.budget:
+            self._queue.stop = self._queue.stop or (
+                f"model {self.name}: its budget of ${self.budget:g} is spent (${self.spent:.2f} by "
+                "the service's own counts): raise `budget` and run the same command again to resume"
+            )
 
     def _failure(self, failure: RequestError, replica: Replica, request: Request) -> Failure | None:
         queue = self._queue
@@ -733,8 +752,8 @@ class Vllm(CheckpointEngine, ServerEngine):
     def too_long(self, length: int) -> str | None:
         """Whether a length is beyond the positions that the model knows, or beyond what a server
         has room for."""
-        served = self._served_length
-        if served and served < length <= (self.limit() or length):
+        served, need = self._served_length, length + self.beside
+        if served and served < need <= (self.limit() or need):
             return f"its keys and values have room for {served} tokens here; {MORE_MEMORY}"
         return super().too_long(length)
 
@@ -774,7 +793,9 @@ class Vllm(CheckpointEngine, ServerEngine):
             "max_model_len": longest,
             "hf_overrides": self.vllm_overrides(),
             "enforce_eager": self.spec.get("enforce_eager", self.device() == "cpu"),
-            "skip_tokenizer_init": True,
+            # ids go in and out; only the marks of a thought are looked up in a tokenizer
+            "skip_tokenizer_init": not self._reasoning(),
+            "reasoning_config": self._reasoning(),
             "generation_config": "vllm",
             **({"language_model_only": True} if "vision_config" in self.config else {}),
             **self.given(_ARGUMENTS),
@@ -855,16 +876,27 @@ class Vllm(CheckpointEngine, ServerEngine):
     # --- answering --------------------------------------------------------------------------------
 
     def body(self, example: Example) -> JSON:
-        """Token ids, to be given back; greedy, until one of the checkpoint's stop ids."""
+        """Token ids, to be given back, until one of the checkpoint's stop ids; a thought ends at
+        its budget."""
+        form = self.prompt_format
+        budget = {"thinking_token_budget": form.thinking_tokens} if self._reasoning() else {}
         return {
             "model": self.name,
             "prompt": example.ids.tolist(),
             "max_tokens": self.most_tokens(example),
-            "temperature": 0,
+            **self.sampling(example),
+            **budget,
             "stop_token_ids": self.stop_ids,
             "add_special_tokens": False,
             "return_token_ids": True,
         }
+
+    def _reasoning(self) -> JSON:
+        """vLLM's settings that end a thought at its budget; {} where the model does not think, or
+        its template names no marks."""
+        if "thinking_tokens" not in self.spec or not (marks := self.prompt_format.thought):
+            return {}
+        return {"reasoning_start_str": marks[0], "reasoning_end_str": marks[1]}
 
     def read(self, example: Example, reply: Reply) -> Answer:
         """The text up to the first stop token; the server's own counts beside it."""
@@ -939,12 +971,14 @@ class ServerFacts:
     exact: bool = False
     """Whether it counts tokens as the run's tokenizer does."""
     limit_name: str = "max_tokens"
+    takes_sampling: bool = True
+    """Whether it takes a temperature other than its own."""
     about: JSON = field(default_factory=dict)
 
 
 class OpenAI(ServerEngine):
     """A server or service that speaks OpenAI's protocol, at `base_url` or started with the command
-    `serve`. Answers are greedy."""
+    `serve`. Answers are greedy unless `sampling` says otherwise."""
 
     on_gpu = False
     default_concurrency = 8
@@ -956,17 +990,26 @@ class OpenAI(ServerEngine):
         self._overhead: int = spec.get("overhead_tokens", 16)
         self._extra: JSON = dict(spec.get("extra_body", {}))
         path, place, wrong = spec.get("prompt_path"), spec.get("prefix_in"), ""
-        if "enable_thinking" in spec and path in CHATS:
-            thinking = {"enable_thinking": spec["enable_thinking"]}
-            self._extra.setdefault("chat_template_kwargs", thinking)
-        if self.startable and "base_url" in spec:
+        kwargs = self.given(("enable_thinking",)) | spec.get("chat_template_kwargs", {})
+        if kwargs and path in CHATS:
+            self._extra.setdefault("chat_template_kwargs", kwargs)
+        if "budget" in spec and "prices" not in spec:
+            wrong = "budget needs `prices`, by which it is counted"
+        elif self.startable and "base_url" in spec:
             wrong = (
                 "serve starts a server at an address of its own: leave `base_url` out, or `serve`"
             )
         elif path == "chat" and place == "assistant":
             wrong = "prompt_path: chat has no assistant's turn for the answer prefix: use prefix_in: user, or prefill"
-        elif path == "prefill" and (place == "user" or spec.get("template") == "gpt-4"):
-            wrong = "prompt_path: prefill puts the answer prefix into the assistant's turn; else use prompt_path: chat"
+        elif path == "prefill" and (
+            place in ("user", "none")
+            or spec.get("template") == "gpt-4"
+            or spec.get("thinking_tokens")
+        ):
+            wrong = (
+                "prompt_path: prefill puts the answer prefix into the assistant's turn, before any "
+                "thought; else use prompt_path: chat"
+            )
         if wrong:
             raise UserError(f"model {self.name}: {wrong}")
 
@@ -974,7 +1017,8 @@ class OpenAI(ServerEngine):
         """The model's name, the path of its prompts, and what its requests say beside them; not
         where it is served."""
         extra = {"extra_body": redact(self._extra)} if self._extra else {}
-        return {"engine": "openai", "path": self.path, "prompt_path": self.prompt_path, **extra}
+        more = self.given(("sampling",)) | extra
+        return {"engine": "openai", "path": self.path, "prompt_path": self.prompt_path, **more}
 
     def environment(self) -> JSON:
         """The server's address or command, and what it says of itself."""
@@ -999,7 +1043,8 @@ class OpenAI(ServerEngine):
     def prompt_format(self) -> PromptFormat:
         """As the spec says; for the path `chat` the paper's form for GPT-4, unless it says
         otherwise."""
-        gpt4 = {"template": "gpt-4", "prefix_in": "user"}
+        place = "none" if self.spec.get("thinking_tokens") else "user"
+        gpt4 = {"template": "gpt-4", "prefix_in": place}
         return self.make_format(self.tokenizer(), **(gpt4 if self.prompt_path == "chat" else {}))
 
     def tokenizer_name(self) -> str:
@@ -1023,11 +1068,12 @@ class OpenAI(ServerEngine):
         """Whether a length is beyond `max_length`, or beyond what the server says it takes."""
         limit = self.spec.get("max_length") or self.server.limit
         framed = self.prompt_path in CHATS and not any(self.prompt_format.around)
-        unseen = self._overhead if framed else 0
+        unseen = self._overhead * framed + self.beside
         if limit is None or length + unseen <= limit:
             return None
         more = (
-            f", of which a chat service takes up to {unseen} for itself (overhead_tokens)"
+            f", of which the thought and a chat service's own frame take up to {unseen} "
+            "(thinking_tokens, overhead_tokens)"
             if unseen
             else ""
         )
@@ -1148,28 +1194,43 @@ class OpenAI(ServerEngine):
         # some servers load the model at the first request
         timeout = self.spec.get("timeout", 300.0)
         try:
-            body = self._request(facts, prompt, _PROBE_TOKENS)
+            sampling = self.spec.get("sampling", {"temperature": 0})
+            body = self._request(facts, prompt, _PROBE_TOKENS, sampling)
             count = replica.send(body, timeout, patient=False).result().usage.prompt_tokens
         except RequestError as failure:
-            newer = "max_completion_tokens"  # the name that newer models of OpenAI insist on
-            if newer not in failure.reason or facts.limit_name == newer:
+            # reasoning models of services insist on a newer name, and on their own temperature
+            newer = "max_completion_tokens"
+            if newer in failure.reason and facts.limit_name != newer:
+                facts.limit_name = newer
+            elif "temperature" in failure.reason and facts.takes_sampling:
+                facts.takes_sampling = False
+            else:
                 raise
-            facts.limit_name = newer
+            facts.about["sent"] = f"{facts.limit_name}, " + (
+                "temperature 0" if facts.takes_sampling else "no temperature"
+            )
             return self._count(replica, facts, path, text)
         return count if count and count > 0 else None
 
     # --- answering --------------------------------------------------------------------------------
 
-    def _request(self, facts: ServerFacts, prompt: Spec, limit: int) -> JSON:
+    def _request(self, facts: ServerFacts, prompt: Spec, limit: int, sampling: Spec) -> JSON:
         """The JSON of a request; what `extra_body` sets to null is left out."""
-        limits = {"temperature": 0, facts.limit_name: limit}
+        limits = {**(sampling if facts.takes_sampling else {}), facts.limit_name: limit}
+        if self.spec.get("thinking_tokens") and facts.path not in CHATS and self.startable:
+            limits["skip_special_tokens"] = False  # marks of a thought may be special tokens
         whole = {"model": facts.model, **limits, **prompt, **self._extra}
         return {key: value for key, value in whole.items() if value is not None}
 
     def body(self, example: Example) -> JSON:
         """The prompt by the server's path: one BOS, whoever adds it; as messages, without the
         template."""
-        return self._request(self.server, self._prompt(example), self.most_tokens(example))
+        sampling = self.sampling(example)
+        if "seed" not in self.spec.get("sampling", {}):  # services may refuse one
+            sampling.pop("seed", None)
+        return self._request(
+            self.server, self._prompt(example), self.most_tokens(example), sampling
+        )
 
     def _prompt(self, example: Example) -> JSON:
         form, adds_bos, path = self.prompt_format, self.server.adds_bos, self.server.path

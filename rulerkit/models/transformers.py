@@ -1,5 +1,5 @@
-"""Checkpoints run by Hugging Face transformers: any causal language model, on a CPU or a GPU,
-greedily, in batches.
+"""Checkpoints run by Hugging Face transformers: any causal language model, on a CPU or a GPU, in
+batches; greedily, unless `sampling` says otherwise.
 
 The model receives the token ids of an example, padded on the left. Answers must not depend on the
 batch. Recurrent models do not all exclude padding from their state, so they only batch prompts of
@@ -38,6 +38,11 @@ class Transformers(CheckpointEngine):
         self._loaded = loaded
         self._network: Any = loaded[0] if loaded else None
         self._most_per_batch = sys.maxsize  # lowered when a batch does not fit
+        if wrong := {"presence_penalty", "frequency_penalty"} & spec.get("sampling", {}).keys():
+            raise UserError(
+                f"model {self.name}: sampling: transformers knows no {' and no '.join(wrong)}: use "
+                "repetition_penalty, or the engine vllm"
+            )
         if loaded:
             self._refuse_modifiers("a model that is loaded already")
             # its small files, in a folder that is deleted with this object
@@ -54,7 +59,8 @@ class Transformers(CheckpointEngine):
         if not self._loaded:
             return super().identity()
         dtype = str(self._network.dtype).removeprefix("torch.")
-        return {"engine": "transformers", **loaded_identity(self._network), "dtype": dtype}
+        what = {"engine": "transformers", **loaded_identity(self._network), "dtype": dtype}
+        return what | self.given(("sampling",))
 
     def environment(self) -> JSON:
         """The device and its name, and the path as given."""
@@ -63,7 +69,7 @@ class Transformers(CheckpointEngine):
         return {"gpu": gpu, "device": device, "path": self.spec.get("path")}
 
     def answer(self, examples: Iterable[Example]) -> Answers:
-        """Reads up to `READ_AHEAD` examples ahead and batches those of similar length; greedy."""
+        """Reads up to `READ_AHEAD` examples ahead and batches those of similar length."""
         source = iter(examples)
         while window := list(islice(source, READ_AHEAD)):
             for example in window:
@@ -162,10 +168,10 @@ class Transformers(CheckpointEngine):
     def _next_batch(self, network: Any, window: list[Example]) -> list[Example]:
         """The first examples, which are the longest: as many as the spec says, else 1 of long ones
         and 8 of others; at most what fitted after memory ran out. For a recurrent model their
-        prompts have one length."""
+        prompts have one length. Where answers are drawn, each example has a seed of its own."""
         longest = window[0]
         size = self.spec.get("batch_size", 1 if longest.length >= ONE_BY_ONE else BATCH_SIZE)
-        if network.config.model_type == "rwkv":
+        if network.config.model_type == "rwkv" or "seed" in self.sampling(longest):
             size = 1  # transformers' RWKV-4 mixes the rows of a batch
         batch = window[: min(size, self._most_per_batch)]
         if _is_recurrent(network):
@@ -204,9 +210,13 @@ class Transformers(CheckpointEngine):
             mask[row, width - example.num_tokens :] = 1
         chunk = self.spec.get("prefill_chunk_size", width)
         before, training = network.generation_config, network.training
+        sampling = {"top_k": 0, **self.sampling(batch[0])}
+        if drawn := "seed" in sampling:
+            torch.manual_seed(sampling.pop("seed"))
         # in place of the checkpoint's generation_config.json, which may add sampling or penalties
         network.generation_config = _transformers().GenerationConfig(
-            do_sample=False,
+            do_sample=drawn,
+            **(sampling if drawn else {}),
             max_new_tokens=max(limits),
             eos_token_id=self.stop_ids or None,
             pad_token_id=pad,

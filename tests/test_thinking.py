@@ -1,0 +1,234 @@
+"""Models that think before they answer: prompts that let them, thoughts that are cut, counted and
+never scored, and answers that are drawn."""
+
+import pytest
+import yaml
+
+import rulerkit as rk
+from rulerkit.checks import FAIL, check_case, make_case
+from rulerkit.errors import UserError
+from rulerkit.evaluation import predict
+from rulerkit.generation import generate
+from rulerkit.prompt_format import PromptFormat
+from rulerkit.studies import bills
+from rulerkit.tables import usage_notes
+from rulerkit.tasks import task
+from tests.test_openai import client, server, some  # noqa: F401
+
+OPEN = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+OPEN += "<|im_start|>assistant\n"
+TEMPLATES = {  # each family's way to open and to close a thought: template, end with and without
+    "qwen": (
+        OPEN + "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}",
+        "assistant\n",
+        "<think>\n\n</think>\n\n",
+    ),
+    "always": (OPEN + "{{ '<think>\n' }}", "<think>\n", None),
+    "deepseek": (
+        OPEN + "{% if thinking %}<think>{% else %}</think>{% endif %}",
+        "<think>",
+        "</think>",
+    ),
+    "mistral": (
+        OPEN + "{% if not enable_thinking %}[THINK][/THINK]{% endif %}",
+        "assistant\n",
+        "[THINK][/THINK]",
+    ),
+    "seed": (
+        OPEN + "{% if enable_thinking %}<seed:think>{% else %}<seed:think></seed:think>{% endif %}",
+        "<seed:think>",
+        "<seed:think></seed:think>",
+    ),
+    "harmony": (
+        "Reasoning: {{ reasoning_effort or 'medium' }}\n{{ messages[0].content }}<|start|>assistant"
+        "{% if enable_thinking is false %}<|channel|>final<|message|>{% endif %}",
+        "<|start|>assistant",
+        "<|channel|>final<|message|>",
+    ),
+}
+VT = task("vt").with_corpora("builtin")
+
+
+def prompt(**settings):
+    return generate(VT, 2048, 1, prompt_format=PromptFormat(**settings))[0]
+
+
+@pytest.mark.parametrize("family", TEMPLATES)
+def test_prompts_end_where_the_model_thinks_or_answers(family):
+    template, thinking, closed = TEMPLATES[family]
+    thinks = prompt(template=template, thinking_tokens=500)
+    assert thinks.prompt.endswith(thinking)
+    assert "they are:" not in thinks.prompt[-100:]
+    assert 2000 < thinks.num_tokens + thinks.max_new_tokens <= 2048
+    kwargs = {"enable_thinking": False, "chat_template_kwargs": {"reasoning_effort": "low"}}
+    answers = prompt(template=template, **kwargs)
+    if closed is not None:
+        assert answers.prompt.endswith(closed + answers.answer_prefix)
+        assert answers.answer_prefix.startswith(" Answer:")
+    assert ("Reasoning: low" in answers.prompt) == (family == "harmony")
+
+
+@pytest.mark.parametrize(
+    ("family", "spec", "seen"),
+    [
+        ("qwen", {"thinking_tokens": 64}, ""),
+        ("qwen", {"thinking_tokens": 64, "thinking_room": "inside"}, ""),
+        ("qwen", {"enable_thinking": False}, ""),
+        ("qwen", {"thinking_tokens": 64, "prefix_in": "assistant"}, "without a thought"),
+        ("qwen", {"thinking_tokens": 64, "enable_thinking": False}, "before it begins"),
+        ("always", {}, "no token is kept free"),
+        ("seed", {"thinking_tokens": 64}, ""),
+        ("harmony", {"thinking_tokens": 64}, ""),
+    ],
+)
+def test_check_fails_where_thinking_cannot_work(family, spec, seen):
+    template = TEMPLATES[family][0]
+    model = rk.model(list, name="m", tokenizer="builtin", template=template, **spec)
+    case = make_case(model, generate(VT, 2048, 1, prompt_format=model.prompt_format), 0)
+    failed = [f.seen for f in check_case(case) if f.level == FAIL and f.name == "thinking"]
+    assert len(failed) == bool(seen)
+    assert all(seen in reason for reason in failed)
+
+
+FORMS = {  # what the model writes, the score, whether its thought was cut
+    "think": ("<think>{answer}?</think>no", 0, False),
+    "think, right": ("<think>no</think>{answer}", 1, False),
+    "think, cut": ("<think>it is {answer}", 0, True),
+    "seed, cut": ("<seed:think>it is {answer}", 0, True),
+    "mistral": ("[THINK]no[/THINK]{answer}", 1, False),
+    "analysis": ("<|channel|>analysis<|message|>it is {answer}", 0, True),
+    "final": ("<|channel|>analysis<|message|>x<|channel|>final<|message|>{answer}", 1, False),
+    "at once": ("{answer}", 1, False),
+}
+
+
+@pytest.mark.parametrize("path", ["ids", "text", "chat"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_thought_is_counted_and_never_scored(server, tmp_path, form, path):  # noqa: F811
+    text, score, is_cut = FORMS[form]
+
+    def amend(body, reply):
+        choice = reply["choices"][0]
+        answer = choice.get("message", {}).get("content") or choice.get("text")
+        written = text.format(answer=answer)
+        choice["finish_reason"] = "length" if is_cut else "stop"
+        if "message" in choice:
+            choice["message"]["content"] = written
+        else:
+            choice["text"] = written
+
+    server.amend = amend
+    model = client(server, prompt_path=path, thinking_tokens=64)
+    cell = predict(model, some(model, 2), tmp_path / "run", progress=False)
+    scores = rk.score([cell])
+    assert scores["score"].tolist() == [score] * 2
+    assert scores["cut_thought"].tolist() == [is_cut] * 2
+    assert (scores["reasoning_tokens"] > 0).tolist() == [form != "at once"] * 2
+    assert server.real[-1]["max_tokens"] == some(model, 1)[0].max_new_tokens + 64
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_hidden_reasoning_is_counted_by_the_service(server, tmp_path, cut):  # noqa: F811
+    def amend(body, reply):
+        if cut:
+            reply["choices"][0] |= {"finish_reason": "length", "message": {"content": ""}}
+        reply["usage"]["completion_tokens_details"] = {"reasoning_tokens": 41}
+
+    def behave(body):  # as services with reasoning models do
+        for name, wrong in (("max_tokens", True), ("temperature", body.get("temperature") == 0)):
+            if name in body and wrong:
+                message = f"Unsupported: {name}; use max_completion_tokens"
+                message = message if name == "max_tokens" else "temperature must be 1"
+                return 400, {}, {"error": {"message": message}}
+        body["max_tokens"] = body["max_completion_tokens"]
+        return None
+
+    server.amend, server.behave = amend, behave
+    model = client(server, prompt_path="chat", thinking_tokens=64)
+    cell = predict(model, some(model, 2), tmp_path / "run", progress=False)
+    scores = rk.score([cell])
+    assert scores["reasoning_tokens"].tolist() == [41, 41]
+    assert scores["cut_thought"].tolist() == scores["cut_off"].tolist() == [cut] * 2
+    assert scores["score"].tolist() == [not cut] * 2
+    assert usage_notes(scores) == ["Tokens thought by m, on average: 41 at 1K."]
+    sent = cell.record["environment"]["server"]["sent"]
+    assert sent == "max_completion_tokens, no temperature"
+    assert "temperature" not in server.seen[-1]
+
+
+def test_what_is_drawn_is_sent_and_recorded(server, tmp_path):  # noqa: F811
+    sampling = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "seed": 5}
+    model = client(server, sampling=sampling)
+    cell = predict(model, some(model, 2), tmp_path / "run", progress=False)
+    first, second = server.real[-2:]
+    assert (first["temperature"], first["top_k"]) == (0.6, 20)
+    assert first["seed"] != second["seed"]
+    model.repetition = 1
+    predict(model, some(model, 1), tmp_path / "again", progress=False)
+    assert server.real[-1]["seed"] not in (first["seed"], second["seed"])
+    assert cell.record["result"]["model"]["sampling"] == sampling
+    with pytest.raises(UserError, match=r"sampling: .* is not allowed; it takes a mapping: temper"):
+        client(server, sampling={"temprature": 1})
+
+
+def test_room_beside_and_inside_never_share_a_table(tmp_path):
+    def echo(prompts):
+        return ["<think>hm</think>42"] * len(prompts)
+
+    asked = {"tasks": ["vt"], "lengths": [2048], "num_examples": 1, "outputs": tmp_path}
+    cells = []
+    for place in ("beside", "inside"):
+        spec = {"thinking_tokens": 100, "thinking_room": place, "tokenizer": "builtin"}
+        study = rk.study(model=rk.model(echo, name=place, **spec), **asked)
+        cells += rk.evaluate(study, progress=False)
+    from rulerkit.evaluation import check_same
+
+    check_same(cells[:1])
+    with pytest.raises(UserError, match="thinking_room"):
+        check_same(cells)
+
+
+def test_a_budget_ends_a_run_that_resumes_with_a_larger_one(server, tmp_path):  # noqa: F811
+    model = {"path": "m", "base_url": server.url, "tokenizer": "builtin", "concurrency": 2}
+    model |= {"name": "m", "prices": {"prompt": 1000, "completion": 0}}  # about a dollar a prompt
+    asked = {"tasks": ["niah_single_1"], "lengths": [1024], "num_examples": 12}
+    asked |= {"outputs": tmp_path}
+
+    def run(budget):
+        study = rk.study(model={**model, "budget": budget}, **asked)
+        problems = []
+        cells = rk.evaluate(study, progress=False, failed=problems.append)
+        return len(cells[0].present), " ".join(map(str, problems))
+
+    spent, problem = run(4.0)
+    assert 4 <= spent <= 4 + 2 + 1  # at most one request of each worker beyond
+    assert "budget of $4 is spent" in problem
+    asked_before = len(server.real)
+    assert run(4.0)[0] == spent
+    assert len(server.real) == asked_before
+    assert run(100.0) == (12, "")
+    (note,) = usage_notes(rk.load(tmp_path))
+    assert note.startswith("The answers of m cost $1")
+    assert "and 1,536 cached ones" in note
+    with pytest.raises(UserError, match="budget needs `prices`"):
+        client(server, budget=1.0)
+
+
+def test_a_plan_tells_what_a_service_bills(server, tmp_path, rulerkit):  # noqa: F811
+    def amend(body, reply):  # answers as long as they may be, nothing cached
+        reply["usage"] |= {"completion_tokens": body["max_tokens"], "prompt_tokens_details": {}}
+
+    server.amend = amend
+    model = {"path": "m", "base_url": server.url, "tokenizer": "builtin", "name": "m"}
+    model |= {"prices": {"prompt": 10, "completion": 30, "date": "2026-11-01"}}
+    asked = {"tasks": ["niah_single_2", "vt"], "lengths": [4096, 8192], "num_examples": 2}
+    study = rk.study(model=model, outputs=tmp_path, **asked)
+    billed = rk.score(rk.evaluate(study, progress=False))["cost"].sum()
+    planned = sum(row.dollars for row in bills(study, study.models[0]))
+    assert billed == pytest.approx(planned, rel=0.01)
+    assert billed <= planned
+    text = rulerkit("plan", "-y", yaml.safe_dump({"model": model, **asked})).out
+    assert f"${planned:,.2f} at most" in text
+    assert "read on 2026-11-01" in text
+    study = rk.study({"model": "gpt-4-1106", "num_examples": 500}, lengths=["4K", "64K", "128K"])
+    assert [row.length for row in bills(study, study.models[0])] == [4096, 65536]
