@@ -35,7 +35,8 @@ _ABOUT = [*_MODEL, "label", "aligned", "claimed_length"]
 _REQUESTS = ["wanted", "failed", "failed_refused", "max_failures"]
 _COLUMNS = [
     *(*_ABOUT, "task", "category", "length", *_SCORE, "strict", "exact", "n", "floor", "wanted"),
-    *(*COUNTS, "stand_in", "complete", "failed", "have", "rest", "engine", "seed"),
+    *(*COUNTS, "reasoning_tokens", "stand_in", "complete", "failed", "have", "rest"),
+    *("engine", "seed"),
     *("prompt_version", "tokenizer", "template", "note", "threshold"),
 ]
 
@@ -46,9 +47,10 @@ class Summary(NamedTuple):
     `cells`: a row per run, model, task and length. Columns run, model, label, aligned,
     claimed_length, task, category, length, score, low, high, strict, exact, floor (the better of
     two answers without reading; NaN where it was not recorded), n, wanted, empty, cut_off,
-    cut_thought, refused (numbers of answers), stand_in, complete, failed (number of requests), have
-    ('300/500' where incomplete, else ''), rest ('498/500, 2 failed' where the mean is over the
-    rest, as `max_failures` allows, else ''), engine, seed, prompt_version, tokenizer, template,
+    cut_thought, refused (numbers of answers), reasoning_tokens (mean of a thought), stand_in,
+    complete, failed (number of requests), have ('300/500' where incomplete, else ''), rest
+    ('498/500, 2 failed' where the mean is over the rest, as `max_failures` allows, else ''),
+    engine, seed, prompt_version, tokenizer, template,
     note, threshold (of the 13 tasks). Where a cell is incomplete its scores are NaN. `lengths`: a row per model, category
     ('all', 'niah', 'vt', 'aggregation', 'qa') and length: score (mean over the category's tasks),
     low, high, tasks, n (smallest of its cells), complete, have, stand_in. `models`: a row per model
@@ -123,14 +125,16 @@ def summarize(
         for run in (cell["run"], base_run(cell["run"])):
             key = (run, cell["model"], cell["task"], cell["length"])
             facts[key] = {name: cell[name] for name in _REQUESTS}
-    columns = {name: scores[name].to_numpy() for name in ("strict", "exact", *COUNTS)}
+    names = ("strict", "exact", "reasoning_tokens", *COUNTS)
+    columns = {name: scores[name].to_numpy() for name in names}
     records: Any = first.to_dict("records")
     for (key, at), fact in zip(groups.items(), records, strict=True):
         sums = {name: int(columns[name][at].sum()) for name in COUNTS}
         means = {name: 100 * columns[name][at].mean() for name in ("strict", "exact")}
+        means["reasoning_tokens"] = columns["reasoning_tokens"][at].mean()
         facts[key] = {**fact, **sums, **means, "n": len(at), "examples": examples[key]}
     none: _Row = {
-        **dict.fromkeys([*COUNTS, *_REQUESTS, "n"], 0),
+        **dict.fromkeys([*COUNTS, *_REQUESTS, "n", "reasoning_tokens"], 0),
         "stand_in": False,
         "floor": np.nan,
     }
@@ -263,7 +267,8 @@ def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
     keys = [*CELL, "index"]
     answers = scores.groupby(keys)["repetition"].transform("size")
     rules = dict.fromkeys(scores.columns.difference([*keys, "repetition"]), "first")
-    rules |= dict.fromkeys(["score", "strict", "precision", "exact"], "mean")
+    means = ["score", "strict", "precision", "exact", "reasoning_tokens"]
+    rules |= dict.fromkeys(means, "mean")
     rules |= dict.fromkeys(COUNTS, "sum")
     return scores[answers == repetitions].groupby(keys, sort=False, as_index=False).agg(rules)
 

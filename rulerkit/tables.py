@@ -377,6 +377,7 @@ def _cell_text(cell: Any) -> str:
     parts = [_score_text(cell)]
     counts = ((getattr(cell, name), name.replace("_", " ")) for name in COUNTS)
     parts += [f"{count} {name}" for count, name in counts if count]
+    parts += [f"{cell.reasoning_tokens:,.0f} tokens thought"] * bool(cell.reasoning_tokens)
     parts += [f"floor {cell.floor:.0f}"] * bool(cell.floor >= 1)
     return ", ".join(parts)
 
