@@ -24,8 +24,11 @@ help:
 	@echo "make requirements  renew requirements/*.txt: exact versions with hashes, for every Python from 3.11 on"
 	@echo "make clean   remove the virtual environment and caches; outputs/ stays"
 
+# The small model needs torch: its CPU build is installed where pip or uv have it.
 demo: $(VENV)/.core
 	$(BIN)/rulerkit batch params/batches/demo.yaml $(DEMO)
+	@if $(CPU_TORCH); then $(BIN)/rulerkit batch params/batches/demo-small.yaml; \
+	else echo "The demo's small model needs torch, which cannot be installed here: the readers above are all."; fi
 
 demo-all: $(VENV)/.core
 	$(BIN)/rulerkit batch params/batches/demo-all.yaml $(DEMO)
@@ -95,11 +98,13 @@ $(VENV)/.dev: $(VENV)/.made pyproject.toml
 	@touch $(VENV)/.core $@
 
 # The tests run tiny models on the CPU: the CPU build of torch where pip's find-links or uv have it, else the default one.
+CPU_TORCH = $(BIN)/python -c 'import torch' 2>/dev/null \
+  || { $(BIN)/python -m pip install --quiet --no-index --no-deps "$(TORCH)" 2>/dev/null \
+       && $(call INSTALL,--quiet "$(TORCH)"); } \
+  || $(BIN)/uv pip install --quiet --python $(BIN)/python --torch-backend=cpu "$(TORCH)"
+
 $(VENV)/.torch: $(VENV)/.dev
-	$(BIN)/python -c 'import torch' 2>/dev/null \
-	  || $(BIN)/python -m pip install --quiet --no-index --no-deps "$(TORCH)" 2>/dev/null \
-	  || $(BIN)/uv pip install --quiet --python $(BIN)/python --torch-backend=cpu "$(TORCH)" \
-	  || $(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(CPU_TORCH) || $(BIN)/python -m pip install --quiet "$(TORCH)"
 	$(call INSTALL,--quiet -e ".[dev$(comma)transformers$(comma)rwkv]")
 	@touch $@
 

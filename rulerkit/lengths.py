@@ -15,6 +15,15 @@ THRESHOLDS: dict[str, dict[str, float]] = package_data("thresholds.yaml")
 average to 87.2, its base ones to 79.2), so whoever shows an effective length shows the threshold
 that it was judged by."""
 
+PAPERS_THRESHOLD = "Llama2-7B at 4K"
+
+SMALL = "_small"
+"""How the names of the small protocol's tasks end (params/sizes/small.yaml)."""
+OWN_SHARE = 0.85
+"""Of a model's own mean at its shortest length: the threshold of the small protocol, which has none
+of the paper's. NoLiMa (arXiv 2502.05167) takes the same share of a model's score at its shortest
+lengths."""
+
 LONGEST = 16 * 1024**2
 """The largest number of tokens that a parameter may give."""
 

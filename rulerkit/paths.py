@@ -43,8 +43,10 @@ def project_files(folder: str, suffix: str) -> dict[str, Path]:
 
 def resolve(path: str | Path) -> Path:
     """An absolute path; relative ones count from `home()`, so that a notebook may run from any
-    folder."""
-    return home() / os.path.expanduser(path)
+    folder. What is not there may be a part of the package, such as `rulerkit/data/small/llama`."""
+    place, inside = home() / os.path.expanduser(path), _PACKAGE.parent / path
+    is_ours = Path(path).parts[:1] == (_PACKAGE.name,) and inside.exists()
+    return inside if is_ours and not place.exists() else place
 
 
 def resolve_file(name: str | Path) -> Path:

@@ -25,7 +25,8 @@ from rulerkit.errors import UserError
 from rulerkit.example import Example
 from rulerkit.failures import LABELS
 from rulerkit.floors import not_above
-from rulerkit.lengths import length_name
+from rulerkit.lengths import PAPERS_THRESHOLD, length_name
+from rulerkit.lengths import SMALL as SMALL_TASKS
 from rulerkit.paper import published_scores
 from rulerkit.tables import names_of
 
@@ -225,8 +226,9 @@ def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
 
 def remarks(cells: "pd.DataFrame") -> str:
     """What a figure must say below itself of the cells (or the labels) that it shows: reference
-    readers, stand-in corpora, texts of the user's, incomplete cells."""
+    readers, the small protocol, stand-in corpora, texts of the user's, incomplete cells."""
     facts = {"reference readers": cells["engine"] == "reader"}
+    facts["small protocol"] = cells["task"].str.endswith(SMALL_TASKS)
     if "stand_in" in cells:
         own = cells["note"].str.contains(OWN_TEXTS, na=False)
         facts |= {OWN_TEXTS: own, "stand-in corpora": cells["stand_in"].astype(bool) & ~own}
@@ -236,9 +238,10 @@ def remarks(cells: "pd.DataFrame") -> str:
 
 
 def thresholds(models: "pd.DataFrame", category: str = "all") -> dict[str, float]:
-    """The thresholds that `Summary.models` was judged by, with their names; none where the tasks
-    are not the thirteen."""
+    """The paper's thresholds that `Summary.models` was judged by, with their names; none where the
+    tasks are not the thirteen."""
     judged = models[(models["category"] == category) & (models["effective_length"] != "")]
+    judged = judged[judged["threshold_of"] == PAPERS_THRESHOLD]
     limits = judged.drop_duplicates("aligned").set_index("aligned")["threshold"].astype(float)
     several = len(limits) > 1
     return {f"Llama2-7B{f' ({kind})' * several} at 4K": value for kind, value in limits.items()}
@@ -284,6 +287,27 @@ def scores_over_models(
         axes.legend()
         _note(axes, note)
     return axes
+
+
+def training_curve(
+    history: "pd.DataFrame", live: Any = None, note: str = "", ax: "Panels" = None
+) -> "list[Axes]":
+    """The loss of answer tokens and the share of examples answered without an error, over the steps
+    of a training. `history` is what `training.train` gives; `live`, a handle of IPython's `display`,
+    shows the figure in place of what it showed."""
+    from matplotlib.pyplot import close
+
+    with style():
+        loss, right = panels = _panels(2, 2, 2.0, ax)
+        loss.plot(history["step"], history["loss"], color=_color(0))
+        loss.set(ylim=(0, None), ylabel="Loss of answer tokens", xlabel="Step")
+        right.plot(history["step"], 100 * history["right"], color=_color(1))
+        right.set(ylim=(0, 102), ylabel="Right, new examples (%)", xlabel="Step")
+        _note(loss, note)
+    if live is not None:
+        live.update(loss.figure)
+        close("all")
+    return panels
 
 
 # --- depth ----------------------------------------------------------------------------------------

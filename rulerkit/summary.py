@@ -6,7 +6,7 @@ Every interval is that of `statistics.weighted_sum`.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +14,15 @@ import numpy as np
 
 from rulerkit import scoring
 from rulerkit.errors import UserError, listed
-from rulerkit.lengths import THRESHOLDS, effective_length, effective_set
+from rulerkit.lengths import (
+    OWN_SHARE,
+    PAPERS_THRESHOLD,
+    SMALL,
+    THRESHOLDS,
+    effective_length,
+    effective_set,
+    length_name,
+)
 from rulerkit.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.store import allowed_failures, failure_counts
 
@@ -56,8 +64,8 @@ class Summary(NamedTuple):
     low, high, tasks, n (smallest of its cells), complete, have, stand_in. `models`: a row per model
     and category: tasks, avg, avg_low, avg_high, wavg_inc, wavg_inc_low, wavg_inc_high, wavg_dec,
     wavg_dec_low, wavg_dec_high, effective_length and effective_set (text, '' where the tasks are
-    not the benchmark's), threshold, rank_inc, rank_dec (among models of the same alignment),
-    complete, stand_in.
+    neither the benchmark's nor the small protocol's), threshold and threshold_of (text: whose score
+    it is), rank_inc, rank_dec (among models of the same alignment), complete, stand_in.
     """
 
     cells: "pd.DataFrame"
@@ -171,6 +179,12 @@ def summarize(
     return Summary(cell_frame, pd.DataFrame(length_rows), models, confidence)
 
 
+def has_own_threshold(tasks: Iterable[str]) -> bool:
+    """Whether a mean over these tasks is judged by the model's own score at the shortest length:
+    where all of them are of the small protocol."""
+    return all(task.endswith(SMALL) for task in tasks)
+
+
 _Row = dict[str, Any]
 
 
@@ -194,15 +208,18 @@ def _mean(
     weights: Mapping[int, float],
     confidence: float,
     names: Sequence[str] = _SCORE,
+    starts: Sequence[_Row] = (),
 ) -> _Row:
     """The mean of cells in percent, weighted by length, with its limits; NaN where one is
-    incomplete."""
+    incomplete. `starts` are the cells at the shortest length, of whose mean the share `OWN_SHARE`
+    is subtracted."""
     mean = Estimate(np.nan, np.nan, np.nan)
-    if all(row["complete"] for row in rows):
+    if all(row["complete"] for row in (*rows, *starts)):
         num_tasks = len(rows) / len(weights)
         weighted = [
             row["examples"]._replace(weight=weights[row["length"]] / num_tasks) for row in rows
         ]
+        weighted += [row["examples"]._replace(weight=-OWN_SHARE / num_tasks) for row in starts]
         mean = weighted_sum(weighted, confidence).percent()
     return dict(zip(names, mean, strict=True))
 
@@ -231,15 +248,26 @@ def _model_row(
     for name, weights in zip(AVERAGES, length_weights(len(scores)), strict=True):
         limits = (name, f"{name}_low", f"{name}_high")
         model |= _mean(rows, dict(zip(scores, weights, strict=True)), confidence, limits)
-    threshold = THRESHOLDS[rows[0]["aligned"]][category]
-    model |= {"effective_length": "", "effective_set": "", "threshold": threshold}
-    # the thresholds are those of the benchmark's own tasks
+    intervals = {row["length"]: (row["low"], row["high"]) for row in length_rows}
+    begun = {row["length"] for row in rows if row["n"]}
+    claimed, shortest = rows[0]["claimed_length"], min(scores)
+    threshold, whose = THRESHOLDS[rows[0]["aligned"]][category], PAPERS_THRESHOLD
+    tasks = {row["task"] for row in rows}
+    if has_own_threshold(tasks):
+        threshold = round(OWN_SHARE * scores[shortest], 1)
+        whose = f"{OWN_SHARE:.0%} of its own mean at {length_name(shortest)}".replace("%", " %")
+        starts = [row for row in rows if row["length"] == shortest]
+        for length in intervals:  # the threshold is uncertain too
+            cells = [row for row in rows if row["length"] == length]
+            above = _mean(cells, {length: 1.0}, confidence, ("score", "low", "high"), starts)
+            intervals[length] = (threshold + above["low"], threshold + above["high"])
+    model |= {"effective_length": "", "effective_set": ""}
+    model |= {"threshold": threshold, "threshold_of": whose}
+    # the thresholds of the paper are those of the benchmark's own tasks
     benchmark = {t for t in scoring.THIRTEEN if category in ("all", scoring.category(t))}
     complete = [row["complete"] for row in length_rows]
-    if {row["task"] for row in rows} == benchmark and any(complete):
-        intervals = {row["length"]: (row["low"], row["high"]) for row in length_rows}
-        begun = {row["length"] for row in rows if row["n"]}
-        claimed = rows[0]["claimed_length"]
+    judged = any(complete) if tasks == benchmark else has_own_threshold(tasks) and complete[0]
+    if judged:
         model["effective_length"] = effective_length(scores, threshold, claimed, begun)
         model["effective_set"] = effective_set(intervals, threshold, claimed)
     return {**model, "complete": all(complete)}

@@ -17,7 +17,15 @@ from rulerkit.errors import UserError, listed, unknown
 from rulerkit.floors import not_above
 from rulerkit.lengths import THRESHOLDS, length_name
 from rulerkit.store import Cell
-from rulerkit.summary import AVERAGES, CATEGORIES, COUNTS, RANKS, Summary, rest_notes
+from rulerkit.summary import (
+    AVERAGES,
+    CATEGORIES,
+    COUNTS,
+    RANKS,
+    Summary,
+    has_own_threshold,
+    rest_notes,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -222,7 +230,11 @@ def table_text(
     cells = summary.cells
     lengths = sorted(cells["length"].unique())
     cells = cells if category == "all" else cells[cells["category"] == category]
-    further = [*_notes(models, category, summary.confidence), *_cell_notes(cells), *notes]
+    further = [
+        *_notes(models, category, cells["task"], summary.confidence),
+        *_cell_notes(cells),
+        *notes,
+    ]
     columns = ["claimed_length", "effective_length", *lengths, *AVERAGES]
     return models_text(models, columns, format, further)
 
@@ -298,7 +310,9 @@ def _model_field(row: "pd.Series[Any]", column: str | int, brackets: bool) -> Fi
     return Field(number, reached, small=" ".join(small))
 
 
-def _notes(models: "pd.DataFrame", category: str, confidence: float) -> list[str]:
+def _notes(
+    models: "pd.DataFrame", category: str, tasks: Iterable[str], confidence: float
+) -> list[str]:
     percent = f"{100 * confidence:g} %"
     kinds = models["aligned"].unique()
     used = ", ".join(f"{THRESHOLDS[kind][category]} ({kind})" for kind in kinds)
@@ -308,7 +322,13 @@ def _notes(models: "pd.DataFrame", category: str, confidence: float) -> list[str
         f"Effective: longest length with a score of at least {used}, Llama2-7B at 4K on {what} in "
         f"the paper; in brackets all that the {percent} intervals cannot rule out."
     )
-    if (models["effective_length"] == "").all():
+    if has_own_threshold(tasks):
+        effective = (
+            f"Effective: longest length with at least {models['threshold_of'].iloc[0]}, as NoLiMa "
+            f"counts it; in brackets all that the {percent} intervals cannot rule out. Tasks of the "
+            "small protocol: no score of RULER."
+        )
+    elif (models["effective_length"] == "").all():
         effective = (
             f"No effective length: its thresholds ({used}) are for a complete score on {what}."
         )
@@ -351,7 +371,8 @@ def task_table_text(
     about = cells.iloc[[0]][["run", "model"]].assign(category="all")
     means = summary.lengths.merge(about).sort_values("length")
     models: Any = summary.models.merge(about).itertuples()
-    mean = f"mean of {means['tasks'].max()} tasks"
+    small = " small" * has_own_threshold(cells["task"])
+    mean = f"mean of {means['tasks'].max()}{small} tasks"
     texts = cells.assign(text=[_cell_text(cell) for cell in cells.itertuples()])
     wide = texts.pivot(index="task", columns="length", values="text").loc[cells["task"].unique()]
     if len(means) and means["tasks"].max() > 1:
@@ -360,7 +381,7 @@ def task_table_text(
     effective = [
         f"Effective length: {row.effective_length}"
         + f"; the intervals allow {row.effective_set}" * (row.effective_set != row.effective_length)
-        + f" (the longest with a mean of at least {row.threshold}, Llama2-7B at 4K)."
+        + f" (the longest with a mean of at least {row.threshold:g}, {row.threshold_of})."
         for row in models
         if row.effective_length
     ]

@@ -56,7 +56,7 @@ def test_the_demo_as_it_would_run(tmp_path):
     assert sorted(project.root.rglob("*")) == before
 
 
-@pytest.mark.parametrize("name", ["demo-all", "one-model", "paper"])
+@pytest.mark.parametrize("name", ["demo-all", "demo-small", "one-model", "paper", "small"])
 def test_every_batch_of_params_can_be_planned(project, name):
     assert read_batch(REPOSITORY / f"params/batches/{name}.yaml").runs
 

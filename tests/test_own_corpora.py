@@ -11,7 +11,7 @@ import rulerkit as rk
 from rulerkit import failures, plots, tables
 from rulerkit.errors import UserError
 from rulerkit.pieces import piece_encoder
-from rulerkit.prompt_format import prompt_format
+from rulerkit.prompt_format import PromptFormat
 from rulerkit.tasks import THIRTEEN, read_answer
 
 SENTENCES = {  # who, what, end, what stands between sentences
@@ -68,7 +68,7 @@ def home(tmp_path, monkeypatch):
 @pytest.mark.parametrize("language", SENTENCES)
 def test_essays_in_other_scripts_are_exact_full_and_cut_at_sentences(vocabulary, home, language):
     (home / "own.txt").write_text(text(language), encoding="utf-8")
-    form = prompt_format(vocabulary, template="base")
+    form = PromptFormat(vocabulary, template="base")
     assert piece_encoder(vocabulary).exact
     asked = rk.task("niah_multiquery").with_corpora({"essay": "own.txt"})
     for example in rk.generate(asked, 4096, 2, prompt_format=form):

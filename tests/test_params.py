@@ -173,15 +173,15 @@ def test_in_a_notebook_only_known_names_are_read(project):
     asked = study(source, notebook="01_main_results")
     assert (asked.num_examples, asked.lengths, asked.seed) == (3, (8192,), 7)
     refused(globals_of("num_exampels = 3"), "unknown parameter 'num_exampels': did you mean")
-    refused(globals_of("steps = 3"), "unknown parameter 'steps'")
+    refused(globals_of("epochs = 3"), "unknown parameter 'epochs'")
     path = notebook(
-        project / "notebooks/90.ipynb", "steps: int = 10  # of training\nlengths = [1]\n"
+        project / "notebooks/90.ipynb", "epochs: int = 10  # of training\nlengths = [1]\n"
     )
-    assert notebook_parameters(path) == ["steps", "lengths"]
-    assert set(known_names()) >= {*Parameters.model_fields, "steps"}
-    assert study(globals_of("steps = 3", steps=3)).num_examples == 20
-    write(project / "params/steps.yaml", "steps: 4\nseed: 5\n")
-    assert study(load_files(["params/steps.yaml"])).seed == 5
+    assert notebook_parameters(path) == ["epochs", "lengths"]
+    assert set(known_names()) >= {*Parameters.model_fields, "epochs"}
+    assert study(globals_of("epochs = 3", epochs=3)).num_examples == 20
+    write(project / "params/epochs.yaml", "epochs: 4\nseed: 5\n")
+    assert study(load_files(["params/epochs.yaml"])).seed == 5
 
 
 # --- where tables and figures go ------------------------------------------------------------------

@@ -200,6 +200,7 @@ def figures(tmp_path_factory):
     words = plots.word_counts(generate("cwe", 4096, 1)[0])
     correlations = pd.DataFrame(np.linspace(-1, 1, 324).reshape(18, 18)).add_prefix("niah_task_")
     correlations.index = correlations.columns
+    history = pd.DataFrame({"step": [1, 20], "loss": [3.0, 1.0], "right": [0.0, 0.9]})
     return {
         "score_by_length": lambda **ax: plots.score_by_length(
             thirteen, 85.6, note, published="all", **ax
@@ -222,6 +223,7 @@ def figures(tmp_path_factory):
         "differences_by_task": lambda **ax: plots.differences_by_task(
             compare.compare_study(study, cells).rows, 1, ("reader-1024", "reader-dropping"), **ax
         ),
+        "training_curve": lambda **ax: plots.training_curve(history, note=note, **ax),
         "word_frequencies": lambda **ax: plots.word_frequencies(words, alphas, **ax),
     }
 

@@ -21,7 +21,7 @@ ORDER = (
     {"example", "prompt_format"},
     {"tasks"},
     {"generation", "floors"},
-    {"models"},
+    {"models", "training"},
     {"studies", "store"},
     {"evaluation", "scoring"},
     {"other_formats"},
@@ -42,6 +42,7 @@ ORDER = (
 CORE = set().union(*ORDER[: ORDER.index({"summary", "failures"}) + 1]) - {
     "failures",
     "other_formats",
+    "training",
 }
 """What generates, asks, stores, scores and summarizes; all other modules can be deleted one by
 one."""

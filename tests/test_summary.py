@@ -125,6 +125,22 @@ def test_a_complete_summary():
     assert (a["effective_set"], a["threshold"], a["complete"]) == ("4K", 85.6, True)
 
 
+def test_the_small_protocol_is_judged_by_the_model_itself():
+    """By 85 % of its own mean at its shortest length; the interval holds the threshold's noise."""
+    tasks = [f"{task}_small" for task in ("niah_single_1", "vt", "cwe")]
+    rights = {("a", 256): 0.8, ("a", 512): 0.68, ("a", 1024): 0.66}
+    summary = summarize(scores_of(rights, tasks), tasks)
+    model = row(summary.models, model="a", category="all")
+    assert (model["threshold"], model["effective_length"]) == (68, "512")
+    assert model["threshold_of"] == "85 % of its own mean at 256"
+    assert model["effective_set"] == "256..>1K"
+    text = table_text(summary)
+    assert "no score of RULER" in text
+    assert "Llama2" not in text
+    mixed = summarize(scores_of(rights, [*tasks, "fwe"]), [*tasks, "fwe"])
+    assert row(mixed.models, category="all")["effective_length"] == ""
+
+
 def test_missing_examples_are_never_averaged_away():
     scores = scores_of(
         {("a", n): 1.0 for n in (K4, K8)},

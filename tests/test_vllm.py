@@ -26,6 +26,7 @@ from rulerkit.generation import generate
 from rulerkit.models import load_model
 from rulerkit.models.process import Address
 from rulerkit.models.server import PromptQueue, Reply, RequestError
+from rulerkit.studies import load_files
 from rulerkit.tasks import THIRTEEN, task
 from tests.processes import gone_within, processes
 from tests.tiny_llama import save_llama, save_tokenizer
@@ -408,3 +409,18 @@ def test_a_server_that_cannot_start_is_one_line(tiny):
     assert message.startswith("model tiny: its server did not start")
     for words in ("its log is", "KV", "tensor_parallel_size", "max_length"):
         assert words in message
+
+
+@needs_vllm
+def test_a_trained_model_gives_the_same_answers_from_both_engines(tmp_path):
+    """Scores that are neither 0 nor 100 must agree: the small Llama beyond the length
+    that it was trained on."""
+    small = load_files(["params/sizes/small.yaml"])
+    given = small | {"lengths": [512], "num_examples": 4, "outputs": str(tmp_path)}
+    kinds = {"transformers": {"device": "cpu"}, "vllm": {"engine_args": {"block_size": 32}}}
+    answers = []
+    for kind, more in kinds.items():
+        model = {"base": "small-llama", "engine": kind, "name": kind, **more}
+        answers.append(rows(evaluate(rk.study(given, model=model), progress=False)))
+    assert answers[0] == answers[1]
+    assert len(answers[0]) == 11 * 4

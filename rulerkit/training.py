@@ -1,0 +1,212 @@
+"""Small causal language models, trained on examples that are generated as they are needed.
+
+Batch s is a function of the seed and s, so a training that was stopped goes on as if it had not
+been. The examples have seeds from `FIRST_SEED` on, which no study takes by default; no example is
+seen twice.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rulerkit.errors import UserError
+from rulerkit.generation import generate
+from rulerkit.gpus import torch_module
+from rulerkit.paths import completed, resolve
+from rulerkit.prompt_format import PromptFormat
+from rulerkit.tasks import Task, read_answer
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FIRST_SEED = 1_000_000
+SHORTEST, BEGIN = 112, 128
+"""The shortest examples, which hold a needle and a number, and the longest at the beginning."""
+TOKENS = 4096
+"""Tokens of a batch."""
+EVERY = 20
+TOKENIZER = "rulerkit/data/small/tokenizer"
+CONFIG: dict[str, Any] = {
+    "vocab_size": 2048,
+    "tie_word_embeddings": True,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 1,
+    "initializer_range": 0.05,
+    "max_position_embeddings": 4096,
+}
+"""Keys that the configurations of all small models share."""
+_WARM_UP = 50
+_GROWTH = (0.2, 0.6)
+"""The shares of the steps at which the curriculum begins to grow and is complete."""
+_PROMPT_WEIGHT, _PROMPT_SHARE = 0.2, 4
+_SAVE_EVERY = 60.0  # seconds
+
+
+def train(
+    config: Mapping[str, Any],
+    folder: Path | str,
+    tasks: Sequence[Task],
+    length: int,
+    steps: int,
+    seed: int = 0,
+    tokenizer: str = TOKENIZER,
+    rates: Sequence[float] = (0.02, 0.002),
+    minutes: float | None = None,
+    report: "Callable[[pd.DataFrame], object]" = len,
+) -> "pd.DataFrame":
+    """Train a model of a configuration of transformers; returns its history, which also goes to
+    `report` after every `EVERY` steps.
+
+    `tasks` come in order of difficulty. The lengths of examples grow from `BEGIN` to `length`
+    tokens, and from the first two tasks on one after the other is added, between a fifth and three
+    fifths of the `steps`; each step reads about `TOKENS` tokens. The loss is the mean over answer
+    tokens, and a little of that over the prompt's. `rates` are the learning rates of Muon, for
+    matrices, and of AdamW, for all other weights; the first is 0 where AdamW is to have all. A linear
+    warm-up, then a cosine to a tenth. On a GPU where there is one.
+
+    The history has the columns step, length (the longest so far), loss (of answer tokens), right
+    (the share of examples whose answer a greedy model would have written without an error, before
+    it was trained on them) and seconds; loss and right are means over `EVERY` steps. `folder` holds
+    it as `history.csv` and, where the call ends, the model in half precision and `training.json`, how
+    it was made. A training that was stopped, by `minutes` or otherwise, goes on with the same call, and one
+    that is complete is not done again; with other arguments the call is an error.
+    """
+    import pandas as pd
+
+    torch, transformers = torch_module(), import_module("transformers")
+    folder = resolve(folder)
+    names = [task.name for task in tasks]
+    how = {"config": dict(config), "tasks": names, "length": length, "steps": steps, "seed": seed}
+    how["rates"] = list(rates)
+    about, state_file = folder / "training.json", folder / "training.pt"
+    if about.exists():
+        if not how.items() <= json.loads(about.read_text()).items():
+            raise UserError(f"{about} tells of another training: name another folder")
+        if not state_file.exists():
+            return pd.read_csv(folder / "history.csv")
+    form = PromptFormat(tokenizer, template="base")  # type: ignore[arg-type]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(seed)
+    made = transformers.AutoConfig.for_model(**config)
+    network = transformers.AutoModelForCausalLM.from_config(made).to(device)
+    tables = {network.get_input_embeddings().weight, network.get_output_embeddings().weight}
+    weights = list(network.parameters())
+    matrices = [w for w in weights if w.ndim == 2 and w not in tables and rates[0]]
+    others = [w for w in weights if w not in set(matrices)]
+    optimizers = [torch.optim.AdamW(others, rates[1], (0.9, 0.98), weight_decay=0.01)]
+    if matrices:
+        optimizers += [torch.optim.Muon(matrices, rates[0], weight_decay=0.01)]
+    parts = [network, *optimizers]
+    rows, done, spent = list[dict[str, float]](), 0, 0.0
+    if state_file.exists():
+        state = torch.load(state_file, map_location=device, weights_only=True)
+        for part, content in zip(parts, state["parts"], strict=True):
+            part.load_state_dict(content)
+        rows, done, spent = state["rows"], state["done"], state["seconds"]
+    folder.mkdir(parents=True, exist_ok=True)
+    started = saved = time.monotonic()
+    sums = np.zeros(2)
+    for step in range(done, steps):
+        grown = (step / steps - _GROWTH[0]) / (_GROWTH[1] - _GROWTH[0])
+        grown = min(1.0, max(0.0, grown))
+        longest = round(BEGIN + (length - BEGIN) * grown)
+        known = tasks[: 2 + round((len(tasks) - 2) * grown)]
+        ids, answers = _batch(known, form, longest, Random(f"{seed}/{step}"))
+        cosine = 0.55 + 0.45 * math.cos(math.pi * step / steps)
+        for rate, optimizer in zip(reversed(rates), optimizers, strict=False):
+            optimizer.param_groups[0]["lr"] = rate * min(1.0, (step + 1) / _WARM_UP) * cosine
+        torch.manual_seed(seed + step)
+        loss, right = _loss(network, ids.to(device), answers.to(device))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        sums += right
+        now = time.monotonic()
+        if (step + 1) % EVERY and step + 1 < steps:
+            continue
+        mean_loss, mean_right = (sums / (step % EVERY + 1)).tolist()
+        sums[:] = 0
+        row = {"step": step + 1, "length": longest, "loss": mean_loss, "right": mean_right}
+        rows.append(row | {"seconds": round(spent + now - started, 1)})
+        history = pd.DataFrame(rows)
+        history.to_csv(folder / "history.csv", index=False, float_format="%.4f")
+        report(history)
+        stops = minutes is not None and now - started > 60 * minutes
+        if step + 1 < steps and (stops or now - saved > _SAVE_EVERY):
+            about.write_text(json.dumps(how, indent=2) + "\n")
+            state = {"parts": [part.state_dict() for part in parts], "rows": rows}
+            with completed(state_file) as file:
+                torch.save(state | {"done": step + 1, "seconds": spent + now - started}, file)
+            saved = now
+        if stops:
+            break
+    network.half().save_pretrained(folder)
+    if rows[-1]["step"] == steps:
+        versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+        how |= {**versions, "device": device, "seconds": rows[-1]["seconds"]}
+        about.write_text(json.dumps(how, indent=2) + "\n")
+        state_file.unlink(missing_ok=True)
+    return history
+
+
+def _batch(
+    tasks: Sequence[Task], form: PromptFormat, longest: int, random: Random
+) -> tuple[Any, Any]:
+    """Token ids of examples with their answers, padded on the right, and where the answers are."""
+    torch = torch_module()
+    length = longest if random.random() < 0.5 else random.randint(SHORTEST, longest)
+    fitting = [task for task in tasks if _fits(task, length, form)]
+    rows: list[tuple[np.ndarray, int]] = []
+    stop = form.tokenizer.encode(form.tokenizer.eos_token or "")
+    while len(rows) < max(1, TOKENS // length):
+        examples = generate(
+            random.choice(fitting), length, 1, FIRST_SEED + random.getrandbits(40), form
+        )
+        with suppress(UserError):  # too long for this length
+            example = examples[0]
+            answer = read_answer(example.prompt) or ""
+            blank = "" if example.prompt.endswith(" ") else " "
+            ids = np.concatenate([example.ids, form.tokenizer.encode(blank + answer), stop])
+            rows.append((ids, example.num_tokens))
+    width = max(len(ids) for ids, _ in rows)
+    batch = torch.full((len(rows), width), int(stop[0]))
+    answers = torch.zeros((len(rows), width), dtype=torch.bool)
+    for row, (ids, start) in enumerate(rows):
+        batch[row, : len(ids)] = torch.from_numpy(ids)
+        answers[row, start : len(ids)] = True
+    return batch, answers
+
+
+@cache
+def _fits(task: Task, length: int, form: PromptFormat) -> bool:
+    with suppress(UserError):
+        return bool(generate(task, length, 1, FIRST_SEED, form)[0])
+    return False
+
+
+def _loss(network: Any, ids: Any, answers: Any) -> tuple[Any, tuple[float, float]]:
+    """The loss; and the mean loss of answer tokens with the share of answers without an error."""
+    torch = torch_module()
+    hidden = network.base_model(ids).last_hidden_state[:, :-1]
+    targets, answers = ids[:, 1:], answers[:, 1:]
+    prompts = torch.randint_like(targets, _PROMPT_SHARE).eq(0) & ~answers
+    head = network.get_output_embeddings()
+    logits = head(hidden[answers]).float()
+    loss = torch.nn.functional.cross_entropy(logits, targets[answers])
+    wrong = torch.zeros(answers.shape, dtype=torch.bool, device=ids.device)
+    wrong[answers] = logits.argmax(-1) != targets[answers]
+    right = float((~wrong.any(dim=1)).float().mean())
+    prompt_loss = torch.nn.functional.cross_entropy(head(hidden[prompts]).float(), targets[prompts])
+    return loss + _PROMPT_WEIGHT * prompt_loss, (loss.item(), right)
