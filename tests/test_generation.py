@@ -175,7 +175,7 @@ def test_too_short_lengths(spec):
 
 
 def test_thinking_that_leaves_nothing_for_the_prompt():
-    form = PromptFormat("builtin", thinking_tokens=4000)
+    form = PromptFormat("builtin", thinking_tokens=4000, thinking_room="inside")
     with pytest.raises(UserError, match="longer"):
         generate(builtin("vt"), 4096, 1, prompt_format=form)[0]
 
