@@ -9,7 +9,7 @@ DEMO   ?=
 .PHONY: help demo demo-all lab test test-slow test-all test-vllm test-gpu test-slurm test-lab check format requirements clean
 
 help:
-	@echo "make demo    the whole kit in a few minutes, without a GPU or downloads: reference readers, leaderboard, figures"
+	@echo "make demo    the whole kit in a few minutes, without a GPU: reference readers, leaderboard, figures, a small real model"
 	@echo "make demo-all  every notebook, on readers in which one effect each was planted: about five minutes"
 	@echo "make test    the quick tests; with real data where RULERKIT_DATA names a folder"
 	@echo "make test-slow  the slow ones: whole batches, killed processes, every notebook, a wheel"

@@ -32,6 +32,7 @@ def test_the_wheel_works_alone_in_an_empty_folder(tmp_path):
     names = [file for file in wheel.namelist() if file.startswith("rulerkit/data/project/")]
     assert "rulerkit/data/project/notebooks/00_tasks.ipynb" in names
     assert "rulerkit/data/project/params/models/llama-3.1-8b.yaml" in names
+    assert "rulerkit/data/small/llama/model.safetensors" in wheel.namelist()
     site = tmp_path / "site"  # behind it come the dependencies, without the editable install
     wheel.extractall(site)
     dependencies = sysconfig.get_paths()["purelib"]
@@ -44,6 +45,10 @@ def test_the_wheel_works_alone_in_an_empty_folder(tmp_path):
     assert re.fullmatch(r"rulerkit \d+\.\d+\.\d+\n", rulerkit("--version"))
     listed = rulerkit("evaluate", "llama-3.1-8b", "--dry-run", "-y", "lengths: [4K]")
     assert "13 cells, 0 of 260 examples are answered; 1,064,960 tokens" in listed
+    small = rulerkit(
+        "evaluate", "small-llama", "--dry-run", "-y", "tasks: [vt]", "-y", "lengths: [1K]"
+    )
+    assert "1 cells" in small
     assert list(empty.iterdir()) == []
     assert " files copied to ., 0 were there before" in rulerkit("notebooks", ".")
     (empty / "params/sizes/smoke.yaml").write_text("mine")
