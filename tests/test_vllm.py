@@ -225,7 +225,7 @@ def test_a_thought_ends_at_its_budget_and_drawn_answers_come_again(tmp_path):
     for engine in (spec, plain):
         for run in ("first", "second"):
             model = engine(folder, **drawn)
-            asked = {"tasks": ["vt"], "lengths": [LENGTH], "num_examples": 2, "repeat": 2}
+            asked = {"tasks": ["vt"], "lengths": [LENGTH], "num_examples": 2, "repeat": 3}
             study = rk.study(model=model, outputs=tmp_path / engine.__name__ / run, **asked)
             cells.append(evaluate(study, progress=False))
     for first, second in (cells[:2], cells[2:]):
@@ -237,6 +237,8 @@ def test_a_thought_ends_at_its_budget_and_drawn_answers_come_again(tmp_path):
             assert row["usage"]["reasoning_tokens"] <= 12 + 1
     assert not rk.score(cells[0])["cut_thought"].any()
     assert rk.score(cells[2])["cut_thought"].any()
+    (row,) = rk.summarize(rk.score(cells[0])).cells.query("n > 0").itertuples()
+    assert (row.n, row.low < row.high) == (2, True)  # three answers to each of two examples
 
 
 @needs_vllm
