@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING
+from warnings import catch_warnings
 
 import numpy as np
 
@@ -92,20 +93,20 @@ def cohesion(
     random = np.random.default_rng(seed)
     values = vectors.to_numpy(dtype=float)
     samples = [random.integers(len(values), size=len(values)) for _ in range(RESAMPLES)]
-    with np.errstate(invalid="ignore", divide="ignore"):  # a task may never vary
+    names = np.asarray([categories[str(task)] for task in vectors])
+    intervals = {}
+    with catch_warnings(action="ignore", category=RuntimeWarning):  # a task may never vary
         coefficients = np.stack(
             [np.corrcoef(values[rows], rowvar=False) for rows in [np.arange(len(values)), *samples]]
         )
-    names = np.asarray([categories[str(task)] for task in vectors])
-    intervals = {}
-    for name in dict.fromkeys(names):
-        inside = names == name
-        if inside.sum() > 1 and not inside.all():
-            within = coefficients[:, np.triu(np.outer(inside, inside), 1)]
-            between = coefficients[:, np.outer(inside, ~inside)]
-            seen, *resampled = np.nanmean(within, axis=1) - np.nanmean(between, axis=1)
-            low, high = np.nanquantile(resampled, [0.025, 0.975])
-            intervals[str(name)] = Estimate(float(seen), float(low), float(high))
+        for name in dict.fromkeys(names):
+            inside = names == name
+            if inside.sum() > 1 and not inside.all():
+                within = coefficients[:, np.triu(np.outer(inside, inside), 1)]
+                between = coefficients[:, np.outer(inside, ~inside)]
+                seen, *resampled = np.nanmean(within, axis=1) - np.nanmean(between, axis=1)
+                low, high = np.nanquantile(resampled, [0.025, 0.975])
+                intervals[str(name)] = Estimate(float(seen), float(low), float(high))
     return intervals
 
 

@@ -20,7 +20,7 @@ from rulerkit.paths import home
 from rulerkit.studies import notebook_parameters
 
 NOTEBOOKS = sorted((home() / "notebooks").glob("*.ipynb"))
-SMALL = {"num_examples": 2, "lengths": [2048, 4096]}
+SMALL = {"num_examples": 2, "lengths": [2048, 4096], "steps": 3}
 BROWSER = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 HOSTILE = (
     "</script><script>window.ran = 1</script><img src=x onerror='window.ran = 1'>\x1b]0;x\x07\u202e"
