@@ -22,7 +22,7 @@ from rulerkit.lengths import THRESHOLDS, effective_length, length_name, parse_le
 from rulerkit.scoring import THIRTEEN
 from rulerkit.statistics import critical_value
 from rulerkit.summary import AVERAGES, RANKS, Summary, averages, rest_notes, summarize
-from rulerkit.tables import STAND_IN_NOTE, footnotes, model_rows, models_text, names_of, usage_notes
+from rulerkit.tables import STAND_IN_NOTE, footnotes, model_rows, models_text, names_of
 from rulerkit.view import Html
 
 if TYPE_CHECKING:
@@ -361,7 +361,7 @@ def everything(study: "Study") -> "pd.DataFrame | None":
     if scores.empty:
         return None
     check_same(cells)
-    scores.attrs["notes"] = footnotes(cells) + usage_notes(scores)
+    scores.attrs["notes"] = footnotes(cells, scores)
     return scores
 
 

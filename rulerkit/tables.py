@@ -442,9 +442,10 @@ _FACTS = (
 _FEW = 4  # values of a field that a footnote lists
 
 
-def footnotes(cells: Iterable[Cell]) -> list[str]:
+def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> list[str]:
     """Lines below a table of cells: environments that differ, services that answered with several
-    versions of a model, rows that were skipped, and models whose requests all failed.
+    versions of a model, rows that were skipped, models whose requests all failed and, of the rows
+    of `score`, what `usage_notes` says.
 
     Of environments only what differs, and which model had it; hosts are left out. A cell that was
     answered in several environments counts in each. What a model never has (a service: a GPU) is no
@@ -490,7 +491,7 @@ def footnotes(cells: Iterable[Cell]) -> list[str]:
                 f"{name} has no answer: {len(failures)} requests failed, the first: "
                 f"{failures[0].reason}."
             )
-    return notes
+    return notes if scores is None else notes + usage_notes(scores)
 
 
 def usage_notes(scores: "pd.DataFrame") -> list[str]:

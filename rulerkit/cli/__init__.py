@@ -251,7 +251,7 @@ def report(
     from rulerkit.scoring import score as judge
     from rulerkit.store import read_cells
     from rulerkit.summary import summarize
-    from rulerkit.tables import footnotes, table_text, usage_notes
+    from rulerkit.tables import footnotes, table_text
 
     problems: list[str] = []
     cells = read_cells(folder, report=problems.append, scan=False)
@@ -264,7 +264,7 @@ def report(
         each for each in cells if format == "csv" or category in ("all", describe(each)["category"])
     ]
     check_same(shown)
-    notes = [*footnotes(shown), *usage_notes(scores), *(f"{problem}." for problem in problems)]
+    notes = [*footnotes(shown, scores), *(f"{problem}." for problem in problems)]
     echo(table_text(summarize(scores, lengths=_lengths(cells)), format, category, notes), nl=False)
 
 
@@ -499,7 +499,7 @@ def _print_scores(cells: list[Any], *grid: Any, max_failures: float | None = Non
     from rulerkit.evaluation import check_same
     from rulerkit.scoring import score as judge
     from rulerkit.summary import summarize
-    from rulerkit.tables import footnotes, task_table_text, usage_notes
+    from rulerkit.tables import footnotes, task_table_text
 
     by_model = defaultdict(list)
     for cell in cells:
@@ -509,7 +509,7 @@ def _print_scores(cells: list[Any], *grid: Any, max_failures: float | None = Non
     scores = judge(cells, max_failures=max_failures)
     summary = summarize(scores, *grid)
     for (name, model), group in by_model.items():
-        notes = footnotes(group) + usage_notes(scores.query("run == @name and model == @model"))
+        notes = footnotes(group, scores.query("run == @name and model == @model"))
         echo(f"\n{model} ({name})")
         echo(task_table_text(summary, model, name, notes=notes), nl=False)
 

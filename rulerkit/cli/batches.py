@@ -238,7 +238,9 @@ def print_leaderboard(batch: Any) -> None:
         check_same(cells)
         if cells:
             scores = score(cells)
-            text = table_text(summarize(scores, tasks, study.lengths), notes=footnotes(cells))
+            text = table_text(
+                summarize(scores, tasks, study.lengths), notes=footnotes(cells, scores)
+            )
             echo(f"\n{text}")
     except UserError as error:  # the batch itself is done
         text = f"no leaderboard: {error}"

@@ -139,7 +139,7 @@ class Needles(Task):
         self.check(
             max(self.num_keys, self.num_queries) * self.num_values <= most_needles,
             "num_keys",
-            f"such that it and num_queries ask for at most_needles {most_needles} needles in all, num_values for "
+            f"such that it and num_queries ask for at most {most_needles} needles in all, num_values for "
             "each (`depths: even` and `protocol: paper` have 40 places)",
         )
         in_range = type(self.depth) in (int, float) and 0 <= float(self.depth or 0) <= 100
