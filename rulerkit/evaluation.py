@@ -246,7 +246,7 @@ def _row(example: Any, answer: "Answer", name: str) -> dict[str, Any]:
         raise ModelError(
             f"{name} returned the prompt of example {example.index} of {example.task}: the engine "
             "returns the prompt with its answer, which would score 100 everywhere; let it return "
-            "only the new text"
+            "only the new text (a transformers pipeline: return_full_text=False)"
         )
     row = {
         "index": example.index,
@@ -603,7 +603,7 @@ def _compared(field: str, value: Any) -> Any:
     if field == "model.engine_args" and isinstance(value, dict):  # early records hold all of them
         from rulerkit.models.server import NEUTRAL_ARGUMENTS
 
-        changing = {k: v for k, v in value.items() if not NEUTRAL_ARGUMENTS.fullmatch(k)}
+        changing = {k: v for k, v in value.items() if k not in NEUTRAL_ARGUMENTS}
         return changing or ABSENT
     return value
 

@@ -28,7 +28,7 @@ from pydantic.fields import FieldInfo
 
 from rulerkit.errors import UserError, redact, shortened, unknown
 from rulerkit.lengths import parse_length
-from rulerkit.paths import home, project_files, resolve
+from rulerkit.paths import home, package_data, project_files, resolve
 
 JSON = dict[str, Any]
 """An object of JSON: names and their values."""
@@ -359,28 +359,7 @@ READERS: dict[str, JSON] = {
 READER_EFFECTS = ("copy", "copy_from", "fade", "drop", "thought", "confuse", "memory")
 """The keys of a reader that plant effects, in the order in which these are applied."""
 
-UNNAMED_KEYS = {
-    "name",
-    "label",
-    "claimed_length",
-    "aligned",
-    "parameters",
-    "slug",
-    "gpus",
-    "nodes",
-    "hours",
-    "device",
-    "batch_size",
-    "max_memory",
-    "base_url",
-    "serve",
-    "api_key_env",
-    "in_flight",
-    "prices",
-    "budget",
-    "fingerprint",
-    *ServerKeys.model_fields,
-}
+UNNAMED_KEYS = {*package_data("model_keys.yaml")["unnamed"], *ServerKeys.model_fields}
 """The keys that do not enter a variant's name: they do not change what is answered."""
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rulerkit.errors import TooLong, UserError
+from rulerkit.errors import ModelError, TooLong, UserError
 from rulerkit.evaluation import predict
 from rulerkit.models import Answer, Failure
 from rulerkit.store import Lock, Log, read_cells, row_line
@@ -281,6 +281,11 @@ def test_failures_stand_in_a_ledger_and_only_they_are_asked_again(folder, capsys
 )
 def test_quoting_the_prompt_is_an_answer(folder, text):
     assert go(Parrot(text=text), Questions(3), folder).complete
+
+
+def test_an_engine_that_returns_the_prompt_is_stopped(folder):
+    with pytest.raises(ModelError, match="only the new text"):
+        go(Parrot(text=lambda example: example.prompt + " yes"), Questions(3), folder)
 
 
 def test_an_example_asked_twice_counts_once(folder):

@@ -125,9 +125,9 @@ class Reply(BaseModel):
         raise RequestError(f"the server broke off (finish_reason {reason})", "later")
 
 
-_SERVER_WORDS: dict[str, list[str]] = package_data("server_words.yaml")
+_SERVER_WORDS: dict[str, Any] = package_data("server_words.yaml")
 """The words of servers for the two ways in which an answer ends, for a prompt that they decline, and
-for an account without money."""
+for an account without money; and our messages for failures that end a run."""
 
 
 def read_reply(
@@ -660,52 +660,16 @@ def is_served(spec: Spec) -> bool:
 
 def fatal_message(engine: ServerEngine, address: Address, failure: RequestError) -> str:
     """A failure that holds for all requests, in one line, with what to do."""
-    model, reason = f"model {engine.name}", failure.reason
-    if failure.kind == "unreachable":
-        return (
-            f"{model}: nothing answers at {address} ({reason}): start the server, or correct "
-            "`base_url`, which mostly ends in /v1"
-        )
-    if failure.kind == "later":
-        return (
-            f"{model}: {address} gives {reason}: is it busy or still loading? `timeout: SECONDS` "
-            "waits longer"
-        )
-    if reason.startswith(("HTTP 401", "HTTP 403")):
-        hint = (
-            "set the environment variable that `api_key_env` names to a key that the server knows"
-        )
-    elif reason.startswith("HTTP 404"):
-        hint = (
-            f"does it know the model {engine.path!r} (`path`), and does `base_url` end where it "
-            "should (mostly in /v1)?"
-        )
-    else:
-        hint = "change the model's mapping or the server, and run the same command again"
-    return f"{model}: {address} refuses: {reason}: {hint}"
+    reason, messages = failure.reason, _SERVER_WORDS["fatal"]
+    message = messages.get(failure.kind) or messages.get(reason[:8]) or messages["other"]
+    filled = message.format(address=address, reason=reason, path=engine.path)
+    return f"model {engine.name}: {filled}"
 
 
 # --- vLLM -----------------------------------------------------------------------------------------
 
-_ARGUMENTS = (
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "quantization",
-    "kv_cache_dtype",
-    "gpu_memory_utilization",
-    "max_num_batched_tokens",
-    "max_num_seqs",
-    "trust_remote_code",
-)
-"""The keys of a spec that are arguments of vLLM by the same name."""
-NEUTRAL_ARGUMENTS = re.compile(
-    "async_scheduling|api_server_count|cpu_offload_gb|data_parallel_size|disable_custom_all_reduce|disable_log_stats|"
-    "distributed_executor_backend|download_dir|enable_chunked_prefill|enable_expert_parallel|enable_prefix_caching|"
-    "gpu_memory_utilization|kv_cache_memory_bytes|kv_offloading_size|language_model_only|limit_mm_per_prompt|"
-    "long_prefill_token_threshold|max_long_partial_prefills|max_num_batched_tokens|max_num_partial_prefills|max_num_seqs|"
-    "max_parallel_loading_workers|num_gpu_blocks_override|numa_bind|safetensors_load_strategy|scheduling_policy|"
-    "skip_mm_profiling|stream_interval|uvicorn_log_level|use_tqdm_on_load"
-)
+_KEYS: dict[str, list[str]] = package_data("model_keys.yaml")
+NEUTRAL_ARGUMENTS = _KEYS["neutral_arguments"]
 """Entries of `engine_args` that leave answers alone, so that they may change between the sessions
 of one run."""
 
@@ -733,9 +697,7 @@ class Vllm(CheckpointEngine, ServerEngine):
     def identity(self) -> JSON:
         """As of any checkpoint, with the `engine_args` that change what is computed."""
         changing = {
-            key: value
-            for key, value in self._engine_args.items()
-            if not NEUTRAL_ARGUMENTS.fullmatch(key)
+            key: value for key, value in self._engine_args.items() if key not in NEUTRAL_ARGUMENTS
         }
         more = {"engine_args": changing} if changing else {}
         return {**super().identity(), **more, "prompt_path": "ids"}
@@ -798,7 +760,7 @@ class Vllm(CheckpointEngine, ServerEngine):
             "reasoning_config": self._reasoning(),
             "generation_config": "vllm",
             **({"language_model_only": True} if "vision_config" in self.config else {}),
-            **self.given(_ARGUMENTS),
+            **self.given(_KEYS["vllm_arguments"]),
             **self._engine_args,
         }
 
