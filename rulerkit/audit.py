@@ -5,14 +5,13 @@ first, and what that does to scores. It does not judge what a file does not say.
 """
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import mean, pstdev
 from typing import Any
 
+import pandas as pd
 from pydantic import ConfigDict
 
 from rulerkit.checks import FAIL, LEAST_FILL, NOTE, Finding, Seen, named
@@ -32,15 +31,15 @@ _BOS = (
     *("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "<BOS_TOKEN>"),
     "<｜begin▁of▁sentence｜>",
 )
-_NO_WORDS = ("yes", "no", "noanswer")  # answers that stand in no document
+_NO_WORDS = {"yes", "no", "noanswer"}  # answers that stand in no document
 
 
 class Row(DataRow):
-    """One example as a file describes it, with upstream's field names; None for what it omits."""
+    """One example as a file describes it, with upstream's field names; None for what it omits.
+    `length` is that of prompt and answer in tokens, as the file counts them."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
-    line: int
     index: int | None = None
     input: str | None = None
     answer_prefix: str | None = None
@@ -48,38 +47,23 @@ class Row(DataRow):
     outputs: list[str] | None = None
     pred: str | None = None
     length: int | None = None
-    """Prompt and answer in tokens, as the file counts them."""
     num_prompt_tokens: int | None = None
     max_new_tokens: int | None = None
     depths: list[float] | None = None
 
-    @property
-    def prefix(self) -> str:
-        """The answer prefix where it is a field of its own."""
-        return self.answer_prefix or self.gen_prefix or ""
-
-    @property
-    def text(self) -> str | None:
-        """The prompt, where the file holds it."""
-        return None if self.input is None else self.input + self.prefix
-
-    @property
-    def references(self) -> list[str]:
-        return self.outputs or []
-
-    @property
-    def name(self) -> str:
-        """How a reader of the file finds this row."""
-        return f"line {self.line}" + (f", index {self.index}" if self.index is not None else "")
-
 
 @dataclass(frozen=True)
 class FileCell:
-    """The rows of one task at one length in one file, and the tokenizer that counts them."""
+    """The rows of one task at one length in one file, and the tokenizer that counts them.
+
+    `rows` has the fields of `Row`, `prefix` (the answer prefix where it is a field of its own),
+    `text` (the prompt, where the file holds it) and `references`; its index says how a reader of
+    the file finds a row.
+    """
 
     task: str
     length: int
-    rows: list[Row]
+    rows: "pd.DataFrame"
     tokenizer: Tokenizer
     wanted: int | None = None
     protocol: str = "clean"
@@ -90,24 +74,23 @@ class FileCell:
         return family_of(self.task)
 
     @cached_property
-    def texts(self) -> list[tuple[Row, str]]:
+    def texts(self) -> "pd.DataFrame":
         """The rows whose prompt is in the file."""
-        return [(row, row.text) for row in self.rows if row.text is not None]
+        return self.rows.dropna(subset="text")
 
     @cached_property
-    def counted(self) -> list[tuple[Row, int]]:
-        """Rows, at most 60 spread evenly, with the tokens of prompt and answer together."""
+    def counted(self) -> "pd.Series[int]":
+        """The tokens of prompt and answer together, of at most 60 rows spread evenly."""
+        rows = self.rows[:: max(1, -(-len(self.rows) // _MOST_COUNTED))]
+        tokenizer = self.tokenizer
+        bos = "" if tokenizer.bos_id is None else tokenizer.bos_token or "\0"
+        tokens = [
+            known if text is None else tokenizer.count(text) + (not text.startswith(bos))
+            for known, text in rows[["num_prompt_tokens", "text"]].itertuples(index=False)
+        ]
         answer = (TASKS.get(self.task) or self.family(name=self.task)).answer_tokens
-        counted = []
-        for row in self.rows[:: max(1, -(-len(self.rows) // _MOST_COUNTED))]:
-            tokens = row.num_prompt_tokens
-            if row.text is not None:
-                bos = self.tokenizer.bos_token or "\0"
-                adds_bos = self.tokenizer.bos_id is not None and not row.text.startswith(bos)
-                tokens = self.tokenizer.count(row.text) + adds_bos
-            if tokens is not None:
-                counted.append((row, tokens + (row.max_new_tokens or answer)))
-        return counted
+        answers = rows["max_new_tokens"].astype(float).fillna(answer)
+        return pd.Series(tokens, rows.index, float).add(answers).dropna().astype(int)
 
 
 def read_file(
@@ -123,27 +106,28 @@ def read_file(
         raise UserError(f"no file {path}: give a file of JSON lines, data or predictions")
     if path.with_suffix(".json").is_file() and (cell := load_cell(path)):
         _ = cell.present  # raises where a row is damaged
-        rows = [_our_row(line, row) for line, row in json_lines(path)]
+        rows = [row | {"line": line} for line, row in json_lines(path)]
+        for row in rows:  # `length` counts the answer as long as it may be
+            row["max_new_tokens"] = row.pop("length") - row["num_prompt_tokens"]
         protocol = cell.record["result"].get("protocol", "clean")
-        return [FileCell(cell.task, cell.length, rows, tokenizer, cell.wanted, protocol)]
+        return [FileCell(cell.task, cell.length, _table(rows), tokenizer, cell.wanted, protocol)]
     name, by_length = read_rows(path, task, length, Row)
     return [
-        FileCell(name, budget, [Row(**row) for row in rows], tokenizer)
+        FileCell(name, budget, _table(rows), tokenizer)
         for budget, rows in sorted(by_length.items())
     ]
 
 
-def _our_row(line: int, row: dict[str, Any]) -> Row:
-    """A row of our predictions, which hold no prompt."""
-    return Row(
-        line=line,
-        index=row["index"],
-        outputs=row["outputs"],
-        pred=row["pred"],
-        num_prompt_tokens=row["num_prompt_tokens"],
-        max_new_tokens=row["length"] - row["num_prompt_tokens"],
-        depths=row["depths"],
-    )
+def _table(rows: list[dict[str, Any]]) -> "pd.DataFrame":
+    records, names = [], []
+    for given in rows:
+        row = dict.fromkeys(Row.model_fields) | given
+        prefix, text = row["answer_prefix"] or row["gen_prefix"] or "", row["input"]
+        shown = {"prefix": prefix, "text": None if text is None else text + prefix}
+        records.append(row | shown | {"references": row["outputs"] or []})
+        number = "" if row["index"] is None else f", index {row['index']}"
+        names.append(f"line {row['line']}{number}")
+    return pd.DataFrame(records, names, dtype=object)
 
 
 def audit(cell: FileCell) -> list[Finding]:
@@ -152,25 +136,25 @@ def audit(cell: FileCell) -> list[Finding]:
 
 
 def _judged(
-    rows: Iterable[tuple[Row, bool]], what: str, effect: str, fine: str = "", level: str = FAIL
+    rows: Any, wrong: Iterable[bool], what: str, effect: str, fine: str = "", level: str = FAIL
 ) -> Seen:
     """A finding on the rows that are wrong: how many of how many, and the first of them. Where none
     is wrong, what is fine; None without rows."""
-    rows = list(rows)
-    if wrong := [row for row, is_wrong in rows if is_wrong]:
-        seen = f"{what} in {len(wrong)} of {len(rows)} rows (first: {wrong[0].name})"
+    flags = pd.Series(list(wrong), rows.index, dtype=bool)
+    if flags.any():
+        seen = f"{what} in {flags.sum()} of {len(flags)} rows (first: {flags.idxmax()})"
         return Finding(seen, effect, level)
-    return fine if rows else None
+    return fine if len(flags) else None
 
 
 def _judged_layout(
-    cell: FileCell, rows: Iterable[tuple[Row, bool]], what: str, effect: str, fine: str = ""
+    cell: FileCell, rows: Any, wrong: Iterable[bool], what: str, effect: str, fine: str = ""
 ) -> Seen:
     """As `_judged`, where the protocol `paper` is the cause by design."""
     if cell.protocol != "paper":
-        return _judged(rows, what, effect, fine)
+        return _judged(rows, wrong, what, effect, fine)
     effect = "by design: the protocol paper keeps one layout for all examples, as upstream does"
-    return _judged(rows, what, effect, fine, NOTE)
+    return _judged(rows, wrong, what, effect, fine, NOTE)
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -178,59 +162,59 @@ def _judged_layout(
 
 def indices(cell: FileCell) -> Seen:
     """Every example once."""
-    count = Counter(row.index for row in cell.rows if row.index is not None)
+    index = cell.rows["index"]
+    count, repeated = index.nunique(), index.notna() & index.duplicated(keep=False)
     if not count:
         return None
-    repeated = [(row, row.index is not None and count[row.index] > 1) for row in cell.rows]
-    effect = "who keys rows by index drops or mixes examples (upstream's 2025 niah files do this): key by line"
-    if twice := _judged(repeated, f"{len(count)} distinct indices", effect):
-        return twice
-    wanted = range(cell.wanted or max(count) + 1)
-    if missing := [index for index in wanted if index not in count]:
+    wanted = range(cell.wanted or max(index.dropna()) + 1)
+    if (missing := sorted({*wanted} - {*index})) and not repeated.any():
         seen = f"{len(missing)} of {len(wanted)} missing (first: {missing[0]})"
         return Finding(seen, "the mean is over other examples than it says: answer them")
-    return f"{len(count)}, each once"
+    effect = "who keys rows by index drops or mixes examples (upstream's 2025 niah files do this): key by line"
+    return _judged(index, repeated, f"{count} distinct indices", effect, f"{count}, each once")
 
 
 def repeats(cell: FileCell) -> Seen:
     """No prompt twice."""
-    first: dict[str, Row] = {}
-    repeated = [(row, first.setdefault(text, row) is not row) for row, text in cell.texts]
-    effect = "fewer examples than rows: intervals are too narrow"
-    return _judged(repeated, "the same prompt again", effect, f"{len(first)}, all different")
+    texts, what = cell.texts["text"], "the same prompt again"
+    effect, fine = (
+        "fewer examples than rows: intervals are too narrow",
+        f"{texts.nunique()}, all different",
+    )
+    return _judged(texts, texts.duplicated(), what, effect, fine)
 
 
 def predictions(cell: FileCell) -> Seen:
     """Answers are there, and are no copies of the prompt."""
-    answered = [(row, row.pred) for row in cell.rows if row.pred is not None]
-    echoed = [(row, bool(row.input and row.input[:200] in pred)) for row, pred in answered]
-    empty = [(row, not pred.strip()) for row, pred in answered]
+    rows = cell.rows.dropna(subset="pred")
+    echoed = (
+        bool(text) and text[:200] in pred
+        for text, pred in zip(rows["input"], rows["pred"], strict=True)
+    )
+    empty = (not pred.strip() for pred in rows["pred"])
     effect = "they score 0: were these refusals, time-outs or prompts that did not fit?"
-    return _judged(
-        echoed, "the prompt itself", "echoes score 100: take the new text alone"
-    ) or _judged(empty, "nothing", effect, f"{len(answered)}", NOTE)
+    copied = _judged(rows, echoed, "the prompt itself", "echoes score 100: take the new text alone")
+    return copied or _judged(rows, empty, "nothing", effect, f"{len(rows)}", NOTE)
 
 
 def own_scores(cell: FileCell) -> Seen:
     """Scores in the file agree with ours: question answering counts any reference, not the mean."""
-    part = cell.family.match == "part"
-    judge = string_match_part if part else string_match_all
-    scored, off = list[tuple[Row, bool]](), list[tuple[float, float, float]]()
-    for row in cell.rows:
-        fields = row.model_extra or {}
-        values = [fields.get(str(cell.length)), fields.get("score")]
+    part, seen = cell.family.match == "part", {}
+    for name, row in cell.rows.dropna(subset="pred").iterrows():
+        values = row.get(str(cell.length)), row.get("score")
         value = next((v for v in values if isinstance(v, int | float) and v >= 0), None)
-        if value is not None and row.pred is not None:
-            text, references = clean(row.pred), row.references
-            ours = judge(text, references) if references else value
-            scored.append((row, abs(value - ours) > 1e-6))
-            if scored[-1][1]:
-                off.append((value, ours, string_match_all(text, references)))
+        if value is not None:
+            text, wanted = clean(row["pred"]), row["references"] or [""]
+            share = string_match_all(text, wanted)
+            seen[name] = value, string_match_part(text, wanted) if part else share, share
+    scores = pd.DataFrame.from_dict(seen, "index", columns=["file", "ours", "share"], dtype=float)
+    lost = scores["ours"] - scores["file"]
+    wrong = lost.abs() > 1e-6
     what, effect = "another score than ours", "do not compare them with others'"
-    if off and part and all(abs(value - share) < 1e-6 for value, _, share in off):
-        what, lost = "the mean over references", sum(ours - value for value, ours, _ in off)
-        effect = f"the file's score is {100 * lost / len(scored):.1f} points too low: score it anew (`rulerkit score`)"
-    return _judged(scored, what, effect, f"{len(scored)} as we score")
+    if part and wrong.any() and ((scores["file"] - scores["share"])[wrong].abs() < 1e-6).all():
+        what = "the mean over references"
+        effect = f"the file's score is {100 * lost.mean():.1f} points too low: score it anew (`rulerkit score`)"
+    return _judged(scores, wrong, what, effect, f"{len(scores)} as we score")
 
 
 # --- length ---------------------------------------------------------------------------------------
@@ -238,52 +222,38 @@ def own_scores(cell: FileCell) -> Seen:
 
 def budget(cell: FileCell) -> Seen:
     """Prompt and answer stay within the length."""
-    if not cell.counted:
+    tokens, length = cell.counted, cell.length
+    if tokens.empty:
         return None
-    largest, most = max(cell.counted, key=lambda counted: counted[1])
+    most = max(tokens)
     return _judged(
-        [(row, tokens > cell.length) for row, tokens in cell.counted],
-        f"more than {cell.length} tokens",
-        f"up to {most - cell.length} tokens are cut, or the engine refuses them: generate with this tokenizer",
-        f"at most {most} of {cell.length} tokens ({largest.name})",
+        tokens,
+        tokens > length,
+        f"more than {length} tokens",
+        f"up to {most - length} tokens are cut, or the engine refuses them: generate with this tokenizer",
+        f"at most {most} of {length} tokens ({tokens.idxmax()})",
     )
 
 
 def fill(cell: FileCell) -> Seen:
     """The length is filled."""
-    if not cell.counted:
-        return None
-    low = [(row, tokens / cell.length < LEAST_FILL) for row, tokens in cell.counted]
-    average = mean(tokens / cell.length for _, tokens in cell.counted)
+    shares = cell.counted / cell.length
+    low, average = shares < LEAST_FILL, shares.mean()
     what = f"{100 * average:.1f} % filled on average, less than {100 * LEAST_FILL:.0f} %"
     effect = "a score says less about this length than its name"
     fine = f"{100 * average:.1f} % on average"
     if average >= _POOR_FILL and cell.protocol != "paper":
-        return _judged(low, what, effect, fine, NOTE)
-    return _judged_layout(cell, low, what, effect, fine)
-
-
-def capped_list(cell: FileCell) -> Seen:
-    """The list of common words goes on to the end of the length."""
-    lists = []
-    for row, tokens in cell.counted:
-        text, short = row.text or "", tokens < _POOR_FILL * cell.length
-        numbered = short and re.search(r"(^|\n)1\. ", text)
-        lists.append((row, numbered and cell.family.listed_words(text)))
-    longest = max((len(words) for _, words in lists if words), default=0)
-    what = f"a list that ends early ({longest} entries)"
-    effect = "longer lengths are no harder: this list stopped growing"
-    return _judged([(row, bool(words)) for row, words in lists], what, effect)
+        return _judged(shares, low, what, effect, fine, NOTE)
+    return _judged_layout(cell, shares, low, what, effect, fine)
 
 
 def file_count(cell: FileCell) -> Seen:
     """The file's own token counts are those of this tokenizer."""
+    known = cell.texts["length"].replace(0, None).dropna()
+    tokens = cell.counted[cell.counted.index.intersection(known.index)]
     return _judged(
-        [
-            (row, abs(tokens - row.length) > max(3, tokens / 100))
-            for row, tokens in cell.counted
-            if row.length and row.text is not None
-        ],
+        tokens,
+        (tokens - known[tokens.index]).abs() > (tokens / 100).clip(3),
         f"not those of {cell.tokenizer.name}",
         "it was made for another tokenizer or template: lengths are not what their names say",
         "the file's are this tokenizer's",
@@ -296,117 +266,99 @@ def file_count(cell: FileCell) -> Seen:
 
 def references(cell: FileCell) -> Seen:
     """What is asked for stands in the context."""
-    part = cell.family.match == "part"
-    absent = []
-    for row, text in cell.texts:
-        wanted, low = [reference.lower() for reference in row.references], text.lower()
-        stands = [reference in low for reference in wanted]
-        known = any(stands) or bool(set(_NO_WORDS) & set(wanted))
-        absent.append((row, not (known if part else stands and all(stands))))
+    part, absent = cell.family.match == "part", []
+    for text, wanted in zip(cell.texts["text"].str.lower(), cell.texts["references"], strict=True):
+        lower = {reference.lower() for reference in wanted}
+        stands = [reference in text for reference in lower]
+        known = any(stands) or lower & _NO_WORDS if part else stands and all(stands)
+        absent.append(not known)
     effect = "nobody can find them: these rows score 0, or reward what a model knew before"
     level = NOTE if part else FAIL
-    return _judged(absent, "not in the context", effect, "all in the context", level)
+    return _judged(cell.texts, absent, "not in the context", effect, "all in the context", level)
 
 
 def demonstration(cell: FileCell) -> Seen:
     """Variable tracking and common words come with a solved example."""
     if not (opening := cell.family.demonstration_opening.strip()):
         return None
-    bare = [(row, text.count(opening) < 2) for row, text in cell.texts]
+    bare = (text.count(opening) < 2 for text in cell.texts["text"])
     effect = "base models score far lower without one: compare with nobody's numbers"
-    return _judged(bare, "none", effect, "in every row")
+    return _judged(cell.texts, bare, "none", effect, "in every row")
 
 
 def prefix(cell: FileCell) -> Seen:
     """The answer prefix ends the prompt, once, with its blanks."""
     form, within = cell.family.answer_prefix_form, cell.family.answer_prefix_within
     ends = [
-        (row, list(re.finditer(form, text[-within:].rpartition("?")[2])))
-        for row, text in cell.texts
+        list(re.finditer(form, text[-within:].rpartition("?")[2])) for text in cell.texts["text"]
     ]
-    lost = [(row, not matches) for row, matches in ends]
-    twice = [(row, len(matches) > 1) for row, matches in ends]
     stripped = [
-        (row, len(m) == 1 and (row.prefix[:1] not in ("", " ") or "" in m[0].groups()))
-        for row, m in ends
+        field[:1] not in ("", " ") or any("" in match.groups() for match in end)
+        for field, end in zip(cell.texts["prefix"], ends, strict=True)
     ]
+    effect = "chat models then explain and are cut: scores fall"
+    again = "whoever adds `answer_prefix` to `input` repeats it: drop one"
+    what, other = (
+        "the answer prefix without its blank",
+        "the first token of the answer is another one",
+    )
     return (
-        _judged(
-            lost,
-            "no answer prefix at the end",
-            "chat models then explain and are cut: scores fall",
-        )
-        or _judged(
-            twice,
-            "the answer prefix twice",
-            "whoever adds `answer_prefix` to `input` repeats it: drop one",
-        )
-        or _judged(
-            stripped,
-            "the answer prefix without its blank",
-            "the first token of the answer is another one",
-            "at the end, once",
-            NOTE,
-        )
+        _judged(cell.texts, (not end for end in ends), "no answer prefix at the end", effect)
+        or _judged(cell.texts, (len(end) > 1 for end in ends), "the answer prefix twice", again)
+        or _judged(cell.texts, stripped, what, other, "at the end, once", NOTE)
     )
 
 
 def bos_text(cell: FileCell) -> Seen:
     """No beginning-of-sequence token stands in the text, where an engine adds one."""
     marks = {*_BOS, cell.tokenizer.bos_token or _BOS[0]}
-    written = [(row, any(mark in text[:300] for mark in marks)) for row, text in cell.texts]
+    written = (any(mark in text[:300] for mark in marks) for text in cell.texts["text"])
     effect = "an engine that adds its own sends two (VT at 128K moved by 17 points): switch add_special_tokens off"
-    return _judged(written, "a BOS written out", effect, "none")
+    return _judged(cell.texts, written, "a BOS written out", effect, "none")
 
 
 # --- layout ---------------------------------------------------------------------------------------
 
 
 def positions(cell: FileCell) -> Seen:
-    """The answer stands somewhere else in every example."""
-    places = list(_places(cell))
-    if len(places) < MIN_ROWS:
+    """The answer stands somewhere else in every example: by the family's rule or, in our
+    predictions, which hold no prompt, by the depth of the needle."""
+    found: dict[Any, tuple[float, str]] = {}
+    for row, (text, wanted, depths) in cell.rows[["text", "references", "depths"]].iterrows():
+        if text is not None:
+            place = cell.family.place(text, tuple(wanted))
+        else:
+            single = depths and cell.family.place is Task.place
+            place = (round(depths[0]), f"{depths[0]:.0f} % of the context") if single else None
+        if place:
+            found[row] = place
+    if len(found) < MIN_ROWS:
         return None
-    values = [value for _, value, _ in places]
-    (usual, name), count = Counter((value, name) for _, value, name in places).most_common(1)[0]
-    if count > _SAME * len(places) or pstdev(values) < 1:
-        same = [(row, value == usual) for row, value, _ in places]
+    places = pd.DataFrame.from_dict(found, "index", columns=["value", "name"])
+    counts = places.value_counts()
+    (usual, name), count = counts.index[0], counts.iloc[0]
+    if count > _SAME * len(places) or places["value"].std(ddof=0) < 1:
         effect = "a model that only reads there scores as well: shuffle per example"
-        return _judged_layout(cell, same, f"the answer at {name}", effect)
-    return f"{len(set(values))} places in {len(places)} rows"
-
-
-def _places(cell: FileCell) -> Iterator[tuple[Row, float, str]]:
-    """Where the answers stand, by the family's rule; in our predictions, which hold no prompt, the
-    depth of the needle."""
-    for row in cell.rows:
-        if row.text is not None:
-            if place := cell.family.place(row.text, tuple(row.references)):
-                yield row, *place
-        elif row.depths and cell.family.place is Task.place:
-            yield row, round(row.depths[0]), f"{row.depths[0]:.0f} % of the context"
+        same = places["value"] == usual
+        return _judged_layout(cell, places, same, f"the answer at {name}", effect)
+    return f"{places['value'].nunique()} places in {len(places)} rows"
 
 
 def layouts(cell: FileCell) -> Seen:
-    """Lists are shuffled anew in every example."""
-    lists = [(row, cell.family.listed_words(text)) for row, text in cell.texts]
-    patterns = [(row, _layout(words)) for row, words in lists if words is not None]
-    if len(patterns) < MIN_ROWS:
+    """Lists are shuffled anew in every example. The order of a list is told whatever its words are:
+    for each entry when its word first came."""
+    lists = cell.texts["text"].map(cell.family.listed_words).dropna()
+    orders = lists.map(lambda words: (*pd.factorize(pd.Series(words[:400]))[0],))
+    count = orders.nunique()
+    if len(orders) < MIN_ROWS:
         return None
-    count = Counter(pattern for _, pattern in patterns)
-    if len(count) > len(patterns) / 2:
-        return f"{len(count)} in {len(patterns)} rows"
-    again = [(row, count[pattern] > 1) for row, pattern in patterns]
+    if count > len(orders) / 2:
+        return f"{count} in {len(orders)} rows"
     effect = (
         "the same order again and again: so many rows are one example, and intervals are too narrow"
     )
-    return _judged_layout(cell, again, f"only {len(count)} orders of words", effect)
-
-
-def _layout(words: list[str]) -> tuple[int, ...]:
-    """The order of a list whatever its words are: for each entry when its word first came."""
-    first: dict[str, int] = {}
-    return tuple(first.setdefault(word, len(first)) for word in words[:400])
+    again = orders.duplicated(keep=False)
+    return _judged_layout(cell, orders, again, f"only {count} orders of words", effect)
 
 
 AUDITS: dict[str, Callable[[FileCell], Seen]] = {
@@ -414,7 +366,6 @@ AUDITS: dict[str, Callable[[FileCell], Seen]] = {
     "prompts": repeats,
     "budget": budget,
     "fill": fill,
-    "capped list": capped_list,
     "token counts": file_count,
     "references": references,
     "demonstration": demonstration,

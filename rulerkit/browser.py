@@ -13,17 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rulerkit.depth import BINS, Place, bin_numbers, places
 from rulerkit.errors import UserError, shorten
-from rulerkit.failures import examples_of
-from rulerkit.generation import Examples
+from rulerkit.failures import remaker
 from rulerkit.prompt_format import without_thought
 from rulerkit.results import answers_of, find_cells
 from rulerkit.scoring import category, clean
-from rulerkit.store import Cell, write_whole
-from rulerkit.summary import cell_rows
+from rulerkit.store import write_whole
 from rulerkit.tables import names_of
 from rulerkit.tasks.base import named_items
 
@@ -64,25 +62,19 @@ def browse(scores: "pd.DataFrame", most: int = MOST_EXAMPLES) -> Page:
     if scores.empty:
         raise UserError("nothing to browse: there is no scored example among the rows given")
     scores = scores.reset_index(drop=True)
-    models = scores.drop_duplicates(_MODEL)[[*_MODEL, "label"]]
-    names = dict(
-        zip(zip(models["run"], models["model"], strict=True), names_of(models), strict=True)
-    )
-    numbers = {name: number for number, name in enumerate(names)}
+    models = scores.drop_duplicates(_MODEL)
+    keys = zip(models["run"], models["model"], strict=True)
+    numbers = {key: number for number, key in enumerate(keys)}
     tasks = list(dict.fromkeys(scores["task"]))
-    cells = [
-        [numbers[key[:2]], tasks.index(key[2]), int(key[3]), *_mean(scores, rows)]
-        for key, rows in cell_rows(scores, [*_MODEL, "task", "length"]).items()
-    ]
     rows = scores.loc[_chosen(scores, most)]
     stored = find_cells(dict.fromkeys(rows["path"]))
     if "prediction" not in rows:
         rows = answers_of(rows, cells=stored)
-    examples_of_path = {str(cell.path): _examples(cell) for cell in stored}
-    prompts: dict[str, _Prompt | None] = {}  # by digest: models are asked the same
-    for path, index, digest in rows[["path", "index", "digest"]].itertuples(index=False):
-        if prompts.get(digest) is None:
-            prompts[digest] = _prompt(examples_of_path[path], index, digest)
+    remake = {str(cell.path): remaker(cell) for cell in stored}
+    prompts: dict[str, tuple[str, list[Place]] | None] = {}  # by digest: models are asked the same
+    for row in rows[["path", "index", "digest"]].to_dict("records"):
+        if prompts.get(row["digest"]) is None:
+            prompts[row["digest"]] = _prompt(remake[row["path"]], row)
     examples = [
         {
             "m": numbers[row["run"], row["model"]],
@@ -98,21 +90,19 @@ def browse(scores: "pd.DataFrame", most: int = MOST_EXAMPLES) -> Page:
         }
         for row in rows.to_dict("records")
     ]
+    deep = scores if "depths" in scores else rows
+    deep = deep[deep["depths"].map(len) == 1]
     content = {
-        "models": list(names.values()),
+        "models": list(names_of(models)),
         "tasks": tasks,
-        "cells": cells,
-        "depths": _by_depth(scores if "depths" in scores else rows, numbers, tasks),
+        "cells": _means(scores, numbers, tasks),
+        "depths": _means(deep, numbers, tasks, bin_numbers(deep["depths"].str[0], BINS)),
         "examples": examples,
         "all": len(scores),
     }
     data = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
     template = (files("rulerkit") / "data" / "browse.html").read_text(encoding="utf-8")
     return Page(template.replace("{{DATA}}", data))
-
-
-def _mean(scores: "pd.DataFrame", rows: Any) -> tuple[float, int]:
-    return round(100 * float(scores["score"].to_numpy()[rows].mean()), 1), len(rows)
 
 
 def _chosen(scores: "pd.DataFrame", most: int) -> "NDArray[Any]":
@@ -129,13 +119,9 @@ def _chosen(scores: "pd.DataFrame", most: int) -> "NDArray[Any]":
     return merged.sort_values(["order", "level_0"])["level_0"].to_numpy()
 
 
-def _by_depth(rows: "pd.DataFrame", numbers: dict[Any, int], tasks: Sequence[str]) -> list[Any]:
-    """Model, task, length, bin of the depth, mean score and number, of examples with one needle."""
-    single = rows[rows["depths"].map(len) == 1]
-    if single.empty:
-        return []
-    bins = bin_numbers(single["depths"].str[0], BINS)
-    groups = single.assign(bin=bins).groupby([*_MODEL, "task", "length", "bin"])["score"]
+def _means(rows: "pd.DataFrame", numbers: Any, tasks: Sequence[str], *by: Any) -> list[Any]:
+    """Model, task, length, bin of the depth where it is given, mean score and number of rows."""
+    groups = rows.groupby([*_MODEL, "task", "length", *by], sort=False)["score"]
     return [
         [numbers[key[:2]], tasks.index(key[2]), *map(int, key[3:]), round(100 * mean, 1), int(n)]
         for key, mean, n in groups.agg(["mean", "size"]).itertuples(name=None)
@@ -145,38 +131,26 @@ def _by_depth(rows: "pd.DataFrame", numbers: dict[Any, int], tasks: Sequence[str
 # --- what is shown of a prompt --------------------------------------------------------------------
 
 
-def _examples(cell: Cell) -> Examples | None:
-    """The examples of a cell; None where they cannot be made again."""
+def _prompt(remake: Any, row: Any) -> tuple[str, list[Place]] | None:
+    """The text of a prompt and the places of its pieces; None where it cannot be made again, or
+    comes out differently."""
     try:
-        return examples_of(cell)
-    except UserError:
+        example = remake(row)
+    except (UserError, IndexError):
         return None
+    return example.prompt, places(example)
 
 
-class _Prompt(NamedTuple):
-    """The text of a prompt and the places of its pieces."""
-
-    text: str
-    places: list[Place]
-
-
-def _prompt(examples: Examples | None, index: int, digest: str) -> _Prompt | None:
-    """The prompt of an example; None where it cannot be made again, or comes out differently."""
-    if examples is None or index >= len(examples):
-        return None
-    example = examples[index]
-    return _Prompt(example.prompt, places(example)) if example.digest == digest else None
-
-
-def _traced(row: Any, made: _Prompt | None) -> dict[str, Any]:
+def _traced(row: Any, made: tuple[str, list[Place]] | None) -> dict[str, Any]:
     """`w`: windows of the prompt, [role, depth, before, text, after]; `x`: items of the answer that
     are no reference, [item, role of the piece that holds it or '', depth]."""
     if made is None:
         return {"w": [], "x": []}
-    prompt = made.text.lower()
+    whole, pieces = made
+    prompt = whole.lower()
     missed = [r.lower() for r in row["references"] if r.lower() not in row["prediction"].lower()]
     windows, shown_texts = [], set[str]()
-    for role, depth, start, end, _ in made.places:
+    for role, depth, start, end, _ in pieces:
         text = prompt[start:end]
         named = next((text_missed for text_missed in missed if text_missed in text), text)
         if role == "needle" and named not in shown_texts:  # a word of a list stands in many places
@@ -184,19 +158,16 @@ def _traced(row: Any, made: _Prompt | None) -> dict[str, Any]:
             windows.append((named == text, role, depth, start, end))
     items = []
     for item in _wrong_items(row):
-        at = _position(prompt, item)
-        role, depth = _role_at(made.places, at)
+        match = re.search(rf"(?<!\w){re.escape(item)}(?!\w)", prompt)
+        at = match.start() if match else -1
+        held = next((place for place in pieces if place.start <= at < place.end), None)
+        role, depth = (held.role, held.depth) if held else ("", 0.0)
         items.append([item, role, depth])
-        if at >= 0 and role:
+        if role:
             windows.append((False, role, depth, at, at + len(item)))
     shown = sorted(windows, key=lambda window: window[0])[:_MOST_WINDOWS]
-    return {
-        "w": [
-            [role, depth, *_window(made.text, start, end)]
-            for _, role, depth, start, end in sorted(shown, key=lambda window: window[3])
-        ],
-        "x": items,
-    }
+    shown.sort(key=lambda window: window[3])
+    return {"w": [[*w[1:3], *_window(whole, *w[3:])] for w in shown], "x": items}
 
 
 def _wrong_items(row: Any) -> list[str]:
@@ -214,17 +185,6 @@ def _wrong_items(row: Any) -> list[str]:
         if len(item) > 2 and not any(item in w or w in item for w in wanted)
     ]
     return wrong[:_MOST_ITEMS]
-
-
-def _position(prompt: str, item: str) -> int:
-    """Where an item stands in a prompt as a word of its own; -1 where it does not."""
-    match = re.search(rf"(?<!\w){re.escape(item)}(?!\w)", prompt)
-    return match.start() if match else -1
-
-
-def _role_at(places: Sequence[Place], at: int) -> tuple[str, float]:
-    place = next((place for place in places if place.start <= at < place.end), None)
-    return (place.role, place.depth) if place else ("", 0.0)
 
 
 def _window(prompt: str, start: int, end: int) -> tuple[str, str, str]:

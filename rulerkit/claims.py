@@ -14,6 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from rulerkit.errors import unknown
 from rulerkit.lengths import length_name, parse_length
@@ -24,7 +25,6 @@ from rulerkit.tables import show
 from rulerkit.tasks import task
 
 if TYPE_CHECKING:
-    import pandas as pd
     from pandas.io.formats.style import Styler
 
 HOLDS, FAILS = "holds", "does not hold"
@@ -49,8 +49,6 @@ class Verdict(NamedTuple):
 
 def verdict_table(verdicts: Sequence[Verdict]) -> "pd.DataFrame":
     """Columns claim, verdict, seen."""
-    import pandas as pd
-
     return pd.DataFrame(verdicts, columns=list(Verdict._fields))
 
 
@@ -68,8 +66,6 @@ def show_verdicts(verdicts: Sequence[Verdict]) -> "Styler":
 def asked(scores: "pd.DataFrame", study: Study) -> "pd.DataFrame":
     """A row for each example that the study asks of each model in `scores`; the score is NaN where
     the answer is missing."""
-    import pandas as pd
-
     scores = merge_repetitions(scores)
     models = scores[["run", "model", "label", "claimed_length"]].drop_duplicates(["run", "model"])
     names = [task.name for task in study.tasks]
@@ -82,8 +78,6 @@ def asked(scores: "pd.DataFrame", study: Study) -> "pd.DataFrame":
 def by_label(frame: "pd.DataFrame", tasks: Mapping[str, Any], panel: str = "") -> "pd.DataFrame":
     """The rows of some tasks (label to task, as `rk.task` takes it), with the columns `panel` and
     `series`, the label."""
-    import pandas as pd
-
     parts = [
         frame[frame["task"] == task(spec).name].assign(panel=panel, series=label)
         for label, spec in tasks.items()

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from warnings import catch_warnings
 
 import numpy as np
+import pandas as pd
+from scipy.cluster.hierarchy import cut_tree, leaves_list, linkage, optimal_leaf_ordering
 
 from rulerkit.errors import UserError
 from rulerkit.statistics import Estimate, critical_value
 
 if TYPE_CHECKING:
-    import pandas as pd
     from numpy.typing import NDArray
 
 RESAMPLES = 1000
@@ -47,8 +48,6 @@ def task_vectors(cells: "pd.DataFrame") -> "pd.DataFrame":
 def correlations(vectors: "pd.DataFrame") -> "pd.DataFrame":
     """Pearson's coefficient between the columns, in the order of the dendrogram; NaN for a task
     that never varies."""
-    from scipy.cluster.hierarchy import leaves_list
-
     coefficients = vectors.corr()
     order = coefficients.index[leaves_list(_tree(coefficients))]
     ordered: pd.DataFrame = coefficients.loc[order, order]
@@ -65,8 +64,6 @@ def redundancy(
     into as many as there are categories), in_benchmark, cut_keeps (whether a cut into as many
     clusters as the benchmark has tasks would keep it), and `nearest`, the task of the benchmark and
     of its category that it correlates with most: correlation, low, high."""
-    import pandas as pd
-
     members = [task for task in benchmark if task in vectors]
     cluster = _clusters(coefficients, len(set(categories.values())))
     # of each cluster the first task of the benchmark, or else the first task
@@ -134,8 +131,6 @@ def fisher(coefficient: float, num_rows: int, confidence: float = 0.95) -> Estim
 def _tree(coefficients: "pd.DataFrame") -> "NDArray[np.float64]":
     """The linkage of the tasks; two tasks without a correlation are as far apart as independent
     ones."""
-    from scipy.cluster.hierarchy import linkage, optimal_leaf_ordering
-
     distances = 1 - np.nan_to_num(coefficients.to_numpy(dtype=float))
     flat = np.clip(distances[np.triu_indices(len(distances), 1)], 0, 2)
     return np.asarray(optimal_leaf_ordering(linkage(flat, method="average"), flat))
@@ -144,8 +139,5 @@ def _tree(coefficients: "pd.DataFrame") -> "NDArray[np.float64]":
 def _clusters(coefficients: "pd.DataFrame", count: int) -> "pd.Series[int]":
     """The cluster of each task, numbered in the order of the frame, where the dendrogram is cut
     into `count`."""
-    import pandas as pd
-    from scipy.cluster.hierarchy import cut_tree
-
     labels = cut_tree(_tree(coefficients), n_clusters=max(1, min(count, len(coefficients))))
     return pd.Series(pd.factorize(labels.ravel())[0] + 1, index=coefficients.index)

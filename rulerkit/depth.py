@@ -8,22 +8,20 @@ stands in many places it is the mean of these places.
 import json
 from collections import defaultdict
 from collections.abc import Callable
-from functools import cache, partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from rulerkit.errors import UserError
 from rulerkit.example import Example
-from rulerkit.failures import examples_of, same_example
+from rulerkit.failures import remaker
 from rulerkit.results import find_cells
 from rulerkit.statistics import WeightedCell, holm, weighted_sum
 from rulerkit.store import Cell, Report, print_problem
 from rulerkit.summary import cell_rows
 
 if TYPE_CHECKING:
-    import pandas as pd
     from numpy.typing import NDArray
 
 BINS = 10
@@ -69,14 +67,12 @@ def recall_by_depth(results: "pd.DataFrame", report: Report = print_problem) -> 
     Examples with several items are generated again; a cell of which they cannot be is left out and
     passed to `report`. Raises UserError where nothing is left.
     """
-    import pandas as pd
-
     rows: list[tuple[Any, ...]] = []
     cells: dict[Any, Cell] = {
         str(cell.path): cell for cell in find_cells(dict.fromkeys(results["path"]))
     }
     for (path, *_), answers in results.groupby(["path", "task", "length"], sort=False):
-        make = partial(same_example, cells[path], cache(partial(examples_of, cells[path])))
+        make = remaker(cells[path])
         try:
             for answer in answers.to_dict("records"):
                 about, before = [answer[name] for name in _CELL], np.nan
@@ -127,8 +123,6 @@ def by_bin(
 
     Items of one example are drawn together in the interval.
     """
-    import pandas as pd
-
     edges = np.linspace(0, 100, bins + 1)
     rows = []
     binned = recall[recall[by].notna()]
@@ -151,8 +145,6 @@ def depth_tests(recall: "pd.DataFrame", bins: int = BINS, seed: int = 0) -> "pd.
     over items within each length: those of an example stay together, so that a model that answers
     all or nothing is not accused. NaN where all outcomes are equal.
     """
-    import pandas as pd
-
     rows = []
     for key, items in recall.groupby([*_MODEL, "task"], sort=False):
         recalled = items["recalled"].to_numpy(float)
@@ -193,13 +185,13 @@ def _permutation_p(
     if np.allclose(residuals, 0):
         return float("nan")
     random = np.random.default_rng(seed)
-    sizes = items.groupby(["length", "index"], sort=False)["recalled"].transform("size").to_numpy()
-    order = np.lexsort((items["index"], items["length"], sizes))
-    groups = _runs(items["length"].to_numpy()[order], sizes[order])
+    sizes = items.groupby(["length", "index"], sort=False)["recalled"].transform("size")
+    ordered = items[["length", "index"]].assign(size=sizes, position=range(len(items)))
+    ordered = ordered.sort_values(["size", "length", "index"], kind="stable")
     totals = np.zeros((PERMUTATIONS + 1, shares.shape[1]))
-    for rows, size in groups:
-        positions = order[rows]
-        outcomes = residuals[positions].reshape(-1, size)  # a row per example
+    for _, group in ordered.groupby(["size", "length"]):
+        positions = group["position"].to_numpy()
+        outcomes = residuals[positions].reshape(-1, group["size"].iloc[0])  # a row per example
         for number in range(PERMUTATIONS + 1):
             shuffled = outcomes
             if number:
@@ -207,10 +199,3 @@ def _permutation_p(
             totals[number] += shuffled.ravel() @ shares[positions]
     spread = (totals**2 / np.maximum(1, shares.sum(axis=0))).sum(axis=1)
     return float((spread >= spread[0] * (1 - 1e-9)).mean())
-
-
-def _runs(lengths: "NDArray[Any]", sizes: "NDArray[Any]") -> list[tuple[slice, int]]:
-    """Runs of items of one length whose examples have the same number of items."""
-    changes = np.flatnonzero((np.diff(lengths) != 0) | (np.diff(sizes) != 0)) + 1
-    starts = [0, *changes.tolist(), len(lengths)]
-    return [(slice(a, b), int(sizes[a])) for a, b in pairwise(starts)]

@@ -279,20 +279,27 @@ def example_of(cell: Cell, index: int) -> Example:
     row = next((row for row in cell.rows if row["index"] == index), None)
     if row is None:
         raise UserError(f"{cell.path} has no answer to example {index}")
-    return same_example(cell, partial(examples_of, cell), row)
+    return remaker(cell)(row)
 
 
-def same_example(cell: Cell, examples: Callable[[], Examples], row: Mapping[str, Any]) -> Example:
-    """The example that a row answers; raises UserError where its prompt comes out differently."""
-    example = examples()[row["index"]]
-    if example.digest != row["digest"]:
-        raise _not_generated(
-            cell,
-            f"the prompt of example {row['index']} comes out differently, so this rulerkit (prompt "
-            f"version {PROMPT_VERSION}, the cell's {cell.record['result'].get('prompt_version')}), "
-            "the tokenizer or a corpus is not the one of then",
-        )
-    return example
+def remaker(cell: Cell) -> Callable[[Mapping[str, Any]], Example]:
+    """A function from a row of a cell to the example that it answers; raises UserError where its
+    prompt comes out differently."""
+    examples = cache(partial(examples_of, cell))
+
+    def remake(row: Mapping[str, Any]) -> Example:
+        example = examples()[row["index"]]
+        if example.digest != row["digest"]:
+            raise _not_generated(
+                cell,
+                f"the prompt of example {row['index']} comes out differently, so this rulerkit "
+                f"(prompt version {PROMPT_VERSION}, the cell's "
+                f"{cell.record['result'].get('prompt_version')}), the tokenizer or a corpus is not "
+                "the one of then",
+            )
+        return example
+
+    return remake
 
 
 def _not_generated(cell: Cell, reason: str) -> UserError:
@@ -307,9 +314,7 @@ def _label_cell(cell: Cell, alone: NoContext) -> list[tuple[Any, ...]]:
     head = [about["label" if key == "name" else key] for key in _CELL]
     result = cell.record["result"]
     dataset, seed = str(result["task"].get("dataset", "")), int(result.get("seed") or 0)
-    examples = cache(partial(examples_of, cell))
-
-    rows = []
+    rows, remake = [], remaker(cell)
     for row, score in zip(cell.rows, scoring.score([cell])["score"], strict=True):
         index, references = int(row["index"]), tuple(row["outputs"])
         text, is_cut = scoring.answer_of(row["pred"], cell.record)
@@ -320,7 +325,7 @@ def _label_cell(cell: Cell, alone: NoContext) -> list[tuple[Any, ...]]:
             row.get("finish_reason", ""),
             is_cut,
             {"family": "", **result["task"]},
-            partial(same_example, cell, examples, row),
+            partial(remake, row),
             alone.get((cell.model, dataset, seed, index)),
         )
         if answer.score < 1 and answer.text:

@@ -10,10 +10,11 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cache, partial
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from rulerkit import escape
 from rulerkit.corpora import OWN_TEXTS
@@ -21,13 +22,11 @@ from rulerkit.errors import unknown
 from rulerkit.lengths import THRESHOLDS, effective_length, length_name, parse_length
 from rulerkit.scoring import THIRTEEN
 from rulerkit.statistics import critical_value
-from rulerkit.summary import AVERAGES, RANKS, Summary, averages, rest_notes, summarize
+from rulerkit.summary import AVERAGES, RANKS, Summary, length_weights, rest_notes, summarize
 from rulerkit.tables import STAND_IN_NOTE, footnotes, model_rows, models_text, names_of
 from rulerkit.view import Html
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from rulerkit.studies import Study
 
 VERSIONS = ("v3", "v1")
@@ -55,7 +54,8 @@ BOLD = ("ours", "best", "none")
 ORDERS = (*AVERAGES, "paper")
 
 _MODEL = ["run", "model"]
-_LIMITED = [f"{average}{end}" for average in AVERAGES for end in ("", "_low", "_high")]
+_ENDS = {"": "score", "_low": "low", "_high": "high"}
+_LIMITED = [f"{average}{end}" for average in AVERAGES for end in _ENDS]
 _NUDGE = 1e-6
 
 
@@ -64,10 +64,8 @@ _NUDGE = 1e-6
 
 @cache
 def _table(name: str) -> "pd.DataFrame":
-    import pandas as pd
-
-    with (files("rulerkit") / "data" / "paper" / f"{name}.csv").open(encoding="utf-8") as file:
-        return pd.read_csv(file, keep_default_na=False, na_values=[""])
+    path = Path(__file__).parent / "data" / "paper" / f"{name}.csv"
+    return pd.read_csv(path, keep_default_na=False, na_values=[""])
 
 
 def _chosen(name: str, version: str, category: str | None) -> "pd.DataFrame":
@@ -100,11 +98,6 @@ def paper_models() -> "pd.DataFrame":
     return _table("models").copy()
 
 
-def paper_tasks() -> "pd.DataFrame":
-    """The 13 configurations of Table 5: the columns of tasks.csv."""
-    return _table("tasks").copy()
-
-
 @cache
 def _printed(version: str, category: str) -> "pd.DataFrame":
     """`paper_summary` with ranks as numbers, and the scores under their lengths as integers."""
@@ -135,8 +128,6 @@ def published_scores(
     A model is named as `paper_row` takes it, or as upstream's list names it, which has the mean of
     the thirteen tasks only; 'all' are the models of Table 3. Raises UserError for any other name.
     """
-    import pandas as pd
-
     table = "all13" if category == "all" else category
     rows = _printed(version, table)
     if models == "all":
@@ -189,50 +180,40 @@ def against_paper(summary: Summary, version: str = "v3") -> "pd.DataFrame":
     the critical value, 'differs', or 'not comparable: ' and what differs from the paper's set-up
     (protocol, tokenizer, template, examples, tasks).
     """
-    import pandas as pd
-
-    z_limit = critical_value(summary.confidence)
-    means = summary.models.rename(columns={"avg": "score", "avg_low": "low", "avg_high": "high"})
+    z_limit, rows = critical_value(summary.confidence), []
+    ends = {f"avg{end}": name for end, name in _ENDS.items()}
+    means = summary.models.rename(columns=ends).assign(length=0)
     effective = summary.models[[*_MODEL, "category", "effective_length"]]
-    ours = pd.concat([summary.lengths.merge(effective), means.assign(length=0)])
-    rows = []
-    for _, row in ours[ours["score"].notna()].iterrows():
-        category = row["category"]
-        paper = paper_row(row["model"], category, version)
-        if paper is None:
-            paper = paper_row(row["label"], category, version)
-        lengths = [row["length"]] if row["length"] else list(summary.lengths["length"].unique())
-        if paper is None or not all(paper.get(n, math.nan) >= 0 for n in lengths):
+    for _, row in pd.concat([summary.lengths.merge(effective), means]).iterrows():
+        names = (paper_row(row[name], row["category"], version) for name in ("model", "label"))
+        paper = next((found for found in names if found is not None), None)
+        lengths = [row["length"]] if row["length"] else [*summary.lengths["length"].unique()]
+        if math.isnan(row["score"]) or paper is None or paper.reindex(lengths).isna().any():
             continue
         shares = paper[lengths].to_numpy(dtype=float) / 100
         variance = (shares * (1 - shares)).sum() / (500 * row["tasks"]) / len(lengths) ** 2
         error = math.hypot((row["high"] - row["low"]) / (2 * z_limit), 100 * math.sqrt(variance))
         z = (row["score"] - 100 * shares.mean()) / error
         cells = summary.cells.merge(row[_MODEL].to_frame().T)
-        reasons = _departures(cells[cells["length"].isin(lengths)], str(paper["slug"]))
-        reasons += ["tasks"] * (row["effective_length"] == "")
+        cells = cells[cells["length"].isin(lengths)]
+        template = paper_models().set_index("slug")["template"].get(paper["slug"], "")
+        known = {*map(_key, cells["template"].dropna())}
+        other = (name not in _key(template) and not name.startswith("auto") for name in known)
+        departures = {
+            "protocol": not cells["note"].fillna("").str.contains("Protocol paper").all(),
+            "tokenizer": (cells["tokenizer"] == "builtin").any(),
+            "template": any(other),
+            "examples": cells["stand_in"].any(),
+            "tasks": row["effective_length"] == "",
+        }
         verdict = "agrees" if abs(z) < z_limit else "differs"
-        if reasons:
-            verdict = f"not comparable: {', '.join(reasons)}"
+        if reasons := ", ".join(name for name, is_so in departures.items() if is_so):
+            verdict = f"not comparable: {reasons}"
         beside = {"paper": 100 * shares.mean(), "z": round(z, 2), "verdict": verdict}
         rows.append({**row, **beside, "paper_effective_length": paper["effective_length"]})
     columns = ["model", "category", "length", "score", "low", "high", "paper", "z", "verdict"]
     columns += ["effective_length", "paper_effective_length"]
     return pd.DataFrame(rows, columns=columns)
-
-
-def _departures(cells: "pd.DataFrame", slug: str) -> list[str]:
-    """In what our cells of a model differ from the paper's set-up."""
-    models = paper_models().set_index("slug")
-    paper_template = _key(str(models.loc[slug, "template"])) if slug in models.index else ""
-    templates = {_key(str(name)) for name in cells["template"].dropna()}
-    differs = {
-        "protocol": not cells["note"].fillna("").str.contains("Protocol paper").all(),
-        "tokenizer": (cells["tokenizer"] == "builtin").any(),
-        "template": any(t not in paper_template and not t.startswith("auto") for t in templates),
-        "examples": cells["stand_in"].any(),
-    }
-    return [name for name, is_so in differs.items() if is_so]
 
 
 # --- leaderboard ----------------------------------------------------------------------------------
@@ -311,8 +292,6 @@ def boards(
     `lengths` are the columns; averages are over those of them that all rows share. `order` is one
     of ORDERS.
     """
-    import pandas as pd
-
     if order not in ORDERS:
         raise unknown("order", order, ORDERS)
     columns = tuple(sorted(lengths))
@@ -328,7 +307,7 @@ def boards(
         rows = listed_rows(version, category, shared)
         if summary is not None:
             rows = pd.concat([rows, _our_rows(summary, summary_of(task, shared), category)])
-        rows = _ranked(rows[rows["aligned"] == aligned] if aligned else rows)
+        rows = _ranked(rows[rows["aligned"].str.contains(aligned)])
         limits = {kind: limits.get(JUDGED.get(category, "")) for kind, limits in THRESHOLDS.items()}
         rows["threshold"] = rows["aligned"].map(limits).astype(float)
         by = [order] * (order != "paper")
@@ -378,8 +357,6 @@ def listed_rows(
     down. Effective lengths of upstream's list follow from its scores; `note` says where it prints
     others.
     """
-    import pandas as pd
-
     scores: list[Any] = [*PAPER_LENGTHS]
     rows = _printed(version, category).assign(source=f"paper {version}")
     rows["baseline"] = rows[scores].isna().any(axis=1)
@@ -399,9 +376,7 @@ def listed_rows(
     known = rows[[*lengths]].mask(rows["baseline"]).to_numpy(dtype=float)
     rows = rows.assign(run="", effective_set="", stand_in=False)
     rows["claimed_length"] = rows["claimed_length"].str.upper()
-    rows[[*AVERAGES]] = math.nan
-    if lengths:
-        rows[[*AVERAGES]] = [averages(scores) for scores in known.tolist()]
+    rows[[*AVERAGES]] = known @ length_weights(len(lengths)).T if lengths else math.nan
     if tuple(lengths) == PAPER_LENGTHS:
         gap = (printed - rows[[*AVERAGES]]).to_numpy()
         is_half = np.abs(np.abs(gap) - 0.05) < _NUDGE / 2
@@ -413,13 +388,13 @@ def _ranked(rows: "pd.DataFrame") -> "pd.DataFrame":
     """Rows with their ranks among the paper's models of the same alignment; upstream's and ours
     over stand-in corpora have none."""
     aligned = rows["aligned"].to_numpy()
-    is_paper = rows["source"].str.startswith("paper").to_numpy()
-    rivals = is_paper & (aligned == aligned[:, None])
+    rivals = rows["source"].str.startswith("paper").to_numpy() & (aligned == aligned[:, None])
     has_rank = ~(rows["source"].isin(UPSTREAM) | rows["stand_in"].astype(bool))
     for average, rank in RANKS.items():
         values = rows[average].to_numpy(dtype=float).round(9)
         better = (rivals & (values > values[:, None])).sum(axis=1)
-        rows = rows.assign(**{rank: np.where(has_rank & ~np.isnan(values), 1 + better, math.nan)})
+        rows[rank] = 1.0 + better
+        rows[rank] = rows[rank].where(has_rank & ~np.isnan(values))
     return rows
 
 
@@ -427,11 +402,11 @@ def _summary(
     scores: "pd.DataFrame | None", task: str | None, lengths: Sequence[int]
 ) -> Summary | None:
     """Our scores of one task, or of the thirteen; None where there are none."""
-    if scores is None or scores.empty:
+    if scores is None:
         return None
     tasks = [task] if task else THIRTEEN
     rows = scores[scores["length"].isin(lengths) & scores["task"].isin(tasks)]
-    return summarize(rows, [task] if task else None) if len(rows) else None
+    return summarize(rows, tasks if task else None) if len(rows) else None
 
 
 def _shared_lengths(
@@ -439,19 +414,18 @@ def _shared_lengths(
 ) -> tuple[int, ...]:
     """The lengths at which the paper's models have a score, and all of ours that have any complete
     one."""
-    shared = set(lengths) & set(PAPER_LENGTHS)
+    shared = [{*lengths}, {*PAPER_LENGTHS}]
     if summary is not None:
         category = JUDGED.get(category, "all")
         complete = summary.lengths.query("complete and category == @category")
-        for _, model in complete.groupby(_MODEL):
-            shared &= set(model["length"])
-    return tuple(sorted(shared))
+        shared.extend(complete.groupby(_MODEL)["length"].agg(set))
+    return (*sorted(set.intersection(*shared)),)
 
 
 def _our_rows(summary: Summary, averaged: Summary | None, category: str) -> "pd.DataFrame":
     """Our rows of a table; their averages are those of `averaged`."""
-    category, values = JUDGED.get(category, "all"), ["score", "low", "high", "have"]
-    rows = model_rows(summary, category, values).drop(columns=_LIMITED)
+    category = JUDGED.get(category, "all")
+    rows = model_rows(summary, category, [*_ENDS.values(), "have"]).drop(columns=_LIMITED)
     if averaged is not None:
         means = averaged.models[averaged.models["category"] == category]
         rows = rows.merge(means[[*_MODEL, *_LIMITED]], how="left", on=_MODEL)

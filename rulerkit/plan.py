@@ -22,7 +22,7 @@ from rulerkit.models import Model, load_model, num_shares, takes_more_gpus
 from rulerkit.paths import package_data
 from rulerkit.settings import Spec
 from rulerkit.studies import Study, bills
-from rulerkit.tables import Field, render
+from rulerkit.tables import render
 
 GIB = 2**30
 USABLE = 0.92
@@ -225,7 +225,7 @@ class Plan:
             "assumed:",
             *(f"  {text}" for text in self.assumptions),
         ]
-        table = render(head, [[Field(text) for text in row] for row in rows], notes=below)
+        table = render(head, rows, notes=below)
         title = f"{self.model}: {self.num_tasks} tasks x {self.num_examples} examples"
         return f"{title}\n{table}".rstrip()
 
@@ -244,7 +244,7 @@ def bill_text(study: Study, spec: Spec) -> str:
         f"assumed: answers as long as they may be, nothing cached, the prices of its file{day}",
     ]
     head = ("length", "prompt tokens", "answer tokens", "dollars")
-    table = render(head, [[Field(text) for text in row] for row in fields], notes=below)
+    table = render(head, fields, notes=below)
     return f"{spec['name']}: {len(study.tasks)} tasks x {study.num_examples} examples\n{table}".rstrip()
 
 

@@ -16,9 +16,17 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.patheffects import withStroke
 
 from rulerkit.corpora import OWN_TEXTS
 from rulerkit.errors import UserError
@@ -30,12 +38,7 @@ from rulerkit.lengths import SMALL as SMALL_TASKS
 from rulerkit.paper import published_scores
 from rulerkit.tables import names_of
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-
-    Panels = Axes | Sequence[Axes] | None
-
+Panels = Axes | Sequence[Axes] | None
 SINGLE, DOUBLE = 3.35, 6.9
 """The widths of one column and of two, in inches."""
 _GREY = "0.35"
@@ -66,13 +69,10 @@ def score_by_length(
     """
     rows = _means(lengths, category)
     grey = published_scores(published, category)
-    num_models = rows["name"].nunique() + len(grey)
-    with style():
-        height = max(2.3, 0.5 + 0.15 * num_models)
-        (axes,) = _panels(1, 1, height, ax, DOUBLE * (num_models > 8))
-        _lines(axes, rows, "name", grey, bands=True)
-        _thresholds(axes, threshold)
-        _note(axes, "grey: scores as printed" * bool(grey), note)
+    size = rows["name"].nunique() + len(grey)
+    height, notes = max(2.3, 0.5 + 0.15 * size), ("grey: scores as printed" * bool(grey), note)
+    with _figure(1, 1, height, ax, *notes, width=DOUBLE * (size > 8)) as (axes,):
+        _lines(axes, rows, "name", threshold, grey, bands=True)
     return axes
 
 
@@ -108,39 +108,37 @@ def series_by_length(
     num_models = frame["label"].nunique() if "label" in keys else 1
     columns = min(len(groups) // num_models if len(groups) > num_models else num_models, columns)
     most = max(rows[series].nunique() for _, rows in groups) + any(published.values())
-    height = -(-len(groups) // columns) * max(2.2, (2.1 if columns > 2 else 1.1) + 0.14 * most)
+    height = max(2.2, (2.1 if columns > 2 else 1.1) + 0.14 * most)
     dashed = dict(dashed_beyond or {})
     beyond = scored["length"] > scored[series].map(dashed).astype(float)
-    with style():
-        panels = _panels(len(groups), columns, height, ax, sharey=True)
+    notes = (
+        "dashed: beyond the training length" * bool(beyond.any()),
+        "grey: scores as printed" * any(published.values()),
+        "dotted: floor, no reading" * bool("floor" in frame and (frame["floor"] >= 1).any()),
+        note,
+    )
+    with _figure(len(groups), columns, height, ax, *notes, sharey=True) as panels:
         for i, (axes, (names, rows)) in enumerate(zip(panels, groups, strict=True)):
             title = str(names[-1]) if panel in keys else ""
-            _lines(axes, rows, series, published.get(title, {}), dashed, flat)
-            _thresholds(axes, threshold)
+            _lines(axes, rows, series, threshold, published.get(title, {}), dashed, flat)
             if ax is None and i % columns:
                 axes.set_ylabel("")
             axes.set_title("\n".join(map(str, names)) if num_models > 1 else title, loc="left")
-        _note(
-            panels[0],
-            "dashed: beyond the training length" * bool(beyond.any()),
-            "grey: scores as printed" * any(published.values()),
-            "dotted: floor, no reading" * bool("floor" in frame and (frame["floor"] >= 1).any()),
-            note,
-        )
     return panels
 
 
 def _lines(
-    axes: "Axes",
+    axes: Axes,
     rows: "pd.DataFrame",
     series: str,
+    threshold: Any,
     grey: Mapping[str, Mapping[int, float]],
-    dashed: Mapping[str, float] | None = None,
+    dashed: Mapping[str, float] = {},
     flat: Collection[str] = (),
     bands: bool = False,
 ) -> None:
     """Lines with intervals, each with its name at its end; behind them those of `grey`, scores by
-    length of each name, without any."""
+    length of each name, without any; and the thresholds."""
     names = list(dict.fromkeys(rows[series]))
     lengths = sorted({int(n) for n in rows["length"]}.union(*grey.values()))
     ends = []
@@ -152,22 +150,25 @@ def _lines(
             continue
         if name in flat:
             scored = scored.iloc[[0, 0]].assign(length=[lengths[0], lengths[-1]])
-            _band(axes, scored, i)
-            look: dict[str, Any] = {"color": color, "linestyle": (0, (1, 1)), "label": name}
-            axes.plot(scored["length"], scored["score"], **look)
+            x, y = scored["length"], scored["score"]
+            axes.plot(x, y, color=color, linestyle=(0, (1, 1)), label=name)
         else:
             # bars of several lines stand side by side
             shift = 0 if bands else (i - (len(names) - 1) / 2) * min(0.05, 0.3 / len(names))
-            beyond = (dashed or {}).get(name, np.inf)
-            _line(axes, line["length"] * 2**shift, line, i, str(name), beyond, bands)
+            beyond = dashed.get(name, np.inf)
+            _line(axes, line["length"] * 2**shift, line, i, str(name), beyond, bars=not bands)
             if "floor" in line and (line["floor"] >= 1).any():
-                look = {"color": color, "linestyle": ":", "linewidth": 0.7, "zorder": 1}
-                axes.plot(line["length"], line["floor"], **look)
-        ends.append((scored["length"].iloc[-1], scored["score"].iloc[-1], str(name), color))
+                x, y = line["length"], line["floor"]
+                axes.plot(x, y, color=color, linestyle=":", linewidth=0.7, zorder=1)
+        if bands or name in flat:
+            band = scored if name in flat else line
+            x, low, high = band["length"], band["low"], band["high"]
+            axes.fill_between(x, low, high, color=color, alpha=0.14, linewidth=0)
+        ends.append((*scored[["length", "score"]].iloc[-1], str(name), color))
     for name, scores in grey.items():
-        look = {"color": _GREY_LINE, "linewidth": 0.6, "zorder": 1.5, "label": name}
-        axes.plot(*zip(*scores.items(), strict=True), **look)
-        ends.append((*list(scores.items())[-1], name, _GREY_LINE))
+        x, y = map(list, (scores, scores.values()))
+        axes.plot(x, y, color=_GREY_LINE, linewidth=0.6, zorder=1.5, label=name)
+        ends.append((x[-1], y[-1], name, _GREY_LINE))
     axes.set_xscale("log", base=2)
     step = 1 + (_points(axes)[0] < _NARROW and len(lengths) > 5)
     ticks = [length_name(n) if i % step == 0 else "" for i, n in enumerate(lengths)]
@@ -177,36 +178,30 @@ def _lines(
         axes.set_xlim(lengths[0] / 2, lengths[0] * 2)
     axes.set(xlabel="Sequence length (tokens)", ylabel="Score (%)", ylim=(0, 102))
     _label_ends(axes, ends)
+    _thresholds(axes, threshold)
 
 
 def _line(
-    axes: "Axes",
+    axes: Axes,
     x: Any,
     line: "pd.DataFrame",
     i: int,
     label: str,
     beyond: float = np.inf,
-    bands: bool = False,
+    bars: bool = True,
 ) -> None:
     """Series i with its intervals, dashed and hollow beyond a length."""
-    x, y, color, look = np.asarray(x), line["score"].to_numpy(), _color(i), _look(i)
+    x, y, look = np.asarray(x), line["score"].to_numpy(), _look(i)
     inside = int((line["length"] <= beyond).sum())
-    if bands:
-        _band(axes, line, i)
-    else:
-        axes.vlines(x, line["low"], line["high"], color, linewidth=0.7, alpha=0.55, zorder=2)
+    if bars:
+        low, high = line["low"], line["high"]
+        axes.vlines(x, low, high, look["color"], linewidth=0.7, alpha=0.55, zorder=2)
     axes.plot(x[:inside], y[:inside], clip_on=False, zorder=3, label=label, **look)
     if inside < len(x):
         last = max(0, inside - 1)
-        axes.plot(x[last:], y[last:], color=color, linestyle=_BEYOND, zorder=2.9)
-        hollow = {"linestyle": "", "markerfacecolor": axes.get_facecolor(), "markeredgewidth": 0.8}
-        axes.plot(x[inside:], y[inside:], clip_on=False, zorder=3, **{**look, **hollow})
-
-
-def _band(axes: "Axes", line: "pd.DataFrame", i: int) -> None:
-    axes.fill_between(
-        line["length"], line["low"], line["high"], color=_color(i), alpha=0.14, linewidth=0
-    )
+        axes.plot(x[last:], y[last:], color=look["color"], linestyle=_BEYOND, zorder=2.9)
+        look |= {"linestyle": "", "markerfacecolor": axes.get_facecolor(), "markeredgewidth": 0.8}
+        axes.plot(x[inside:], y[inside:], clip_on=False, zorder=3, **look)
 
 
 def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
@@ -248,18 +243,13 @@ def thresholds(models: "pd.DataFrame", category: str = "all") -> dict[str, float
 
 
 def _means(lengths: "pd.DataFrame", category: str) -> "pd.DataFrame":
-    rows = _named(lengths[lengths["category"] == category])
+    """The rows of a category with the names of their models."""
+    rows = lengths[lengths["category"] == category]
     if rows.empty:
         raise UserError(
             f"no scores of category {category!r} to draw; summarize a run that has some"
         )
-    return rows
-
-
-def _named(rows: "pd.DataFrame") -> "pd.DataFrame":
-    """Rows with the name of their model: its label, unless two models share it."""
-    models = rows.drop_duplicates(["run", "model"])[["run", "model", "label"]]
-    return rows.merge(models.assign(name=names_of(models)).drop(columns="label"), how="left")
+    return rows.assign(name=names_of(rows))
 
 
 def scores_over_models(
@@ -276,8 +266,7 @@ def scores_over_models(
     """
     rows = _means(lengths, category)
     names = list(dict.fromkeys(rows["name"]))
-    with style():
-        (axes,) = _panels(1, 1, 2.5, ax, DOUBLE * (len(names) > 8))
+    with _figure(1, 1, 2.5, ax, note, width=DOUBLE * (len(names) > 8)) as (axes,):
         for i, (length, line) in enumerate(rows.groupby("length")):
             x = line["name"].map(names.index) + 0.04 * i
             _line(axes, x, line, i, length_name(int(str(length))))
@@ -285,7 +274,6 @@ def scores_over_models(
         axes.set_xticks(range(len(names)), names, rotation=35, ha="right", rotation_mode="anchor")
         axes.set(ylim=(0, 102), ylabel="Score (%)")
         axes.legend()
-        _note(axes, note)
     return axes
 
 
@@ -295,18 +283,15 @@ def training_curve(
     """The loss of answer tokens and the share of examples answered without an error, over the steps
     of a training. `history` is what `training.train` gives; `live`, a handle of IPython's `display`,
     shows the figure in place of what it showed."""
-    from matplotlib.pyplot import close
-
-    with style():
-        loss, right = panels = _panels(2, 2, 2.0, ax)
-        loss.plot(history["step"], history["loss"], color=_color(0))
-        loss.set(ylim=(0, None), ylabel="Loss of answer tokens", xlabel="Step")
-        right.plot(history["step"], 100 * history["right"], color=_color(1))
-        right.set(ylim=(0, 102), ylabel="Right, new examples (%)", xlabel="Step")
-        _note(loss, note)
+    right = "Right, new examples (%)"
+    with _figure(2, 2, 2.0, ax, note) as panels:
+        lines = (history["loss"], "Loss of answer tokens"), (100 * history["right"], right)
+        for i, (axes, (values, name)) in enumerate(zip(panels, lines, strict=True)):
+            axes.plot(history["step"], values, color=_color(i))
+            axes.set(ylim=(0, 102 if i else None), ylabel=name, xlabel="Step")
     if live is not None:
-        live.update(loss.figure)
-        close("all")
+        live.update(panels[0].figure)
+        plt.close("all")
     return panels
 
 
@@ -320,11 +305,9 @@ def recall_by_depth(
     length, a panel per model and task. `bins` is what `depth.by_bin` gives."""
     groups = list(bins.groupby(["run", "model", "label", "task"], sort=False))
     several = bins.groupby(["run", "model"]).ngroups > 1
-    columns = min(len(groups), 3)
-    height = 0.5 + 1.55 * -(-len(groups) // columns)
-    lengths = sorted(bins["length"].unique())
-    with style():
-        panels = _panels(len(groups), columns, height, ax, sharex=True, sharey=True)
+    columns, lengths = min(len(groups), 3), sorted(bins["length"].unique())
+    shared = {"plus": 0.5, "sharex": True, "sharey": True}
+    with _figure(len(groups), columns, 1.55, ax, note, **shared) as panels:
         for axes, ((_, _, label, task), rows) in zip(panels, groups, strict=True):
             for i, length in enumerate(lengths):
                 line = rows[rows["length"] == length]
@@ -338,7 +321,6 @@ def recall_by_depth(
         for axes in panels[::columns]:
             axes.set_ylabel("Recall (%)")
         panels[columns - 1].legend(loc="upper left", bbox_to_anchor=(1, 1))
-        _note(panels[0], note)
     return panels
 
 
@@ -348,19 +330,15 @@ def depth_map(bins: "pd.DataFrame", task: str, note: str = "", ax: "Panels" = No
     models = list(bins[bins["task"] == task].groupby(["run", "model", "label"], sort=False))
     if not models:
         raise UserError(f"no depths of task {task!r} to draw: name one that was asked")
-    columns = min(len(models), 2)
-    with style():
-        panels = _panels(len(models), columns, 2.3 * -(-len(models) // columns), ax)
+    with _figure(len(models), min(len(models), 2), 2.3, ax, note) as panels:
         for axes, ((_, _, label), rows) in zip(panels, models, strict=True):
             spans = zip(rows["depth_from"], rows["depth_to"], strict=True)
             names = {start: f"{start:.0f}–{end:.0f}" for start, end in spans}
             scores = rows.pivot(index="depth_from", columns="length", values="score")
             scores = scores.rename(names).rename(columns=length_name)
             texts = scores.map(lambda score: "" if np.isnan(score) else f"{score:.0f}")
-            _heatmap(axes, scores, texts, ("#EDF3F8", _color(0)), (0, 100))
-            axes.set_aspect("auto")
+            _heatmap(axes, scores, texts)
             axes.set(title=f"{label}: {task}", xlabel="Length (tokens)", ylabel="Depth (%)")
-        _note(panels[0], note)
     return panels
 
 
@@ -382,30 +360,24 @@ def tasks_by_length(
         raise UserError(
             f"no cells of {model or 'any model'!r} to draw; name one of the summary's models"
         )
-    models = list(_named(cells).groupby("name", sort=False))
-    columns = min(len(models), 2)
-    height = -(-len(models) // columns) * (0.45 + 0.175 * cells["task"].nunique())
-    with style():
-        panels = _panels(len(models), columns, height, ax, sharey=True)
+    below = not_above(cells)
+    texts = cells["score"].map("{:.1f}".format).where(cells["score"].notna(), cells["have"])
+    cells = cells.assign(name=names_of(cells), text=texts.where(~below, "(" + texts + ")"))
+    models = list(cells.groupby("name", sort=False))
+    height = 0.45 + 0.175 * cells["task"].nunique()
+    notes = (note, "in brackets: not above the floor" * bool(below.any()))
+    with _figure(len(models), min(len(models), 2), height, ax, *notes, sharey=True) as panels:
         for axes, (name, rows) in zip(panels, models, strict=True):
-            text = rows["score"].map("{:.1f}".format).where(rows["score"].notna(), rows["have"])
-            text = text.where(~not_above(rows), "(" + text + ")")
             tasks = rows.drop_duplicates("task")
-            scores, texts = (
-                rows.assign(text=text)
-                .pivot(index="task", columns="length", values=values)
-                .loc[tasks["task"]]
-                .rename(columns=length_name)
-                for values in ("score", "text")
+            wide: Any = rows.pivot(index="task", columns="length").rename(
+                columns=length_name, level="length"
             )
-            _heatmap(axes, scores, texts, ("#EDF3F8", _color(0)), (0, 100))
-            axes.set_aspect("auto")
+            wide = wide.loc[tasks["task"]]
+            _heatmap(axes, wide["score"], wide["text"])
             _separate(axes.axhline, tasks["task"], "white", 0.6)
-            _separate(axes.axvline, scores.columns, "white", 0.6)
+            _separate(axes.axvline, wide["score"], "white", 0.6)
             _separate(axes.axhline, tasks["category"], "white", 2.5)
             axes.set_title(str(name))
-        brackets = "in brackets: not above the floor" * bool(not_above(cells).any())
-        _note(panels[0], note, brackets)
     return panels
 
 
@@ -435,42 +407,39 @@ def correlation_heatmap(
     text = correlations.map(
         lambda r: "" if np.isnan(r) else f"{r:z.2f}".replace("0.", ".").replace("1.00", "1")
     )
-    with style():
-        colors = _color(4), "#FFFFFF", _color(0)
-        (axes,) = _panels(1, 1, 0.9 + 0.24 * len(correlations), ax, DOUBLE)
-        image = _heatmap(axes, correlations, text, colors, (-1, 1))
-        for label in axes.get_xticklabels():
-            label.set(rotation=55, ha="right", rotation_mode="anchor")
+    with _figure(1, 1, 0.24 * len(correlations), ax, note, plus=0.9, width=DOUBLE) as (axes,):
+        image = _heatmap(axes, correlations, text, [_color(4), "#FFFFFF"], -1)
+        axes.set_aspect("equal")
+        axes.tick_params("x", rotation=55)
+        plt.setp(axes.get_xticklabels(), ha="right", rotation_mode="anchor")
+        red = _readable("#C00000", axes.figure.get_facecolor())
         for label in [*axes.get_xticklabels(), *axes.get_yticklabels()]:
             if label.get_text() in marked:
-                label.set(
-                    color=_readable("#C00000", axes.figure.get_facecolor()), fontweight="bold"
-                )
+                label.set(color=red, fontweight="bold")
         _separate(axes.axhline, groups, "black", 0.8)
         _separate(axes.axvline, groups, "black", 0.8)
         bar = axes.figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02)
         bar.outline.set_visible(False)
         bar.set_label("Correlation of task scores")
-        _note(axes, note)
     return axes
 
 
 def _heatmap(
-    axes: "Axes",
+    axes: Axes,
     values: "pd.DataFrame",
     texts: "pd.DataFrame",
-    colors: Sequence[str],
-    limits: tuple[float, float],
+    colors: Sequence[str] = ("#EDF3F8",),
+    lowest: float = 0,
 ) -> Any:
-    """A table in colour with a text in each field; a field without a value is grey."""
-    from matplotlib.colors import LinearSegmentedColormap
-
+    """A table in colour with a text in each field; a field without a value is grey. The colours
+    lead from the lowest value, 0 or -1, to 100 or 1."""
     numbers = values.to_numpy(dtype=float)
-    paint = LinearSegmentedColormap.from_list("", list(colors))
+    paint = LinearSegmentedColormap.from_list("", [*colors, _color(0)])
     axes.set_facecolor("0.88")
-    image = axes.imshow(numbers, paint, vmin=limits[0], vmax=limits[1], interpolation="nearest")
-    axes.set_xticks(range(len(values.columns)), [str(name) for name in values.columns])
-    axes.set_yticks(range(len(values)), [str(name) for name in values.index])
+    limits: Any = {"vmin": lowest, "vmax": -lowest or 100}
+    image = axes.imshow(numbers, paint, aspect="auto", interpolation="nearest", **limits)
+    axes.set_xticks(range(len(values.columns)), map(str, values))
+    axes.set_yticks(range(len(values)), map(str, values.index))
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     for (row, column), text in np.ndenumerate(texts.to_numpy()):
@@ -489,54 +458,46 @@ def failures_by_length(shares: "pd.DataFrame", note: str = "", ax: "Panels" = No
 
     `shares` is `failures.shares`. A label looks the same in every figure.
     """
-    from matplotlib.patches import Patch
-
     if shares.empty:
         raise UserError("no labels to draw; label the cells of a run that has some")
     kinds = [kind for kind in LABELS if shares.loc[shares["label"] == kind, "count"].sum()]
     groups = list(shares.groupby(["run", "model", "task"], sort=False))
     models = shares.groupby(["run", "model"], sort=False)["task"].nunique()
     columns = min(int(models.max()), 4)
-    rows = -(-len(groups) // columns)
-    with style():
-        height = max(0.8 + 0.15 * len(kinds), 0.45 + 1.4 * rows)
-        panels = _panels(len(groups), columns, height, ax, sharey=True)
+    looks: dict[str, Any] = {kind: {"edgecolor": "white", "linewidth": 0.3} for kind in kinds}
+    with style():  # complete answers are pale; the other labels differ by colour and hatch
+        for i, label in enumerate(LABELS, -1):
+            color, hatch = (_color(i), _HATCHES[i // 7 % 3]) if i >= 0 else ("#E9EDF0", "")
+            looks.get(label, {}).update(facecolor=color, hatch=hatch)
+    least = (0.8 + 0.15 * len(kinds)) / -(-len(groups) // columns)
+    height = max(least, 0.45 / -(-len(groups) // columns) + 1.4)
+    with _figure(len(groups), columns, height, ax, note, sharey=True) as panels:
         for i, (axes, (_, cells)) in enumerate(zip(panels, groups, strict=True)):
-            _stack(axes, cells, kinds)
+            table = 100 * cells.pivot(index="length", columns="label", values="share").sort_index()
+            table = table.reindex(columns=kinds).fillna(0)
+            bottoms, places = table.cumsum(axis="columns") - table, range(len(table))
+            for kind in kinds:
+                axes.bar(places, table[kind], bottom=bottoms[kind], width=0.82, **looks[kind])
+            axes.set_xticks(places, [length_name(int(n)) for n in table.index])
+            axes.tick_params(axis="x", length=0)
             names = [cells["name"].iloc[0]] * (len(models) > 1) + [cells["task"].iloc[0]]
             title = "\n".join(line for name in names for line in wrap(str(name), 22))
-            axes.set_title(title)
-            axes.set_ylabel("Answers (%)" if i % columns == 0 else "")
-            axes.set_xlabel("Length (tokens)" if i + columns >= len(panels) else "")
+            axes.set(
+                ylim=(0, 100),
+                xlim=(-0.6, max(1.4, len(table) - 0.4)),
+                title=title,
+                ylabel="Answers (%)" if i % columns == 0 else "",
+                xlabel="Length (tokens)" if i + columns >= len(panels) else "",
+            )
         figure = panels[0].figure
         figure.legend(
-            handles=[Patch(label=kind, **_label_look(kind)) for kind in reversed(kinds)],
+            handles=[Patch(label=kind, **looks[kind]) for kind in reversed(kinds)],
             loc="outside right upper",
             handleheight=1.0,
         )
         if len(models) == 1:
             figure.suptitle(str(shares["name"].iloc[0]))
-        _note(panels[0], note)
     return panels
-
-
-def _stack(axes: "Axes", cells: "pd.DataFrame", kinds: list[str]) -> None:
-    table = 100 * cells.pivot(index="length", columns="label", values="share").sort_index()
-    table = table.reindex(columns=kinds).fillna(0)
-    bottoms = table.cumsum(axis="columns") - table
-    places = range(len(table))
-    for kind in kinds:
-        axes.bar(places, table[kind], bottom=bottoms[kind], width=0.82, **_label_look(kind))
-    axes.set_xticks(places, [length_name(int(n)) for n in table.index])
-    axes.tick_params(axis="x", length=0)
-    axes.set(ylim=(0, 100), xlim=(-0.6, max(1.4, len(table) - 0.4)))
-
-
-def _label_look(label: str) -> dict[str, Any]:
-    """Complete answers are pale; the other labels differ by colour and hatch."""
-    i = list(LABELS).index(label)
-    color, hatch = (_color(i - 1), _HATCHES[(i - 1) // 7 % 3]) if i else ("#E9EDF0", "")
-    return {"facecolor": color, "hatch": hatch, "edgecolor": "white", "linewidth": 0.3}
 
 
 # --- comparisons ----------------------------------------------------------------------------------
@@ -558,16 +519,26 @@ def differences_by_task(
     tasks, mean = rows[rows["level"] == "task"], rows[rows["level"] == "all"]
     if tasks.empty or mean.empty:
         raise UserError("no differences to draw; give the rows of a comparison")
-    places = [*range(len(tasks)), len(tasks) + 0.4]
-    with style():
-        (axes,) = _panels(1, 1, 0.96 + 0.16 * len(tasks), ax)
+    height, places = 0.96 + 0.16 * len(tasks), [*range(len(tasks)), len(tasks) + 0.4]
+    with _figure(1, 1, height, ax, note) as (axes,):
         axes.axvline(0, color=_GREY, linewidth=0.7, zorder=1)
         if margin is not None:
             axes.axvline(-margin, color=_GREY, linewidth=0.7, linestyle=_THRESHOLD, zorder=1)
             place: Any = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "bottom"}
             axes.text(-margin, 1.0, f"margin -{margin:g}", **place)
-        for place, row in zip(places, [*tasks.itertuples(), *mean.itertuples()], strict=True):
-            _difference(axes, place, row)
+        drawn: Any = [*tasks.itertuples(), *mean.itertuples()]
+        for y, row in zip(places, drawn, strict=True):
+            color = _color(1) if row.high < 0 else _color(0) if row.low > 0 else _GREY
+            axes.plot([row.low, row.high], [y, y], color=color, linewidth=1.0, zorder=2)
+            axes.plot(
+                [row.difference],
+                [y],
+                "D" if row.level == "all" else "o",
+                color=color,
+                markerfacecolor="white" if color == _GREY else color,
+                markeredgewidth=0.8,
+                zorder=3,
+            )
         axes.axhline(len(tasks) - 0.3, color="0.7", linewidth=0.5)
         axes.set_yticks(places, [*map(str, tasks["task"]), "mean"])
         axes.tick_params(axis="y", length=0)
@@ -575,18 +546,7 @@ def differences_by_task(
         axes.set_ylim(places[-1] + 0.7, -0.7)
         between = " - " if sum(map(len, names)) <= 34 else "\n- "
         axes.set_xlabel(f"{names[1]}{between}{names[0]} (points)")
-        _note(axes, note)
     return axes
-
-
-def _difference(axes: "Axes", place: float, row: Any) -> None:
-    color = _color(1) if row.high < 0 else _color(0) if row.low > 0 else _GREY
-    marker: dict[str, Any] = {
-        "marker": "D" if row.level == "all" else "o",
-        "markerfacecolor": "white" if color == _GREY else color,
-    }
-    axes.plot([row.low, row.high], [place, place], color=color, linewidth=1.0, zorder=2)
-    axes.plot([row.difference], [place], color=color, zorder=3, markeredgewidth=0.8, **marker)
 
 
 # --- Figure 1 -------------------------------------------------------------------------------------
@@ -599,8 +559,6 @@ def word_counts(example: Example) -> "pd.DataFrame":
     Words are the pieces of the context, without the number of a numbered list; the most frequent
     come first.
     """
-    import pandas as pd
-
     counts: Counter[tuple[str, str]] = Counter()
     for block in example.blocks[slice(*example.context)]:
         for piece in block.explode() if block.explode else [block]:
@@ -622,40 +580,30 @@ def word_frequencies(
     coded texts by alpha, natural logarithms of rank and frequency, with the law they follow, rank
     to the power of -alpha, as a thin line.
     """
-    with style():
-        panels = _panels(2, 2, 2.3, ax)
-        _common_words(panels[0], cwe, num_types)
-        _frequent_words(panels[1], fwe)
+    with _figure(2, 2, 2.3, ax) as panels:
+        left, right = panels
+        shown = cwe.head(num_types)
+        for i, (role, name) in enumerate({"needle": "common", "haystack": "uncommon"}.items()):
+            rows, whole = (words[words["role"] == role] for words in (shown, cwe))
+            times = "/".join(map(str, sorted(whole["count"].unique())))
+            label = f"{len(whole)} {name} words, {times} times each"
+            left.bar(rows["rank"], rows["count"], width=0.8, color=_color(1 - i), label=label)
+        of_all = f"Word type, by frequency (first {len(shown)} of {len(cwe)})"
+        left.set(xlabel=of_all, ylabel="Frequency", xlim=(0, len(shown) + 1))
+        left.set_title("Common words extraction", loc="left")
+        for i, (alpha, counts) in enumerate(sorted(fwe.items())):
+            x, y = np.log(counts[["rank", "count"]].to_numpy(dtype=float)).T
+            right.plot(x, y[0] - alpha * x, color=_color(i), linewidth=0.5, alpha=0.7)
+            look = _look(i) | {"linestyle": "", "markersize": 2.4}
+            right.plot(x, y, label=f"α = {float(alpha)}", clip_on=False, **look)
+        answers = np.log(next(iter(fwe.values())).query("role == 'needle'")["rank"])
+        first, last = answers.min() - 0.12, answers.max() + 0.12
+        right.axvspan(first, last, color="0.93", linewidth=0, label="answers")
+        right.set(xlabel="ln (word rank)", ylabel="ln (frequency)", xlim=(0, None), ylim=(0, None))
+        right.set_title("Frequent words extraction", loc="left")
+        for axes in panels:
+            axes.legend(loc="upper right")
     return panels
-
-
-def _common_words(axes: "Axes", counts: "pd.DataFrame", num_types: int) -> None:
-    shown = counts.head(num_types)
-    kinds = (("needle", "common", _color(1)), ("haystack", "uncommon", _color(0)))
-    for role, name, color in kinds:
-        rows, whole = shown[shown["role"] == role], counts[counts["role"] == role]
-        times = "/".join(str(n) for n in sorted(whole["count"].unique()))
-        label = f"{len(whole)} {name} words, {times} times each"
-        axes.bar(rows["rank"], rows["count"], width=0.8, color=color, label=label)
-    axes.set_title("Common words extraction", loc="left")
-    of_all = f"Word type, by frequency (first {len(shown)} of {len(counts)})"
-    axes.set(xlabel=of_all, ylabel="Frequency", xlim=(0, len(shown) + 1))
-    axes.legend(loc="upper right")
-
-
-def _frequent_words(axes: "Axes", texts: Mapping[float, "pd.DataFrame"]) -> None:
-    for i, (alpha, counts) in enumerate(sorted(texts.items())):
-        x, y = np.log(counts[["rank", "count"]].to_numpy(dtype=float)).T
-        axes.plot(x, y[0] - alpha * x, color=_color(i), linewidth=0.5, alpha=0.7)
-        points = {**_look(i), "linestyle": "", "markersize": 2.4}
-        axes.plot(x, y, label=f"α = {float(alpha)}", clip_on=False, **points)
-    answers = np.log(next(iter(texts.values())).query("role == 'needle'")["rank"])
-    axes.axvspan(
-        answers.min() - 0.12, answers.max() + 0.12, color="0.93", linewidth=0, label="answers"
-    )
-    axes.set_title("Frequent words extraction", loc="left")
-    axes.set(xlabel="ln (word rank)", ylabel="ln (frequency)", xlim=(0, None), ylim=(0, None))
-    axes.legend(loc="upper right")
 
 
 # --- what all figures share -----------------------------------------------------------------------
@@ -671,8 +619,6 @@ def style() -> Iterator[None]:
     It resets only what it sets, unlike matplotlib's `rc_context`: in a notebook the first figure
     also switches on that figures are shown, and that must last.
     """
-    import matplotlib
-
     current: Any = matplotlib.rcParams
     sheet = Path(__file__).parent / "data" / "rulerkit.mplstyle"
     ours: Any = matplotlib.rc_params_from_file(sheet, use_default_template=False)
@@ -685,45 +631,53 @@ def style() -> Iterator[None]:
         current.update(before)
 
 
-def _panels(
-    count: int, columns: int, height: float, ax: "Panels", width: float = 0, **kwargs: Any
-) -> "list[Axes]":
-    """The panels that were given, or those of a new figure, row by row; height and width in inches,
+class PrintFigure(Figure):
+    """Saved in the common style too, which decides how fonts are embedded."""
+
+    def savefig(self, *args: Any, **kwargs: Any) -> None:
+        """As matplotlib's."""
+        with style():
+            super().savefig(*args, **kwargs)
+
+
+@contextmanager
+def _figure(
+    count: int,
+    columns: int,
+    height: float,
+    ax: "Panels",
+    *notes: str,
+    plus: float = 0,
+    width: float = 0,
+    **shared: Any,
+) -> Iterator[list[Axes]]:
+    """The panels that were given, or those of a new figure, row by row, drawn in the common style,
+    with notes below. `height`, of a row, `plus`, which is added once, and `width` are in inches;
     by default one column of the page for one column of panels, else two."""
-    import matplotlib.pyplot as plt
-    from matplotlib.figure import Figure
-
-    class PrintFigure(Figure):
-        """Saved in the common style too, which decides how fonts are embedded."""
-
-        def savefig(self, *args: Any, **kwargs: Any) -> None:
-            with style():
-                super().savefig(*args, **kwargs)
-
-    if ax is not None:
-        panels: list[Axes] = np.asarray(ax).ravel().tolist()
-        if len(panels) != count:
-            raise UserError(f"ax has {len(panels)} axes, the figure {count} panels: give {count}")
-        return panels
-    _, grid = plt.subplots(
-        -(-count // columns),
-        columns,
-        figsize=(width or (SINGLE if columns == 1 else DOUBLE), height),
-        squeeze=False,
-        FigureClass=PrintFigure,
-        **kwargs,
-    )
-    for spare in grid.flat[count:]:
-        spare.remove()
-    return list(grid.flat[:count])
+    num_rows = -(-count // columns)
+    with style():
+        if ax is None:
+            size = width or (SINGLE if columns == 1 else DOUBLE), plus + height * num_rows
+            look: Any = {"figsize": size, "squeeze": False, "FigureClass": PrintFigure, **shared}
+            panels = list(plt.subplots(num_rows, columns, **look)[1].flat)
+            for spare in panels[count:]:
+                spare.remove()
+        else:
+            panels = np.ravel(np.asarray(ax)).tolist()
+            if len(panels) != count:
+                given = f"ax has {len(panels)} axes, the figure {count} panels: give {count}"
+                raise UserError(given)
+        yield panels[:count]
+        if note := "; ".join(filter(None, notes)):
+            figure: Any = panels[0].figure
+            letters = 72 * figure.get_figwidth() / (0.55 * matplotlib.rcParams["font.size"])
+            lines = "\n".join(wrap(note, int(letters)))
+            figure.supxlabel(lines, fontsize="medium", x=0.99, ha="right", style="italic")
 
 
 def _color(i: int) -> str:
     """Colour i of the style, whose colours recur."""
-    import matplotlib
-
-    colors: list[str] = matplotlib.rcParams["axes.prop_cycle"].by_key()["color"]
-    return colors[i % len(colors)]
+    return to_hex(f"C{i}")
 
 
 def _look(i: int) -> dict[str, Any]:
@@ -738,8 +692,6 @@ def _look(i: int) -> dict[str, Any]:
 
 def contrast(one: Any, other: Any) -> float:
     """The contrast of two colours, from 1 to 21, as WCAG 2 defines it for text."""
-    from matplotlib.colors import to_rgb
-
     rgb = np.array([to_rgb(one), to_rgb(other)])
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     dark, light = sorted(linear @ (0.2126, 0.7152, 0.0722) + 0.05)
@@ -748,8 +700,6 @@ def contrast(one: Any, other: Any) -> float:
 
 def _readable(color: str, ground: Any) -> Any:
     """A colour for text, mixed with black or white until its contrast with the ground is 4.5."""
-    from matplotlib.colors import to_rgb
-
     ink = max("black", "white", key=partial(contrast, ground))
     mixed = np.linspace(to_rgb(color), to_rgb(ink), 21)
     return next(tuple(mix) for mix in mixed if contrast(mix, ground) >= 4.5)
@@ -757,8 +707,6 @@ def _readable(color: str, ground: Any) -> Any:
 
 def _thresholds(axes: "Axes", threshold: float | Mapping[str, float] | None) -> None:
     """A thin dashed line, with its name, for each threshold."""
-    from matplotlib.patheffects import withStroke
-
     if threshold is None:
         return
     named = threshold if isinstance(threshold, Mapping) else {"threshold": threshold}
@@ -779,8 +727,6 @@ def _points(axes: "Axes") -> tuple[float, float]:
 def _label_ends(axes: "Axes", ends: Sequence[tuple[float, float, str, str]]) -> None:
     """Each line's name at its right end, moved apart where they would overlap; a legend below where
     there is no space for that. `ends` are places, names and colours."""
-    import matplotlib
-
     figure: Any = axes.figure
     size = matplotlib.rcParams["font.size"]
     width, height = _points(axes)
@@ -821,14 +767,3 @@ def spread(values: Sequence[float], gap: float, bottom: float, top: float) -> li
     offsets = gap * np.arange(len(values))
     lowest = isotonic_regression(np.asarray(values) - offsets).x.clip(bottom, top - offsets[-1])
     return [float(place) for place in lowest + offsets]
-
-
-def _note(axes: "Axes", *parts: str) -> None:
-    """A note below the figure, inside its layout."""
-    if note := "; ".join(filter(None, parts)):
-        import matplotlib
-
-        figure: Any = axes.figure
-        letters = int(72 * figure.get_figwidth() / (0.55 * matplotlib.rcParams["font.size"]))
-        lines = "\n".join(wrap(note, letters))
-        figure.supxlabel(lines, fontsize="medium", x=0.99, ha="right", style="italic")

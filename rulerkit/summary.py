@@ -74,17 +74,12 @@ class Summary(NamedTuple):
     confidence: float
 
 
-def length_weights(num_lengths: int) -> "list[NDArray[np.float64]]":
-    """The weights of the three averages, each adding up to 1 (for six lengths: 1..6 over 21,
-    Section 4)."""
+def length_weights(num_lengths: int) -> "NDArray[np.float64]":
+    """The weights of the three averages, a row each in the order of AVERAGES, from the shortest
+    length to the longest: plain, 1, 2, 3, ... and ..., 3, 2, 1; a row adds up to 1 (for six
+    lengths: 1..6 over 21, Section 4)."""
     rising = np.arange(1, num_lengths + 1) / (num_lengths * (num_lengths + 1) / 2)
-    return [np.full(num_lengths, 1 / num_lengths), rising, rising[::-1]]
-
-
-def averages(scores: Sequence[float]) -> list[float]:
-    """The three averages of scores in the order of their lengths, from the shortest to the longest:
-    plain, weights 1, 2, 3, ... and weights ..., 3, 2, 1; NaN as soon as one is missing."""
-    return [float(np.dot(weights, scores)) for weights in length_weights(len(scores))]
+    return np.stack([np.full(num_lengths, 1 / num_lengths), rising, rising[::-1]])
 
 
 def summarize(

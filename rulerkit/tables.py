@@ -124,23 +124,20 @@ _MEDIA: dict[str, tuple[Callable[[str], str], str]] = {
 
 def render(
     header: Sequence[str],
-    rows: Sequence[Sequence[Field] | None],
+    rows: Iterable[Sequence[Field | str] | None],
     format: str = "table",
     notes: Sequence[str] = (),
 ) -> str:
     """A table with notes below it, as plain text, Markdown, LaTeX (booktabs) or HTML; a row None is
     a line between groups."""
+    fields = [[f if isinstance(f, Field) else Field(f) for f in row or ()] for row in rows]
     if format == "table":
-        return _plain(header, [row for row in rows if row], notes)
+        return _plain(header, list(filter(None, fields)), notes)
     from jinja2 import Environment
 
     escaped, template = _MEDIA[format]
     body = [
-        [
-            field._replace(text=escaped(field.text), small=escaped(field.small))
-            for field in row or ()
-        ]
-        for row in rows
+        [f._replace(text=escaped(f.text), small=escaped(f.small)) for f in row] for row in fields
     ]
     brackets = Environment(  # the fields are escaped above, for their medium
         trim_blocks=True,
@@ -165,10 +162,8 @@ def _plain(header: Sequence[str], rows: Sequence[Sequence[Field]], notes: Sequen
             ]
         )
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    lines = []
-    for first, *others in texts:
-        numbers = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]
-        lines.append("  ".join([first.ljust(widths[0]), *numbers]).rstrip())
+    form = "  ".join(f"{{:{'>' if i else '<'}{width}}}" for i, width in enumerate(widths))
+    lines = [form.format(*row).rstrip() for row in texts]
     rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
     lines = [lines[0], rule, *lines[1:], rule, *map(escape.terminal, notes)]
     return "\n".join(lines) + "\n"
@@ -252,11 +247,12 @@ def model_rows(summary: Summary, category: str, values: Sequence[str]) -> "pd.Da
     return rows.assign(claimed_length=claimed).reset_index(drop=True)
 
 
-def names_of(models: "pd.DataFrame") -> list[str]:
-    """Labels; where two models share one, the model's name and its run tell them apart."""
-    names = models["label"].astype(str)
-    run = " [" + models["run"] + "]" if models["run"].nunique() > 1 else ""
-    return list(names.mask(names.duplicated(keep=False), models["model"] + run))
+def names_of(rows: "pd.DataFrame") -> "pd.Series[str]":
+    """The label of each row's model; where two models share one, the model's name and its run tell
+    them apart."""
+    several = (rows["run"] + "\n" + rows["model"]).groupby(rows["label"]).transform("nunique") > 1
+    run = " [" + rows["run"] + "]" if rows["run"].nunique() > 1 else ""
+    return rows["label"].astype(str).mask(several, rows["model"] + run)
 
 
 def models_text(
@@ -274,19 +270,13 @@ def models_text(
     with `brackets`. `bold` holds the row and column of each bold field.
     """
     body: list[list[Field] | None] = []
-    group = None
+    group, names = None, ["model", *columns]
     for i, row in rows.iterrows():
         body += [None] * (group not in (None, row.get("group")))
         group = row.get("group")
-        fields = [Field(row["model"], small=row["origin"])]
-        fields += [_model_field(row, column, brackets) for column in columns]
-        body.append(
-            [
-                field._replace(bold=(i, column) in bold)
-                for field, column in zip(fields, ["model", *columns], strict=True)
-            ]
-        )
-    header = [TITLES.get(column) or length_name(int(column)) for column in ["model", *columns]]
+        fields = ((name, _model_field(row, name, brackets)) for name in names)
+        body.append([field._replace(bold=(i, name) in bold) for name, field in fields])
+    header = [TITLES.get(name) or length_name(int(name)) for name in names]
     return render(header, body, format, notes)
 
 
@@ -296,7 +286,7 @@ def _model_field(row: "pd.Series[Any]", column: str | int, brackets: bool) -> Fi
         possible = row["effective_set"]
         return Field(f"{value} [{possible}]" if possible not in ("", value) else value or "-")
     if isinstance(value, str):
-        return Field(value)
+        return Field(value, small=row["origin"] * (column == "model"))
     nothing, have = math.nan, row.get(f"{column}_have")
     if math.isnan(value):
         return Field(have if isinstance(have, str) else "")
@@ -377,7 +367,6 @@ def task_table_text(
     wide = texts.pivot(index="task", columns="length", values="text").loc[cells["task"].unique()]
     if len(means) and means["tasks"].max() > 1:
         wide.loc[mean] = [_score_text(row) for row in means.itertuples()]
-    rows = [list(map(Field, row)) for row in wide.itertuples(name=None)]
     effective = [
         f"Effective length: {row.effective_length}"
         + f"; the intervals allow {row.effective_set}" * (row.effective_set != row.effective_length)
@@ -386,7 +375,8 @@ def task_table_text(
         if row.effective_length
     ]
     header = [str(model), *map(length_name, sorted(cells["length"].unique()))]
-    return render(header, rows, format, [*effective, *_cell_notes(cells), *notes])
+    below = [*effective, *_cell_notes(cells), *notes]
+    return render(header, wide.itertuples(name=None), format, below)
 
 
 def _score_text(row: Any) -> str:
@@ -457,7 +447,7 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
     models = pd.DataFrame(
         [(cell.run, cell.model, cell.record.get("label") or cell.model) for cell in cells],
         columns=["run", "model", "label"],
-    ).drop_duplicates(["run", "model"])
+    )
     keys = zip(models["run"], models["model"], strict=True)
     names = dict(zip(keys, names_of(models), strict=True))
     answered = [cell for cell in cells if cell.present]

@@ -11,7 +11,7 @@ from rulerkit.errors import UserError
 from rulerkit.lengths import effective_length, effective_set
 from rulerkit.scoring import COLUMNS, THIRTEEN, category
 from rulerkit.statistics import wilson
-from rulerkit.summary import averages, length_weights, summarize
+from rulerkit.summary import length_weights, summarize
 from rulerkit.tables import table_text
 
 NAN = float("nan")
@@ -49,9 +49,8 @@ def row(frame, **where):
 
 
 def test_averages_weigh_lengths():
-    assert averages([6.0, 0, 0, 0, 0, 0]) == pytest.approx([1, 6 / 21, 36 / 21])
-    assert averages([70.0]) == [70, 70, 70]
-    assert all(math.isnan(value) for value in averages([90, NAN]))
+    assert length_weights(6) @ [6.0, 0, 0, 0, 0, 0] == pytest.approx([1, 6 / 21, 36 / 21])
+    assert (length_weights(1) @ [70.0]).tolist() == [70, 70, 70]
     assert all(weights.sum() == pytest.approx(1) for weights in length_weights(7))
 
 
