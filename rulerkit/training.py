@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FIRST_SEED = 1_000_000
-SHORTEST, BEGIN = 112, 128
-"""The shortest examples, which hold a needle and a number, and the longest at the beginning."""
+SHORTEST = 112
+"""Tokens of the shortest examples, which hold a needle and a number."""
 TOKENS = 4096
 """Tokens of a batch."""
 EVERY = 20
@@ -46,9 +46,7 @@ CONFIG: dict[str, Any] = {
 }
 """Keys that the configurations of all small models share."""
 _WARM_UP = 50
-_GROWTH = (0.2, 0.6)
-"""The shares of the steps at which the curriculum begins to grow and is complete."""
-_PROMPT_WEIGHT, _PROMPT_SHARE = 0.2, 4
+_PROMPT_SHARE = 4
 _SAVE_EVERY = 60.0  # seconds
 
 
@@ -61,18 +59,21 @@ def train(
     seed: int = 0,
     tokenizer: str = TOKENIZER,
     rates: Sequence[float] = (0.02, 0.002),
+    curriculum: Sequence[Sequence[float]] | None = None,
+    prompt_weight: float = 0.2,
     minutes: float | None = None,
     report: "Callable[[pd.DataFrame], object]" = len,
 ) -> "pd.DataFrame":
     """Train a model of a configuration of transformers; returns its history, which also goes to
     `report` after every `EVERY` steps.
 
-    `tasks` come in order of difficulty. The lengths of examples grow from `BEGIN` to `length`
-    tokens, and from the first two tasks on one after the other is added, between a fifth and three
-    fifths of the `steps`; each step reads about `TOKENS` tokens. The loss is the mean over answer
-    tokens, and a little of that over the prompt's. `rates` are the learning rates of Muon, for
-    matrices, and of AdamW, for all other weights; the first is 0 where AdamW is to have all. A linear
-    warm-up, then a cosine to a tenth. On a GPU where there is one.
+    `tasks` come in order of difficulty. `curriculum` lists points: a share of the `steps`, then the
+    tokens of the longest examples there and how many of the `tasks` are asked; both grow evenly
+    between two points. By default from 128 tokens and two tasks at a fifth of the steps to `length`
+    and all tasks at three fifths. Each step reads about `TOKENS` tokens. The loss is the mean over
+    answer tokens, and `prompt_weight` times that over a quarter of the prompt's. `rates` are the
+    learning rates of Muon, for matrices, and of AdamW, for all other weights; the first is 0 where
+    AdamW is to have all. A linear warm-up, then a cosine to a tenth. On a GPU where there is one.
 
     The history has the columns step, length (the longest so far), loss (of answer tokens), right
     (the share of examples whose answer a greedy model would have written without an error, before
@@ -87,7 +88,12 @@ def train(
     folder = resolve(folder)
     names = [task.name for task in tasks]
     how = {"config": dict(config), "tasks": names, "length": length, "steps": steps, "seed": seed}
-    how["rates"] = list(rates)
+    points = curriculum or [[0.2, 128, 2], [0.6, length, len(tasks)]]
+    how |= {
+        "rates": list(rates),
+        "curriculum": [*map(list, points)],
+        "prompt_weight": prompt_weight,
+    }
     about, state_file = folder / "training.json", folder / "training.pt"
     if about.exists():
         if not how.items() <= json.loads(about.read_text()).items():
@@ -117,16 +123,14 @@ def train(
     started = saved = time.monotonic()
     sums = np.zeros(2)
     for step in range(done, steps):
-        grown = (step / steps - _GROWTH[0]) / (_GROWTH[1] - _GROWTH[0])
-        grown = min(1.0, max(0.0, grown))
-        longest = round(BEGIN + (length - BEGIN) * grown)
-        known = tasks[: 2 + round((len(tasks) - 2) * grown)]
-        ids, answers = _batch(known, form, longest, Random(f"{seed}/{step}"))
+        shares, *columns = zip(*points, strict=True)
+        longest, known = (round(np.interp(step / steps, shares, column)) for column in columns)
+        ids, answers = _batch(tasks[:known], form, longest, Random(f"{seed}/{step}"))
         cosine = 0.55 + 0.45 * math.cos(math.pi * step / steps)
         for rate, optimizer in zip(reversed(rates), optimizers, strict=False):
             optimizer.param_groups[0]["lr"] = rate * min(1.0, (step + 1) / _WARM_UP) * cosine
         torch.manual_seed(seed + step)
-        loss, right = _loss(network, ids.to(device), answers.to(device))
+        loss, right = _loss(network, ids.to(device), answers.to(device), prompt_weight)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         for optimizer in optimizers:
@@ -196,7 +200,9 @@ def _fits(task: Task, length: int, form: PromptFormat) -> bool:
     return False
 
 
-def _loss(network: Any, ids: Any, answers: Any) -> tuple[Any, tuple[float, float]]:
+def _loss(
+    network: Any, ids: Any, answers: Any, prompt_weight: float
+) -> tuple[Any, tuple[float, float]]:
     """The loss; and the mean loss of answer tokens with the share of answers without an error."""
     torch = torch_module()
     hidden = network.base_model(ids).last_hidden_state[:, :-1]
@@ -209,4 +215,4 @@ def _loss(network: Any, ids: Any, answers: Any) -> tuple[Any, tuple[float, float
     wrong[answers] = logits.argmax(-1) != targets[answers]
     right = float((~wrong.any(dim=1)).float().mean())
     prompt_loss = torch.nn.functional.cross_entropy(head(hidden[prompts]).float(), targets[prompts])
-    return loss + _PROMPT_WEIGHT * prompt_loss, (loss.item(), right)
+    return loss + prompt_weight * prompt_loss, (loss.item(), right)

@@ -41,10 +41,12 @@ def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(tmp_path, monkey
         train(*given, seed=1)
 
 
-def test_the_shipped_model_answers_single_needles_at_its_training_length(tmp_path):
+@pytest.mark.parametrize(("name", "length"), [("small-llama", 256), ("small-mamba2", 512)])
+def test_shipped_models_answer_single_needles(tmp_path, name, length):
+    """The Llama at its training length, the Mamba-2 at twice that."""
     tasks = [task for task in SMALL["tasks"] if task["base"] in ("niah_single_1", "niah_single_2")]
-    asked = SMALL | {"tasks": tasks, "lengths": [256], "num_examples": 10}
-    scores = rk.score(rk.evaluate(rk.study(asked, model="small-llama", outputs=tmp_path)))
+    asked = SMALL | {"tasks": tasks, "lengths": [length], "num_examples": 10}
+    scores = rk.score(rk.evaluate(rk.study(asked, model=name, outputs=tmp_path)))
     assert scores["score"].mean() >= 0.9
 
 
