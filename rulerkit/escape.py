@@ -4,6 +4,7 @@ nothing of it is lost."""
 import csv
 import html as html_library
 import re
+import shlex
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -75,6 +76,22 @@ def latex(text: str) -> str:
     return (
         "{}" + escaped if escaped[:1] in ("[", "*") else escaped
     )  # behind `\\` they would be its arguments
+
+
+def fill(template: str, **values: Any) -> str:
+    """A template of jinja2 with `[[ value ]]`, filled in: nothing is escaped but by its filters
+    `html`, and `quote` for a shell."""
+    from jinja2 import Environment
+
+    environment = Environment(
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        variable_start_string="[[",
+        variable_end_string="]]",
+        autoescape=False,
+    )
+    environment.filters |= {"html": html, "quote": shlex.quote}
+    return environment.from_string(template).render(**values)
 
 
 def csv_cell(value: Any) -> Any:

@@ -15,9 +15,14 @@ KIT = _PACKAGE.parent if _CHECKOUT else _PACKAGE / "data/project"
 package."""
 
 
+def package_text(name: str) -> str:
+    """A file of the package's own data."""
+    return (_PACKAGE / "data" / name).read_text(encoding="utf-8")
+
+
 def package_data(name: str) -> Any:
     """What a YAML file of the package's own data says."""
-    return yaml.safe_load((_PACKAGE / "data" / name).read_text(encoding="utf-8"))
+    return yaml.safe_load(package_text(name))
 
 
 def home() -> Path:

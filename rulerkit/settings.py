@@ -421,7 +421,7 @@ class BatchKeys(Keys):
     """a number of points above 0: how far a model may be below its last run and the baseline"""
 
 
-class NotebookKeys(OptionalKeys):
+class NotebookKeys(Keys):
     """A notebook of a batch that has models or parameters of its own."""
 
     notebook: Text
@@ -484,7 +484,7 @@ def check(kind: type[AnyKeys], values: Spec, where: str = "", what: str = "key")
     except ValidationError as error:
         key = str(error.errors()[0]["loc"][0])
         raise UserError(
-            f"{where}{key}: {shortened(redact(values)[key])} is not allowed; it takes "
+            f"{where}{key}: {shortened(redact(values).get(key))} is not allowed; it takes "
             f"{_words(fields[key])}"
         ) from None
 

@@ -133,21 +133,12 @@ def render(
     fields = [[f if isinstance(f, Field) else Field(f) for f in row or ()] for row in rows]
     if format == "table":
         return _plain(header, list(filter(None, fields)), notes)
-    from jinja2 import Environment
-
     escaped, template = _MEDIA[format]
     body = [
         [f._replace(text=escaped(f.text), small=escaped(f.small)) for f in row] for row in fields
     ]
-    brackets = Environment(  # the fields are escaped above, for their medium
-        trim_blocks=True,
-        keep_trailing_newline=True,
-        variable_start_string="[[",
-        variable_end_string="]]",
-        autoescape=False,
-    )
     texts = {"header": list(map(escaped, header)), "notes": list(map(escaped, notes))}
-    return brackets.from_string(template).render(rows=body, **texts)
+    return escape.fill(template, rows=body, **texts)  # the fields are escaped for their medium
 
 
 def _plain(header: Sequence[str], rows: Sequence[Sequence[Field]], notes: Sequence[str]) -> str:

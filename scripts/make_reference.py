@@ -51,7 +51,7 @@ def key_rows(keys: type[settings.Keys]) -> list[list[str]]:
         if not field:
             continue
         takes = field.description or " or ".join(map(str, get_args(field.annotation)))
-        default = field.get_default(call_default_factory=True)
+        default = None if field.is_required() else field.get_default(call_default_factory=True)
         rows.append(
             [
                 f"`{field.alias or name}`",

@@ -281,6 +281,11 @@ def wait_until(what, true, seconds=120):
         time.sleep(0.05)
 
 
+def outcomes(statuses):
+    """Of what `execute` says, how each step ended."""
+    return [status for status in statuses if status and status.state != "running"]
+
+
 def told(name, **more):
     """The spec of a model that writes down what it is asked."""
     return {"name": name, "entry": f"told:{name}", "batch_size": 1, **more}

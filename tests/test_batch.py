@@ -15,7 +15,7 @@ import rulerkit as rk
 from rulerkit.batch import read_batch, read_job
 from rulerkit.batch.execution import execute
 from rulerkit.errors import UserError
-from tests.batches import Project, printed, told
+from tests.batches import Project, outcomes, printed, told
 from tests.projects import FREE, REPOSITORY, make_project, notebook
 
 one_story = pytest.mark.xdist_group("batch")
@@ -146,9 +146,11 @@ def test_a_job_for_each_model_and_one_for_each_notebook_over_several(project):
     ]
     files = [folder / "reader-1024/mine.job.yaml", folder / "all/mine-10_small.job.yaml"]
     assert [job.file for job in jobs[2:4]] == files
-    assert [(need.task, need.length, need.wanted) for need in jobs[0].needs] == [("vt", 1024, 4)]
+    assert [(need.task, need.length, need.wanted) for need in jobs[0].steps[0].needs] == [
+        ("vt", 1024, 4)
+    ]
     assert [need.wanted for need in jobs[0].steps[1].needs] == [2]
-    assert {need.model for need in jobs[4].needs} == {"mute", "perfect", "reader-1024"}
+    assert {need.model for need in jobs[4].steps[0].needs} == {"mute", "perfect", "reader-1024"}
     for job in jobs:
         job.save()
         assert read_job(job.file) == job
@@ -347,7 +349,7 @@ def test_a_notebook_that_never_starts_shows_the_last_line_of_its_log(project):
     path.write_text(path.read_text().replace('"python3"', '"no-such-kernel"'))
     (job,) = plan(project, ONE).jobs
     job.save()
-    predictions, failed = execute([job])
+    predictions, failed = outcomes(execute([job]))
     assert (predictions.state, failed.state) == ("done", "failed")
     assert re.fullmatch(r"exit status \d+: .*no-such-kernel.*", failed.message)
     assert failed.step.log.read_text().rstrip().endswith(failed.message.partition(": ")[2])

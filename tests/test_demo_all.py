@@ -14,6 +14,7 @@ from rulerkit.batch import read_batch
 from rulerkit.batch.execution import execute
 from rulerkit.store import read_cells
 from rulerkit.tasks import TASKS, THIRTEEN
+from tests.batches import outcomes
 
 REPOSITORY = Path(__file__).parents[1]
 DEMO = REPOSITORY / "params/batches/demo-all.yaml"
@@ -39,7 +40,7 @@ def outputs(tmp_path_factory):
     jobs = read_batch(DEMO, {"outputs": str(folder)}).jobs
     for job in jobs:
         job.save()
-    ended = list(execute(jobs))
+    ended = outcomes(execute(jobs))
     assert {
         outcome.step.title: outcome.message for outcome in ended if outcome.state != "done"
     } == {}

@@ -16,7 +16,7 @@ from rulerkit import store as locks
 from rulerkit.batch import read_batch
 from rulerkit.batch.execution import execute
 from rulerkit.batch.status import statuses
-from tests.batches import Project, printed, told, wait_until
+from tests.batches import Project, outcomes, printed, told, wait_until
 
 EXAMPLES = 20
 
@@ -231,7 +231,7 @@ def test_a_disk_that_can_only_be_read(project, small_disk):
     model, over_all = read_batch(batch).jobs
     model.save()
     over_all.save()
-    assert [outcome.state for outcome in execute([model])] == ["done"]
+    assert [status.state for status in outcomes(execute([model]))] == ["done"]
     remount(small_disk, "ro")
     ended = project.call("run", model.file, over_all.file)
     assert ended.returncode == 1
@@ -265,12 +265,12 @@ ELSEWHERE = {
 
 def test_a_job_of_a_dead_host_is_taken_over(project):
     job = job_of(project)
-    lock = job.stem.with_suffix(".lock")
+    lock = job.lock
     lock.write_text(json.dumps(ELSEWHERE))
     long_ago = time.time() - locks.STALE - 60
     os.utime(lock, (long_ago, long_ago))
     assert [step.state for step in statuses([job])] == ["missing"]
-    assert [outcome.state for outcome in execute([job])] == ["done"]
+    assert [status.state for status in outcomes(execute([job]))] == ["done"]
     assert not lock.exists()
 
 
@@ -281,7 +281,7 @@ def test_a_job_of_a_living_host_is_left_to_it_with_all_that_reads_its_answers(
     jobs = read_batch(project.batch(content)).jobs
     for job in jobs:
         job.save()
-    lock = jobs[0].stem.with_suffix(".lock")
+    lock = jobs[0].lock
     lock.write_text(json.dumps(ELSEWHERE))
     over = threading.Event()
 
@@ -294,13 +294,13 @@ def test_a_job_of_a_living_host_is_left_to_it_with_all_that_reads_its_answers(
     try:
         (running, *_) = statuses(jobs)
         assert (running.state, running.message) == ("running", "on node7, job 12")
-        ended = {outcome.step.title: (outcome.state, outcome.message) for outcome in execute(jobs)}
+        found = {step.title: said for step, *said in outcomes(execute(jobs))}
     finally:
         over.set()
         owner.join()
-    assert ended == {
-        "a predictions": ("elsewhere", "process 1 on host node7 is at it"),
-        "b predictions": ("done", ""),
-        "all 50_asks": ("elsewhere", "process 1 on host node7 is at a's answers"),
+    assert found == {
+        "a predictions": ["elsewhere", "process 1 on host node7 is at it"],
+        "b predictions": ["done", ""],
+        "all 50_asks": ["elsewhere", "process 1 on host node7 is at a's answers"],
     }
     assert not (jobs[2].runs[0].output).exists(), "it would have been incomplete"

@@ -78,7 +78,7 @@ def test_the_page_says_what_became_worse_and_opens_the_answers(outputs):
 
 def test_each_model_is_compared_with_the_baseline_too(outputs):
     page = write_page(outputs, "thursday", {"drop": 0.3}, baseline="monday", margin=60)
-    verdicts = re.findall(r"<h2>checkpoint since (\w+)</h2><p>([^:]*)", page.read_text())
+    verdicts = re.findall(r"<h2>checkpoint since (\w+)</h2>\s*<p>([^:]*)", page.read_text())
     assert (
         "checkpoint is not worse than monday/checkpoint by more than 60 points"
         in dict(verdicts)["monday"]
@@ -112,7 +112,7 @@ def test_figures_and_notebooks_are_linked(outputs):
 
 @pytest.mark.slow
 def test_two_nights_of_a_batch_on_a_terminal(tmp_path, monkeypatch):
-    """The second night is followed on a terminal: a bar over the whole, a line per running step."""
+    """The second night is followed on a terminal: how many steps have ended, a line per running step."""
     project = Project(tmp_path / "project")
     project.notebook("50_own")
     batch = project.batch(
@@ -138,11 +138,11 @@ def test_two_nights_of_a_batch_on_a_terminal(tmp_path, monkeypatch):
     command = [sys.executable, "-m", "rulerkit", "batch", str(batch), "-y", "run: tuesday"]
     assert pty.spawn(command, read) == 0
     text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", screen.decode())
-    assert re.search(r"0/2 steps \S+ [\d,]+/12,288 tokens", text)
+    assert re.search(r"0/2 steps", text)
     assert re.search(
         r"nightly predictions: 0/1 cells, \d+/12 examples; [\d,]+ tokens left; about", text
     )
-    assert re.search(r"1/2 steps .*\s+nightly 50_own: executing", text)
+    assert re.search(r"1/2 steps\s+nightly 50_own: executing", text)
     assert re.search(r"\bdone +nightly 50_own", text)
     page = project.root / "outputs/index.html"
     assert "by more than 1 point: vt at 1K -100.00 points [-100.00, -" in page.read_text()

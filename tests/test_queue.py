@@ -1,6 +1,7 @@
 """The jobs of one machine, with pretended GPUs: never two runs on one, all of them used, several
 models side by side."""
 
+import fcntl
 import os
 import stat
 from itertools import combinations
@@ -8,10 +9,9 @@ from itertools import combinations
 import pytest
 
 from rulerkit.batch import execution, read_batch
-from rulerkit.batch.execution import check, execute, parse_gpus
+from rulerkit.batch.execution import check, execute, use_gpus
 from rulerkit.errors import UserError
-from rulerkit.store import Lock
-from tests.batches import Project, told, wait_until
+from tests.batches import Project, outcomes, told, wait_until
 
 UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
 
@@ -21,10 +21,10 @@ def project(tmp_path, monkeypatch):
     """A project, whose GPUs are locked in a folder of its own."""
     project = Project(tmp_path / "project")
     monkeypatch.setenv("RULERKIT_HOME", str(project.root))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # what is set later is taken back
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.setattr(execution.tempfile, "tempdir", str(project.root / "tmp"))
-    execution._uuids.cache_clear()
     project.notebook("50_asks")
     return project
 
@@ -40,8 +40,8 @@ def jobs_of(project, models, **parameters):
 
 
 def run(jobs, gpus=(), side_by_side=None):
-    ended = list(execute(jobs, gpus, side_by_side))
-    assert {each.step.title: each.message for each in ended if each.state != "done"} == {}
+    states = outcomes(execute(jobs, gpus, side_by_side))
+    assert {each.step.title: each.message for each in states if each.state != "done"} == {}
 
 
 def overlapping(rows):
@@ -60,39 +60,38 @@ def gpus(row):
 
 def test_gpus_are_named(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6")
-    assert parse_gpus(None) == ["5", "6"]
-    assert parse_gpus("3-1,7") == ["1", "2", "3", "7"]
-    assert parse_gpus(f"{UUID},MIG-a-b") == [UUID, "MIG-a-b"]
-    assert parse_gpus("") == []
+    assert use_gpus(None) == ["5", "6"]
+    assert use_gpus("3-1,7") == ["1", "2", "3", "7"]
+    assert use_gpus(f"{UUID},MIG-a-b") == [UUID, "MIG-a-b"]
+    assert use_gpus("") == []
 
 
-TWO_GPUS = f"""#!/bin/sh
+TWO_GPUS = """#!/bin/sh
 case "$*" in
-*query-gpu=index,uuid*noheader*) echo "0, {UUID}"; echo "1, GPU-2" ;;
 *query-gpu=index*noheader*) echo 0; echo 1 ;;
 *) exit 6 ;;
 esac
 """
 
 
-def test_what_nvidia_smi_lists_is_used_and_locked_by_its_uuid(project, monkeypatch):
+def is_locked(project, gpu):
+    return not execution.GpuPool([gpu]).hold(1)
+
+
+def test_what_nvidia_smi_lists_is_used_and_locked(project, monkeypatch):
     tool = project.root / "nvidia-smi"
     monkeypatch.setenv("PATH", f"{project.root}{os.pathsep}{os.environ['PATH']}")
     tool.write_text("#!/bin/sh\necho 'No devices were found'\nexit 6\n")
     tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
-    assert parse_gpus(None) == []
+    assert use_gpus(None) == []
     tool.write_text(TWO_GPUS)
-    assert parse_gpus(None) == ["0", "1"]
+    assert use_gpus(None) == ["0", "1"]
     (job,) = jobs_of(project, [told("a", gpus=2)])
-    locks = project.root / "tmp/rulerkit-gpus"
-    held = []
-
-    def look():
-        held.append(sorted(lock.name for lock in locks.glob("*.lock")))
-
-    assert [outcome.state for outcome in execute([job], ["0", "1"], tick=look)] == ["done"]
-    assert held[0] == ["GPU-2.lock", f"{UUID}.lock"]
-    assert list(locks.glob("*.lock")) == []
+    for status in execute([job], ["0", "1", "2"]):
+        if status and status.state == "running":
+            assert [is_locked(project, gpu) for gpu in "012"] == [True, True, False]
+    assert status.state == "done" or not status
+    assert not is_locked(project, "0")
     assert {row.gpus for row in project.journal()} == {"0,1"}
 
 
@@ -104,9 +103,9 @@ def test_a_job_that_can_never_run_here_is_refused_before_any_begins(project):
     check(jobs, ["0", "1", "2", "3"])
     with pytest.raises(UserError, match=r"^spread is spread over 2 nodes: submit it to Slurm"):
         check(jobs_of(project, [told("spread", gpus=1, nodes=2)]), ["0"])
-    run(jobs[1:], parse_gpus("0-3"))
+    run(jobs[1:], use_gpus("0-3"))
     check(jobs, ["0"])  # where only notebooks are left no GPU is needed
-    assert [outcome.state for outcome in execute(jobs[1:], ["0"])] == ["done before"]
+    assert [status.state for status in outcomes(execute(jobs[1:], ["0"]))] == ["done before"]
 
 
 # --- handing them out -----------------------------------------------------------------------------
@@ -118,7 +117,7 @@ def test_never_two_runs_on_one_gpu_and_all_of_them_used(project):
     sizes = {"d": 1, "e": 1, "f": 1, "b": 2, "c": 2, "a": 4, "g": 0}
     for name, others in (("b", "c"), ("c", "b"), ("d", "e f"), ("e", "d f"), ("f", "d e")):
         project.set(name, "meets", others)
-    run(jobs_of(project, [told(n, gpus=size) for n, size in sizes.items()]), parse_gpus("0-3"))
+    run(jobs_of(project, [told(n, gpus=size) for n, size in sizes.items()]), use_gpus("0-3"))
     rows = project.journal()
     assert {row.model: len(gpus(row)) for row in rows} == sizes
     assert all(not gpus(a) & gpus(b) for a, b in overlapping(rows))
@@ -132,8 +131,8 @@ def test_never_two_runs_on_one_gpu_and_all_of_them_used(project):
 def test_the_gpus_of_a_scheduler_are_shared_out_without_locks(project, monkeypatch):
     """Another job on this machine may have other GPUs by the same numbers."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    (project.root / "tmp/rulerkit-gpus").mkdir()
-    with Lock(project.root / "tmp/rulerkit-gpus/0.lock"):
+    with (project.root / "tmp/rulerkit-gpu-0").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         for name in "abc":
             project.set(name, "pace", 0.3)
         run(jobs_of(project, [told(name, gpus=1) for name in "abc"]), ["0", "1"])
@@ -181,7 +180,6 @@ def test_a_gpu_that_a_dead_process_held_is_free(project):
     with project.started("run", job.file, "--gpus", "0") as killed:
         project.wait_for("a")
         killed.kill_everything()
-    assert list((project.root / "tmp/rulerkit-gpus").glob("0.lock"))
     project.go()
     run([job], ["0"])
     (other,) = jobs_of(project, [told("b", gpus=1)])
@@ -208,13 +206,3 @@ def test_a_job_is_done_by_one_process_and_named_by_the_other(project, tmp_path):
     again = project.call("run", file, file, cwd=tmp_path / "empty", RULERKIT_HOME="")
     assert again.stdout == "1 steps were done before; nothing was asked again\n"
     assert list((tmp_path / "empty").iterdir()) == []
-
-
-def test_a_link_in_the_place_of_the_gpus_locks_is_refused(project, tmp_path):
-    """A folder there gets the mode that lets all users write; what a link names keeps its own."""
-    victim = tmp_path / "victim"
-    victim.mkdir(mode=0o700)
-    (project.root / "tmp/rulerkit-gpus").symlink_to(victim)
-    with pytest.raises(UserError, match=r"rulerkit-gpus is a link or no folder.*remove it"):
-        list(execute(jobs_of(project, [told("a", gpus=1)]), ["0"]))
-    assert victim.stat().st_mode & 0o777 == 0o700

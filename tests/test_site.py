@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from rulerkit.batch import read_batch
-from rulerkit.batch.slurm import script, submissions, submit
+from rulerkit.batch.slurm import submissions, submit
 from rulerkit.errors import UserError
 from rulerkit.settings import Site, read_site
 from tests.projects import REPOSITORY, make_project
@@ -39,7 +39,7 @@ def scripts(root, site, *models):
     """The job scripts, which bash can read."""
     (root / "params/site.yaml").write_text(json.dumps(site))
     lab = read_site()
-    texts = [script(each, lab) for each in submissions(read_batch(batch(root, *models)).jobs, lab)]
+    texts = [each.text(lab) for each in submissions(read_batch(batch(root, *models)).jobs, lab)]
     for text in texts:
         read = subprocess.run(["/bin/bash", "-n"], input=text, text=True, check=False)
         assert read.returncode == 0

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from rulerkit.batch import read_batch
-from rulerkit.batch.status import Status, grid, jobs_in, report, statuses
+from rulerkit.batch import Status, read_batch
+from rulerkit.batch.status import grid, jobs_in, report, statuses
 from rulerkit.errors import UserError
 from tests.batches import Project, told, wait_until
 
@@ -40,7 +40,7 @@ def look(project, batch):
     folder = project.root / "outputs/notebooks/main"
     from_folder = report(statuses(jobs_in(folder))) if folder.is_dir() else []
     cells = {
-        job.name: grid(job.name, job.needs, job.not_run(job.name)).splitlines()
+        job.name: grid(job.name, job.steps[0].cells, job.not_run(job.name)).splitlines()
         for job in jobs
         if job.model
     }
@@ -132,7 +132,7 @@ def test_while_it_runs(story):
         "short predictions": "missing",
         "all 51_all": "waiting",
     }
-    slow = r" 0/2 cells, 1/6 examples; 8,192 tokens left; about \d+ (s|min); on \S+$"
+    slow = r" 0/2 cells, 1/6 examples; 8,192 tokens left; about [\d:]+; on \S+$"
     assert re.search(slow, seen.line("slow predictions"))
     assert seen.line("all 51_all").split(maxsplit=3)[3] == "for slow"
     assert seen.cells["slow"][-1].split() == ["vt", "1/3", "0/3"] or "---" in seen.cells["slow"][-1]
@@ -157,7 +157,7 @@ def test_after_it_has_ended(story):
         "broken 50_own": "missing",
         "all 51_all": "incomplete",
     }
-    less = "2 of 8 cells are incomplete, the first is broken vt at 1024: 0 of 3 examples"
+    less = "2 of 7 cells are incomplete, the first is broken vt at 1024: 0 of 3 examples"
     assert story.after.steps["all 51_all"].message == less
     said = story.ended[0].stdout
     for line in (
@@ -179,8 +179,8 @@ def test_after_rows_were_lost(story):
     """One file is gone, the other is cut in the middle of its second row."""
     lost = dict.fromkeys(("quick predictions", "slow predictions"), "incomplete")
     assert story.cut.states == story.after.states | lost
-    assert story.cut.steps["quick predictions"].examples == (3, 6)
-    assert story.cut.steps["slow predictions"].tokens_left == 2 * 1024
+    assert "3/6 examples" in story.cut.line("quick predictions")
+    assert f"{2 * 1024:,} tokens left" in story.cut.line("slow predictions")
     assert story.project.asked("slow").total() == 6 + 2, "the others are not asked again"
 
 
@@ -193,7 +193,7 @@ def test_when_all_is_repaired(story):
 def test_the_folder_shows_what_the_batch_file_shows(story):
     for seen in (story.during, story.killed, story.after, story.cut, story.repaired):
         both = [
-            sorted(re.sub(r"about \d+ \w+", "about", line) for line in lines[:-1])
+            sorted(re.sub(r"about [\d:]+", "about", line) for line in lines[:-1])
             for lines in (seen.from_folder, seen.text)
         ]
         assert both[0] == both[1]

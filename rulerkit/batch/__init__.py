@@ -21,7 +21,7 @@ import shlex
 import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from math import inf
@@ -116,11 +116,9 @@ class Notebook:
 
     @property
     def source(self) -> str:
-        """A digest of what is executed: the code of the notebook and its parameters."""
-        cells = read_notebook(self.notebook)
-        code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-        text = json.dumps([code, self.parameters], sort_keys=True, default=str)
-        return sha256(text.encode()).hexdigest()[:16]
+        """A digest of what is executed: the notebook and its parameters."""
+        content = self.notebook.read_bytes() + self.command[-1].encode()
+        return sha256(content).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -139,23 +137,15 @@ class Job:
     after: tuple[str, ...] = ()
     """The models whose answers it reads; it waits for them."""
 
-    @property
-    def stem(self) -> Path:
-        """The path of its record, log and lock without the suffix: the same for every batch."""
-        return self.file.with_name("predictions" if self.model else self.name)
-
-    @property
-    def record(self) -> Path:
-        return add_suffix(self.stem, ".json")
-
-    @property
-    def lock(self) -> Path:
-        return add_suffix(self.stem, ".lock")
-
-    @property
+    @cached_property
     def steps(self) -> "list[Step]":
         """The predictions of its model, and its notebooks."""
         return [Step(self, run) for run in ([None] if self.model else []) + [*self.runs]]
+
+    @property
+    def lock(self) -> Path:
+        """The file that exists while a process does the job: the same for every batch."""
+        return self.file.with_name(f"{'predictions' if self.model else self.name}.lock")
 
     @property
     def is_open(self) -> bool:
@@ -172,40 +162,16 @@ class Job:
         """GPUs on each node, and nodes."""
         return gpus_and_nodes(self.model) if self.model else (0, 1)
 
-    def studies(self, notebook: Notebook) -> list[Study]:
-        """What a notebook asks of this job's model; without a model, everything that it asks."""
-        if not self.model:
-            return notebook.studies
-        parts = [
-            replace(study, models=tuple(m for m in study.models if name_of(m) == self.name))
-            for study in notebook.studies
-        ]
-        return [study for study in parts if study.models]
-
-    @cached_property
-    def needs(self) -> list[Need]:
-        """Every cell that the model answers, or that the notebook reads."""
-        return needs_of([study for ask in self.asks for study in self.studies(ask)])
-
-    def lock_of(self, model: str) -> Path:
-        """The lock of a model's job."""
-        return self.file.parents[1] / model / "predictions.lock"
+    def predictions(self, model: str) -> Path:
+        """The record of a model's predictions."""
+        return self.file.parents[1] / model / "predictions.json"
 
     def not_run(self, model: str) -> dict[int, str]:
         """The lengths that a model could not be given when it was tried last, with the reasons."""
-        record = read_record(self.lock_of(model).with_suffix(".json"))
+        record = read_record(self.predictions(model))
         if self.model and record.get("model") != plain(self.model):
             return {}  # the specification has changed: the length may fit now
         return {int(length): str(reason) for length, reason in record.get("not_run", {}).items()}
-
-    def runnable(self, needs: list[Need]) -> list[Need]:
-        """The cells whose length the model can be given."""
-        not_run = {model: self.not_run(model) for model in {need.model for need in needs}}
-        return [need for need in needs if need.length not in not_run[need.model]]
-
-    def unanswered(self, needs: list[Need]) -> list[Need]:
-        """The cells that can be run and are not complete."""
-        return [need for need in self.runnable(needs) if need.have < need.wanted]
 
     def save(self) -> None:
         """Write the job file, if it differs from the one that is there."""
@@ -234,33 +200,53 @@ class Step:
 
     @property
     def record(self) -> Path:
-        return self.run.output.with_suffix(".json") if self.run else self.job.record
+        job = self.job
+        return self.run.output.with_suffix(".json") if self.run else job.predictions(job.name)
 
     @property
     def log(self) -> Path:
         return self.record.with_suffix(".log")
 
     @cached_property
+    def cells(self) -> list[Need]:
+        """Every cell that it is to answer or to read."""
+        job = self.job
+        asks = [self.run] if self.run and job.model else job.asks
+        needs = needs_of(study for ask in asks for study in ask.studies)
+        return [need for need in needs if not job.model or need.model == job.name]
+
+    @property
     def needs(self) -> list[Need]:
-        """The cells that it answers or reads."""
-        own = self.run if self.job.model else None
-        return needs_of(own.studies) if own else self.job.needs
+        """Those of its cells whose length the model can be given."""
+        not_run = {model: self.job.not_run(model) for model in {need.model for need in self.cells}}
+        return [need for need in self.cells if need.length not in not_run[need.model]]
+
+    @property
+    def unanswered(self) -> list[Need]:
+        """Those that are not complete."""
+        return [need for need in self.needs if need.tokens_left]
 
     @property
     def is_done(self) -> bool:
         """Whether all is answered; whether the notebook was executed as it is now, on all answers
         as they are now."""
-        if self.job.unanswered(self.needs):
-            return False
-        if not self.run:
-            return True
+        if self.unanswered or not self.run:
+            return not self.unanswered
+        now = {"state": "done", "source": self.run.source, "answers": fingerprint(self.cells)}
         record = read_record(self.record)
-        return (
-            record.get("state") == "done"
-            and self.run.output.exists()
-            and record.get("source") == self.run.source
-            and record.get("answers") == fingerprint(self.needs)
-        )
+        return self.run.output.exists() and record | now == record
+
+
+class Status(NamedTuple):
+    """How far a step is. While its job is executed here: `running`, then `done`, `done before`,
+    `failed`, `incomplete` (a model that left examples unanswered, or a notebook that read less than
+    it asked for), `missing` (a notebook without any answer to read; it did not run) or `elsewhere`
+    (another process is running it). As its files show it: also `queued`, `interrupted` or
+    `waiting`."""
+
+    step: Step
+    state: str
+    message: str = ""
 
 
 def read_job(path: Path) -> Job:
@@ -280,11 +266,6 @@ def read_job(path: Path) -> Job:
             f"{path} is no job file ({reason}): `rulerkit batch` writes them beside its notebooks, "
             "as outputs/notebooks/<run>/<model>/<batch>.job.yaml"
         ) from error
-
-
-def add_suffix(stem: Path, suffix: str) -> Path:
-    """Names of models hold dots, so `with_suffix` would cut them off."""
-    return stem.with_name(stem.name + suffix)
 
 
 def needs_of(studies: Iterable[Study]) -> list[Need]:
@@ -308,11 +289,17 @@ def fingerprint(needs: Iterable[Need]) -> str:
 
 def read_record(path: Path) -> dict[str, Any]:
     """A record of a job or a step; {} where there is none that can be read."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+    with suppress(OSError, ValueError, TypeError):
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    return {}
+
+
+def log_lines(log: Path) -> list[str]:
+    """The lines of a log that are not blank; [] where there is none."""
+    with suppress(OSError):
+        text = log.read_text(encoding="utf-8", errors="replace")
+        return [line.rstrip() for line in text.splitlines() if line.strip()]
+    return []
 
 
 def update_record(path: Path, **fields: Any) -> None:
@@ -376,11 +363,6 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
         given = entry if isinstance(entry, Mapping) else {"notebook": entry}
         given = {key: value for key, value in given.items() if value is not None}
         keys = check(NotebookKeys, given, f"{path}: a notebook's ", f"key of a notebook in {path}")
-        if keys.notebook is None:
-            raise UserError(
-                f"{path}: {dict(entry)} is no notebook: give a name, or {{notebook: NAME, "
-                "parameters: {...}}"
-            )
         if {"run", "outputs", "model", "models"} & keys.parameters.keys():
             raise UserError(
                 f"{keys.notebook} in {path} sets run, outputs or models among its parameters: a "
@@ -388,8 +370,7 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
             )
         asked = expand(keys.models or models)
         values = parameters | keys.parameters | fixed
-        if len(given) > 1:
-            study(values | {"models": asked})  # a wrong value is found before anything starts
+        study(values | {"models": asked})  # a wrong value is found before anything starts
         notebook = _find("notebook", keys.notebook, "notebooks", ".ipynb")
         known = notebook_parameters(notebook)
         if "model" in known and not together:
@@ -427,9 +408,8 @@ def _jobs(path: Path, folder: Path, runs: list[Notebook], over_all: list[Noteboo
         asks = tuple(run for run in runs if name in run.models)
         about_it = tuple(run for run in runs if run.subject == name and run.models <= {name})
         jobs.append(Job(name, folder / name / f"{path.stem}.job.yaml", spec, asks, about_it))
-    planned = {run.output for job in jobs for run in job.runs}
     for run in runs:
-        if run.output not in planned:
+        if not any(run in job.runs for job in jobs):
             # a notebook over all models that asks nobody reads whatever the others have asked
             reads_all = run in over_all and not run.models
             asks = tuple(other for other in runs if other.models) if reads_all else (run,)
@@ -485,10 +465,15 @@ def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
         "get_ipython": lambda: None,
         "__name__": "__main__",
     }
-    statements = _to_last_question(notebook)
+    statements = _statements(notebook)
+    code = [node for each in statements if each for node in ast.walk(each)]
+    functions = [n for n in code if isinstance(n, ast.FunctionDef) and _calls(n, {"evaluate"})]
+    asking = {"evaluate", *(function.name for function in functions)}
+    while statements and not (statements[-1] and _calls(statements[-1], asking)):
+        statements.pop()
     with asked_studies() as studies, redirect_stdout(io.StringIO()):
         for number, statement in enumerate(statements, start=1):
-            if statement is None:
+            if not statement:
                 names |= parameters
                 continue
             before = len(studies)
@@ -497,25 +482,20 @@ def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
             except Exception as error:
                 # the last statement may fail where it uses the answers, once it has asked
                 asked = len(studies) - before
-                if number < len(statements) or asked < _count_calls(statement):
+                if number < len(statements) or asked < _calls(statement, asking):
                     raise _cannot_plan(notebook, error) from error
     return list(studies)
 
 
-def _to_last_question(notebook: Path) -> list[ast.stmt | None]:
-    """The statements up to the last that calls `evaluate`, by itself or through a function of the
-    notebook; None where papermill injects the parameters."""
+def _statements(notebook: Path) -> list[ast.stmt | None]:
+    """The statements of a notebook; None where papermill injects the parameters."""
     statements: list[ast.stmt | None] = []
     for cell in read_notebook(notebook):
         if cell["cell_type"] == "code":
             statements += _parse("".join(cell["source"]), notebook)
             if "parameters" in cell.get("metadata", {}).get("tags", []):
                 statements.append(None)
-    nodes = [node for each in statements if each for node in ast.walk(each)]
-    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
-    names = {"evaluate", *(node.name for node in functions if _calls(node, {"evaluate"}))}
-    asking = [n for n, each in enumerate(statements, start=1) if each and _calls(each, names)]
-    return statements[: max(asking, default=0)]
+    return statements
 
 
 def _parse(source: str, notebook: Path) -> list[ast.stmt]:
@@ -532,18 +512,13 @@ def _parse(source: str, notebook: Path) -> list[ast.stmt]:
     raise _cannot_plan(notebook, problem)
 
 
-def _calls(node: ast.AST, names: set[str]) -> list[ast.Call]:
-    """The calls of functions or methods with these names."""
-    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
-    return [c for c in calls if getattr(c.func, "attr", getattr(c.func, "id", None)) in names]
-
-
-def _count_calls(statement: ast.stmt) -> float:
-    """How often a statement calls `evaluate`; infinite in a loop."""
-    loops = (ast.For, ast.While, ast.comprehension)
-    if any(isinstance(node, loops) for node in ast.walk(statement)):
-        return inf
-    return len(_calls(statement, {"evaluate"}))
+def _calls(node: ast.stmt, names: set[str]) -> float:
+    """How often a statement calls functions or methods with these names; infinite in a loop."""
+    nodes = list(ast.walk(node))
+    called = [each.func for each in nodes if isinstance(each, ast.Call)]
+    count = sum(getattr(f, "attr", getattr(f, "id", None)) in names for f in called)
+    loops = any(isinstance(each, ast.For | ast.While | ast.comprehension) for each in nodes)
+    return inf if count and loops else count
 
 
 def _cannot_plan(notebook: Path, error: Exception) -> UserError:

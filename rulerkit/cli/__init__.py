@@ -3,79 +3,45 @@ once."""
 
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from rulerkit import __version__, escape
+import rulerkit as rk
+from rulerkit import escape
 from rulerkit.cli.batches import batch, run, serve, status
 from rulerkit.cli.options import (
-    Corpora,
-    FileLength,
+    Count,
+    CountOrNone,
     Files,
-    FileTask,
-    Length,
     MaxFailures,
-    Predictions,
-    Protocol,
-    Seed,
+    Output,
     Set,
-    Task,
-    Template,
-    Tokenizer,
+    described,
     echo,
     settings_of,
     study_of,
     task_of,
 )
-from rulerkit.cli.results import browse, export, show_answer
-from rulerkit.errors import UserError
-
-app = typer.Typer(
-    name="rulerkit",
-    help="How much of its context does a language model really use? RULER (arXiv 2404.06654) with error bars.\n\n"
-    "A first look, without GPU or download: [bold]rulerkit show niah_multikey_1 --length "
-    "1024[/bold], then "
-    "[bold]rulerkit batch params/batches/demo.yaml[/bold].",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)
+from rulerkit.errors import UserError, unknown
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        echo(f"rulerkit {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
-    ] = False,
-) -> None:
-    pass
-
-
-@app.command()
 def tasks() -> None:
     """List the tasks: the thirteen of the benchmark and the five that Figure 5 of the paper
     adds."""
     from dataclasses import fields
 
-    from rulerkit.tasks import FAMILIES, TASKS, THIRTEEN
+    from rulerkit.tasks import FAMILIES
 
-    for each in TASKS.values():
+    for each in rk.TASKS.values():
         default = {knob.name: knob.default for knob in fields(each)}
         differs = [
             f"{k}={getattr(each, k)}" for k in each.knobs() if getattr(each, k) != default[k]
         ]
-        mark = " " if each.name in THIRTEEN else "+"
+        mark = " " if each.name in rk.THIRTEEN else "+"
         echo(
             f"{mark} {each.name:18} {each.category:12} "
             f"{', '.join(differs) or f'the default {each.family}'}"
@@ -88,29 +54,32 @@ def tasks() -> None:
         echo(f"  {family.family:18} {', '.join(knobs)}")
 
 
-@app.command()
 def show(
-    task: Task,
-    length: Length = "4096",
-    index: Annotated[int, typer.Option(help="Which example.", min=0)] = 0,
-    seed: Seed = 42,
-    tokenizer: Tokenizer = "builtin",
-    corpora: Corpora = "builtin",
-    protocol: Protocol = "clean",
-    template: Template = "auto",
-    model: Annotated[
-        str | None,
-        typer.Option(help="Show the answer too: a folder of predictions, run/model, or a name."),
-    ] = None,
+    task: str,
+    *,
+    length: str = "4096",
+    index: Annotated[int, typer.Option(min=0)] = 0,
+    seed: int = 42,
+    tokenizer: str = "builtin",
+    corpora: str = "builtin",
+    protocol: str = "clean",
+    template: str = "auto",
+    model: str | None = None,
 ) -> None:
     """Show one example with the roles of its pieces marked; with --model as this model was asked it,
-    and what it wrote."""
+    and what it wrote.
+
+    Args:
+        task: A task's name, or a mapping: '{base: vt, num_hops: 6}'.
+        index: Which example.
+        model: Show the answer too: a folder of predictions, run/model, or a name.
+    """
     from rulerkit.lengths import parse_length
     from rulerkit.other_formats import Order
     from rulerkit.view import to_terminal
 
     if model:
-        return show_answer(model, task, parse_length(length), index, sys.stdout.isatty())
+        return _show_answer(model, task, parse_length(length), index, sys.stdout.isatty())
     asked = task_of(task, protocol, corpora)
     example = Order(asked, parse_length(length), index + 1, seed, tokenizer, template).examples()[
         index
@@ -118,39 +87,36 @@ def show(
     typer.echo(to_terminal(example, color=sys.stdout.isatty()))
 
 
-@app.command()
 def generate(
-    tasks: Annotated[
-        list[str],
-        typer.Argument(metavar="TASK...", help="Names or mappings; `all` for the thirteen."),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(help="The JSONL file; for several cells a folder, laid out as upstream does."),
-    ],
-    length: Annotated[
-        list[str] | None, typer.Option(help="Token budget, 4096 or 4K; may be given several times.")
-    ] = None,
-    num_examples: Annotated[int, typer.Option(help="How many examples of each.", min=1)] = 500,
-    seed: Seed = 42,
-    tokenizer: Tokenizer = "builtin",
-    corpora: Corpora = "builtin",
-    protocol: Protocol = "clean",
-    template: Template = "auto",
-    workers: Annotated[
-        int, typer.Option(help="Processes; the files are the same whatever their number.", min=1)
-    ] = 1,
+    task: list[str],
+    *,
+    output: Output,
+    length: list[str] | None = None,
+    num_examples: Count = 500,
+    seed: int = 42,
+    tokenizer: str = "builtin",
+    corpora: str = "builtin",
+    protocol: str = "clean",
+    template: str = "auto",
+    workers: Count = 1,
 ) -> None:
     """Write examples as upstream's JSONL: index, input, outputs, length, answer_prefix, and a few
-    fields more."""
+    fields more.
+
+    Args:
+        task: Names or mappings; `all` for the thirteen.
+        output: The JSONL file; for several cells a folder, laid out as upstream does.
+        length: Token budget, 4096 or 4K; may be given several times.
+        num_examples: How many examples of each.
+        workers: Processes; the files are the same whatever their number.
+    """
     from rulerkit.lengths import parse_length
     from rulerkit.other_formats import Order, write_grid
-    from rulerkit.tasks import THIRTEEN
 
     asked = [
         task_of(name, protocol, corpora)
-        for given in tasks
-        for name in (THIRTEEN if given == "all" else (given,))
+        for given in task
+        for name in (rk.THIRTEEN if given == "all" else (given,))
     ]
     lengths = [parse_length(each) for each in length or ["4096"]]
     orders = [
@@ -167,38 +133,32 @@ def generate(
     echo(f"{len(orders)} x {num_examples} examples: {output}")
 
 
-@app.command()
 def evaluate(
-    model: Annotated[
-        str | None,
-        typer.Argument(help="A name of params/models, a folder, a hub id (org/name) or a reader."),
-    ] = None,
+    model: str | None = None,
+    *,
     files: Files = None,
     settings: Set = None,
-    model_option: Annotated[
-        str | None, typer.Option("--model", "-m", help="The same as MODEL.")
-    ] = None,
-    fresh: Annotated[
-        bool,
-        typer.Option("--fresh", help="Start anew; old predictions are moved aside, not deleted."),
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only list the cells and tokens; uses no network.")
-    ] = False,
+    model_option: Annotated[str | None, typer.Option("--model", "-m")] = None,
+    fresh: bool = False,
+    dry_run: bool = False,
 ) -> None:
     """Let a model answer all tasks at all lengths, store its predictions, and print the scores.
 
     Takes the same parameter files as papermill. What was answered before is not asked again: run
     the same command again to resume.
-    """
-    from rulerkit.evaluation import evaluate as run
 
+    Args:
+        model: A name of params/models, a folder, a hub id (org/name) or a reader.
+        model_option: The same as MODEL.
+        fresh: Start anew; old predictions are moved aside, not deleted.
+        dry_run: Only list the cells and tokens; uses no network.
+    """
     asked = study_of(files, settings, model or model_option)
     if dry_run:
         _list_cells(asked)
         return
     errors: list[UserError] = []
-    cells = run(asked, fresh=fresh, failed=errors.append)
+    cells = rk.evaluate(asked, fresh=fresh, failed=errors.append)
     _print_scores(cells, [task.name for task in asked.tasks], asked.lengths, asked.num_examples)
     echo(f"\npredictions: {asked.predictions}")
     for error in errors:
@@ -207,36 +167,34 @@ def evaluate(
         raise typer.Exit(1)
 
 
-@app.command()
 def score(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(help="Prediction files or folders: ours, upstream's, lm-eval's samples."),
-    ],
-    task: FileTask = None,
-    length: FileLength = None,
+    path: list[Path],
+    *,
+    task: str | None = None,
+    length: str | None = None,
     max_failures: MaxFailures = None,
 ) -> None:
     """Score predictions, whoever made them: rulerkit's, upstream's pred/ tree, or
-    lm-evaluation-harness' samples."""
+    lm-evaluation-harness' samples.
+
+    Args:
+        path: Prediction files or folders: ours, upstream's, lm-eval's samples.
+        task: The task of the files, where their names do not tell.
+        length: Their nominal length, where folders do not tell.
+    """
     from rulerkit.lengths import parse_length
     from rulerkit.other_formats import read_predictions
 
     nominal = parse_length(length) if length else None
-    cells = [cell for path in paths for cell in read_predictions(path, task, nominal)]
+    cells = [cell for file in path for cell in read_predictions(file, task, nominal)]
     _print_scores(cells, None, _lengths(cells), max_failures=max_failures)
 
 
-@app.command()
 def report(
-    folder: Annotated[
-        Path,
-        typer.Argument(help="A folder of predictions: outputs/predictions/main, or one model's."),
-    ],
-    format: Annotated[
-        str, typer.Option(help="table, csv (one row per model, task, length), markdown or latex.")
-    ] = "table",
-    category: Annotated[str, typer.Option(help="all, niah, vt, aggregation or qa.")] = "all",
+    folder: Path,
+    *,
+    format: str = "table",
+    category: str = "all",
     max_failures: MaxFailures = None,
 ) -> None:
     """The leaderboard over a folder of predictions, with intervals; needs no model, tokenizer or
@@ -245,17 +203,19 @@ def report(
     Cells that were made otherwise (another seed, other prompts, another checkpoint of that name)
     are not mixed: it is said which and why. Where only the environment differs (GPU, versions,
     commit), a line below the table says so.
+
+    Args:
+        folder: A folder of predictions: outputs/predictions/main, or one model's.
+        format: table, csv (one row per model, task, length), markdown or latex.
+        category: all, niah, vt, aggregation or qa.
     """
     from rulerkit.evaluation import check_same
     from rulerkit.scoring import describe
-    from rulerkit.scoring import score as judge
-    from rulerkit.store import read_cells
-    from rulerkit.summary import summarize
     from rulerkit.tables import footnotes, table_text
 
     problems: list[str] = []
-    cells = read_cells(folder, report=problems.append, scan=False)
-    scores = judge(cells, problems.append, max_failures)
+    cells = rk.read_cells(folder, report=problems.append, scan=False)
+    scores = rk.score(cells, problems.append, max_failures)
     for problem in problems:
         echo(problem, err=True)
     if not cells:
@@ -265,58 +225,55 @@ def report(
     ]
     check_same(shown)
     notes = [*footnotes(shown, scores), *(f"{problem}." for problem in problems)]
-    echo(table_text(summarize(scores, lengths=_lengths(cells)), format, category, notes), nl=False)
+    echo(
+        table_text(rk.summarize(scores, lengths=_lengths(cells)), format, category, notes), nl=False
+    )
 
 
-@app.command()
 def compare(
-    a: Predictions,
-    b: Predictions,
-    margin: Annotated[float, typer.Option(help="How many points B may be below A.")] = 1.0,
-    by: Annotated[
-        str, typer.Option(help="digest asks for the same prompts; index pairs other prompts too.")
-    ] = "digest",
+    a: str,
+    b: str,
+    *,
+    margin: float = 1.0,
+    by: str = "digest",
     max_failures: MaxFailures = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
-    outputs: Annotated[Path, typer.Option(help="Where predictions/ lies.")] = Path("outputs"),
+    json: bool = False,
+    outputs: Path = Path("outputs"),
 ) -> None:
     """Is B worse than A? Paired differences on the same examples, those that flipped, and a
     verdict.
 
     Ends with 0: not worse by more than the margin; 1: worse; 3: cannot tell with so few examples;
     2: cannot compare.
+
+    Args:
+        a: A folder of predictions, run/model, or a model's name in outputs/predictions.
+        b: A folder of predictions, run/model, or a model's name in outputs/predictions.
+        margin: How many points B may be below A.
+        by: digest asks for the same prompts; index pairs other prompts too.
+        json: Everything as JSON.
+        outputs: Where predictions/ lies.
     """
     from rulerkit.compare import compare as compare_predictions
     from rulerkit.compare import difference_table, flips_text, json_text
 
     result = compare_predictions(a, b, margin, by, outputs=outputs, max_failures=max_failures)
-    if as_json:
+    if json:
         echo(json_text(result), nl=False)
     else:
         echo(difference_table(result) + "\nexamples that flipped:\n" + flips_text(result))
     raise typer.Exit(result.verdict.status)
 
 
-@app.command()
 def check(
-    data: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[FILE]...", help="Data or predictions: ours, upstream's, lm-eval's samples."
-        ),
-    ] = None,
+    data: list[Path] | None = None,
+    *,
     files: Files = None,
     settings: Set = None,
-    ask: Annotated[
-        bool | None,
-        typer.Option(
-            "--ask/--no-ask",
-            help="Put two short examples to the model; done unasked where that is cheap.",
-        ),
-    ] = None,
-    task: FileTask = None,
-    length: FileLength = None,
-    tokenizer: Tokenizer = "builtin",
+    ask: bool | None = None,
+    task: str | None = None,
+    length: str | None = None,
+    tokenizer: str = "builtin",
 ) -> None:
     """Look for what would spoil the scores: in a model's prompts before a GPU is paid for, or in
     somebody's files.
@@ -324,66 +281,63 @@ def check(
     `rulerkit check -f params/models/x.yaml` looks at every task at the shortest and longest length;
     `rulerkit check FILE.jsonl --task vt --length 4K --tokenizer x` at data or predictions. Ends
     with status 1 on any FAIL.
+
+    Args:
+        data: Data or predictions: ours, upstream's, lm-eval's samples.
+        ask: Put two short examples to the model; done unasked where that is cheap.
+        task: The task of the files, where their names do not tell.
+        length: Their nominal length, where folders do not tell.
     """
     if data and (files or settings):
         raise UserError(
             "give either files to look at, or the parameters of a model (-f, -y), not both"
         )
     if data:
-        bad = _check_files(data, task, length, tokenizer)
+        reports = _check_files(data, task, length, tokenizer)
     elif files or settings:
-        bad = _check_models(files, settings, ask)
+        reports = _check_models(files, settings, ask)
     else:
         raise UserError(
             "nothing to look at: name a model (-f params/models/x.yaml) or files of JSON lines"
         )
+    bad = 0
+    for title, lines in reports:
+        echo("\n  ".join([title, *lines]))
+        bad += sum(line.startswith("FAIL") for line in lines)
     if bad:
         echo(f"\n{bad} of these would spoil scores; mend them first", err=True)
         raise typer.Exit(1)
 
 
-@app.command()
 def plan(
+    *,
     files: Files = None,
     settings: Set = None,
-    gpu: Annotated[str, typer.Option(help="h100, h200, a100, a100-40, l40s or 4090.")] = "h100",
-    memory: Annotated[
-        float | None, typer.Option(help="GiB of one card, in place of that of --gpu.", min=1)
-    ] = None,
-    params: Annotated[
-        str | None, typer.Option(help="Parameters, such as 8B; where not all are active: 47B/13B.")
-    ] = None,
-    mfu: Annotated[
-        float, typer.Option(help="Assumed share of the card's peak in prefill.", min=0.01, max=1)
-    ] = 0.4,
-    replicas: Annotated[
-        int | None,
-        typer.Option(
-            help="Servers that answer side by side; default: as the model's file says.", min=1
-        ),
-    ] = None,
-    calibrate: Annotated[
-        bool,
-        typer.Option(
-            "--calibrate", help="Time a few short examples with the model, here, and extrapolate."
-        ),
-    ] = False,
-    compare: Annotated[
-        bool,
-        typer.Option(
-            "--compare", help="In place of cost: the examples that `rulerkit compare` will need."
-        ),
-    ] = False,
-    margin: Annotated[float, typer.Option(help="With --compare: the margin in points.")] = 1.0,
-    flips: Annotated[
-        float,
-        typer.Option(help="With --compare: the share of answers that changes each way by chance."),
-    ] = 0.02,
+    gpu: str = "h100",
+    memory: Annotated[float | None, typer.Option(min=1)] = None,
+    params: str | None = None,
+    mfu: Annotated[float, typer.Option(min=0.01, max=1)] = 0.4,
+    replicas: CountOrNone = None,
+    calibrate: bool = False,
+    compare: bool = False,
+    margin: float = 1.0,
+    flips: float = 0.02,
 ) -> None:
     """Tell what a study costs before it is run: tokens, FLOPs, KV cache, requests that fit, hours
     per cell; dollars where the model's file has prices.
 
     Takes the parameter files of `evaluate`: -f params/models/x.yaml -f params/sizes/paper.yaml.
+
+    Args:
+        gpu: h100, h200, a100, a100-40, l40s or 4090.
+        memory: GiB of one card, in place of that of --gpu.
+        params: Parameters, such as 8B; where not all are active: 47B/13B.
+        mfu: Assumed share of the card's peak in prefill.
+        replicas: Servers that answer side by side; default: as the model's file says.
+        calibrate: Time a few short examples with the model, here, and extrapolate.
+        compare: In place of cost: the examples that `rulerkit compare` will need.
+        margin: With --compare: the margin in points.
+        flips: With --compare: the share of answers that changes each way by chance.
     """
     from dataclasses import replace
 
@@ -405,21 +359,15 @@ def plan(
     echo("\n\n".join(texts))
 
 
-@app.command()
-def fetch(
-    files: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--file", "-f", help="A batch file, or parameter files: -f params/models/x.yaml"
-        ),
-    ] = None,
-    settings: Set = None,
-) -> None:
+def fetch(*, files: Files = None, settings: Set = None) -> None:
     """Download what a batch or a model needs, so that it runs on nodes without a network.
 
     With -f: the models of the hub, their tokenizers, and the original corpora where the files ask
     for them; what is there is left alone. Without: the original essays, SQuAD and HotpotQA, from
     their owners' addresses.
+
+    Args:
+        files: A batch file, or parameter files: -f params/models/x.yaml
     """
     from rulerkit import corpora
     from rulerkit.paths import cache_dir
@@ -451,17 +399,15 @@ def fetch(
         raise typer.Exit(1)
 
 
-@app.command()
-def notebooks(
-    folder: Annotated[
-        Path, typer.Argument(help="Where to; `notebooks` and `params` are made in it.")
-    ],
-) -> None:
+def notebooks(folder: Path) -> None:
     """Copy the notebooks and parameter files of the kit into a folder, which becomes a project of
     its own.
 
     Files that are there are left alone. Then, in that folder: `jupyter lab`, papermill, or
     `rulerkit batch params/batches/demo.yaml`.
+
+    Args:
+        folder: Where to; `notebooks` and `params` are made in it.
     """
     import shutil
 
@@ -483,11 +429,69 @@ def notebooks(
     echo(f"{counts['copied']} files copied to {folder}, {counts['there before']} were there before")
 
 
-for command in (batch, run, status, serve, browse, export):
-    app.command()(command)
+def export(
+    place: list[str] | None = None,
+    *,
+    output: Output = Path("results.csv"),
+    format: str | None = None,
+    labels: bool = False,
+) -> None:
+    """Write one table of all results for other programs: a row per example, with what was asked and
+    written.
+
+    docs/reference.md lists the columns.
+
+    Args:
+        output: The file to write.
+        format: parquet, csv or jsonl; default: as the file's name ends.
+        labels: Also say what went wrong; makes examples again.
+    """
+    from rulerkit.results import export as write
+
+    results = rk.load(*place or (), labels=labels)
+    write(results, output, format)
+    echo(f"{len(results)} rows, {len(results.columns)} columns: {output}")
+
+
+def browse(
+    place: list[str] | None = None, *, output: Output = Path("examples.html"), most: Count = 1000
+) -> None:
+    """Write a page that leads from each score to the answers behind it; it opens in a browser
+    without a network.
+
+    Args:
+        output: The HTML file to write.
+        most: How many answers the page holds.
+    """
+    page = rk.browse(rk.load(*place or ()), most).save(output)
+    echo(f"open {page} in a browser")
 
 
 # --- helpers --------------------------------------------------------------------------------------
+
+
+def _show_answer(model: str, task: str, length: int, index: int, color: bool) -> None:
+    """Print an example as a model was asked it, what it wrote, and the score."""
+    from rulerkit.compare import find
+    from rulerkit.failures import example_of
+    from rulerkit.view import to_terminal
+
+    cells = {(cell.task, cell.length): cell for cell in find(model)}
+    if (task, length) not in cells:
+        known = [f"{name} --length {tokens}" for name, tokens in cells]
+        raise unknown("task and length of this model", f"{task} --length {length}", known)
+    cell = cells[task, length]
+    if index not in cell.present:
+        raise UserError(
+            f"{model} has no answer to example {index} of {task} at {length}: it has {cell.wanted} "
+            "examples, from 0; those without an answer are in its *.failures.jsonl"
+        )
+    example = example_of(cell, index)
+    rows = rk.answers_of(rk.score([cell]), cells=[cell])
+    row: Any = rows[rows["index"] == index].iloc[0]
+    typer.echo(to_terminal(example, color), nl=False)
+    typer.echo(f"{escape.terminal(cell.model)} wrote: {escape.terminal(row['prediction'].strip())}")
+    typer.echo(f"score: {100 * row['score']:.0f} of 100 ({row['finish_reason']})")
 
 
 def _lengths(cells: list[Any]) -> list[int]:
@@ -497,8 +501,6 @@ def _lengths(cells: list[Any]) -> list[int]:
 
 def _print_scores(cells: list[Any], *grid: Any, max_failures: float | None = None) -> None:
     from rulerkit.evaluation import check_same
-    from rulerkit.scoring import score as judge
-    from rulerkit.summary import summarize
     from rulerkit.tables import footnotes, task_table_text
 
     by_model = defaultdict(list)
@@ -506,8 +508,8 @@ def _print_scores(cells: list[Any], *grid: Any, max_failures: float | None = Non
         by_model[cell.run, cell.model].append(cell)
     for group in by_model.values():  # each model may have been asked differently
         check_same(group)
-    scores = judge(cells, max_failures=max_failures)
-    summary = summarize(scores, *grid)
+    scores = rk.score(cells, max_failures=max_failures)
+    summary = rk.summarize(scores, *grid)
     for (name, model), group in by_model.items():
         notes = footnotes(group, scores.query("run == @name and model == @model"))
         echo(f"\n{model} ({name})")
@@ -529,38 +531,32 @@ def _list_cells(study: Any) -> None:
     )
 
 
-def _check_models(files: list[Path] | None, settings: list[str] | None, ask: bool | None) -> int:
-    from rulerkit.checks import FAIL, summary_lines
-    from rulerkit.checks import check as look
-
-    asked, bad = study_of(files, settings), 0
-    for name, findings in look(asked, ask, _gpus_per_node()).items():
-        lengths = " and ".join(str(n) for n in sorted({min(asked.lengths), max(asked.lengths)}))
-        echo(f"{name}: {len(asked.tasks)} tasks at {lengths} tokens")
-        lines = summary_lines(findings)
-        echo("\n".join(f"  {line}" for line in lines))
-        bad += sum(line.startswith(FAIL) for line in lines)
-    return bad
+Reports = Iterator[tuple[str, list[str]]]
+"""Of each model or file a title, and a line for each check."""
 
 
-def _check_files(data: list[Path], task: str | None, length: str | None, tokenizer: str) -> int:
+def _check_models(
+    files: list[Path] | None, settings: list[str] | None, ask: bool | None
+) -> Reports:
+    from rulerkit.checks import check, summary_lines
+
+    asked = study_of(files, settings)
+    lengths = " and ".join(str(n) for n in sorted({min(asked.lengths), max(asked.lengths)}))
+    for name, findings in check(asked, ask, _gpus_per_node()).items():
+        title = f"{name}: {len(asked.tasks)} tasks at {lengths} tokens"
+        yield title, summary_lines(findings)
+
+
+def _check_files(data: list[Path], task: str | None, length: str | None, tokenizer: str) -> Reports:
     from rulerkit.audit import audit, read_file
-    from rulerkit.checks import FAIL
     from rulerkit.lengths import parse_length
-    from rulerkit.tokenizers import load_tokenizer
 
-    bad, vocabulary = 0, load_tokenizer(tokenizer)
+    vocabulary = rk.load_tokenizer(tokenizer)
     for path in data:
         for cell in read_file(path, vocabulary, task, parse_length(length) if length else None):
-            echo(f"{path}: {cell.task} at {cell.length}, {len(cell.rows)} rows")
-            for finding in audit(cell):
-                echo(
-                    f"  {finding.level:4}  {finding.name:15} {finding.seen}; {finding.mend}".rstrip(
-                        "; "
-                    )
-                )
-                bad += finding.level == FAIL
-    return bad
+            lines = [f"{f.level:4}  {f.name:15} {f.seen}; {f.mend}" for f in audit(cell)]
+            title = f"{path}: {cell.task} at {cell.length}, {len(cell.rows)} rows"
+            yield title, [line.rstrip("; ") for line in lines]
 
 
 def _gpus_per_node() -> int:
@@ -570,6 +566,34 @@ def _gpus_per_node() -> int:
 
     return read_site().whole_nodes or GPUS_PER_NODE
 
+
+def _start(*, version: bool = False) -> None:
+    """How much of its context does a language model really use? RULER (arXiv 2404.06654) with error
+    bars.
+
+    A first look, without GPU or download: [bold]rulerkit show niah_multikey_1 --length 1024[/bold],
+    then [bold]rulerkit batch params/batches/demo.yaml[/bold].
+
+    Args:
+        version: Show the version.
+    """
+    if version:
+        echo(f"rulerkit {rk.__version__}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    name="rulerkit",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+app.callback(invoke_without_command=True, no_args_is_help=True)(described(_start))
+for function in (
+    *(tasks, show, generate, evaluate, score, report, compare, check, plan, fetch, notebooks),
+    *(batch, run, status, serve, browse, export),
+):
+    app.command()(described(function))
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
 

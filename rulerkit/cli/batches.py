@@ -4,42 +4,27 @@ import os
 import signal
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+import rulerkit as rk
 from rulerkit import escape
-from rulerkit.cli.options import Set, echo, settings_of
+from rulerkit.cli.options import CountOrNone, Set, echo, settings_of
 from rulerkit.errors import UserError
-
-Jobs = Annotated[
-    int | None,
-    typer.Option("--jobs", help="Jobs side by side; default: as GPUs and processors allow.", min=1),
-]
-Gpus = Annotated[
-    str | None,
-    typer.Option("--gpus", help="The GPUs to use, 0,1 or 0-3; '' for none. Default: all visible."),
-]
 
 
 def batch(
-    file: Annotated[Path, typer.Argument(help="A batch file, such as params/batches/demo.yaml.")],
+    file: Path,
+    *,
     settings: Set = None,
-    jobs: Jobs = None,
-    gpus: Gpus = None,
-    slurm: Annotated[
-        bool, typer.Option("--slurm", help="Submit one job per model to Slurm, and return.")
-    ] = False,
-    site: Annotated[
-        Path | None, typer.Option(help="The site file of --slurm; default: params/site.yaml.")
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Only list what would run; with --slurm, print the job scripts."
-        ),
-    ] = False,
+    jobs: CountOrNone = None,
+    gpus: str | None = None,
+    slurm: bool = False,
+    site: Path | None = None,
+    dry_run: bool = False,
 ) -> None:
     """Let the models of a batch file answer, execute its notebooks through papermill, print the
     leaderboard.
@@ -47,6 +32,12 @@ def batch(
     Only what is missing is done: run the same command again to resume. On this machine models share
     the GPUs; with --slurm each gets a job, and notebooks over several models follow. `rulerkit
     status` follows both.
+
+    Args:
+        file: A batch file, such as params/batches/demo.yaml.
+        slurm: Submit one job per model to Slurm, and return.
+        site: The site file of --slurm; default: params/site.yaml.
+        dry_run: Only list what would run; with --slurm, print the job scripts.
     """
     _refuse_windows()
     from rulerkit.batch import read_batch
@@ -66,15 +57,13 @@ def batch(
             raise typer.Exit(1)
 
 
-def run(
-    files: Annotated[
-        list[Path], typer.Argument(help="Job files: outputs/notebooks/RUN/MODEL/BATCH.job.yaml.")
-    ],
-    jobs: Jobs = None,
-    gpus: Gpus = None,
-) -> None:
+def run(files: list[Path], *, jobs: CountOrNone = None, gpus: str | None = None) -> None:
     """Do jobs that `rulerkit batch` has planned, on this machine: the one command that any
-    scheduler can call."""
+    scheduler can call.
+
+    Args:
+        files: Job files: outputs/notebooks/RUN/MODEL/BATCH.job.yaml.
+    """
     _refuse_windows()
     from rulerkit.batch import read_job
 
@@ -83,28 +72,24 @@ def run(
         raise typer.Exit(1)
 
 
-def status(
-    what: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The batch file, or outputs/notebooks/RUN.")
-    ],
-    settings: Set = None,
-    cells: Annotated[
-        bool, typer.Option("--cells", help="Every cell of the models that are not done.")
-    ] = False,
-) -> None:
+def status(file: Path, *, settings: Set = None, cells: bool = False) -> None:
     """How far a batch is: what is done, running, queued, failed, missing; from its files, also
-    while it runs elsewhere."""
+    while it runs elsewhere.
+
+    Args:
+        file: The batch file, or outputs/notebooks/RUN.
+        cells: Every cell of the models that are not done.
+    """
     from rulerkit.batch import read_batch
     from rulerkit.batch.status import grid, jobs_in, report, statuses
     from rulerkit.paths import resolve_file
 
-    path = resolve_file(what)
+    path = resolve_file(file)
     jobs = jobs_in(path) if path.is_dir() else read_batch(path, settings_of(settings)).jobs
-    for line in report(statuses(jobs)):
-        echo(line)
+    echo("\n".join(report(statuses(jobs))))
     for job in jobs:
-        if cells and job.model and job.unanswered(job.needs):
-            echo("\n" + grid(job.name, job.needs, job.not_run(job.name)))
+        if cells and job.model and job.steps[0].unanswered:
+            echo("\n" + grid(job.name, job.steps[0].cells, job.not_run(job.name)))
 
 
 def _refuse_windows() -> None:
@@ -117,74 +102,66 @@ def _refuse_windows() -> None:
 
 def _execute(jobs: Any, gpus: str | None, side_by_side: int | None) -> int:
     """Do jobs, print each step that ends; returns how many steps are not done."""
-    from rich.console import Console, Group
-    from rich.live import Live
-    from rich.progress import BarColumn, Progress, TimeRemainingColumn
+    from rich.console import Console
     from rich.text import Text
 
-    from rulerkit.batch.execution import check, execute, parse_gpus, processes
-    from rulerkit.batch.status import running
+    from rulerkit.batch.execution import check, execute, use_gpus
+    from rulerkit.batch.status import details
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that steps are ended in order
-    usable = parse_gpus(gpus)
-    if gpus is not None and not usable:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the steps must not find any by themselves
+    usable = use_gpus(gpus)
     check(jobs, usable)
-    console, states, not_done = Console(), list[str](), []
-    asking = [job for job in jobs if job.model and console.is_terminal]  # counting reads files
-    needs = [need for job in asking for need in job.runnable(job.needs)]
-    steps, tokens = sum(len(job.steps) for job in jobs), sum(need.tokens_left for need in needs)
-    progress = Progress(
-        "{task.description}",
-        BarColumn(),
-        "{task.completed:,.0f}/{task.total:,.0f} tokens",
-        TimeRemainingColumn(),
-        speed_estimate_period=600,
-    )
-    bar = progress.add_task("", total=tokens)
-    with Live(console=console, transient=True, auto_refresh=False) as live:
-
-        def show_progress() -> None:
-            if console.is_terminal:
-                done = tokens - sum(need.tokens_left for need in needs)
-                progress.update(bar, completed=done, description=f"{len(states)}/{steps} steps")
-                lines = [f"{s.title}: {running(s).details}" for s in [*processes.values()]]
-                shown = Group(progress, Text(escape.terminal("\n".join(lines))))
-                live.update(shown, refresh=True)
-
-        for step, state, message in execute(jobs, usable, side_by_side, show_progress):
-            states.append(state)
-            if state == "done before":
+    console, ended, running = Console(), list[Any](), dict[str, Any]()
+    count, due = sum(len(job.steps) for job in jobs), 0.0
+    with (
+        closing(execute(jobs, usable, side_by_side)) as statuses,  # type: ignore[type-var]
+        console.status("") as shown,
+    ):
+        for status in statuses:
+            if not status:
+                if console.is_terminal and time.monotonic() > due:  # counting reads files
+                    lines = [f"{title}: {details(each)}" for title, each in running.items()]
+                    text = "\n".join([f"{len(ended)}/{count} steps", *lines])
+                    shown.update(Text(escape.terminal(text)))
+                    due = time.monotonic() + 2
                 continue
-            shown = "FAILED" if state == "failed" else state
-            lines = [f"{shown:10} {step.title}" + (f": {message}" if message else "")]
-            if state in ("failed", "incomplete"):
-                lines += [f"           log: {step.log}", f"           again: {step.job.command}"]
-            console.out(escape.terminal("\n".join(lines)), highlight=False)
-            if state not in ("done", "elsewhere"):
-                not_done.append(f"{step.title} ({state})")
+            step, state, message = status
+            if state == "running":
+                running[step.title] = status
+                continue
+            running.pop(step.title, None)
+            ended.append(status)
+            if state != "done before":
+                word = "FAILED" if state == "failed" else state
+                lines = [f"{word:10} {step.title}" + (f": {message}" if message else "")]
+                if state in ("failed", "incomplete"):
+                    lines.append(f"           log: {step.log}")
+                    lines.append(f"           again: {step.job.command}")
+                console.out(escape.terminal("\n".join(lines)), highlight=False)
+    states = [status.state for status in ended]
     if before := states.count("done before"):
         echo(f"{before} steps were done before; nothing was asked again")
-    if not_done:
-        echo(f"{len(not_done)} steps are not done: {', '.join(not_done)}", err=True)
-    return len(not_done)
+    well = ("done", "done before", "elsewhere")
+    left = [f"{step.title} ({state})" for step, state, _ in ended if state not in well]
+    if left:
+        echo(f"{len(left)} steps are not done: {', '.join(left)}", err=True)
+    return len(left)
 
 
 def _list(jobs: Any) -> None:
-    total = 0
-    for job in jobs:
-        gpus, nodes = job.resources
-        if job.model:
-            tokens = sum(need.tokens_left for need in job.runnable(job.needs))
-            total += tokens
+    from rulerkit.batch.status import tokens_left
+
+    steps = [step for job in jobs for step in job.steps]
+    for step in steps:
+        what = step.run and step.run.output
+        if not what:
+            gpus, nodes = step.job.resources
             spread = f" on each of {nodes} nodes" if nodes > 1 else ""
-            what = f"{gpus} GPU{'s' * (gpus != 1)}{spread}"
-            echo(f"{job.steps[0].title:48} {tokens:>16,} tokens, {what}")
-        for notebook in job.runs:
-            echo(f"{notebook.title:48} {notebook.output}")
+            what = f"{tokens_left(step):>16,} tokens, {gpus} GPU{'s' * (gpus != 1)}{spread}"
+        echo(f"{step.title:48} {what}")
     echo(
-        f"{sum(len(job.runs) for job in jobs)} notebooks; {total:,} tokens of prompts and answers "
-        "left, at most"
+        f"{sum(bool(step.run) for step in steps)} notebooks; {sum(map(tokens_left, steps)):,} "
+        "tokens of prompts and answers left, at most"
     )
 
 
@@ -201,7 +178,7 @@ def _submit(planned: Any, site_file: Path | None, dry_run: bool) -> None:
     if dry_run:
         for each in todo:
             after = f"  after {', '.join(each.after)}" if each.after else ""
-            echo(f"# {each.script}{after}\n{slurm.script(each, site)}")
+            echo(f"# {each.script}{after}\n{each.text(site)}")
     if site.offline and (missing := missing_of(planned.models, planned.corpora)):
         raise UserError(
             f"nodes without a network lack {len(missing)} things: {'; '.join(missing)}: get them "
@@ -219,28 +196,19 @@ def print_leaderboard(batch: Any) -> None:
     lie."""
     from rulerkit.batch.page import write_page
     from rulerkit.evaluation import check_same
-    from rulerkit.scoring import score
-    from rulerkit.store import read_cells
-    from rulerkit.summary import summarize
     from rulerkit.tables import footnotes, table_text
 
     study = batch.study
-    names = {model["name"] for model in study.models}
-    tasks = [task.name for task in study.tasks]
-    stored = read_cells(study.predictions) if study.predictions.is_dir() else []
-    cells = [
-        cell
-        for cell in stored
-        if cell.model in names and cell.task in tasks and cell.length in study.lengths and cell.rows
-    ]
+    asked = {path for _, path, *_ in study.cells()}
+    stored = rk.read_cells(study.predictions) if study.predictions.is_dir() else []
+    cells = [cell for cell in stored if cell.path in asked and cell.rows]
     scores, text = None, "no answer yet"
     try:
         check_same(cells)
         if cells:
-            scores = score(cells)
-            text = table_text(
-                summarize(scores, tasks, study.lengths), notes=footnotes(cells, scores)
-            )
+            scores = rk.score(cells)
+            summary = rk.summarize(scores, [task.name for task in study.tasks], study.lengths)
+            text = table_text(summary, notes=footnotes(cells, scores))
             echo(f"\n{text}")
     except UserError as error:  # the batch itself is done
         text = f"no leaderboard: {error}"
@@ -255,18 +223,7 @@ def print_leaderboard(batch: Any) -> None:
 
 
 def serve(
-    model: Annotated[
-        str, typer.Argument(help="A model's name, path or hub id, or its parameter file.")
-    ],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", "-y", metavar="YAML", help="A key of the model: -y 'replicas: 2'. Repeatable."
-        ),
-    ] = None,
-    node: Annotated[
-        int, typer.Option(hidden=True, help="The rank of this node, of several that share a model.")
-    ] = 0,
+    model: str, *, settings: Set = None, node: Annotated[int, typer.Option(hidden=True)] = 0
 ) -> None:
     """Start a model's servers and leave them running until Ctrl-C: evaluate, papermill, JupyterLab
     and batches use them.
@@ -275,14 +232,19 @@ def serve(
     process on this machine and of this user that asks the same model with the same parameters uses
     them. Without this command a model is loaded by the process that asks it, a notebook's kernel
     for instance, and ends with it.
+
+    Args:
+        model: A model's name, path or hub id, or its parameter file.
+        settings: A key of the model: -y 'replicas: 2'. Repeatable.
+        node: The rank of this node, of several that share a model.
     """
     from rulerkit.batch.execution import GpuPool
     from rulerkit.gpus import visible_gpus
-    from rulerkit.models import gpus_and_nodes, load_model
+    from rulerkit.models import gpus_and_nodes
     from rulerkit.models.process import find_servers, registered
     from rulerkit.models.server import ServerEngine, Vllm
 
-    engine = load_model(_spec(model, settings_of(settings)))
+    engine = rk.load_model(_spec(model, settings_of(settings)))
     if node and isinstance(engine, Vllm):
         command = engine.follow(node)
         os.execvpe(command[0], command, os.environ | engine.variables())
@@ -296,15 +258,13 @@ def serve(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     visible = visible_gpus()
     pool, needed = GpuPool(visible), gpus_and_nodes(engine.spec)[0]
+    gpus = pool.hold(needed or 1, len(visible)) if visible else []
+    if gpus is None:
+        raise UserError(
+            f"model {engine.name} needs {needed} GPUs: other processes hold {', '.join(visible)}"
+        )
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     try:
-        if visible:
-            gpus = pool.hold(needed or 1, len(visible))
-            if gpus is None:
-                raise UserError(
-                    f"model {engine.name} needs {needed} GPUs: other processes hold "
-                    f"{', '.join(visible)}"
-                )
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         engine.start()
         engine.wait_until_ready()
         addresses = [replica.address for replica in engine.alive()]
@@ -318,7 +278,6 @@ def serve(
         echo(f"{engine.name}: ended")
     finally:
         engine.close()
-        pool.close()
 
 
 def _spec(model: str, settings: dict[str, Any]) -> Any:

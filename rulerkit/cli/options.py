@@ -1,5 +1,10 @@
-"""The options that several commands share, and how commands read values and print."""
+"""How commands are made of functions, the options that several of them share, and how they read
+values and print."""
 
+import inspect
+import re
+from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,65 +13,50 @@ import typer
 from rulerkit import escape
 from rulerkit.errors import UserError
 
-Task = Annotated[
-    str, typer.Argument(help="A task's name, or a mapping: '{base: vt, num_hops: 6}'.")
-]
-Length = Annotated[
-    str, typer.Option(help="Token budget: template, prompt and answer together; 4096 or 4K.")
-]
-FileTask = Annotated[
-    str | None, typer.Option(help="The task of the files, where their names do not tell.")
-]
-FileLength = Annotated[
-    str | None, typer.Option(help="Their nominal length, where folders do not tell.")
-]
-Seed = Annotated[int, typer.Option(help="Another seed asks other questions.")]
-Tokenizer = Annotated[
-    str,
-    typer.Option(
-        help="builtin, a Hugging Face name or folder, a tokenizer file, or a tiktoken encoding."
-    ),
-]
-Corpora = Annotated[
-    str,
-    typer.Option(
-        help="builtin stand-ins, the original texts (`rulerkit fetch`), or files: '{essay: texts}'."
-    ),
-]
-Protocol = Annotated[
-    str,
-    typer.Option(help="clean, or paper: prompts and layouts of upstream at the time of the paper."),
-]
-Template = Annotated[
-    str,
-    typer.Option(help="auto (the tokenizer's own), base, or a form of the paper: llama2, qwen ..."),
-]
-Predictions = Annotated[
-    str,
-    typer.Argument(
-        help="A folder of predictions, run/model, or a model's name in outputs/predictions."
-    ),
-]
-Files = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--file", "-f", help="Parameter files, later ones win: -f model.yaml -f size.yaml"
-    ),
-]
-Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", "-y", metavar="YAML", help="A parameter: -y 'lengths: [4K, 8K]'. Repeatable."
-    ),
-]
-MaxFailures = Annotated[
-    float | None,
-    typer.Option(
-        "--max-failures",
-        min=0,
-        help="A share (below 1) or a number of a cell's examples: means are over the rest.",
-    ),
-]
+SHARED = """
+files: Parameter files, later ones win: -f model.yaml -f size.yaml
+settings: A parameter: -y 'lengths: [4K, 8K]'. Repeatable.
+length: Token budget: template, prompt and answer together; 4096 or 4K.
+seed: Another seed asks other questions.
+tokenizer: builtin, a Hugging Face name or folder, a tokenizer file, or a tiktoken encoding.
+corpora: builtin stand-ins, the original texts (`rulerkit fetch`), or files: '{essay: texts}'.
+protocol: clean, or paper: prompts and layouts of upstream at the time of the paper.
+template: auto (the tokenizer's own), base, or a form of the paper: llama2, qwen ...
+max_failures: A share (below 1) or a number of a cell's examples: means are over the rest.
+jobs: Jobs side by side; default: as GPUs and processors allow.
+gpus: The GPUs to use, 0,1 or 0-3; '' for none. Default: all visible.
+place: Outputs folders, folders or files of predictions, or patterns; default: outputs.
+"""
+"""Arguments and options that mean the same in several commands."""
+
+Count = Annotated[int, typer.Option(min=1)]
+CountOrNone = Annotated[int | None, typer.Option(min=1)]
+Files = Annotated[list[Path] | None, typer.Option("--file", "-f")]
+Set = Annotated[list[str] | None, typer.Option("--set", "-y", metavar="YAML")]
+Output = Annotated[Path, typer.Option("--output", "-o")]
+MaxFailures = Annotated[float | None, typer.Option(min=0)]
+
+
+def described(function: Callable[..., None]) -> Callable[..., None]:
+    """A function as typer takes it: its parameters before `*` are arguments, those behind it
+    options. Lines below `Args:` in its docstring, and SHARED, say what each is."""
+    text, _, lines = inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:")
+    about = dict(re.findall(r"(?m)^ *(\w+): (.*)", SHARED + re.sub(r"\n {8,}", " ", lines)))
+    signature, parameters = inspect.signature(function), []
+    for name, parameter in signature.parameters.items():
+        kind, is_option = parameter.annotation, parameter.kind is parameter.KEYWORD_ONLY
+        info = copy(getattr(kind, "__metadata__", [None])[0])
+        if info:
+            kind = kind.__origin__
+        elif kind is bool:  # without --no-...
+            info = typer.Option(f"--{name.replace('_', '-')}")
+        else:
+            info = typer.Option() if is_option else typer.Argument()
+        info.help = about[name]
+        parameters.append(parameter.replace(annotation=Annotated[kind, info]))
+    function.__doc__ = re.sub(r"(?<!\n)\n(?![\n ])", " ", text)  # typer keeps the ends of lines
+    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return function
 
 
 def echo(text: str, err: bool = False, nl: bool = True) -> None:
