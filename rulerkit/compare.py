@@ -40,6 +40,7 @@ from rulerkit.tables import FORMATS, Field, number_range, render, snapshot_notes
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
 NOT_WORSE, WORSE, CANNOT_TELL = "not worse", "worse", "cannot tell"
 EXIT = {NOT_WORSE: 0, WORSE: 1, CANNOT_TELL: 3}
@@ -51,10 +52,12 @@ LEVELS = {"cell": "a cell", "task": "a task", "length": "a length", "all": "the 
 _MOST_NAMED = 4
 _MOST_FLIPS = 12
 _TIMES = np.geomspace(1, 1e6, 14000)  # times as many examples, in steps of 0.1 %
+_FEWER_OR_MORE = np.concatenate([1 / _TIMES[::-1], _TIMES])
 _COLUMNS = [
     *("level", "task", "category", "length", "n", "a", "b", "difference", "low", "high"),
     *("better", "worse", "unable", "p", "smallest_loss", "loss"),
 ]
+_MEAN = ["a", "b", "difference", "low", "high"]
 Key = tuple[str, int]
 
 
@@ -106,6 +109,10 @@ class Comparison:
     cells: tuple[WeightedCell, ...]
     """Those of the difference of the means."""
     notes: tuple[str, ...]
+    soft: "pd.DataFrame"
+    """Over the examples with soft scores on both sides: a row for `accuracy` and one for
+    `probability` (of the right answer) with measure, a, b, difference, low, high (points) and
+    `needed`, the examples per task and length that would show such a difference."""
 
     @property
     def same_model(self) -> bool:
@@ -133,18 +140,11 @@ class Comparison:
             below = ", though its mean is below for certain" if seen["high"] < 0 else ""
             text = f"{self.b.name} is not {models}{below}, and no task, length or cell lost more"
             return Decision(NOT_WORSE, f"{text}: {mean}")
-        num_examples = self.rows.loc[self.rows["level"] == "cell", "n"].median()
-        times = _TIMES[min(bisect_left(_TIMES, True, key=self._decides), len(_TIMES) - 1)]
-        needed = math.ceil(num_examples * times)
+        needed = examples_needed(self.rows, self.cells, self.confidence, self.margin, _TIMES)
         text = f"cannot tell whether {self.b.name} is {models}: {mean}"
         return Decision(
             CANNOT_TELL, f"{text}; would need about {needed} examples per task and length", needed
         )
-
-    def _decides(self, times: float) -> bool:
-        """Whether so many times as many examples would decide, if the mean stayed as it is."""
-        mean = weighted_sum(self.cells, self.confidence, times).percent()
-        return mean.low > -self.margin or mean.high < -self.margin
 
 
 def compare(
@@ -155,6 +155,7 @@ def compare(
     confidence: float = 0.95,
     outputs: str | Path = "outputs",
     max_failures: float | None = None,
+    soft: bool = False,
     **grid: Any,
 ) -> Comparison:
     """Compare two models on the examples that both answered; `margin` in points.
@@ -163,8 +164,11 @@ def compare(
     its cells; A may be a stored baseline. The repetitions of a run (`repeat`) belong to its side,
     unless the other side names them. `by='index'` pairs examples whose prompts differ. A cell in
     which more requests failed than `max_failures` allows, by default that of its record, is left
-    out. `grid` says what is compared: tasks, lengths, num_examples; None takes all.
+    out. With `soft` all is about the probability of the right answer, of the examples that have
+    soft scores on both sides. `grid` says what is compared: tasks, lengths, num_examples; None takes all.
     """
+    import pandas as pd
+
     _check_margin(margin)
     if by not in PAIRINGS:
         raise unknown("way to pair examples", by, PAIRINGS)
@@ -178,12 +182,33 @@ def compare(
         for given, cells, other in ((a, cells_a, cells_b), (b, cells_b, cells_a))
     )
     pairs, notes = paired(first, second, by)
+    softly, means = pairs.dropna(subset=["gold_a", "gold_b"]), []
+    for measure in ("accuracy", "probability") if len(softly) else ():
+        if measure == "probability":
+            gold = {side: softly[f"gold_{side}"] for side in ("a", "b")}
+            softly = softly.assign(**gold, difference=gold["b"] - gold["a"])
+        rows, cells = judge_pairs(softly, margin, confidence)
+        mean, needed = rows.iloc[-1], examples_needed(rows, cells, confidence)
+        means.append({"measure": measure, **mean[_MEAN], "needed": needed})
+        notes.append(
+            f"{measure} of the {len(softly)} examples with soft scores: {_interval(mean)}; "
+            f"{'over a million' if needed > 10**6 else f'about {needed}'} examples per task and "
+            "length would show such a difference"
+        )
+    if soft:
+        if not means:
+            raise UserError(
+                f"{first.name} and {second.name} share no example with soft scores: evaluate both "
+                "with `soft: true`"
+            )
+        pairs, notes = softly, ["scores are the probability of the right answer", *notes]
     rows, cells = judge_pairs(pairs, margin, confidence)
     columns = ["task", "length", "index", "digest", "a", "b", "difference"]
     flips = pairs.loc[pairs["difference"] != 0, columns].reset_index(drop=True)
     flips["difference"] *= 100
+    by_measure = pd.DataFrame(means, columns=["measure", *_MEAN, "needed"])
     return Comparison(
-        first, second, margin, confidence, by, rows, flips, tuple(cells), tuple(notes)
+        first, second, margin, confidence, by, rows, flips, tuple(cells), tuple(notes), by_measure
     )
 
 
@@ -261,6 +286,25 @@ def judge_pairs(
     frame["smallest_loss"] = [smallest_loss(n, len(distinct), margin) for n in frame["n"]]
     frame["loss"] = (frame["p"] < ALARMS) & (frame["difference"] < -margin)
     return frame[_COLUMNS], cells
+
+
+def examples_needed(
+    rows: "pd.DataFrame",
+    cells: Iterable[WeightedCell],
+    confidence: float,
+    margin: float = 0.0,
+    times: "NDArray[np.float64]" = _FEWER_OR_MORE,
+) -> int:
+    """The examples per task and length from which on the interval of a mean difference, as
+    `judge_pairs` gives it, would leave out minus the margin, if scores stayed as they are."""
+
+    def decides(factor: float) -> bool:
+        mean = weighted_sum(cells, confidence, factor).percent()
+        return mean.low > -margin or mean.high < -margin
+
+    num_examples = float(rows.loc[rows["level"] == "cell", "n"].median())
+    factor: float = times[min(bisect_left(times, True, key=decides), len(times) - 1)]
+    return math.ceil(num_examples * factor)
 
 
 def smallest_loss(num_examples: int, num_tests: int, margin: float = 0.0) -> float:
@@ -398,9 +442,10 @@ def _side(
 def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
     """The examples that both answered, and what a reader must know about the two.
 
-    Columns task, category, length, index, digest, a, b (scores 0..1), difference (b - a), and
-    `group` where the scores have it. Pairs have the same task, length and index, and with
-    `by='digest'` the same prompt: other prompts are a `UserError` that names the cells.
+    Columns task, category, length, index, digest, a, b (scores 0..1), difference (b - a), `group`
+    where the scores have it, gold_a and gold_b (0..1; NaN without soft scores). Pairs have the same
+    task, length and index, and with `by='digest'` the same prompt: other prompts are a `UserError`
+    that names the cells.
     """
     notes = [
         f"{sum(side.failed.values())} requests of {side.name} failed, more than max_failures "
@@ -431,7 +476,8 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
             notes.append(f"only {side.name} has {_keys(alone)}: left out")
     most = max(side.scores.value_counts(["task", "length"])[common].sum() for side in (a, b))
     keys = ["task", "length", "index"]
-    pairs = a.scores.merge(b.scores[[*keys, "digest", "score"]], on=keys, suffixes=("_a", "_b"))
+    theirs = b.scores[[*keys, "digest", "score", "gold_probability"]]
+    pairs = a.scores.merge(theirs, on=keys, suffixes=("_a", "_b"))
     pairs = pairs[[key in common for key in zip(pairs["task"], pairs["length"], strict=True)]]
     if pairs.empty:
         raise UserError(
@@ -460,8 +506,10 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
         few = f"{other_prompts.sum()} of {len(pairs)} pairs"
         notes.insert(0, f"paired by index: {few} have prompts that differ or are not known")
     pairs = pairs.rename(columns={"score_a": "a", "score_b": "b", "digest_a": "digest"})
+    pairs = pairs.rename(columns=lambda name: name.replace("_probability", ""))
     pairs["difference"] = pairs["b"] - pairs["a"]
     columns = ["task", "category", "length", "index", "digest", "a", "b", "difference", "group"]
+    columns += ["gold_a", "gold_b"]
     return pairs[columns], [*notes, *settings, *snapshot_notes([*a.cells, *b.cells])]
 
 
@@ -561,9 +609,9 @@ def json_text(comparison: Comparison) -> str:
     """All of a comparison as JSON; numbers in points, examples by task, length and index."""
     verdict = comparison.verdict
     sides = {"a": comparison.a, "b": comparison.b}
-    rows, flips = (
+    rows, flips, soft = (
         json.loads(frame.to_json(orient="records", double_precision=4))
-        for frame in (comparison.rows, comparison.flips)
+        for frame in (comparison.rows, comparison.flips, comparison.soft)
     )
     content = {
         **{letter: {"name": side.name, "label": side.label} for letter, side in sides.items()},
@@ -575,6 +623,7 @@ def json_text(comparison: Comparison) -> str:
         "difference": {name: rows[-1][name] for name in ("difference", "low", "high", "a", "b")},
         "rows": rows,
         "flips": flips,
+        "soft": soft,
         "notes": comparison.notes,
     }
     return json.dumps(content, indent=2, allow_nan=False) + "\n"

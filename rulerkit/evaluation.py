@@ -8,12 +8,14 @@ records must agree; their environments (GPU, versions, commit) may differ, which
 
 import atexit
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 from rulerkit.errors import ModelError, TooLong, UserError, remark, shorten
@@ -27,6 +29,7 @@ from rulerkit.store import (
     Lock,
     Log,
     Progress,
+    cell_files,
     disk,
     failures_file,
     load_cell,
@@ -34,6 +37,7 @@ from rulerkit.store import (
     plain,
     print_problem,
     repair,
+    soft_file,
     write_whole,
 )
 from rulerkit.tasks import Task
@@ -59,12 +63,13 @@ def predict(
     folder: Path,
     fresh: bool = False,
     progress: Progress | Literal[False] | None = None,
+    soft: bool = False,
 ) -> Cell:
     """Let a model answer the examples that have no answer yet; returns the cell with all its rows.
 
     See `predict_cells`, which does the same for several cells at once.
     """
-    return predict_cells(model, [examples], folder, fresh, progress)[0]
+    return predict_cells(model, [examples], folder, fresh, progress, soft=soft)[0]
 
 
 def predict_cells(
@@ -74,6 +79,7 @@ def predict_cells(
     fresh: bool = False,
     progress: Progress | Literal[False] | None = None,
     max_failures: float = 0,
+    soft: bool = False,
 ) -> list[Cell]:
     """Let a model answer the examples of several tasks that have no answer yet, in one stream.
 
@@ -81,7 +87,8 @@ def predict_cells(
     session stay where the record names the same task, length, seed, prompts, tokenizer, corpora
     and model; `fresh` moves the old files aside first. A request that failed goes to the ledger
     beside its cell and to stderr, and is sent again by the next call; `max_failures` is recorded
-    for those who take means. `progress`: None for a new bar, False for none, or a bar over many
+    for those who take means. With `soft` the soft scores that are missing are computed afterwards,
+    of new and of earlier answers, and stored beside them. `progress`: None for a new bar, False for none, or a bar over many
     cells.
 
     Errors: `UserError` where a record or a prompt's digest differs, another process writes or the
@@ -107,7 +114,10 @@ def predict_cells(
             for job in open_jobs:
                 job.discard_empty()
             raise
-    return [(load_cell(job.cell.path) or job.cell) for job in jobs]
+    found = [(load_cell(job.cell.path) or job.cell) for job in jobs]
+    if soft:
+        _add_soft(model, found, cells)
+    return found
 
 
 class _Job:
@@ -225,9 +235,39 @@ def _answer(model: "Model", jobs: list[_Job], bar: Progress | None) -> None:
         )
 
 
-def _errors_named(
-    answers: "Iterator[tuple[Any, Answer | Failure]]",
-) -> "Iterator[tuple[Any, Answer | Failure]]":
+def _add_soft(model: "Model", cells: Sequence[Cell], questions: Sequence[Examples]) -> None:
+    """Append the soft scores that are missing to the file beside each cell: of the likeliest
+    reference `gold_probability` (geometric mean over its tokens, 0..1), `gold_product` and
+    `num_tokens`; `gold_greedy`: whether greedy decoding writes one of the references."""
+    from rulerkit.soft import gold_logprobs
+
+    asked, logs = [], {}
+    with ExitStack() as stack:
+        for cell, examples in zip(cells, questions, strict=True):
+            if missing := [index for index in cell.without_soft if index < len(examples)]:
+                lock = stack.enter_context(Lock(cell.path.with_suffix(".lock")))
+                _check_digests(cell, examples)
+                repair(side := Cell(soft_file(cell.path), cell.record))
+                logs[cell.task] = lock, stack.enter_context(Log(side.path))
+                asked += [(examples, index) for index in missing]
+                del cell.soft  # it is read again
+        if asked:
+            remark(f"{model.name}: soft scores of {len(asked)} examples at {cells[0].length}")
+        golds = gold_logprobs(model, (examples[index] for examples, index in asked))
+        for example, found in _errors_named(golds):
+            lock, log = logs[example.task]
+            lock.check()
+            best = max(([token.logprob for token in row] for row in found), key=fmean)
+            soft = {
+                "gold_probability": math.exp(fmean(best)),
+                "gold_product": math.exp(sum(best)),
+                "gold_greedy": any(all(token.greedy for token in row) for row in found),
+                "num_tokens": len(best),
+            }
+            log.append({"index": example.index, "task": example.task, **soft})
+
+
+def _errors_named(answers: "Iterable[tuple[Any, Any]]") -> "Iterator[tuple[Any, Any]]":
     """The answers; a `UserError` of the model becomes a `ModelError`: other models may go on."""
     try:
         yield from answers
@@ -307,7 +347,7 @@ def _check_digests(cell: Cell, examples: Examples) -> None:
 def _move_aside(path: Path) -> None:
     """Rename old files with the time, rows first: a record without rows is ignored."""
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    for file in (path, path.with_suffix(".json"), failures_file(path)):
+    for file in cell_files(path):
         with disk(file):
             if file.exists():
                 os.rename(file, file.with_name(f"{file.stem}.{now}.bak{file.suffix}"))
@@ -363,6 +403,9 @@ def evaluate(
     until then; the error goes to `failed`, or to stderr at the end. It is raised where no model has
     an answer.
 
+    With `soft: true` the probability of the right answer is stored too; a model that does not tell
+    it is a `UserError` before any is asked.
+
     With RULERKIT_ASK=never in the environment (`rulerkit batch` sets it for its notebooks) no model
     is asked: the stored cells are returned, and what is missing is named.
     """
@@ -372,8 +415,11 @@ def evaluate(
     if os.environ.get(ASK) == "never":
         return _stored_cells(study)
     fresh = fresh and not int(os.environ.get("SLURM_RESTART_COUNT") or 0)  # a requeued job resumes
+    from rulerkit.soft import gold_logprobs
+
     models = _ready(study.models)
     for model in models:
+        _ = list(gold_logprobs(model, ())) if study.soft else None
         for task in study.tasks:  # raises for a length or corpus before anything is asked
             _ = generate(task, study.lengths[0], 1, study.seed, model.prompt_format)[0].num_tokens
     tokens = study.repeat * len(models) * len(study.tasks) * sum(study.lengths) * study.num_examples
@@ -428,7 +474,7 @@ def _one_length(
             generate(task, length, study.num_examples, study.seed, model.prompt_format)
             for task in study.tasks
         ]
-        yield from predict_cells(model, cells, folder, fresh, bar, study.max_failures)
+        yield from predict_cells(model, cells, folder, fresh, bar, study.max_failures, study.soft)
 
 
 def _stored(study: "Study") -> Iterator[tuple[Cell | None, tuple[str, Path, Task, int]]]:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,14 @@ def package_text(name: str) -> str:
 def package_data(name: str) -> Any:
     """What a YAML file of the package's own data says."""
     return yaml.safe_load(package_text(name))
+
+
+def package_version(name: str) -> str | None:
+    """The version of an installed package; None where it is not installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def home() -> Path:

@@ -153,6 +153,9 @@ _ROW = {
     "reasoning_tokens": "tokens of the model's thought, by the server or counted; 0 without one",
     "cached_tokens": "tokens of the prompt that the server had cached, by its own count",
     "cost": "dollars, by the server's counts and the `prices`; 0 without prices",
+    "gold_probability": "0 to 1: probability of the right answer, geometric mean over its tokens; "
+    "NaN without soft scores",
+    "gold_greedy": "1 where greedy decoding writes the right answer, else 0; NaN without soft scores",
 }
 _PROTOCOL = {
     "wanted": "examples that the cell was to have",
@@ -173,6 +176,7 @@ _PROTOCOL = {
 }
 _NAMED = ("name", "family", "category")
 _USAGE = ("reasoning_tokens", "cached_tokens", "cost")
+_SOFT = ("gold_probability", "gold_greedy")
 COLUMNS = _CELL | _ROW | _PROTOCOL
 """The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
 CELL_COLUMNS, ROW_COLUMNS, PROTOCOL_COLUMNS = list(_CELL), list(_ROW), list(_PROTOCOL)
@@ -422,7 +426,7 @@ def _judge(cell: Cell, row: dict[str, Any], part: bool) -> tuple[Any, ...]:
             f"{'prediction' if references else 'references'}, which is never scored as zero; take "
             "the row out of the file, or answer it again"
         )
-    usage = row.get("usage") or {}
+    usage, soft = row.get("usage") or {}, cell.soft.get(row["index"], {})
     (text, unfinished), reason = answer_of(raw, cell.record), row.get("finish_reason", "")
     value = (string_match_part if part else string_match_all)(text, references)
     strict = (strict_answer if part else strict_items)(text, references)
@@ -430,7 +434,7 @@ def _judge(cell: Cell, row: dict[str, Any], part: bool) -> tuple[Any, ...]:
         row["index"], value, strict.f1, strict.precision, strict.exact,
         not text and not unfinished, reason == "length" or unfinished, unfinished, reason == "refused",
         row.get("num_prompt_tokens"), str(row.get("digest", "")).encode("ascii", "backslashreplace"),
-        row.get("group"), *(usage.get(name) or 0 for name in _USAGE),
+        row.get("group"), *(usage.get(name) or 0 for name in _USAGE), *map(soft.get, _SOFT),
     )  # fmt: skip
 
 
@@ -444,17 +448,18 @@ class Completeness(NamedTuple):
     problem: str = ""
 
 
-def completeness(path: Path, wanted: int) -> Completeness:
+def completeness(path: Path, wanted: int, soft: bool = False) -> Completeness:
     """How far a cell is towards `wanted` examples; a cell that may stop early has all of them then.
+    With `soft`, answers that lack their soft score do not count.
 
     `status`, `batch`, `report` and `score` share this count. A cell that did not change is not read
     again, nor one that was judged.
     """
-    return _completeness(path, wanted, str(stamp(path)))
+    return _completeness(path, wanted, str(stamp(path)), soft)
 
 
 @lru_cache(maxsize=100_000)
-def _completeness(path: Path, wanted: int, _: str) -> Completeness:
+def _completeness(path: Path, wanted: int, _: str, soft: bool) -> Completeness:
     try:
         cell = load_cell(path)
         if not cell:
@@ -464,6 +469,7 @@ def _completeness(path: Path, wanted: int, _: str) -> Completeness:
         if entry and entry.stamp == stamp(path):
             cell.present, cell.warnings = array("l", entry.rows["index"].tolist()), entry.warnings
         have = sum(index < wanted for index in cell.present)
+        lacking = sum(index < wanted for index in cell.without_soft) if soft else 0
     except UserError as error:
         return Completeness(0, str(error))
     failed = [failure for index, failure in cell.failures.items() if index < wanted]
@@ -473,7 +479,7 @@ def _completeness(path: Path, wanted: int, _: str) -> Completeness:
     elif failed:
         refused = sum(failure.refused for failure in failed)
         problem = f"{failure_counts(len(failed), refused)}: {failed[0].reason}"
-    return Completeness(have, "; ".join([*cell.warnings[:1], *[problem] * bool(problem)]))
+    return Completeness(have - lacking, "; ".join([*cell.warnings[:1], *[problem] * bool(problem)]))
 
 
 @lru_cache(maxsize=16)

@@ -338,28 +338,17 @@ ENGINE_KEYS: dict[str, type[ModelKeys]] = {
 }
 """Engine name -> what a mapping for this engine may hold."""
 
-_ENGINE_OF = {
-    "entry": "function",
-    "base_url": "openai",
-    "serve": "openai",
-    "path": "transformers",
-    "window": "reader",
-    "floor": "reader",
-}
+_KEYS: dict[str, Any] = package_data("model_keys.yaml")
+_ENGINE_OF: dict[str, str] = _KEYS["engine_of"]
 """The engine of a mapping that names none: that of the first of these keys that it holds."""
 
-READERS: dict[str, JSON] = {
-    "perfect": {},
-    "mute": {"window": 0},
-    "floor-copy": {"floor": "copy"},
-    "floor-frequent": {"floor": "frequent"},
-}
+READERS: dict[str, JSON] = _KEYS["readers"]
 """The reference readers that have a name; `reader-<tokens>` has a window."""
 
 READER_EFFECTS = ("copy", "copy_from", "fade", "drop", "thought", "confuse", "memory")
 """The keys of a reader that plant effects, in the order in which these are applied."""
 
-UNNAMED_KEYS = {*package_data("model_keys.yaml")["unnamed"], *ServerKeys.model_fields}
+UNNAMED_KEYS = {*_KEYS["unnamed"], *ServerKeys.model_fields}
 """The keys that do not enter a variant's name: they do not change what is answered."""
 
 
@@ -390,6 +379,8 @@ class Parameters(Keys):
     max_failures: Annotated[float, Field(ge=0)] = 0
     """a share below 1 or a number: where no more examples of a cell fail, a mean is taken over the
     rest (default 0)"""
+    soft: bool = False
+    """true (the probability of the right answer is stored beside each answer) or false (default)"""
     corpora: Literal["builtin", "original"] | dict[str, Text] = "builtin"
     """one of builtin, original, or a mapping of essay, qa and words to paths, such as {essay: texts},
     with base (builtin or original) for what it does not name"""

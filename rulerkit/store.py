@@ -3,7 +3,7 @@
 A cell is one model on one task at one length. `predictions/<run>/<model>/<task>/<length>.jsonl`
 holds a row per example, `<length>.json` beside it the record of how the rows were made; the two
 alone say whether a cell is complete. `<length>.failures.jsonl` lists the requests that failed, a
-line per attempt.
+line per attempt, and `<length>.soft.jsonl` holds the soft scores.
 
 Rows of format 2 end with a checksum of their line. Rows of format 1 have none and are checked
 against a schema; rows appended to such a file have a checksum. A row or record that is not as it
@@ -26,7 +26,6 @@ from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, cached_property
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -35,7 +34,7 @@ from pydantic_core import from_json
 
 from rulerkit.errors import UserError, remark, shorten
 from rulerkit.escape import one_line
-from rulerkit.paths import home
+from rulerkit.paths import home, package_version
 
 FORMAT = 2
 FORMATS = (1, 2)
@@ -45,6 +44,7 @@ SYNC = 5.0  # seconds of answers that a power cut may cost
 BEAT = 20.0  # seconds between two touches of a lock by its owner
 STALE = 120.0  # seconds without a touch after which an owner that cannot be checked counts as dead
 _LEDGER = ".failures.jsonl"
+_SOFT = ".soft.jsonl"
 _INDEX = re.compile(rb'\{"index": (\d{1,9}),')
 _CHECKSUM = b', "checksum": "'
 
@@ -436,6 +436,20 @@ class Cell:
                 )
         return {index: attempts[index] for index in sorted(attempts.keys() - set(self.present))}
 
+    @cached_property
+    def soft(self) -> dict[int, dict[str, Any]]:
+        """The soft scores by index."""
+        rows = _read_rows(soft_file(self.path), self.record, True, self.warnings.append)
+        return dict(rows) if self.on_disk else {}
+
+    @property
+    def without_soft(self) -> list[int]:
+        """The answered examples that lack a soft score: of those with one reference, and of tasks
+        that accept any of several."""
+        part = self.record["result"]["task"].get("match") == "part"
+        rows = (row for row in self.stream() if part or len(row["outputs"]) == 1)
+        return [row["index"] for row in rows if row["index"] not in self.soft]
+
 
 def load_cell(path: Path) -> Cell | None:
     """The cell of a prediction file, rows unread; None where there is neither file nor record.
@@ -471,6 +485,11 @@ def failures_file(path: Path) -> Path:
     return path.with_name(f"{path.stem}{_LEDGER}")
 
 
+def soft_file(path: Path) -> Path:
+    """The soft scores beside a prediction file."""
+    return path.with_name(f"{path.stem}{_SOFT}")
+
+
 def print_problem(line: str) -> None:
     """Say on stderr what is left out."""
     remark(one_line(line))
@@ -481,7 +500,7 @@ def read_cells(
 ) -> list[Cell]:
     """The cells in a `.jsonl` file or anywhere below a folder, by run, model, task and length.
 
-    Skips hidden files, locks, ledgers and old files moved aside; follows links to folders. Of a
+    Skips hidden files, locks, files beside the rows, and old files moved aside; follows links to folders. Of a
     folder, a damaged cell and a folder that cannot be read are left out and passed to `report`;
     without `scan` rows are checked when they are first read. A prediction file without a record is
     damaged, or skipped where not `strict`.
@@ -526,7 +545,7 @@ def _cell_files(folder: Path, report: Report) -> list[Path]:
         folders[:] = sorted(visible, key=lambda name: os.path.islink(os.path.join(place, name)))
         for name in names:
             file = Path(place, name)
-            if name.startswith(".") or name.endswith((".bak.jsonl", _LEDGER)):
+            if name.startswith(".") or name.endswith((".bak.jsonl", _LEDGER, _SOFT)):
                 continue
             if name.endswith(".jsonl") or (name.endswith(".json") and file.stem.isdigit()):
                 files.add(file.with_suffix(".jsonl"))
@@ -536,8 +555,13 @@ def _cell_files(folder: Path, report: Report) -> list[Path]:
 
 
 def stamp(path: Path) -> list[list[int]]:
-    """Time and size of the files of a cell, which change when it changes: rows, record, ledger."""
-    return [time_and_size(file) for file in (path, path.with_suffix(".json"), failures_file(path))]
+    """Time and size of the files of a cell, which change when it changes."""
+    return [time_and_size(file) for file in cell_files(path)]
+
+
+def cell_files(path: Path) -> list[Path]:
+    """The files of a cell: rows, record, ledger, soft scores."""
+    return [path, path.with_suffix(".json"), failures_file(path), soft_file(path)]
 
 
 def time_and_size(file: Path) -> list[int]:
@@ -782,9 +806,9 @@ def start_time(pid: int) -> str | None:
 def machine(extra: dict[str, Any]) -> dict[str, Any]:
     """What rows are made with: versions (nothing is imported for them), commit, host, and what the
     model adds."""
-    packages = {name: _version(name) for name in PACKAGES} | extra.get("packages", {})
+    packages = {name: package_version(name) for name in PACKAGES} | extra.get("packages", {})
     return {
-        "rulerkit": _version("rulerkit"),
+        "rulerkit": package_version("rulerkit"),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "git": _commit(home()),
@@ -793,13 +817,6 @@ def machine(extra: dict[str, Any]) -> dict[str, Any]:
         **extra,
         "packages": {name: number for name, number in packages.items() if number},
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 @cache

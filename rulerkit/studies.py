@@ -58,6 +58,8 @@ class Study:
     max_failures: float = 0
     """How many examples of a cell, as a share below 1 or a number, may fail so that a mean is taken
     over the rest."""
+    soft: bool = False
+    """Whether the probability of the right answer is stored too."""
 
     @property
     def folders(self) -> list[Path]:
@@ -176,7 +178,7 @@ def study(source: Spec | None = None, notebook: str = "", **parameters: Any) -> 
         outputs=resolve(values.outputs),
         corpora=choices(values.corpora)["base"],
         **values.model_dump(
-            include={"num_examples", "seed", "run", "protocol", "repeat", "max_failures"}
+            include={"num_examples", "seed", "run", "protocol", "repeat", "max_failures", "soft"}
         ),
     )
 

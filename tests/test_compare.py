@@ -144,7 +144,9 @@ def test_gains_are_no_losses_and_cells_without_a_miss_are_named():
 def test_the_verdict_follows_from_losses_and_the_mean(n, lost, margin, word):
     rows, cells = judge_pairs(pairs(2, 1, n, t0_0=lost), margin, 0.95)
     sides = (Side(name, name, (), pd.DataFrame(), {}, {}) for name in "AB")
-    found = Comparison(*sides, margin, 0.95, "digest", rows, pd.DataFrame(), tuple(cells), ())
+    found = Comparison(
+        *sides, margin, 0.95, "digest", rows, pd.DataFrame(), tuple(cells), (), pd.DataFrame()
+    )
     assert found.verdict.word == word
 
 

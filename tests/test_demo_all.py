@@ -221,7 +221,7 @@ def test_the_later_checkpoint_sees_more(outputs):
 def test_the_others_wrote_their_tables(outputs):
     board = table(outputs, "01_main_results", "reader-4096+reader-8192+perfect+mute")
     assert len(board)
-    for notebook in ("12_failures", "13_compare_models", "leaderboard"):
+    for notebook in ("12_failures", "13_compare_models", "17_soft_scores", "leaderboard"):
         assert list((outputs / "tables/demo-all" / notebook).glob("*.csv")), notebook
     for path in outputs.rglob("tables/demo-all/*/*.csv"):
         text = path.with_suffix(".tex").read_text(encoding="utf-8")

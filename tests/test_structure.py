@@ -21,7 +21,7 @@ ORDER = (
     {"example", "prompt_format"},
     {"tasks"},
     {"generation", "floors"},
-    {"models", "training"},
+    {"models", "soft", "training"},
     {"studies", "store"},
     {"evaluation", "scoring"},
     {"other_formats"},

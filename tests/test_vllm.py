@@ -265,6 +265,22 @@ def test_thirteen_tasks_are_answered_as_by_transformers_and_the_server_stays_for
     assert rows(again) == rows(thirteen(plain(tiny), tmp_path / "transformers", 2))
 
 
+@needs_vllm
+def test_soft_scores_are_those_of_transformers(tmp_path):
+    common = load_files(["params/sizes/small.yaml"]) | {"soft": True, "outputs": str(tmp_path)}
+    common |= {"lengths": [256], "num_examples": 3}
+    scores = []
+    for engine in ("vllm", "transformers"):
+        model = {"base": "small-llama", "engine": engine, "name": engine}
+        study = rk.study(common, model=model)
+        scores.append(rk.score(evaluate(study, progress=False)).dropna(subset="gold_probability"))
+    one, other = (each.set_index(["task", "index"]).sort_index() for each in scores)
+    assert len(one) == len(other) == 18
+    logs = [np.log(each["gold_probability"]) for each in (one, other)]
+    assert logs[0].to_numpy() == pytest.approx(logs[1].to_numpy(), abs=1e-3)
+    assert (one["gold_greedy"] == other["gold_greedy"]).all()
+
+
 def other_weights(tiny, folder, kind, **shape):
     """The folder of another random model with the same tokenizer."""
     transformers = pytest.importorskip("transformers")

@@ -38,7 +38,7 @@ from rulerkit.models import gpus_and_nodes
 from rulerkit.paths import home, project_files, resolve
 from rulerkit.scoring import completeness
 from rulerkit.settings import BatchKeys, NotebookKeys, check, read_keys, read_spec, read_yaml
-from rulerkit.store import disk, plain, write_whole
+from rulerkit.store import disk, plain, soft_file, write_whole
 from rulerkit.studies import (
     Study,
     expand,
@@ -61,11 +61,13 @@ class Need(NamedTuple):
     length: int
     wanted: int
     """The number of examples."""
+    soft: bool = False
+    """Whether their soft scores are wanted too."""
 
     @property
     def have(self) -> int:
         """How many of its examples are answered, by the files."""
-        return completeness(self.path, self.wanted).have
+        return completeness(self.path, self.wanted, self.soft).have
 
     @property
     def problem(self) -> str:
@@ -273,8 +275,9 @@ def needs_of(studies: Iterable[Study]) -> list[Need]:
     needs: dict[Path, Need] = {}
     for asked in studies:
         for model, path, task, length in asked.cells():
-            wanted = max(asked.num_examples, needs[path].wanted if path in needs else 0)
-            needs[path] = Need(model, path, task.name, length, wanted)
+            before = needs.get(path, Need(model, path, task.name, length, 0))
+            wanted, soft = max(asked.num_examples, before.wanted), asked.soft or before.soft
+            needs[path] = before._replace(wanted=wanted, soft=soft)
     return list(needs.values())
 
 
@@ -282,8 +285,9 @@ def fingerprint(needs: Iterable[Need]) -> str:
     """A digest of the stored answers, by which a notebook knows that it has read them."""
     digest = sha256()
     for need in sorted(needs):
-        with suppress(FileNotFoundError):
-            digest.update(f"{need.path} {zlib.crc32(need.path.read_bytes())}\n".encode())
+        for path in (need.path, soft_file(need.path)):
+            with suppress(FileNotFoundError):
+                digest.update(f"{path} {zlib.crc32(path.read_bytes())}\n".encode())
     return digest.hexdigest()[:16]
 
 

@@ -238,6 +238,7 @@ def compare(
     by: str = "digest",
     max_failures: MaxFailures = None,
     json: bool = False,
+    soft: bool = False,
     outputs: Path = Path("outputs"),
 ) -> None:
     """Is B worse than A? Paired differences on the same examples, those that flipped, and a
@@ -252,12 +253,15 @@ def compare(
         margin: How many points B may be below A.
         by: digest asks for the same prompts; index pairs other prompts too.
         json: Everything as JSON.
+        soft: Judge the probability of the right answer.
         outputs: Where predictions/ lies.
     """
     from rulerkit.compare import compare as compare_predictions
     from rulerkit.compare import difference_table, flips_text, json_text
 
-    result = compare_predictions(a, b, margin, by, outputs=outputs, max_failures=max_failures)
+    result = compare_predictions(
+        a, b, margin, by, outputs=outputs, max_failures=max_failures, soft=soft
+    )
     if json:
         echo(json_text(result), nl=False)
     else:

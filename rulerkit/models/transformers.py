@@ -74,7 +74,7 @@ class Transformers(CheckpointEngine):
         while window := list(islice(source, READ_AHEAD)):
             for example in window:
                 self.check_fits(example)
-            network = self._load()
+            network = self.load()
             window.sort(key=lambda example: -example.num_tokens)
             while window:
                 batch = self._next_batch(network, window)
@@ -108,7 +108,7 @@ class Transformers(CheckpointEngine):
             )
         return "spread" if device == "spread" else f"cuda:{number}"
 
-    def _load(self) -> Any:
+    def load(self) -> Any:
         """The network on its device, loaded at first use."""
         if self._network is None:
             with loading(self.name, self.spec["path"]):
