@@ -72,7 +72,8 @@ def asked(scores: "pd.DataFrame", study: Study) -> "pd.DataFrame":
     examples = product(names, study.lengths, range(study.num_examples))
     grid = pd.DataFrame(examples, columns=["task", "length", "index"])
     answered = scores.drop(columns=["label", "claimed_length"])
-    return models.merge(grid, how="cross").merge(answered, how="left", on=[*CELL, "index"])
+    how: Any = "inner" if study.adaptive else "left"  # an adaptive run asks for what it needs
+    return models.merge(grid, how="cross").merge(answered, how=how, on=[*CELL, "index"])
 
 
 def by_label(frame: "pd.DataFrame", tasks: Mapping[str, Any], panel: str = "") -> "pd.DataFrame":

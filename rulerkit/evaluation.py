@@ -7,20 +7,24 @@ records must agree; their environments (GPU, versions, commit) may differ, which
 """
 
 import atexit
+import itertools
 import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
+from rulerkit.adaptive import FIRST, Rule, State, replay
 from rulerkit.errors import ModelError, TooLong, UserError, remark, shorten
 from rulerkit.generation import Examples, asked_record, generate
 from rulerkit.paths import cell_file
+from rulerkit.settings import JSON
 from rulerkit.store import (
     FORMAT,
     WAYS_OUT,
@@ -80,6 +84,7 @@ def predict_cells(
     progress: Progress | Literal[False] | None = None,
     max_failures: float = 0,
     soft: bool = False,
+    rule: Rule | None = None,
 ) -> list[Cell]:
     """Let a model answer the examples of several tasks that have no answer yet, in one stream.
 
@@ -87,16 +92,17 @@ def predict_cells(
     session stay where the record names the same task, length, seed, prompts, tokenizer, corpora
     and model; `fresh` moves the old files aside first. A request that failed goes to the ledger
     beside its cell and to stderr, and is sent again by the next call; `max_failures` is recorded
-    for those who take means. With `soft` the soft scores that are missing are computed afterwards,
-    of new and of earlier answers, and stored beside them. `progress`: None for a new bar, False for none, or a bar over many
-    cells.
+    for those who take means, and so is the `rule` of an adaptive run. With `soft` the soft scores
+    that are missing are computed afterwards, of new and of earlier answers, and stored beside them.
+    `progress`: None for a new bar, False for none, or a bar over many cells.
 
     Errors: `UserError` where a record or a prompt's digest differs, another process writes or the
     disk refuses; `ModelError` where the model raises a `UserError`, returns prompts, or leaves
     examples out; other errors of the model pass on. Every answer until then is on disk.
     """
     with ExitStack() as stack:
-        jobs = [_Job(model, examples, folder, fresh, stack, max_failures) for examples in cells]
+        about = {"max_failures": max_failures, "adaptive": rule and rule.record()}
+        jobs = [_Job(model, examples, folder, fresh, stack, about) for examples in cells]
         open_jobs = [job for job in jobs if job.missing]
         bar = progress or None
         wanted = sum(len(examples) for examples in cells)
@@ -130,7 +136,7 @@ class _Job:
         folder: Path,
         fresh: bool,
         stack: ExitStack,
-        max_failures: float,
+        asked: JSON,
     ) -> None:
         self.examples, self.missing, self.failures = examples, list[int](), list["Failure"]()
         self.held = stack.enter_context(ExitStack())
@@ -142,11 +148,13 @@ class _Job:
             "claimed_length": model.claimed_length,
             "aligned": model.aligned,
             "run": folder.name,
-            "max_failures": max_failures,
+            **asked,
         }
         if not fresh and (cell := load_cell(path)):
             _check_result(cell, result)
-            up_to_date = about.items() <= {"max_failures": 0, **cell.record}.items()
+            up_to_date = (
+                about.items() <= {"max_failures": 0, "adaptive": None, **cell.record}.items()
+            )
             enough = cell.record["num_examples"] >= len(examples)
             if up_to_date and enough and not _missing(cell, examples):
                 self.cell = cell
@@ -425,7 +433,7 @@ def evaluate(
     tokens = study.repeat * len(models) * len(study.tasks) * sum(study.lengths) * study.num_examples
     cells: list[Cell] = []
     errors: list[ModelError] = []
-    with Progress(tokens, disable=not progress) as bar:
+    with Progress(tokens, disable=not progress or study.adaptive is not None) as bar:
         for spec, model in zip(study.models, models, strict=True):
             if not _loaded or _loaded[0][1] is not model:
                 close()
@@ -433,13 +441,15 @@ def evaluate(
             if getattr(model, "budget", None) is not None:
                 model.spent = _spent(study, model.name)  # type: ignore[attr-defined]
             try:
-                for length in study.lengths:
+                for length in () if study.adaptive else study.lengths:
                     try:
                         cells += _one_length(study, model, length, fresh, bar)
                     except TooLong as reason:
                         remark(f"not run: {model.name} at {length}: {reason}")
                         if not_run:
                             not_run(model.name, length, str(reason))
+                if study.adaptive:
+                    cells += _adaptive(study, spec, model, fresh, progress, not_run)
             except ModelError as error:
                 close()
                 errors.append(error)
@@ -477,6 +487,113 @@ def _one_length(
         yield from predict_cells(model, cells, folder, fresh, bar, study.max_failures, study.soft)
 
 
+def _adaptive(
+    study: "Study",
+    spec: Any,
+    model: "Model",
+    fresh: bool,
+    progress: bool,
+    not_run: Callable[[str, int, str], None] | None,
+) -> list[Cell]:
+    """The rounds of one model, until its question is settled or requests fail."""
+    assert study.adaptive
+    cells, given = dict[Path, Cell](), list(study.lengths)
+    before, state, counts = None, None, dict[tuple[str, int], int]()
+    while given and (state is None or (state.settled is None and state != before)):
+        rule = replace(study.adaptive, lengths=tuple(given))
+        before, state = state, planned(replace(study, models=(spec,), lengths=rule.lengths), fresh)
+        try:
+            for length in given:
+                if reason := model.too_long(length):
+                    raise TooLong(reason)
+            for length in given:
+                now = {key: count for key, count in state.counts.items() if key[1] == length}
+                if now.items() <= counts.items():
+                    continue
+                for model.repetition, folder in enumerate(study.folders):  # type: ignore[attr-defined]
+                    examples = [
+                        generate(task, length, count, study.seed, model.prompt_format)
+                        for task, count in zip(study.tasks, now.values(), strict=True)
+                    ]
+                    bar: Literal[False] | None = None if progress else False
+                    limit = study.max_failures
+                    for cell in predict_cells(
+                        model, examples, folder, fresh, bar, limit, study.soft, rule
+                    ):
+                        cells[cell.path] = cell
+                counts |= now
+            fresh = False
+        except TooLong as error:
+            remark(f"not run: {model.name} at {length}: {error}")
+            if not_run:
+                not_run(model.name, length, str(error))
+            given.remove(length)
+            state = None
+            counts.clear()
+    if state:
+        remark(f"{model.label or model.name}: {rule.describe(state)}")
+    return list(cells.values())
+
+
+def planned(study: "Study", fresh: bool = False) -> State:
+    """The state of the adaptive run of a study's only model, by the rows on disk; `fresh` is the
+    state before any."""
+    assert study.adaptive
+    rows = _by_index(study, fresh)
+    other = {"name": study.adaptive.other}
+    others = _by_index(replace(study, models=(other,)))[0] if other["name"] else {}
+    if other["name"] and not all(map(len, others.values())):
+        raise UserError(
+            f"question: {other['name']} has no answers in {study.predictions} for all of these "
+            "tasks and lengths: let it answer them first, under the same run and seed"
+        )
+    about = rows[1]
+    return replay(
+        study.adaptive,
+        rows[0],
+        about.get("aligned", "chat"),
+        about.get("claimed_length"),
+        others,
+        study.max_failures,
+    )
+
+
+def _by_index(study: "Study", fresh: bool = False) -> tuple[dict[tuple[str, int], Any], JSON]:
+    """The scores of the cells of a study's only model by index, up to the first example that was
+    not asked; and the record of one of them."""
+    import numpy as np
+
+    from rulerkit.scoring import score
+
+    once = replace(study, repeat=1)
+    stored = {(t.name, n): None if fresh else cell for cell, (_, _, t, n) in _stored(once)}
+    cells = {key: cell for key, cell in stored.items() if cell}
+    scores, arrays = score(cells.values()), dict.fromkeys(stored, np.empty(0))
+    for (task, length), cell in cells.items():
+        known = {*cell.present, *cell.failures}
+        rows = scores[(scores["task"] == task) & (scores["length"] == length)]
+        by_index = dict(zip(rows["index"].tolist(), rows["score"].tolist(), strict=True))
+        asked = itertools.takewhile(known.__contains__, itertools.count())
+        arrays[task, length] = np.array([by_index.get(index, np.nan) for index in asked])
+    return arrays, next((cell.record for cell in cells.values()), {})
+
+
+def wanted(
+    study: "Study", not_run: Callable[[str], Collection[int]] = lambda _: ()
+) -> dict[Path, int]:
+    """The examples that a study asks for by the file of each cell; of an adaptive run, those of the
+    round that is open or was the last. `not_run`: the lengths that a model cannot be given."""
+    counts = {path: study.num_examples for _, path, _, _ in study.cells()}
+    for spec in study.models if study.adaptive else ():
+        alone = replace(study, models=(spec,))
+        skipped = not_run(next(alone.cells())[0])
+        given = tuple(length for length in study.lengths if length not in skipped)
+        state = planned(replace(alone, lengths=given))
+        for _, path, task, length in alone.cells():
+            counts[path] = state.counts.get((task.name, length), FIRST)
+    return counts
+
+
 def _stored(study: "Study") -> Iterator[tuple[Cell | None, tuple[str, Path, Task, int]]]:
     """Each cell of a study as it is stored, and what it is; None where there is none or a damaged
     one. Needs no model."""
@@ -496,14 +613,12 @@ def _stored(study: "Study") -> Iterator[tuple[Cell | None, tuple[str, Path, Task
 
 def _stored_cells(study: "Study") -> list[Cell]:
     """The cells that have an answer, complete or not; what is missing is named."""
-    cells, missing = [], []
-    for cell, (name, _, task, length) in _stored(study):
-        have = sum(index < study.num_examples for index in cell.present) if cell else 0
+    cells, missing, counts = [], [], wanted(study)
+    for cell, (name, path, task, length) in _stored(study):
+        have = sum(index < counts[path] for index in cell.present) if cell else 0
         cells += [cell] if cell and cell.present else []
-        if have < study.num_examples:
-            missing.append(
-                f"{name} {task.name} at {length}: {have} of {study.num_examples} examples"
-            )
+        if have < counts[path]:
+            missing.append(f"{name} {task.name} at {length}: {have} of {counts[path]} examples")
     for line in missing[:_LISTED]:
         remark(f"not answered: {line}")
     if more := missing[_LISTED:]:

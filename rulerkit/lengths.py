@@ -85,23 +85,33 @@ def effective_set(
     """The effective lengths that the data cannot rule out, given the interval of each length's
     score in percent.
 
-    A length can be the answer if its upper limit reaches the threshold and the lower limit of every
-    longer one stays below it; NaN limits rule out nothing. Neighbours are written '4K..16K', a gap
-    '4K, 16K'.
+    Neighbours are written '4K..16K', a gap '4K, 16K'.
     """
     lengths = sorted(intervals)
-    can_pass = [not _printed(intervals[n][1]) < threshold for n in lengths]
-    can_fail = [not _printed(intervals[n][0]) >= threshold for n in lengths]
-    possible = [all(can_fail)] + [
-        can_pass[i] and all(can_fail[i + 1 :]) for i in range(len(lengths))
-    ]
+    answers = [n in possible_lengths(intervals, threshold) for n in [0, *lengths]]
     names = [_answer_name(n, lengths, claimed) for n in [0, *lengths]]
     runs = [
         [name for name, _ in run]
-        for is_possible, run in groupby(zip(names, possible, strict=True), itemgetter(1))
+        for is_possible, run in groupby(zip(names, answers, strict=True), itemgetter(1))
         if is_possible
     ]
     return ", ".join(run[0] if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)
+
+
+def possible_lengths(intervals: Mapping[int, tuple[float, float]], threshold: float) -> list[int]:
+    """The effective lengths that the data cannot rule out; 0 is below the shortest.
+
+    A length can be the answer if its upper limit reaches the threshold and the lower limit of every
+    longer one stays below it; NaN limits rule out nothing.
+    """
+    possible = []
+    for length in sorted(intervals, reverse=True):
+        low, high = map(_printed, intervals[length])
+        if not high < threshold:
+            possible.append(length)
+        if low >= threshold:
+            return possible
+    return [*possible, 0]
 
 
 def _answer_name(best: int, lengths: list[int], claimed: float | None) -> str:

@@ -23,7 +23,14 @@ from rulerkit.lengths import THRESHOLDS, effective_length, length_name, parse_le
 from rulerkit.scoring import THIRTEEN
 from rulerkit.statistics import critical_value
 from rulerkit.summary import AVERAGES, RANKS, Summary, length_weights, rest_notes, summarize
-from rulerkit.tables import STAND_IN_NOTE, footnotes, model_rows, models_text, names_of
+from rulerkit.tables import (
+    STAND_IN_NOTE,
+    adaptive_notes,
+    footnotes,
+    model_rows,
+    models_text,
+    names_of,
+)
 from rulerkit.view import Html
 
 if TYPE_CHECKING:
@@ -224,7 +231,7 @@ class Board(NamedTuple):
 
     source ('ours', 'paper v3', 'upstream' or 'authors'), run, model, aligned, baseline (a row of
     the threshold), claimed_length, effective_length, effective_set, threshold (NaN where there is
-    none), stand_in, avg, wavg_inc, wavg_dec with avg_low, avg_high ..., rank_inc, rank_dec (of
+    none), stand_in, adaptive, avg, wavg_inc, wavg_dec with avg_low, avg_high ..., rank_inc, rank_dec (of
     ours: their place among the paper's models, where the two can be compared), and for each length
     4096: 4096, '4096_low', '4096_high', '4096_have' (what there is of an incomplete score).
     """
@@ -274,7 +281,8 @@ class Board(NamedTuple):
 
 def _origin(row: "pd.Series[Any]") -> str:
     if row["source"] == OURS:
-        return f"(ours, {row['run']}{', stand-in' * bool(row['stand_in'])})"
+        marks = ", stand-in" * bool(row["stand_in"]) + ", adaptive" * bool(row["adaptive"])
+        return f"(ours, {row['run']}{marks})"
     if row["source"] in UPSTREAM:
         return f"({row['source']})"
     return "(base)" * (row["aligned"] == "base" and "base" not in row["model"])
@@ -296,9 +304,26 @@ def boards(
         raise unknown("order", order, ORDERS)
     columns = tuple(sorted(lengths))
     summary_of = cache(partial(_summary, scores))
-    about = ["source", *_MODEL, "aligned", "baseline", "claimed_length", "effective_length"]
+    about = [
+        "source",
+        *_MODEL,
+        "label",
+        "aligned",
+        "baseline",
+        "claimed_length",
+        "effective_length",
+    ]
     scored = [c for n in columns for c in (n, f"{n}_low", f"{n}_high", f"{n}_have")]
-    names = [*about, "effective_set", "threshold", "stand_in", *scored, *_LIMITED, *RANKS.values()]
+    names = [
+        *about,
+        "effective_set",
+        "threshold",
+        "stand_in",
+        "adaptive",
+        *scored,
+        *_LIMITED,
+        *RANKS.values(),
+    ]
     all_boards = []
     for number, (category, aligned, title) in TABLES.items():
         task = SINGLE_TASKS.get(category)
@@ -374,7 +399,7 @@ def listed_rows(
         rows = pd.concat([rows, listed.assign(aligned="chat", baseline=False)])
     printed = rows[[*AVERAGES]]
     known = rows[[*lengths]].mask(rows["baseline"]).to_numpy(dtype=float)
-    rows = rows.assign(run="", effective_set="", stand_in=False)
+    rows = rows.assign(run="", effective_set="", stand_in=False, adaptive="", label="")
     rows["claimed_length"] = rows["claimed_length"].str.upper()
     rows[[*AVERAGES]] = known @ length_weights(len(lengths)).T if lengths else math.nan
     if tuple(lengths) == PAPER_LENGTHS:
@@ -389,7 +414,8 @@ def _ranked(rows: "pd.DataFrame") -> "pd.DataFrame":
     over stand-in corpora have none."""
     aligned = rows["aligned"].to_numpy()
     rivals = rows["source"].str.startswith("paper").to_numpy() & (aligned == aligned[:, None])
-    has_rank = ~(rows["source"].isin(UPSTREAM) | rows["stand_in"].astype(bool))
+    special = rows["stand_in"].astype(bool) | (rows["adaptive"] != "")
+    has_rank = ~(rows["source"].isin(UPSTREAM) | special)
     for average, rank in RANKS.items():
         values = rows[average].to_numpy(dtype=float).round(9)
         better = (rivals & (values > values[:, None])).sum(axis=1)
@@ -460,6 +486,7 @@ def _our_notes(rows: "pd.DataFrame", summary: Summary, category: str) -> list[st
     if rows["stand_in"].any():
         names = ", ".join(rows.loc[rows["stand_in"], "model"])
         lines.append(f"{STAND_IN_NOTE[0].upper()}{STAND_IN_NOTE[1:]}: {names}.")
+    lines += adaptive_notes(rows)
     cells = summary.cells
     lines += [f"{note}." for note in sorted({*cells["note"].dropna()}) if OWN_TEXTS in note]
     return lines + rest_notes(cells if category == "all" else cells[cells["category"] == category])

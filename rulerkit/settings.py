@@ -355,6 +355,19 @@ UNNAMED_KEYS = {*_KEYS["unnamed"], *ServerKeys.model_fields}
 # --- studies, batches, sites ----------------------------------------------------------------------
 
 
+class AverageQuestion(Keys):
+    """What is the average over all cells?"""
+
+    average: Annotated[float, Field(gt=0)]
+
+
+class ComparisonQuestion(Keys):
+    """Is the average better or worse than that of another model by a margin?"""
+
+    other: Text
+    margin: Annotated[float, Field(ge=0)] = 0.0
+
+
 class Parameters(Keys):
     """The parameters of `rulerkit evaluate` and of the notebooks that ask a model."""
 
@@ -368,8 +381,18 @@ class Parameters(Keys):
     lengths: Annotated[list[Length], Field(strict=False, min_length=1)] = [4096, 8192, 16384, 32768]
     """a list of tokens from 1 to 16M, such as `lengths: [4096, 8K]`; with papermill: -y 'lengths:
     [4096, 8192]'"""
-    num_examples: Annotated[Count, Field(le=10**6)] = 20
-    """a whole number from 1 to 1000000"""
+    num_examples: Literal["adaptive"] | Annotated[Count, Field(le=10**6)] = 20
+    """a whole number from 1 to 1000000, or adaptive: as many as the `question` needs"""
+    question: Literal["effective length"] | AverageQuestion | ComparisonQuestion = (
+        "effective length"
+    )
+    """`effective length`, {average: POINTS} to know it plus or minus so much, or {other: MODEL,
+    margin: POINTS} to be better or worse by so much than a model whose answers are stored; of
+    adaptive runs"""
+    max_examples: Annotated[Count, Field(le=10**6)] = 500
+    """a whole number from 1 to 1000000: the examples that an adaptive run gives a cell at most"""
+    confidence: Annotated[float, Field(ge=0.5, le=0.999)] = 0.95
+    """a share from 0.5 to 0.999: how certain the answer of an adaptive run is to be"""
     seed: Annotated[CountOrZero, Field(lt=2**63)] = 42
     """a whole number from 0 on, below 2**63"""
     run: Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] = "main"

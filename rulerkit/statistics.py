@@ -21,6 +21,7 @@ The interval is about the examples that could have been drawn. Questions that sh
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -66,6 +67,34 @@ def critical_value(confidence: float) -> float:
     return NormalDist().inv_cdf(0.5 + confidence / 2)
 
 
+@cache
+def look_confidences(shares: tuple[float, ...], confidence: float) -> list[float]:
+    """The confidence of each of several looks at growing data, so that the intervals of all looks
+    hold the truth together with the confidence given.
+
+    `shares` are those of the population that is known at each look. The error is spent in equal
+    parts over the looks (Lan and DeMets 1983). The deviation of a mean from that of the population,
+    in standard errors, is an autoregressive process, whose density is followed from look to look.
+    """
+    grid, step = np.linspace(-9, 9, 721, retstep=True)
+    density, spent, before, looks = np.zeros(721), 0.0, 0.0, list[float]()
+    density[360] = 1 / step
+    for number, share in enumerate(shares, 1):
+        information = share / (1 - share) if share < 1 else math.inf
+        correlation = math.sqrt(before / information)
+        spread = math.sqrt(1 - correlation**2)
+        kernel = np.exp(-(((grid[:, None] - correlation * grid) / spread) ** 2) / 2)
+        density = kernel @ density * step / spread / math.sqrt(2 * math.pi)
+        tail = np.cumsum(density) * step
+        error = (1 - confidence) * (number / len(shares)) - spent
+        limit = -np.interp(error / 2, tail, grid)
+        inside = np.abs(grid) <= limit
+        spent += error
+        density, before = density * inside, information
+        looks.append(math.erf(limit / math.sqrt(2)))
+    return looks
+
+
 def wilson(share: float, num_examples: float, confidence: float = 0.95) -> tuple[float, float]:
     """Wilson's score interval of a share (0..1) of a number of examples; its width is never
     zero."""
@@ -78,22 +107,27 @@ def wilson(share: float, num_examples: float, confidence: float = 0.95) -> tuple
 
 
 def weighted_sum(
-    cells: Iterable[WeightedCell], confidence: float = 0.95, times: float = 1.0
+    cells: Iterable[WeightedCell],
+    confidence: float = 0.95,
+    times: float = 1.0,
+    population: float = math.inf,
 ) -> Estimate:
     """The sum of weight times mean score over cells, with its interval. Every cell needs at least
     one score.
 
     For a mean over cells the weights add up to 1; for a difference they add up to 0. `times` gives
-    the interval that so many times as many examples with the same scores would have.
+    the interval that so many times as many examples with the same scores would have. With a
+    `population` the interval is about the means of the first so many examples of each cell, of
+    which those given are known; it has no width where all are given.
     """
-    tasks = _tasks(cells)
+    tasks = _tasks(cells, population)
     sides = []
     for number in (0, 1):
         parts = [task.sides[number] for task in tasks]
         span = sum(part.span for part in parts)
         share = _share(sum(part.mean for part in parts), span)
         variance = sum(part.variance(share) for part in parts) if span else 0.0
-        most = sum(part.squares / part.num_examples for part in parts)
+        most = sum(part.left * part.squares / part.num_examples for part in parts)
         sides.append((span, share, variance, most))
     correlation = 0.0
     if variances := sides[0][2] * sides[1][2]:
@@ -134,11 +168,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(number) for number in np.maximum.accumulate(adjusted)[np.argsort(order)]]
 
 
-def _tasks(cells: Iterable[WeightedCell]) -> "list[_Task]":
+def _tasks(cells: Iterable[WeightedCell], population: float = math.inf) -> "list[_Task]":
     by_task: dict[str, list[WeightedCell]] = {}
     for cell in cells:
         by_task.setdefault(cell.task, []).append(cell)
-    return [_Task(members) for members in by_task.values()]
+    return [_Task(members, population) for members in by_task.values()]
 
 
 def _share(value: float, span: float) -> float:
@@ -153,6 +187,8 @@ def _limits(
     if not span:
         return Estimate(0.0, 0.0, 0.0)
     per_example = span**2 * share * (1 - share) if _ROUNDING < share < 1 - _ROUNDING else 0.0
+    if not most:  # the whole population is known
+        return Estimate(*[span * share] * 3)
     num_examples = per_example / variance if per_example else span**2 / most
     low, high = wilson(share, times * num_examples, confidence)
     return Estimate(span * share, span * low, span * high)
@@ -161,13 +197,14 @@ def _limits(
 class _Task:
     """The cells of one task: the weighted sum of each example, and its gains and losses."""
 
-    def __init__(self, cells: Sequence[WeightedCell]) -> None:
+    def __init__(self, cells: Sequence[WeightedCell], population: float) -> None:
         longest = max(cells, key=lambda cell: (len(cell.scores), cell.groups is not None))
         scores = np.full((len(cells), len(longest.scores)), np.nan)
         for row, cell in zip(scores, cells, strict=True):
             row[: len(cell.scores)] = cell.scores
         weights = [cell.weight for cell in cells]
         answered = ~np.isnan(scores)
+        left = 1 - min(1.0, answered.sum(axis=1).min() / population)
         groups = longest.groups
         if answered.all():
             self.sums = np.asarray(weights) @ scores
@@ -183,24 +220,29 @@ class _Task:
         gained = [weight for weight in weights if weight > 0]
         lost = [-weight for weight in weights if weight < 0]
         gains = np.maximum(self.sums, 0.0) if gained and lost else self.sums * bool(gained)
-        self.sides = _Side(gains, gained, groups), _Side(gains - self.sums, lost, groups)
+        self.sides = (
+            _Side(gains, gained, groups, left),
+            _Side(gains - self.sums, lost, groups, left),
+        )
 
     def covariance(self) -> float:
         """Of the mean gain and the mean loss."""
         one, other = self.sides
-        return float(one.deviations @ other.deviations) / one.num_examples**2
+        return one.left * float(one.deviations @ other.deviations) / one.num_examples**2
 
 
 class _Side:
-    """The gains, or the losses, of the examples of one task, with the weights of their cells."""
+    """The gains, or the losses, of the examples of one task, with the weights of their cells; of the
+    population the share `left` is not known."""
 
     def __init__(
         self,
         values: "NDArray[np.float64]",
         weights: Sequence[float],
-        groups: "NDArray[np.float64] | None" = None,
+        groups: "NDArray[np.float64] | None",
+        left: float,
     ) -> None:
-        self.num_examples, self.num_weights = values.size, len(weights)
+        self.num_examples, self.num_weights, self.left = values.size, len(weights), left
         self.span, self.squares = sum(weights), sum(weight**2 for weight in weights)
         self.mean, self.seen, self.deviations = 0.0, 0.0, values
         if not weights:
@@ -222,4 +264,4 @@ class _Side:
         spread = (errors * self.seen + prior) / (errors + PSEUDO_ERROR)
         pseudo = share * (1 - share) * self.squares
         off = self.span * (own - share)
-        return (n * spread + k * pseudo + off**2 * n * k / (n + k)) / (n + k) / n
+        return self.left * (n * spread + k * pseudo + off**2 * n * k / (n + k)) / (n + k) / n

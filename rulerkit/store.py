@@ -233,6 +233,7 @@ class Record(_Part):
     claimed_length: Count | None = None
     aligned: Literal["chat", "base"] = "chat"
     max_failures: Annotated[float, Field(ge=0)] = 0
+    adaptive: dict[str, Any] | None = None
     complete_with: Count | None = None
     floors: dict[str, float] = {}
     environment: _Environment = _Environment()

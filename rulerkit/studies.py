@@ -18,8 +18,9 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rulerkit.adaptive import Rule, threshold_of
 from rulerkit.corpora import choices, refresh
-from rulerkit.errors import UserError, unknown
+from rulerkit.errors import UserError, remark, unknown
 from rulerkit.escape import csv_text, latex_text
 from rulerkit.models import Model
 from rulerkit.paths import cell_file, home, project_files, resolve, resolve_file
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+DEFAULT_EXAMPLES = 20
+"""Of each cell, where a study cannot be adaptive."""
 _LONGEST_TITLE = 80
 
 
@@ -46,6 +49,7 @@ class Study:
     tasks: tuple[Task, ...]
     lengths: tuple[int, ...]
     num_examples: int
+    """Of each cell; of an adaptive run at most."""
     seed: int
     run: str
     corpora: str
@@ -60,6 +64,8 @@ class Study:
     over the rest."""
     soft: bool = False
     """Whether the probability of the right answer is stored too."""
+    adaptive: Rule | None = None
+    """Gives each cell only the examples that its question needs."""
 
     @property
     def folders(self) -> list[Path]:
@@ -148,8 +154,17 @@ def bills(study: Study, spec: Spec) -> list[Bill]:
     return [row for row in rows if row.length <= most]
 
 
-def study(source: Spec | None = None, notebook: str = "", **parameters: Any) -> Study:
+def study(
+    source: Spec | None = None,
+    notebook: str = "",
+    complete: bool | None = None,
+    **parameters: Any,
+) -> Study:
     """The study that parameters describe.
+
+    `complete`: cells need all their examples, which is so in a notebook unless it says otherwise;
+    then, and where the tasks have no effective length, an adaptive run becomes one of
+    `DEFAULT_EXAMPLES`.
 
     `source` is a notebook's `globals()` or a dict of parameters; `parameters` win over it. In a
     notebook only known names are read, and what papermill injected beside them is an error that
@@ -170,6 +185,22 @@ def study(source: Spec | None = None, notebook: str = "", **parameters: Any) -> 
     for task in tasks:
         for kind, knob in task.corpora:
             refresh(kind, getattr(task, knob))
+    adaptive, num_examples = None, values.num_examples
+    if num_examples == "adaptive":
+        asked = {} if values.question == "effective length" else values.question.model_dump()
+        adaptive = Rule(values.confidence, values.max_examples, **asked)
+        reason = f"{notebook} compares complete cells" * bool(
+            notebook if complete is None else complete
+        )
+        if not reason and not asked and threshold_of({task.name for task in tasks}, "chat") is None:
+            reason = (
+                "these tasks have no effective length, which needs the thirteen, a category or the "
+            )
+            reason += "small protocol (question: {average: 2} asks for another thing)"
+        num_examples = DEFAULT_EXAMPLES if reason else values.max_examples
+        if reason:
+            adaptive = None
+            remark(f"num_examples: adaptive becomes {num_examples} for each cell: {reason}")
     return Study(
         notebook=notebook,
         models=_checked_models(expand(models)),
@@ -177,9 +208,9 @@ def study(source: Spec | None = None, notebook: str = "", **parameters: Any) -> 
         lengths=tuple(sorted(set(values.lengths))),
         outputs=resolve(values.outputs),
         corpora=choices(values.corpora)["base"],
-        **values.model_dump(
-            include={"num_examples", "seed", "run", "protocol", "repeat", "max_failures", "soft"}
-        ),
+        num_examples=int(num_examples),
+        adaptive=adaptive,
+        **values.model_dump(include={"seed", "run", "protocol", "repeat", "max_failures", "soft"}),
     )
 
 

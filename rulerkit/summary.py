@@ -5,6 +5,7 @@ Scores are multiplied by 100 here, and only here: rows hold 0..1, everything bel
 Every interval is that of `statistics.weighted_sum`.
 """
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rulerkit import scoring
+from rulerkit.adaptive import Rule, replay
 from rulerkit.errors import UserError, listed
 from rulerkit.lengths import (
     OWN_SHARE,
@@ -65,7 +67,9 @@ class Summary(NamedTuple):
     and category: tasks, avg, avg_low, avg_high, wavg_inc, wavg_inc_low, wavg_inc_high, wavg_dec,
     wavg_dec_low, wavg_dec_high, effective_length and effective_set (text, '' where the tasks are
     neither the benchmark's nor the small protocol's), threshold and threshold_of (text: whose score
-    it is), rank_inc, rank_dec (among models of the same alignment), complete, stand_in.
+    it is), rank_inc, rank_dec (among models of the same alignment; none of an adaptive run, whose
+    cells have different numbers of examples), complete, stand_in, adaptive (question, answer and
+    tokens in words, '' for a fixed number of examples).
     """
 
     cells: "pd.DataFrame"
@@ -151,6 +155,7 @@ def summarize(
             row |= {"task": task, "category": categories[task], "length": length}
             rows.append(_cell(row, num_examples or row["wanted"] or usual, confidence))
         cells += [row for row in rows if row["task"] in shown]
+        adaptive = _adaptive(rows, facts) if of_model["adaptive"].any() else ""
         for category in CATEGORIES:
             of_category = {t for t in averaged if category in ("all", categories[t])}
             if not answered.keys() & of_category:
@@ -164,14 +169,34 @@ def summarize(
             ]
             length_rows += [about | row | stand_in for row in by_length]
             averages_row = _model_row(members, by_length, category, confidence)
-            model_rows.append(about | averages_row | stand_in)
+            model_rows.append(about | averages_row | stand_in | {"adaptive": adaptive})
     models = pd.DataFrame(model_rows)
     for average, rank in RANKS.items():
         # among chat and among base models apart, as the paper counts them
-        values = models[average].round(9).groupby([models["category"], models["aligned"]])
+        values = (
+            models[average]
+            .where(models["adaptive"] == "")
+            .round(9)
+            .groupby([models["category"], models["aligned"]])
+        )
         models[rank] = values.rank(method="min", ascending=False)
     cell_frame = pd.DataFrame(cells, columns=_COLUMNS)
     return Summary(cell_frame, pd.DataFrame(length_rows), models, confidence)
+
+
+def _adaptive(rows: "Sequence[_Row]", facts: "Mapping[Any, _Row]") -> str:
+    """What an adaptive run of a model has found, by the rows of its cells."""
+    of_run = [row for row in rows if row.get("adaptive")]
+    first, rule = of_run[0], Rule(**json.loads(of_run[0]["adaptive"]))
+    asked = {(r["task"], r["length"]): r for r in rows if r["length"] in rule.lengths}
+    others = {k: facts.get((first["run"], rule.other, *k), {}) for k in asked if rule.other}
+    scores, other = (
+        {k: row["examples"].scores if "examples" in row else np.empty(0) for k, row in part.items()}
+        for part in (asked, others)
+    )
+    claimed = first["claimed_length"]
+    limits = None if np.isnan(claimed) else claimed, other, first["max_failures"]
+    return rule.describe(replay(rule, scores, first["aligned"], *limits))
 
 
 def has_own_threshold(tasks: Iterable[str]) -> bool:

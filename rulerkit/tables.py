@@ -212,12 +212,15 @@ def table_text(
         )
     # as the paper sorts its Table 3
     models = models.sort_values("wavg_dec", ascending=False, kind="stable")
-    models["origin"] = models["stand_in"].map({True: "(stand-in)", False: ""})
+    marks = zip(models["stand_in"], models["adaptive"], strict=True)
+    kinds = [["stand-in"] * bool(fake) + ["adaptive"] * bool(text) for fake, text in marks]
+    models["origin"] = [f"({', '.join(kind)})" if kind else "" for kind in kinds]
     cells = summary.cells
     lengths = sorted(cells["length"].unique())
     cells = cells if category == "all" else cells[cells["category"] == category]
     further = [
         *_notes(models, category, cells["task"], summary.confidence),
+        *adaptive_notes(models),
         *_cell_notes(cells),
         *notes,
     ]
@@ -366,8 +369,15 @@ def task_table_text(
         if row.effective_length
     ]
     header = [str(model), *map(length_name, sorted(cells["length"].unique()))]
+    effective += adaptive_notes(summary.models.merge(about))
     below = [*effective, *_cell_notes(cells), *notes]
     return render(header, wide.itertuples(name=None), format, below)
+
+
+def adaptive_notes(models: "pd.DataFrame") -> list[str]:
+    """A line for each model of an adaptive run: what it found, and for how many tokens."""
+    rows = models[models["adaptive"].fillna("") != ""]
+    return [f"{row.label}: {row.adaptive}." for row in rows.itertuples()]
 
 
 def _score_text(row: Any) -> str:

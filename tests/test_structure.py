@@ -22,7 +22,7 @@ ORDER = (
     {"tasks"},
     {"generation", "floors"},
     {"models", "soft", "training"},
-    {"studies", "store"},
+    {"studies", "store", "adaptive"},
     {"evaluation", "scoring"},
     {"other_formats"},
     {"summary", "failures"},

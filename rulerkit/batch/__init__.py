@@ -19,9 +19,9 @@ import os
 import re
 import shlex
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from math import inf
@@ -33,7 +33,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rulerkit.compare import find
 from rulerkit.errors import UserError, unknown
-from rulerkit.evaluation import asked_studies
+from rulerkit.evaluation import asked_studies, wanted
 from rulerkit.models import gpus_and_nodes
 from rulerkit.paths import home, project_files, resolve
 from rulerkit.scoring import completeness
@@ -214,8 +214,13 @@ class Step:
         """Every cell that it is to answer or to read."""
         job = self.job
         asks = [self.run] if self.run and job.model else job.asks
-        needs = needs_of(study for ask in asks for study in ask.studies)
-        return [need for need in needs if not job.model or need.model == job.name]
+        studies = [study for ask in asks for study in ask.studies]
+        if job.model:
+            studies = [
+                replace(study, models=tuple(m for m in study.models if name_of(m) == job.name))
+                for study in studies
+            ]
+        return needs_of(studies, job.not_run)
 
     @property
     def needs(self) -> list[Need]:
@@ -270,14 +275,17 @@ def read_job(path: Path) -> Job:
         ) from error
 
 
-def needs_of(studies: Iterable[Study]) -> list[Need]:
+def needs_of(
+    studies: Iterable[Study], not_run: Callable[[str], Collection[int]] = lambda _: ()
+) -> list[Need]:
     """The cells that studies ask for, each once, with the largest number of examples."""
     needs: dict[Path, Need] = {}
     for asked in studies:
+        counts = wanted(asked, not_run)
         for model, path, task, length in asked.cells():
             before = needs.get(path, Need(model, path, task.name, length, 0))
-            wanted, soft = max(asked.num_examples, before.wanted), asked.soft or before.soft
-            needs[path] = before._replace(wanted=wanted, soft=soft)
+            count, soft = max(counts[path], before.wanted), asked.soft or before.soft
+            needs[path] = before._replace(wanted=count, soft=soft)
     return list(needs.values())
 
 

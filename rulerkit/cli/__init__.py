@@ -159,7 +159,8 @@ def evaluate(
         return
     errors: list[UserError] = []
     cells = rk.evaluate(asked, fresh=fresh, failed=errors.append)
-    _print_scores(cells, [task.name for task in asked.tasks], asked.lengths, asked.num_examples)
+    wanted = None if asked.adaptive else asked.num_examples
+    _print_scores(cells, [task.name for task in asked.tasks], asked.lengths, wanted)
     echo(f"\npredictions: {asked.predictions}")
     for error in errors:
         echo(f"rulerkit: {error}", err=True)
@@ -345,6 +346,7 @@ def plan(
     """
     from dataclasses import replace
 
+    from rulerkit.adaptive import FIRST
     from rulerkit.plan import bill_text, card, plan_study
 
     if compare:
@@ -360,6 +362,11 @@ def plan(
     if sized.models:
         gpus = card(gpu, memory), params, mfu, calibrate, _gpus_per_node(), replicas
         texts += [each.text() for each in plan_study(sized, *gpus)]
+    if asked.adaptive:
+        texts.append(
+            f"adaptive: at most what stands above, {asked.num_examples} examples a cell; at least "
+            f"round 0, {FIRST} examples, {100 * FIRST / asked.num_examples:.1f} % of the tokens"
+        )
     echo("\n\n".join(texts))
 
 
@@ -531,7 +538,8 @@ def _list_cells(study: Any) -> None:
     echo(
         f"{len(needs)} cells, {sum(need.have for need in needs):,} of "
         f"{sum(need.wanted for need in needs):,} examples are answered; "
-        f"{sum(need.tokens_left for need in needs):,} tokens of prompts and answers left, at most"
+        f"{sum(need.tokens_left for need in needs):,} tokens of prompts and answers left, "
+        + ("in this round of the adaptive run" if study.adaptive else "at most")
     )
 
 

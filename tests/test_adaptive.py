@@ -1,0 +1,243 @@
+"""Adaptive runs: what is certified is right, whatever stops them, and what they say."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rulerkit as rk
+from rulerkit.adaptive import Rule, replay
+from rulerkit.errors import UserError
+from rulerkit.models import load_model
+from rulerkit.statistics import critical_value, look_confidences
+from rulerkit.store import read_cells
+
+LENGTHS = (1024, 2048, 4096)
+NOISY = {"base": "reader-2048", "drop": 0.06, "name": "noisy"}
+
+
+def planted(random, *means, n=500):
+    """The full grid of a model on one task, right or wrong, with exactly these means in percent."""
+    return {
+        ("vt", length): random.permutation(np.arange(n) < n * mean / 100) * 1.0
+        for length, mean in zip(LENGTHS, means, strict=True)
+    }
+
+
+@given(st.integers(0, 10**6), st.permutations([96, 92.4, 70]))
+@settings(max_examples=12, deadline=None)
+def test_a_stopped_run_ends_as_any_other(seed, means):
+    """Also of a model that is better at a longer length than at a shorter one."""
+    random = np.random.default_rng(seed)
+    grid = planted(random, *means)
+    whole = replay(Rule(), grid)
+    seen = {key: rows[:0] for key, rows in grid.items()}
+    for _ in range(10**4):
+        state = replay(Rule(), seen)
+        if state.settled is not None:
+            break
+        key = random.choice([k for k, n in state.counts.items() if len(seen[tuple(k)]) < n])
+        missing = state.counts[key := (key[0], int(key[1]))] - len(seen[key])
+        # some of what is asked, or also what another run left there
+        seen[key] = grid[key][: len(seen[key]) + random.integers(1, 2 * missing + 1)]
+    assert state == whole
+
+
+def test_what_is_certain_is_right_at_the_threshold_too():
+    """One task right at its threshold, 89.7: 89.6 fails and 89.8 passes, and half of a few looks
+    would err."""
+    random, wrong, share = np.random.default_rng(1), 0, []
+    for _ in range(15):
+        for mean, answer in ((89.8, "2K"), (89.6, "1K"), (80, "1K"), (99, "2K")):
+            state = replay(Rule(), planted(random, 99, mean, 50))
+            assert state.settled
+            wrong += state.answer != answer
+            share.append(sum(state.counts.values()) / 1500)
+    assert wrong <= 3  # 5 % of 60
+    assert np.mean(share) < 0.4
+
+
+def test_the_longest_length_that_passes_counts():
+    random = np.random.default_rng(2)
+    assert replay(Rule(), planted(random, 70, 60, 99)).answer == ">4K"
+    assert replay(Rule(), planted(random, 99, 60, 99), claimed=4096).answer == "4K"
+    state = replay(Rule(), planted(random, 70, 60, 50))
+    assert (state.answer, state.settled) == ("<1K", True)
+
+
+def test_too_few_examples_leave_a_set_and_say_what_it_takes():
+    state = replay(Rule(max_examples=90), planted(np.random.default_rng(3), 100, 91, 50))
+    assert (state.settled, state.answer) == (False, "1K..2K")
+    assert 90 < state.needed <= 500
+    assert "1K..2K cannot be told apart with 90 examples a cell" in Rule(max_examples=90).describe(
+        state
+    )
+    assert state.counts["vt", 2048] == 90
+
+
+def test_requests_that_failed():
+    grid = planted(np.random.default_rng(4), 99, 97, 50)
+    grid["vt", 4096][1] = np.nan
+    assert replay(Rule(), grid).settled is None
+    assert replay(Rule(), grid, max_failures=1).answer == "2K"
+
+
+@pytest.mark.parametrize("width", [8, 4])
+def test_an_average_is_within_its_width(width):
+    random, held = np.random.default_rng(5), []
+    for _ in range(40):
+        grid = planted(random, 90, 70, 50)
+        state = replay(Rule(average=width), grid)
+        value, half = map(float, state.answer.removeprefix("average ").split(" ± "))
+        assert half <= width
+        held.append(abs(value - 70) <= width)
+    assert np.mean(held) >= 0.9
+
+
+def test_better_or_worse_than_another_model():
+    random = np.random.default_rng(6)
+    other = planted(random, 90, 80, 70)
+    for points, word in (
+        (8, "better by more than 3"),
+        (-9, "worse by more than 3"),
+        (0, "not better or worse"),
+    ):
+        means = (90 + points, 80 + points, 70 + points)
+        state = replay(Rule(other="other", margin=3), planted(random, *means), other=other)
+        assert state.settled
+        assert state.answer.startswith(word)
+    few = {key: rows[:10] for key, rows in other.items()}
+    state = replay(Rule(other="other", margin=3), planted(random, 91, 81, 71), other=few)
+    assert (state.settled, max(state.counts.values())) == (False, 10)
+
+
+@pytest.mark.parametrize("looks", [1, 5, 15])
+def test_the_error_is_spent_over_all_looks(looks):
+    shares = np.geomspace(0.01, 0.9, looks)
+    random = np.random.default_rng(7)
+    steps = np.diff(np.concatenate([[0], shares / (1 - shares)])) ** 0.5
+    sums = np.cumsum(random.standard_normal((40_000, looks)) * steps, axis=1)
+    limits = [critical_value(each) for each in look_confidences(tuple(shares), 0.9)]
+    outside = (abs(sums / (shares / (1 - shares)) ** 0.5) > limits).any(axis=1).mean()
+    assert 0.09 < outside < 0.105
+
+
+# --- models ---------------------------------------------------------------------------------------
+
+
+def evaluate(outputs, model=NOISY, **parameters):
+    given = {"tasks": ["vt"], "lengths": list(LENGTHS), "num_examples": "adaptive"} | parameters
+    study = rk.study(model=model, outputs=str(outputs), **given)
+    return rk.evaluate(study, progress=False)
+
+
+def rows_of(cells):
+    return {(c.length, c.record["num_examples"]): [row["index"] for row in c.rows] for c in cells}
+
+
+def test_a_reader_with_noise_has_its_window(tmp_path, capsys):
+    """A reader that drops 6 % of its items is 94 % right within its window."""
+    answers = []
+    for seed in range(8):
+        cells = evaluate(tmp_path / str(seed), seed=seed)
+        summary = rk.summarize(rk.score(cells), ["vt"])
+        model = summary.models.set_index("category").loc["vt"]
+        assert "adaptive (effective length): 2K, certain" in model["adaptive"]
+        answers.append(model["effective_length"])
+        assert np.isnan(model["rank_inc"])
+    assert answers == ["2K"] * 8
+    assert "5 %" in capsys.readouterr().err
+
+
+def test_a_killed_run_ends_as_any_other(tmp_path):
+    command = [sys.executable, "-m", "rulerkit", "evaluate", "-y", f"model: {json.dumps(NOISY)}"]
+    command += ["-y", "tasks: [vt]", "-y", "lengths: [1024, 2048, 4096]"]
+    command += ["-y", "num_examples: adaptive", "-y", f"outputs: {tmp_path / 'killed'}"]
+    whole = rows_of(evaluate(tmp_path / "whole"))
+    kills = 0
+    while True:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        before = rows = sum(
+            path.read_bytes().count(b"\n") for path in tmp_path.glob("killed/**/*.jsonl")
+        )
+        while process.poll() is None and rows < before + 90:
+            rows = sum(
+                path.read_bytes().count(b"\n") for path in tmp_path.glob("killed/**/*.jsonl")
+            )
+            time.sleep(0.001)
+        if process.poll() is not None:
+            break
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        kills += 1
+    assert kills
+    assert process.returncode == 0
+    assert rows_of(read_cells(tmp_path / "killed/predictions/main")) == whole
+
+
+def test_rows_beyond_do_not_change_the_end(tmp_path):
+    """A run of a fixed number beside an adaptive one: the rows are shared, the answer is not moved,
+    and no mean takes one for the other."""
+    alone = evaluate(tmp_path / "alone")
+    evaluate(tmp_path / "both", num_examples=30, lengths=[4096])
+    both = evaluate(tmp_path / "both")
+    notes = [
+        rk.summarize(rk.score(cells), ["vt"]).models["adaptive"].iloc[0] for cells in (alone, both)
+    ]
+    assert notes[0] == notes[1]
+    fixed = rk.summarize(rk.score(alone), ["vt"], num_examples=500)
+    assert not fixed.cells["complete"].all()
+    assert fixed.lengths["score"].isna().any()
+
+
+def test_lengths_that_cannot_be_given_and_repetitions(tmp_path, capsys):
+    model = load_model(NOISY)
+    model.too_long = lambda length: "4K is its limit" if length > 2048 else ""
+    cells = evaluate(tmp_path, model=model, repeat=2, lengths=[*LENGTHS, 8192, 16384])
+    assert "not run: noisy at 16384: 4K is its limit" in capsys.readouterr().err
+    counts = {(cell.run, cell.length): len(cell.rows) for cell in cells}
+    assert len(counts) == 4
+    assert counts["main", 2048] == counts["main-repeat2", 2048] > 4
+    summary = rk.summarize(rk.score(cells), ["vt"])
+    assert summary.models["adaptive"].str.contains(": 2K, certain").all()
+
+
+def test_other_tasks_and_other_notebooks_get_complete_cells(capsys):
+    study = rk.study(tasks=["vt", "cwe"], num_examples="adaptive")
+    assert (study.adaptive, study.num_examples) == (None, 20)
+    assert "these tasks have no effective length" in capsys.readouterr().err
+    study = rk.study(tasks=["vt", "cwe"], num_examples="adaptive", question={"average": 2})
+    assert study.adaptive.average == 2
+    assert rk.study(num_examples="adaptive", notebook="08_training_length").adaptive is None
+    assert "08_training_length compares complete cells" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"num_examples": "some"}, "a whole number from 1 to 1000000, or adaptive"),
+        ({"question": "speed"}, "effective length"),
+        ({"question": {"average": 0}}, "POINTS"),
+        ({"question": {"average": 1, "other": "x"}}, "POINTS"),
+        ({"confidence": 1}, "a share from 0.5 to 0.999"),
+        ({"max_examples": 0}, "a whole number from 1"),
+    ],
+)
+def test_bad_parameters(parameters, message):
+    with pytest.raises(UserError, match=message):
+        rk.study(**{"num_examples": "adaptive"} | parameters)
+
+
+def test_another_model_must_have_answered(tmp_path):
+    with pytest.raises(UserError, match="nobody has no answers in"):
+        evaluate(tmp_path, question={"other": "nobody", "margin": 2})
+    evaluate(tmp_path, model="perfect", num_examples=40)
+    cells = evaluate(tmp_path, question={"other": "perfect", "margin": 2})
+    assert len(cells) == 3
