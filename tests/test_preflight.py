@@ -365,7 +365,7 @@ def test_functions_that_echo_truncate_or_say_nothing():
 
     assert fails(check_answers(asked_of("builtin"), LENGTH)) == set()
     assert fails(check_answers(asked_of("builtin", cut), LENGTH)) == {"both ends"}
-    assert fails(check_answers(asked_of("builtin", echoes), LENGTH)) == {"asked"}
+    assert fails(check_answers(asked_of("builtin", echoes), LENGTH)) == {"echo"}
     assert fails(
         check_answers(asked_of("builtin", lambda prompts: [" "] * len(prompts)), LENGTH)
     ) == {"empty"}
