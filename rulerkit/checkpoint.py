@@ -12,13 +12,14 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
+from importlib import import_module
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
 from rulerkit.errors import UserError, first_line
 from rulerkit.hub import download, is_hub_id
-from rulerkit.paths import cache_dir, completed, resolve
+from rulerkit.paths import cache_dir, completed, package_data, resolve
 from rulerkit.settings import JSON, Spec
 from rulerkit.tokenizers import ON_HUB
 
@@ -267,3 +268,46 @@ def loaded_identity(network: Any) -> JSON:
         ends = torch.cat([flat[:count], flat[-count:]]).cpu().view(torch.uint8)
         tensors.update(f"{name} {weight.dtype} {shape}\n".encode() + ends.numpy().tobytes())
     return {"loaded": short(loaded), "weights": {"tensors": short(tensors)}}
+
+
+# --- the layout of mamba_ssm -----------------------------------------------------------------------
+
+SSM_KEYS: dict[str, str] = package_data("model_keys.yaml")["mamba_ssm"]
+"""Keys of mamba_ssm's `ssm_cfg` and their names in transformers, whose defaults are the same."""
+
+
+def is_mamba_ssm(config: Spec) -> bool:
+    """Whether a config.json has mamba_ssm's layout, which names no `model_type`."""
+    return (
+        "model_type" not in config
+        and "d_model" in config
+        and ("ssm_cfg" in config or "n_layer" in config)
+    )
+
+
+def mamba_ssm_options(checkpoint: Checkpoint) -> JSON:
+    """The options with which `from_pretrained` of transformers reads a checkpoint in mamba_ssm's
+    layout.
+
+    Raises `UserError` for what transformers' Mamba cannot hold: Mamba-2, attention layers, layer
+    norms. Keys that config.json leaves out have mamba_ssm's defaults.
+    """
+    given = checkpoint.config
+    ssm = {"layer": "Mamba1", **(given.get("ssm_cfg") or {})}
+    mixed = given.get("attn_layer_idx") or given.get("d_intermediate")
+    if ssm["layer"] != "Mamba1" or mixed or not given.get("rms_norm", True):
+        raise UserError(
+            f"model {checkpoint.who}: {checkpoint.path} has the layout of mamba_ssm, but is no "
+            "plain Mamba-1 with RMS norm: "
+            "name a checkpoint in transformers' layout (on the hub, its name often ends in -hf)"
+        )
+    multiple = given.get("pad_vocab_size_multiple", 8)
+    config = import_module("transformers").MambaConfig(
+        vocab_size=-(-given["vocab_size"] // multiple) * multiple,
+        hidden_size=given["d_model"],
+        num_hidden_layers=given["n_layer"],
+        residual_in_fp32=given.get("residual_in_fp32", True),
+        tie_word_embeddings=given.get("tie_embeddings", True),
+        **{name: ssm[key] for key, name in SSM_KEYS.items() if key in ssm},
+    )
+    return {"config": config, "key_mapping": {r"backbone\.embedding\.": "backbone.embeddings."}}

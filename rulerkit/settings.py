@@ -195,25 +195,22 @@ class Sampling(OptionalKeys):
     """a whole number of at least 1"""
     min_p: Share
     """a share from 0 to 1"""
-    presence_penalty: float
-    """a number"""
-    frequency_penalty: float
-    """a number"""
     repetition_penalty: Annotated[float, Field(gt=0)]
     """a number above 0"""
     seed: CountOrZero
     """a whole number from 0 on (default 0): examples and repetitions draw with seeds of their own"""
 
 
-class SampledKeys(ModelKeys):
-    """Models that may be sampled."""
+class ServerSampling(Sampling):
+    """How a server draws answers."""
 
-    sampling: Sampling
-    """a mapping: temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty,
-    repetition_penalty, seed"""
+    presence_penalty: float
+    """a number"""
+    frequency_penalty: float
+    """a number"""
 
 
-class CheckpointKeys(SampledKeys):
+class CheckpointKeys(ModelKeys):
     """What the engines share that run a checkpoint in the layout of transformers."""
 
     path: Text
@@ -235,6 +232,8 @@ class CheckpointKeys(SampledKeys):
 class TransformersKeys(CheckpointKeys):
     """Checkpoints that transformers runs in this process."""
 
+    sampling: Sampling
+    """a mapping: temperature, top_p, top_k, min_p, repetition_penalty, seed"""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|spread|cuda(:\d+)?)$")]
     """auto, cpu, cuda, cuda:1, mps, or spread (over all GPUs)"""
     batch_size: Count
@@ -269,6 +268,9 @@ class ServerKeys(OptionalKeys):
 class VllmKeys(CheckpointKeys, ServerKeys):
     """Checkpoints that vLLM serves."""
 
+    sampling: ServerSampling
+    """a mapping: temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty,
+    repetition_penalty, seed"""
     tensor_parallel_size: Count
     """the number of GPUs that share each layer"""
     pipeline_parallel_size: Count
@@ -302,9 +304,12 @@ class Prices(Keys):
     date: str | None = None
 
 
-class OpenAIKeys(SampledKeys, ServerKeys):
+class OpenAIKeys(ModelKeys, ServerKeys):
     """Any server that speaks OpenAI's protocol."""
 
+    sampling: ServerSampling
+    """a mapping: temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty,
+    repetition_penalty, seed"""
     path: Text
     """the model's name, as the server knows it"""
     base_url: Annotated[Text, Field(pattern=r"^https?://[^\s/]+")]

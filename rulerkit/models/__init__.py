@@ -92,7 +92,7 @@ class Model(Protocol):
 ENGINES = {
     "reader": "rulerkit.models.readers:Reader",
     "transformers": "rulerkit.models.transformers:Transformers",
-    "rwkv": "rulerkit.models.recurrent:RWKV",
+    "rwkv": "rulerkit.models.rwkv:RWKV",
     "function": "rulerkit.models.functions:Function",
     "vllm": "rulerkit.models.server:Vllm",
     "openai": "rulerkit.models.server:OpenAI",
@@ -123,9 +123,10 @@ class Engine(Model):
 
     @property
     def aligned(self) -> str:
-        """As the spec says, else `base` where the prompt is sent without a template."""
-        plain = self.prompt_format.form == "base"
-        return str(self.spec.get("aligned") or ("base" if plain else "chat"))
+        """As the spec says, else `base` where the prompt is sent without a template or messages."""
+        path = self.spec.get("prompt_path")
+        chat = path in ("prefill", "chat") or self.prompt_format.form != "base"
+        return str(self.spec.get("aligned", "chat" if chat else "base"))
 
     @cached_property
     def prompt_format(self) -> PromptFormat:

@@ -19,11 +19,13 @@ import numpy as np
 from rulerkit.example import Example
 from rulerkit.floors import FLOORS
 from rulerkit.models import Answers, Engine, cut, with_reasoning
+from rulerkit.paths import package_data
 from rulerkit.settings import JSON, READER_EFFECTS, Spec
 from rulerkit.tasks import read_prompt
 from rulerkit.tasks.base import Reading
 from rulerkit.tokenizers import Ids, Tokenizer
 
+FLOOR_LABELS: dict[str, str] = package_data("model_keys.yaml")["floor_labels"]
 READER_VERSION = 1
 """Raised whenever a reader would answer the same prompt differently."""
 
@@ -101,9 +103,7 @@ class Reader(Engine):
     def _label(self) -> str:
         """The name of a reader in tables and figures."""
         if "floor" in self.spec:
-            return {"copy": "floor (beginning copied)", "frequent": "floor (most frequent words)"}[
-                self.spec["floor"]
-            ]
+            return FLOOR_LABELS[self.spec["floor"]]
         if not self.effects and not self.window:
             return "perfect reader" if self.window is None else "mute reader"
         parts = [

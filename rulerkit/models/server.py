@@ -983,13 +983,6 @@ class OpenAI(ServerEngine):
         return {**redact(where), "server": about}
 
     @property
-    def aligned(self) -> str:
-        """As the spec says, else `chat` where prompts are messages or stand in a template."""
-        if self.prompt_path in CHATS:
-            return str(self.spec.get("aligned", "chat"))
-        return super().aligned
-
-    @property
     def prompt_path(self) -> str:
         """How prompts are sent; for `auto` the server is asked once."""
         wanted = str(self.spec.get("prompt_path", "auto"))

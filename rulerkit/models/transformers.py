@@ -14,12 +14,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rulerkit.checkpoint import Checkpoint, loaded_identity
+from rulerkit.checkpoint import (
+    Checkpoint,
+    is_mamba_ssm,
+    loaded_identity,
+    mamba_ssm_options,
+)
 from rulerkit.errors import UserError, first_line
 from rulerkit.example import Example
 from rulerkit.gpus import free_memory, gpu_name, loading, torch_module
 from rulerkit.models import Answer, Answers, CheckpointEngine
-from rulerkit.models.recurrent import is_mamba_ssm, mamba_ssm_options
 from rulerkit.settings import JSON, Spec
 
 READ_AHEAD = 32  # examples among which batches are formed
@@ -38,11 +42,6 @@ class Transformers(CheckpointEngine):
         self._loaded = loaded
         self._network: Any = loaded[0] if loaded else None
         self._most_per_batch = sys.maxsize  # lowered when a batch does not fit
-        if wrong := {"presence_penalty", "frequency_penalty"} & spec.get("sampling", {}).keys():
-            raise UserError(
-                f"model {self.name}: sampling: transformers knows no {' and no '.join(wrong)}: use "
-                "repetition_penalty, or the engine vllm"
-            )
         if loaded:
             self._refuse_modifiers("a model that is loaded already")
             # its small files, in a folder that is deleted with this object

@@ -1,12 +1,7 @@
-"""Recurrent models in their authors' own layouts: RWKV 4 to 7 as a .pth file, and Mamba as
-mamba_ssm saves it.
+"""RWKV 4 to 7 in its authors' own layout, a .pth file, run by the `rwkv` package.
 
-The `rwkv` engine runs a .pth file with the `rwkv` package, one prompt at a time, because the
-package has no batches. A prompt is processed in chunks that hand on only the state, so memory does
-not grow with the length.
-
-A checkpoint of mamba_ssm, such as state-spaces/mamba-2.8b-slimpj, is loaded into transformers' own
-Mamba and runs on the `transformers` engine.
+One prompt at a time, because the package has no batches. A prompt is processed in chunks that hand
+on only the state, so memory does not grow with the length.
 """
 
 import os
@@ -23,13 +18,13 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from rulerkit.checkpoint import Checkpoint, file_digest, file_ends, short
+from rulerkit.checkpoint import file_digest, file_ends, short
 from rulerkit.errors import UserError
 from rulerkit.example import Example
 from rulerkit.gpus import free_memory, gpu_name, loading, torch_module
 from rulerkit.hub import download, is_hub_id
 from rulerkit.models import Answer, Answers, Engine
-from rulerkit.paths import package_data, resolve
+from rulerkit.paths import resolve
 from rulerkit.settings import JSON, Spec, takes
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
@@ -200,47 +195,3 @@ def _network_class(version_7: bool) -> Any:
         return import_module("rwkv.model").RWKV
     finally:
         matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
-
-
-# --- mamba_ssm ------------------------------------------------------------------------------------
-
-
-SSM_KEYS: dict[str, str] = package_data("model_keys.yaml")["mamba_ssm"]
-"""Keys of mamba_ssm's `ssm_cfg` and their names in transformers, whose defaults are the same."""
-
-
-def is_mamba_ssm(config: Spec) -> bool:
-    """Whether a config.json has mamba_ssm's layout, which names no `model_type`."""
-    return (
-        "model_type" not in config
-        and "d_model" in config
-        and ("ssm_cfg" in config or "n_layer" in config)
-    )
-
-
-def mamba_ssm_options(checkpoint: Checkpoint) -> JSON:
-    """The options with which `from_pretrained` of transformers reads a checkpoint in mamba_ssm's
-    layout.
-
-    Raises `UserError` for what transformers' Mamba cannot hold: Mamba-2, attention layers, layer
-    norms. Keys that config.json leaves out have mamba_ssm's defaults.
-    """
-    given = checkpoint.config
-    ssm = {"layer": "Mamba1", **(given.get("ssm_cfg") or {})}
-    mixed = given.get("attn_layer_idx") or given.get("d_intermediate")
-    if ssm["layer"] != "Mamba1" or mixed or not given.get("rms_norm", True):
-        raise UserError(
-            f"model {checkpoint.who}: {checkpoint.path} has the layout of mamba_ssm, but is no "
-            "plain Mamba-1 with RMS norm: "
-            "name a checkpoint in transformers' layout (on the hub, its name often ends in -hf)"
-        )
-    multiple = given.get("pad_vocab_size_multiple", 8)
-    config = import_module("transformers").MambaConfig(
-        vocab_size=-(-given["vocab_size"] // multiple) * multiple,
-        hidden_size=given["d_model"],
-        num_hidden_layers=given["n_layer"],
-        residual_in_fp32=given.get("residual_in_fp32", True),
-        tie_word_embeddings=given.get("tie_embeddings", True),
-        **{name: ssm[key] for key, name in SSM_KEYS.items() if key in ssm},
-    )
-    return {"config": config, "key_mapping": {r"backbone\.embedding\.": "backbone.embeddings."}}
