@@ -57,12 +57,14 @@ class Rule:
     """The name of another model: is the average better or worse than its?"""
     margin: float = 0.0
     """Points: by how much."""
+    tasks: tuple[str, ...] = ()
+    """Those that are asked."""
     lengths: tuple[int, ...] = ()
     """Those that the model can be given."""
 
     def record(self) -> dict[str, Any]:
         """Ready for JSON."""
-        return asdict(self) | {"lengths": list(self.lengths)}
+        return asdict(self) | {"tasks": list(self.tasks), "lengths": list(self.lengths)}
 
     def describe(self, state: "State") -> str:
         """Where a run stands, in words."""

@@ -500,7 +500,8 @@ def _adaptive(
     cells, given = dict[Path, Cell](), list(study.lengths)
     before, state, counts = None, None, dict[tuple[str, int], int]()
     while given and (state is None or (state.settled is None and state != before)):
-        rule = replace(study.adaptive, lengths=tuple(given))
+        names = tuple(task.name for task in study.tasks)
+        rule = replace(study.adaptive, tasks=names, lengths=tuple(given))
         before, state = state, planned(replace(study, models=(spec,), lengths=rule.lengths), fresh)
         try:
             for length in given:

@@ -707,6 +707,8 @@ def _merge(spec: Spec, files: tuple[Path, ...]) -> JSON:
             base["name"] = check_spec(base, str(spec["base"]))["name"] + _suffix(differs)
             if differs:
                 base.pop("label", None)
+    elif given.keys() > {"name"}:
+        base.pop("label", None)
     return {key: value for key, value in (base | given).items() if value is not None}
 
 

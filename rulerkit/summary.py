@@ -188,11 +188,15 @@ def _adaptive(rows: "Sequence[_Row]", facts: "Mapping[Any, _Row]") -> str:
     """What an adaptive run of a model has found, by the rows of its cells."""
     of_run = [row for row in rows if row.get("adaptive")]
     first, rule = of_run[0], Rule(**json.loads(of_run[0]["adaptive"]))
-    asked = {(r["task"], r["length"]): r for r in rows if r["length"] in rule.lengths}
-    others = {k: facts.get((first["run"], rule.other, *k), {}) for k in asked if rule.other}
+    asked = {(row["task"], row["length"]): row for row in rows}
+    of_other = (first["run"], rule.other)
+    sides = (
+        {key: source.get(key, {}) for key in product(rule.tasks, rule.lengths)}
+        for source in (asked, {k[2:]: v for k, v in facts.items() if k[:2] == of_other})
+    )
     scores, other = (
-        {k: row["examples"].scores if "examples" in row else np.empty(0) for k, row in part.items()}
-        for part in (asked, others)
+        {k: row["examples"].scores if "examples" in row else np.empty(0) for k, row in side.items()}
+        for side in sides
     )
     claimed = first["claimed_length"]
     limits = None if np.isnan(claimed) else claimed, other, first["max_failures"]

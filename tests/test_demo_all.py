@@ -69,7 +69,7 @@ def test_what_was_planned_is_what_was_asked(outputs):
     needs = {
         need.path: need
         for job in read_batch(DEMO, {"outputs": str(outputs)}).jobs
-        for need in job.needs
+        for need in job.steps[0].cells
     }
     cells = {cell.path: cell for cell in read_cells(outputs / "predictions")}
     assert needs.keys() == cells.keys()

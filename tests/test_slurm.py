@@ -5,6 +5,7 @@ Needs the scripts that bring up a Slurm on one machine, in the folder that SLURM
 ../shared/tools.
 """
 
+import json
 import os
 import subprocess
 import time
@@ -244,6 +245,33 @@ def test_jobs_that_get_nowhere_stop_and_those_that_may_not_go_back_come_again(ma
     assert hanging.read_text().count("\n") == 3  # the first time there were new answers
     assert place.indices("resubmitted") == {"vt": [*range(12)]}
     assert asked_in_vain(place.lives("resubmitted")) == []
+
+
+def test_an_adaptive_run_that_is_requeued_ends_as_any_other(make):
+    place = make("adaptive")
+    place.plan([held("noisy", 0)], {}, {}, examples="adaptive")
+    source = ASKS.format(name="01_adaptive", tasks='["vt"], complete=False, lengths=[1024, 2048]')
+    notebook(place.root / "notebooks/01_adaptive.ipynb", PARAMETERS, source)
+    place.add("01_adaptive")
+    assert place.submit()["submitted"] == 1
+    place.wait("it holds", lambda: place.holds("noisy"))
+    place.call("scontrol", "requeue", place.queue()["noisy"].number)
+    place.wait("it holds again", lambda: place.holds("noisy", life=2))
+    place.go()
+    place.wait("it has ended", lambda: not place.queue())
+    assert set(place.status().values()) == {"done"}
+    assert len(place.lives("noisy")) == 2
+    whole = "-y", "outputs: whole", "-y", "lengths: [1024, 2048]", "-y", "tasks: [vt]"
+    model = json.dumps(held("noisy", 0))
+    said = place.rulerkit(
+        "evaluate", "-y", f"model: {model}", *whole, "-y", "num_examples: adaptive"
+    )
+    assert "certain" in place.rulerkit("report", "outputs/predictions/adaptive")
+    files = sorted((place.root / "outputs/predictions/adaptive/noisy/vt").glob("*[0-9].jsonl"))
+    assert len(files) == 2, said
+    for file in files:
+        alone = place.root / "whole/predictions/main/noisy/vt" / file.name
+        assert file.read_bytes().count(b"\n") == alone.read_bytes().count(b"\n") >= 4
 
 
 def test_jobs_that_take_whole_nodes_share_the_models_out(make):
