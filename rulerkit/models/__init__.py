@@ -5,6 +5,7 @@ function or a loaded checkpoint. No weights are read before the first answer. An
 module of this folder (its class), one line in `ENGINES`, and its keys in `settings`.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from math import ceil
@@ -20,6 +21,7 @@ from rulerkit.prompt_format import (
     FORMS,
     SETTINGS,
     PromptFormat,
+    ends_thought,
     opens_thought,
     without_thought,
 )
@@ -286,7 +288,15 @@ class CheckpointEngine(Engine):
         form = self.prompt_format
         # marks of a thought may be special tokens
         special = () if form.thinking_tokens else self.checkpoint.special_ids()
-        text = form.tokenizer.decode([token for token in ids[:end] if token not in special])
+        written = [token for token in ids[:end] if token not in special]
+        text = form.tokenizer.decode(written)
+        if form.thinking_tokens and ends_thought(text):
+            thought = bisect_left(
+                range(len(written)),
+                True,
+                key=lambda size: ends_thought(form.tokenizer.decode(written[:size])),
+            )
+            usage = {**(usage or {}), "reasoning_tokens": thought}
         usage = with_reasoning(text, form, usage)
         return Answer(text, finish if end is None else "stop", len(ids[:end]), usage)
 
