@@ -189,14 +189,13 @@ def study(
     if num_examples == "adaptive":
         asked = {} if values.question == "effective length" else values.question.model_dump()
         adaptive = Rule(values.confidence, values.max_examples, **asked)
-        reason = f"{notebook} compares complete cells" * bool(
-            notebook if complete is None else complete
-        )
+        whole = bool(notebook) if complete is None else complete
+        reason = f"{notebook} compares complete cells" if whole else ""
         if not reason and not asked and threshold_of({task.name for task in tasks}, "chat") is None:
             reason = (
                 "these tasks have no effective length, which needs the thirteen, a category or the "
+                "small protocol (question: {average: 2} asks for another thing)"
             )
-            reason += "small protocol (question: {average: 2} asks for another thing)"
         num_examples = DEFAULT_EXAMPLES if reason else values.max_examples
         if reason:
             adaptive = None
