@@ -20,7 +20,10 @@ from rulerkit.store import read_cells
 
 TASKS = ["niah_multikey_1", "vt", "cwe", "qa_1"]
 ASKED: dict[str, Any] = {
-    "models": ["perfect", {"base": "perfect", "name": "nearby", "confuse": 1.0}],
+    "models": [
+        "perfect",
+        {"base": "perfect", "name": "nearby", "label": "perfect reader", "confuse": 1.0},
+    ],
     "tasks": TASKS,
     "lengths": [1024, 2048],
     "num_examples": 6,
