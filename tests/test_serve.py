@@ -21,7 +21,7 @@ from rulerkit.errors import UserError
 from rulerkit.evaluation import predict
 from rulerkit.generation import generate
 from rulerkit.models import load_model
-from rulerkit.models.process import find_servers
+from rulerkit.models.process import find_servers, last_error
 from rulerkit.models.server import ServerEngine
 from rulerkit.scoring import string_match_all
 from rulerkit.tasks import THIRTEEN, task
@@ -332,3 +332,11 @@ def test_a_server_asks_for_its_key_and_is_reached_without_a_proxy(tmp_path, monk
     with pytest.raises(UserError, match="HTTP 401"):
         list(stranger.answer(examples(stranger, 1)))
     model.close()
+
+
+def test_the_error_of_a_log_is_the_cause_with_what_pydantic_says_of_it():
+    log = """(EngineCore pid=7) ERROR 11-22 21:38:01 [core.py:1] ValueError: no room for 4 GiB
+(APIServer pid=8) RuntimeError: Engine core initialization failed. See root cause above."""
+    assert last_error(log) == "ValueError: no room for 4 GiB"
+    log = "pydantic_core.ValidationError: 1 validation error for ModelConfig\n  Value error, bad rope\n    more"
+    assert last_error(log).endswith("for ModelConfig Value error, bad rope")

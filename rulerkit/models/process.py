@@ -188,8 +188,18 @@ def log_lines(log: str) -> list[str]:
 def last_error(log: str) -> str:
     """The last error in a log, else its last lines."""
     lines = log_lines(log)
-    errors = [line for line in lines if _ERROR.match(line) and not _CONSEQUENCE.search(line)]
-    text = errors[-1].partition(" Try increasing")[0] if errors else " | ".join(lines[-3:])
+    errors = [
+        number
+        for number, line in enumerate(lines)
+        if _ERROR.match(line) and not _CONSEQUENCE.search(line)
+    ]
+    if errors:
+        text, *after = lines[errors[-1] :]
+        if "validation error" in text:  # pydantic says what is wrong in the next line
+            text = " ".join([text, *after[:1]])
+        text = text.partition(" Try increasing")[0]
+    else:
+        text = " | ".join(lines[-3:])
     return (text or "it wrote nothing")[:500].rstrip(".")
 
 
