@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rulerkit.lengths import OWN_SHARE, SMALL, THRESHOLDS, effective_set, possible_lengths
+from rulerkit.lengths import (
+    OWN_SHARE,
+    THRESHOLDS,
+    effective_set,
+    has_own_threshold,
+    possible_lengths,
+)
 from rulerkit.statistics import (
     Estimate,
     WeightedCell,
@@ -115,7 +121,7 @@ class State(NamedTuple):
 def threshold_of(tasks: Collection[str], aligned: str) -> float | None:
     """The threshold in percent of a mean over these tasks; 0 where it is a share of the model's own
     mean, None where there is none."""
-    if all(task.endswith(SMALL) for task in tasks):
+    if has_own_threshold(tasks):
         return 0.0
     names = {"all": set(THIRTEEN)} | {
         kind: {task for task in THIRTEEN if family_of(task).category == kind} for kind in CATEGORIES

@@ -425,9 +425,15 @@ def evaluate(
     fresh = fresh and not int(os.environ.get("SLURM_RESTART_COUNT") or 0)  # a requeued job resumes
     from rulerkit.soft import gold_logprobs
 
+    def left_out(model: "Model", length: int, reason: object) -> None:
+        remark(f"not run: {model.name} at {length}: {reason}")
+        if not_run:
+            not_run(model.name, length, str(reason))
+
     models = _ready(study.models)
     for model in models:
-        _ = list(gold_logprobs(model, ())) if study.soft else None
+        if study.soft:
+            gold_logprobs(model, ())  # raises where it does not tell
         for task in study.tasks:  # raises for a length or corpus before anything is asked
             _ = generate(task, study.lengths[0], 1, study.seed, model.prompt_format)[0].num_tokens
     tokens = study.repeat * len(models) * len(study.tasks) * sum(study.lengths) * study.num_examples
@@ -445,11 +451,9 @@ def evaluate(
                     try:
                         cells += _one_length(study, model, length, fresh, bar)
                     except TooLong as reason:
-                        remark(f"not run: {model.name} at {length}: {reason}")
-                        if not_run:
-                            not_run(model.name, length, str(reason))
+                        left_out(model, length, reason)
                 if study.adaptive:
-                    cells += _adaptive(study, spec, model, fresh, progress, not_run)
+                    cells += _adaptive(study, spec, model, fresh, progress, left_out)
             except ModelError as error:
                 close()
                 errors.append(error)
@@ -474,17 +478,26 @@ def _spent(study: "Study", name: str) -> float:
 
 
 def _one_length(
-    study: "Study", model: "Model", length: int, fresh: bool, bar: Progress
+    study: "Study",
+    model: "Model",
+    length: int,
+    fresh: bool,
+    bar: Progress | Literal[False] | None,
+    counts: Iterable[int] | None = None,
+    rule: Rule | None = None,
 ) -> Iterator[Cell]:
-    """All tasks at one length; raises `TooLong` where the model cannot be given it."""
+    """All tasks at one length, with the study's number of examples or `counts`, one for each task;
+    raises `TooLong` where the model cannot be given it."""
     if reason := model.too_long(length):
         raise TooLong(reason)
+    numbers = list(counts or [study.num_examples] * len(study.tasks))
     for model.repetition, folder in enumerate(study.folders):  # type: ignore[attr-defined]
         cells = [
-            generate(task, length, study.num_examples, study.seed, model.prompt_format)
-            for task in study.tasks
+            generate(task, length, count, study.seed, model.prompt_format)
+            for task, count in zip(study.tasks, numbers, strict=True)
         ]
-        yield from predict_cells(model, cells, folder, fresh, bar, study.max_failures, study.soft)
+        limit = study.max_failures
+        yield from predict_cells(model, cells, folder, fresh, bar, limit, study.soft, rule)
 
 
 def _adaptive(
@@ -493,10 +506,11 @@ def _adaptive(
     model: "Model",
     fresh: bool,
     progress: bool,
-    not_run: Callable[[str, int, str], None] | None,
+    left_out: Callable[["Model", int, object], None],
 ) -> list[Cell]:
     """The rounds of one model, until its question is settled or requests fail."""
     assert study.adaptive
+    bar: Literal[False] | None = None if progress else False
     cells, given = dict[Path, Cell](), list(study.lengths)
     before, state, counts = None, None, dict[tuple[str, int], int]()
     while given and (state is None or (state.settled is None and state != before)):
@@ -504,30 +518,19 @@ def _adaptive(
         rule = replace(study.adaptive, tasks=names, lengths=tuple(given))
         before, state = state, planned(replace(study, models=(spec,), lengths=rule.lengths), fresh)
         try:
-            for length in given:
+            for length in given:  # before any is asked
                 if reason := model.too_long(length):
                     raise TooLong(reason)
             for length in given:
                 now = {key: count for key, count in state.counts.items() if key[1] == length}
                 if now.items() <= counts.items():
                     continue
-                for model.repetition, folder in enumerate(study.folders):  # type: ignore[attr-defined]
-                    examples = [
-                        generate(task, length, count, study.seed, model.prompt_format)
-                        for task, count in zip(study.tasks, now.values(), strict=True)
-                    ]
-                    bar: Literal[False] | None = None if progress else False
-                    limit = study.max_failures
-                    for cell in predict_cells(
-                        model, examples, folder, fresh, bar, limit, study.soft, rule
-                    ):
-                        cells[cell.path] = cell
+                for cell in _one_length(study, model, length, fresh, bar, now.values(), rule):
+                    cells[cell.path] = cell
                 counts |= now
             fresh = False
         except TooLong as error:
-            remark(f"not run: {model.name} at {length}: {error}")
-            if not_run:
-                not_run(model.name, length, str(error))
+            left_out(model, length, error)
             given.remove(length)
             state = None
             counts.clear()
@@ -540,23 +543,17 @@ def planned(study: "Study", fresh: bool = False) -> State:
     """The state of the adaptive run of a study's only model, by the rows on disk; `fresh` is the
     state before any."""
     assert study.adaptive
-    rows = _by_index(study, fresh)
-    other = {"name": study.adaptive.other}
-    others = _by_index(replace(study, models=(other,)))[0] if other["name"] else {}
-    if other["name"] and not all(map(len, others.values())):
-        raise UserError(
-            f"question: {other['name']} has no answers in {study.predictions} for all of these "
-            "tasks and lengths: let it answer them first, under the same run and seed"
-        )
-    about = rows[1]
-    return replay(
-        study.adaptive,
-        rows[0],
-        about.get("aligned", "chat"),
-        about.get("claimed_length"),
-        others,
-        study.max_failures,
-    )
+    scores, record = _by_index(study, fresh)
+    others, other = dict[tuple[str, int], Any](), study.adaptive.other
+    if other:
+        others, _ = _by_index(replace(study, models=({"name": other},)))
+        if not all(map(len, others.values())):
+            raise UserError(
+                f"question: {other} has no answers in {study.predictions} for all of these tasks "
+                "and lengths: let it answer them first, under the same run and seed"
+            )
+    limits = record.get("claimed_length"), others, study.max_failures
+    return replay(study.adaptive, scores, record.get("aligned", "chat"), *limits)
 
 
 def _by_index(study: "Study", fresh: bool = False) -> tuple[dict[tuple[str, int], Any], JSON]:

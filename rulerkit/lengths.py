@@ -3,7 +3,7 @@
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
 from operator import itemgetter
 
@@ -96,6 +96,12 @@ def effective_set(
         if is_possible
     ]
     return ", ".join(run[0] if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)
+
+
+def has_own_threshold(tasks: Iterable[str]) -> bool:
+    """Whether a mean over these tasks is judged by the model's own score at the shortest length:
+    where all of them are of the small protocol."""
+    return all(task.endswith(SMALL) for task in tasks)
 
 
 def possible_lengths(intervals: Mapping[int, tuple[float, float]], threshold: float) -> list[int]:

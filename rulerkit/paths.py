@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ def package_text(name: str) -> str:
     return (_PACKAGE / "data" / name).read_text(encoding="utf-8")
 
 
+@cache
 def package_data(name: str) -> Any:
     """What a YAML file of the package's own data says."""
     return yaml.safe_load(package_text(name))

@@ -7,7 +7,7 @@ Every interval is that of `statistics.weighted_sum`.
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,10 +19,10 @@ from rulerkit.errors import UserError, listed
 from rulerkit.lengths import (
     OWN_SHARE,
     PAPERS_THRESHOLD,
-    SMALL,
     THRESHOLDS,
     effective_length,
     effective_set,
+    has_own_threshold,
     length_name,
 )
 from rulerkit.statistics import Estimate, WeightedCell, weighted_sum
@@ -201,12 +201,6 @@ def _adaptive(rows: "Sequence[_Row]", facts: "Mapping[Any, _Row]") -> str:
     claimed = first["claimed_length"]
     limits = None if np.isnan(claimed) else claimed, other, first["max_failures"]
     return rule.describe(replay(rule, scores, first["aligned"], *limits))
-
-
-def has_own_threshold(tasks: Iterable[str]) -> bool:
-    """Whether a mean over these tasks is judged by the model's own score at the shortest length:
-    where all of them are of the small protocol."""
-    return all(task.endswith(SMALL) for task in tasks)
 
 
 _Row = dict[str, Any]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rulerkit import escape
 from rulerkit.errors import UserError, listed, unknown
 from rulerkit.floors import not_above
-from rulerkit.lengths import THRESHOLDS, length_name
+from rulerkit.lengths import THRESHOLDS, has_own_threshold, length_name
 from rulerkit.store import Cell
 from rulerkit.summary import (
     AVERAGES,
@@ -23,7 +23,6 @@ from rulerkit.summary import (
     COUNTS,
     RANKS,
     Summary,
-    has_own_threshold,
     rest_notes,
 )
 

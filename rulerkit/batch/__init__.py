@@ -168,6 +168,16 @@ class Job:
         """The record of a model's predictions."""
         return self.file.parents[1] / model / "predictions.json"
 
+    def studies(self, notebook: Notebook) -> list[Study]:
+        """What a notebook asks of this job's model; without a model, all that it asks."""
+        if not self.model:
+            return notebook.studies
+        parts = [
+            replace(study, models=tuple(m for m in study.models if name_of(m) == self.name))
+            for study in notebook.studies
+        ]
+        return [study for study in parts if study.models]
+
     def not_run(self, model: str) -> dict[int, str]:
         """The lengths that a model could not be given when it was tried last, with the reasons."""
         record = read_record(self.predictions(model))
@@ -214,12 +224,7 @@ class Step:
         """Every cell that it is to answer or to read."""
         job = self.job
         asks = [self.run] if self.run and job.model else job.asks
-        studies = [study for ask in asks for study in ask.studies]
-        if job.model:
-            studies = [
-                replace(study, models=tuple(m for m in study.models if name_of(m) == job.name))
-                for study in studies
-            ]
+        studies = [study for ask in asks for study in job.studies(ask)]
         return needs_of(studies, job.not_run)
 
     @property
@@ -306,7 +311,7 @@ def read_record(path: Path) -> dict[str, Any]:
     return {}
 
 
-def log_lines(log: Path) -> list[str]:
+def lines_of_log(log: Path) -> list[str]:
     """The lines of a log that are not blank; [] where there is none."""
     with suppress(OSError):
         text = log.read_text(encoding="utf-8", errors="replace")

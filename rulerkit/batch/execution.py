@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,7 +21,7 @@ from rulerkit.batch import (
     Status,
     Step,
     fingerprint,
-    log_lines,
+    lines_of_log,
     read_job,
     read_record,
     update_record,
@@ -34,7 +33,6 @@ from rulerkit.models import takes_more_gpus
 from rulerkit.models.process import start_guarded
 from rulerkit.models.server import MASTER, is_served
 from rulerkit.store import Lock, disk, wait_for
-from rulerkit.studies import name_of
 
 CHAIN = "RULERKIT_JOB"
 """Environment variable: the number of a scheduler's job, the same when the job starts again, or as
@@ -314,7 +312,7 @@ except PapermillExecutionError as error:
 
 def _last_line(log: Path, status: int) -> str:
     """The last line of a log, behind what the exit status means."""
-    last = (log_lines(log)[1:] or ["no message"])[-1].strip()
+    last = (lines_of_log(log)[1:] or ["no message"])[-1].strip()
     if last.startswith("rulerkit: "):
         return last.removeprefix("rulerkit: ")
     with suppress(ValueError):
@@ -336,11 +334,9 @@ def predictions(job: Job) -> list[str]:
         problems.append(f"{notebook.notebook.stem}: {error}")
 
     for notebook in job.asks:
-        for study in notebook.studies:
-            models = tuple(model for model in study.models if name_of(model) == job.name)
+        for study in job.studies(notebook):
             try:
-                if models:
-                    evaluate(replace(study, models=models), not_run=not_run, failed=failed)
+                evaluate(study, not_run=not_run, failed=failed)
             except UserError as error:  # the other notebooks can still have their answers
                 failed(error)
     return list(dict.fromkeys(problems))

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 
-from rulerkit.batch import Job, Need, Status, Step, log_lines, read_job, read_record, slurm
+from rulerkit.batch import Job, Need, Status, Step, lines_of_log, read_job, read_record, slurm
 from rulerkit.errors import UserError, listed
 from rulerkit.lengths import length_name
 from rulerkit.store import holder
@@ -81,7 +81,7 @@ def report(statuses: list[Status]) -> list[str]:
             unfinished = state in ("interrupted", "missing")
             # where nothing else was written, what the scheduler's job has said
             log = step.job.file.with_suffix(".out") if unfinished and not step.run else step.log
-            last = [] if state == "incomplete" else log_lines(log)[-5:]
+            last = [] if state == "incomplete" else lines_of_log(log)[-5:]
             lines += [f"    | {line[:300]}" for line in last]
             if last or state != "missing":
                 lines.append(f"    again: {step.job.command}")
