@@ -3,10 +3,12 @@
 
 Simulated scores with a known mean: single cells (right or wrong, and fractional), means over 13
 tasks, averages over 13 tasks and 6 lengths whose examples are correlated, and differences, paired
-and not. Prints a line for each case and a summary.
+and not; few examples, cells of unequal numbers of examples, and questions that share articles.
+Prints a line for each case and a summary of those with at least 20 examples in every cell.
 """
 
 import argparse
+import re
 from collections.abc import Callable, Iterator
 from statistics import NormalDist
 
@@ -50,8 +52,20 @@ def difference(first: np.ndarray, second: np.ndarray, task: str = "a", share: fl
     return [WeightedCell(share, task, second), WeightedCell(-share, task, first)]
 
 
+def grouped(sizes: list[int]) -> Cells:
+    """Questions on articles, each with a mean of its own around 0.7."""
+    groups, means = np.repeat(np.arange(len(sizes)), sizes), RANDOM.beta(7, 3, len(sizes))
+    return [WeightedCell(1.0, "a", right_or_wrong(groups.size, means[groups]), groups * 1.0)]
+
+
+def soft(n: int) -> Cells:
+    """Probabilities of the right answer, by two models."""
+    first = RANDOM.uniform(0.3, 0.8, n)
+    return difference(first, first + RANDOM.normal(-0.02, 0.05, n))
+
+
 def cases() -> Iterator[Case]:
-    for n in (20, 50, 200, 500):
+    for n in (4, 10, 20, 50, 200, 500):
         for p in (0.03, 0.1, 0.5, 0.9, 0.97):
             yield (
                 f"cell, right or wrong, n={n} p={p}",
@@ -61,7 +75,7 @@ def cases() -> Iterator[Case]:
             for c in (0.5, 20.0):
                 name = f"cell, fractional ({c:g}), n={n} p={p}"
                 yield name, p, lambda n=n, p=p, c=c: [WeightedCell(1.0, "a", fractional(n, p, c))]
-    for n in (20, 100):
+    for n in (5, 20, 100):
         for name, means in {
             "equal": [0.9] * 13,
             "apart": [1.0] * 6 + [0.9] * 4 + [0.3] * 3,
@@ -73,7 +87,7 @@ def cases() -> Iterator[Case]:
                     WeightedCell(1 / 13, str(t), right_or_wrong(n, p)) for t, p in enumerate(means)
                 ],
             )
-        for r in (0.0, 0.5, 0.9):
+        for r in (0.0, 0.5, 0.9, 1.0):
             table = [
                 [1 - (0.02 + 0.06 * length * task / 12) for length in range(6)]
                 for task in range(13)
@@ -87,7 +101,7 @@ def cases() -> Iterator[Case]:
                     for scores in correlated(n, row, r)
                 ],
             )
-    for n in (50, 200, 500):
+    for n in (5, 50, 200, 500):
         for p, up, down in (
             (0.5, 0.1, 0.1),
             (0.9, 0.02, 0.08),
@@ -121,23 +135,49 @@ def cases() -> Iterator[Case]:
             ],
         )
 
+    for n, p, m, q in ((5, 0.8, 100, 0.98), (20, 0.9, 500, 1.0), (50, 0.95, 500, 0.9)):
+        yield (
+            f"mean of 13 tasks, one with n={n} p={p}, the others with n={m} p={q}",
+            (p + 12 * q) / 13,
+            lambda n=n, p=p, m=m, q=q: [
+                WeightedCell(1 / 13, str(t), right_or_wrong(*((m, q) if t else (n, p))))
+                for t in range(13)
+            ],
+        )
+    for n, m in ((20, 100), (100, 500)):
+        means = [0.98, 0.97, 0.95, 0.93, 0.9, 0.85]
+        yield (
+            f"weighted average of 6 lengths, the longest with n={n}, the others with {m}",
+            sum(length * mean for length, mean in enumerate(means, 1)) / 21,
+            lambda n=n, m=m, means=means: [
+                WeightedCell(length / 21, "a", scores[: n if length == 6 else m])
+                for length, scores in enumerate(correlated(m, means, 0.5), 1)
+            ],
+        )
+    for sizes in ([96, 197, 180, 27], [20] * 5, [14] * 35):
+        name = f"questions on {len(sizes)} articles, n={sum(sizes)}"
+        yield name, 0.7, lambda sizes=sizes: grouped(sizes)
+    for n in (5, 20, 200):
+        yield f"difference of probabilities, n={n}", -0.02, lambda n=n: soft(n)
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
     parser.add_argument("--runs", type=int, default=2000, help="simulations of each case")
     runs = parser.parse_args().runs
-    shares = []
+    shares: dict[bool, list[float]] = {True: [], False: []}
     for name, truth, make in cases():
         intervals = [weighted_sum(make()) for _ in range(runs)]
         share = 100 * np.mean([found.low <= truth <= found.high for found in intervals])
         width = np.mean([found.high - found.low for found in intervals])
-        shares.append(share)
+        shares[min(map(int, re.findall(r"n=(\d+)", name))) >= 20].append(share)
         print(f"{share:5.1f} %  width {width:.4f}  {name}", flush=True)
-    inside = sum(93 <= share <= 98 for share in shares)
-    print(
-        f"{inside} of {len(shares)} cases between 93 and 98 %; least {min(shares):.1f}, most "
-        f"{max(shares):.1f}"
-    )
+    for many, of in shares.items():
+        inside = sum(93 <= share <= 98 for share in of)
+        print(
+            f"n {'>=' if many else '<'} 20: {inside} of {len(of)} cases between 93 and 98 %; least "
+            f"{min(of):.1f}, most {max(of):.1f}"
+        )
 
 
 if __name__ == "__main__":

@@ -12,16 +12,18 @@ and errors.
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rulerkit.lengths import (
     OWN_SHARE,
     THRESHOLDS,
     effective_set,
     has_own_threshold,
+    length_name,
     possible_lengths,
 )
 from rulerkit.statistics import (
@@ -34,10 +36,7 @@ from rulerkit.statistics import (
 from rulerkit.store import allowed_failures
 from rulerkit.tasks import CATEGORIES, THIRTEEN, family_of
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Scores = Mapping[tuple[str, int], NDArray[np.float64]]
+Scores = Mapping[tuple[str, int], NDArray[np.float64]]
 
 FULL_GRID = 500
 """Examples of a cell in the full grid, the paper's number: what an adaptive run speaks about."""
@@ -68,10 +67,6 @@ class Rule:
     lengths: tuple[int, ...] = ()
     """Those that the model can be given."""
 
-    def record(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return asdict(self) | {"tasks": list(self.tasks), "lengths": list(self.lengths)}
-
     def describe(self, state: "State") -> str:
         """Where a run stands, in words."""
         error = 100 * (1 - self.confidence)
@@ -83,11 +78,11 @@ class Rule:
         }
         grid = self.population * sum(length for _, length in state.counts)
         spent = sum(length * count for (_, length), count in state.counts.items())
-        floor = f"; floor, which no rule with this error is below: {100 * state.floor / grid:.2f} %"
+        least = f"; least possible with this error: {100 * state.floor / grid:.2f} %"
         return (
             f"adaptive ({self.question}): {words[state.settled]}. Spent: {spent:,} tokens, "
             f"{100 * spent / grid:.1f} % of the full grid's {grid:,} ({self.population} examples a "
-            f"cell){floor * bool(state.settled)}"
+            f"cell){least * bool(state.settled)}"
         )
 
     @property
@@ -132,10 +127,10 @@ def threshold_of(tasks: Collection[str], aligned: str) -> float | None:
 
 def replay(
     rule: Rule,
-    scores: "Scores",
+    scores: Scores,
     aligned: str = "chat",
     claimed: float | None = None,
-    other: "Scores | None" = None,
+    other: Scores | None = None,
     max_failures: float = 0,
 ) -> State:
     """The state after all rounds that are complete.
@@ -212,6 +207,8 @@ def replay(
             intervals = {length: (each.low, each.high) for length, each in estimates.items()}
             possible = possible_lengths(intervals, 0.0)
             settled, answer = len(possible) == 1, effective_set(intervals, 0.0, claimed)
+            if own and not estimates[lengths[0]].value:
+                answer = f"none, as the mean at {length_name(lengths[0])} is 0"
             straddles = [n for n in possible if n and estimates[n].low < 0]
             pending = [n for n in straddles if sizes[looks[n]] < most]
             found = estimates[length := [*pending, *straddles, lengths[0]][0]]
@@ -250,7 +247,7 @@ def replay(
     return State(counts, None)
 
 
-def least_tokens(scores: "Scores", length: int, gap: float, rule: Rule) -> float:
+def least_tokens(scores: Scores, length: int, gap: float, rule: Rule) -> float:
     """The tokens that no rule of the same error can do without, on average (Wald 1945): for
     kl(error, confidence) nats of evidence that the mean at a length (0: all) is so many points off
     a limit, with spreads known in advance and what is left of the grid as the only unknown."""
@@ -270,6 +267,6 @@ def least_tokens(scores: "Scores", length: int, gap: float, rule: Rule) -> float
     return float(n @ cost)
 
 
-def _answered(rows: "NDArray[np.float64]", count: int, max_failures: float) -> bool:
+def _answered(rows: NDArray[np.float64], count: int, max_failures: float) -> bool:
     allowed = min(count - 1, allowed_failures(max_failures, count))
     return len(rows) == count and bool(np.isnan(rows).sum() <= allowed)

@@ -18,6 +18,7 @@ from rulerkit.checks import FAIL, LEAST_FILL, NOTE, Finding, Seen, named
 from rulerkit.errors import UserError
 from rulerkit.other_formats import DataRow, json_lines, read_rows
 from rulerkit.scoring import clean, string_match_all, string_match_part
+from rulerkit.settings import JSON
 from rulerkit.store import load_cell
 from rulerkit.tasks import TASKS, Task, family_of
 from rulerkit.tokenizers import Tokenizer
@@ -118,7 +119,7 @@ def read_file(
     ]
 
 
-def _table(rows: list[dict[str, Any]]) -> "pd.DataFrame":
+def _table(rows: list[JSON]) -> "pd.DataFrame":
     records, names = [], []
     for given in rows:
         row = dict.fromkeys(Row.model_fields) | given

@@ -41,6 +41,8 @@ class Page:
     """A browser of examples: a notebook shows it, `save` writes it."""
 
     text: str
+    num_examples: int
+    """How many answers can be opened."""
 
     def _repr_html_(self) -> str:
         page = html.escape(self.text)
@@ -59,6 +61,8 @@ def browse(scores: "pd.DataFrame", most: int = MOST_EXAMPLES) -> Page:
     The heatmaps are of all rows. At most `most` examples can be opened, the same of every model:
     those with the lowest scores of each task and length first. Raises UserError for no rows.
     """
+    from rulerkit.plots import remarks
+
     if scores.empty:
         raise UserError("nothing to browse: there is no scored example among the rows given")
     scores = scores.reset_index(drop=True)
@@ -99,10 +103,11 @@ def browse(scores: "pd.DataFrame", most: int = MOST_EXAMPLES) -> Page:
         "depths": _means(deep, numbers, tasks, bin_numbers(deep["depths"].str[0], BINS)),
         "examples": examples,
         "all": len(scores),
+        "remarks": remarks(scores),
     }
     data = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
     template = (files("rulerkit") / "data" / "browse.html").read_text(encoding="utf-8")
-    return Page(template.replace("{{DATA}}", data))
+    return Page(template.replace("{{DATA}}", data), len(examples))
 
 
 def _chosen(scores: "pd.DataFrame", most: int) -> "NDArray[Any]":

@@ -3,18 +3,24 @@ what identifies their weights.
 
 A record holds a `fingerprint` (the rule of 21 November: the ends of files, which misses most
 changes) and, beside it, `weights`: a mapping from the name of a newer rule to its digest. Two
-records are compared by the rules that both hold.
+records are compared by the rules that both hold. `code`, of functions and of networks in memory, is
+compared in the same way.
 """
 
 import hashlib
 import json
 import re
+import sys
+import sysconfig
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import cached_property
+from dis import get_instructions
+from functools import cached_property, partial
 from importlib import import_module
+from inspect import getclosurevars
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from rulerkit.errors import UserError, first_line
@@ -34,13 +40,18 @@ class Checkpoint:
         self.who, self.path, self.revision, self.full = who, path, revision, full
         place = resolve(path)
         self.folder: Path | None = place if place.is_dir() else None
-        if self.folder and not (place / "config.json").is_file():
-            raise UserError(f"model {who}: {place} is no model: there is no config.json in it")
         if not self.folder and not is_hub_id(path):
             raise UserError(
                 f"model {who}: no folder {place}; give a folder with a config.json, or a hub id "
                 "(org/name)"
             )
+        if self.folder and revision:
+            raise UserError(
+                f"model {who}: {place} is a folder, which has no revision {revision}: leave it out "
+                "(over a base, `revision: null`)"
+            )
+        if self.folder:
+            _ = self.config  # raises where there is none
 
     def file(self, name: str) -> Path | None:
         """One file, downloaded into the hub's cache where needed; None if the checkpoint has no
@@ -56,6 +67,12 @@ class Checkpoint:
                 f"model {self.who}: {self.path} is no model: there is no config.json in it"
             )
         return self._json("config.json")
+
+    @property
+    def vocab_size(self) -> int | None:
+        """How many ids the model knows, as `config.json` says."""
+        size: int | None = (self.config.get("text_config") or self.config).get("vocab_size")
+        return size
 
     @cached_property
     def commit(self) -> str | None:
@@ -108,7 +125,8 @@ class Checkpoint:
         return list(self._json("tokenizer.json").get("added_tokens") or [])
 
     def _download(self, revision: str | None, *patterns: str) -> Path:
-        return download(f"model {self.who}", self.path, revision, patterns)
+        who = f"model {self.who}: there is no folder {resolve(self.path)}; as a hub id"
+        return download(who, self.path, revision, patterns)
 
     def _json(self, name: str) -> JSON:
         path = self.file(name)
@@ -253,21 +271,79 @@ def file_ends(path: Path) -> bytes:
 
 def loaded_identity(network: Any) -> JSON:
     """What identifies a torch model in memory: `loaded`, its configuration and the shape and first
-    values of every weight (the rule of 21 November), and `weights`, the rule `tensors`."""
+    values of every weight (the rule of 21 November); `weights`, the rule `tensors`; and `code`, its
+    kind of attention and what `forward` of each module and its `generate` do."""
     import torch
 
     config = network.config.to_json_string(use_diff=False)
-    loaded, tensors = (
-        hashlib.sha256(f"{type(network).__qualname__}\n{config}".encode()),
-        hashlib.sha256(),
-    )
+    loaded = hashlib.sha256(f"{type(network).__qualname__}\n{config}".encode())
+    tensors = hashlib.sha256()
     for name, weight in network.named_parameters():
         flat, shape = weight.detach().reshape(-1), tuple(weight.shape)
         loaded.update(f"{name} {shape} {flat[:16].float().cpu().tolist()}\n".encode())
         count = max(1, _TENSOR_END // flat.element_size())
         ends = torch.cat([flat[:count], flat[-count:]]).cpu().view(torch.uint8)
         tensors.update(f"{name} {weight.dtype} {shape}\n".encode() + ends.numpy().tobytes())
-    return {"loaded": short(loaded), "weights": {"tensors": short(tensors)}}
+    forwards = [
+        (name, getattr(module, "_old_forward", module.forward))  # which accelerate's hooks replaced
+        for name, module in network.named_modules()
+    ]
+    code = {
+        "attention": getattr(network.config, "_attn_implementation", None),
+        **code_digest((*forwards, network.generate)),
+    }
+    return {"loaded": short(loaded), "weights": {"tensors": short(tensors)}, "code": code}
+
+
+# --- code -----------------------------------------------------------------------------------------
+
+_INSTALLED = (
+    *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")),
+    str(Path(__file__).parent),
+)
+
+
+def code_digest(value: Any) -> dict[str, str]:
+    """The version of Python -> 16 hex digits of what functions do: their bytecode, which each
+    version writes in its own way, constants, defaults and simple values of the closure, and the
+    functions that they name. Functions of installed packages count by name; line numbers, file
+    names, other values of globals and what lies in objects do not count."""
+    digest = hashlib.sha256(repr(_code(value, {}, set())).encode())
+    return {f"python{sys.version_info[0]}.{sys.version_info[1]}": short(digest)}
+
+
+def _code(value: Any, names: Spec, seen: set[Any]) -> Any:
+    """What a digest covers of a function, or of a value in one: texts, numbers and lists of them.
+
+    `names` are the globals of the function that the value stands in; functions that were `seen`
+    count by name.
+    """
+    if isinstance(value, partial):
+        value = (value.func, value.args, *sorted(value.keywords.items()))
+    elif isinstance(value, MethodType):
+        value = value.__func__
+    elif callable(value) and isinstance(type(value).__call__, FunctionType):
+        value = type(value).__call__
+    if isinstance(value, CodeType):
+        called = [names[n] for n in value.co_names if isinstance(names.get(n), FunctionType)]
+        parts = [_code(part, names, seen) for part in (*value.co_consts, *called)]
+        return [value.co_code, value.co_names, value.co_varnames, parts]
+    if isinstance(value, FunctionType) and value not in seen:
+        seen.add(value)
+        rebound = {step.argval for step in get_instructions(value) if step.opname == "STORE_DEREF"}
+        closure = getclosurevars(value).nonlocals  # without counters, which its calls change
+        kept = [closure[name] for name in sorted(closure.keys() - rebound)]
+        body: Any = value.__code__, value.__defaults__, *(value.__kwdefaults__ or {}).items()
+        if str(value.__globals__.get("__file__")).startswith(_INSTALLED):
+            body = f"{value.__module__}.{value.__qualname__}"
+        return [_code(part, value.__globals__, seen) for part in (body, *kept)]
+    if isinstance(value, tuple):
+        return [_code(part, names, seen) for part in value]
+    if isinstance(value, frozenset):
+        return sorted(map(repr, value))
+    if isinstance(value, str | bytes | int | float | complex | None):
+        return value
+    return getattr(value, "__qualname__", type(value).__qualname__)
 
 
 # --- the layout of mamba_ssm -----------------------------------------------------------------------

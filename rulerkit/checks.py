@@ -130,7 +130,7 @@ def tokenizer_match(case: Case) -> Seen:
     checkpoint, highest = getattr(case.model, "checkpoint", None), int(case.example.ids.max())
     if checkpoint is None:
         return None
-    size = (checkpoint.config.get("text_config") or checkpoint.config).get("vocab_size")
+    size = checkpoint.vocab_size
     mend = f"drop `tokenizer: {case.tokenizer.name}`, or name the model's own"
     if size and highest >= size:
         return Finding(f"id {highest} is beyond the model's vocabulary of {size}", mend)
@@ -246,22 +246,18 @@ def one_bos(case: Case) -> Seen:
     """Exactly one beginning-of-sequence token, first, where the model has one; two move VT at 128K
     by 17 points."""
     token, ids = case.tokenizer, case.example.ids
-    name, seen = token.bos_token or token.bos_id, ""
+    name = token.bos_token or token.bos_id
+    mend = "the template and the tokenizer must not both write it: check `template` and tokenizer_config.json"
     if token.bos_id is None:
         if len(ids) > 1 and ids[0] == ids[1] and str(name) == token.decode(ids[:1]):
-            seen = f"{name!r} twice"
-    else:
-        places = np.flatnonzero(ids == token.bos_id)
-        if len(places) != 1:
-            seen = f"{name} {len(places)} times, not once"
-        elif places[0]:
-            seen = f"{name} is token {places[0]}, not the first"
-    if seen:
-        return Finding(
-            seen,
-            "the template and the tokenizer must not both write it: check `template` and tokenizer_config.json",
-        )
-    return f"{name} once, first" if token.bos_id else "the tokenizer adds none"
+            return Finding(f"{name!r} twice", mend)
+        return "the tokenizer adds none"
+    places = np.flatnonzero(ids == token.bos_id)
+    if len(places) != 1:
+        return Finding(f"{name} {len(places)} times, not once", mend)
+    if places[0]:
+        return Finding(f"{name} is token {places[0]}, not the first", mend)
+    return f"{name} once, first"
 
 
 # --- the ids --------------------------------------------------------------------------------------
@@ -451,8 +447,8 @@ def check_model(
 
 def check_case(case: Case) -> list[Finding]:
     """All findings on one example."""
-    seen = {name: check(case) for name, check in CHECKS.items()}
-    return [named(name, result, case.where) for name, result in seen.items() if result]
+    checks = CHECKS.items()
+    return [named(name, seen, case.where) for name, check in checks if (seen := check(case))]
 
 
 def summary_lines(findings: Iterable[Finding]) -> list[str]:

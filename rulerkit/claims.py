@@ -36,6 +36,7 @@ RARE = 5.0
 """Percent: an error that was never seen, and is certainly rarer than this, does not occur."""
 STRAIGHT = 5.0
 """Points: scores are linear where none is certainly further than this from the line."""
+_LOWER = "lower by "
 _COLORS = {HOLDS: "#d9efe6", FAILS: "#f9dcc9", UNKNOWN: "#eeeeee", NOT_APPLICABLE: "#ffffff"}
 
 
@@ -140,11 +141,15 @@ def judge(
     """Whether a value lies between two limits, by its interval (value, low, high) in the unit of
     the limits.
 
-    A value that is certainly below `fails_below` fails; None takes `at_least`.
+    A value that is certainly below `fails_below` fails; None takes `at_least`. What is lower by
+    less than nothing is shown as higher.
     """
     value, low, high = interval
     holds = at_least < low and high < at_most
     fails = high < (at_least if fails_below is None else fails_below) or low > at_most
+    if seen.endswith(_LOWER) and value < 0:
+        seen = seen.removesuffix(_LOWER) + "higher by "
+        value, low, high = -value, -high, -low
     shown = "{:g} [{:g}, {:g}]".format(*(round(number, 2) for number in (value, low, high)))
     return Verdict(claim, HOLDS if holds else FAILS if fails else UNKNOWN, seen + shown)
 
@@ -209,9 +214,7 @@ def lower(
     confidence: float = 0.95,
 ) -> Verdict:
     """The mean of the rows is lower than that of others, by so many points."""
-    return weighted(
-        claim, [(1, than), (-1, rows)], by_at_least, by_at_most, "lower by ", confidence
-    )
+    return weighted(claim, [(1, than), (-1, rows)], by_at_least, by_at_most, _LOWER, confidence)
 
 
 def keeps_more(claim: str, rows: "pd.DataFrame", than: "pd.DataFrame") -> Verdict:
@@ -267,22 +270,18 @@ def falls(
     whole = lower(claim, end, start)
     seen = f"{first} to {last} {whole.seen}"
     confidence = 1 - 0.05 / (len(groups) - 1)
-    steps = [
-        (
-            f"{name} to {next_name}",
-            estimate([(1, group), (-1, next_group)], confidence),
-            group,
-            next_group,
-        )
+    steps: dict[str, list[Part]] = {
+        f"{name} to {next_name}": [(-1, group), (1, next_group)]
         for (name, group), (next_name, next_group) in pairwise(groups.items())
-    ]
-    rises = [f"{names} lower by {step}" for names, step, *_ in steps if step.high < 0]
+    }
+    rise = {names: estimate(parts, confidence) for names, parts in steps.items()}
+    rises = [f"{names} higher by {step}" for names, step in rise.items() if step.low > 0]
     if rises:
         return Verdict(claim, FAILS, "; ".join([seen, *rises]))
     if steadily and whole.verdict == HOLDS and len(steps) > 1:
-        names, _, before, after = max(steps, key=lambda step: step[1].value)
-        parts = [(1.0, start), (-1.0, end), (-1.0, before), (1.0, after)]
-        return weighted(claim, parts, seen=f"{seen}; without {names} ")
+        names = min(rise, key=lambda names: rise[names].value)
+        parts = [(1, start), (-1, end), *steps[names]]
+        return weighted(claim, parts, seen=f"{seen}; without {names} {_LOWER}")
     return whole._replace(seen=seen)
 
 

@@ -21,7 +21,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -96,7 +95,7 @@ class Comparison:
     higher and a lower score), p (of a loss, adjusted), smallest_loss (the smallest that could have
     been seen if nothing else differed, points; NaN where there are too few examples), loss (whether
     one is seen), unable (a cell all right, or all wrong, on both sides). `flips`: a row per example
-    whose score differs: task, length, index, digest, a, b (0..1), difference (points).
+    whose answers have other scores: task, length, index, digest, a, b (0..1), difference (points).
     """
 
     a: Side
@@ -182,7 +181,7 @@ def compare(
         for given, cells, other in ((a, cells_a, cells_b), (b, cells_b, cells_a))
     )
     pairs, notes = paired(first, second, by)
-    softly, means = pairs.dropna(subset=["gold_a", "gold_b"]), []
+    answers, softly, means = pairs, pairs.dropna(subset=["gold_a", "gold_b"]), []
     for measure in ("accuracy", "probability") if len(softly) else ():
         if measure == "probability":
             gold = {side: softly[f"gold_{side}"] for side in ("a", "b")}
@@ -194,6 +193,13 @@ def compare(
             f"{measure} of the {len(softly)} examples with soft scores: {_interval(mean)}; "
             f"{'over a million' if needed > 10**6 else f'about {needed}'} examples per task and "
             "length would show such a difference"
+            + "; soft=True (--soft) judges this loss"
+            * bool(measure == "probability" and mean["high"] < 0 and not soft)
+        )
+    if means and means[0]["low"] * means[0]["high"] > 0 and not softly["difference"].any():
+        notes.append(
+            "the answers differ, but every probability is the same: the soft scores are not those "
+            "of what answered"
         )
     if soft:
         if not means:
@@ -204,7 +210,7 @@ def compare(
         pairs, notes = softly, ["scores are the probability of the right answer", *notes]
     rows, cells = judge_pairs(pairs, margin, confidence)
     columns = ["task", "length", "index", "digest", "a", "b", "difference"]
-    flips = pairs.loc[pairs["difference"] != 0, columns].reset_index(drop=True)
+    flips = answers.loc[pairs.index, columns].query("difference != 0").reset_index(drop=True)
     flips["difference"] *= 100
     by_measure = pd.DataFrame(means, columns=["measure", *_MEAN, "needed"])
     return Comparison(
@@ -313,7 +319,7 @@ def smallest_loss(num_examples: int, num_tests: int, margin: float = 0.0) -> flo
 
     So many examples must be lost as pass Holm's first threshold; NaN where there are not so many.
     """
-    lost = math.ceil(NormalDist().inv_cdf(1 - ALARMS / num_tests) ** 2)
+    lost = math.floor(math.log2(num_tests / ALARMS)) + 1
     lost = max(lost, math.floor(num_examples * margin / 100) + 1)
     return 100 * lost / num_examples if lost <= num_examples else math.nan
 
@@ -499,8 +505,8 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
         raise UserError(
             f"{a.name} and {b.name} were not asked the same prompts in {_keys(named)} "
             f"({'; '.join(reasons[:_MOST_NAMED]) or 'digests differ'}): compare runs with the same "
-            "tokenizer, template, seed and corpora, or pair by index (`--by index`), which does "
-            "not compare the prompts"
+            'tokenizer, template, seed and corpora, or pair with by="index" (--by index), which '
+            "does not compare the prompts"
         )
     if other_prompts.any():
         few = f"{other_prompts.sum()} of {len(pairs)} pairs"
@@ -522,7 +528,10 @@ def differing(a: Side, b: Side) -> list[str]:
         for field, *values in differences(a.results[key], b.results[key]):
             # records of other programs lack whole sections
             if field != "model.name" and ("." in field or ABSENT not in values):
-                settings.setdefault(f"{field}: {' | '.join(map(_brief, values))}", []).append(key)
+                text = f"{field}: {' | '.join(map(_brief, values))}"
+                if field.startswith(("model.loaded", "model.weights")):  # digests
+                    text = "other weights or configuration"
+                settings.setdefault(text, []).append(key)
     return [
         text + (f" ({_keys(keys)})" if len(keys) < len(common) else "")
         for text, keys in settings.items()

@@ -9,23 +9,20 @@ coefficient nor the linkage.
 import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING
 from warnings import catch_warnings
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy.cluster.hierarchy import cut_tree, leaves_list, linkage, optimal_leaf_ordering
 
 from rulerkit.errors import UserError
 from rulerkit.statistics import Estimate, critical_value
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 RESAMPLES = 1000
 
 
-def task_vectors(cells: "pd.DataFrame") -> "pd.DataFrame":
+def task_vectors(cells: pd.DataFrame) -> pd.DataFrame:
     """Scores (percent): a row per model and length at which every task is complete, a column per
     task.
 
@@ -45,7 +42,7 @@ def task_vectors(cells: "pd.DataFrame") -> "pd.DataFrame":
     return complete
 
 
-def correlations(vectors: "pd.DataFrame") -> "pd.DataFrame":
+def correlations(vectors: pd.DataFrame) -> pd.DataFrame:
     """Pearson's coefficient between the columns, in the order of the dendrogram; NaN for a task
     that never varies."""
     coefficients = vectors.corr()
@@ -55,11 +52,11 @@ def correlations(vectors: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def redundancy(
-    vectors: "pd.DataFrame",
-    coefficients: "pd.DataFrame",
+    vectors: pd.DataFrame,
+    coefficients: pd.DataFrame,
     categories: Mapping[str, str],
     benchmark: Sequence[str],
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """A row per task in the order of the dendrogram: task, category, cluster (the dendrogram cut
     into as many as there are categories), in_benchmark, cut_keeps (whether a cut into as many
     clusters as the benchmark has tasks would keep it), and `nearest`, the task of the benchmark and
@@ -82,12 +79,10 @@ def redundancy(
     return table
 
 
-def cohesion(
-    vectors: "pd.DataFrame", categories: Mapping[str, str], seed: int = 0
-) -> dict[str, Estimate]:
+def cohesion(vectors: pd.DataFrame, categories: Mapping[str, str]) -> dict[str, Estimate]:
     """By category of at least two tasks: the mean correlation between its tasks less that with the
     tasks of the others, with a 95 % interval over resampled rows (bootstrap, percentiles)."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     values = vectors.to_numpy(dtype=float)
     samples = [random.integers(len(values), size=len(values)) for _ in range(RESAMPLES)]
     names = np.asarray([categories[str(task)] for task in vectors])
@@ -107,7 +102,7 @@ def cohesion(
     return intervals
 
 
-def pairs(coefficients: "pd.DataFrame", num_rows: int) -> dict[str, Estimate]:
+def pairs(coefficients: pd.DataFrame, num_rows: int) -> dict[str, Estimate]:
     """The coefficient of each pair of tasks; the intervals hold for all pairs together
     (Bonferroni)."""
     above = list(combinations(coefficients.index, 2))
@@ -128,7 +123,7 @@ def fisher(coefficient: float, num_rows: int, confidence: float = 0.95) -> Estim
     return Estimate(coefficient, math.tanh(z - half), math.tanh(z + half))
 
 
-def _tree(coefficients: "pd.DataFrame") -> "NDArray[np.float64]":
+def _tree(coefficients: pd.DataFrame) -> NDArray[np.float64]:
     """The linkage of the tasks; two tasks without a correlation are as far apart as independent
     ones."""
     distances = 1 - np.nan_to_num(coefficients.to_numpy(dtype=float))
@@ -136,7 +131,7 @@ def _tree(coefficients: "pd.DataFrame") -> "NDArray[np.float64]":
     return np.asarray(optimal_leaf_ordering(linkage(flat, method="average"), flat))
 
 
-def _clusters(coefficients: "pd.DataFrame", count: int) -> "pd.Series[int]":
+def _clusters(coefficients: pd.DataFrame, count: int) -> "pd.Series[int]":
     """The cluster of each task, numbered in the order of the frame, where the dendrogram is cut
     into `count`."""
     labels = cut_tree(_tree(coefficients), n_clusters=max(1, min(count, len(coefficients))))

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rulerkit.errors import UserError
+from rulerkit.errors import UserError, remark
 from rulerkit.example import Example
 from rulerkit.failures import remaker
 from rulerkit.results import find_cells
 from rulerkit.statistics import WeightedCell, holm, weighted_sum
-from rulerkit.store import Cell, Report, print_problem
+from rulerkit.store import Cell, Report
 from rulerkit.summary import cell_rows
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def places(example: Example) -> list[Place]:
     return found
 
 
-def recall_by_depth(results: "pd.DataFrame", report: Report = print_problem) -> "pd.DataFrame":
+def recall_by_depth(results: "pd.DataFrame", report: Report = remark) -> "pd.DataFrame":
     """A row per item of the rows of `load` (with answers): COLUMNS. `depth` is in percent, `places`
     holds the depths of all copies, `distance` is that to the item before it in the same example
     (NaN for the first), `recalled` is 0 or 1, for gold documents the score of the example.
@@ -138,17 +138,18 @@ def by_bin(
 
 
 def depth_tests(recall: "pd.DataFrame", bins: int = BINS, seed: int = 0) -> "pd.DataFrame":
-    """Whether depth matters, a row per model and task: n (items), p (adjusted by Holm's method over
-    the rows), and the bin furthest below the rest: depth_from, depth_to, score, elsewhere (percent).
+    """Whether depth matters, a row per model, task and length: n (items), p (adjusted by Holm's
+    method over the rows), and the bin furthest below the rest: depth_from, depth_to, score,
+    elsewhere (percent).
 
     An item counts in each bin by the share of its places that lie there. The test permutes outcomes
-    over items within each length: those of an example stay together, so that a model that answers
-    all or nothing is not accused. NaN where all outcomes are equal.
+    over items: those of an example stay together, so that a model that answers all or nothing is
+    not accused. NaN where all outcomes are equal.
     """
     rows = []
-    for key, items in recall.groupby([*_MODEL, "task"], sort=False):
+    for key, items in recall.groupby([*_MODEL, "task", "length"], sort=False):
         recalled = items["recalled"].to_numpy(float)
-        residuals = recalled - items.groupby("length")["recalled"].transform("mean").to_numpy()
+        residuals = recalled - recalled.mean()
         shares = _shares(items["places"], bins)
         counts = shares.sum(axis=0)
         means = np.divide(residuals @ shares, counts, out=np.full(bins, np.nan), where=counts > 0)
@@ -161,7 +162,7 @@ def depth_tests(recall: "pd.DataFrame", bins: int = BINS, seed: int = 0) -> "pd.
         )
         limits = lowest * 100 / bins, (lowest + 1) * 100 / bins
         rows.append((*key, len(items), p, *limits, score, elsewhere))
-    columns = [*_MODEL, "task", "n", "p", "depth_from", "depth_to", "score", "elsewhere"]
+    columns = [*_MODEL, "task", "length", "n", "p", "depth_from", "depth_to", "score", "elsewhere"]
     frame = pd.DataFrame(rows, columns=columns)
     tested = frame["p"].notna()
     frame.loc[tested, "p"] = holm(list(frame.loc[tested, "p"]))
@@ -185,13 +186,13 @@ def _permutation_p(
     if np.allclose(residuals, 0):
         return float("nan")
     random = np.random.default_rng(seed)
-    sizes = items.groupby(["length", "index"], sort=False)["recalled"].transform("size")
-    ordered = items[["length", "index"]].assign(size=sizes, position=range(len(items)))
-    ordered = ordered.sort_values(["size", "length", "index"], kind="stable")
+    sizes = items.groupby("index", sort=False)["recalled"].transform("size")
+    ordered = items.assign(size=sizes, position=range(len(items)))
+    ordered = ordered.sort_values("index", kind="stable")
     totals = np.zeros((PERMUTATIONS + 1, shares.shape[1]))
-    for _, group in ordered.groupby(["size", "length"]):
+    for size, group in ordered.groupby("size"):
         positions = group["position"].to_numpy()
-        outcomes = residuals[positions].reshape(-1, group["size"].iloc[0])  # a row per example
+        outcomes = residuals[positions].reshape(-1, size)  # a row per example
         for number in range(PERMUTATIONS + 1):
             shuffled = outcomes
             if number:

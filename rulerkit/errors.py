@@ -36,9 +36,10 @@ def unknown(what: str, seen: object, allowed: Iterable[object], hint: str = "") 
     "unknown task 'vtt': did you mean 'vt'? allowed: vt, cwe"
     """
     names = [str(name) for name in allowed]
+    near = [f"did you mean {name!r}? " for name in get_close_matches(str(seen)[:100], names, n=1)]
     return UserError(
-        f"unknown {what} {shortened(str(seen))}: {suggestion(seen, names)}allowed: "
-        f"{', '.join(names)}" + (f". {hint}" if hint else "")
+        f"unknown {what} {shortened(str(seen))}: {''.join(near)}allowed: {', '.join(names)}"
+        + (f". {hint}" if hint else "")
     )
 
 
@@ -47,12 +48,6 @@ def shortened(value: object) -> str:
     limits = reprlib.Repr()
     limits.maxstring = limits.maxother = limits.maxlong = 80
     return " ".join(limits.repr(value).split())[:200]
-
-
-def suggestion(seen: object, allowed: Iterable[object]) -> str:
-    """`did you mean 'x'? `, or nothing where no allowed name is like the one that was seen."""
-    near = get_close_matches(str(seen)[:100], [str(name) for name in allowed], n=1)
-    return f"did you mean {near[0]!r}? " if near else ""
 
 
 def listed(names: Iterable[object], most: int, separator: str = ", ") -> str:
@@ -106,11 +101,11 @@ def redact(value: Any) -> Any:
 
 
 def remark(text: str) -> None:
-    """Print a line on stderr, above any progress bar; what a server or a file has said cannot steer
-    the terminal."""
+    """Print one line on stderr, above any progress bar; what a server or a file has said cannot
+    steer the terminal."""
     from tqdm import tqdm
 
-    tqdm.write(escape.terminal(text), file=sys.stderr)
+    tqdm.write(escape.one_line(text), file=sys.stderr)
 
 
 class ModelError(UserError):

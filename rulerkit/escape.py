@@ -5,6 +5,7 @@ import csv
 import html as html_library
 import re
 import shlex
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ _LATEX = {
     "α": r"$\alpha$",
     **{letter: "\\" + letter for letter in "&%$#_{}"},
 }
+_LONG, _BROKEN = 25, r"p{0.3\linewidth}"  # texts of more letters are broken into lines as wide
 _MARKDOWN = {
     "&": "&amp;",
     "<": "&lt;",
@@ -113,9 +115,18 @@ def csv_text(frame: "pd.DataFrame", float_format: str | None = None) -> str:
     )
 
 
-def latex_text(frame: "pd.DataFrame") -> str:
+def latex_notes(notes: Iterable[str]) -> str:
+    """Lines that stand below a table in LaTeX: small, and as comments of the source."""
+    lines = list(map(latex, notes))
+    comments = [f"% {line}" for line in lines]
+    small = [r"{\par\smallskip\footnotesize", *lines, r"\par}"]
+    return "\n".join([*comments, *small, ""]) if lines else ""
+
+
+def latex_text(frame: "pd.DataFrame", notes: Iterable[str] = ()) -> str:
     """A DataFrame as LaTeX (booktabs) without its index, each text escaped by `latex`, numbers to
-    three decimals, nothing where a value is missing."""
+    three decimals, nothing where a value is missing; notes below. Long texts are
+    broken into lines, of which three stand side by side on a page."""
 
     def field(value: Any) -> str:
         if isinstance(value, float):
@@ -123,7 +134,13 @@ def latex_text(frame: "pd.DataFrame") -> str:
         return latex(str(value))
 
     styler = frame.reset_index(drop=True).style.hide(axis="index").format(field, na_rep="")
-    return str(styler.format_index(field, axis=1).to_latex(hrules=True))
+    numbers = frame.select_dtypes(["number", "bool"])
+    longest = frame.astype(str).apply(lambda texts: texts.str.len().max())
+    columns = (
+        _BROKEN if longest[name] > _LONG else "r" if name in numbers else "l" for name in frame
+    )
+    table = styler.format_index(field, axis=1).to_latex(column_format="".join(columns), hrules=True)
+    return str(table) + latex_notes(notes)
 
 
 def _visible(letter: str) -> str:

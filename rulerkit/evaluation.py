@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
@@ -39,7 +39,6 @@ from rulerkit.store import (
     load_cell,
     machine,
     plain,
-    print_problem,
     repair,
     soft_file,
     write_whole,
@@ -101,7 +100,7 @@ def predict_cells(
     examples out; other errors of the model pass on. Every answer until then is on disk.
     """
     with ExitStack() as stack:
-        about = {"max_failures": max_failures, "adaptive": rule and rule.record()}
+        about = {"max_failures": max_failures, "adaptive": rule and plain(asdict(rule))}
         jobs = [_Job(model, examples, folder, fresh, stack, about) for examples in cells]
         open_jobs = [job for job in jobs if job.missing]
         bar = progress or None
@@ -203,6 +202,7 @@ def _answer(model: "Model", jobs: list[_Job], bar: Progress | None) -> None:
     """Append a row for each missing example to the file of its cell, as the model answers."""
     from rulerkit.models import Failure
 
+    model.asked = True  # type: ignore[attr-defined]
     by_task = {job.cell.task: job for job in jobs}
     logs = {task: job.held.enter_context(Log(job.cell.path)) for task, job in by_task.items()}
     answers = model.answer(job.examples[index] for job in jobs for index in job.missing)
@@ -414,6 +414,9 @@ def evaluate(
     With `soft: true` the probability of the right answer is stored too; a model that does not tell
     it is a `UserError` before any is asked.
 
+    Where all answers of a Python function or of a loaded checkpoint are stored, one line says so:
+    not every change of code is seen.
+
     With RULERKIT_ASK=never in the environment (`rulerkit batch` sets it for its notebooks) no model
     is asked: the stored cells are returned, and what is missing is named.
     """
@@ -446,6 +449,7 @@ def evaluate(
                 _loaded.append((spec, model))
             if getattr(model, "budget", None) is not None:
                 model.spent = _spent(study, model.name)  # type: ignore[attr-defined]
+            before, model.asked = len(cells), False  # type: ignore[attr-defined]
             try:
                 for length in () if study.adaptive else study.lengths:
                     try:
@@ -463,6 +467,15 @@ def evaluate(
             except BaseException:
                 close()
                 raise
+            in_python = not isinstance(spec, dict) or "entry" in spec
+            if in_python and not model.asked and len(cells) > before:  # type: ignore[attr-defined]
+                remark(
+                    f"{model.name}: nothing was asked, all answers are stored; a change that its "
+                    "record does not hold, such as a patch elsewhere, is not seen: another `name` "
+                    "or `run`, or fresh=True, asks again"
+                )
+    if not cells and study.models and not not_run and not errors:
+        raise UserError("nothing was asked: none of the lengths fits, for the reasons above")
     if errors and not any(cell.present for cell in cells):
         raise errors[0]
     for problem in errors:
@@ -604,7 +617,7 @@ def _stored(study: "Study") -> Iterator[tuple[Cell | None, tuple[str, Path, Task
                 _check_result(cell, cell.record["result"] | asked)
                 cell.record["max_failures"] = study.max_failures
         except DamagedCell as error:
-            print_problem(f"left out: {error}")
+            remark(f"left out: {error}")
             cell = None
         yield cell, place
 
@@ -728,7 +741,8 @@ def _mixed(one: Cell, other: Cell, found: list[tuple[str, Any, Any]]) -> UserErr
     return UserError(
         f"{names[0]} was made with {field} {old}, {names[1]} with {new}{more}, and one table "
         f"cannot hold both: report {alone[0]} or {alone[1]} alone, give one of them a place of "
-        "its own with run: NAME, or answer it anew with --fresh, which moves the old files aside"
+        "its own with run: NAME, or answer it anew with fresh=True "
+        "(--fresh), which moves the old files aside"
     )
 
 
@@ -745,8 +759,8 @@ def differences(old: Any, new: Any, field: str = "") -> list[tuple[str, Any, Any
                 old.get(key, ABSENT), new.get(key, ABSENT), f"{field}.{key}" if field else key
             )
         ]
-    if field.startswith("model.weights") and ABSENT in (old, new):
-        return []  # weights are compared by the digests that both records hold
+    if field.startswith(("model.weights", "model.code")) and ABSENT in (old, new):
+        return []  # weights and code are compared by the digests that both records hold
     return [] if old == new else [(field, old, new)]
 
 

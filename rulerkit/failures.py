@@ -9,7 +9,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from rulerkit import scoring
 from rulerkit.errors import UserError, shorten
@@ -21,10 +23,6 @@ from rulerkit.store import Cell
 from rulerkit.studies import Study
 from rulerkit.tasks import FAMILIES
 from rulerkit.tasks.base import JudgedAnswer, Rule
-from rulerkit.tokenizers import load_tokenizer
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _SHORTEST_COPY = 20
 _COPIED_WORDS, _FEWEST_WORDS = 8, 4
@@ -59,7 +57,7 @@ def with_baselines(study: Study, wanted: bool = True) -> Study:
     return replace(study, tasks=tuple({task.name: task for task in tasks}.values()))
 
 
-def label(cells: Iterable[Cell], no_context: NoContext | None = None) -> "pd.DataFrame":
+def label(cells: Iterable[Cell], no_context: NoContext | None = None) -> pd.DataFrame:
     """A row per answer: COLUMNS. `name` is the model's label in tables; `depth` is that of the
     first needle missed (0 to 100), NaN where a task has none; `detail` says what was seen.
 
@@ -67,12 +65,11 @@ def label(cells: Iterable[Cell], no_context: NoContext | None = None) -> "pd.Dat
     they are given. Raises UserError where the examples of a cell with failures cannot be made
     again.
     """
-    import pandas as pd
-
     cells = list(cells)
     alone = no_context_answers(cells) if no_context is None else no_context
     rows = [row for cell in cells for row in _label_cell(cell, alone)]
-    return pd.DataFrame(rows, columns=COLUMNS)
+    labels = pd.DataFrame(rows, columns=COLUMNS)
+    return labels.assign(name=scoring.own_labels(labels, "name"))
 
 
 def no_context_answers(cells: Iterable[Cell]) -> NoContext:
@@ -87,23 +84,21 @@ def no_context_answers(cells: Iterable[Cell]) -> NoContext:
     }
 
 
-def shares(labels: "pd.DataFrame", confidence: float = 0.95) -> "pd.DataFrame":
+def shares(labels: pd.DataFrame) -> pd.DataFrame:
     """How often each label came up: a row per run, model, task, length and label that occurs in
-    `labels`, with count, n, share, low and high (0..1, Wilson's interval); labels that a cell has
-    none of count 0."""
-    import pandas as pd
-
+    `labels`, with count, n, share, low and high (0..1, Wilson's 95 % interval); labels that a cell
+    has none of count 0."""
     kinds = [kind for kind in LABELS if kind in set(labels["label"])]
     rows = []
     for key, answers in labels.groupby(_CELL, sort=False):
         n, counts = len(answers), answers["label"].value_counts()
         for kind in kinds:
             count = int(counts.get(kind, 0))
-            rows.append((*key, kind, count, n, count / n, *wilson(count / n, n, confidence)))
+            rows.append((*key, kind, count, n, count / n, *wilson(count / n, n)))
     return pd.DataFrame(rows, columns=[*_CELL, "label", "count", "n", "share", "low", "high"])
 
 
-def samples(labels: "pd.DataFrame", per_label: int = 2, width: int = 100) -> "pd.DataFrame":
+def samples(labels: pd.DataFrame, per_label: int = 2, width: int = 100) -> pd.DataFrame:
     """A few answers of each label but `complete`, from different tasks where there are some: label,
     definition, model, task, length, index, asked (references), written, detail; texts cut at
     `width` characters."""
@@ -262,7 +257,7 @@ def examples_of(cell: Cell) -> Examples:
     try:
         known = {field.name for field in fields(PromptFormat)} - {"tokenizer"}
         settings = {name: value for name, value in result["prompt_format"].items() if name in known}
-        form = PromptFormat(load_tokenizer(result["tokenizer"]["name"]), **settings)
+        form = PromptFormat(result["tokenizer"]["name"], **settings)
         knobs = result["task"] | {"protocol": result.get("protocol", "clean")}
         family = _FAMILIES[knobs["family"]]
         knobs.setdefault("words", "wonderwords")  # of older records
@@ -271,15 +266,6 @@ def examples_of(cell: Cell) -> Examples:
     except (KeyError, TypeError) as error:
         reason = f"the record does not say all ({type(error).__name__}: {error})"
         raise _not_generated(cell, reason) from error
-
-
-def example_of(cell: Cell, index: int) -> Example:
-    """The example that a row of a cell answers; raises as `examples_of` and where its prompt is no
-    longer the one that was answered."""
-    row = next((row for row in cell.rows if row["index"] == index), None)
-    if row is None:
-        raise UserError(f"{cell.path} has no answer to example {index}")
-    return remaker(cell)(row)
 
 
 def remaker(cell: Cell) -> Callable[[Mapping[str, Any]], Example]:
@@ -343,8 +329,7 @@ def _depth(answer: JudgedAnswer, depths: Sequence[float]) -> float:
         return float("nan")
     if len(depths) == 1 or answer.score == 1 or answer.settings.get("match") == "part":
         return float(depths[0])
-    blocks = answer.example.blocks[slice(*answer.example.context)]
-    needles = (block for block in blocks if block.role == "needle")
+    needles = (block for block in answer.example.context_blocks if block.role == "needle")
     missed = (
         depth
         for needle, depth in zip(needles, depths, strict=False)

@@ -1,6 +1,7 @@
 """Examples as a function: (task, length, prompt format, seed, index) to one example that fills its
 token budget."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -62,7 +63,29 @@ class Examples:
     def __getitem__(self, index: int) -> Example:
         if not 0 <= index < self.num_examples:
             raise IndexError(f"index {index} of {self.num_examples} examples")
-        return _compose(self.task, self.length, index, self.seed, self.prompt_format)
+        try:
+            return self._example(index, self.length)
+        except _NoRoomError as error:
+            raise UserError(f"{error}; {self._way_out(index)}") from error
+
+    def _example(self, index: int, length: int) -> Example:
+        return _compose(self.task, length, index, self.seed, self.prompt_format)
+
+    def _way_out(self, index: int) -> str:
+        """The shortest length into which an example fits, in words."""
+
+        def fits(length: int) -> bool:
+            try:
+                return bool(self._example(index, length))
+            except (_NoRoomError, UserError):
+                return False
+
+        way = "take a longer length, or leave the task out"
+        for longest in (2**power for power in range(8, 18) if 2**power > self.length):
+            if fits(longest):
+                shortest = bisect_left(range(longest), True, lo=self.length, key=fits)
+                return f"example {index} fits from {shortest} tokens on: {way}"
+        return way
 
     def __iter__(self) -> Iterator[Example]:
         return (self[index] for index in range(self.num_examples))
@@ -91,6 +114,10 @@ def asked_record(task: Task, length: int, seed: int) -> JSON:
 # --- composing ------------------------------------------------------------------------------------
 
 
+class _NoRoomError(Exception):
+    """An example whose pieces do not fit into its length."""
+
+
 def _compose(task: Task, length: int, index: int, seed: int, form: PromptFormat) -> Example:
     """Draft the example, encode what is fixed, fill the rest of the length with context."""
     stream = ExampleStream(seed, task.name, index)
@@ -105,9 +132,9 @@ def _compose(task: Task, length: int, index: int, seed: int, form: PromptFormat)
         room = ContextBudget(length, tokens, encoder, random, seed)
         context = task.fill(draft, room) if tokens >= 0 else None
         if context is None:
-            raise UserError(
+            raise _NoRoomError(
                 f"{task.name} does not fit into {length} tokens: {max(0, tokens)} are left for its "
-                "context beside instruction, question, template and answer; take a longer length"
+                "context beside instruction, question, template and answer"
             )
         return Example(
             index,
@@ -140,7 +167,7 @@ def _fitted(
     for _ in range(_FITTING_ROUNDS):
         try:
             example = filled(tokens)
-        except UserError:
+        except _NoRoomError:
             if best is None:
                 raise
             break
@@ -155,7 +182,7 @@ def _fitted(
             break
         tokens -= step
     if best is None:
-        raise UserError(
+        raise _NoRoomError(
             f"{example.task} was not fitted into {example.length} tokens in {_FITTING_ROUNDS} "
             "rounds"
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rulerkit.errors import UserError, first_line
+from rulerkit.errors import UserError, first_line, shortened
 
 
 def visible_gpus() -> list[str]:
@@ -54,7 +54,7 @@ def gpu_name(device: str) -> str | None:
 
 
 @contextmanager
-def loading(who: str, path: object) -> Iterator[None]:
+def loading(who: str, path: object, overrides: object = None) -> Iterator[None]:
     """Turns what may go wrong when weights are loaded into a `UserError`."""
     try:
         yield
@@ -68,7 +68,8 @@ def loading(who: str, path: object) -> Iterator[None]:
             reason += "; use a larger GPU, `device: spread`, or for rwkv a `strategy` such as `cuda fp16 *20 -> cpu fp32`"
         if "ignore_mismatched_sizes" in reason:
             reason = "its weights do not have the shapes that its config.json describes"
-        raise UserError(f"model {who}: {path} cannot be loaded: {reason}") from error
+        given = f" with hf_overrides {shortened(overrides)}" if overrides else ""
+        raise UserError(f"model {who}: {path} cannot be loaded{given}: {reason}") from error
 
 
 def free_memory() -> None:

@@ -3,7 +3,7 @@
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from operator import itemgetter
 
@@ -54,15 +54,15 @@ def effective_length(
     scores: Mapping[int, float],
     threshold: float,
     claimed: float | None = None,
-    unfinished: Collection[int] = (),
+    states: Mapping[int, str] = {},
 ) -> str:
     """The longest tested length whose score is at least the threshold, as the paper prints it.
 
     Shorter lengths may fail: this rule alone reproduces all 205 printed values. Scores are percent
-    and compared rounded to one decimal; NaN is a length without a complete score, of which those in
-    `unfinished` have some examples. '<4K' is below the shortest tested length, '>128K' says that
-    the longest tested one passed and that the model claims more, or does not say what it claims.
-    Missing lengths bound it: '>=32K, 64K not run'. '' if no length is complete.
+    and compared rounded to one decimal; NaN is a length without a complete score, of which `states`
+    says why ('unfinished', 'failed'; else 'not run'). '<4K' is below the shortest tested length,
+    '>128K' says that the longest tested one passed and that the model claims more, or does not say
+    what it claims. Missing lengths bound it: '>=32K, 64K not run'. '' if no length is complete.
     """
     known = {length: score for length, score in scores.items() if not math.isnan(score)}
     if not known:
@@ -73,9 +73,7 @@ def effective_length(
     open_ = [length for length in sorted(scores) if length not in known and length > best]
     if not open_:
         return _answer_name(best, sorted(scores), claimed)
-    missing = ", ".join(
-        f"{length_name(n)} {'unfinished' if n in unfinished else 'not run'}" for n in open_
-    )
+    missing = ", ".join(f"{length_name(n)} {states.get(n, 'not run')}" for n in open_)
     return f"{'>=' + length_name(best) if best else 'not known'}, {missing}"
 
 

@@ -135,21 +135,16 @@ class Files(Need):
     def missing(self) -> list[str]:
         """A line for its files, and one for each repository whose code it needs."""
         folder = resolve(self.path)
-        try:
-            if not folder.is_dir():
-                folder = Path(
-                    snapshot_download(
-                        self.path,
-                        local_files_only=True,
-                        revision=self.revision,
-                        ignore_patterns="*",
-                    )
+        if not folder.is_dir():
+            try:
+                cached = snapshot_download(
+                    self.path, revision=self.revision, local_files_only=True, ignore_patterns="*"
                 )
-        except (LocalEntryNotFoundError, HFValidationError):
-            return [self.title]
-        return self._lacking(folder) + [
-            line for need in self._code(folder) for line in need.missing()
-        ]
+                folder = Path(cached)
+            except (LocalEntryNotFoundError, HFValidationError):
+                return [self.title]
+        code = [line for need in self._code(folder) for line in need.missing()]
+        return self._lacking(folder) + code
 
     def fetch(self) -> Path:
         """Download the small files, then the weights in one format, then the code of other
@@ -181,11 +176,8 @@ class Files(Need):
         names, weights = self._names(folder), self._weights(folder)
         required = [pattern for pattern in self.patterns if "*" not in pattern]
         small = [name for pattern in self.patterns for name in fnmatch.filter(names, pattern)]
-        lacking = [
-            name
-            for name in dict.fromkeys([*required, *small, *weights])
-            if not (folder / name).is_file()
-        ]
+        wanted = dict.fromkeys([*required, *small, *weights])
+        lacking = [name for name in wanted if not (folder / name).is_file()]
         if self.weights and not weights:
             lacking.append("weights")
         if self.vocabulary and not vocabulary_file(names):
@@ -203,12 +195,8 @@ class Files(Need):
     def _code(self, folder: Path) -> Iterator["Files"]:
         """The repositories whose code a config.json names (`org/name--module.Class`)."""
         config = folder / "config.json"
-        named = (
-            re.findall(r'"([\w.-]+/[\w.-]+)--(\w+)', config.read_text())
-            if self.code and config.is_file()
-            else ()
-        )
-        for path, module in dict.fromkeys(named):
+        text = config.read_text() if self.code and config.is_file() else ""
+        for path, module in dict.fromkeys(re.findall(r'"([\w.-]+/[\w.-]+)--(\w+)', text)):
             yield _files("code", path, patterns=(f"{module}.py", "*.py"))
 
 
@@ -238,11 +226,8 @@ class Encoding(Need):
         """The title where a file is not in tiktoken's cache, which names files by a digest of their
         address."""
         files = _TIKTOKEN_FILES.get(self.name, (f"encodings/{self.name}.tiktoken",))
-        paths = [
-            tiktoken_dir() / hashlib.sha1(f"{_TIKTOKEN}{file}".encode()).hexdigest()
-            for file in files
-        ]
-        return [] if all(path.is_file() for path in paths) else [self.title]
+        names = (hashlib.sha1(f"{_TIKTOKEN}{file}".encode()).hexdigest() for file in files)
+        return [] if all((tiktoken_dir() / name).is_file() for name in names) else [self.title]
 
     def fetch(self) -> Path:
         """Through tiktoken, which compares checksums."""
@@ -294,15 +279,9 @@ def _needs_of(spec: Spec) -> Iterator[Need]:
     elif model.engine in ("transformers", "vllm"):
         code = bool(spec.get("trust_remote_code"))
         patterns = (*_SMALL, "*.py") if code else _SMALL
-        vocabulary = "tokenizer" not in spec
+        own = "tokenizer" not in spec
         yield _files(
-            "model",
-            path,
-            revision,
-            patterns=patterns,
-            weights=True,
-            vocabulary=vocabulary,
-            code=code,
+            "model", path, revision, patterns=patterns, weights=True, vocabulary=own, code=code
         )
     if kind == "tiktoken":
         yield Encoding(f"tokenizer {tokenizer} (tiktoken)", tokenizer)

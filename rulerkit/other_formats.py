@@ -10,11 +10,9 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
@@ -22,29 +20,29 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rulerkit.errors import UserError, first_line
+from rulerkit.errors import UserError, first_line, remark
 from rulerkit.example import Example
-from rulerkit.generation import Examples, generate
+from rulerkit.generation import Examples
 from rulerkit.lengths import parse_length
-from rulerkit.prompt_format import PromptFormat
+from rulerkit.paths import completed
 from rulerkit.scoring import category, task_name
+from rulerkit.settings import JSON
 from rulerkit.store import (
     Cell,
     Count,
     Report,
     Whole,
     check_schema,
+    disk,
     parse_json,
-    print_problem,
     read_cells,
 )
-from rulerkit.tasks import Task
 
 _NAME = re.compile(r"^samples_|_\d{4}-\d\d-\d\dT.*$|-\d+$")
 _PART = re.compile(r"-\d+$")
 _SHORTEST = 256  # a folder named 0 or 42 is a part or a seed, not a length
 _CHUNK = 16  # examples that a worker makes at a time
-Rows = list[dict[str, Any]]
+Rows = list[JSON]
 """Rows with upstream's field names, and their `line`."""
 
 
@@ -75,7 +73,7 @@ def read_predictions(
     path: str | Path,
     task: str | None = None,
     length: int | None = None,
-    report: Report = print_problem,
+    report: Report = remark,
     scan: bool = True,
 ) -> list[Cell]:
     """All cells of a prediction file or of a folder, ours and those of other programs.
@@ -179,7 +177,7 @@ def read_rows(
     return name, by_length
 
 
-def _from_harness(row: dict[str, Any]) -> dict[str, Any]:
+def _from_harness(row: JSON) -> JSON:
     doc = row["doc"] if isinstance(row["doc"], dict) else {}
     answer = row.get("filtered_resps") or row.get("resps")
     while isinstance(answer, list) and answer:
@@ -187,7 +185,7 @@ def _from_harness(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "outputs": None, **doc, "pred": answer}
 
 
-def json_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_lines(file: Path) -> Iterator[tuple[int, JSON]]:
     """The objects of a JSON-lines file with their line numbers; anything else is a `UserError`."""
     try:
         lines = file.read_bytes().split(b"\n")
@@ -241,31 +239,7 @@ def _model_name(file: Path) -> str:
 # --- writing --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Order:
-    """A cell to be written: the arguments of `generate`, in a form that other processes receive."""
-
-    task: Task
-    length: int
-    num_examples: int
-    seed: int
-    tokenizer: str
-    template: str
-
-    def examples(self) -> Examples:
-        """The examples of this cell."""
-        form = _prompt_format(self.tokenizer, self.template)
-        return generate(self.task, self.length, self.num_examples, self.seed, form)
-
-
-@lru_cache(maxsize=4)
-def _prompt_format(tokenizer: str, template: str) -> PromptFormat:
-    from rulerkit.tokenizers import load_tokenizer
-
-    return PromptFormat(load_tokenizer(tokenizer), template=template)
-
-
-def to_json(example: Example) -> dict[str, Any]:
+def to_json(example: Example) -> JSON:
     """One line of upstream's JSONL (`index, input, outputs, length, answer_prefix`) and a few more
     fields."""
     return {
@@ -281,49 +255,36 @@ def to_json(example: Example) -> dict[str, Any]:
     }
 
 
-def write_grid(
-    orders: Sequence[Order], paths: Sequence[Path], workers: int = 1, progress: bool = True
-) -> None:
+def write_grid(cells: Sequence[Examples], paths: Sequence[Path], workers: int = 1) -> None:
     """Write each cell to its file, whole or not at all; the files do not depend on `workers`."""
     from tqdm import tqdm
 
     if workers < 1:
         raise UserError(f"workers is {workers}: it must be 1 or more")
-    for order in orders:
-        order.examples()[0]  # raises for what does not fit before anything is written
-    total = sum(order.num_examples for order in orders)
-    chunks = [(o, start) for o in orders for start in range(0, o.num_examples, _CHUNK)]
+    for examples in cells:
+        _ = examples[0]  # raises for what does not fit before anything is written
+    chunks = [(each, start) for each in cells for start in range(0, len(each), _CHUNK)]
+    total = sum(map(len, cells))
     with (
         ExitStack() as stack,
-        tqdm(total=total, unit=" examples", disable=None if progress else True) as bar,
+        tqdm(total=total, unit=" examples", disable=None) as bar,
     ):
         if workers > 1:
             pool = stack.enter_context(ProcessPoolExecutor(workers, get_context("spawn")))
             lines = pool.map(_lines, *zip(*chunks, strict=True))
         else:
             lines = (_lines(*chunk) for chunk in chunks)
-        for order, path in zip(orders, paths, strict=True):
-            _write(path, islice(lines, -(-order.num_examples // _CHUNK)), bar)
+        for examples, path in zip(cells, paths, strict=True):
+            with (
+                disk(path, "choose another --output"),
+                completed(path) as part,
+                part.open("w", encoding="utf-8", errors="surrogatepass") as file,
+            ):
+                for chunk in islice(lines, -(-len(examples) // _CHUNK)):
+                    file.writelines(chunk)
+                    bar.update(len(chunk))
 
 
-def _lines(order: Order, start: int) -> list[str]:
-    examples, stop = order.examples(), min(start + _CHUNK, order.num_examples)
-    return [json.dumps(to_json(examples[i]), ensure_ascii=False) + "\n" for i in range(start, stop)]
-
-
-def _write(path: Path, chunks: Iterable[list[str]], bar: Any) -> None:
-    part = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("w", encoding="utf-8", errors="surrogatepass") as file:
-            for lines in chunks:
-                file.writelines(lines)
-                bar.update(len(lines))
-        part.replace(path)
-    except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror or error}; choose another --output"
-        ) from error
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
+def _lines(examples: Examples, start: int) -> list[str]:
+    chunk = (examples[i] for i in range(start, min(start + _CHUNK, len(examples))))
+    return [json.dumps(to_json(example), ensure_ascii=False) + "\n" for example in chunk]

@@ -17,19 +17,20 @@ import numpy as np
 import pandas as pd
 
 from rulerkit import escape
-from rulerkit.corpora import OWN_TEXTS
-from rulerkit.errors import unknown
+from rulerkit.errors import listed, remark, unknown
 from rulerkit.lengths import THRESHOLDS, effective_length, length_name, parse_length
 from rulerkit.scoring import THIRTEEN
 from rulerkit.statistics import critical_value
-from rulerkit.summary import AVERAGES, RANKS, Summary, length_weights, rest_notes, summarize
+from rulerkit.summary import AVERAGES, RANKS, Summary, length_weights, summarize
 from rulerkit.tables import (
-    STAND_IN_NOTE,
     adaptive_notes,
+    cell_notes,
     footnotes,
+    kinds_of,
     model_rows,
     models_text,
     names_of,
+    number_range,
 )
 from rulerkit.view import Html
 
@@ -207,7 +208,7 @@ def against_paper(summary: Summary, version: str = "v3") -> "pd.DataFrame":
         known = {*map(_key, cells["template"].dropna())}
         other = (name not in _key(template) and not name.startswith("auto") for name in known)
         departures = {
-            "protocol": not cells["note"].fillna("").str.contains("Protocol paper").all(),
+            "protocol": _other_prompts(cells).any(),
             "tokenizer": (cells["tokenizer"] == "builtin").any(),
             "template": any(other),
             "examples": cells["stand_in"].any(),
@@ -223,6 +224,11 @@ def against_paper(summary: Summary, version: str = "v3") -> "pd.DataFrame":
     return pd.DataFrame(rows, columns=columns)
 
 
+def _other_prompts(cells: "pd.DataFrame") -> "pd.Series[bool]":
+    """Which cells were not asked by the protocol `paper`."""
+    return ~cells["note"].str.contains("Protocol paper", na=False)
+
+
 # --- leaderboard ----------------------------------------------------------------------------------
 
 
@@ -231,9 +237,10 @@ class Board(NamedTuple):
 
     source ('ours', 'paper v3', 'upstream' or 'authors'), run, model, aligned, baseline (a row of
     the threshold), claimed_length, effective_length, effective_set, threshold (NaN where there is
-    none), stand_in, adaptive, avg, wavg_inc, wavg_dec with avg_low, avg_high ..., rank_inc, rank_dec (of
-    ours: their place among the paper's models, where the two can be compared), and for each length
-    4096: 4096, '4096_low', '4096_high', '4096_have' (what there is of an incomplete score).
+    none), stand_in, reader, adaptive, avg, wavg_inc, wavg_dec with avg_low, avg_high ..., rank_inc,
+    rank_dec (of ours: their place among the paper's models, where the two can be compared), and for
+    each length 4096: 4096, '4096_low', '4096_high', '4096_have' (what there is of an incomplete
+    score).
     """
 
     number: str
@@ -262,27 +269,27 @@ class Board(NamedTuple):
             names = {str(n): length_name(n) for n in self.lengths}
             heads = [re.sub(r"^\d+", lambda n: names[n[0]], str(name)) for name in rows]
             return escape.csv_text(rows.set_axis(heads, axis=1), "%.4f")
-        bold_fields: set[tuple[Any, str | int]] = set()
+        notes, bold_fields = list(self.notes), set[tuple[Any, str | int]]()
         if bold == "ours":
             bold_fields = {(i, "model") for i in rows.index[rows["source"] == OURS]}
         if bold == "best":
             printed = rows.loc[~rows["baseline"], self.numbers].astype(float).round(1)
             is_best = printed == printed.groupby(rows["aligned"]).transform("max")
             bold_fields = {(i, name) for name in self.numbers for i in printed.index[is_best[name]]}
+            notes.append("Bold: the best of the column among models of the same alignment.")
         rows = rows.assign(
             origin=[_origin(row) for _, row in rows.iterrows()],
             group=rows["aligned"] + rows["baseline"].astype(str),
         )
         judged = ["effective_length"] * (self.category in JUDGED)
         columns = ["claimed_length", *judged, *self.numbers]
-        text = models_text(rows, columns, format, self.notes, format != "latex", bold_fields)
+        text = models_text(rows, columns, format, notes, format != "latex", bold_fields)
         return f"Table {self.number}: {self.title}\n\n{text}" if format == "markdown" else text
 
 
 def _origin(row: "pd.Series[Any]") -> str:
     if row["source"] == OURS:
-        marks = ", stand-in" * bool(row["stand_in"]) + ", adaptive" * bool(row["adaptive"])
-        return f"(ours, {row['run']}{marks})"
+        return f"(ours, {', '.join([row['run'], *kinds_of(row)])})"
     if row["source"] in UPSTREAM:
         return f"({row['source']})"
     return "(base)" * (row["aligned"] == "base" and "base" not in row["model"])
@@ -293,43 +300,32 @@ def boards(
     version: str = "v3",
     lengths: Sequence[int] = PAPER_LENGTHS,
     order: str = "wavg_dec",
+    upstream: bool = True,
 ) -> list[Board]:
     """All tables. `scores` are rows of `score`, None or empty for the paper alone; the lines of
-    `scores.attrs["notes"]`, as `everything` sets it, stand below the tables that have ours.
+    `scores.attrs["notes"]`, as `everything` sets it, stand below the tables that have ours. A model
+    without a complete score in any column is not listed.
 
     `lengths` are the columns; averages are over those of them that all rows share. `order` is one
-    of ORDERS.
+    of ORDERS. `upstream`: whether the rows of upstream's list stand in them too.
     """
     if order not in ORDERS:
         raise unknown("order", order, ORDERS)
     columns = tuple(sorted(lengths))
     summary_of = cache(partial(_summary, scores))
-    about = [
-        "source",
-        *_MODEL,
-        "label",
-        "aligned",
-        "baseline",
-        "claimed_length",
-        "effective_length",
-    ]
     scored = [c for n in columns for c in (n, f"{n}_low", f"{n}_high", f"{n}_have")]
     names = [
-        *about,
-        "effective_set",
-        "threshold",
-        "stand_in",
-        "adaptive",
-        *scored,
-        *_LIMITED,
-        *RANKS.values(),
+        *("source", *_MODEL, "label", "aligned", "baseline", "claimed_length", "effective_length"),
+        *("effective_set", "threshold", "stand_in", "reader", "adaptive"),
+        *(*scored, *_LIMITED, *RANKS.values()),
     ]
     all_boards = []
     for number, (category, aligned, title) in TABLES.items():
         task = SINGLE_TASKS.get(category)
         summary = summary_of(task, columns)
-        shared = _shared_lengths(summary, category, columns)
+        shared, short = _shared_lengths(summary, category, columns)
         rows = listed_rows(version, category, shared)
+        rows = rows[upstream | ~rows["source"].isin(UPSTREAM)]
         if summary is not None:
             rows = pd.concat([rows, _our_rows(summary, summary_of(task, shared), category)])
         rows = _ranked(rows[rows["aligned"].str.contains(aligned)])
@@ -341,27 +337,38 @@ def boards(
             rows[["effective_length", "effective_set"]] = ""
             rows[[*_LIMITED[3:], *RANKS.values()]] = math.nan
         rows = rows.sort_values(["aligned", "baseline", *by], ascending=False, kind="stable")
-        rows = rows.reset_index(drop=True).reindex(columns=names)
-        notes = _notes(rows, shared)
+        rows = rows.reindex(columns=names)
+        is_bare = (rows["source"] == OURS) & rows[[*columns]].isna().all(axis=1)
+        bare, rows = rows[is_bare], rows[~is_bare].reset_index(drop=True)
+        notes = _notes(rows, shared, short)
         if summary is not None and scores is not None and (rows["source"] == OURS).any():
             notes += _our_notes(rows, summary, JUDGED.get(category, "all"))
             notes += scores.attrs.get("notes", ())
+        if len(bare):
+            unlisted = ", ".join(bare["model"])
+            notes.append(f"Not listed, because no length is complete: {unlisted}.")
         all_boards.append(Board(number, category, title, columns, rows, tuple(notes)))
     return all_boards
 
 
-def everything(study: "Study") -> "pd.DataFrame | None":
-    """All answers of a study's run, scored; None where there are none.
+def everything(study: "Study", leave_out: Iterable[str] = ()) -> "pd.DataFrame | None":
+    """All answers of a study's run, but for those of some models by name, scored; None where there
+    are none.
 
-    Raises UserError where cells were made so differently that no table can hold both.
+    Raises UserError where the run has no such model, and where cells were made so differently that
+    no table can hold both.
     """
     from rulerkit.evaluation import check_same
     from rulerkit.scoring import score
-    from rulerkit.store import print_problem, read_cells
+    from rulerkit.store import read_cells
 
     cells = read_cells(study.predictions, scan=False) if study.predictions.is_dir() else []
-    cells = [cell for cell in cells if cell.task in THIRTEEN]
-    scores = score(cells, report=print_problem)
+    models = {cell.model for cell in cells}
+    for name in leave_out:
+        if name not in models:
+            raise unknown(f"model in run {study.run}", name, sorted(models))
+    cells = [cell for cell in cells if cell.task in THIRTEEN and cell.model not in [*leave_out]]
+    scores = score(cells, report=remark)
     if scores.empty:
         return None
     check_same(cells)
@@ -399,7 +406,8 @@ def listed_rows(
         rows = pd.concat([rows, listed.assign(aligned="chat", baseline=False)])
     printed = rows[[*AVERAGES]]
     known = rows[[*lengths]].mask(rows["baseline"]).to_numpy(dtype=float)
-    rows = rows.assign(run="", effective_set="", stand_in=False, adaptive="", label="")
+    about: Any = {"run": "", "effective_set": "", "adaptive": "", "label": ""}
+    rows = rows.assign(stand_in=False, reader=False, **about)
     rows["claimed_length"] = rows["claimed_length"].str.upper()
     rows[[*AVERAGES]] = known @ length_weights(len(lengths)).T if lengths else math.nan
     if tuple(lengths) == PAPER_LENGTHS:
@@ -410,11 +418,11 @@ def listed_rows(
 
 
 def _ranked(rows: "pd.DataFrame") -> "pd.DataFrame":
-    """Rows with their ranks among the paper's models of the same alignment; upstream's and ours
-    over stand-in corpora have none."""
+    """Rows with their ranks among the paper's models of the same alignment; upstream's, readers and
+    ours over stand-in corpora have none."""
     aligned = rows["aligned"].to_numpy()
     rivals = rows["source"].str.startswith("paper").to_numpy() & (aligned == aligned[:, None])
-    special = rows["stand_in"].astype(bool) | (rows["adaptive"] != "")
+    special = rows[["stand_in", "reader", "adaptive"]].astype(bool).any(axis=1)
     has_rank = ~(rows["source"].isin(UPSTREAM) | special)
     for average, rank in RANKS.items():
         values = rows[average].to_numpy(dtype=float).round(9)
@@ -437,15 +445,21 @@ def _summary(
 
 def _shared_lengths(
     summary: Summary | None, category: str, lengths: tuple[int, ...]
-) -> tuple[int, ...]:
+) -> tuple[tuple[int, ...], str]:
     """The lengths at which the paper's models have a score, and all of ours that have any complete
-    one."""
-    shared = [{*lengths}, {*PAPER_LENGTHS}]
-    if summary is not None:
-        category = JUDGED.get(category, "all")
-        complete = summary.lengths.query("complete and category == @category")
-        shared.extend(complete.groupby(_MODEL)["length"].agg(set))
-    return (*sorted(set.intersection(*shared)),)
+    one; and, in words, which of ours lack the shortest length that others of ours have besides."""
+    shared = {*lengths} & {*PAPER_LENGTHS}
+    if summary is None:
+        return (*sorted(shared),), ""
+    category = JUDGED.get(category, "all")
+    complete = summary.lengths.query("complete and category == @category")
+    ours = complete.groupby(names_of(complete))["length"].agg(set)
+    besides = (shared & set[int]().union(*ours)) - shared.intersection(*ours)
+    note = ""
+    if besides:
+        short = [name for name, has in ours.items() if min(besides) not in has]
+        note = f" {length_name(min(besides))} is not complete for {listed(short, 6)}."
+    return (*sorted(shared.intersection(*ours)),), note
 
 
 def _our_rows(summary: Summary, averaged: Summary | None, category: str) -> "pd.DataFrame":
@@ -458,12 +472,12 @@ def _our_rows(summary: Summary, averaged: Summary | None, category: str) -> "pd.
     return rows.assign(model=names_of(rows), source=OURS, baseline=False)
 
 
-def _notes(rows: "pd.DataFrame", shared: tuple[int, ...]) -> list[str]:
+def _notes(rows: "pd.DataFrame", shared: tuple[int, ...], short: str) -> list[str]:
     names = ", ".join(map(length_name, shared))
     lines = [
         "Averages, ranks and effective lengths of the paper's rows are computed from its scores.",
         "Averages and ranks are over the lengths that all rows share: "
-        f"{names or 'no length, because no length is complete for all of ours'}.",
+        f"{names or 'no length, because no length is complete for all of ours'}.{short}",
     ]
     if rows["source"].isin(UPSTREAM).any():
         lines.append(
@@ -475,21 +489,31 @@ def _notes(rows: "pd.DataFrame", shared: tuple[int, ...]) -> list[str]:
         pairs = rows[["aligned", "threshold"]].drop_duplicates()
         used = ", ".join(f"{value} ({kind})" for kind, value in pairs.itertuples(index=False))
         lines.append(
-            f"Underlined scores (bold in Markdown) reach the threshold, Llama2-7B at 4K: {used}. "
-            "Ranks: the paper's models."
+            f"Marked scores reach the threshold, Llama2-7B at 4K: {used}. Ranks are among the "
+            "paper's models; reference readers and scores over stand-in corpora have none."
         )
     return lines
 
 
 def _our_notes(rows: "pd.DataFrame", summary: Summary, category: str) -> list[str]:
     lines = [f"Ours stand with their {100 * summary.confidence:g} % intervals."]
-    if rows["stand_in"].any():
-        names = ", ".join(rows.loc[rows["stand_in"], "model"])
-        lines.append(f"{STAND_IN_NOTE[0].upper()}{STAND_IN_NOTE[1:]}: {names}.")
-    lines += adaptive_notes(rows)
     cells = summary.cells
-    lines += [f"{note}." for note in sorted({*cells["note"].dropna()}) if OWN_TEXTS in note]
-    return lines + rest_notes(cells if category == "all" else cells[cells["category"] == category])
+    cells = cells if category == "all" else cells[cells["category"] == category]
+    names = names_of(cells)
+    is_listed = names.isin(rows.loc[rows["source"] == OURS, "model"]) & (cells["n"] > 0)
+    cells, names = cells[is_listed], names[is_listed]
+    if number_range(cells["n"]) != "500":
+        lines.append("The paper has 500 examples per task and length.")
+    departures = {
+        "Other prompts than the paper's (not protocol paper)": _other_prompts(cells),
+        "Lengths in tokens of the built-in tokenizer, not the model's own": cells["tokenizer"]
+        == "builtin",
+    }
+    for what, is_so in departures.items():
+        if is_so.any():
+            who = "all of ours" if is_so.all() else listed(names[is_so].unique(), 6)
+            lines.append(f"{what}: {who}.")
+    return lines + adaptive_notes(rows) + cell_notes(cells)
 
 
 # --- leaderboard: the page ------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """Where files lie: one project root, whatever the working directory."""
 
 import os
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -66,8 +67,8 @@ def resolve(path: str | Path) -> Path:
 
 
 def resolve_file(name: str | Path) -> Path:
-    """A file that a user names on the command line: from the working directory, the project root or
-    the kit."""
+    """A file or folder that a user names, as an absolute path: from the working directory, else the
+    project root, else the kit."""
     path = Path(os.path.expanduser(name))
     places = (path.absolute(), resolve(path), KIT / path)
     return next((place for place in places if place.exists()), resolve(path))
@@ -89,8 +90,13 @@ def cache_dir() -> Path:
 
 @contextmanager
 def completed(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path`, which takes its place when it is complete."""
+    """A temporary file beside `path`, which takes its place when it is complete: readers never see
+    half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    yield part
-    part.replace(path)
+    part = path.with_name(f".{path.stem}.{socket.gethostname()}-{os.getpid()}{path.suffix}")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)

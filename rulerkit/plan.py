@@ -225,9 +225,8 @@ class Plan:
             "assumed:",
             *(f"  {text}" for text in self.assumptions),
         ]
-        table = render(head, rows, notes=below)
         title = f"{self.model}: {self.num_tasks} tasks x {self.num_examples} examples"
-        return f"{title}\n{table}".rstrip()
+        return f"{title}\n{render(head, rows, notes=below)}".rstrip()
 
 
 def bill_text(study: Study, spec: Spec) -> str:
@@ -244,8 +243,8 @@ def bill_text(study: Study, spec: Spec) -> str:
         f"assumed: answers as long as they may be, nothing cached, the prices of its file{day}",
     ]
     head = ("length", "prompt tokens", "answer tokens", "dollars")
-    table = render(head, fields, notes=below)
-    return f"{spec['name']}: {len(study.tasks)} tasks x {study.num_examples} examples\n{table}".rstrip()
+    title = f"{spec['name']}: {len(study.tasks)} tasks x {study.num_examples} examples"
+    return f"{title}\n{render(head, fields, notes=below)}".rstrip()
 
 
 def _hours(hours: float) -> str:

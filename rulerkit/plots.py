@@ -2,8 +2,9 @@
 Scores are percent.
 
 Every function draws into `ax` where it is given (one Axes, or a list of them where a figure has
-several panels), else into a figure of its own, and returns what it drew into. `note` stands small
-below the figure: see `remarks`. Figures are as wide as one or both columns of a two-column paper,
+several panels), else into a figure of its own, and returns what it drew into. A figure of yours
+needs `layout="constrained"`, which makes room for names and notes. `note` stands small below the
+figure: see `remarks`. Figures are as wide as one or both columns of a two-column paper,
 and all text on them is readable in print: 7 points, with a contrast of at least 4.5 to 1. Fonts,
 colours and line widths are those of `style`; markers and dashes differ too.
 """
@@ -44,9 +45,9 @@ SINGLE, DOUBLE = 3.35, 6.9
 _GREY = "0.35"
 _GREY_LINE = "0.45"  # the lightest grey in which text on white has a contrast of 4.5 to 1
 _MARKERS, _DASHES = "osD^vPX*", ("-", (0, (4, 1.5)), (0, (1, 1)))
-_BEYOND, _THRESHOLD = (0, (2.5, 1.2)), (0, (4, 2))
+_BEYOND, _THRESHOLD, _FLAT = (0, (2.5, 1.2)), (0, (4, 2)), (0, (3, 1, 1, 1))
 _HATCHES = ("", "/////", "....")
-_NARROW = 144  # points: a panel below this has no space for names beside it
+_NARROW = 34  # letters: a panel below this has no space for names beside it
 
 
 # --- scores over length ---------------------------------------------------------------------------
@@ -70,7 +71,7 @@ def score_by_length(
     rows = _means(lengths, category)
     grey = published_scores(published, category)
     size = rows["name"].nunique() + len(grey)
-    height, notes = max(2.3, 0.5 + 0.15 * size), ("grey: scores as printed" * bool(grey), note)
+    height, notes = max(1.8, 0.15 * size), ("grey: scores as printed" * bool(grey), note)
     with _figure(1, 1, height, ax, *notes, width=DOUBLE * (size > 8)) as (axes,):
         _lines(axes, rows, "name", threshold, grey, bands=True)
     return axes
@@ -80,11 +81,11 @@ def series_by_length(
     frame: "pd.DataFrame",
     series: str = "series",
     panel: str = "panel",
-    dashed_beyond: Mapping[str, float] | None = None,
+    dashed_beyond: Mapping[str, float] = {},
     flat: Collection[str] = (),
     threshold: float | Mapping[str, float] | None = None,
     note: str = "",
-    published: Mapping[str, Mapping[str, Mapping[int, float]]] | None = None,
+    published: Mapping[str, Mapping[str, Mapping[int, float]]] = {},
     columns: int = 2,
     ax: "Panels" = None,
 ) -> "list[Axes]":
@@ -102,28 +103,27 @@ def series_by_length(
         raise UserError(
             "no complete scores to draw: run the evaluation again to complete its cells"
         )
-    published = published or {}
     keys = [key for key in ("label", panel) if key in frame and key != series]
     groups = list(frame.groupby(keys, sort=False)) if keys else [((), frame)]
     num_models = frame["label"].nunique() if "label" in keys else 1
     columns = min(len(groups) // num_models if len(groups) > num_models else num_models, columns)
     most = max(rows[series].nunique() for _, rows in groups) + any(published.values())
-    height = max(2.2, (2.1 if columns > 2 else 1.1) + 0.14 * most)
-    dashed = dict(dashed_beyond or {})
-    beyond = scored["length"] > scored[series].map(dashed).astype(float)
+    height = 1.3 if columns > 2 else max(1.5, 0.15 * most)
+    beyond = scored["length"] > scored[series].map(dashed_beyond).astype(float)
     notes = (
         "dashed: beyond the training length" * bool(beyond.any()),
         "grey: scores as printed" * any(published.values()),
-        "dotted: floor, no reading" * bool("floor" in frame and (frame["floor"] >= 1).any()),
+        "dotted: floor" * bool("floor" in frame and (frame["floor"] >= 1).any()),
         note,
     )
-    with _figure(len(groups), columns, height, ax, *notes, sharey=True) as panels:
+    width = DOUBLE * (most > 8)
+    with _figure(len(groups), columns, height, ax, *notes, width=width, sharey=True) as panels:
         for i, (axes, (names, rows)) in enumerate(zip(panels, groups, strict=True)):
             title = str(names[-1]) if panel in keys else ""
-            _lines(axes, rows, series, threshold, published.get(title, {}), dashed, flat)
+            _lines(axes, rows, series, threshold, published.get(title, {}), dashed_beyond, flat)
             if ax is None and i % columns:
                 axes.set_ylabel("")
-            axes.set_title("\n".join(map(str, names)) if num_models > 1 else title, loc="left")
+            _title(axes, *(names if num_models > 1 else [title]), loc="left")
     return panels
 
 
@@ -141,7 +141,8 @@ def _lines(
     length of each name, without any; and the thresholds."""
     names = list(dict.fromkeys(rows[series]))
     lengths = sorted({int(n) for n in rows["length"]}.union(*grey.values()))
-    ends = []
+    bands = bands and len(lengths) > 1
+    ends: list[Any] = []
     for i, name in enumerate(names):
         line = rows[rows[series] == name].sort_values("length")
         scored = line.dropna(subset=["score"])
@@ -149,35 +150,33 @@ def _lines(
         if scored.empty:
             continue
         if name in flat:
-            scored = scored.iloc[[0, 0]].assign(length=[lengths[0], lengths[-1]])
-            x, y = scored["length"], scored["score"]
-            axes.plot(x, y, color=color, linestyle=(0, (1, 1)), label=name)
-        else:
-            # bars of several lines stand side by side
-            shift = 0 if bands else (i - (len(names) - 1) / 2) * min(0.05, 0.3 / len(names))
-            beyond = dashed.get(name, np.inf)
-            _line(axes, line["length"] * 2**shift, line, i, str(name), beyond, bars=not bands)
-            if "floor" in line and (line["floor"] >= 1).any():
-                x, y = line["length"], line["floor"]
-                axes.plot(x, y, color=color, linestyle=":", linewidth=0.7, zorder=1)
-        if bands or name in flat:
-            band = scored if name in flat else line
-            x, low, high = band["length"], band["low"], band["high"]
-            axes.fill_between(x, low, high, color=color, alpha=0.14, linewidth=0)
-        ends.append((*scored[["length", "score"]].iloc[-1], str(name), color))
-    for name, scores in grey.items():
-        x, y = map(list, (scores, scores.values()))
-        axes.plot(x, y, color=_GREY_LINE, linewidth=0.6, zorder=1.5, label=name)
-        ends.append((x[-1], y[-1], name, _GREY_LINE))
+            level = scored.iloc[0]
+            axes.axhline(level["score"], color=color, linestyle=_FLAT, label=name)
+            axes.axhspan(level["low"], level["high"], color=color, alpha=0.14, linewidth=0)
+            ends.append((lengths[-1], level["score"], str(name), color))
+            continue
+        # bars of several lines stand side by side
+        shift = 0 if bands else (i - (len(names) - 1) / 2) * min(0.05, 0.3 / len(names))
+        _line(axes, line["length"] * 2**shift, line, i, str(name), dashed.get(name, np.inf), bands)
+        if "floor" in line and (line["floor"] >= 1).any():
+            x, y = line["length"], line["floor"]
+            axes.plot(x, y, color=color, linestyle=":", linewidth=0.7, zorder=1)
+        x, y = scored[["length", "score"]].iloc[-1]
+        ends.append((x * 2**shift, y, str(name), color))
+    for i, (name, scores) in enumerate(grey.items()):
+        points, marker = list(scores.items()), _MARKERS[i % 8]
+        look: Any = {"color": _GREY_LINE, "marker": marker, "markersize": 2, "linewidth": 0.6}
+        axes.plot(*zip(*points, strict=True), label=name, zorder=1.5, **look)
+        ends.append((*points[-1], name, _GREY_LINE))
     axes.set_xscale("log", base=2)
-    step = 1 + (_points(axes)[0] < _NARROW and len(lengths) > 5)
+    step = 1 + (_room(axes)[0] < _NARROW and len(lengths) > 5)
     ticks = [length_name(n) if i % step == 0 else "" for i, n in enumerate(lengths)]
     axes.set_xticks(lengths, ticks)
     axes.minorticks_off()
     if len(lengths) == 1:
-        axes.set_xlim(lengths[0] / 2, lengths[0] * 2)
+        axes.set_xlim(lengths[0] / 2, lengths[0] * 1.12)
     axes.set(xlabel="Sequence length (tokens)", ylabel="Score (%)", ylim=(0, 102))
-    _label_ends(axes, ends)
+    _label_ends(axes, ends, 0.8 * lengths[-1])
     _thresholds(axes, threshold)
 
 
@@ -188,14 +187,21 @@ def _line(
     i: int,
     label: str,
     beyond: float = np.inf,
-    bars: bool = True,
+    band: bool = False,
 ) -> None:
-    """Series i with its intervals, dashed and hollow beyond a length."""
-    x, y, look = np.asarray(x), line["score"].to_numpy(), _look(i)
+    """Series i, dashed and hollow beyond a length, with its intervals as bars, or as a band, in
+    which a point between gaps has a bar."""
+    columns = line[["score", "low", "high"]].to_numpy(float).T
+    x, (y, low, high), look = np.asarray(x), columns, _look(i)
     inside = int((line["length"] <= beyond).sum())
-    if bars:
-        low, high = line["low"], line["high"]
-        axes.vlines(x, low, high, look["color"], linewidth=0.7, alpha=0.55, zorder=2)
+    barred = np.isfinite(y)
+    if band:
+        axes.fill_between(x, low, high, color=look["color"], alpha=0.14, linewidth=0)
+        gap = np.isnan([np.nan, *y, np.nan])
+        barred &= gap[:-2] & gap[2:]
+    if barred.any():
+        bars = x[barred], low[barred], high[barred]
+        axes.vlines(*bars, look["color"], linewidth=0.7, alpha=0.55, zorder=2)
     axes.plot(x[:inside], y[:inside], clip_on=False, zorder=3, label=label, **look)
     if inside < len(x):
         last = max(0, inside - 1)
@@ -266,12 +272,13 @@ def scores_over_models(
     """
     rows = _means(lengths, category)
     names = list(dict.fromkeys(rows["name"]))
-    with _figure(1, 1, 2.5, ax, note, width=DOUBLE * (len(names) > 8)) as (axes,):
+    with _figure(1, 1, 1.7, ax, note, width=DOUBLE * (len(names) > 8)) as (axes,):
         for i, (length, line) in enumerate(rows.groupby("length")):
             x = line["name"].map(names.index) + 0.04 * i
             _line(axes, x, line, i, length_name(int(str(length))))
         _thresholds(axes, threshold)
-        axes.set_xticks(range(len(names)), names, rotation=35, ha="right", rotation_mode="anchor")
+        ticks = [_wrapped(name, 34) for name in names]
+        axes.set_xticks(range(len(names)), ticks, rotation=35, ha="right", rotation_mode="anchor")
         axes.set(ylim=(0, 102), ylabel="Score (%)")
         axes.legend()
     return axes
@@ -284,11 +291,13 @@ def training_curve(
     of a training. `history` is what `training.train` gives; `live`, a handle of IPython's `display`,
     shows the figure in place of what it showed."""
     right = "Right, new examples (%)"
-    with _figure(2, 2, 2.0, ax, note) as panels:
+    with _figure(2, 2, 1.5, ax, note) as panels:
         lines = (history["loss"], "Loss of answer tokens"), (100 * history["right"], right)
         for i, (axes, (values, name)) in enumerate(zip(panels, lines, strict=True)):
-            axes.plot(history["step"], values, color=_color(i))
-            axes.set(ylim=(0, 102 if i else None), ylabel=name, xlabel="Step")
+            look: Any = {"color": _color(i), "marker": "o" * (len(history) == 1)}
+            axes.plot(history["step"], values, clip_on=False, **look)
+            axes.locator_params("x", integer=True)
+            axes.set(xlim=(0, None), ylim=(0, 102 if i else None), ylabel=name, xlabel="Step")
     if live is not None:
         live.update(panels[0].figure)
         plt.close("all")
@@ -306,14 +315,14 @@ def recall_by_depth(
     groups = list(bins.groupby(["run", "model", "label", "task"], sort=False))
     several = bins.groupby(["run", "model"]).ngroups > 1
     columns, lengths = min(len(groups), 3), sorted(bins["length"].unique())
-    shared = {"plus": 0.5, "sharex": True, "sharey": True}
-    with _figure(len(groups), columns, 1.55, ax, note, **shared) as panels:
+    with _figure(len(groups), columns, 1.2, ax, note, sharex=True, sharey=True) as panels:
         for axes, ((_, _, label, task), rows) in zip(panels, groups, strict=True):
+            rows = _all_bins(rows, by)
             for i, length in enumerate(lengths):
                 line = rows[rows["length"] == length]
                 x = (line[f"{by}_from"] + line[f"{by}_to"]) / 2 + (i - len(lengths) / 2) * 1.2
                 _line(axes, x, line, i, length_name(int(length)))
-            axes.set_title(f"{label}\n{task}" if several else str(task))
+            _title(axes, *[label] * several, task)
             axes.set(xlim=(0, 100), ylim=(0, 102), xticks=[0, 50, 100], yticks=[0, 50, 100])
         for axes in panels[-columns:]:
             axes.set_xlabel("Depth (%)" if by == "depth" else "Distance to the item before (%)")
@@ -330,16 +339,25 @@ def depth_map(bins: "pd.DataFrame", task: str, note: str = "", ax: "Panels" = No
     models = list(bins[bins["task"] == task].groupby(["run", "model", "label"], sort=False))
     if not models:
         raise UserError(f"no depths of task {task!r} to draw: name one that was asked")
-    with _figure(len(models), min(len(models), 2), 2.3, ax, note) as panels:
+    with _figure(len(models), min(len(models), 2), 1.8, ax, note) as panels:
         for axes, ((_, _, label), rows) in zip(panels, models, strict=True):
-            spans = zip(rows["depth_from"], rows["depth_to"], strict=True)
-            names = {start: f"{start:.0f}–{end:.0f}" for start, end in spans}
+            rows = _all_bins(rows, "depth")
             scores = rows.pivot(index="depth_from", columns="length", values="score")
-            scores = scores.rename(names).rename(columns=length_name)
-            texts = scores.map(lambda score: "" if np.isnan(score) else f"{score:.0f}")
-            _heatmap(axes, scores, texts)
-            axes.set(title=f"{label}: {task}", xlabel="Length (tokens)", ylabel="Depth (%)")
+            edges = pairwise([*scores.index, 100])
+            scores.index = [f"{start:.0f}–{end:.0f}" for start, end in edges]
+            scores = scores.rename(columns=length_name)
+            _heatmap(axes, scores, scores.map("{:.0f}".format).replace("nan", ""))
+            _title(axes, f"{label}: {task}")
+            axes.set(xlabel="Length (tokens)", ylabel="Depth (%)")
     return panels
+
+
+def _all_bins(rows: "pd.DataFrame", by: str) -> "pd.DataFrame":
+    """The bins of each length, with those that hold no item."""
+    start, end = f"{by}_from", f"{by}_to"
+    edges = np.linspace(0, 100, round(100 / (rows[end] - rows[start]).iloc[0]) + 1)
+    bins = pd.DataFrame({start: edges[:-1], end: edges[1:]})
+    return rows[["length"]].drop_duplicates().merge(bins, how="cross").merge(rows, how="left")
 
 
 # --- tables in colour -----------------------------------------------------------------------------
@@ -364,7 +382,7 @@ def tasks_by_length(
     texts = cells["score"].map("{:.1f}".format).where(cells["score"].notna(), cells["have"])
     cells = cells.assign(name=names_of(cells), text=texts.where(~below, "(" + texts + ")"))
     models = list(cells.groupby("name", sort=False))
-    height = 0.45 + 0.175 * cells["task"].nunique()
+    height = 0.175 * cells["task"].nunique()
     notes = (note, "in brackets: not above the floor" * bool(below.any()))
     with _figure(len(models), min(len(models), 2), height, ax, *notes, sharey=True) as panels:
         for axes, (name, rows) in zip(panels, models, strict=True):
@@ -377,7 +395,7 @@ def tasks_by_length(
             _separate(axes.axhline, tasks["task"], "white", 0.6)
             _separate(axes.axvline, wide["score"], "white", 0.6)
             _separate(axes.axhline, tasks["category"], "white", 2.5)
-            axes.set_title(str(name))
+            _title(axes, name)
     return panels
 
 
@@ -407,7 +425,7 @@ def correlation_heatmap(
     text = correlations.map(
         lambda r: "" if np.isnan(r) else f"{r:z.2f}".replace("0.", ".").replace("1.00", "1")
     )
-    with _figure(1, 1, 0.24 * len(correlations), ax, note, plus=0.9, width=DOUBLE) as (axes,):
+    with _figure(1, 1, 0.24 * len(correlations), ax, note, width=DOUBLE) as (axes,):
         image = _heatmap(axes, correlations, text, [_color(4), "#FFFFFF"], -1)
         axes.set_aspect("equal")
         axes.tick_params("x", rotation=55)
@@ -469,8 +487,7 @@ def failures_by_length(shares: "pd.DataFrame", note: str = "", ax: "Panels" = No
         for i, label in enumerate(LABELS, -1):
             color, hatch = (_color(i), _HATCHES[i // 7 % 3]) if i >= 0 else ("#E9EDF0", "")
             looks.get(label, {}).update(facecolor=color, hatch=hatch)
-    least = (0.8 + 0.15 * len(kinds)) / -(-len(groups) // columns)
-    height = max(least, 0.45 / -(-len(groups) // columns) + 1.4)
+    height = max(1.1, 0.16 * len(kinds) / -(-len(groups) // columns))
     with _figure(len(groups), columns, height, ax, note, sharey=True) as panels:
         for i, (axes, (_, cells)) in enumerate(zip(panels, groups, strict=True)):
             table = 100 * cells.pivot(index="length", columns="label", values="share").sort_index()
@@ -480,12 +497,10 @@ def failures_by_length(shares: "pd.DataFrame", note: str = "", ax: "Panels" = No
                 axes.bar(places, table[kind], bottom=bottoms[kind], width=0.82, **looks[kind])
             axes.set_xticks(places, [length_name(int(n)) for n in table.index])
             axes.tick_params(axis="x", length=0)
-            names = [cells["name"].iloc[0]] * (len(models) > 1) + [cells["task"].iloc[0]]
-            title = "\n".join(line for name in names for line in wrap(str(name), 22))
+            _title(axes, *[cells["name"].iloc[0]] * (len(models) > 1), cells["task"].iloc[0])
             axes.set(
                 ylim=(0, 100),
                 xlim=(-0.6, max(1.4, len(table) - 0.4)),
-                title=title,
                 ylabel="Answers (%)" if i % columns == 0 else "",
                 xlabel="Length (tokens)" if i + columns >= len(panels) else "",
             )
@@ -506,7 +521,7 @@ def failures_by_length(shares: "pd.DataFrame", note: str = "", ax: "Panels" = No
 def differences_by_task(
     rows: "pd.DataFrame",
     margin: float | None = None,
-    names: tuple[str, str] = ("A", "B"),
+    names: Sequence[str] = ("A", "B"),
     note: str = "",
     ax: "Axes | None" = None,
 ) -> "Axes":
@@ -519,7 +534,7 @@ def differences_by_task(
     tasks, mean = rows[rows["level"] == "task"], rows[rows["level"] == "all"]
     if tasks.empty or mean.empty:
         raise UserError("no differences to draw; give the rows of a comparison")
-    height, places = 0.96 + 0.16 * len(tasks), [*range(len(tasks)), len(tasks) + 0.4]
+    height, places = 0.16 * (len(tasks) + 2.8), [*range(len(tasks)), len(tasks) + 0.4]
     with _figure(1, 1, height, ax, note) as (axes,):
         axes.axvline(0, color=_GREY, linewidth=0.7, zorder=1)
         if margin is not None:
@@ -544,8 +559,7 @@ def differences_by_task(
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         axes.set_ylim(places[-1] + 0.7, -0.7)
-        between = " - " if sum(map(len, names)) <= 34 else "\n- "
-        axes.set_xlabel(f"{names[1]}{between}{names[0]} (points)")
+        axes.set_xlabel(_wrapped(f"{names[1]} - {names[0]} (points)", _room(axes)[0]))
     return axes
 
 
@@ -572,6 +586,7 @@ def word_frequencies(
     cwe: "pd.DataFrame",
     fwe: Mapping[float, "pd.DataFrame"],
     num_types: int = 40,
+    note: str = "",
     ax: "Panels" = None,
 ) -> "list[Axes]":
     """Figure 1 of the paper: how often the words of the aggregation tasks stand in their contexts.
@@ -580,7 +595,7 @@ def word_frequencies(
     coded texts by alpha, natural logarithms of rank and frequency, with the law they follow, rank
     to the power of -alpha, as a thin line.
     """
-    with _figure(2, 2, 2.3, ax) as panels:
+    with _figure(2, 2, 1.8, ax, note) as panels:
         left, right = panels
         shown = cwe.head(num_types)
         for i, (role, name) in enumerate({"needle": "common", "haystack": "uncommon"}.items()):
@@ -647,17 +662,16 @@ def _figure(
     height: float,
     ax: "Panels",
     *notes: str,
-    plus: float = 0,
     width: float = 0,
     **shared: Any,
 ) -> Iterator[list[Axes]]:
     """The panels that were given, or those of a new figure, row by row, drawn in the common style,
-    with notes below. `height`, of a row, `plus`, which is added once, and `width` are in inches;
-    by default one column of the page for one column of panels, else two."""
+    with notes below. `height`, of each panel without the texts around it, and `width`, of the
+    figure, are in inches; by default one column of the page for one column of panels, else two."""
     num_rows = -(-count // columns)
     with style():
         if ax is None:
-            size = width or (SINGLE if columns == 1 else DOUBLE), plus + height * num_rows
+            size = width or (SINGLE if columns == 1 else DOUBLE), (height + 1) * num_rows
             look: Any = {"figsize": size, "squeeze": False, "FigureClass": PrintFigure, **shared}
             panels = list(plt.subplots(num_rows, columns, **look)[1].flat)
             for spare in panels[count:]:
@@ -668,11 +682,17 @@ def _figure(
                 given = f"ax has {len(panels)} axes, the figure {count} panels: give {count}"
                 raise UserError(given)
         yield panels[:count]
-        if note := "; ".join(filter(None, notes)):
-            figure: Any = panels[0].figure
-            letters = 72 * figure.get_figwidth() / (0.55 * matplotlib.rcParams["font.size"])
-            lines = "\n".join(wrap(note, int(letters)))
+        figure: Any = panels[0].figure
+        if any(notes):  # those of other panels of the figure stay
+            parts = [figure.get_supxlabel().replace("\n", " "), *notes]
+            note = "; ".join(dict.fromkeys(filter(None, "; ".join(parts).split("; "))))
+            letters = int(130 * figure.get_figwidth() / matplotlib.rcParams["font.size"])
+            lines = _wrapped(note, letters, break_on_hyphens=False)
             figure.supxlabel(lines, fontsize="medium", x=0.99, ha="right", style="italic")
+        if ax is None:
+            figure.get_layout_engine().execute(figure)
+            whole, drawn = figure.get_figheight(), panels[0].get_position(original=True).height
+            figure.set_figheight(whole + num_rows * (height - drawn * whole))
 
 
 def _color(i: int) -> str:
@@ -713,47 +733,74 @@ def _thresholds(axes: "Axes", threshold: float | Mapping[str, float] | None) -> 
     for name, value in named.items():
         axes.axhline(value, color=_GREY, linewidth=0.7, linestyle=_THRESHOLD, zorder=1)
         place: Any = {"transform": axes.get_yaxis_transform(), "ha": "right", "zorder": 4}
-        text = axes.text(1, value + 1, f"{name}: {value:g}", **place)
-        text.set_path_effects([withStroke(linewidth=1.5, foreground=axes.get_facecolor())])
+        axes.text(1, value + 1, f"{name}: {value:g}", path_effects=_halo(axes), **place)
 
 
-def _points(axes: "Axes") -> tuple[float, float]:
-    """Width and height of axes in points, before constrained layout makes them fit."""
-    box = axes.get_window_extent()
-    points = 72 / axes.figure.dpi
-    return box.width * points, box.height * points
+def _halo(axes: "Axes") -> list[Any]:
+    """What keeps a text readable on lines."""
+    return [withStroke(linewidth=1.5, foreground=axes.get_facecolor())]
 
 
-def _label_ends(axes: "Axes", ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """Each line's name at its right end, moved apart where they would overlap; a legend below where
-    there is no space for that. `ends` are places, names and colours."""
-    figure: Any = axes.figure
-    size = matplotlib.rcParams["font.size"]
-    width, height = _points(axes)
-    if width < _NARROW or height < 1.2 * size * len(ends):
-        wide = size * (0.62 * max((len(name) for *_, name, _ in ends), default=0) + 2)
-        columns = max(1, int(1.2 * width / wide))
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), borderaxespad=4, ncols=columns)
+def _room(axes: "Axes") -> tuple[int, float]:
+    """How many letters are as wide as axes, and how many lines as high, before constrained layout
+    makes them fit."""
+    box, size = axes.get_window_extent(), matplotlib.rcParams["font.size"] * axes.figure.dpi / 72
+    return int(box.width / (0.6 * size)), box.height / (1.35 * size)
+
+
+def _wrapped(text: Any, letters: int, **options: Any) -> str:
+    """A text in lines of at most so many letters."""
+    return "\n".join(wrap(str(text), letters, **options))
+
+
+def _title(axes: "Axes", *lines: Any, loc: Any = "center") -> None:
+    """A title of several lines, each wrapped to the width of the axes."""
+    letters = int(1.3 * _room(axes)[0])
+    axes.set_title("\n".join(_wrapped(line, letters) for line in lines), loc=loc)
+
+
+def _label_ends(axes: "Axes", ends: Sequence[tuple[float, float, str, str]], last: float) -> None:
+    """Each line's name right of the axes, moved apart where they would overlap, with a leader from
+    the line's end; a legend below where there is no space for that. `ends` are places, names and
+    colours.
+
+    A line that ends before `last` has no leader, which would look like data: its name stands beside
+    its end where there is space.
+    """
+    letters, lines = _room(axes)
+    longest = max((len(name) for *_, name, _ in ends), default=0)
+    if letters < _NARROW or longest > letters / 2 or lines < 0.9 * len(ends):
+        handles, labels = axes.get_legend_handles_labels()
+        wide = int(1.25 * letters) - 3
+        labels = [_wrapped(label, wide) for label in labels]
+        columns = max(1, (wide + 3) // (min(longest, wide) + 3))
+        place: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 4}
+        axes.legend(handles, labels, ncols=columns, **place)
         return
     bottom, top = axes.get_ylim()
-    gap = (top - bottom) * (size * 1.35) / height
-    ends = sorted(ends, key=lambda end: end[1])
-    right = axes.get_xlim()[1]
-    for (x, y, name, color), place in zip(
-        ends, spread([end[1] for end in ends], gap, bottom, top), strict=True
-    ):
-        line = {"arrowstyle": "-", "color": color, "linewidth": 0.4}
-        axes.annotate(
-            name,
-            (x, y),
-            xytext=(1.04, (place - bottom) / (top - bottom)),
-            textcoords="axes fraction",
-            color=_readable(color, figure.get_facecolor()),
-            va="center",
-            annotation_clip=False,
-            arrowprops={**line, "shrinkA": 1, "shrinkB": 2, "relpos": (0, 0.5)},
-        )
-    axes.set_xlim(right=right)
+    axes.set_xlim(axes.get_xlim())
+    groups: Any = {False: [], True: []}  # right of the axes, and beside the ends
+    for end in sorted(ends, key=lambda end: end[1]):
+        x, name = end[0], end[2]
+        at = axes.transAxes.inverted().transform(axes.transData.transform((x, 0)))[0]
+        fits = x < last and len(name) + longest < (1 - at) * letters
+        groups[fits].append((*end, at + 0.02 if fits else 1.04))
+    for group in groups.values():
+        places = spread([end[1] for end in group], (top - bottom) / lines, bottom, top)
+        for (x, y, name, color, at), place in zip(group, places, strict=True):
+            leader = {"arrowstyle": "-", "color": color, "linewidth": 0.4, "relpos": (0, 0.5)}
+            axes.annotate(
+                name,
+                (x, y),
+                xytext=(at, (place - bottom) / (top - bottom)),
+                textcoords="axes fraction",
+                color=_readable(color, axes.figure.get_facecolor()),
+                va="center",
+                zorder=4,
+                path_effects=_halo(axes),
+                annotation_clip=False,
+                arrowprops=leader if x > last else None,
+            )
 
 
 def spread(values: Sequence[float], gap: float, bottom: float, top: float) -> list[float]:

@@ -68,7 +68,7 @@ class PromptFormat:
         names = ("auto", *FORMS)
         text = isinstance(self.template, str) and "{" in self.template
         if self.template not in names and not text:
-            hint = "or the text of a Jinja chat template"
+            hint = "The text of a Jinja chat template may stand here too"
             raise unknown("template", self.template, names, hint)
         if self.system_prompt and self.form in FORMS:
             raise UserError(

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rulerkit import escape
-from rulerkit.errors import UserError, unknown
+from rulerkit.errors import UserError, remark, unknown
 from rulerkit.failures import label, no_context_answers
 from rulerkit.other_formats import read_predictions
-from rulerkit.paths import resolve
+from rulerkit.paths import home, resolve_file
 from rulerkit.scoring import score
-from rulerkit.store import Cell, Report, print_problem
+from rulerkit.settings import JSON
+from rulerkit.store import Cell, Report, disk
 from rulerkit.summary import cell_rows
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def load(
     answers: bool = True,
     labels: bool = False,
     max_failures: float | None = None,
-    report: Report = print_problem,
+    report: Report = remark,
 ) -> "pd.DataFrame":
     """All results below some places: a row per example with the columns of `score`,
     ANSWER_COLUMNS and, with `labels`, LABEL_COLUMNS.
@@ -63,16 +64,20 @@ def load(
     return scores
 
 
-def find_cells(places: Iterable[str | Path], report: Report = print_problem) -> list[Cell]:
+def find_cells(places: Iterable[str | Path], report: Report = remark) -> list[Cell]:
     """The cells at some places, as `load` takes them, each once."""
     cells: dict[tuple[Path, str, int], Cell] = {}
     for place in places:
-        matches = sorted(glob(str(place), recursive=True)) if has_magic(str(place)) else [place]
-        if not matches:
+        paths = [resolve_file(place)]
+        for root in (Path.cwd(), home()) if has_magic(str(place)) else ():
+            names = sorted(glob(str(place), root_dir=root, recursive=True))
+            if paths := [root / name for name in names]:
+                break
+        if not paths:
             raise UserError(f"no predictions at {place}: nothing matches this pattern")
-        for match in matches:
-            path = Path(match) if Path(match).exists() else resolve(match)
-            path = path / "predictions" if (path / "predictions").is_dir() else path
+        for folder in paths:
+            inner = folder / "predictions"
+            path = inner if inner.is_dir() else folder
             for cell in read_predictions(path, report=report, scan=False):
                 cells.setdefault((cell.path.resolve(), cell.task, cell.length), cell)
     return list(cells.values())
@@ -82,7 +87,7 @@ def answers_of(
     scores: "pd.DataFrame",
     labels: bool = False,
     cells: list[Cell] | None = None,
-    report: Report = print_problem,
+    report: Report = remark,
 ) -> "pd.DataFrame":
     """Rows of `score`, all or some, with ANSWER_COLUMNS and, with `labels`, LABEL_COLUMNS, read
     from their files."""
@@ -105,7 +110,7 @@ def answers_of(
     return scores.assign(**columns | {name: columns[name].astype(float) for name in numbers})
 
 
-def _answer(row: Mapping[str, Any]) -> dict[str, Any]:
+def _answer(row: Mapping[str, Any]) -> JSON:
     usage = row.get("usage") or {}
     return {
         "prediction": row["pred"],
@@ -116,7 +121,7 @@ def _answer(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _failures(cell: Cell, alone: Any, report: Report) -> dict[int, dict[str, Any]]:
+def _failures(cell: Cell, alone: Any, report: Report) -> dict[int, JSON]:
     """LABEL_COLUMNS by index; nothing where the examples cannot be made again."""
     try:
         rows: Any = label([cell], alone).itertuples()
@@ -139,19 +144,19 @@ def export(results: "pd.DataFrame", path: Path, format: str | None = None) -> No
     kind = format or path.suffix.removeprefix(".")
     if kind not in FORMATS:
         raise unknown("format", kind, FORMATS)
+    if kind == "csv":
+        lists = {"references", "depths"} & {*results.columns}
+        results = results.assign(**{name: results[name].map(json.dumps) for name in lists})
     try:
-        if kind == "parquet":
-            results.to_parquet(path, index=False)
-        elif kind == "jsonl":
-            results.to_json(path, orient="records", lines=True, double_precision=10)
-        else:
-            flat = results.copy()
-            for name in {"references", "depths"} & {*flat.columns}:
-                flat[name] = flat[name].map(json.dumps)
-            path.write_text(escape.csv_text(flat), encoding="utf-8", errors="backslashreplace")
+        with disk(path, "choose another file"):
+            if kind == "parquet":
+                results.to_parquet(path, index=False)
+            elif kind == "jsonl":
+                results.to_json(path, orient="records", lines=True, double_precision=10)
+            else:
+                text = escape.csv_text(results)
+                path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except ImportError:
         raise UserError(
             "parquet needs pyarrow: pip install 'rulerkit[parquet]', or write csv or jsonl"
         ) from None
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from error

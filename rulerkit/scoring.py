@@ -16,14 +16,16 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
 from hashlib import sha256
-from io import BytesIO
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rulerkit.errors import UserError
+from rulerkit.paths import completed
 from rulerkit.prompt_format import opens_thought, without_thought
+from rulerkit.settings import JSON
 from rulerkit.store import (
     Cell,
     Report,
@@ -31,7 +33,6 @@ from rulerkit.store import (
     load_cell,
     stamp,
     time_and_size,
-    write_whole,
 )
 from rulerkit.tasks import CATEGORIES as CATEGORIES
 from rulerkit.tasks import THIRTEEN as THIRTEEN
@@ -42,9 +43,8 @@ from rulerkit.tasks.base import string_match_part as string_match_part
 
 if TYPE_CHECKING:
     import pandas as pd
-    from numpy.typing import NDArray
 
-    Rows = NDArray[Any]  # ROW_COLUMNS of the examples of a cell, by index
+Rows = NDArray[Any]  # ROW_COLUMNS of the examples of a cell, by index
 
 OTHER_NAMES = {"qa_squad": "qa_1", "qa_hotpot": "qa_2", "qa_hotpotqa": "qa_2"}
 """What others call a task of ours; lm-evaluation-harness also writes `ruler_` before the name."""
@@ -97,12 +97,7 @@ def strict_items(prediction: str, references: Iterable[str]) -> Strict:
     """Precision and F1 over the distinct items named: a wrong word costs, and so does a sentence
     around the answer."""
     named, wanted = set(named_items(prediction)), {reference.lower() for reference in references}
-    right = len(named & wanted)
-    return Strict(
-        right / len(named) if named else 0.0,
-        2 * right / (len(named) + len(wanted)),
-        float(named == wanted),
-    )
+    return _overlap(sorted(named), sorted(wanted))
 
 
 def strict_answer(prediction: str, references: Iterable[str]) -> Strict:
@@ -129,7 +124,7 @@ def _overlap(said: list[str], wanted: list[str]) -> Strict:
 _CELL = {
     "run": "name of the run, the folder in outputs/predictions",
     "model": "name of the model, its folder in the run",
-    "label": "what tables and figures call the model",
+    "label": "what tables and figures call the model, with its name where two share a label",
     "aligned": "chat or base; it chooses the threshold",
     "claimed_length": "tokens that the model claims to take; NaN where nobody says",
     "task": "name of the task or variant",
@@ -183,7 +178,7 @@ COLUMNS = _CELL | _ROW | _PROTOCOL
 CELL_COLUMNS, ROW_COLUMNS, PROTOCOL_COLUMNS = list(_CELL), list(_ROW), list(_PROTOCOL)
 
 
-def describe(cell: Cell) -> dict[str, Any]:
+def describe(cell: Cell) -> JSON:
     """What a cell's record says of all its rows: CELL_COLUMNS and PROTOCOL_COLUMNS."""
     record, result = cell.record, cell.record["result"]
     task, model, sources = result["task"], result["model"], result.get("sources", {})
@@ -233,16 +228,14 @@ def score(
     Raises UserError where a row is damaged or has no references (with `report`, leaves the cell out
     and calls it), and where two cells are the same one.
     """
-    import numpy as np
     import pandas as pd
 
     cells = list(cells)
     _judge_in_parallel(cells)
-    descriptions, judged, seen = [], list["Rows"](), dict[tuple[Any, ...], Path]()
-    files, changed = dict[Path, dict[str, _Entry]](), set[Path]()
+    descriptions, judged, seen = [], list[Rows](), dict[tuple[Any, ...], Path]()
     for cell in cells:
         try:
-            rows = _cached(cell, files, changed)
+            rows = _cached(cell)
             about = describe(cell)
         except UserError as error:
             if not report:
@@ -262,8 +255,6 @@ def score(
         seen[key] = cell.path
         descriptions.append(about)
         judged.append(rows)
-    for file in changed:
-        _write_cache(file, files[file])
     counts = [len(rows) for rows in judged]
     table = pd.DataFrame(columns=list(COLUMNS))
     if any(counts):
@@ -272,6 +263,7 @@ def score(
         if columns["num_prompt_tokens"].notna().all():
             columns = columns.astype({"num_prompt_tokens": int})
         table = pd.DataFrame(descriptions, columns=CELL_COLUMNS + PROTOCOL_COLUMNS)
+        table["label"] = own_labels(table, "label")
         table = table.take(np.repeat(np.arange(len(counts)), counts)).reset_index(drop=True)
         table = table.join(columns)[list(COLUMNS)]
     table.attrs["empty_cells"] = [
@@ -280,82 +272,65 @@ def score(
     return table
 
 
+def own_labels(frame: "pd.DataFrame", column: str) -> "pd.Series[str]":
+    """The labels in a column; `LABEL [NAME]` where models of several names share one."""
+    models = frame[[column, "model"]].drop_duplicates()
+    shared = frame[column].isin(models.loc[models[column].duplicated(), column])
+    return frame[column].mask(shared, frame[column] + " [" + frame["model"] + "]")
+
+
 # --- judged cells on disk -------------------------------------------------------------------------
 
 _PARALLEL = 20_000_000
 """Bytes of rows to judge from which on other processes help."""
 
 
-class _Entry(NamedTuple):
-    """A judged cell: the stamp of its files, what reading them said, and its rows."""
-
-    stamp: list[list[int]]
-    warnings: list[str]
-    snapshots: list[str]
-    rows: "Rows"
-
-
-def _cached(cell: Cell, files: dict[Path, dict[str, _Entry]], changed: set[Path]) -> "Rows":
-    """The judged rows of a cell, from the cache where its files did not change; also sets which
-    examples it holds.
-
-    `files` holds the entries of each cache file that was read, `changed` those to be written.
-    """
-    file = _cache_file(cell.path) if cell.on_disk else None
-    if file is None:
-        return _judged(cell)
-    entries = files[file] = files[file] if file in files else _read_cache(file)
-    name, now = _cell_name(cell.path), stamp(cell.path)
-    if name not in entries or entries[name].stamp != now:
+def _cached(cell: Cell) -> Rows:
+    """The judged rows of a cell, from the cache where its files did not change."""
+    now = stamp(cell.path)
+    rows = _read_cache(cell)
+    if rows is None:
         rows = _judged(cell)
-        entries[name] = _Entry(now, cell.warnings, sorted(cell.snapshots), rows)
-        changed.add(file)
-    _, cell.warnings, snapshots, rows = entries[name]
-    cell.snapshots, cell.present = set(snapshots), array("l", rows["index"].tolist())
+        cell.present = array("l", rows["index"].tolist())
+        _write_cache(cell, now, rows)
     return rows
 
 
-def _cache_file(path: Path) -> Path | None:
-    """`outputs/cache/scores/RUN/MODEL.npz`, the cache for the model of a prediction file; only files
-    in `outputs/predictions` have one."""
-    folder = path.parent.parent
-    if folder.parent.parent.name != "predictions":
+def _cache_file(cell: Cell) -> Path | None:
+    """`outputs/cache/scores/RUN/MODEL/TASK/LENGTH.rows`; only files in `outputs/predictions` have a
+    cache."""
+    predictions = cell.path.parent.parent.parent.parent
+    if predictions.name != "predictions" or not cell.on_disk:
         return None
-    return folder.parents[2] / "cache" / "scores" / folder.parent.name / f"{folder.name}.npz"
+    cache = predictions.parent / "cache" / "scores"
+    return cache / cell.path.relative_to(predictions).with_suffix(".rows")
 
 
-def _cell_name(path: Path) -> str:
-    return f"{path.parent.name}/{path.stem}"
+def _read_cache(cell: Cell) -> Rows | None:
+    """The judged rows of a cell, which then is as if its file had been read; None where the cache
+    is damaged, or of other code or an earlier state of the files."""
+    if not (file := _cache_file(cell)):
+        return None
+    with suppress(OSError, ValueError, TypeError):
+        head, _, content = file.read_bytes().partition(b"\n")
+        code, then, warnings, snapshots, kinds, count = json.loads(head)
+        if (code, then) == (_code_version(), stamp(cell.path)):
+            # np.load takes eight times as long
+            rows = np.frombuffer(content, [tuple(kind) for kind in kinds], count)
+            cell.present = array("l", rows["index"].tolist())
+            cell.warnings, cell.snapshots = warnings, set(snapshots)
+            return rows
+    return None
 
 
-def _read_cache(file: Path) -> dict[str, _Entry]:
-    """The cells in a file of the cache, by task and length; none where it is damaged, or made by
-    other code."""
-    import numpy as np
-
-    try:
-        with np.load(file, allow_pickle=False) as content:
-            code, ends, about = json.loads(content["about"].tobytes())
-            parts = np.split(content["rows"], ends) if code == _code_version() else []
-        return {
-            name: _Entry(then, warnings, snapshots, part)
-            for (name, then, warnings, snapshots), part in zip(about, parts, strict=False)
-        }
-    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile):
-        return {}
-
-
-def _write_cache(file: Path, entries: dict[str, _Entry]) -> None:
+def _write_cache(cell: Cell, now: list[list[int]], rows: Rows) -> None:
     """Nothing is stored where no file can be written."""
-    import numpy as np
-
-    about = [[name, *entry[:3]] for name, entry in entries.items()]
-    ends = list(accumulate(len(entry.rows) for entry in entries.values()))
-    head = np.frombuffer(json.dumps([_code_version(), ends, about]).encode(), np.uint8)
-    out = BytesIO()
-    np.savez(out, about=head, rows=np.concatenate([entry.rows for entry in entries.values()]))
-    with suppress(OSError, UserError):
-        write_whole(file, out.getvalue())
+    if not (file := _cache_file(cell)):
+        return
+    about = cell.warnings, sorted(cell.snapshots), rows.dtype.descr, len(rows)
+    head = json.dumps([_code_version(), now, *about])
+    with suppress(OSError), completed(file) as part:
+        part.write_bytes(head.encode() + b"\n" + rows.tobytes())
 
 
 @cache
@@ -372,7 +347,7 @@ def _judge_in_parallel(cells: list[Cell]) -> None:
     """
     sizes = Counter[str]()
     for cell in cells:
-        if cell.on_disk and (file := _cache_file(cell.path)):
+        if file := _cache_file(cell):
             time, size = time_and_size(cell.path)
             if time > time_and_size(file)[0]:
                 sizes[str(cell.path.parent.parent)] += size
@@ -406,20 +381,18 @@ for folder in sys.argv[1:]:
 """
 
 
-def _judged(cell: Cell) -> "Rows":
-    import numpy as np
-
+def _judged(cell: Cell) -> Rows:
     result = cell.record["result"]
     kind = result["task"].get("category") or category(result["task"]["name"])
     part = result["task"].get("match", "part" if kind == "qa" else "all") == "part"
     rows = sorted((_judge(cell, row, part) for row in cell.stream()), key=lambda row: row[0])
-    kinds: dict[str, Any] = dict.fromkeys(ROW_COLUMNS, float)
+    kinds: JSON = dict.fromkeys(ROW_COLUMNS, float)
     kinds |= dict.fromkeys(("empty", "cut_off", "cut_thought", "refused"), bool) | {"index": int}
     longest = max((len(row[ROW_COLUMNS.index("digest")]) for row in rows), default=0)
     return np.array(rows, list((kinds | {"digest": f"S{longest or 1}"}).items()))
 
 
-def _judge(cell: Cell, row: dict[str, Any], part: bool) -> tuple[Any, ...]:
+def _judge(cell: Cell, row: JSON, part: bool) -> tuple[Any, ...]:
     """One row of ROW_COLUMNS."""
     raw, references = row.get("pred"), row.get("outputs")
     if not isinstance(raw, str) or not references:
@@ -466,10 +439,7 @@ def _completeness(path: Path, wanted: int, _: str, soft: bool) -> Completeness:
         cell = load_cell(path)
         if not cell:
             return Completeness(0)
-        file = _cache_file(path)
-        entry = _unchanged_cache(file, str(stamp(file))).get(_cell_name(path)) if file else None
-        if entry and entry.stamp == stamp(path):
-            cell.present, cell.warnings = array("l", entry.rows["index"].tolist()), entry.warnings
+        _read_cache(cell)
         have = sum(index < wanted for index in cell.present)
         lacking = sum(index < wanted for index in cell.without_soft) if soft else 0
     except UserError as error:
@@ -482,8 +452,3 @@ def _completeness(path: Path, wanted: int, _: str, soft: bool) -> Completeness:
         refused = sum(failure.refused for failure in failed)
         problem = f"{failure_counts(len(failed), refused)}: {failed[0].reason}"
     return Completeness(have - lacking, "; ".join([*cell.warnings[:1], *[problem] * bool(problem)]))
-
-
-@lru_cache(maxsize=16)
-def _unchanged_cache(file: Path, _: str) -> dict[str, _Entry]:
-    return _read_cache(file)

@@ -27,6 +27,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from rulerkit.errors import UserError, redact, shortened, unknown
+from rulerkit.hub import is_hub_id
 from rulerkit.lengths import parse_length
 from rulerkit.paths import home, package_data, project_files, resolve
 
@@ -501,7 +502,10 @@ def check(kind: type[AnyKeys], values: Spec, where: str = "", what: str = "key")
     try:
         return kind.model_validate(dict(values))
     except ValidationError as error:
-        key = str(error.errors()[0]["loc"][0])
+        key, *inner = map(str, error.errors()[0]["loc"])
+        nested = fields[key].annotation
+        if inner and isinstance(nested, type) and issubclass(nested, Keys):
+            check(nested, values[key], f"{where}{key}.", f"{what} in {key}")
         raise UserError(
             f"{where}{key}: {shortened(redact(values).get(key))} is not allowed; it takes "
             f"{_words(fields[key])}"
@@ -607,8 +611,6 @@ def read_site(path: Path | None = None) -> Site:
 
 # --- the mapping of a model -----------------------------------------------------------------------
 
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-
 
 def read_spec(spec: str | Spec) -> JSON:
     """The checked mapping of a model, with `name` and `engine` set and `base` merged in.
@@ -671,8 +673,18 @@ def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
         return {"engine": "reader", **READERS[spec]}
     if re.fullmatch(r"reader-\d+[kKmM]?", spec):
         return {"engine": "reader", "window": parse_length(spec.removeprefix("reader-"), least=0)}
-    if os.path.isdir(resolve(spec)) or _HUB_ID.fullmatch(spec):
+    place = resolve(spec)
+    if os.path.isfile(place):
+        raise UserError(
+            f"{place} is no model folder: a model is a folder with a config.json, or a YAML file"
+        )
+    if os.path.isdir(place) or is_hub_id(spec):
         return {"path": spec}
+    if "/" in spec or os.path.exists(spec):
+        raise UserError(
+            f"model {spec}: there is no folder {place}: a path counts from the project "
+            "root; a hub id reads org/name"
+        )
     hint = "A path to a model folder or to a YAML file, or a hub id (org/name), may stand here too"
     raise unknown("model", spec, known_models(), hint)
 

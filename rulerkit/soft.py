@@ -52,6 +52,11 @@ def gold_logprobs(model: Model, examples: Iterable[Example]) -> Golds:
             golds: Golds = one.gold_logprobs(pairs)
             return golds
         if one.engine == "transformers":
+            if "generate" in getattr(one._network, "__dict__", {}):
+                raise UserError(
+                    f"model {model.name}: its `generate` was replaced, and soft scores come from a "
+                    "forward pass, which is not what answers: leave `soft` out"
+                )
             return _by_forward_passes(one, pairs)
         if one.engine == "vllm" or (
             one.engine == "openai"

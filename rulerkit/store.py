@@ -33,12 +33,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
 from rulerkit.errors import UserError, remark, shorten
-from rulerkit.escape import one_line
-from rulerkit.paths import home, package_version
+from rulerkit.paths import completed, home, package_version
+from rulerkit.settings import JSON
 
 FORMAT = 2
 FORMATS = (1, 2)
-WAYS_OUT = "give this run a place of its own with run: NAME, or start anew with --fresh, which moves the old files aside"
+WAYS_OUT = "give this run a place of its own with run: NAME, or start anew: fresh=True (--fresh) moves the old files aside"
 PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "vllm", "sentencepiece", "tiktoken")
 SYNC = 5.0  # seconds of answers that a power cut may cost
 BEAT = 20.0  # seconds between two touches of a lock by its owner
@@ -60,37 +60,27 @@ class DamagedCell(UserError):  # noqa: N818
 
 
 @contextmanager
-def disk(path: Path) -> Iterator[None]:
+def disk(
+    path: Path,
+    mend: str = "everything written so far is kept: make room or choose a folder that can be "
+    "written, and run the same command again to resume",
+) -> Iterator[None]:
     """Turn an error of the file system (full disk, read-only, no permission) into one line."""
     try:
         yield
     except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror or error}; everything written so far is kept: "
-            "make room or choose a folder that can be written, and run the same command again to "
-            "resume"
-        ) from error
+        raise UserError(f"cannot write {path}: {error.strerror or error}; {mend}") from error
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file under a temporary name, then rename it: readers never see half of it. Makes its
-    folder where there is none."""
-    temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
-    with disk(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(temporary, "wb") as file:
-                file.write(content.encode() if isinstance(content, str) else content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except OSError:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
+    """Write a file so that it survives a power cut. Makes its folder where there is none."""
+    with disk(path), completed(path) as part, part.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
-def row_line(row: dict[str, Any]) -> bytes:
+def row_line(row: JSON) -> bytes:
     """A row as a line of ASCII that ends with the CRC-32 of the line without the checksum.
 
     A model may write half a surrogate or a line separator: in ASCII both come back unchanged.
@@ -108,7 +98,7 @@ class Log:
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         self._synced = time.monotonic()
 
-    def append(self, row: dict[str, Any]) -> None:
+    def append(self, row: JSON) -> None:
         """Write one row; where the disk fills up in the middle of it, cut it off again."""
         line = row_line(row)
         with disk(self.path):
@@ -153,9 +143,9 @@ def _not_a_number(name: str) -> float:
     raise ValueError(f"{name} is no JSON number")
 
 
-def plain(value: dict[str, Any]) -> dict[str, Any]:
+def plain(value: JSON) -> JSON:
     """A mapping as JSON gives it back: tuples become lists."""
-    read: dict[str, Any] = json.loads(json.dumps(value))
+    read: JSON = json.loads(json.dumps(value))
     return read
 
 
@@ -181,7 +171,7 @@ class Row(_Part):
     depths: list[float]
     group: int | None = None
     """What several examples share, such as the article of a question."""
-    usage: dict[str, Any] = {}
+    usage: JSON = {}
 
 
 class _Task(_Part):
@@ -219,7 +209,7 @@ class _Result(_Part):
 
 
 class _Environment(_Part):
-    packages: dict[str, Any] = {}
+    packages: JSON = {}
 
 
 class Record(_Part):
@@ -233,7 +223,7 @@ class Record(_Part):
     claimed_length: Count | None = None
     aligned: Literal["chat", "base"] = "chat"
     max_failures: Annotated[float, Field(ge=0)] = 0
-    adaptive: dict[str, Any] | None = None
+    adaptive: JSON | None = None
     complete_with: Count | None = None
     floors: dict[str, float] = {}
     environment: _Environment = _Environment()
@@ -254,9 +244,7 @@ def check_schema(schema: type[BaseModel], value: Any) -> None:
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def _read_rows(
-    path: Path, record: dict[str, Any], parse: bool, report: Report
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_rows(path: Path, record: JSON, parse: bool, report: Report) -> Iterator[tuple[int, JSON]]:
     """Index and row of each example, in the order of the file; no file has no rows.
 
     Without `parse`, rows with a checksum are empty. A last line that a crash tore is skipped, and
@@ -275,7 +263,7 @@ def _read_rows(
                 return
             raise DamagedCell(
                 f"{path}, line {number}: not a prediction row as it was written ({error}): delete "
-                "that line (its example is answered again) or start anew with --fresh, which "
+                "that line (its example is answered again) or start anew with fresh=True (--fresh), which "
                 "moves the old files aside"
             ) from None
         if index in first:
@@ -300,7 +288,7 @@ def _read_lines(path: Path) -> tuple[bytes, list[bytes], bool]:
     return content, text.split(b"\n"), content[len(text) : len(text) + 1] != b"\n"
 
 
-def _read_line(text: bytes, record: dict[str, Any], parse: bool) -> tuple[int, dict[str, Any]]:
+def _read_line(text: bytes, record: JSON, parse: bool) -> tuple[int, JSON]:
     """Index and row of a line; raises ValueError where it is damaged."""
     has_checksum = text[-25:-10] == _CHECKSUM
     if has_checksum:
@@ -356,9 +344,7 @@ class Cell:
     service named in its replies).
     """
 
-    def __init__(
-        self, path: Path, record: dict[str, Any], rows: list[dict[str, Any]] | None = None
-    ) -> None:
+    def __init__(self, path: Path, record: JSON, rows: list[JSON] | None = None) -> None:
         self.path, self.record, self.on_disk = path, record, rows is None
         self.warnings: list[str] = []
         self.snapshots = set[str]()
@@ -366,7 +352,7 @@ class Cell:
             self.rows = rows
 
     @cached_property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[JSON]:
         """The rows, by index."""
         return sorted(self.stream(), key=lambda row: int(row["index"]))
 
@@ -376,7 +362,7 @@ class Cell:
         rows = self._read(parse=False) if self.on_disk else enumerate(self.rows)
         return array("l", sorted(index for index, _ in rows))
 
-    def stream(self) -> Iterator[dict[str, Any]]:
+    def stream(self) -> Iterator[JSON]:
         """The rows one by one, in the order of the file where they are not in memory."""
         self.snapshots.clear()
         for _, row in enumerate(self.rows) if "rows" in vars(self) else self._read(parse=True):
@@ -386,7 +372,7 @@ class Cell:
             yield row
         self.snapshots.discard("")
 
-    def _read(self, parse: bool) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _read(self, parse: bool) -> Iterator[tuple[int, JSON]]:
         self.warnings.clear()
         rows = _read_rows(self.path, self.record, parse, self.warnings.append)
         return (pair for pair in rows if pair[0] < self.record["num_examples"])
@@ -438,7 +424,7 @@ class Cell:
         return {index: attempts[index] for index in sorted(attempts.keys() - set(self.present))}
 
     @cached_property
-    def soft(self) -> dict[int, dict[str, Any]]:
+    def soft(self) -> dict[int, JSON]:
         """The soft scores by index."""
         rows = _read_rows(soft_file(self.path), self.record, True, self.warnings.append)
         return dict(rows) if self.on_disk else {}
@@ -471,7 +457,7 @@ def load_cell(path: Path) -> Cell | None:
             return None
         raise DamagedCell(
             f"{path} has no record {file.name} beside it, so nobody knows what was asked: bring "
-            "the record back, move the file elsewhere, or start anew with --fresh, which moves it "
+            "the record back, move the file elsewhere, or start anew with fresh=True (--fresh), which moves it "
             "aside"
         ) from None
     except OSError as error:
@@ -491,13 +477,8 @@ def soft_file(path: Path) -> Path:
     return path.with_name(f"{path.stem}{_SOFT}")
 
 
-def print_problem(line: str) -> None:
-    """Say on stderr what is left out."""
-    remark(one_line(line))
-
-
 def read_cells(
-    path: Path, strict: bool = True, report: Report = print_problem, scan: bool = True
+    path: Path, strict: bool = True, report: Report = remark, scan: bool = True
 ) -> list[Cell]:
     """The cells in a `.jsonl` file or anywhere below a folder, by run, model, task and length.
 
@@ -804,7 +785,7 @@ def start_time(pid: int) -> str | None:
 # --- environment and progress ---------------------------------------------------------------------
 
 
-def machine(extra: dict[str, Any]) -> dict[str, Any]:
+def machine(extra: JSON) -> JSON:
     """What rows are made with: versions (nothing is imported for them), commit, host, and what the
     model adds."""
     packages = {name: package_version(name) for name in PACKAGES} | extra.get("packages", {})

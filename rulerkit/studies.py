@@ -9,18 +9,20 @@ are errors.
 import ast
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from glob import glob
+from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit.adaptive import Rule, threshold_of
 from rulerkit.corpora import choices, refresh
-from rulerkit.errors import UserError, remark, unknown
+from rulerkit.errors import UserError, listed, remark, unknown
 from rulerkit.escape import csv_text, latex_text
 from rulerkit.models import Model
 from rulerkit.paths import cell_file, home, project_files, resolve, resolve_file
@@ -88,9 +90,13 @@ class Study:
 
     @cached_property
     def title(self) -> str:
-        """The names of the models, fit for a file name."""
+        """The names of the models, fit for a file name: of many the first, and a digest of all."""
         joined = "+".join(name_of(model) for model in self.models)
-        return joined if len(joined) <= _LONGEST_TITLE else f"{joined[: _LONGEST_TITLE - 4]}+etc"
+        if len(joined) <= _LONGEST_TITLE:
+            return joined
+        first = joined[: _LONGEST_TITLE - 10]
+        first = first.rpartition("+")[0] or first
+        return f"{first}+etc-{sha256(joined.encode()).hexdigest()[:5]}"
 
     def save_table(
         self,
@@ -98,14 +104,19 @@ class Study:
         name: str = "",
         suffix: str = ".md",
         latex: "pd.DataFrame | None" = None,
+        notes: Iterable[str] = (),
     ) -> Path:
         """Write a table; the file is named after the models it shows, and `name`.
 
-        A DataFrame is written without its index as CSV, and as LaTeX (booktabs): whole, or what of
-        it is fit to print, `latex`.
+        A DataFrame is written without its index as CSV and, where it has rows, as LaTeX (booktabs)
+        with `notes` below: whole, or what of it is fit to print, `latex`.
         """
         if not isinstance(table, str):
-            self.save_table(latex_text(table if latex is None else latex), name, ".tex")
+            if table.empty:  # an older one would be of other data
+                self._place("tables", name, ".tex").unlink(missing_ok=True)
+            else:
+                text = latex_text(table if latex is None else latex, notes)
+                self.save_table(text, name, ".tex")
             table, suffix = csv_text(table), ".csv"
         path = self._place("tables", name, suffix)
         with disk(path):
@@ -253,19 +264,26 @@ def load_files(files: Iterable[str | Path]) -> JSON:
 
 
 def expand(models: Iterable[Any]) -> list[Any]:
-    """Names, paths and mappings of models, with each glob (`checkpoints/*`) replaced by the paths
-    that it matches."""
+    """Names, paths and mappings of models, with each glob replaced by the folders and model files
+    that it matches: `checkpoints/*`, or the `path` of a mapping, whose other keys each of them
+    gets."""
     specs: list[Any] = []
     for spec in models:
-        if not isinstance(spec, str) or not re.search(r"[*?\[]", spec):
+        pattern = spec.get("path") if isinstance(spec, dict) else spec
+        if not isinstance(pattern, str) or not re.search(r"[*?\[]", pattern):
             specs.append(spec)
-        elif paths := sorted(glob(str(resolve(spec)))):
-            specs += paths
-        else:
+            continue
+        paths = sorted(glob(str(resolve(pattern))))
+        files = (".yaml", ".yml") if pattern is spec else (".pth",)
+        chosen = [path for path in paths if os.path.isdir(path) or path.endswith(files)]
+        if not chosen:
             raise UserError(
-                f"models: nothing matches {spec!r} below {home()}; give a name, a path or another "
-                "pattern"
+                f"models: nothing matches {pattern!r} below {home()} that could be a model; give a "
+                "name, a path or another pattern"
             )
+        if others := [Path(path).name for path in paths if path not in chosen]:
+            remark(f"models: {pattern} leaves out {listed(others, 5)}: no model folder")
+        specs += chosen if pattern is spec else [{**spec, "path": path} for path in chosen]
     return specs
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from rulerkit import scoring
 from rulerkit.adaptive import Rule, replay
-from rulerkit.errors import UserError, listed
+from rulerkit.errors import UserError
 from rulerkit.lengths import (
     OWN_SHARE,
     PAPERS_THRESHOLD,
@@ -60,16 +60,18 @@ class Summary(NamedTuple):
     cut_thought, refused (numbers of answers), reasoning_tokens (mean of a thought), stand_in,
     complete, failed (number of requests), have ('300/500' where incomplete, else ''), rest
     ('498/500, 2 failed' where the mean is over the rest, as `max_failures` allows, else ''),
-    engine, seed, prompt_version, tokenizer, template,
-    note, threshold (of the 13 tasks). Where a cell is incomplete its scores are NaN. `lengths`: a row per model, category
-    ('all', 'niah', 'vt', 'aggregation', 'qa') and length: score (mean over the category's tasks),
-    low, high, tasks, n (smallest of its cells), complete, have, stand_in. `models`: a row per model
-    and category: tasks, avg, avg_low, avg_high, wavg_inc, wavg_inc_low, wavg_inc_high, wavg_dec,
+    engine, seed, prompt_version, tokenizer, template, note, threshold (of the 13 tasks). Where a
+    cell is incomplete its scores are NaN. `lengths`: a row per model, category ('all', 'niah',
+    'vt', 'aggregation', 'qa') and length: score (mean over the category's tasks), low, high, tasks,
+    n (smallest of its cells), complete, have, stand_in, reader. `models`: a row per model and
+    category: tasks, avg, avg_low, avg_high, wavg_inc, wavg_inc_low, wavg_inc_high, wavg_dec,
     wavg_dec_low, wavg_dec_high, effective_length and effective_set (text, '' where the tasks are
-    neither the benchmark's nor the small protocol's), threshold and threshold_of (text: whose score
-    it is), rank_inc, rank_dec (among models of the same alignment; none of an adaptive run, whose
-    cells have different numbers of examples), complete, stand_in, adaptive (question, answer and
-    tokens in words, '' for a fixed number of examples).
+    neither the benchmark's nor the small protocol's, or there is no threshold), threshold (NaN
+    where the model's own mean is none) and threshold_of (text: whose score it is, or why there is
+    none), rank_inc, rank_dec (among models of the same alignment; none of an adaptive run, whose
+    cells have different numbers of examples), complete, stand_in, reader (whether a reference
+    reader answered), adaptive (question, answer and tokens in words, '' for a fixed number of
+    examples).
     """
 
     cells: "pd.DataFrame"
@@ -96,7 +98,8 @@ def summarize(
     """Summarize the rows of `score` over a grid of tasks, lengths and examples.
 
     Without `tasks`, means are over the benchmark's thirteen and other tasks stand in `cells` only;
-    with them, over those given. `lengths` are those given, else all that any model has;
+    with them, or where none of the thirteen was answered, over those given or answered. `lengths`
+    are those given, else all that any model was asked;
     `num_examples` the first so many, else as many as each cell was to have. What the grid lacks is
     shown as missing and no mean is taken over the rest. Cells without a row show how many requests
     failed, if `scores.attrs["empty_cells"]` has them, as `score` sets it. A model that answered
@@ -123,15 +126,17 @@ def summarize(
     groups, examples = cell_rows(scores, CELL), weighted_cells(scores, CELL)
     first = scores.take([rows[0] for rows in groups.values()])
     answered = dict(zip(first["task"], first["category"], strict=True))
-    averaged = list(tasks or scoring.THIRTEEN)
+    averaged = list(tasks or (scoring.THIRTEEN if {*answered} & {*scoring.THIRTEEN} else answered))
     categories = {task: scoring.category(task) for task in averaged} | answered
     shown = dict.fromkeys([*(tasks or [t for t in averaged if t in answered]), *answered])
-    grid = sorted(set(lengths or first["length"].tolist()))
     facts: dict[Any, _Row] = {}
     for cell in empty_cells:
         for run in (cell["run"], base_run(cell["run"])):
             key = (run, cell["model"], cell["task"], cell["length"])
             facts[key] = {name: cell[name] for name in _REQUESTS}
+    known = {*zip(first["run"], first["model"], strict=True)}
+    asked = {key[3] for key in facts if key[:2] in known and key[2] in shown}
+    grid = sorted(set(lengths or asked.union(first["length"])))
     names = ("strict", "exact", "reasoning_tokens", *COUNTS)
     columns = {name: scores[name].to_numpy() for name in names}
     records: Any = first.to_dict("records")
@@ -162,14 +167,15 @@ def summarize(
                 continue
             members = [row for row in rows if row["task"] in of_category]
             about |= {"category": category, "tasks": len(of_category)}
-            stand_in = {"stand_in": any(row["stand_in"] for row in members)}
+            made = {"stand_in": any(row["stand_in"] for row in members)}
+            made |= {"reader": any(row.get("engine") == "reader" for row in members)}
             by_length = [
                 _length_row([row for row in members if row["length"] == length], confidence)
                 for length in grid
             ]
-            length_rows += [about | row | stand_in for row in by_length]
+            length_rows += [about | row | made for row in by_length]
             averages_row = _model_row(members, by_length, category, confidence)
-            model_rows.append(about | averages_row | stand_in | {"adaptive": adaptive})
+            model_rows.append(about | averages_row | made | {"adaptive": adaptive})
     models = pd.DataFrame(model_rows)
     for average, rank in RANKS.items():
         # among chat and among base models apart, as the paper counts them
@@ -267,26 +273,31 @@ def _model_row(
         limits = (name, f"{name}_low", f"{name}_high")
         model |= _mean(rows, dict(zip(scores, weights, strict=True)), confidence, limits)
     intervals = {row["length"]: (row["low"], row["high"]) for row in length_rows}
-    begun = {row["length"] for row in rows if row["n"]}
+    states = {row["length"]: "failed" for row in rows if row["failed"]}
+    states |= {row["length"]: "unfinished" for row in rows if row["n"]}
     claimed, shortest = rows[0]["claimed_length"], min(scores)
     threshold, whose = THRESHOLDS[rows[0]["aligned"]][category], PAPERS_THRESHOLD
     tasks = {row["task"] for row in rows}
     if has_own_threshold(tasks):
-        threshold = round(OWN_SHARE * scores[shortest], 1)
-        whose = f"{OWN_SHARE:.0%} of its own mean at {length_name(shortest)}".replace("%", " %")
         starts = [row for row in rows if row["length"] == shortest]
+        start, at = scores[shortest], f"its own mean at {length_name(shortest)}"
+        threshold, whose = round(OWN_SHARE * start, 1), f"{100 * OWN_SHARE:g} % of {at}"
+        floor = np.fmax(0, np.mean([row["floor"] for row in starts]))
+        if not start > floor:  # a share of nothing is reached by any answer
+            state = f"{start:.1f}, not above its floor of {floor:.1f}"
+            threshold, whose = np.nan, f"{at} is {'incomplete' if np.isnan(start) else state}"
         for length in intervals:  # the threshold is uncertain too
             cells = [row for row in rows if row["length"] == length]
-            above = _mean(cells, {length: 1.0}, confidence, ("score", "low", "high"), starts)
+            above = _mean(cells, {length: 1.0}, confidence, starts=starts)
             intervals[length] = (threshold + above["low"], threshold + above["high"])
     model |= {"effective_length": "", "effective_set": ""}
     model |= {"threshold": threshold, "threshold_of": whose}
     # the thresholds of the paper are those of the benchmark's own tasks
     benchmark = {t for t in scoring.THIRTEEN if category in ("all", scoring.category(t))}
     complete = [row["complete"] for row in length_rows]
-    judged = any(complete) if tasks == benchmark else has_own_threshold(tasks) and complete[0]
+    judged = any(complete) if tasks == benchmark else has_own_threshold(tasks) and threshold >= 0
     if judged:
-        model["effective_length"] = effective_length(scores, threshold, claimed, begun)
+        model["effective_length"] = effective_length(scores, threshold, claimed, states)
         model["effective_set"] = effective_set(intervals, threshold, claimed)
     return {**model, "complete": all(complete)}
 
@@ -333,19 +344,9 @@ def base_run(run: str) -> str:
 
 
 def cell_rows(scores: "pd.DataFrame", by: Sequence[str]) -> "dict[Any, NDArray[Any]]":
-    """The positions of the rows of each cell, by its values in the columns `by`.
-
-    Faster than a `groupby` of millions of rows, because those of a cell stand together.
-    """
-    columns = [scores[name].to_numpy() for name in by]
-    begins = np.zeros(max(0, len(scores) - 1), bool)
-    for column in columns:
-        begins |= column[1:] != column[:-1]
-    groups: dict[Any, list[NDArray[Any]]] = {}
-    for rows in np.split(np.arange(len(scores)), np.flatnonzero(begins) + 1):
-        if rows.size:
-            groups.setdefault(tuple(column[rows[0]] for column in columns), []).append(rows)
-    return {key: np.concatenate(parts) for key, parts in groups.items()}
+    """The positions of the rows of each cell, by its values in the columns `by`."""
+    indices: Any = scores.groupby([*by], sort=False).indices
+    return dict(indices)
 
 
 def weighted_cells(
@@ -368,13 +369,3 @@ def weighted_cells(
         some = None if np.isnan(groups_by_index).all() else groups_by_index
         cells[key] = WeightedCell(1.0, key[by.index("task")], scores_by_index, some)
     return cells
-
-
-def rest_notes(cells: "pd.DataFrame") -> list[str]:
-    """A line that names the cells whose mean is over the examples that did not fail; none where
-    there is no such cell."""
-    rest = cells[cells["rest"] != ""]
-    if rest.empty:
-        return []
-    names = [f"{cell.label} {cell.task} {cell.length} {cell.rest}" for cell in rest.itertuples()]
-    return [f"Means over the rest, as max_failures allows: {listed(names, 5, '; ')}."]

@@ -13,9 +13,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit import escape
+from rulerkit.corpora import OWN_TEXTS
 from rulerkit.errors import UserError, listed, unknown
 from rulerkit.floors import not_above
-from rulerkit.lengths import THRESHOLDS, has_own_threshold, length_name
+from rulerkit.lengths import SMALL, THRESHOLDS, has_own_threshold, length_name
 from rulerkit.store import Cell
 from rulerkit.summary import (
     AVERAGES,
@@ -23,7 +24,6 @@ from rulerkit.summary import (
     COUNTS,
     RANKS,
     Summary,
-    rest_notes,
 )
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
 
 FORMATS = ("table", "csv", "markdown", "latex")
-STAND_IN_NOTE = "stand-in corpora: not comparable with the paper"
 TITLES: dict[str | int, str] = {
     "model": "Model",
     "claimed_length": "Claimed",
@@ -58,8 +57,8 @@ class Field(NamedTuple):
 
 _MARKDOWN = """\
 {% macro field(f) -%}
-{% set text = "**" ~ f.text ~ "**" if f.bold else f.text -%}
-[[ "**" ~ text ~ "**" if f.marked else text ]][[ " " ~ f.small if f.small ]]
+{% set stars = "*" * (3 if f.bold and f.marked else 2 if f.bold or f.marked else 0) -%}
+[[ stars ]][[ f.text ]][[ stars ]][[ " " ~ f.small if f.small ]]
 {%- endmacro -%}
 | [[ header | join(" | ") ]] |
 | :--- |[[ " ---: |" * (header | length - 1) ]]
@@ -89,12 +88,7 @@ _LATEX = r"""
 {% endfor %}
 \bottomrule
 \end{tabular}
-
-\par\smallskip\footnotesize
-{% for note in notes %}
-[[ note ]]
-{% endfor %}
-"""
+[[ below ]]"""
 _HTML = """\
 {% macro field(f) -%}
 {% set text = "<b>" ~ f.text ~ "</b>" if f.bold else f.text -%}
@@ -129,6 +123,8 @@ def render(
 ) -> str:
     """A table with notes below it, as plain text, Markdown, LaTeX (booktabs) or HTML; a row None is
     a line between groups."""
+    if format not in ("table", *_MEDIA):
+        raise unknown("format", format, FORMATS)
     fields = [[f if isinstance(f, Field) else Field(f) for f in row or ()] for row in rows]
     if format == "table":
         return _plain(header, list(filter(None, fields)), notes)
@@ -137,7 +133,8 @@ def render(
         [f._replace(text=escaped(f.text), small=escaped(f.small)) for f in row] for row in fields
     ]
     texts = {"header": list(map(escaped, header)), "notes": list(map(escaped, notes))}
-    return escape.fill(template, rows=body, **texts)  # the fields are escaped for their medium
+    # the fields are escaped for their medium
+    return escape.fill(template, rows=body, below=escape.latex_notes(notes), **texts)
 
 
 def _plain(header: Sequence[str], rows: Sequence[Sequence[Field]], notes: Sequence[str]) -> str:
@@ -197,8 +194,6 @@ def table_text(
     `format` is 'table', 'markdown', 'latex', or 'csv': then it is the cells instead, whatever the
     category. `notes` are further lines to stand below; a CSV has no place for any.
     """
-    if format not in FORMATS:
-        raise unknown("format", format, FORMATS)
     if category not in CATEGORIES:
         raise unknown("category", category, CATEGORIES)
     if format == "csv":
@@ -211,8 +206,7 @@ def table_text(
         )
     # as the paper sorts its Table 3
     models = models.sort_values("wavg_dec", ascending=False, kind="stable")
-    marks = zip(models["stand_in"], models["adaptive"], strict=True)
-    kinds = [["stand-in"] * bool(fake) + ["adaptive"] * bool(text) for fake, text in marks]
+    kinds = [kinds_of(row) for _, row in models.iterrows()]
     models["origin"] = [f"({', '.join(kind)})" if kind else "" for kind in kinds]
     cells = summary.cells
     lengths = sorted(cells["length"].unique())
@@ -220,7 +214,7 @@ def table_text(
     further = [
         *_notes(models, category, cells["task"], summary.confidence),
         *adaptive_notes(models),
-        *_cell_notes(cells),
+        *cell_notes(cells),
         *notes,
     ]
     columns = ["claimed_length", "effective_length", *lengths, *AVERAGES]
@@ -246,6 +240,13 @@ def names_of(rows: "pd.DataFrame") -> "pd.Series[str]":
     several = (rows["run"] + "\n" + rows["model"]).groupby(rows["label"]).transform("nunique") > 1
     run = " [" + rows["run"] + "]" if rows["run"].nunique() > 1 else ""
     return rows["label"].astype(str).mask(several, rows["model"] + run)
+
+
+def kinds_of(row: "pd.Series[Any]") -> list[str]:
+    """What a row of models is, where it is not a language model on the paper's texts with a fixed
+    number of examples."""
+    kinds = {"reader": "reader", "stand_in": "stand-in", "adaptive": "adaptive"}
+    return [kind for name, kind in kinds.items() if row[name]]
 
 
 def models_text(
@@ -306,10 +307,11 @@ def _notes(
         f"the paper; in brackets all that the {percent} intervals cannot rule out."
     )
     if has_own_threshold(tasks):
-        effective = (
-            f"Effective: longest length with at least {models['threshold_of'].iloc[0]}, as NoLiMa "
-            f"counts it; in brackets all that the {percent} intervals cannot rule out. Tasks of the "
-            "small protocol: no score of RULER."
+        reached = models.dropna(subset=["threshold"])["threshold_of"].unique()
+        effective = " ".join(
+            f"Effective: longest length with at least {share}, as NoLiMa counts it; in brackets "
+            f"all that the {percent} intervals cannot rule out."
+            for share in reached
         )
     elif (models["effective_length"] == "").all():
         effective = (
@@ -319,8 +321,15 @@ def _notes(
         f"Means over {num_tasks} task{'s' * (num_tasks > 1)}; marked scores reach the threshold; "
         f"± is the wider side of the {percent} interval; ranks are among models of the same "
         "alignment.",
-        effective,
+        *[effective] * bool(effective),
+        *_without_threshold(models),
     ]
+
+
+def _without_threshold(models: "pd.DataFrame") -> list[str]:
+    """A line for each model that has no threshold, and so no effective length."""
+    rows = models[models["threshold"].isna()].itertuples()
+    return [f"No effective length of {row.label}: {row.threshold_of}." for row in rows]
 
 
 # --- tasks of a model -----------------------------------------------------------------------------
@@ -338,8 +347,6 @@ def task_table_text(
     A score has two decimals and its interval; what is unusual in a cell stands beside it. `notes`
     are further lines below the table.
     """
-    if format not in FORMATS:
-        raise unknown("format", format, FORMATS)
     cells = summary.cells[(summary.cells["model"] == model) | (summary.cells["label"] == model)]
     if cells.empty:
         raise unknown("model", model, summary.cells["model"].unique())
@@ -368,8 +375,9 @@ def task_table_text(
         if row.effective_length
     ]
     header = [str(model), *map(length_name, sorted(cells["length"].unique()))]
+    effective += _without_threshold(summary.models.merge(about))
     effective += adaptive_notes(summary.models.merge(about))
-    below = [*effective, *_cell_notes(cells), *notes]
+    below = [*effective, *cell_notes(cells), *notes]
     return render(header, wide.itertuples(name=None), format, below)
 
 
@@ -393,11 +401,17 @@ def _cell_text(cell: Any) -> str:
     return ", ".join(parts)
 
 
-def _cell_notes(cells: "pd.DataFrame") -> list[str]:
+def cell_notes(cells: "pd.DataFrame") -> list[str]:
+    """What a reader of a table must know of the cells of a summary that it shows: one line each."""
     notes = []
+    readers = names_of(cells)[cells["engine"] == "reader"].unique()
+    if len(readers):
+        notes.append(f"Reference readers, no language models: {listed(readers, 6)}.")
     if cells["complete"].any():
         n = number_range(cells.loc[cells["complete"], "n"])
         notes.append(f"n = {n} examples per task and length, scores in percent.")
+    if cells["task"].str.endswith(SMALL).any():
+        notes.append("Tasks of the small protocol: no score of RULER.")
     if (cells["floor"] >= 1).any():
         notes.append(
             "Floor: what the better of two answers without reading scores (the beginning of the "
@@ -411,15 +425,29 @@ def _cell_notes(cells: "pd.DataFrame") -> list[str]:
         notes.append(f"Not above the floor: {listed(names, 6)}.")
     if not cells["complete"].all():
         notes.append(
-            "Incomplete cells show what they have (300/500 examples) and enter no mean: run the "
+            "Incomplete cells show how many examples they have and enter no mean: run the "
             "evaluation again to complete them."
         )
-    notes += rest_notes(cells)
-    stand_in = cells[cells["stand_in"]]
+    if len(rest := cells[cells["rest"] != ""]):
+        means = [
+            f"{cell.label} {cell.task} {cell.length} {cell.rest}" for cell in rest.itertuples()
+        ]
+        notes.append(f"Means over the rest, as max_failures allows: {listed(means, 5, '; ')}.")
+    parts = sorted({part for note in cells["note"].dropna() for part in note.split("; ") if part})
+    own = [part for part in parts if part.startswith(OWN_TEXTS)]
+    if own:
+        kinds = [part.removeprefix(f"{OWN_TEXTS}: ") for part in own]
+        notes.append(f"Own texts, not comparable with the paper: {', '.join(kinds)}.")
+    stand_in = cells[cells["stand_in"] & ~cells["note"].str.contains(OWN_TEXTS, na=False)]
     if len(stand_in):
-        models, tasks = (", ".join(stand_in[name].unique()) for name in ("label", "task"))
-        notes.append(f"{STAND_IN_NOTE[0].upper()}{STAND_IN_NOTE[1:]}: {models} on {tasks}.")
-    return notes + [f"{note}." for note in sorted(set(cells["note"].dropna())) if note]
+        models, tasks = (listed(stand_in[name].unique(), 13) for name in ("label", "task"))
+        notes.append(f"Stand-in corpora: not comparable with the paper: {models} on {tasks}.")
+    return notes + [f"{part}." for part in parts if part not in own]
+
+
+def saved_notes(cells: "pd.DataFrame") -> list[str]:
+    """The lines below a table that does not name its models: these, and `cell_notes`."""
+    return [f"Models: {listed(names_of(cells).unique(), 12)}.", *cell_notes(cells)]
 
 
 # --- footnotes ------------------------------------------------------------------------------------
@@ -471,6 +499,13 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
             differ.append(f"{field} {', '.join(texts)}")
     notes = [f"Environments differ: {'; '.join(differ)}."] if differ else []
     notes += snapshot_notes(answered)
+    servers = ((c, c.record.get("environment", {}).get("server") or {}) for c in answered)
+    unseen = {names[c.run, c.model] for c, about in servers if not about.get("counts", True)}
+    if unseen:
+        notes.append(
+            f"The server of {', '.join(sorted(unseen))} does not say how many tokens it read: a "
+            "cut prompt would go unseen."
+        )
     notes += [f"{warning}." for cell in answered for warning in cell.warnings]
     for cell in answered:
         names.pop((cell.run, cell.model), None)
@@ -493,6 +528,8 @@ def usage_notes(scores: "pd.DataFrame") -> list[str]:
         if thought.any():
             means = [f"{thought[n]:,.0f} at {length_name(n)}" for n in thought.index.tolist()]
             notes.append(f"Tokens thought by {label}, on average: {', '.join(means)}.")
+        if rows["empty"].all():
+            notes.append(f"Every answer of {label} is empty: check its template and stop tokens.")
         if cost := rows["cost"].sum():
             prompt, cached = (
                 int(rows[name].sum()) for name in ("num_prompt_tokens", "cached_tokens")

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from rulerkit.errors import UserError, first_line
+from rulerkit.errors import UserError, first_line, shorten
 from rulerkit.hub import download, is_hub_id
 from rulerkit.paths import cache_dir, package_data, resolve
 
@@ -48,6 +48,10 @@ class Tokenizer:
     fingerprint: str = ""
     chat_template: str | None = field(default=None, repr=False)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process loads it again by its name."""
+        return load_tokenizer, (self.name,)
+
     def encode(self, text: str) -> Ids:
         """The ids of one text, int32, shape (tokens,)."""
         return np.asarray(self.encode_many([text])[0], dtype=np.int32)
@@ -58,7 +62,14 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids; a character cut in half at either end becomes U+FFFD."""
-        return self.decode_ids(np.asarray(ids).tolist())
+        row = np.asarray(ids).tolist()
+        try:
+            return self.decode_ids(row)
+        except (IndexError, KeyError) as error:
+            raise UserError(
+                f"tokenizer {self.name}: it has no text for an id (the highest is {max(row)}): name "
+                "the model's own"
+            ) from error
 
     def count(self, text: str) -> int:
         """How many tokens a text has when encoded on its own."""
@@ -81,7 +92,8 @@ def load_tokenizer(spec: str) -> Tokenizer:
         tokenizer, identity = encoding_by_name(spec)
         return replace(tokenizer, name=spec, fingerprint=_fingerprint(identity))
     if kind == "hub":
-        return _from_folder(spec, download(f"tokenizer {spec}", spec, None, ON_HUB))
+        who = f"tokenizer {spec}: there is no folder {resolve(spec)}; as a hub id"
+        return _from_folder(spec, download(who, spec, None, ON_HUB))
     name, _, pattern = spec.partition("#")
     path = resolve(name)
     return _from_folder(spec, path) if path.is_dir() else _from_file(spec, path, pattern)
@@ -332,7 +344,7 @@ def encoding_by_name(name: str) -> tuple[Tokenizer, bytes]:
     except (OSError, ValueError) as error:
         raise UserError(
             f"tokenizer {name} (tiktoken) is not on this machine and cannot be downloaded "
-            f"({first_line(error)}): fetch it again, or name a ranks file instead, such as "
+            f"({shorten(first_line(error))}): fetch it again, or name a ranks file instead, such as "
             f"{name}.tiktoken"
         ) from error
     return _tiktoken(encoding), repr(sorted(encoding._mergeable_ranks.items())).encode()

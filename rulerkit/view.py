@@ -53,7 +53,7 @@ def parts(example: Example) -> list[list[Part]]:
     last_role = ""
     for block in example.blocks:
         if block.explode:
-            stretches.append(block.explode())
+            stretches.append(block.pieces)
         elif block.role == last_role in ("haystack", "template"):
             stretches[-1].append(block)
         else:

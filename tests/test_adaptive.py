@@ -70,6 +70,8 @@ def test_the_longest_length_that_passes_counts():
     assert replay(Rule(), planted(random, 99, 60, 99), claimed=4096).answer == "4K"
     state = replay(Rule(), planted(random, 70, 60, 50))
     assert (state.answer, state.settled) == ("<1K", True)
+    nothing = {("vt_small", length): np.zeros(500) for length in (256, 512)}
+    assert replay(Rule(), nothing).answer == "none, as the mean at 256 is 0"
 
 
 def test_too_few_examples_leave_a_set_and_say_what_it_takes():

@@ -2,8 +2,10 @@
 notebooks do; again, only what is missing."""
 
 import json
+import os
 import re
 import shlex
+import shutil
 import subprocess
 from collections import Counter
 from dataclasses import replace
@@ -13,8 +15,10 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.batch import read_batch, read_job
-from rulerkit.batch.execution import execute
+from rulerkit.batch.execution import execute, predictions
+from rulerkit.batch.status import jobs_in, report, statuses
 from rulerkit.errors import UserError
+from rulerkit.store import row_line
 from tests.batches import Project, outcomes, printed, told
 from tests.projects import FREE, REPOSITORY, make_project, notebook
 
@@ -61,8 +65,9 @@ def test_every_batch_of_params_can_be_planned(project, name):
     assert read_batch(REPOSITORY / f"params/batches/{name}.yaml").runs
 
 
-def test_runs_know_their_parameters(project):
+def test_runs_know_their_parameters(project, capsys):
     (project / "checkpoints/r7-1000").mkdir(parents=True)
+    (project / "checkpoints/train.log").touch()
     content = {
         "models": ["mute", {"base": "reader-4096", "window": 512}, "checkpoints/*"],
         "notebooks": ["10_small", "30_free"],
@@ -81,6 +86,20 @@ def test_runs_know_their_parameters(project):
     assert free == {"seed": 2, "run": "r"}
     assert over_all == {**common, "models": ["mute", second["model"], third["model"]]}
     assert runs[1].output == project / "outputs/notebooks/r/reader-512/10_small.ipynb"
+    said = "models: checkpoints/* leaves out train.log: no model folder\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_pattern_of_checkpoints_takes_settings(project):
+    for number in (1000, 2000):
+        (project / f"checkpoints/{number}").mkdir(parents=True)
+    own = {"path": "checkpoints/1000", "name": "ours", "label": "Ours", "hours": 2}
+    pattern = {"base": own, "path": "checkpoints/*", "template": "base"}
+    jobs = plan(project, ONE | {"models": [pattern]}).jobs
+    assert [job.name for job in jobs] == ["1000", "2000"]
+    last = jobs[1].model
+    assert (last["template"], last["hours"]) == ("base", 2)
+    assert "label" not in last
 
 
 ONE = {"models": ["mute"], "notebooks": ["10_small"]}
@@ -97,6 +116,7 @@ ONE = {"models": ["mute"], "notebooks": ["10_small"]}
             "sets run, outputs or models",
         ),
         (ONE | {"models": ["checkpoints/*"]}, "nothing matches 'checkpoints/\\*'"),
+        (ONE | {"models": ["notebooks/10_small.ipynb"]}, "10_small.ipynb is no model folder: "),
         (ONE | {"notebooks": ["10_small", "10_small"]}, "runs mute 10_small twice"),
         (
             ONE
@@ -154,6 +174,11 @@ def test_a_job_for_each_model_and_one_for_each_notebook_over_several(project):
     for job in jobs:
         job.save()
         assert read_job(job.file) == job
+    shutil.copytree(project / "outputs", project / "copy")
+    place = f"'outputs: {project}/copy'"
+    planned = f"was planned for {folder}, not here: run `rulerkit batch .*mine.yaml -y {place}`"
+    with pytest.raises(UserError, match=planned):
+        jobs_in(project / "copy/notebooks/r")
 
 
 def test_no_notebook_is_forgotten_whomever_it_asks(project):
@@ -339,6 +364,78 @@ def test_where_nobody_may_be_asked_what_is_stored_is_returned(project, monkeypat
     ]
     with pytest.raises(UserError, match=r"^nothing was answered yet \(perfect vt at 1024: 0 of 1 "):
         rk.evaluate(replace(asked, run="other"))
+
+
+def status_of(project, content):
+    """The state and message of each notebook, and all that the report says."""
+    found = statuses(plan(project, content).jobs)
+    return [(s.state, s.message) for s in found if s.step.run], "\n".join(report(found))
+
+
+def test_status_says_what_has_changed_since_a_notebook_was_executed(project):
+    for job in plan(project, ONE).jobs:
+        job.save()
+        assert [status.state for status in outcomes(execute([job]))] == ["done", "done"]
+    edited = ONE | {"parameters": {"tasks": ["vt"]}}
+    states, said = status_of(project, edited)
+    assert states == [("outdated", "the notebook or its parameters have changed since")]
+    assert f"again: rulerkit batch {project}/params/batches/mine.yaml" in said
+    assert "    | " not in said
+    rows = project / "outputs/predictions/main/mute/vt/1024.jsonl"
+    (row,) = rows.read_text().splitlines()
+    rows.write_bytes(
+        row_line({k: v for k, v in json.loads(row).items() if k != "checksum"} | {"pred": "x"})
+    )
+    states, said = status_of(project, ONE)
+    assert states == [("outdated", "its answers have changed since")]
+    rows.unlink()
+    assert status_of(project, ONE)[0] == [("outdated", "answers that it read are gone")]
+
+
+def test_an_error_of_the_model_names_no_notebook(project):
+    """One that concerns one notebook alone names it."""
+    (project / "empty").mkdir()
+    notebooks = [*ONE["notebooks"], {"notebook": "20_fails", "parameters": {"seed": 3}}]
+    (job,) = plan(project, {"models": ["empty"], "notebooks": notebooks}).jobs
+    (problem,) = predictions(job)
+    assert problem.startswith("model empty: ")
+    notebooks[1]["parameters"] = {"lengths": [100]}
+    (job,) = plan(project, {"models": ["mute"], "notebooks": notebooks}).jobs
+    (problem,) = predictions(job)
+    assert problem.startswith("20_fails: ")
+
+
+@pytest.mark.slow
+def test_a_changed_checkpoint_is_noticed(project):
+    """The same weights copied anew pass; others fail, and no notebook is executed on the answers of
+    the old ones."""
+    folder = project / "checkpoints/x"
+    shutil.copytree(REPOSITORY / "rulerkit/data/small/llama", folder)
+    parameters = {"tasks": ["niah_single_2"], "lengths": [1024], "num_examples": 1}
+    model = {"base": "small-llama", "path": str(folder)}
+    content = {"models": [model], "together": ["10_small"], "parameters": parameters}
+
+    def execute_all():
+        jobs = plan(project, content).jobs
+        for job in jobs:
+            job.save()
+        before = [status.state for status in statuses(jobs)]
+        return before, [(status.state, status.message) for status in outcomes(execute(jobs))]
+
+    assert execute_all() == (["missing", "missing"], [("done", "")] * 2)
+    (weights,) = folder.glob("*.safetensors")
+    os.utime(weights, (1, 1))
+    assert execute_all() == (["outdated", "done"], [("done", ""), ("done before", "")])
+    content_of = bytearray(weights.read_bytes())
+    content_of[-64:] = bytes(64)
+    weights.write_bytes(content_of)
+    content["parameters"] = parameters | {"max_failures": 1}
+    before, (asked, read) = execute_all()
+    assert before == ["outdated", "outdated"]
+    assert asked[0] == "failed"
+    assert "was made with model.fingerprint" in asked[1]
+    changed = "the checkpoint or the settings of x changed after it answered"
+    assert read == ("missing", changed)
 
 
 # --- what a disk or a kernel refuses --------------------------------------------------------------

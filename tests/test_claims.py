@@ -71,6 +71,7 @@ SETTINGS = {
     },
     "one task": {"tasks": ["vt"]},
     "passkey": {"needles": ["passkey"]},
+    "keys down": {"keys": ["full", "full uuid-uuid", 8, 1, 4]},
     "yi at 256K": {"names": ["yi-34b"], "lengths": [256 * K]},
     "beyond 16K": {"lengths": [4 * K, 8 * K, 16 * K, 32 * K], "beyond": 16 * K},
     "beyond 8K": {"lengths": [4 * K, 8 * K, 16 * K], "beyond": 8 * K},
@@ -86,6 +87,7 @@ SETTINGS = {
         "lengths": [256 * K],
         "training_lengths": {"lwm-7b-chat-512k": "512K", "lwm-7b-chat-1m": "1M"},
     },
+    "untrained": {"names": ["a", "b"], "tasks": ["vt"], "claimed": float("nan")},
     "two": {"names": ["a", "b"], "tasks": ["vt", "cwe"], "reference": "b"},
     "two at 4K": {"names": ["a", "b"], "tasks": ["vt", "cwe"], "lengths": [4 * K]},
 }
@@ -102,6 +104,7 @@ CASES = """
 02_needle_types        | H--     | passkey     | *: 99
 03_distractors         | H-      |             | ~single_2: 99, ~multikey_2: 40, *: 70
 03_distractors         | F-      |             | ~multikey_1: 40, *: 99
+03_distractors         | H-      | keys down   | ~single_2: 99, ~multikey_2: 40, *: 70
 03_distractors         | FH      | yi at 256K  | ~multikey_2: 60, *: 100
 03_distractors         | FF      | yi at 256K  | ~multikey_2: 20, *: 100
 04_multiple_needles    | HH-     |             | ~num_: 60, *: 99
@@ -121,6 +124,7 @@ CASES = """
 08_training_length     | FH-HH   | trained     | a: 95 90 85 60, b: 75 65 55 45
 08_training_length     | FHH-U   | lwm at 256K | lwm-7b-chat-1m: 50, *: 70
 08_training_length     | HFF-U   | lwm at 256K | lwm-7b-chat-1m: 70, *: 50
+08_training_length     | -----   | untrained   | a: 90, b: 99
 09_model_size          | HH      | two         | a: 60 20, b: 95 90
 09_model_size          | FF      | two         | a: 95 90, b: 60 20
 09_model_size          | F-      | two at 4K   | *: 90
@@ -180,6 +184,7 @@ def judged(notebook, setting, means, answered=300, **parameters):
         ]
         frame = pd.concat(frames, ignore_index=True)
         blank = {name: 0 for name in scoring.COLUMNS if name not in frame}
+        frame["claimed_length"] = given.get("claimed", 32.0 * K)
         return frame[frame["index"] < answered].assign(**blank | {"aligned": "chat"})
 
     found = given.pop("labels", pd.DataFrame(columns=failures.COLUMNS))
@@ -335,7 +340,10 @@ def test_limits_on_both_sides(low, high, least, most, verdict):
 )
 def test_a_negligible_difference_refutes_lower(low, high, verdict, monkeypatch):
     monkeypatch.setattr(claims, "estimate", lambda *_: Estimate((low + high) / 2, low, high))
-    assert claims.lower("c", rows({4 * K: 50}), rows({4 * K: 50})).verdict == verdict
+    found = claims.lower("c", rows({4 * K: 50}), rows({4 * K: 50}))
+    assert found.verdict == verdict
+    assert found.seen.startswith("higher by " if low + high < 0 else "lower by ")
+    assert "-" not in found.seen.partition("[")[0]
 
 
 @given(st.text("HFU-", max_size=8), st.floats(0, 1), st.floats(0, 1))

@@ -195,6 +195,7 @@ def test_other_prompts_are_refused_and_named(outputs):
     path = outputs / "predictions/main/reader-1024/vt/2048.jsonl"
     change(path, digest="0" * 16)
     record(path.with_suffix(".json"), "tokenizer", fingerprint="another")
+    record(path.with_suffix(".json"), "model", loaded="6109af76")
     with pytest.raises(
         UserError,
         match=r"not asked the same prompts in vt at 2048 \(tokenizer.fingerprint: .* \| another",
@@ -206,6 +207,7 @@ def test_other_prompts_are_refused_and_named(outputs):
     found = compare("main/perfect", "reader-1024", by="index", outputs=outputs)
     assert found.verdict.word == WORSE
     assert any("8 of 48 pairs have prompts that differ" in note for note in found.notes)
+    assert "other weights or configuration (vt at 2048)" in found.notes
 
 
 @pytest.mark.parametrize(
@@ -261,9 +263,9 @@ def test_cannot_tell_and_the_number_it_would_take(made):
 def test_the_power_of_a_comparison():
     text = power_text(num_tasks=13, num_lengths=1, num_examples=200, margin=1.0, flips=0.02)
     assert "needs 324 examples" in text  # 2 * 0.02 * ((1.96 + 1.2816) / 0.01)**2 / 13
-    assert "a cell 4.0 points" in text  # 8 of 200 pass 0.05 / 14
+    assert "a cell 4.5 points" in text  # 9 of 200: 2**-9 is below 0.05 / 14
     assert "too few examples" in power_text(1, 1, 2)
-    assert smallest_loss(8, 14) == 100
+    assert smallest_loss(9, 14) == 100
     assert math.isnan(smallest_loss(7, 14))
     for wrong in ({"margin": 0}, {"flips": 0.6}):
         with pytest.raises(UserError, match="must be"):

@@ -147,7 +147,7 @@ def test_the_message_says_what_to_do(outputs):
     assert refused(cells(outputs)) == (
         "perfect vt 1024 was made with task.num_hops 4, perfect vt 2048 with 9, and one table "
         f"cannot hold both: report {place}/1024.jsonl or {place}/2048.jsonl alone, give one of "
-        "them a place of its own with run: NAME, or answer it anew with --fresh, which moves the "
+        "them a place of its own with run: NAME, or answer it anew with fresh=True (--fresh), which moves the "
         "old files aside"
     )
 

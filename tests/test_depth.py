@@ -86,10 +86,10 @@ def test_bins_add_up_and_have_intervals(recall):
     assert (bins["low"] < bins["high"]).all()
 
 
-def items_of(outcomes, depths):
+def items_of(outcomes, depths, length=4096):
     """Items as `recall_by_depth` gives them: a row per example, a column per item of it."""
     rows = [
-        ("main", "m", "m", "t", "niah", 4096, index, item, at, np.nan, [at], outcome)
+        ("main", "m", "m", "t", "niah", length, index, item, at, np.nan, [at], outcome)
         for (index, item), outcome in np.ndenumerate(outcomes.astype(float))
         for at in [depths[index, item]]
     ]
@@ -113,6 +113,16 @@ def test_a_model_that_reads_the_end_only_is_accused():
     test = depth_tests(items_of(depths > 30, depths)).iloc[0]
     assert test["p"] < 0.01
     assert test["depth_to"] <= 30
+
+
+def test_a_fault_at_one_length_is_found_there():
+    """Opposite slopes at two lengths cancel in a pool of both."""
+    depths = np.random.default_rng(3).uniform(0, 100, (60, 1))
+    items = pd.concat([items_of(depths > 40, depths, 1024), items_of(depths < 60, depths, 2048)])
+    tests = depth_tests(items)
+    assert tests["length"].tolist() == [1024, 2048]
+    assert (tests["p"] < 0.01).all()
+    assert (tests["depth_from"] < 40).tolist() == [True, False]
 
 
 def test_nothing_to_show_is_an_error(tmp_path):

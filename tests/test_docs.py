@@ -35,6 +35,19 @@ def test_files_and_links_that_pages_name_exist(page):
     ] == []
 
 
+def test_the_code_for_a_paper_runs_as_printed(tmp_path, monkeypatch):
+    import matplotlib.pyplot as plt
+
+    monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
+    text = (ROOT / "docs" / "author.md").read_text(encoding="utf-8")
+    with plt.rc_context():
+        codes = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        codes.sort(key=lambda code: "import rulerkit" not in code)  # which makes the summary
+        exec("\n".join(codes), {})
+    plt.close("all")
+    assert len(list(tmp_path.rglob("reader-4096/*/*.jsonl"))) == 6, "three tasks at two lengths"
+
+
 def test_the_citation_has_what_its_format_requires():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()

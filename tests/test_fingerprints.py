@@ -78,4 +78,7 @@ def test_records_are_compared_by_the_rules_that_both_hold():
         "model.weights.tensors",
         "model.weights.full",
     ]
+    one, other = ({"model": {"code": {"python3.11": digest}}} for digest in "ab")
+    assert differences({"model": {}}, one) == differences(one, {"model": {"code": {"c": 1}}}) == []
+    assert differences(one, other) == [("model.code.python3.11", "a", "b")]
     assert differences(old, {"model": {"fingerprint": "x", "weights": {"tensors": "a"}}}) != []

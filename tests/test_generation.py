@@ -3,6 +3,7 @@ digests."""
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import unicodedata
@@ -171,7 +172,10 @@ def test_too_short_lengths(spec):
     for length, text in messages:
         assert "\n" not in text
         assert str(length) in text
-        assert "longer" in text
+        shortest = int(re.search(r"fits from (\d+) tokens on: take a longer length", text)[1])
+        assert filled(generate(builtin(spec), shortest, 1)[0]) <= 100
+        with pytest.raises(UserError):
+            _ = generate(builtin(spec), shortest - 1, 1)[0]
 
 
 def test_thinking_that_leaves_nothing_for_the_prompt():

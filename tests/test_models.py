@@ -2,12 +2,13 @@
 alone."""
 
 import json
+import re
 import shutil
 import sys
 import textwrap
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from importlib.util import find_spec
 from random import Random
 
@@ -21,6 +22,7 @@ from rulerkit.generation import generate
 from rulerkit.models import Answer, load_model, model
 from rulerkit.settings import known_models, read_spec
 from rulerkit.tasks import task
+from rulerkit.tokenizers import load_tokenizer
 from tests.tiny_llama import save_llama, save_tokenizer
 
 needs_torch = pytest.mark.skipif(
@@ -168,6 +170,37 @@ def test_what_a_function_may_not_return(function, words):
         answers(one, [example("a long way to go " * 30, one.prompt_format)])
 
 
+def test_another_code_is_another_function():
+    plain = "def last(p): return p[-5:]\n"
+    plain += "def answer(prompts): return [last(p) for p in prompts if p not in {'a', 'b'}]\n"
+
+    def identity(source):
+        names = {}
+        exec(source, names)
+        return model(names["answer"], name="m").identity()
+
+    assert identity(f"\n# a comment\n{plain}") == identity(plain)
+    for old, new in [("-5", "-6"), ("'b'", "'c'"), ("prompts)", "prompts, most=3)")]:
+        assert identity(plain.replace(old, new)) != identity(plain)
+
+    def bound(word):
+        count = 0
+
+        def answer(prompts):
+            nonlocal count
+            count += 1
+            return [word for _ in prompts]
+
+        return model(answer, name="m")
+
+    one = bound("yes")
+    before = one.identity()
+    answers(one, [example("a", one.prompt_format)])
+    assert before == one.identity() == bound("yes").identity() != bound("no").identity()
+    one, other = (model(partial(bound, word), name="m").identity() for word in ("yes", "no"))
+    assert one != other
+
+
 def test_an_entry_is_called_when_it_is_first_asked(project, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     source = "def load():\n    return lambda prompts: ['yes'] * len(prompts)\n"
@@ -179,6 +212,8 @@ def test_an_entry_is_called_when_it_is_first_asked(project, monkeypatch):
     for entry, words in [
         ("my_entry_models:lod", "entry my_entry_models:lod: .* has no attribute 'lod'"),
         ("my_entry_modelz:load", "No module named"),
+        ("json:dumps", "entry json:dumps, .* raised TypeError: .* missing 1 required"),
+        ("os:getcwd", "a str cannot answer: .*; this is what entry os:getcwd returned"),
     ]:
         with one_line(words):
             answers(load_model({"entry": entry, "name": "m"}), asked)
@@ -341,6 +376,15 @@ def test_folders_that_are_no_models(tmp_path, folder, words):
             answers(tiny(tmp_path / name), asked)
     with one_line("device.*cuda:99.*this machine has"):
         tiny(folder, device="cuda:99").identity()
+    with one_line("is a folder, which has no revision abc"):
+        tiny(folder, revision="abc")
+    with one_line("rwkv. The text of a Jinja chat template may stand here too"):
+        _ = tiny(folder, template="x").prompt_format
+    with one_line("`tokenizer: builtin` mean nothing"):
+        _ = tiny(folder, tokenizer="builtin").prompt_format
+    small = json.loads((folder / "config.json").read_text()) | {"vocab_size": 300}
+    with one_line(r"id \d+ is beyond the model's vocabulary of 300: drop `tokenizer"):
+        answers(tiny(copied(folder, tmp_path / "vocabulary", config=small)), asked)
 
 
 @needs_torch
@@ -357,7 +401,20 @@ def test_a_loaded_pair_is_a_model(folder, words, project, monkeypatch):
     assert answers(one, asked) == answers(by_path, asked)
     assert network.generation_config.do_sample  # given back as it came
     before = one.identity()
-    assert list(before) == ["engine", "loaded", "weights", "dtype"]
+    assert list(before) == ["engine", "loaded", "weights", "code", "dtype"]
+    name = one.prompt_format.tokenizer.name
+    assert name == model((network, tokenizer), name="again").prompt_format.tokenizer.name
+    del one
+    assert by_path.prompt_format.tokenizer.fingerprint == load_tokenizer(name).fingerprint
+    one = model((network, tokenizer), name="mine")
+    attention = network.model.layers[1].self_attn
+    with monkeypatch.context() as patched:
+        patched.setattr(attention, "forward", lambda **inputs: (inputs["hidden_states"], None))
+        in_place = one.identity()["code"]
+        patched.setattr(type(attention), "forward", lambda self, **inputs: None)
+        assert before["code"] != in_place != one.identity()["code"]
+    network.set_attn_implementation("eager")
+    assert one.identity()["code"] == before["code"] | {"attention": "eager"}
     with torch.no_grad():
         network.model.layers[1].mlp.up_proj.weight.mul_(1.5)
     after = one.identity()
@@ -428,12 +485,12 @@ def test_a_cached_hub_model_is_identified_by_its_commit_and_needs_no_network(
     assert same == one.prompt_format.tokenizer.fingerprint
     asked = prompts(one, words, [40, 7])
     assert answers(one, asked) == answers(tiny(folder), asked)
-    with one_line("does not hold it: .*hf download org/none"):
+    with one_line("no folder .*org/none; as a hub id: .*does not hold it: .*hf download org/none"):
         load_model("org/none").identity()
 
 
 @needs_torch
-def test_overrides_are_merged_into_the_configuration(folder, words, tmp_path):
+def test_overrides_are_merged_into_the_configuration(folder, words, tmp_path, capsys):
     plain = tiny(folder)
     asked = prompts(plain, words, [600, 40])
     expected = answers(plain, asked)
@@ -452,6 +509,18 @@ def test_overrides_are_merged_into_the_configuration(folder, words, tmp_path):
     assert answers(tiny(older), asked) != expected
     assert answers(tiny(older, hf_overrides={"rope_theta": theta}), asked) == expected
     assert answers(tiny(folder, attn_implementation="eager"), asked) == expected
+    assert "are not used" not in capsys.readouterr().err
+    assert answers(tiny(folder, hf_overrides={"num_hidden_layers": 1}), asked) != expected
+    assert re.search(r"9 weights of .*model\.layers\.1.*are not used", capsys.readouterr().err)
+    for wrong, said in [
+        ({"rope_type": "nonsense", "factor": 4}, "cannot be loaded with hf_overrides .*nonsense"),
+        ({"rope_type": "yarn", "factor": "four"}, "a mapping whose factor is one"),
+    ]:
+        with one_line(said):
+            answers(tiny(folder, hf_overrides={"rope_parameters": wrong}), asked)
+    assert "(max_length); `max_length: 200` goes beyond" in tiny(folder, max_length=99).too_long(
+        200
+    )
 
 
 # --- what a checkpoint's files say ----------------------------------------------------------------

@@ -125,7 +125,7 @@ def test_whatever_ends_a_batch_the_same_command_goes_on(project):
     assert f"a {EXAMPLES} rows" in project.said("all/50_asks")
     assert len(project.journal()) <= EXAMPLES + len(ACCIDENTS)
     assert [file.name for file in project.root.rglob("*.lock")] == []
-    assert [file.name for file in (project.root / "outputs").rglob("*.tmp")] == []
+    assert [file.name for file in (project.root / "outputs").rglob(".*-*.*")] == []
 
 
 def strike(running, accident, status):

@@ -140,7 +140,6 @@ def test_main_results_of_one_model(tmp_path):
             ".tex",
             "-tasks.md",
             "-against-paper.csv",
-            "-against-paper.tex",
             "-claims.csv",
             "-claims.tex",
         )
@@ -169,6 +168,25 @@ def test_main_results_of_several_models_and_other_tasks(tmp_path):
     assert "not comparable: protocol" in beside
     assert "WARNING" in beside
     assert (tmp_path / "outputs/figures/other/01_main_results/reader-4096+perfect+p2.pdf").is_file()
+
+
+def test_saved_tables_say_what_they_show(tmp_path):
+    """Two models of one label, and one task, whose map is drawn."""
+    models = [{"base": "reader-4096", "name": name, "label": "Ours"} for name in ("ra", "rb")]
+    asked = {"tasks": ["niah_single_2"], "lengths": [1024], "num_examples": 2}
+    run("15_depth", tmp_path, models=models, **asked)
+    folder = tmp_path / "outputs/tables/main/15_depth"
+    names = ("ra+rb.csv", "ra+rb.tex", "ra+rb-tests.csv", "ra+rb-tests.tex", "ra+rb-distance.csv")
+    assert files(folder) == {*names}, "no table of distances: nothing to print"
+    text = (folder / "ra+rb.tex").read_text(encoding="utf-8")
+    for note in (
+        "Models: Ours [ra], Ours [rb].",
+        "Reference readers, no language models: Ours [ra], Ours [rb].",
+        "n = 2 examples per task and length, scores in percent.",
+        r"Stand-in corpora: not comparable with the paper: Ours [ra], Ours [rb] on niah\_single\_2.",
+    ):
+        assert f"% {note}\n" in text
+        assert f"\n{note}\n" in text
 
 
 @pytest.mark.slow

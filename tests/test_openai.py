@@ -376,6 +376,23 @@ def test_a_server_that_cuts_the_prompt_is_found_out(server, tmp_path):
     assert len(server.real) <= 5
 
 
+def test_a_length_that_a_server_refuses_failed_and_what_it_cannot_count_is_said(
+    server, tmp_path, rulerkit
+):
+    words = "This model's maximum context length is 512 tokens"
+    server.behave = lambda body: (400, {}, error(words)) if len(body["prompt"]) > 3000 else None
+    server.amend = lambda body, reply: reply.pop("usage")
+    about = {"path": "m", "base_url": server.url, "tokenizer": "builtin", "prompt_path": "text"}
+    asked = {"model": about, "num_examples": 2, "lengths": [512, 1024], "outputs": str(tmp_path)}
+    asked["tasks"] = [{"base": "niah_single_1", "name": "niah_small"}]
+    ended = rulerkit("evaluate", "-y", json.dumps(asked))
+    assert ended.status == 1
+    assert f"HTTP 400: {words}; set `max_length` in the model's file" in ended.err
+    assert "Effective length: >=512, 1K failed" in ended.out
+    assert "does not say how many tokens it read: a cut prompt would go unseen" in ended.out
+    assert ">=512, 1K failed" in rulerkit("report", str(tmp_path / "predictions/main")).out
+
+
 def test_a_thought_that_the_server_takes_apart_is_put_back(server):
     def amend(body, reply):
         reply["choices"][0]["message"]["reasoning_content"] = "hm"
@@ -395,7 +412,7 @@ def test_a_key_is_sent_and_never_shown(server, monkeypatch):
     model = client(server, api_key_env="A_KEY_OF_OURS")
     words = "environment variable A_KEY_OF_OURS, which holds the key, is not set"
     with pytest.raises(UserError, match=words):
-        _ = model.server
+        _ = client(server, api_key_env="A_KEY_OF_OURS", tokenizer="no/such").prompt_format
     monkeypatch.setenv("A_KEY_OF_OURS", "sk-very-secret-0123456789")
     examples = some(model, 3)
     server.behave = lambda body: (401, {}, error("Incorrect key: sk-very-secret-0123456789."))
@@ -448,12 +465,16 @@ def test_a_spent_quota_is_not_asked_again(server, headers, code, words):
     assert len(server.real) <= 3
 
 
-def test_nobody_there(server):
+def test_nobody_there_and_a_server_that_does_not_work(server):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
     with pytest.raises(UserError, match=r"nothing answers at http.*connect.*base_url"):
         _ = client(server, base_url=url).prompt_format
+    for status, body in ((502, "<html>Bad gateway</html>"), (200, "{oops"), (200, {"choices": []})):
+        server.behave = lambda _, answer=(status, {}, body): answer
+        with pytest.raises(UserError, match=r"does not work: .*look into the server's log"):
+            _ = client(server, max_retries=0).server
 
 
 def test_lengths_beyond_what_the_server_takes_are_named(server):

@@ -77,6 +77,7 @@ def test_the_page_says_what_became_worse_and_opens_the_answers(outputs):
 
 
 def test_each_model_is_compared_with_the_baseline_too(outputs):
+    write_page(outputs, "tuesday", {"drop": 0.3})
     page = write_page(outputs, "thursday", {"drop": 0.3}, baseline="monday", margin=60)
     verdicts = re.findall(r"<h2>checkpoint since (\w+)</h2>\s*<p>([^:]*)", page.read_text())
     assert (
@@ -84,6 +85,10 @@ def test_each_model_is_compared_with_the_baseline_too(outputs):
         in dict(verdicts)["monday"]
     )
     assert "<h2>reader-4096 since monday</h2>" in page.read_text()
+    pages = [path for path, _ in links(page) if path.parent.parent.name == "batches"]
+    assert [path.parent.name for path in pages][:2] == ["thursday", "tuesday"]
+    assert all(path.is_file() for path, _ in links(pages[1]))
+    assert "tuesday/checkpoint is worse than monday/checkpoint" in pages[1].read_text()
     with pytest.raises(
         UserError, match=r"^baseline in \S+: unknown model .* did you mean 'monday/"
     ):

@@ -3,12 +3,15 @@ found again by name."""
 
 import json
 import math
+import re
 
 import pandas as pd
 import pytest
 
 import rulerkit as rk
+from rulerkit.cli.options import study_of
 from rulerkit.errors import UserError
+from rulerkit.escape import latex_text
 from rulerkit.settings import Parameters
 from rulerkit.studies import known_names, load_files, notebook_parameters, study
 from rulerkit.tasks import THIRTEEN
@@ -103,6 +106,11 @@ def test_globs_and_paths_count_from_the_project_root(project, tmp_path):
     assert names(study(models=["checkpoints/r7-[12]000"])) == ["r7-1000", "r7-2000"]
     with pytest.raises(UserError, match=r"no folder .*project/checkpoints/r7-9000"):
         rk.load_model({"path": "checkpoints/r7-9000"})
+    with pytest.raises(UserError, match=r"no folder .*project/a: a path counts from"):
+        study(model="./a")
+    here = tmp_path / "elsewhere/checkpoints/r7-9000"
+    write(here / "config.json", "{}")
+    assert study_of(None, None, "./checkpoints/r7-9000").models[0]["path"] == str(here)
     assert study(outputs="results/a").outputs == project / "results/a"
     assert study(outputs=str(tmp_path / "b")).outputs == tmp_path / "b"
 
@@ -127,6 +135,8 @@ def test_what_is_no_model(project):
     refused({"models": ["nothing/*"]}, "nothing matches 'nothing/*'")
     refused({"model": "raeder-8192"}, "did you mean 'reader-8192'")
     refused({"model": {"base": "perfect", "name": "a/b"}}, "cannot name a folder")
+    drawn = {"path": "a/b", "sampling": {"top_k": 0}}
+    refused({"model": drawn}, "sampling.top_k: 0 is not allowed; it takes a whole number")
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -208,15 +218,30 @@ def test_tables_and_figures_are_named_after_the_models_they_show(project):
     assert pdf == project / "outputs/figures/main/00_tasks/figure_1.pdf"
     assert pdf.read_bytes().startswith(b"%PDF")
     assert png.read_bytes().startswith(b"\x89PNG")
-    many = study(models=[f"reader-{window}" for window in range(1000, 1020)])
-    assert len(many.title) <= 80
-    assert many.title.endswith("+etc")
+    tables = [asked.save_table(frame, "x", notes=["n = 5 %"]), asked.save_table(frame[:0], "x")]
+    assert tables[0] == tables[1]
+    assert not tables[1].with_suffix(".tex").exists(), "nothing to print"
+    many, others = (
+        study(models=[f"reader-{window}" for window in (*range(1000, 1006), last)]).title
+        for last in (1006, 1007)
+    )
+    assert len(many) <= 80
+    assert re.fullmatch(r"(reader-\d{4}\+)+etc-\w{5}", many)
+    assert many != others, "one would overwrite the other"
+
+
+def test_long_texts_are_broken_into_lines_and_notes_stay_small():
+    table = pd.DataFrame({"claim": ["long " * 20, "a"], "verdict": "holds", "n": [1.0, 2.0]})
+    text = latex_text(table, ["n = 5 %"])
+    assert text.startswith("\\begin{tabular}{p{0.3\\linewidth}lr}\n")
+    assert text.endswith("% n = 5 \\%\n{\\par\\smallskip\\footnotesize\nn = 5 \\%\n\\par}\n")
+    assert latex_text(table[["verdict", "n"]]).startswith("\\begin{tabular}{lr}\n")
 
 
 # --- several models -------------------------------------------------------------------------------
 
 
-def test_the_last_model_stays_loaded_until_another_is_asked_for(project):
+def test_the_last_model_stays_loaded_until_another_is_asked_for(project, capsys):
     loads, closed = [], []
 
     def build(name):
@@ -231,6 +256,9 @@ def test_the_last_model_stays_loaded_until_another_is_asked_for(project):
     assert closed == []
     rk.evaluate(study(models=[one, two], num_examples=3, **small), progress=False)
     assert closed == ["one"]
+    assert capsys.readouterr().err == ""
+    rk.evaluate(study(model=two, num_examples=1, **small), progress=False)
+    assert capsys.readouterr().err.startswith("two: nothing was asked, all answers are stored")
     rk.close()
     assert closed == ["one", "two"]
 

@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
 from test_summary import scores_of
 
@@ -144,6 +145,91 @@ def test_an_incomplete_length_is_a_gap():
     assert_fit_for_print(axes)
 
 
+def test_only_scores_are_drawn_where_a_model_has_none():
+    lengths = summary_of("a", "b").lengths
+    rows = lengths[(lengths["model"] == "b") | (lengths["length"] < LENGTHS[-1])]
+    axes = plots.score_by_length(rows, published=["Llama2-7B", "GPT-4"])
+    led = {text.get_text() for text in axes.texts if text.arrow_patch}
+    assert led == {"GPT-4"}
+    point = next(line for line in axes.get_lines() if line.get_label() == "Llama2 (7B)")
+    assert len(point.get_xdata()) == 1
+    assert point.get_marker() != "None"
+    assert_fit_for_print(axes)
+
+
+def test_a_point_between_gaps_has_its_interval_as_a_bar():
+    rows = summary_of("a", "b").lengths.query("category == 'all'")
+    gap = rows.assign(
+        **{name: rows[name].mask(rows["length"] == 8192) for name in ("score", "low")}
+    )
+    for shown, bars in ((gap, 2), (rows[rows["length"] == 4096], 1)):
+        axes = plots.score_by_length(shown)
+        lines = [c for c in axes.collections if isinstance(c, LineCollection)]
+        ends = [[segment[:, 1].tolist() for segment in line.get_segments()] for line in lines]
+        known = shown.dropna(subset=["score"]).groupby("model")[["low", "high"]]
+        assert ends == [part.to_numpy().tolist() for _, part in known]
+        assert [len(part) for part in ends] == [bars, bars]
+        assert_fit_for_print(axes)
+
+
+def test_a_floor_does_not_look_like_a_level_at_all_lengths():
+    rows = summary_of("a", "b").lengths.query("category == 'all'").assign(floor=5.0)
+    (axes,) = plots.series_by_length(rows, "label", flat=["B"])
+    solid, floor, level = (line.get_linestyle() for line in axes.get_lines())
+    assert len({solid, floor, level}) == 3
+
+
+@pytest.mark.parametrize("num_models", [3, 12])
+@pytest.mark.parametrize("name", ["score_by_length", "series_by_length", "scores_over_models"])
+def test_long_names_and_many_models_leave_the_plot_whole(name, num_models):
+    names = [
+        f"meta-llama-3.1-8b-instruct-ours-128k-finetuned-step-{i}000" for i in range(num_models)
+    ]
+    rows = summary_of(*names).lengths.query("category == 'all'")
+    series = {"series": "label"} if name == "series_by_length" else {}
+    (axes,) = np.ravel(getattr(plots, name)(rows, **series, note="small protocol", threshold=50))
+    said = {text.replace("\n", "") for text, _ in boxes(axes.figure)}
+    assert {name.upper() for name in names} <= said
+    assert_fit_for_print(axes)
+    width, height = axes.get_window_extent().size / axes.figure.dpi
+    assert width > axes.figure.get_figwidth() / 2
+    assert height > 1.5
+    assert axes.figure.get_figwidth() == (SINGLE if num_models <= 8 else DOUBLE)
+
+
+def test_notes_of_several_panels_stand_and_break_between_words():
+    rows = summary_of("a").lengths
+    figure, axes = plt.subplots(1, 2, layout="constrained", figsize=(4.1, 2))
+    plots.score_by_length(rows, note="reference readers; stand-in corpora", ax=axes[0])
+    plots.score_by_length(
+        rows, note="small protocol; stand-in corpora", published="all", ax=axes[1]
+    )
+    lines = figure.get_supxlabel().split("\n")
+    note = "reference readers; stand-in corpora; grey: scores as printed; small protocol"
+    assert " ".join(lines) == note
+    assert not any(line.endswith("-") for line in lines)
+
+
+# --- depth ----------------------------------------------------------------------------------------
+
+
+def test_parts_without_an_item_are_grey_and_leave_gaps():
+    depths = pd.DataFrame({"depth": [5.0, 15.0, 95.0], "recalled": 1.0, "index": range(3)})
+    about = {"run": "r", "model": "m", "label": "m", "task": "vt", "category": "vt", "length": 4096}
+    bins = by_bin(depths.assign(**about))
+    (axes,) = plots.depth_map(bins, "vt")
+    assert axes.images[0].get_array()[:, 0].tolist() == [100, 100, *[None] * 7, 100]
+    (axes,) = plots.recall_by_depth(bins)
+    assert np.isnan(axes.get_lines()[0].get_ydata()).tolist() == [False] * 2 + [True] * 7 + [False]
+
+
+def test_a_training_of_one_report_is_a_point():
+    history = pd.DataFrame({"step": [4], "loss": [7.0], "right": [0.0]})
+    for axes in plots.training_curve(history):
+        assert axes.get_lines()[0].get_marker() == "o"
+        assert axes.get_xlim()[0] == 0
+
+
 # --- tasks by length ------------------------------------------------------------------------------
 
 
@@ -155,6 +241,9 @@ def test_fields_show_the_scores():
     assert texts(panels[0]) == [f"{score:.1f}" for score in own["score"]]
     assert [label.get_text() for label in panels[0].get_yticklabels()] == list(THIRTEEN)
     assert_fit_for_print(panels[0])
+    (one,) = plots.tasks_by_length(own[own["task"] == "vt"], note="small protocol")
+    assert_fit_for_print(one)
+    assert one.get_window_extent().height / one.figure.dpi > 0.16
 
 
 # --- Figure 1 -------------------------------------------------------------------------------------

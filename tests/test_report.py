@@ -61,11 +61,11 @@ def test_versions_of_a_service_are_named(tmp_path):
         ]
 
 
-@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 and no more", None])
+@pytest.mark.parametrize("damage", [b"", b"[1, 2]\nand no more", None])
 def test_a_damaged_cache_is_made_anew(tmp_path, damage):
     write_cell(tmp_path)
     before = scored(tmp_path)[1]
-    (file,) = (tmp_path / "cache").rglob("*.npz")
+    (file,) = (tmp_path / "cache").rglob("*.rows")
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2] if damage is None else damage)
     assert scored(tmp_path)[1].equals(before)

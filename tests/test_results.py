@@ -150,8 +150,15 @@ def test_commands(outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     )
     assert len(file.read_text().splitlines()) == 96
     page = tmp_path / "page.html"
-    assert str(page) in run("browse", str(outputs), "-o", str(page))
-    assert "Examples behind the scores" in page.read_text()
+    said = run("browse", str(outputs), "-o", str(page), "--most", "40")
+    assert f"open {page} in a browser: 40 of 96 answers can be opened there" in said
+    assert '"remarks":"reference readers; stand-in corpora"' in page.read_text()
+    with pytest.MonkeyPatch.context() as elsewhere:
+        elsewhere.chdir(tmp_path)
+        elsewhere.setenv("RULERKIT_HOME", str(outputs.parent))
+        assert "96 rows" in run("export", outputs.name)
+        assert "perfect" in run("report", f"{outputs.name}/predictions/main")
+        assert f"no predictions at {outputs.parent}/no" in run("report", "no")
     model = str(outputs / "predictions/main/perfect")
     shown = run("show", "vt", "--length", "1K", "--index", "2", "--model", model)
     cell = read_cells(Path(model) / "vt")[0]
@@ -171,9 +178,10 @@ def test_the_heatmap_has_the_means_and_wrong_items_are_traced(outputs: Path) -> 
     content = content_of(browse(results))
     means = results.groupby(["model", "task", "length"])["score"].mean()
     assert len(content["cells"]) == len(means)
-    assert content["models"] == ["nearby", "perfect"]  # they share a label
+    names = ["nearby", "perfect"]
+    assert content["models"] == [f"perfect reader [{name}]" for name in names]
     for model, task, length, mean, count in content["cells"]:
-        key = content["models"][model], content["tasks"][task], length
+        key = names[model], content["tasks"][task], length
         assert mean == pytest.approx(100 * means[key], abs=0.05)
         assert count == 6
     multikey = content["tasks"].index("niah_multikey_1")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rulerkit.errors import UserError
+from rulerkit.failures import label
 from rulerkit.other_formats import read_predictions
 from rulerkit.scoring import (
     COLUMNS,
@@ -54,6 +55,14 @@ def row(pred, outputs, index=0, reason="stop"):
         "num_prompt_tokens": 4000,
         "digest": "d",
     }
+
+
+def test_models_that_share_a_label_are_told_apart_by_their_names():
+    cells = [cell([row("1", ["1"])], task) for task in ("vt", "cwe", "fwe")]
+    cells[0].record["result"]["model"]["name"] = "n"
+    assert list(score(cells)["label"]) == ["M [n]", "M [m]", "M [m]"]
+    assert list(label(cells)["name"]) == ["M [n]", "M [m]", "M [m]"]
+    assert list(score(cells[1:])["label"]) == ["M", "M"]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import rulerkit as rk
 from rulerkit.compare import compare, difference_table
 from rulerkit.errors import UserError
 from rulerkit.models import load_model
+from rulerkit.paths import resolve
 from rulerkit.soft import Token, reference_ids
 from rulerkit.store import soft_file
 from tests.test_openai import client, serving
@@ -86,8 +87,19 @@ def test_models_that_do_not_tell_are_refused_before_they_are_asked(tmp_path):
     assert list(tmp_path.rglob("*.jsonl")) == []
 
 
+def test_a_model_whose_generate_was_replaced_does_not_tell(tmp_path):
+    transformers = pytest.importorskip("transformers", reason="needs torch too")
+    network = load_model("small-llama").load()
+    network.generate = lambda **options: options["input_ids"]
+    words = resolve("rulerkit/data/small/tokenizer")
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(words)
+    model = rk.model((network, tokenizer), name="patched")
+    with pytest.raises(UserError, match="its `generate` was replaced, and soft scores come from"):
+        rk.evaluate(asked(tmp_path, model), progress=False)
+
+
 def soft_model(name, chance):
-    """A function that answers nothing, and says a probability for each token."""
+    """A function that answers by its chance, and says a probability for each token."""
 
     def gold_logprobs(references):
         for example, rows in references:
@@ -134,8 +146,11 @@ def test_compare_shows_the_soft_difference_and_judges_it_where_asked(tmp_path):
     assert "probability of the 80 examples with soft scores: -10.00" in difference_table(
         by_accuracy
     )
+    assert "soft=True (--soft) judges this loss" in difference_table(by_accuracy)
+    assert "judges this loss" not in difference_table(compare("b", "a", outputs=tmp_path))
     by_probability = compare("a", "b", outputs=tmp_path, soft=True)
     assert by_probability.verdict.word == "worse"
+    assert by_probability.flips.empty, "no answer has another score"
     more = compare("a", "b", outputs=tmp_path, soft=True, num_examples=2 * probability["needed"])
     assert more.mean["high"] < 0, "a few more than were said show the difference"
     rk.evaluate(asked(tmp_path, "mute", soft=False, num_examples=2, lengths=[512]))

@@ -1,7 +1,6 @@
 """The one estimator: what it equals in known cases, and that it covers the truth."""
 
 import math
-from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -91,11 +90,53 @@ def test_intervals_cover_the_truth(share, confidence):
     assert abs(inside / 500 - confidence) < 0.035
 
 
-def test_no_difference_is_mcnemars_test():
+def test_no_difference_is_mcnemars_exact_test():
     a, b = array([1] * 16 + [0] * 184), array([0] * 16 + [0] * 180 + [1] * 4)
     p = no_difference_p([WeightedCell(1.0, "vt", b), WeightedCell(-1.0, "vt", a)])
-    assert p == pytest.approx(NormalDist().cdf((4 - 16) / math.sqrt(20)))
+    assert p == pytest.approx(sum(math.comb(20, k) for k in range(5)) / 2**20)
     assert no_difference_p([WeightedCell(1.0, "vt", a), WeightedCell(-1.0, "vt", a)]) == 0.5
+    three = no_difference_p([WeightedCell(1.0, "vt", a * 0), WeightedCell(-1.0, "vt", a[13:])])
+    assert three == 1 / 8
+
+
+def test_the_test_of_fractional_scores_counts_their_steps():
+    """The normal test of three equal losses would say 0.04, of three that differ a little too."""
+    a, lost = array([1.0] * 20), array([0.5, 0.5, 0.4] + [1.0] * 17)
+    p = no_difference_p([WeightedCell(1.0, "vt", lost), WeightedCell(-1.0, "vt", a)])
+    assert 0.1 < p < 0.15
+
+
+def shares_covered(make, truth, runs=300):
+    found = [weighted_sum(make()) for _ in range(runs)]
+    return np.mean([estimate.low <= truth <= estimate.high for estimate in found])
+
+
+def test_a_small_cell_beside_large_ones_limits_the_interval():
+    rng = np.random.default_rng(3)
+
+    def tasks(n, p, others, q):
+        sizes = [(n, p)] + [(others, q)] * 12
+        return [
+            WeightedCell(1 / 13, str(i), (rng.random(m) < share) * 1.0)
+            for i, (m, share) in enumerate(sizes)
+        ]
+
+    assert shares_covered(lambda: tasks(5, 0.8, 100, 0.98), (0.8 + 12 * 0.98) / 13) > 0.9
+    right = [WeightedCell(0.5, "vt", array([1.0] * n)) for n in (100, 2)]
+    assert weighted_sum(right).low < wilson(1.0, 2)[0] / 2 + 0.5
+    alike = [WeightedCell(0.5, "vt", array([1.0] * 100)) for _ in range(2)]
+    assert weighted_sum(alike).low == pytest.approx(wilson(1.0, 200)[0])
+
+
+def test_few_groups_make_the_interval_wider():
+    rng = np.random.default_rng(4)
+    groups = np.repeat(np.arange(4.0), 50)
+
+    def cell():
+        means = rng.beta(7, 3, 4)
+        return [WeightedCell(1.0, "qa_1", (rng.random(200) < means.repeat(50)) * 1.0, groups)]
+
+    assert 0.92 < shares_covered(cell, 0.7) < 0.99  # 0.83 without Student's t
 
 
 def test_holm_adjusts_in_order():

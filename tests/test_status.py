@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from rulerkit.batch import Status, read_batch
-from rulerkit.batch.status import grid, jobs_in, report, statuses
+from rulerkit.batch.status import exit_code, grid, jobs_in, report, statuses
 from rulerkit.errors import UserError
 from tests.batches import Project, told, wait_until
 
@@ -23,6 +23,7 @@ class Seen(NamedTuple):
     text: list[str]
     from_folder: list[str]
     cells: dict[str, list[str]]
+    exit_code: int
 
     @property
     def states(self):
@@ -45,7 +46,9 @@ def look(project, batch):
         if job.model
     }
     assert files(project.root) == before, "status writes nothing"
-    return Seen({s.step.title: s for s in found}, report(found), from_folder, cells)
+    return Seen(
+        {s.step.title: s for s in found}, report(found), from_folder, cells, exit_code(found)
+    )
 
 
 def files(root):
@@ -188,6 +191,11 @@ def test_when_all_is_repaired(story):
     assert story.repaired.states == dict.fromkeys(ALL, "done")
     assert story.repaired.text[-1] == "6 steps: 6 done"
     assert "quick+slow+broken+short 21 rows" in story.project.said("all/51_all")
+
+
+def test_the_exit_code_is_0_where_all_is_done_1_where_something_stopped_and_else_3(story):
+    moments = (story.before, story.during, story.killed, story.after, story.repaired)
+    assert [seen.exit_code for seen in moments] == [3, 1, 1, 1, 0]
 
 
 def test_the_folder_shows_what_the_batch_file_shows(story):

@@ -1,6 +1,7 @@
 """Means, intervals and effective lengths; what is missing is never averaged away."""
 
 import math
+import re
 from itertools import product
 
 import numpy as np
@@ -75,7 +76,7 @@ def test_ranks_share_ties():
         ({K4: 90, K8: 90}, 131072, ">8K"),
         ({K4: 90, K8: 90}, 8192, "8K"),
         ({K4: 90, K8: NAN}, None, ">=4K, 8K not run"),
-        ({K4: 90, K8: NAN, K16: NAN}, None, ">=4K, 8K unfinished, 16K not run"),
+        ({K4: 90, K8: NAN, K16: NAN}, None, ">=4K, 8K unfinished, 16K failed"),
         ({K4: 80, K8: NAN}, None, "not known, 8K unfinished"),
         ({K4: NAN, K8: 90, K16: 80}, None, "8K"),  # what is shorter cannot change it
         ({K4: NAN, K8: 80}, None, "not known, 4K not run"),
@@ -83,8 +84,9 @@ def test_ranks_share_ties():
     ],
 )
 def test_effective_length(scores, claimed, answer):
-    begun = [K8] if "unfinished" in answer else []
-    assert effective_length(scores, 85.6, claimed, begun) == answer
+    states = dict(re.findall(r"(8K|16K) (unfinished|failed)", answer))
+    by_length = {K8: states.get("8K", "not run"), K16: states.get("16K", "not run")}
+    assert effective_length(scores, 85.6, claimed, by_length) == answer
 
 
 @pytest.mark.parametrize(
@@ -136,6 +138,13 @@ def test_the_small_protocol_is_judged_by_the_model_itself():
     text = table_text(summary)
     assert "no score of RULER" in text
     assert "Llama2" not in text
+    untold = summarize(scores_of(rights, tasks))
+    assert table_text(untold) == text, "none of the thirteen was answered: of those that were"
+    for right, floor in ((0.0, NAN), (0.1, 0.1)):
+        useless = scores_of({("a", 256): right, ("a", 512): right}, tasks, floor=floor)
+        assert summarize(useless).models["effective_length"].unique() == [""]
+        words = f"No effective length of a: its own mean at 256 is {100 * right:.1f}, not above"
+        assert words in table_text(summarize(useless))
     mixed = summarize(scores_of(rights, [*tasks, "fwe"]), [*tasks, "fwe"])
     assert row(mixed.models, category="all")["effective_length"] == ""
 

@@ -73,7 +73,7 @@ def test_only_what_changes_the_answers_is_part_of_a_models_identity(tmp_path):
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vllm is installed")
 def test_without_vllm_the_first_answer_says_what_to_install(tmp_path):
     with pytest.raises(UserError, match=r"pip install 'rulerkit\[vllm\]'"):
-        next(described(tmp_path, tokenizer="builtin").answer([prompt(1, 2)]))
+        next(described(tmp_path, tokenizer="rulerkit/data/small/tokenizer").answer([prompt(1, 2)]))
 
 
 def test_arguments_become_the_command_line_of_the_server(tmp_path):

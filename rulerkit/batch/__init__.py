@@ -37,7 +37,16 @@ from rulerkit.evaluation import asked_studies, wanted
 from rulerkit.models import gpus_and_nodes
 from rulerkit.paths import home, project_files, resolve
 from rulerkit.scoring import completeness
-from rulerkit.settings import BatchKeys, NotebookKeys, check, read_keys, read_spec, read_yaml
+from rulerkit.settings import (
+    UNNAMED_KEYS,
+    BatchKeys,
+    NotebookKeys,
+    Spec,
+    check,
+    read_keys,
+    read_spec,
+    read_yaml,
+)
 from rulerkit.store import disk, plain, soft_file, write_whole
 from rulerkit.studies import (
     Study,
@@ -111,10 +120,7 @@ class Notebook:
     @property
     def command(self) -> list[str]:
         """The arguments of papermill."""
-        text = yaml.safe_dump(
-            self.parameters, default_flow_style=True, width=10**6, sort_keys=False
-        )
-        return [str(self.notebook), str(self.output), "-y", text.strip()]
+        return [str(self.notebook), str(self.output), "-y", _one_line(self.parameters)]
 
     @property
     def source(self) -> str:
@@ -138,6 +144,8 @@ class Job:
     runs: tuple[Notebook, ...]
     after: tuple[str, ...] = ()
     """The models whose answers it reads; it waits for them."""
+    planned_by: str = "rulerkit batch FILE"
+    """The command that planned it, which also plans it again."""
 
     @cached_property
     def steps(self) -> "list[Step]":
@@ -239,11 +247,24 @@ class Step:
         return [need for need in self.needs if need.tokens_left]
 
     @property
+    def changed(self) -> str:
+        """Which of its models has other settings or files than those that gave the answers; "" for
+        none. No weights are read: they may be the same."""
+        for model in {need.model for need in self.cells}:
+            record = read_record(self.job.predictions(model))
+            now = version_of(self.job.model or record.get("model", {}))
+            versions = record.get("versions", {})
+            for before in (versions.get(str(need), now) for need in self.cells):
+                if any(old != new for old, new in zip(before, now, strict=True) if old and new):
+                    return f"the checkpoint or the settings of {model} changed after it answered"
+        return ""
+
+    @property
     def is_done(self) -> bool:
-        """Whether all is answered; whether the notebook was executed as it is now, on all answers
-        as they are now."""
+        """Whether all is answered, by the model as it is now; whether the notebook was executed as
+        it is now, on all answers as they are now."""
         if self.unanswered or not self.run:
-            return not self.unanswered
+            return not (self.unanswered or self.changed)
         now = {"state": "done", "source": self.run.source, "answers": fingerprint(self.cells)}
         record = read_record(self.record)
         return self.run.output.exists() and record | now == record
@@ -252,9 +273,9 @@ class Step:
 class Status(NamedTuple):
     """How far a step is. While its job is executed here: `running`, then `done`, `done before`,
     `failed`, `incomplete` (a model that left examples unanswered, or a notebook that read less than
-    it asked for), `missing` (a notebook without any answer to read; it did not run) or `elsewhere`
-    (another process is running it). As its files show it: also `queued`, `interrupted` or
-    `waiting`."""
+    it asked for), `missing` (a notebook without answers to read; it did not run) or `elsewhere`
+    (another process is running it). As its files show it: also `queued`, `interrupted`, `waiting`,
+    or `outdated` (what it was done with has changed)."""
 
     step: Step
     state: str
@@ -271,13 +292,34 @@ def read_job(path: Path) -> Job:
         os.environ["RULERKIT_HOME"] = os.environ.get("RULERKIT_HOME") or content["home"]
         job = _JOB.validate_python(content | {"file": path.absolute()})
         _ = job.resources
-        return job
     except (KeyError, TypeError, ValidationError) as error:
         reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
         raise UserError(
             f"{path} is no job file ({reason}): `rulerkit batch` writes them beside its notebooks, "
             "as outputs/notebooks/<run>/<model>/<batch>.job.yaml"
         ) from error
+    here, planned = job.file.parents[1], [*job.runs, *job.asks][0].output.parents[1]
+    if here.resolve() != planned.resolve():
+        place = shlex.quote(f"outputs: {here.parents[1]}")
+        raise UserError(
+            f"{path} was planned for {planned}, not here: run `{job.planned_by} -y {place}`, which "
+            "finds the answers that are here"
+        )
+    return job
+
+
+def version_of(model: Spec) -> tuple[str, str]:
+    """Digests of the settings of a model that may change its answers, and of the names, sizes and
+    times of the files at its path; "" where none are there."""
+    settings = [(key, model[key]) for key in sorted(model.keys() - UNNAMED_KEYS - {"path"})]
+    files = []
+    with suppress(OSError, KeyError):
+        place = resolve(model["path"])
+        for file in sorted([place, *place.glob("*")]):
+            if file.is_file():
+                files.append((file.name, file.stat().st_size, file.stat().st_mtime_ns))
+    digests = [sha256(repr(each).encode()).hexdigest()[:16] for each in (settings, files)]
+    return digests[0], digests[1] if files else ""
 
 
 def needs_of(
@@ -312,11 +354,17 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def lines_of_log(log: Path) -> list[str]:
-    """The lines of a log that are not blank; [] where there is none."""
+    """The lines of a log that are neither blank nor a progress bar; [] where there is none."""
     with suppress(OSError):
         text = log.read_text(encoding="utf-8", errors="replace")
-        return [line.rstrip() for line in text.splitlines() if line.strip()]
+        return [line.rstrip() for line in text.splitlines() if line.strip() and "%|" not in line]
     return []
+
+
+def _one_line(values: Mapping[str, Any]) -> str:
+    """Parameters as `-y` takes them."""
+    text: str = yaml.safe_dump(dict(values), default_flow_style=True, width=10**6, sort_keys=False)
+    return text.strip()
 
 
 def update_record(path: Path, **fields: Any) -> None:
@@ -358,10 +406,11 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     anything starts."""
     content = read_keys(BatchKeys, path)
     fixed = dict(settings or {})
-    sizes = [content.size] if content.size else []
-    files = [_find(f"size in {path}", size, "params/sizes", ".yaml") for size in sizes]
+    size = content.size
+    files = [_find(f"size in {path}", size, "params/sizes", ".yaml")] if size else []
     parameters = load_files(files) | content.parameters | fixed
     models = parameters.pop("models", None) or content.models
+    models = expand(models) if isinstance(models, list) else models  # it is checked below
     fixed.pop("models", None)
     if not models or not (content.notebooks or content.together):
         raise UserError(
@@ -415,7 +464,11 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
             find(content.baseline, whole.outputs, scan=False)
         except UserError as error:
             raise UserError(f"baseline in {path}: {error}") from error
-    return Batch(path, whole, runs, _jobs(path, folder, runs, over_all), content)
+    command = ["rulerkit", "batch", str(path.absolute())]
+    command += ["-y", _one_line(settings)] if settings else []
+    jobs = _jobs(path, folder, runs, over_all)
+    jobs = [replace(job, planned_by=shlex.join(command)) for job in jobs]
+    return Batch(path, whole, runs, jobs, content)
 
 
 def _jobs(path: Path, folder: Path, runs: list[Notebook], over_all: list[Notebook]) -> list[Job]:

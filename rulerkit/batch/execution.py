@@ -25,8 +25,9 @@ from rulerkit.batch import (
     read_job,
     read_record,
     update_record,
+    version_of,
 )
-from rulerkit.errors import UserError, remark
+from rulerkit.errors import UserError, listed, remark
 from rulerkit.evaluation import ASK, evaluate
 from rulerkit.gpus import visible_gpus
 from rulerkit.models import takes_more_gpus
@@ -117,7 +118,7 @@ def gpus_needed(job: Job) -> int:
     """The GPUs that a job takes now: none where only notebooks are left, or where `rulerkit serve`
     runs the model here."""
     with suppress(UserError):  # the job itself reports what is wrong with its answers
-        if not job.steps[0].unanswered or (job.model and is_served(job.model)):
+        if job.steps[0].is_done or (job.model and is_served(job.model)):
             return 0
     return job.resources[0]
 
@@ -254,8 +255,10 @@ def _perform_step(step: Step, environment: dict[str, str]) -> Iterator[Status | 
     wrong plot costs no GPU."""
     job, run, python = step.job, step.run, sys.executable
     if run:
+        message = step.changed
         if step.unanswered and not any(need.have for need in step.needs):
             message = f"none of its {len(step.needs)} cells has an answer yet"
+        if message:
             yield Status(step, "missing", message)
             return
         about: dict[str, Any] = {"source": run.source, "answers": fingerprint(step.cells)}
@@ -266,6 +269,7 @@ def _perform_step(step: Step, environment: dict[str, str]) -> Iterator[Status | 
             run.output.unlink(missing_ok=True)
     else:
         about = {"model": job.model, "not_run": job.not_run(job.name)}
+        version = version_of(job.model or {})
         command = [python, "-m", "rulerkit.batch.execution", str(job.file)]
         shown = job.command
     update_record(step.record, **about, state="running", started=time.time(), error=None)
@@ -284,17 +288,18 @@ def _perform_step(step: Step, environment: dict[str, str]) -> Iterator[Status | 
     if status:
         state, message = "failed", _last_line(step.log, status)
     elif missing := step.unanswered:
-        first = missing[0]
-        state, message = (
-            "incomplete",
-            (
-                f"{len(missing)} of {len(step.needs)} cells are incomplete, the first is {first}: "
-                f"{first.have} of {first.wanted} examples"
-                + f" ({first.problem})"
-                * bool(first.problem)
-            ),
-        )
-    update_record(step.record, state=state, error=message or None, ended=time.time())
+        first, state = missing[0], "incomplete"
+        message = (
+            f"{len(missing)} of {len(step.needs)} cells are incomplete, the first is {first}: "
+            f"{first.have} of {first.wanted} examples"
+        ) + f" ({first.problem})" * bool(first.problem)
+        if run and job.model:
+            message = "it read incomplete answers, see above"
+    about = {"state": state, "error": message or None, "ended": time.time()}
+    if not (run or status):  # `evaluate` has compared the weights themselves
+        before = read_record(step.record).get("versions", {})
+        about["versions"] = before | {str(need): version for need in step.needs}
+    update_record(step.record, **about)
     yield Status(step, state, message)
 
 
@@ -322,8 +327,8 @@ def _last_line(log: Path, status: int) -> str:
 
 def predictions(job: Job) -> list[str]:
     """Let the model answer all that is asked of it; returns what went wrong, and in which
-    notebook's study."""
-    problems: list[str] = []
+    notebook's study where it is not the same in all."""
+    problems: dict[str, list[str]] = {}
 
     def not_run(_: str, length: int, reason: str) -> None:
         record = job.predictions(job.name)
@@ -331,7 +336,7 @@ def predictions(job: Job) -> list[str]:
         update_record(record, not_run=lengths | {str(length): reason})
 
     def failed(error: UserError) -> None:
-        problems.append(f"{notebook.notebook.stem}: {error}")
+        problems.setdefault(str(error), []).append(notebook.notebook.stem)
 
     for notebook in job.asks:
         for study in job.studies(notebook):
@@ -339,7 +344,11 @@ def predictions(job: Job) -> list[str]:
                 evaluate(study, not_run=not_run, failed=failed)
             except UserError as error:  # the other notebooks can still have their answers
                 failed(error)
-    return list(dict.fromkeys(problems))
+    everywhere = {notebook.notebook.stem for notebook in job.asks}
+    return [
+        problem if {*names} == everywhere else f"{listed(names, 3)}: {problem}"
+        for problem, names in problems.items()
+    ]
 
 
 if __name__ == "__main__" and (problems := predictions(read_job(Path(sys.argv[1])))):

@@ -1,7 +1,7 @@
-"""The page of a batch, `outputs/index.html`: what ran, the leaderboard, what changed since the last
-run of each model and since a baseline, the answers behind the scores, executed notebooks with their
-figures."""
+"""The page of a batch: what ran, the leaderboard, what changed since the last run of each model and
+since a baseline, the answers behind the scores, executed notebooks with their figures."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -25,16 +25,19 @@ if TYPE_CHECKING:
 
 
 def write_page(batch: Batch, scores: "pd.DataFrame | None", leaderboard: str) -> Path:
-    """Write `index.html` into the folder of outputs: how far each step of a batch is, the leaderboard
-    as text, the scores behind it (None where there are none), and what changed. Pages of answers go
-    to `pages/`, notebooks become HTML beside themselves."""
+    """Write the page of a batch into the folder of outputs: how far each step is, the leaderboard as
+    text, the scores behind it (None where there are none), and what changed. It is written twice:
+    as `pages/batches/RUN/BATCH.html`, which stays, and as `index.html`, which leads to the pages of
+    all batches. Pages of answers go to `pages/`, notebooks become HTML beside themselves."""
     outputs, run = batch.study.outputs, batch.study.run
     answers = None if scores is None else browse(scores).save(outputs / f"pages/{run}.html")
-    steps, changes = report(statuses(batch.jobs)), _changes(batch)
-    values = {"outputs": outputs, "run": run, "steps": steps, "leaderboard": leaderboard}
-    values |= {"answers": answers, "changes": changes, "notebooks": _notebooks(outputs, run)}
-    file = outputs / "index.html"
-    write_whole(file, fill(package_text("batch.html"), **values))
+    values: dict[str, Any] = {"answers": answers, "leaderboard": leaderboard}
+    values |= {"name": f"{run}: {batch.path.stem}", "steps": report(statuses(batch.jobs))}
+    values |= {"changes": [*_changes(batch)], "notebooks": [*_notebooks(outputs, run)]}
+    for file in (outputs / f"pages/batches/{run}/{batch.path.stem}.html", outputs / "index.html"):
+        newest_first = sorted(outputs.glob("pages/batches/*/*.html"), key=_time, reverse=True)
+        values |= {"here": file.parent, "relative": os.path.relpath, "batches": newest_first}
+        write_whole(file, fill(package_text("batch.html"), **values))
     return file
 
 
@@ -67,7 +70,11 @@ def _changes(batch: Batch) -> Iterator[tuple[str, str, Comparison | str, str, Pa
 
 
 def _last_change(folder: Path) -> float:
-    return max((file.stat().st_mtime for file in folder.rglob("*.jsonl")), default=0.0)
+    return max(map(_time, folder.rglob("*.jsonl")), default=0.0)
+
+
+def _time(file: Path) -> float:
+    return file.stat().st_mtime
 
 
 def _notebooks(outputs: Path, run: str) -> Iterator[tuple[str, list[Path], list[Path]]]:
@@ -79,7 +86,7 @@ def _notebooks(outputs: Path, run: str) -> Iterator[tuple[str, list[Path], list[
         pages = []
         for file in group:
             page = file.with_suffix(".html")
-            if not page.exists() or page.stat().st_mtime < file.stat().st_mtime:
+            if not page.exists() or _time(page) < _time(file):
                 with suppress(ValueError):  # half a notebook, where its run was interrupted
                     _convert(file, page)
             pages.append(page if page.exists() else file)

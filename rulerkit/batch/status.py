@@ -9,6 +9,7 @@ from pathlib import Path
 from rulerkit.batch import Job, Need, Status, Step, lines_of_log, read_job, read_record, slurm
 from rulerkit.errors import UserError, listed
 from rulerkit.lengths import length_name
+from rulerkit.settings import JSON
 from rulerkit.store import holder
 
 
@@ -62,9 +63,28 @@ def _state(step: Step, state: str, place: str) -> tuple[str, str]:
         return last, str(record.get("error"))
     if last == "running":
         return "interrupted", "its process is gone; what it wrote is kept"
+    if reason := _outdated(step, record):
+        return "outdated", reason
+    return "incomplete" if not step.run and any(need.have for need in step.needs) else "missing", ""
+
+
+def _outdated(step: Step, record: JSON) -> str:
+    """What has changed since a step was done; "" where it was not."""
     if not step.run:
-        return "incomplete" if any(need.have for need in step.needs) else "missing", ""
-    return "missing", "its answers have changed since" if last else ""
+        return "" if step.unanswered else step.changed
+    if record.get("state") != "done":
+        return ""
+    if record.get("source") != step.run.source:
+        return "the notebook or its parameters have changed since"
+    if not step.run.output.exists():
+        return "the executed notebook is gone"
+    return "answers that it read are gone" if step.unanswered else "its answers have changed since"
+
+
+def exit_code(statuses: Iterable[Status]) -> int:
+    """0: all is done; 1: something failed, is incomplete or was interrupted; 3: neither."""
+    states = {status.state for status in statuses}
+    return 1 if states & {"failed", "incomplete", "interrupted"} else 3 * bool(states - {"done"})
 
 
 # --- text -----------------------------------------------------------------------------------------
@@ -75,21 +95,30 @@ def report(statuses: list[Status]) -> list[str]:
     all."""
     lines = []
     for status in statuses:
-        step, state, _ = status
+        step, state, message = status
         lines.append(f"{state:12} {step.title:40} {details(status)}".rstrip())
-        if state in ("failed", "incomplete", "interrupted", "missing"):
-            unfinished = state in ("interrupted", "missing")
+        last = list[str]()
+        if state in ("failed", "interrupted", "missing"):
             # where nothing else was written, what the scheduler's job has said
-            log = step.job.file.with_suffix(".out") if unfinished and not step.run else step.log
-            last = [] if state == "incomplete" else lines_of_log(log)[-5:]
+            log = step.log if state == "failed" or step.run else step.job.file.with_suffix(".out")
+            last = [line for line in lines_of_log(log)[-5:] if line != f"rulerkit: {message}"]
             lines += [f"    | {line[:300]}" for line in last]
-            if last or state != "missing":
-                lines.append(f"    again: {step.job.command}")
+        if last or command_helps(status):
+            was_done = read_record(step.record).get("state") == "done"  # as its job file says
+            lines.append(f"    again: {step.job.planned_by if was_done else step.job.command}")
     states = [status.state for status in statuses]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     left = sum(tokens_left(status.step) for status in statuses)
     total = f"; {left:,} tokens left, at most" if left else ""
     return [*lines, f"{len(states)} steps: {counts}{total}"]
+
+
+def command_helps(status: Status) -> bool:
+    """Whether to name the command of a step that is not done: a notebook that read incomplete
+    answers needs those first."""
+    step, state, _ = status
+    stopped = state in ("failed", "interrupted", "outdated")
+    return stopped or (state == "incomplete" and not step.run)
 
 
 def tokens_left(step: Step) -> int:
@@ -119,7 +148,7 @@ def details(status: Status) -> str:
         parts.append(f"not run: {', '.join(map(length_name, sorted(not_run)))}")
     problems = [need.problem for need in needs if need.problem]
     more = f" (and {len(problems) - 1} cells more)" if problems[1:] else ""
-    parts += [problem + more for problem in problems[:1]]
+    parts += [problem + more for problem in problems[:1] if problem not in message]
     return "; ".join(filter(None, parts))
 
 

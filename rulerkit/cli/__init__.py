@@ -75,16 +75,14 @@ def show(
         model: Show the answer too: a folder of predictions, run/model, or a name.
     """
     from rulerkit.lengths import parse_length
-    from rulerkit.other_formats import Order
     from rulerkit.view import to_terminal
 
     if model:
         return _show_answer(model, task, parse_length(length), index, sys.stdout.isatty())
     asked = task_of(task, protocol, corpora)
-    example = Order(asked, parse_length(length), index + 1, seed, tokenizer, template).examples()[
-        index
-    ]
-    typer.echo(to_terminal(example, color=sys.stdout.isatty()))
+    form = rk.PromptFormat(tokenizer, template)
+    examples = rk.generate(asked, length, index + 1, seed, form)
+    typer.echo(to_terminal(examples[index], color=sys.stdout.isatty()))
 
 
 def generate(
@@ -110,27 +108,26 @@ def generate(
         num_examples: How many examples of each.
         workers: Processes; the files are the same whatever their number.
     """
-    from rulerkit.lengths import parse_length
-    from rulerkit.other_formats import Order, write_grid
+    from rulerkit.other_formats import write_grid
 
     asked = [
         task_of(name, protocol, corpora)
         for given in task
         for name in (rk.THIRTEEN if given == "all" else (given,))
     ]
-    lengths = [parse_length(each) for each in length or ["4096"]]
-    orders = [
-        Order(each, tokens, num_examples, seed, tokenizer, template)
-        for tokens in lengths
+    form = rk.PromptFormat(tokenizer, template)
+    cells = [
+        rk.generate(each, tokens, num_examples, seed, form)
+        for tokens in length or ["4096"]
         for each in asked
     ]
-    if len(orders) == 1 and output.is_dir():
+    if len(cells) == 1 and output.is_dir():
         raise UserError(
             f"--output {output} is a folder: give the name of a file, such as {output / 'vt.jsonl'}"
         )
-    inside = [output / str(o.length) / "data" / o.task.name / "validation.jsonl" for o in orders]
-    write_grid(orders, inside if len(orders) > 1 else [output], workers)
-    echo(f"{len(orders)} x {num_examples} examples: {output}")
+    inside = [output / str(c.length) / "data" / c.task.name / "validation.jsonl" for c in cells]
+    write_grid(cells, inside if len(cells) > 1 else [output], workers)
+    echo(f"{len(cells)} x {num_examples} examples: {output}")
 
 
 def evaluate(
@@ -145,7 +142,8 @@ def evaluate(
     """Let a model answer all tasks at all lengths, store its predictions, and print the scores.
 
     Takes the same parameter files as papermill. What was answered before is not asked again: run
-    the same command again to resume.
+    the same command again to resume. Ends with status 1 where a model stopped with an error, or a
+    task at a length has no answer.
 
     Args:
         model: A name of params/models, a folder, a hub id (org/name) or a reader.
@@ -164,7 +162,7 @@ def evaluate(
     echo(f"\npredictions: {asked.predictions}")
     for error in errors:
         echo(f"rulerkit: {error}", err=True)
-    if errors:
+    if errors or not all(cell.present for cell in cells):
         raise typer.Exit(1)
 
 
@@ -185,10 +183,12 @@ def score(
     """
     from rulerkit.lengths import parse_length
     from rulerkit.other_formats import read_predictions
+    from rulerkit.paths import resolve_file
 
     nominal = parse_length(length) if length else None
-    cells = [cell for file in path for cell in read_predictions(file, task, nominal)]
-    _print_scores(cells, None, _lengths(cells), max_failures=max_failures)
+    paths = map(resolve_file, path)
+    cells = [cell for file in paths for cell in read_predictions(file, task, nominal)]
+    _print_scores(cells, max_failures=max_failures)
 
 
 def report(
@@ -211,10 +211,12 @@ def report(
         category: all, niah, vt, aggregation or qa.
     """
     from rulerkit.evaluation import check_same
+    from rulerkit.paths import resolve_file
     from rulerkit.scoring import describe
     from rulerkit.tables import footnotes, table_text
 
     problems: list[str] = []
+    folder = resolve_file(folder)
     cells = rk.read_cells(folder, report=problems.append, scan=False)
     scores = rk.score(cells, problems.append, max_failures)
     for problem in problems:
@@ -226,9 +228,7 @@ def report(
     ]
     check_same(shown)
     notes = [*footnotes(shown, scores), *(f"{problem}." for problem in problems)]
-    echo(
-        table_text(rk.summarize(scores, lengths=_lengths(cells)), format, category, notes), nl=False
-    )
+    echo(table_text(rk.summarize(scores), format, category, notes), nl=False)
 
 
 def compare(
@@ -474,8 +474,12 @@ def browse(
         output: The HTML file to write.
         most: How many answers the page holds.
     """
-    page = rk.browse(rk.load(*place or ()), most).save(output)
-    echo(f"open {page} in a browser")
+    results = rk.load(*place or ())
+    page = rk.browse(results, most)
+    echo(
+        f"open {page.save(output)} in a browser: {page.num_examples} of {len(results)} answers can "
+        "be opened there"
+    )
 
 
 # --- helpers --------------------------------------------------------------------------------------
@@ -484,7 +488,7 @@ def browse(
 def _show_answer(model: str, task: str, length: int, index: int, color: bool) -> None:
     """Print an example as a model was asked it, what it wrote, and the score."""
     from rulerkit.compare import find
-    from rulerkit.failures import example_of
+    from rulerkit.failures import remaker
     from rulerkit.view import to_terminal
 
     cells = {(cell.task, cell.length): cell for cell in find(model)}
@@ -497,17 +501,12 @@ def _show_answer(model: str, task: str, length: int, index: int, color: bool) ->
             f"{model} has no answer to example {index} of {task} at {length}: it has {cell.wanted} "
             "examples, from 0; those without an answer are in its *.failures.jsonl"
         )
-    example = example_of(cell, index)
+    example = remaker(cell)(next(row for row in cell.rows if row["index"] == index))
     rows = rk.answers_of(rk.score([cell]), cells=[cell])
     row: Any = rows[rows["index"] == index].iloc[0]
     typer.echo(to_terminal(example, color), nl=False)
     typer.echo(f"{escape.terminal(cell.model)} wrote: {escape.terminal(row['prediction'].strip())}")
     typer.echo(f"score: {100 * row['score']:.0f} of 100 ({row['finish_reason']})")
-
-
-def _lengths(cells: list[Any]) -> list[int]:
-    """The lengths at which any example was answered or failed."""
-    return sorted({cell.length for cell in cells if cell.present or cell.failures})
 
 
 def _print_scores(cells: list[Any], *grid: Any, max_failures: float | None = None) -> None:

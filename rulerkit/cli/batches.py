@@ -12,7 +12,7 @@ import typer
 
 import rulerkit as rk
 from rulerkit import escape
-from rulerkit.cli.options import CountOrNone, Set, echo, settings_of
+from rulerkit.cli.options import CountOrNone, Set, echo, model_of, settings_of
 from rulerkit.errors import UserError
 
 
@@ -51,9 +51,16 @@ def batch(
     else:
         for job in planned.jobs:
             job.save()
-        failed = _execute(planned.jobs, gpus, jobs)
-        print_leaderboard(planned)
-        if failed:
+        failed, elsewhere = _execute(planned.jobs, gpus, jobs)
+        if elsewhere:
+            echo(
+                f"another process is at {elsewhere} jobs of this batch: run the same command again "
+                "once it has ended",
+                err=True,
+            )
+        else:
+            print_leaderboard(planned)
+        if failed or elsewhere:
             raise typer.Exit(1)
 
 
@@ -68,7 +75,8 @@ def run(files: list[Path], *, jobs: CountOrNone = None, gpus: str | None = None)
     from rulerkit.batch import read_job
 
     paths = dict.fromkeys(file.absolute() for file in files)
-    if _execute([read_job(path) for path in paths], gpus, jobs):
+    failed, _ = _execute([read_job(path) for path in paths], gpus, jobs)
+    if failed:
         raise typer.Exit(1)
 
 
@@ -76,20 +84,25 @@ def status(file: Path, *, settings: Set = None, cells: bool = False) -> None:
     """How far a batch is: what is done, running, queued, failed, missing; from its files, also
     while it runs elsewhere.
 
+    The exit code is 0 where all is done, 1 where something failed, is incomplete or was
+    interrupted, else 3: work is running, queued, missing or outdated.
+
     Args:
         file: The batch file, or outputs/notebooks/RUN.
         cells: Every cell of the models that are not done.
     """
     from rulerkit.batch import read_batch
-    from rulerkit.batch.status import grid, jobs_in, report, statuses
+    from rulerkit.batch.status import exit_code, grid, jobs_in, report, statuses
     from rulerkit.paths import resolve_file
 
     path = resolve_file(file)
     jobs = jobs_in(path) if path.is_dir() else read_batch(path, settings_of(settings)).jobs
-    echo("\n".join(report(statuses(jobs))))
+    found = statuses(jobs)
+    echo("\n".join(report(found)))
     for job in jobs:
         if cells and job.model and job.steps[0].unanswered:
             echo("\n" + grid(job.name, job.steps[0].cells, job.not_run(job.name)))
+    raise typer.Exit(exit_code(found))
 
 
 def _refuse_windows() -> None:
@@ -100,13 +113,14 @@ def _refuse_windows() -> None:
         )
 
 
-def _execute(jobs: Any, gpus: str | None, side_by_side: int | None) -> int:
-    """Do jobs, print each step that ends; returns how many steps are not done."""
+def _execute(jobs: Any, gpus: str | None, side_by_side: int | None) -> tuple[int, int]:
+    """Do jobs, print each step that ends; returns how many steps are not done, and how many jobs
+    were left to another process."""
     from rich.console import Console
     from rich.text import Text
 
     from rulerkit.batch.execution import check, execute, use_gpus
-    from rulerkit.batch.status import details
+    from rulerkit.batch.status import command_helps, details
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that steps are ended in order
     usable = use_gpus(gpus)
@@ -134,7 +148,7 @@ def _execute(jobs: Any, gpus: str | None, side_by_side: int | None) -> int:
             if state != "done before":
                 word = "FAILED" if state == "failed" else state
                 lines = [f"{word:10} {step.title}" + (f": {message}" if message else "")]
-                if state in ("failed", "incomplete"):
+                if command_helps(status):
                     lines.append(f"           log: {step.log}")
                     lines.append(f"           again: {step.job.command}")
                 console.out(escape.terminal("\n".join(lines)), highlight=False)
@@ -145,7 +159,7 @@ def _execute(jobs: Any, gpus: str | None, side_by_side: int | None) -> int:
     left = [f"{step.title} ({state})" for step, state, _ in ended if state not in well]
     if left:
         echo(f"{len(left)} steps are not done: {', '.join(left)}", err=True)
-    return len(left)
+    return len(left), states.count("elsewhere")
 
 
 def _list(jobs: Any) -> None:
@@ -158,6 +172,7 @@ def _list(jobs: Any) -> None:
             gpus, nodes = step.job.resources
             spread = f" on each of {nodes} nodes" if nodes > 1 else ""
             what = f"{tokens_left(step):>16,} tokens, {gpus} GPU{'s' * (gpus != 1)}{spread}"
+            what += f"; {changed}" if (changed := step.changed) else ""
         echo(f"{step.title:48} {what}")
     echo(
         f"{sum(bool(step.run) for step in steps)} notebooks; {sum(map(tokens_left, steps)):,} "
@@ -286,7 +301,7 @@ def _spec(model: str, settings: dict[str, Any]) -> Any:
     from rulerkit.settings import read_yaml
     from rulerkit.studies import load_files
 
-    base: Any = model
+    base: Any = model_of(model)
     if model.endswith((".yaml", ".yml")):
         path = resolve_file(model)
         job = read_yaml(path)

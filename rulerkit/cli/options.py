@@ -83,7 +83,8 @@ def study_of(files: list[Path] | None, settings: list[str] | None, model: str | 
     """The study of parameter files, settings and a model; `UserError` where no model is named."""
     from rulerkit.studies import load_files, study
 
-    given = load_files(files or []) | settings_of(settings) | ({"model": model} if model else {})
+    given = load_files(files or []) | settings_of(settings)
+    given |= {"model": model_of(model)} if model else {}
     asked = study(given)
     if not asked.models or not {"model", "models"} & given.keys():
         raise UserError(
@@ -91,6 +92,16 @@ def study_of(files: list[Path] | None, settings: list[str] | None, model: str | 
             "(org/name), a reader (reader-8192), a file (-f params/models/x.yaml) or -y 'model: X'"
         )
     return asked
+
+
+def model_of(name: str) -> str:
+    """A model given on the command line: a folder or file of the working directory by its whole
+    path."""
+    from rulerkit.settings import known_models
+
+    path = Path(name).expanduser().absolute()
+    here = path.is_file() or (path / "config.json").is_file()
+    return str(path) if here and name not in known_models() else name
 
 
 def task_of(text: str, protocol: str, corpora: str) -> Any:

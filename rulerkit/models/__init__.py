@@ -156,7 +156,13 @@ class Engine(Model):
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that counts and encodes this model's prompts."""
-        return load_tokenizer(self.tokenizer_name())
+        name = self.tokenizer_name()
+        if name == "builtin" and self.on_gpu:
+            raise UserError(
+                f"model {self.name}: the ids of `tokenizer: builtin` mean nothing to a checkpoint: "
+                "leave it out, or name the model's own"
+            )
+        return load_tokenizer(name)
 
     def most_tokens(self, example: Example) -> int:
         """How many tokens may be written: those of a thought and those of the answer."""
@@ -222,7 +228,7 @@ class CheckpointEngine(Engine):
         except (AttributeError, TypeError, ValueError) as error:
             raise UserError(
                 f"model {self.name}: its config.json or hf_overrides state no usable limit: "
-                "max_position_embeddings is a number, rope_parameters a mapping"
+                "max_position_embeddings is a number, rope_parameters a mapping whose factor is one"
             ) from error
 
     def too_long(self, length: int) -> str | None:
@@ -232,13 +238,22 @@ class CheckpointEngine(Engine):
         if limit is None or need <= limit:
             return None
         thought = f", {self.beside} of {need} are for the thought" if self.beside else ""
+        key, way = "max_position_embeddings", "`hf_overrides` with RoPE scaling, or "
+        if "max_length" in self.spec:
+            key, way = "max_length", ""
         return (
-            f"its limit is {limit} tokens (max_position_embeddings){thought}; `hf_overrides` with "
-            f"RoPE scaling, or `max_length: {need}`, goes beyond"
+            f"its limit is {limit} tokens ({key}){thought}; {way}`max_length: {need}` goes beyond"
         )
 
     def check_fits(self, example: Example) -> None:
-        """Raises `TooLong` for an example whose length, or prompt and answer, exceed the limit."""
+        """Raises `TooLong` for an example whose length, or prompt and answer, exceed the limit, and
+        a `UserError` for ids that the model does not know."""
+        highest, size = int(example.ids.max()), self.checkpoint.vocab_size
+        if size and highest >= size:
+            raise UserError(
+                f"model {self.name}: id {highest} is beyond the model's vocabulary of {size}: drop "
+                f"`tokenizer: {self.tokenizer_name()}`, or name the model's own"
+            )
         need = example.num_tokens + self.most_tokens(example)
         if reason := self.too_long(max(need - self.beside, example.length)):
             raise TooLong(

@@ -11,8 +11,10 @@ import sys
 from collections.abc import Iterable
 from itertools import islice
 from pkgutil import resolve_name
+from traceback import extract_tb
 from typing import Any
 
+from rulerkit.checkpoint import code_digest
 from rulerkit.errors import UserError, first_line
 from rulerkit.example import Example
 from rulerkit.models import Answers, Engine, Model, cut, model
@@ -39,14 +41,15 @@ class Function(Engine):
             )
 
     def identity(self) -> JSON:
-        """The entry, or the function's qualified name; the user names what the function stands
-        for."""
+        """The entry, or the function's qualified name, and its code; the user names what the
+        function stands for."""
         entry, function = self.spec.get("entry"), self._function
         named = function if hasattr(function, "__qualname__") else type(function)
         what = (
             {"entry": entry} if entry else {"function": f"{named.__module__}.{named.__qualname__}"}
         )
-        return {"engine": "function", **what, "takes": self.takes}
+        code = code_digest(self._entry() if entry else function)
+        return {"engine": "function", **what, "takes": self.takes, "code": code}
 
     def environment(self) -> JSON:
         """That of the checkpoint which the entry returned, if any."""
@@ -87,16 +90,33 @@ class Function(Engine):
         """The model made of the function, or of the checkpoint and its tokenizer, that the entry
         returns."""
         if self._loaded is None:
-            if str(home()) not in sys.path:
-                sys.path.append(str(home()))
-            spec = dict(self.spec)
+            load, spec = self._entry(), dict(self.spec)
+            entry = spec.pop("entry")
             try:
-                load = resolve_name(spec.pop("entry"))
-            except (AttributeError, ImportError, ValueError) as error:
+                returned = load()
+            except UserError:
+                raise
+            except Exception as error:  # it is the user's code
+                file, line, *_ = extract_tb(error.__traceback__)[-1]
                 raise UserError(
-                    f"model {self.name}: entry {self.spec['entry']}: {first_line(error)}; give "
-                    "`module:function`, of an installed module or one under the project root "
-                    f"{home()}"
+                    f"model {self.name}: entry {entry}, which is called without arguments, raised "
+                    f"{type(error).__name__}: {first_line(error)} ({file}, line {line})"
                 ) from error
-            self._loaded = model(load(), **spec)
+            try:
+                self._loaded = model(returned, **spec)
+            except UserError as error:
+                raise UserError(f"{error}; this is what entry {entry} returned") from None
         return self._loaded
+
+    def _entry(self) -> Any:
+        """The function that the entry names."""
+        if str(home()) not in sys.path:
+            sys.path.append(str(home()))
+        try:
+            return resolve_name(self.spec["entry"])
+        except (AttributeError, ImportError, ValueError) as error:
+            raise UserError(
+                f"model {self.name}: entry {self.spec['entry']}: {first_line(error)}; give "
+                "`module:function`, of an installed module or one under the project root "
+                f"{home()}"
+            ) from error

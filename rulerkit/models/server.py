@@ -127,7 +127,8 @@ class Reply(BaseModel):
 
 _SERVER_WORDS: dict[str, Any] = package_data("server_words.yaml")
 """The words of servers for the two ways in which an answer ends, for a prompt that they decline, and
-for an account without money; and our messages for failures that end a run."""
+for an account without money; a pattern for prompts that are too long; and our messages for failures
+that end a run."""
 
 
 def read_reply(
@@ -311,7 +312,9 @@ class Replica:
         words = error if isinstance(error, dict) else {"message": error}
         status, code = response.status_code, str(words.get("code") or "")
         message = words.get("message") or words.get("detail") or error
-        reason, wait = f"HTTP {status}: {self._quote(message)}", None
+        reason, wait = f"HTTP {status}: {self._quote(message).rstrip('.')}", None
+        if re.search(_SERVER_WORDS["too_long"], reason, re.IGNORECASE):
+            reason += "; set `max_length` in the model's file, or give the server a larger context"
         with suppress(ValueError):
             wait = max(0.0, float(response.headers.get("retry-after", "")))
         if code in _SERVER_WORDS["refused"]:
@@ -994,7 +997,8 @@ class OpenAI(ServerEngine):
         otherwise."""
         place = "none" if self.spec.get("thinking_tokens") else "user"
         gpt4 = {"template": "gpt-4", "prefix_in": place}
-        return self.make_format(self.tokenizer(), **(gpt4 if self.prompt_path == "chat" else {}))
+        form = gpt4 if self.prompt_path == "chat" else {}  # wants the key before any download
+        return self.make_format(self.tokenizer(), **form)
 
     def tokenizer_name(self) -> str:
         """The spec's, else that of the folder or hub id that `path` is, else the one known for a
@@ -1159,7 +1163,9 @@ class OpenAI(ServerEngine):
                 "temperature 0" if facts.takes_sampling else "no temperature"
             )
             return self._count(replica, facts, path, text)
-        return count if count and count > 0 else None
+        if not count:
+            facts.about["counts"] = False
+        return count or None
 
     # --- answering --------------------------------------------------------------------------------
 

@@ -8,6 +8,8 @@ equal length.
 
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
+from hashlib import sha256
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -19,11 +21,13 @@ from rulerkit.checkpoint import (
     is_mamba_ssm,
     loaded_identity,
     mamba_ssm_options,
+    short,
 )
-from rulerkit.errors import UserError, first_line
+from rulerkit.errors import UserError, first_line, remark
 from rulerkit.example import Example
 from rulerkit.gpus import free_memory, gpu_name, loading, torch_module
 from rulerkit.models import Answer, Answers, CheckpointEngine
+from rulerkit.paths import cache_dir
 from rulerkit.settings import JSON, Spec
 
 READ_AHEAD = 32  # examples among which batches are formed
@@ -44,14 +48,7 @@ class Transformers(CheckpointEngine):
         self._most_per_batch = sys.maxsize  # lowered when a batch does not fit
         if loaded:
             self._refuse_modifiers("a model that is loaded already")
-            # its small files, in a folder that is deleted with this object
-            self._files = TemporaryDirectory(prefix="rulerkit-loaded-")
-            folder = Path(self._files.name)
-            network, tokenizer = loaded
-            tokenizer.save_pretrained(folder)
-            network.config.to_json_file(folder / "config.json")
-            network.generation_config.to_json_file(folder / "generation_config.json")
-            self.checkpoint = Checkpoint(self.name, self._files.name)
+            self.checkpoint = Checkpoint(self.name, str(_small_files(*loaded)))
 
     def identity(self) -> JSON:
         """As of any checkpoint; of a loaded model its fingerprint and dtype."""
@@ -110,12 +107,18 @@ class Transformers(CheckpointEngine):
     def load(self) -> Any:
         """The network on its device, loaded at first use."""
         if self._network is None:
-            with loading(self.name, self.spec["path"]):
+            with loading(self.name, self.spec["path"], self.spec.get("hf_overrides")):
                 network, report = self._from_pretrained(self.device())
             if missing := sorted(report["missing_keys"]):
                 raise UserError(
                     f"model {self.name}: {self.spec['path']} lacks {len(missing)} weights of the "
                     f"model, such as {missing[0]}"
+                )
+            if extra := sorted(report["unexpected_keys"]):
+                remark(
+                    f"model {self.name}: {len(extra)} weights of {self.spec['path']}, such as "
+                    f"{extra[0]}, have no place in the model that its configuration describes: they "
+                    "are not used"
                 )
             self._network = network
         if "prefill_chunk_size" in self.spec and _is_recurrent(self._network):
@@ -230,6 +233,21 @@ class Transformers(CheckpointEngine):
             network.train(training)
         rows = out[:, width:].tolist()
         return [self.read_ids(row[:limit]) for row, limit in zip(rows, limits, strict=True)]
+
+
+def _small_files(network: Any, tokenizer: Any) -> Path:
+    """A folder of the cache, named after its content, with the small files of a loaded model. It
+    stays, because records name it as the tokenizer."""
+    place = cache_dir() / "loaded"
+    place.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=place) as made:
+        tokenizer.save_pretrained(made)
+        network.config.to_json_file(f"{made}/config.json")
+        network.generation_config.to_json_file(f"{made}/generation_config.json")
+        digest = sha256(b"".join(path.read_bytes() for path in sorted(Path(made).glob("*.*"))))
+        with suppress(OSError):  # it is there already
+            Path(made).rename(place / short(digest))
+    return place / short(digest)
 
 
 def _is_recurrent(network: Any) -> bool:
