@@ -9,7 +9,6 @@ the prompts.
 import html
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -27,7 +26,6 @@ from rulerkit.tasks.base import named_items
 
 if TYPE_CHECKING:
     import pandas as pd
-    from numpy.typing import NDArray
 
 MOST_EXAMPLES = 1000
 _MOST_WINDOWS = 6
@@ -61,28 +59,27 @@ def browse(scores: "pd.DataFrame", most: int = MOST_EXAMPLES) -> Page:
     The heatmaps are of all rows. At most `most` examples can be opened, the same of every model:
     those with the lowest scores of each task and length first. Raises UserError for no rows.
     """
+    import pandas as pd
+
     from rulerkit.plots import remarks
 
     if scores.empty:
         raise UserError("nothing to browse: there is no scored example among the rows given")
-    scores = scores.reset_index(drop=True)
-    models = scores.drop_duplicates(_MODEL)
-    keys = zip(models["run"], models["model"], strict=True)
-    numbers = {key: number for number, key in enumerate(keys)}
-    tasks = list(dict.fromkeys(scores["task"]))
-    rows = scores.loc[_chosen(scores, most)]
+    models = scores.groupby(_MODEL, sort=False).ngroup()
+    scores = scores.assign(m=models, t=pd.factorize(scores["task"])[0])
+    rows = _chosen(scores, most)
     stored = find_cells(dict.fromkeys(rows["path"]))
     if "prediction" not in rows:
         rows = answers_of(rows, cells=stored)
     remake = {str(cell.path): remaker(cell) for cell in stored}
     prompts: dict[str, tuple[str, list[Place]] | None] = {}  # by digest: models are asked the same
-    for row in rows[["path", "index", "digest"]].to_dict("records"):
+    examples = []
+    for row in rows.to_dict("records"):
         if prompts.get(row["digest"]) is None:
             prompts[row["digest"]] = _prompt(remake[row["path"]], row)
-    examples = [
-        {
-            "m": numbers[row["run"], row["model"]],
-            "t": tasks.index(row["task"]),
+        example = {
+            "m": row["m"],
+            "t": row["t"],
             "l": int(row["length"]),
             "i": int(row["index"]),
             "s": round(100 * float(row["score"]), 1),
@@ -90,17 +87,15 @@ def browse(scores: "pd.DataFrame", most: int = MOST_EXAMPLES) -> Page:
             "p": str(row["prediction"])[:_WRITTEN],
             "r": [shorten(reference, _WITHIN) for reference in row["references"]],
             "d": row["depths"][:1],
-            **_traced(row, prompts[row["digest"]]),
         }
-        for row in rows.to_dict("records")
-    ]
+        examples.append(example | _traced(row, prompts[row["digest"]]))
     deep = scores if "depths" in scores else rows
     deep = deep[deep["depths"].map(len) == 1]
     content = {
-        "models": list(names_of(models)),
-        "tasks": tasks,
-        "cells": _means(scores, numbers, tasks),
-        "depths": _means(deep, numbers, tasks, bin_numbers(deep["depths"].str[0], BINS)),
+        "models": list(names_of(scores.drop_duplicates("m"))),
+        "tasks": list(scores["task"].unique()),
+        "cells": _means(scores),
+        "depths": _means(deep, bin_numbers(deep["depths"].str[0], BINS)),
         "examples": examples,
         "all": len(scores),
         "remarks": remarks(scores),
@@ -110,26 +105,25 @@ def browse(scores: "pd.DataFrame", most: int = MOST_EXAMPLES) -> Page:
     return Page(template.replace("{{DATA}}", data), len(examples))
 
 
-def _chosen(scores: "pd.DataFrame", most: int) -> "NDArray[Any]":
+def _chosen(scores: "pd.DataFrame", most: int) -> "pd.DataFrame":
     """The rows that can be opened: questions with the lowest score of any model first, in turn from
     all tasks and lengths, each with the answers of all models."""
     keys = ["task", "length", "index"]
     questions = scores.groupby(keys, sort=False)["score"].agg(["min", "size"]).reset_index()
     questions = questions.sort_values(["min", "index"], kind="stable")
-    turn = questions.groupby(["task", "length"], sort=False).cumcount()
-    questions = questions.assign(turn=turn).sort_values("turn", kind="stable")
-    within = questions[questions["size"].cumsum() <= max(most, 1)]
-    chosen = (within if len(within) else questions[:1])[keys].assign(order=range(len(within) or 1))
-    merged = scores[keys].reset_index().merge(chosen, on=keys)
-    return merged.sort_values(["order", "level_0"])["level_0"].to_numpy()
+    turns = questions.groupby(["task", "length"], sort=False).cumcount()
+    questions = questions.assign(turn=turns).sort_values("turn", kind="stable")
+    fits = questions["size"].cumsum() <= most
+    fits.iloc[0] = True
+    return questions.loc[fits, keys].merge(scores, on=keys, how="left")
 
 
-def _means(rows: "pd.DataFrame", numbers: Any, tasks: Sequence[str], *by: Any) -> list[Any]:
+def _means(rows: "pd.DataFrame", *by: Any) -> list[Any]:
     """Model, task, length, bin of the depth where it is given, mean score and number of rows."""
-    groups = rows.groupby([*_MODEL, "task", "length", *by], sort=False)["score"]
+    scores = rows.groupby(["m", "t", "length", *by], sort=False)["score"].agg(["mean", "size"])
     return [
-        [numbers[key[:2]], tasks.index(key[2]), *map(int, key[3:]), round(100 * mean, 1), int(n)]
-        for key, mean, n in groups.agg(["mean", "size"]).itertuples(name=None)
+        [*map(int, key), round(100 * mean, 1), int(n)]
+        for key, mean, n in scores.itertuples(name=None)
     ]
 
 
@@ -153,26 +147,25 @@ def _traced(row: Any, made: tuple[str, list[Place]] | None) -> dict[str, Any]:
         return {"w": [], "x": []}
     whole, pieces = made
     prompt = whole.lower()
-    missed = [r.lower() for r in row["references"] if r.lower() not in row["prediction"].lower()]
-    windows, shown_texts = [], set[str]()
-    for role, depth, start, end, _ in pieces:
-        text = prompt[start:end]
-        named = next((text_missed for text_missed in missed if text_missed in text), text)
-        if role == "needle" and named not in shown_texts:  # a word of a list stands in many places
-            shown_texts.add(named)
-            windows.append((named == text, role, depth, start, end))
-    items = []
+    said = row["prediction"].lower()
+    wanted = [r.lower() for r in row["references"] if r.lower() not in said]
+    windows: dict[str, Place] = {}  # by what they show: a word of a list stands in many places
+    for place in pieces:
+        if place.role == "needle":
+            text = prompt[place.start : place.end]
+            windows.setdefault(next((missed for missed in wanted if missed in text), text), place)
+    items: list[Any] = []
     for item in _wrong_items(row):
         match = re.search(rf"(?<!\w){re.escape(item)}(?!\w)", prompt)
-        at = match.start() if match else -1
-        held = next((place for place in pieces if place.start <= at < place.end), None)
-        role, depth = (held.role, held.depth) if held else ("", 0.0)
-        items.append([item, role, depth])
-        if role:
-            windows.append((False, role, depth, at, at + len(item)))
-    shown = sorted(windows, key=lambda window: window[0])[:_MOST_WINDOWS]
-    shown.sort(key=lambda window: window[3])
-    return {"w": [[*w[1:3], *_window(whole, *w[3:])] for w in shown], "x": items}
+        start, end = match.span() if match else (-1, -1)
+        held = next((place for place in pieces if place.start <= start < place.end), None)
+        if held:
+            windows[item] = held._replace(start=start, end=end)
+            wanted.append(item)
+        items.append([item, held.role if held else "", held.depth if held else 0.0])
+    first = sorted(windows, key=lambda shown: shown not in wanted)[:_MOST_WINDOWS]
+    shown = sorted((windows[text] for text in first), key=lambda place: place.start)
+    return {"w": [[place.role, place.depth, *_window(whole, place)] for place in shown], "x": items}
 
 
 def _wrong_items(row: Any) -> list[str]:
@@ -192,11 +185,11 @@ def _wrong_items(row: Any) -> list[str]:
     return wrong[:_MOST_ITEMS]
 
 
-def _window(prompt: str, start: int, end: int) -> tuple[str, str, str]:
-    """The text before, the text itself, and the text after, cut short."""
-    text = prompt[start:end]
+def _window(prompt: str, place: Place) -> tuple[str, str, str]:
+    """The text before a place, the text there, cut short, and the text after."""
+    start, end = place.start, place.end
     return (
         prompt[max(0, start - _AROUND) : start],
-        text if len(text) <= _WITHIN else f"{text[:_WITHIN]}…",
+        shorten(prompt[start:end], _WITHIN),
         prompt[end : end + _AROUND],
     )

@@ -116,11 +116,9 @@ def csv_text(frame: "pd.DataFrame", float_format: str | None = None) -> str:
 
 
 def latex_notes(notes: Iterable[str]) -> str:
-    """Lines that stand below a table in LaTeX: small, and as comments of the source."""
+    """Lines that stand below a table in LaTeX, in small letters."""
     lines = list(map(latex, notes))
-    comments = [f"% {line}" for line in lines]
-    small = [r"{\par\smallskip\footnotesize", *lines, r"\par}"]
-    return "\n".join([*comments, *small, ""]) if lines else ""
+    return "\n".join([r"{\par\smallskip\footnotesize", *lines, r"\par}", ""]) if lines else ""
 
 
 def latex_text(frame: "pd.DataFrame", notes: Iterable[str] = ()) -> str:

@@ -23,14 +23,14 @@ from rulerkit.scoring import THIRTEEN
 from rulerkit.statistics import critical_value
 from rulerkit.summary import AVERAGES, RANKS, Summary, length_weights, summarize
 from rulerkit.tables import (
-    adaptive_notes,
     cell_notes,
     footnotes,
-    kinds_of,
+    model_notes,
     model_rows,
     models_text,
     names_of,
     number_range,
+    origin,
 )
 from rulerkit.view import Html
 
@@ -108,20 +108,17 @@ def paper_models() -> "pd.DataFrame":
 
 @cache
 def _printed(version: str, category: str) -> "pd.DataFrame":
-    """`paper_summary` with ranks as numbers, and the scores under their lengths as integers."""
+    """`paper_summary` with the scores under their lengths as integers."""
     scores = paper_scores(version, category).pivot(index="slug", columns="length", values="score")
-    rows = paper_summary(version, category).join(scores, on="slug")
-    for rank in RANKS.values():
-        rows[rank] = rows[rank].astype(str).str.extract(r"^(\d+)", expand=False).astype(float)
-    return rows
+    return paper_summary(version, category).join(scores, on="slug")
 
 
 def paper_row(model: str, category: str = "all13", version: str = "v3") -> "pd.Series[Any] | None":
     """A model's row of one of the paper's tables, or None where the table does not have it.
 
     `model` is a slug, a name as printed, or a checkpoint's id or its last part; case and
-    punctuation do not matter. The entries are those of summary.csv, ranks as numbers, and the
-    scores under their lengths as integers (4096, ...).
+    punctuation do not matter. The entries are those of summary.csv, and the scores under their
+    lengths as integers (4096, ...).
     """
     rows = _printed(version, category)
     rows = rows[rows["slug"] == _slugs().get(_key(model))]
@@ -137,20 +134,19 @@ def published_scores(
     the thirteen tasks only; 'all' are the models of Table 3. Raises UserError for any other name.
     """
     table = "all13" if category == "all" else category
-    rows = _printed(version, table)
     if models == "all":
-        whole = _printed(version, "all13").dropna(subset=[*PAPER_LENGTHS])
-        models = whole.query("aligned == 'chat'")["slug"]
-    models = [models] if isinstance(models, str) else models
-    if table == "all13":
-        upstream = _upstream()
-        rows = pd.concat([rows, upstream.assign(slug=upstream["model"].map(_key))])
-    scores = {}
-    for model in models:
-        matches = rows[rows["slug"].isin([_slugs().get(_key(model)), _key(model)])]
-        if matches.empty:
-            raise unknown("model with published scores", model, rows["model"].unique())
-        row: Any = matches.iloc[0]
+        of_table_3 = _printed(version, "all13").query("aligned == 'chat'")
+        models = of_table_3.dropna(subset=[*PAPER_LENGTHS])["slug"]
+    upstream = _upstream() if table == "all13" else _upstream()[:0]
+    scores: dict[str, Any] = {}
+    for model in [models] if isinstance(models, str) else models:
+        row = paper_row(model, table, version)
+        if row is None:
+            matches = upstream[upstream["model"].map(_key) == _key(model)]
+            if matches.empty:
+                known = [*_printed(version, table)["model"], *upstream["model"]]
+                raise unknown("model with published scores", model, known)
+            row = matches.iloc[0]
         scores[str(row["model"])] = row[[*PAPER_LENGTHS]].dropna().astype(float).to_dict()
     return scores
 
@@ -193,9 +189,10 @@ def against_paper(summary: Summary, version: str = "v3") -> "pd.DataFrame":
     means = summary.models.rename(columns=ends).assign(length=0)
     effective = summary.models[[*_MODEL, "category", "effective_length"]]
     for _, row in pd.concat([summary.lengths.merge(effective), means]).iterrows():
-        names = (paper_row(row[name], row["category"], version) for name in ("model", "label"))
-        paper = next((found for found in names if found is not None), None)
-        lengths = [row["length"]] if row["length"] else [*summary.lengths["length"].unique()]
+        lengths = [row["length"]] if row["length"] else list(summary.lengths["length"].unique())
+        paper = paper_row(row["model"], row["category"], version)
+        if paper is None:
+            paper = paper_row(row["label"], row["category"], version)
         if math.isnan(row["score"]) or paper is None or paper.reindex(lengths).isna().any():
             continue
         shares = paper[lengths].to_numpy(dtype=float) / 100
@@ -204,19 +201,12 @@ def against_paper(summary: Summary, version: str = "v3") -> "pd.DataFrame":
         z = (row["score"] - 100 * shares.mean()) / error
         cells = summary.cells.merge(row[_MODEL].to_frame().T)
         cells = cells[cells["length"].isin(lengths)]
-        template = paper_models().set_index("slug")["template"].get(paper["slug"], "")
-        known = {*map(_key, cells["template"].dropna())}
-        other = (name not in _key(template) and not name.startswith("auto") for name in known)
-        departures = {
-            "protocol": _other_prompts(cells).any(),
-            "tokenizer": (cells["tokenizer"] == "builtin").any(),
-            "template": any(other),
-            "examples": cells["stand_in"].any(),
-            "tasks": row["effective_length"] == "",
-        }
+        reasons = [name for name, is_so in _departures(cells, paper["slug"]).items() if is_so.any()]
+        if row["effective_length"] == "":
+            reasons.append("tasks")
         verdict = "agrees" if abs(z) < z_limit else "differs"
-        if reasons := ", ".join(name for name, is_so in departures.items() if is_so):
-            verdict = f"not comparable: {reasons}"
+        if reasons:
+            verdict = f"not comparable: {', '.join(reasons)}"
         beside = {"paper": 100 * shares.mean(), "z": round(z, 2), "verdict": verdict}
         rows.append({**row, **beside, "paper_effective_length": paper["effective_length"]})
     columns = ["model", "category", "length", "score", "low", "high", "paper", "z", "verdict"]
@@ -224,9 +214,17 @@ def against_paper(summary: Summary, version: str = "v3") -> "pd.DataFrame":
     return pd.DataFrame(rows, columns=columns)
 
 
-def _other_prompts(cells: "pd.DataFrame") -> "pd.Series[bool]":
-    """Which cells were not asked by the protocol `paper`."""
-    return ~cells["note"].str.contains("Protocol paper", na=False)
+def _departures(cells: "pd.DataFrame", slug: str = "") -> "dict[str, pd.Series[bool]]":
+    """What differs from the paper's set-up, and in which cells; the chat template where the paper's
+    model is known."""
+    printed = _key(paper_models().set_index("slug")["template"].get(slug, ""))
+    templates = cells["template"].dropna().map(_key)
+    return {
+        "protocol": ~cells["note"].str.contains("Protocol paper", na=False),
+        "tokenizer": cells["tokenizer"] == "builtin",
+        "template": templates.map(lambda name: name not in printed and name[:4] != "auto"),
+        "examples": cells["stand_in"],
+    }
 
 
 # --- leaderboard ----------------------------------------------------------------------------------
@@ -266,8 +264,7 @@ class Board(NamedTuple):
             raise unknown("choice of what is bold", bold, BOLD)
         rows = self.rows
         if format == "csv":
-            names = {str(n): length_name(n) for n in self.lengths}
-            heads = [re.sub(r"^\d+", lambda n: names[n[0]], str(name)) for name in rows]
+            heads = [re.sub(r"^\d+", lambda n: length_name(int(n[0])), str(name)) for name in rows]
             return escape.csv_text(rows.set_axis(heads, axis=1), "%.4f")
         notes, bold_fields = list(self.notes), set[tuple[Any, str | int]]()
         if bold == "ours":
@@ -283,13 +280,13 @@ class Board(NamedTuple):
         )
         judged = ["effective_length"] * (self.category in JUDGED)
         columns = ["claimed_length", *judged, *self.numbers]
-        text = models_text(rows, columns, format, notes, format != "latex", bold_fields)
+        text = models_text(rows, columns, format, notes, bold_fields)
         return f"Table {self.number}: {self.title}\n\n{text}" if format == "markdown" else text
 
 
 def _origin(row: "pd.Series[Any]") -> str:
     if row["source"] == OURS:
-        return f"(ours, {', '.join([row['run'], *kinds_of(row)])})"
+        return origin(row, OURS, row["run"])
     if row["source"] in UPSTREAM:
         return f"({row['source']})"
     return "(base)" * (row["aligned"] == "base" and "base" not in row["model"])
@@ -303,8 +300,7 @@ def boards(
     upstream: bool = True,
 ) -> list[Board]:
     """All tables. `scores` are rows of `score`, None or empty for the paper alone; the lines of
-    `scores.attrs["notes"]`, as `everything` sets it, stand below the tables that have ours. A model
-    without a complete score in any column is not listed.
+    `scores.attrs["notes"]`, as `everything` sets it, stand below the tables that have ours.
 
     `lengths` are the columns; averages are over those of them that all rows share. `order` is one
     of ORDERS. `upstream`: whether the rows of upstream's list stand in them too.
@@ -321,32 +317,27 @@ def boards(
     ]
     all_boards = []
     for number, (category, aligned, title) in TABLES.items():
-        task = SINGLE_TASKS.get(category)
+        task, our_category = SINGLE_TASKS.get(category), JUDGED.get(category, "all")
         summary = summary_of(task, columns)
-        shared, short = _shared_lengths(summary, category, columns)
+        shared = _shared_lengths(summary, our_category, columns)
         rows = listed_rows(version, category, shared)
         rows = rows[upstream | ~rows["source"].isin(UPSTREAM)]
         if summary is not None:
-            rows = pd.concat([rows, _our_rows(summary, summary_of(task, shared), category)])
+            rows = pd.concat([rows, _our_rows(summary, summary_of(task, shared), our_category)])
         rows = _ranked(rows[rows["aligned"].str.contains(aligned)])
-        limits = {kind: limits.get(JUDGED.get(category, "")) for kind, limits in THRESHOLDS.items()}
-        rows["threshold"] = rows["aligned"].map(limits).astype(float)
+        limits = {kind: limits[our_category] for kind, limits in THRESHOLDS.items()}
+        rows["threshold"] = rows["aligned"].map(limits)
         by = [order] * (order != "paper")
         if category not in JUDGED:
             by = ["avg"] * len(by)
             rows[["effective_length", "effective_set"]] = ""
-            rows[[*_LIMITED[3:], *RANKS.values()]] = math.nan
+            rows[["threshold", *_LIMITED[3:], *RANKS.values()]] = math.nan
         rows = rows.sort_values(["aligned", "baseline", *by], ascending=False, kind="stable")
-        rows = rows.reindex(columns=names)
-        is_bare = (rows["source"] == OURS) & rows[[*columns]].isna().all(axis=1)
-        bare, rows = rows[is_bare], rows[~is_bare].reset_index(drop=True)
-        notes = _notes(rows, shared, short)
+        rows = rows.reindex(columns=names).reset_index(drop=True)
+        notes = _notes(rows, shared)
         if summary is not None and scores is not None and (rows["source"] == OURS).any():
-            notes += _our_notes(rows, summary, JUDGED.get(category, "all"))
+            notes += _our_notes(rows, summary, our_category)
             notes += scores.attrs.get("notes", ())
-        if len(bare):
-            unlisted = ", ".join(bare["model"])
-            notes.append(f"Not listed, because no length is complete: {unlisted}.")
         all_boards.append(Board(number, category, title, columns, rows, tuple(notes)))
     return all_boards
 
@@ -411,24 +402,25 @@ def listed_rows(
     rows["claimed_length"] = rows["claimed_length"].str.upper()
     rows[[*AVERAGES]] = known @ length_weights(len(lengths)).T if lengths else math.nan
     if tuple(lengths) == PAPER_LENGTHS:
-        gap = (printed - rows[[*AVERAGES]]).to_numpy()
-        is_half = np.abs(np.abs(gap) - 0.05) < _NUDGE / 2
-        rows[[*AVERAGES]] += np.where(is_half, np.copysign(_NUDGE, gap), 0.0)
+        gap: Any = printed - rows[[*AVERAGES]]
+        is_half = (gap.abs() - 0.05).abs() < _NUDGE / 2
+        rows[[*AVERAGES]] += _NUDGE * np.sign(gap).where(is_half, 0)
     return rows.reset_index(drop=True)
 
 
 def _ranked(rows: "pd.DataFrame") -> "pd.DataFrame":
     """Rows with their ranks among the paper's models of the same alignment; upstream's, readers and
     ours over stand-in corpora have none."""
-    aligned = rows["aligned"].to_numpy()
-    rivals = rows["source"].str.startswith("paper").to_numpy() & (aligned == aligned[:, None])
+    papers = rows[rows["source"].str.startswith("paper")]
     special = rows[["stand_in", "reader", "adaptive"]].astype(bool).any(axis=1)
     has_rank = ~(rows["source"].isin(UPSTREAM) | special)
     for average, rank in RANKS.items():
-        values = rows[average].to_numpy(dtype=float).round(9)
-        better = (rivals & (values > values[:, None])).sum(axis=1)
-        rows[rank] = 1.0 + better
-        rows[rank] = rows[rank].where(has_rank & ~np.isnan(values))
+        pairs = zip(rows["aligned"], rows[average], strict=True)
+        places = [
+            1 + (papers.loc[papers["aligned"] == kind, average] > value + 1e-9).sum()
+            for kind, value in pairs
+        ]
+        rows[rank] = np.where(has_rank & rows[average].notna(), places, np.nan)
     return rows
 
 
@@ -444,27 +436,19 @@ def _summary(
 
 
 def _shared_lengths(
-    summary: Summary | None, category: str, lengths: tuple[int, ...]
-) -> tuple[tuple[int, ...], str]:
+    summary: Summary | None, category: str, lengths: Iterable[int]
+) -> tuple[int, ...]:
     """The lengths at which the paper's models have a score, and all of ours that have any complete
-    one; and, in words, which of ours lack the shortest length that others of ours have besides."""
+    one."""
     shared = {*lengths} & {*PAPER_LENGTHS}
-    if summary is None:
-        return (*sorted(shared),), ""
-    category = JUDGED.get(category, "all")
-    complete = summary.lengths.query("complete and category == @category")
-    ours = complete.groupby(names_of(complete))["length"].agg(set)
-    besides = (shared & set[int]().union(*ours)) - shared.intersection(*ours)
-    note = ""
-    if besides:
-        short = [name for name, has in ours.items() if min(besides) not in has]
-        note = f" {length_name(min(besides))} is not complete for {listed(short, 6)}."
-    return (*sorted(shared.intersection(*ours)),), note
+    if summary is not None:
+        complete = summary.lengths.query("complete and category == @category")
+        shared = shared.intersection(*complete.groupby(_MODEL)["length"].agg(set))
+    return tuple(sorted(shared))
 
 
 def _our_rows(summary: Summary, averaged: Summary | None, category: str) -> "pd.DataFrame":
     """Our rows of a table; their averages are those of `averaged`."""
-    category = JUDGED.get(category, "all")
     rows = model_rows(summary, category, [*_ENDS.values(), "have"]).drop(columns=_LIMITED)
     if averaged is not None:
         means = averaged.models[averaged.models["category"] == category]
@@ -472,12 +456,12 @@ def _our_rows(summary: Summary, averaged: Summary | None, category: str) -> "pd.
     return rows.assign(model=names_of(rows), source=OURS, baseline=False)
 
 
-def _notes(rows: "pd.DataFrame", shared: tuple[int, ...], short: str) -> list[str]:
+def _notes(rows: "pd.DataFrame", shared: Iterable[int]) -> list[str]:
     names = ", ".join(map(length_name, shared))
     lines = [
         "Averages, ranks and effective lengths of the paper's rows are computed from its scores.",
         "Averages and ranks are over the lengths that all rows share: "
-        f"{names or 'no length, because no length is complete for all of ours'}.{short}",
+        f"{names or 'no length, because no length is complete for all of ours'}.",
     ]
     if rows["source"].isin(UPSTREAM).any():
         lines.append(
@@ -496,24 +480,21 @@ def _notes(rows: "pd.DataFrame", shared: tuple[int, ...], short: str) -> list[st
 
 
 def _our_notes(rows: "pd.DataFrame", summary: Summary, category: str) -> list[str]:
-    lines = [f"Ours stand with their {100 * summary.confidence:g} % intervals."]
+    lines = [f"± is the wider side of the {100 * summary.confidence:g} % interval."]
     cells = summary.cells
     cells = cells if category == "all" else cells[cells["category"] == category]
     names = names_of(cells)
-    is_listed = names.isin(rows.loc[rows["source"] == OURS, "model"]) & (cells["n"] > 0)
+    is_listed = names.isin(rows["model"]) & (cells["n"] > 0)
     cells, names = cells[is_listed], names[is_listed]
     if number_range(cells["n"]) != "500":
         lines.append("The paper has 500 examples per task and length.")
-    departures = {
-        "Other prompts than the paper's (not protocol paper)": _other_prompts(cells),
-        "Lengths in tokens of the built-in tokenizer, not the model's own": cells["tokenizer"]
-        == "builtin",
-    }
-    for what, is_so in departures.items():
-        if is_so.any():
-            who = "all of ours" if is_so.all() else listed(names[is_so].unique(), 6)
-            lines.append(f"{what}: {who}.")
-    return lines + adaptive_notes(rows) + cell_notes(cells)
+    departures = _departures(cells)
+    for what in ("protocol", "tokenizer"):
+        if departures[what].any():
+            who = listed(names[departures[what]].unique(), 6)
+            lines.append(f"Another {what} than the paper's: {who}.")
+    models = summary.models[summary.models["category"] == category]
+    return lines + model_notes(models) + cell_notes(cells)
 
 
 # --- leaderboard: the page ------------------------------------------------------------------------

@@ -11,9 +11,8 @@ colours and line widths are those of `style`; markers and dashes differ too.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
@@ -26,26 +25,28 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
-from rulerkit.corpora import OWN_TEXTS
 from rulerkit.errors import UserError
 from rulerkit.example import Example
 from rulerkit.failures import LABELS
 from rulerkit.floors import not_above
 from rulerkit.lengths import PAPERS_THRESHOLD, length_name
-from rulerkit.lengths import SMALL as SMALL_TASKS
 from rulerkit.paper import published_scores
-from rulerkit.tables import names_of
+from rulerkit.tables import names_of, unusual
 
 Panels = Axes | Sequence[Axes] | None
+Threshold = float | Mapping[str, float] | None
+"""One threshold, or several by their names."""
+Printed = Mapping[str, Mapping[int, float]]
+"""Scores by length of each model, as `paper.published_scores` gives them."""
 SINGLE, DOUBLE = 3.35, 6.9
 """The widths of one column and of two, in inches."""
 _GREY = "0.35"
-_GREY_LINE = "0.45"  # the lightest grey in which text on white has a contrast of 4.5 to 1
+_GREY_LINE = "0.45"
+_RED = "#EB0000"  # has a contrast of 4.5 to 1 with white and with black
 _MARKERS, _DASHES = "osD^vPX*", ("-", (0, (4, 1.5)), (0, (1, 1)))
-_BEYOND, _THRESHOLD, _FLAT = (0, (2.5, 1.2)), (0, (4, 2)), (0, (3, 1, 1, 1))
+_BEYOND, _THRESHOLD = (0, (2.5, 1.2)), (0, (4, 2))
 _HATCHES = ("", "/////", "....")
 _NARROW = 34  # letters: a panel below this has no space for names beside it
 
@@ -55,25 +56,24 @@ _NARROW = 34  # letters: a panel below this has no space for names beside it
 
 def score_by_length(
     lengths: "pd.DataFrame",
-    threshold: float | Mapping[str, float] | None = None,
+    threshold: Threshold = None,
     note: str = "",
     category: str = "all",
     published: Sequence[str] = (),
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Score over length, a line per model with its interval as a band.
+    """Score over length, a line per model with its intervals as bars.
 
     `lengths` is `Summary.lengths`, of which the rows of `category` are drawn; a length without a
     complete score is a gap. `threshold` is drawn dashed: one number, or several with their names
     (see `thresholds`). `published` names models of the paper or of upstream's list, whose printed
     scores are drawn in grey (see `paper.published_scores`).
     """
-    rows = _means(lengths, category)
-    grey = published_scores(published, category)
-    size = rows["name"].nunique() + len(grey)
-    height, notes = max(1.8, 0.15 * size), ("grey: scores as printed" * bool(grey), note)
-    with _figure(1, 1, height, ax, *notes, width=DOUBLE * (size > 8)) as (axes,):
-        _lines(axes, rows, "name", threshold, grey, bands=True)
+    rows = _means(lengths, category).drop(columns="label")
+    printed = {"": published_scores(published, category)}
+    (axes,) = series_by_length(
+        rows, "name", threshold=threshold, note=note, published=printed, ax=ax
+    )
     return axes
 
 
@@ -83,9 +83,9 @@ def series_by_length(
     panel: str = "panel",
     dashed_beyond: Mapping[str, float] = {},
     flat: Collection[str] = (),
-    threshold: float | Mapping[str, float] | None = None,
+    threshold: Threshold = None,
     note: str = "",
-    published: Mapping[str, Mapping[str, Mapping[int, float]]] = {},
+    published: Mapping[str, Printed] = {},
     columns: int = 2,
     ax: "Panels" = None,
 ) -> "list[Axes]":
@@ -93,37 +93,39 @@ def series_by_length(
     `panel`, at most `columns` side by side (4 for Figures 2 to 4 in the paper's layout).
 
     `frame` holds percents: columns length, score, low, high, and those that name series and panel;
-    without the panel's column all lines share one. Several models (column `label`) have a row of
-    panels each. `dashed_beyond` gives by series the length past which its line is dashed; `flat`
-    names series that are one level at all lengths. `published` gives by panel (''
-    where there is one) what `paper.published_scores` gives, drawn in grey.
+    without the panel's column all lines share one. Several models (column `label`) have panels of
+    their own. A length without a complete score is a gap. `dashed_beyond` gives by series the
+    length past which its line is dashed; `flat` names series whose one score is drawn at all
+    lengths. `published` gives by panel ('' where there is one) what `paper.published_scores`
+    gives, drawn in grey.
     """
-    scored = frame.dropna(subset=["score"])
-    if scored.empty:
-        raise UserError(
-            "no complete scores to draw: run the evaluation again to complete its cells"
-        )
+    if frame.empty:
+        raise UserError("no scores to draw; give the scores of a run that has some")
     keys = [key for key in ("label", panel) if key in frame and key != series]
+    if "label" in keys and frame["label"].nunique() == 1:
+        keys.remove("label")
     groups = list(frame.groupby(keys, sort=False)) if keys else [((), frame)]
-    num_models = frame["label"].nunique() if "label" in keys else 1
-    columns = min(len(groups) // num_models if len(groups) > num_models else num_models, columns)
-    most = max(rows[series].nunique() for _, rows in groups) + any(published.values())
-    height = 1.3 if columns > 2 else max(1.5, 0.15 * most)
-    beyond = scored["length"] > scored[series].map(dashed_beyond).astype(float)
+    columns = min(len(groups), columns)
+    most = max(rows[series].nunique() for _, rows in groups) + max(
+        map(len, published.values()), default=0
+    )
+    height = 1.3 if columns > 2 else max(1.6, 0.15 * most)
+    beyond = frame["length"] > frame[series].map(dashed_beyond).astype(float)
     notes = (
         "dashed: beyond the training length" * bool(beyond.any()),
         "grey: scores as printed" * any(published.values()),
         "dotted: floor" * bool("floor" in frame and (frame["floor"] >= 1).any()),
         note,
     )
-    width = DOUBLE * (most > 8)
-    with _figure(len(groups), columns, height, ax, *notes, width=width, sharey=True) as panels:
+    with _figure(len(groups), columns, height, ax, *notes, series=most, sharey=True) as panels:
         for i, (axes, (names, rows)) in enumerate(zip(panels, groups, strict=True)):
             title = str(names[-1]) if panel in keys else ""
-            _lines(axes, rows, series, threshold, published.get(title, {}), dashed_beyond, flat)
+            _lines(axes, rows, series, published.get(title, {}), dashed_beyond, flat)
+            _thresholds(axes, threshold)
+            _legend(axes)
             if ax is None and i % columns:
                 axes.set_ylabel("")
-            _title(axes, *(names if num_models > 1 else [title]), loc="left")
+            _title(axes, *names, loc="left")
     return panels
 
 
@@ -131,94 +133,61 @@ def _lines(
     axes: Axes,
     rows: "pd.DataFrame",
     series: str,
-    threshold: Any,
-    grey: Mapping[str, Mapping[int, float]],
-    dashed: Mapping[str, float] = {},
-    flat: Collection[str] = (),
-    bands: bool = False,
+    grey: Printed,
+    dashed_beyond: Mapping[str, float],
+    flat: Collection[str],
 ) -> None:
-    """Lines with intervals, each with its name at its end; behind them those of `grey`, scores by
-    length of each name, without any; and the thresholds."""
+    """A line per series over length, its floor as a dotted line; and, in grey, those of `grey`:
+    scores by length of each name."""
     names = list(dict.fromkeys(rows[series]))
     lengths = sorted({int(n) for n in rows["length"]}.union(*grey.values()))
-    bands = bands and len(lengths) > 1
-    ends: list[Any] = []
     for i, name in enumerate(names):
         line = rows[rows[series] == name].sort_values("length")
-        scored = line.dropna(subset=["score"])
-        color = _color(i)
-        if scored.empty:
-            continue
         if name in flat:
-            level = scored.iloc[0]
-            axes.axhline(level["score"], color=color, linestyle=_FLAT, label=name)
-            axes.axhspan(level["low"], level["high"], color=color, alpha=0.14, linewidth=0)
-            ends.append((lengths[-1], level["score"], str(name), color))
-            continue
+            level = line[["score", "low", "high"]].mean()
+            line = pd.DataFrame({"length": lengths, **level})
         # bars of several lines stand side by side
-        shift = 0 if bands else (i - (len(names) - 1) / 2) * min(0.05, 0.3 / len(names))
-        _line(axes, line["length"] * 2**shift, line, i, str(name), dashed.get(name, np.inf), bands)
+        shift = (i - (len(names) - 1) / 2) * min(0.05, 0.3 / len(names))
+        x, look = line["length"] * 2**shift, _look(i)
+        _line(axes, x, line, str(name), look, dashed_beyond.get(name, np.inf))
         if "floor" in line and (line["floor"] >= 1).any():
-            x, y = line["length"], line["floor"]
-            axes.plot(x, y, color=color, linestyle=":", linewidth=0.7, zorder=1)
-        x, y = scored[["length", "score"]].iloc[-1]
-        ends.append((x * 2**shift, y, str(name), color))
+            axes.plot(x, line["floor"], color=look["color"], linestyle=":", linewidth=0.7, zorder=1)
     for i, (name, scores) in enumerate(grey.items()):
-        points, marker = list(scores.items()), _MARKERS[i % 8]
-        look: Any = {"color": _GREY_LINE, "marker": marker, "markersize": 2, "linewidth": 0.6}
-        axes.plot(*zip(*points, strict=True), label=name, zorder=1.5, **look)
-        ends.append((*points[-1], name, _GREY_LINE))
+        look = _look(i) | {"color": _GREY_LINE, "markersize": 2.5, "linewidth": 0.6}
+        axes.plot(list(scores), list(scores.values()), label=name, zorder=1.5, **look)
+    step = 2 if _letters(axes) < _NARROW and len(lengths) > 5 else 1
     axes.set_xscale("log", base=2)
-    step = 1 + (_room(axes)[0] < _NARROW and len(lengths) > 5)
-    ticks = [length_name(n) if i % step == 0 else "" for i, n in enumerate(lengths)]
-    axes.set_xticks(lengths, ticks)
+    axes.set_xticks(lengths, ["" if i % step else length_name(n) for i, n in enumerate(lengths)])
     axes.minorticks_off()
-    if len(lengths) == 1:
-        axes.set_xlim(lengths[0] / 2, lengths[0] * 1.12)
     axes.set(xlabel="Sequence length (tokens)", ylabel="Score (%)", ylim=(0, 102))
-    _label_ends(axes, ends, 0.8 * lengths[-1])
-    _thresholds(axes, threshold)
 
 
 def _line(
     axes: Axes,
     x: Any,
-    line: "pd.DataFrame",
-    i: int,
+    rows: "pd.DataFrame",
     label: str,
+    look: Mapping[str, Any],
     beyond: float = np.inf,
-    band: bool = False,
 ) -> None:
-    """Series i, dashed and hollow beyond a length, with its intervals as bars, or as a band, in
-    which a point between gaps has a bar."""
-    columns = line[["score", "low", "high"]].to_numpy(float).T
-    x, (y, low, high), look = np.asarray(x), columns, _look(i)
-    inside = int((line["length"] <= beyond).sum())
-    barred = np.isfinite(y)
-    if band:
-        axes.fill_between(x, low, high, color=look["color"], alpha=0.14, linewidth=0)
-        gap = np.isnan([np.nan, *y, np.nan])
-        barred &= gap[:-2] & gap[2:]
-    if barred.any():
-        bars = x[barred], low[barred], high[barred]
-        axes.vlines(*bars, look["color"], linewidth=0.7, alpha=0.55, zorder=2)
-    axes.plot(x[:inside], y[:inside], clip_on=False, zorder=3, label=label, **look)
-    if inside < len(x):
-        last = max(0, inside - 1)
-        axes.plot(x[last:], y[last:], color=look["color"], linestyle=_BEYOND, zorder=2.9)
-        look |= {"linestyle": "", "markerfacecolor": axes.get_facecolor(), "markeredgewidth": 0.8}
-        axes.plot(x[inside:], y[inside:], clip_on=False, zorder=3, **look)
+    """A line with its intervals as bars, dashed and hollow beyond a length."""
+    axes.vlines(x, rows["low"], rows["high"], look["color"], linewidth=0.7, alpha=0.55, zorder=2)
+    inside = rows["length"] <= beyond
+    if not inside.all():
+        hollow = {"markerfacecolor": axes.get_facecolor(), "markeredgewidth": 0.8}
+        dashed = {**look, **hollow, "linestyle": _BEYOND}
+        axes.plot(x, rows["score"], clip_on=False, zorder=2.9, **dashed)
+    axes.plot(x, rows["score"].where(inside), label=label, clip_on=False, zorder=3, **look)
 
 
 def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
     """The numbers of `series_by_length` as text: a row per line, a column per length, `score [low,
     high]` or what there is of an incomplete score."""
-    keys = [
-        key for key in ("label", "panel", "series") if key in frame and frame[key].nunique() > 1
-    ]
-    lines = frame[keys or ["label"]].astype(str).agg(" · ".join, axis=1)
-    percents = frame[["score", "low", "high"]].apply(
-        lambda row: "{:.1f} [{:.1f}, {:.1f}]".format(*row), axis=1
+    keys = [key for key in ("label", "panel", "series") if key in frame]
+    several = [key for key in keys if frame[key].nunique() > 1]
+    lines = frame[several or ["label"]].astype(str).agg(" · ".join, axis=1)
+    percents = frame.apply(
+        lambda row: f"{row['score']:.1f} [{row['low']:.1f}, {row['high']:.1f}]", axis=1
     )
     texts = frame["have"].where(frame["score"].isna(), percents)
     wide = frame.assign(line=lines, text=texts).pivot(index="line", columns="length", values="text")
@@ -228,14 +197,7 @@ def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
 def remarks(cells: "pd.DataFrame") -> str:
     """What a figure must say below itself of the cells (or the labels) that it shows: reference
     readers, the small protocol, stand-in corpora, texts of the user's, incomplete cells."""
-    facts = {"reference readers": cells["engine"] == "reader"}
-    facts["small protocol"] = cells["task"].str.endswith(SMALL_TASKS)
-    if "stand_in" in cells:
-        own = cells["note"].str.contains(OWN_TEXTS, na=False)
-        facts |= {OWN_TEXTS: own, "stand-in corpora": cells["stand_in"].astype(bool) & ~own}
-    if "complete" in cells:
-        facts["incomplete"] = ~cells["complete"]
-    return "; ".join(text for text, is_so in facts.items() if is_so.any())
+    return "; ".join(what for what, is_so in unusual(cells).items() if is_so.any())
 
 
 def thresholds(models: "pd.DataFrame", category: str = "all") -> dict[str, float]:
@@ -243,9 +205,8 @@ def thresholds(models: "pd.DataFrame", category: str = "all") -> dict[str, float
     tasks are not the thirteen."""
     judged = models[(models["category"] == category) & (models["effective_length"] != "")]
     judged = judged[judged["threshold_of"] == PAPERS_THRESHOLD]
-    limits = judged.drop_duplicates("aligned").set_index("aligned")["threshold"].astype(float)
-    several = len(limits) > 1
-    return {f"Llama2-7B{f' ({kind})' * several} at 4K": value for kind, value in limits.items()}
+    kinds = zip(judged["aligned"], judged["threshold"], strict=True)
+    return {f"Llama2-7B ({kind}) at 4K": float(value) for kind, value in kinds}
 
 
 def _means(lengths: "pd.DataFrame", category: str) -> "pd.DataFrame":
@@ -260,7 +221,7 @@ def _means(lengths: "pd.DataFrame", category: str) -> "pd.DataFrame":
 
 def scores_over_models(
     lengths: "pd.DataFrame",
-    threshold: float | Mapping[str, float] | None = None,
+    threshold: Threshold = None,
     category: str = "all",
     note: str = "",
     ax: "Axes | None" = None,
@@ -272,15 +233,15 @@ def scores_over_models(
     """
     rows = _means(lengths, category)
     names = list(dict.fromkeys(rows["name"]))
-    with _figure(1, 1, 1.7, ax, note, width=DOUBLE * (len(names) > 8)) as (axes,):
+    with _figure(1, 1, 1.7, ax, note, series=len(names)) as (axes,):
         for i, (length, line) in enumerate(rows.groupby("length")):
             x = line["name"].map(names.index) + 0.04 * i
-            _line(axes, x, line, i, length_name(int(str(length))))
+            _line(axes, x, line, length_name(int(str(length))), _look(i))
         _thresholds(axes, threshold)
         ticks = [_wrapped(name, 34) for name in names]
         axes.set_xticks(range(len(names)), ticks, rotation=35, ha="right", rotation_mode="anchor")
         axes.set(ylim=(0, 102), ylabel="Score (%)")
-        axes.legend()
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=6)
     return axes
 
 
@@ -290,14 +251,14 @@ def training_curve(
     """The loss of answer tokens and the share of examples answered without an error, over the steps
     of a training. `history` is what `training.train` gives; `live`, a handle of IPython's `display`,
     shows the figure in place of what it showed."""
-    right = "Right, new examples (%)"
     with _figure(2, 2, 1.5, ax, note) as panels:
-        lines = (history["loss"], "Loss of answer tokens"), (100 * history["right"], right)
-        for i, (axes, (values, name)) in enumerate(zip(panels, lines, strict=True)):
-            look: Any = {"color": _color(i), "marker": "o" * (len(history) == 1)}
-            axes.plot(history["step"], values, clip_on=False, **look)
+        for i, axes in enumerate(panels):
+            values = 100 * history["right"] if i else history["loss"]
+            axes.plot(history["step"], values, color=_color(i), marker="o", clip_on=False)
             axes.locator_params("x", integer=True)
-            axes.set(xlim=(0, None), ylim=(0, 102 if i else None), ylabel=name, xlabel="Step")
+            axes.set(xlabel="Step", xlim=(0, None), ylim=(0, 102 if i else None))
+        panels[0].set_ylabel("Loss of answer tokens")
+        panels[1].set_ylabel("Right, new examples (%)")
     if live is not None:
         live.update(panels[0].figure)
         plt.close("all")
@@ -313,22 +274,17 @@ def recall_by_depth(
     """Recall over depth, or over the 'distance' to the item before, with intervals, a line per
     length, a panel per model and task. `bins` is what `depth.by_bin` gives."""
     groups = list(bins.groupby(["run", "model", "label", "task"], sort=False))
-    several = bins.groupby(["run", "model"]).ngroups > 1
-    columns, lengths = min(len(groups), 3), sorted(bins["length"].unique())
-    with _figure(len(groups), columns, 1.2, ax, note, sharex=True, sharey=True) as panels:
+    lengths, columns = sorted(bins["length"].unique()), min(len(groups), 3)
+    name = "Depth (%)" if by == "depth" else "Distance to the item before (%)"
+    with _figure(len(groups), columns, 1.2, ax, note) as panels:
         for axes, ((_, _, label, task), rows) in zip(panels, groups, strict=True):
             rows = _all_bins(rows, by)
             for i, length in enumerate(lengths):
                 line = rows[rows["length"] == length]
                 x = (line[f"{by}_from"] + line[f"{by}_to"]) / 2 + (i - len(lengths) / 2) * 1.2
-                _line(axes, x, line, i, length_name(int(length)))
-            _title(axes, *[label] * several, task)
-            axes.set(xlim=(0, 100), ylim=(0, 102), xticks=[0, 50, 100], yticks=[0, 50, 100])
-        for axes in panels[-columns:]:
-            axes.set_xlabel("Depth (%)" if by == "depth" else "Distance to the item before (%)")
-            axes.tick_params(labelbottom=True)
-        for axes in panels[::columns]:
-            axes.set_ylabel("Recall (%)")
+                _line(axes, x, line, length_name(int(length)), _look(i))
+            _title(axes, label, task)
+            axes.set(xlim=(0, 100), ylim=(0, 102), xlabel=name, ylabel="Recall (%)")
         panels[columns - 1].legend(loc="upper left", bbox_to_anchor=(1, 1))
     return panels
 
@@ -341,13 +297,12 @@ def depth_map(bins: "pd.DataFrame", task: str, note: str = "", ax: "Panels" = No
         raise UserError(f"no depths of task {task!r} to draw: name one that was asked")
     with _figure(len(models), min(len(models), 2), 1.8, ax, note) as panels:
         for axes, ((_, _, label), rows) in zip(panels, models, strict=True):
-            rows = _all_bins(rows, "depth")
-            scores = rows.pivot(index="depth_from", columns="length", values="score")
-            edges = pairwise([*scores.index, 100])
-            scores.index = [f"{start:.0f}–{end:.0f}" for start, end in edges]
+            edges = ["depth_from", "depth_to"]
+            scores = _all_bins(rows, "depth").pivot(index=edges, columns="length", values="score")
+            scores.index = [f"{start:.0f}–{end:.0f}" for start, end in scores.index]
             scores = scores.rename(columns=length_name)
             _heatmap(axes, scores, scores.map("{:.0f}".format).replace("nan", ""))
-            _title(axes, f"{label}: {task}")
+            _title(axes, label, task)
             axes.set(xlabel="Length (tokens)", ylabel="Depth (%)")
     return panels
 
@@ -387,25 +342,18 @@ def tasks_by_length(
     with _figure(len(models), min(len(models), 2), height, ax, *notes, sharey=True) as panels:
         for axes, (name, rows) in zip(panels, models, strict=True):
             tasks = rows.drop_duplicates("task")
-            wide: Any = rows.pivot(index="task", columns="length").rename(
-                columns=length_name, level="length"
-            )
-            wide = wide.loc[tasks["task"]]
+            wide: Any = rows.pivot(index="task", columns="length").loc[tasks["task"]]
+            wide = wide.rename(columns=length_name, level="length")
             _heatmap(axes, wide["score"], wide["text"])
-            _separate(axes.axhline, tasks["task"], "white", 0.6)
-            _separate(axes.axvline, wide["score"], "white", 0.6)
-            _separate(axes.axhline, tasks["category"], "white", 2.5)
+            for place in _borders(tasks["category"]):
+                axes.axhline(place, color="white", linewidth=2.5)
             _title(axes, name)
     return panels
 
 
-def _separate(
-    draw: Callable[..., Any], groups: Iterable[str], color: str, linewidth: float
-) -> None:
-    """Lines between the fields of a heatmap where the group changes."""
-    for i, (group, following) in enumerate(pairwise(groups)):
-        if group != following:
-            draw(i + 0.5, color=color, linewidth=linewidth)
+def _borders(groups: Iterable[str]) -> list[int]:
+    """The places between rows of a heatmap where the group changes."""
+    return [i for i, (group, following) in enumerate(pairwise(groups), 1) if group != following]
 
 
 def correlation_heatmap(
@@ -425,20 +373,18 @@ def correlation_heatmap(
     text = correlations.map(
         lambda r: "" if np.isnan(r) else f"{r:z.2f}".replace("0.", ".").replace("1.00", "1")
     )
-    with _figure(1, 1, 0.24 * len(correlations), ax, note, width=DOUBLE) as (axes,):
-        image = _heatmap(axes, correlations, text, [_color(4), "#FFFFFF"], -1)
+    with _figure(1, 1, 0.24 * len(correlations), ax, note, series=len(correlations)) as (axes,):
+        _heatmap(axes, correlations, text, [_color(4), "#FFFFFF"], -1)
         axes.set_aspect("equal")
         axes.tick_params("x", rotation=55)
         plt.setp(axes.get_xticklabels(), ha="right", rotation_mode="anchor")
-        red = _readable("#C00000", axes.figure.get_facecolor())
         for label in [*axes.get_xticklabels(), *axes.get_yticklabels()]:
             if label.get_text() in marked:
-                label.set(color=red, fontweight="bold")
-        _separate(axes.axhline, groups, "black", 0.8)
-        _separate(axes.axvline, groups, "black", 0.8)
-        bar = axes.figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02)
-        bar.outline.set_visible(False)
-        bar.set_label("Correlation of task scores")
+                label.set(color=_RED, fontweight="bold")
+        for place in _borders(groups):
+            axes.axhline(place, color="black", linewidth=0.8)
+            axes.axvline(place, color="black", linewidth=0.8)
+        _title(axes, "Correlation of task scores")
     return axes
 
 
@@ -448,23 +394,28 @@ def _heatmap(
     texts: "pd.DataFrame",
     colors: Sequence[str] = ("#EDF3F8",),
     lowest: float = 0,
-) -> Any:
+) -> None:
     """A table in colour with a text in each field; a field without a value is grey. The colours
     lead from the lowest value, 0 or -1, to 100 or 1."""
+    paint = LinearSegmentedColormap.from_list("", [*colors, _color(0)]).with_extremes(bad="0.88")
     numbers = values.to_numpy(dtype=float)
-    paint = LinearSegmentedColormap.from_list("", [*colors, _color(0)])
-    axes.set_facecolor("0.88")
     limits: Any = {"vmin": lowest, "vmax": -lowest or 100}
-    image = axes.imshow(numbers, paint, aspect="auto", interpolation="nearest", **limits)
-    axes.set_xticks(range(len(values.columns)), map(str, values))
-    axes.set_yticks(range(len(values)), map(str, values.index))
+    image = axes.pcolormesh(numbers, cmap=paint, edgecolors="white", linewidth=0.6, **limits)
+    axes.set_xticks(np.arange(len(values.columns)) + 0.5, map(str, values))
+    axes.set_yticks(np.arange(len(values)) + 0.5, map(str, values.index))
+    axes.set_ylim(len(values), 0)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     for (row, column), text in np.ndenumerate(texts.to_numpy()):
-        number = numbers[row, column]
-        ground = axes.get_facecolor() if np.isnan(number) else paint(image.norm(number))
-        axes.text(column, row, text, ha="center", va="center", color=_readable("black", ground))
-    return image
+        color = _ink(image.to_rgba(numbers[row, column]))
+        axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", color=color)
+
+
+def _ink(ground: Any) -> str:
+    """Black or white: which of them has the higher contrast with a colour, as WCAG 2 defines it; it
+    is at least 4.5 to 1."""
+    linear = ((np.array(to_rgb(ground)) + 0.055) / 1.055) ** 2.4
+    return "black" if linear @ (0.2126, 0.7152, 0.0722) > 0.179 else "white"
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -478,41 +429,36 @@ def failures_by_length(shares: "pd.DataFrame", note: str = "", ax: "Panels" = No
     """
     if shares.empty:
         raise UserError("no labels to draw; label the cells of a run that has some")
-    kinds = [kind for kind in LABELS if shares.loc[shares["label"] == kind, "count"].sum()]
+    counts = shares.groupby("label")["count"].sum()
+    kinds = [kind for kind in LABELS if counts.get(kind)]
     groups = list(shares.groupby(["run", "model", "task"], sort=False))
-    models = shares.groupby(["run", "model"], sort=False)["task"].nunique()
-    columns = min(int(models.max()), 4)
-    looks: dict[str, Any] = {kind: {"edgecolor": "white", "linewidth": 0.3} for kind in kinds}
-    with style():  # complete answers are pale; the other labels differ by colour and hatch
-        for i, label in enumerate(LABELS, -1):
-            color, hatch = (_color(i), _HATCHES[i // 7 % 3]) if i >= 0 else ("#E9EDF0", "")
-            looks.get(label, {}).update(facecolor=color, hatch=hatch)
+    columns = min(int(shares.groupby(["run", "model"])["task"].nunique().max()), 4)
     height = max(1.1, 0.16 * len(kinds) / -(-len(groups) // columns))
     with _figure(len(groups), columns, height, ax, note, sharey=True) as panels:
         for i, (axes, (_, cells)) in enumerate(zip(panels, groups, strict=True)):
-            table = 100 * cells.pivot(index="length", columns="label", values="share").sort_index()
-            table = table.reindex(columns=kinds).fillna(0)
-            bottoms, places = table.cumsum(axis="columns") - table, range(len(table))
-            for kind in kinds:
-                axes.bar(places, table[kind], bottom=bottoms[kind], width=0.82, **looks[kind])
-            axes.set_xticks(places, [length_name(int(n)) for n in table.index])
+            table = 100 * cells.pivot(index="length", columns="label", values="share")
+            table = table.reindex(columns=kinds).rename(index=length_name)
+            table.plot.bar(ax=axes, stacked=True, legend=False, rot=0, width=0.82)
+            for bars, kind in zip(axes.containers, kinds, strict=True):
+                plt.setp(bars, **_bar_look(kind))
             axes.tick_params(axis="x", length=0)
-            _title(axes, *[cells["name"].iloc[0]] * (len(models) > 1), cells["task"].iloc[0])
-            axes.set(
-                ylim=(0, 100),
-                xlim=(-0.6, max(1.4, len(table) - 0.4)),
-                ylabel="Answers (%)" if i % columns == 0 else "",
-                xlabel="Length (tokens)" if i + columns >= len(panels) else "",
-            )
-        figure = panels[0].figure
-        figure.legend(
-            handles=[Patch(label=kind, **looks[kind]) for kind in reversed(kinds)],
-            loc="outside right upper",
-            handleheight=1.0,
-        )
-        if len(models) == 1:
-            figure.suptitle(str(shares["name"].iloc[0]))
+            axes.set(ylim=(0, 100), xlabel="Length (tokens)")
+            if i % columns == 0:
+                axes.set_ylabel("Answers (%)")
+            _title(axes, cells["name"].iloc[0], cells["task"].iloc[0])
+        handles, labels = panels[0].get_legend_handles_labels()
+        panels[0].figure.legend(handles, labels, loc="outside right upper", reverse=True)
     return panels
+
+
+def _bar_look(label: str) -> dict[str, Any]:
+    """The look of a label's bars: complete answers are pale, the others differ by colour and
+    hatch."""
+    i = list(LABELS).index(label)
+    look: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.3}
+    if i == 0:
+        return look | {"facecolor": "#E9EDF0"}
+    return look | {"facecolor": _color(i - 1), "hatch": _HATCHES[(i - 1) // 7 % 3]}
 
 
 # --- comparisons ----------------------------------------------------------------------------------
@@ -534,32 +480,24 @@ def differences_by_task(
     tasks, mean = rows[rows["level"] == "task"], rows[rows["level"] == "all"]
     if tasks.empty or mean.empty:
         raise UserError("no differences to draw; give the rows of a comparison")
-    height, places = 0.16 * (len(tasks) + 2.8), [*range(len(tasks)), len(tasks) + 0.4]
-    with _figure(1, 1, height, ax, note) as (axes,):
+    notes = (note, "" if margin is None else f"dashed: margin -{margin:g}")
+    with _figure(1, 1, 0.16 * (len(tasks) + 2.8), ax, *notes) as (axes,):
         axes.axvline(0, color=_GREY, linewidth=0.7, zorder=1)
         if margin is not None:
             axes.axvline(-margin, color=_GREY, linewidth=0.7, linestyle=_THRESHOLD, zorder=1)
-            place: Any = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "bottom"}
-            axes.text(-margin, 1.0, f"margin -{margin:g}", **place)
-        drawn: Any = [*tasks.itertuples(), *mean.itertuples()]
-        for y, row in zip(places, drawn, strict=True):
-            color = _color(1) if row.high < 0 else _color(0) if row.low > 0 else _GREY
-            axes.plot([row.low, row.high], [y, y], color=color, linewidth=1.0, zorder=2)
-            axes.plot(
-                [row.difference],
-                [y],
-                "D" if row.level == "all" else "o",
-                color=color,
-                markerfacecolor="white" if color == _GREY else color,
-                markeredgewidth=0.8,
-                zorder=3,
-            )
-        axes.axhline(len(tasks) - 0.3, color="0.7", linewidth=0.5)
-        axes.set_yticks(places, [*map(str, tasks["task"]), "mean"])
-        axes.tick_params(axis="y", length=0)
-        axes.spines["left"].set_visible(False)
-        axes.set_ylim(places[-1] + 0.7, -0.7)
-        axes.set_xlabel(_wrapped(f"{names[1]} - {names[0]} (points)", _room(axes)[0]))
+        drawn: Any = pd.concat([tasks, mean]).itertuples()
+        for y, row in enumerate(drawn):
+            shape: Any = {"marker": "D" if row.level == "all" else "o", "markeredgewidth": 0.8}
+            if row.low <= 0 <= row.high:
+                shape |= {"color": _GREY, "markerfacecolor": "white"}
+            else:
+                shape |= {"color": _color(0 if row.low > 0 else 1)}
+            axes.hlines(y, row.low, row.high, shape["color"], linewidth=1.0, zorder=2)
+            axes.plot([row.difference], [y], **shape)
+        axes.axhline(len(tasks) - 0.5, color="0.7", linewidth=0.5)
+        axes.set_yticks(range(len(tasks) + 1), [*map(str, tasks["task"]), "mean"])
+        axes.set_ylim(len(tasks) + 0.7, -0.7)
+        axes.set_xlabel(_wrapped(f"{names[1]} - {names[0]} (points)", _letters(axes)))
     return axes
 
 
@@ -573,10 +511,8 @@ def word_counts(example: Example) -> "pd.DataFrame":
     Words are the pieces of the context, without the number of a numbered list; the most frequent
     come first.
     """
-    counts: Counter[tuple[str, str]] = Counter()
-    for block in example.blocks[slice(*example.context)]:
-        for piece in block.explode() if block.explode else [block]:
-            counts[re.sub(r"^\d+\. ", "", piece.text.strip()), piece.role] += 1
+    pieces = [piece for block in example.blocks[slice(*example.context)] for piece in block.pieces]
+    counts = Counter((re.sub(r"^\d+\. ", "", p.text.strip()), p.role) for p in pieces)
     rows = [(word, role, count) for (word, role), count in counts.most_common()]
     frame = pd.DataFrame(rows, columns=["word", "role", "count"])
     return frame.assign(rank=range(1, len(frame) + 1))
@@ -599,21 +535,16 @@ def word_frequencies(
         left, right = panels
         shown = cwe.head(num_types)
         for i, (role, name) in enumerate({"needle": "common", "haystack": "uncommon"}.items()):
-            rows, whole = (words[words["role"] == role] for words in (shown, cwe))
-            times = "/".join(map(str, sorted(whole["count"].unique())))
-            label = f"{len(whole)} {name} words, {times} times each"
-            left.bar(rows["rank"], rows["count"], width=0.8, color=_color(1 - i), label=label)
+            rows = shown[shown["role"] == role]
+            left.bar(rows["rank"], rows["count"], color=_color(1 - i), label=f"{name} words")
         of_all = f"Word type, by frequency (first {len(shown)} of {len(cwe)})"
-        left.set(xlabel=of_all, ylabel="Frequency", xlim=(0, len(shown) + 1))
+        left.set(xlabel=of_all, ylabel="Frequency")
         left.set_title("Common words extraction", loc="left")
         for i, (alpha, counts) in enumerate(sorted(fwe.items())):
             x, y = np.log(counts[["rank", "count"]].to_numpy(dtype=float)).T
             right.plot(x, y[0] - alpha * x, color=_color(i), linewidth=0.5, alpha=0.7)
             look = _look(i) | {"linestyle": "", "markersize": 2.4}
             right.plot(x, y, label=f"α = {float(alpha)}", clip_on=False, **look)
-        answers = np.log(next(iter(fwe.values())).query("role == 'needle'")["rank"])
-        first, last = answers.min() - 0.12, answers.max() + 0.12
-        right.axvspan(first, last, color="0.93", linewidth=0, label="answers")
         right.set(xlabel="ln (word rank)", ylabel="ln (frequency)", xlim=(0, None), ylim=(0, None))
         right.set_title("Frequent words extraction", loc="left")
         for axes in panels:
@@ -662,16 +593,18 @@ def _figure(
     height: float,
     ax: "Panels",
     *notes: str,
-    width: float = 0,
+    series: int = 1,
     **shared: Any,
 ) -> Iterator[list[Axes]]:
     """The panels that were given, or those of a new figure, row by row, drawn in the common style,
-    with notes below. `height`, of each panel without the texts around it, and `width`, of the
-    figure, are in inches; by default one column of the page for one column of panels, else two."""
+    with notes below. `height`, of each panel without the texts around it, is in inches. The figure
+    is as wide as one column of the page for one column of panels of up to eight series, else as
+    two."""
     num_rows = -(-count // columns)
     with style():
         if ax is None:
-            size = width or (SINGLE if columns == 1 else DOUBLE), (height + 1) * num_rows
+            width = SINGLE if columns == 1 and series <= 8 else DOUBLE
+            size = width, (height + 1) * num_rows
             look: Any = {"figsize": size, "squeeze": False, "FigureClass": PrintFigure, **shared}
             panels = list(plt.subplots(num_rows, columns, **look)[1].flat)
             for spare in panels[count:]:
@@ -683,12 +616,10 @@ def _figure(
                 raise UserError(given)
         yield panels[:count]
         figure: Any = panels[0].figure
-        if any(notes):  # those of other panels of the figure stay
-            parts = [figure.get_supxlabel().replace("\n", " "), *notes]
-            note = "; ".join(dict.fromkeys(filter(None, "; ".join(parts).split("; "))))
-            letters = int(130 * figure.get_figwidth() / matplotlib.rcParams["font.size"])
-            lines = _wrapped(note, letters, break_on_hyphens=False)
-            figure.supxlabel(lines, fontsize="medium", x=0.99, ha="right", style="italic")
+        # notes of other panels of the figure stay
+        parts = "; ".join([figure.get_supxlabel(), *notes]).split("; ")
+        text = "; ".join(dict.fromkeys(filter(None, parts)))
+        figure.supxlabel(text, fontsize="medium", x=0.99, ha="right", style="italic", wrap=True)
         if ax is None:
             figure.get_layout_engine().execute(figure)
             whole, drawn = figure.get_figheight(), panels[0].get_position(original=True).height
@@ -710,107 +641,44 @@ def _look(i: int) -> dict[str, Any]:
     }
 
 
-def contrast(one: Any, other: Any) -> float:
-    """The contrast of two colours, from 1 to 21, as WCAG 2 defines it for text."""
-    rgb = np.array([to_rgb(one), to_rgb(other)])
-    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    dark, light = sorted(linear @ (0.2126, 0.7152, 0.0722) + 0.05)
-    return float(light / dark)
-
-
-def _readable(color: str, ground: Any) -> Any:
-    """A colour for text, mixed with black or white until its contrast with the ground is 4.5."""
-    ink = max("black", "white", key=partial(contrast, ground))
-    mixed = np.linspace(to_rgb(color), to_rgb(ink), 21)
-    return next(tuple(mix) for mix in mixed if contrast(mix, ground) >= 4.5)
-
-
-def _thresholds(axes: "Axes", threshold: float | Mapping[str, float] | None) -> None:
+def _thresholds(axes: "Axes", threshold: Threshold) -> None:
     """A thin dashed line, with its name, for each threshold."""
     if threshold is None:
         return
     named = threshold if isinstance(threshold, Mapping) else {"threshold": threshold}
+    readable_on_lines = [withStroke(linewidth=1.5, foreground=axes.get_facecolor())]
     for name, value in named.items():
         axes.axhline(value, color=_GREY, linewidth=0.7, linestyle=_THRESHOLD, zorder=1)
         place: Any = {"transform": axes.get_yaxis_transform(), "ha": "right", "zorder": 4}
-        axes.text(1, value + 1, f"{name}: {value:g}", path_effects=_halo(axes), **place)
+        axes.text(1, value + 1, f"{name}: {value:g}", path_effects=readable_on_lines, **place)
 
 
-def _halo(axes: "Axes") -> list[Any]:
-    """What keeps a text readable on lines."""
-    return [withStroke(linewidth=1.5, foreground=axes.get_facecolor())]
+def _legend(axes: "Axes") -> None:
+    """The names of the lines, right of the axes, or below them where the axes are narrow or a name
+    is long."""
+    handles, names = axes.get_legend_handles_labels()
+    letters, longest = _letters(axes), max(map(len, names))
+    place: Any = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
+    if letters < _NARROW or longest > 0.4 * letters:
+        names = [_wrapped(name, letters) for name in names]
+        columns = max(1, int(1.25 * letters) // (min(longest, letters) + 3))
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 4}
+        place["ncols"] = columns
+    axes.legend(handles, names, **place)
 
 
-def _room(axes: "Axes") -> tuple[int, float]:
-    """How many letters are as wide as axes, and how many lines as high, before constrained layout
-    makes them fit."""
-    box, size = axes.get_window_extent(), matplotlib.rcParams["font.size"] * axes.figure.dpi / 72
-    return int(box.width / (0.6 * size)), box.height / (1.35 * size)
+def _letters(axes: "Axes") -> int:
+    """How many letters are about as wide as axes, before constrained layout makes them fit."""
+    width = axes.get_window_extent().width / axes.figure.dpi * 72
+    return int(width / (0.6 * matplotlib.rcParams["font.size"]))
 
 
-def _wrapped(text: Any, letters: int, **options: Any) -> str:
+def _wrapped(text: Any, letters: int) -> str:
     """A text in lines of at most so many letters."""
-    return "\n".join(wrap(str(text), letters, **options))
+    return "\n".join(wrap(str(text), letters))
 
 
 def _title(axes: "Axes", *lines: Any, loc: Any = "center") -> None:
     """A title of several lines, each wrapped to the width of the axes."""
-    letters = int(1.3 * _room(axes)[0])
+    letters = int(1.3 * _letters(axes))
     axes.set_title("\n".join(_wrapped(line, letters) for line in lines), loc=loc)
-
-
-def _label_ends(axes: "Axes", ends: Sequence[tuple[float, float, str, str]], last: float) -> None:
-    """Each line's name right of the axes, moved apart where they would overlap, with a leader from
-    the line's end; a legend below where there is no space for that. `ends` are places, names and
-    colours.
-
-    A line that ends before `last` has no leader, which would look like data: its name stands beside
-    its end where there is space.
-    """
-    letters, lines = _room(axes)
-    longest = max((len(name) for *_, name, _ in ends), default=0)
-    if letters < _NARROW or longest > letters / 2 or lines < 0.9 * len(ends):
-        handles, labels = axes.get_legend_handles_labels()
-        wide = int(1.25 * letters) - 3
-        labels = [_wrapped(label, wide) for label in labels]
-        columns = max(1, (wide + 3) // (min(longest, wide) + 3))
-        place: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 4}
-        axes.legend(handles, labels, ncols=columns, **place)
-        return
-    bottom, top = axes.get_ylim()
-    axes.set_xlim(axes.get_xlim())
-    groups: Any = {False: [], True: []}  # right of the axes, and beside the ends
-    for end in sorted(ends, key=lambda end: end[1]):
-        x, name = end[0], end[2]
-        at = axes.transAxes.inverted().transform(axes.transData.transform((x, 0)))[0]
-        fits = x < last and len(name) + longest < (1 - at) * letters
-        groups[fits].append((*end, at + 0.02 if fits else 1.04))
-    for group in groups.values():
-        places = spread([end[1] for end in group], (top - bottom) / lines, bottom, top)
-        for (x, y, name, color, at), place in zip(group, places, strict=True):
-            leader = {"arrowstyle": "-", "color": color, "linewidth": 0.4, "relpos": (0, 0.5)}
-            axes.annotate(
-                name,
-                (x, y),
-                xytext=(at, (place - bottom) / (top - bottom)),
-                textcoords="axes fraction",
-                color=_readable(color, axes.figure.get_facecolor()),
-                va="center",
-                zorder=4,
-                path_effects=_halo(axes),
-                annotation_clip=False,
-                arrowprops=leader if x > last else None,
-            )
-
-
-def spread(values: Sequence[float], gap: float, bottom: float, top: float) -> list[float]:
-    """Rising values moved as little as it takes (least squares) to stand `gap` apart between
-    `bottom` and `top`; where there is no space for all, the gap shrinks."""
-    from scipy.optimize import isotonic_regression
-
-    if not values:
-        return []
-    gap = min(gap, (top - bottom) / max(1, len(values) - 1))
-    offsets = gap * np.arange(len(values))
-    lowest = isotonic_regression(np.asarray(values) - offsets).x.clip(bottom, top - offsets[-1])
-    return [float(place) for place in lowest + offsets]

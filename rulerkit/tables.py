@@ -8,8 +8,8 @@ underlined in LaTeX, as in the paper; bold in Markdown; with a star in plain tex
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit import escape
@@ -17,6 +17,7 @@ from rulerkit.corpora import OWN_TEXTS
 from rulerkit.errors import UserError, listed, unknown
 from rulerkit.floors import not_above
 from rulerkit.lengths import SMALL, THRESHOLDS, has_own_threshold, length_name
+from rulerkit.scoring import own_labels
 from rulerkit.store import Cell
 from rulerkit.summary import (
     AVERAGES,
@@ -206,14 +207,14 @@ def table_text(
         )
     # as the paper sorts its Table 3
     models = models.sort_values("wavg_dec", ascending=False, kind="stable")
-    kinds = [kinds_of(row) for _, row in models.iterrows()]
-    models["origin"] = [f"({', '.join(kind)})" if kind else "" for kind in kinds]
+    models["origin"] = [origin(row) for _, row in models.iterrows()]
+    models["group"] = ""
     cells = summary.cells
     lengths = sorted(cells["length"].unique())
     cells = cells if category == "all" else cells[cells["category"] == category]
     further = [
         *_notes(models, category, cells["task"], summary.confidence),
-        *adaptive_notes(models),
+        *model_notes(models),
         *cell_notes(cells),
         *notes,
     ]
@@ -225,28 +226,28 @@ def model_rows(summary: Summary, category: str, values: Sequence[str]) -> "pd.Da
     """`Summary.models` of a category with claimed lengths as text and, by length, each of the
     values: 4096 for the score, '4096_low' ... for the others."""
     lengths = summary.lengths[summary.lengths["category"] == category]
-    rows = summary.models[summary.models["category"] == category]
-    for value in values:
-        wide = lengths.pivot(index=["run", "model"], columns="length", values=value)
-        wide = wide if value == "score" else wide.add_suffix(f"_{value}")
-        rows = rows.join(wide, on=["run", "model"])
+    models = summary.models[summary.models["category"] == category]
+    wide = lengths.pivot(index=["run", "model"], columns="length", values=list(values))
+    columns: Any = wide.columns
+    wide.columns = [n if value == "score" else f"{n}_{value}" for value, n in columns]
+    rows = models.join(wide, on=["run", "model"])
     claimed = ["" if math.isnan(n) else length_name(int(n)) for n in rows["claimed_length"]]
     return rows.assign(claimed_length=claimed).reset_index(drop=True)
 
 
 def names_of(rows: "pd.DataFrame") -> "pd.Series[str]":
-    """The label of each row's model; where two models share one, the model's name and its run tell
-    them apart."""
-    several = (rows["run"] + "\n" + rows["model"]).groupby(rows["label"]).transform("nunique") > 1
-    run = " [" + rows["run"] + "]" if rows["run"].nunique() > 1 else ""
-    return rows["label"].astype(str).mask(several, rows["model"] + run)
+    """The label of each row's model; where several models share one, with the model's name or run."""
+    names = own_labels(rows, "label")
+    in_several_runs = rows["run"].groupby(names).transform("nunique") > 1
+    return names.mask(in_several_runs, names + " [" + rows["run"] + "]")
 
 
-def kinds_of(row: "pd.Series[Any]") -> list[str]:
-    """What a row of models is, where it is not a language model on the paper's texts with a fixed
-    number of examples."""
+def origin(row: "pd.Series[Any]", *known: str) -> str:
+    """What stands in brackets behind the name of a model: what is known of it, and what its row is,
+    where that is not a language model on the paper's texts with a fixed number of examples."""
     kinds = {"reader": "reader", "stand_in": "stand-in", "adaptive": "adaptive"}
-    return [kind for name, kind in kinds.items() if row[name]]
+    texts = [*known, *(kind for name, kind in kinds.items() if row[name])]
+    return f"({', '.join(texts)})" if texts else ""
 
 
 def models_text(
@@ -254,41 +255,43 @@ def models_text(
     columns: Sequence[str | int],
     format: str,
     notes: Sequence[str],
-    brackets: bool = False,
     bold: Collection[tuple[Any, str | int]] = (),
 ) -> str:
     """A table of models: `rows` as `model_rows` gives them, with names for `model`, with `origin`,
-    which follows a name in small letters, and, where lines separate groups, `group`.
+    which follows a name in small letters, and with `group`: lines separate groups.
 
-    Numbers whose limits are among the rows have their interval: ± the wider side, or [low, high]
-    with `brackets`. `bold` holds the row and column of each bold field.
+    Numbers whose limits are among the rows have their interval: ± the wider side. `bold` holds the
+    row and column of each bold field.
     """
     body: list[list[Field] | None] = []
-    group, names = None, ["model", *columns]
-    for i, row in rows.iterrows():
-        body += [None] * (group not in (None, row.get("group")))
-        group = row.get("group")
-        fields = ((name, _model_field(row, name, brackets)) for name in names)
-        body.append([field._replace(bold=(i, name) in bold) for name, field in fields])
+    names = ["model", *columns]
+    for _, group in rows.groupby("group", sort=False):
+        if body:
+            body.append(None)
+        for i, row in group.iterrows():
+            fields = ((name, _model_field(row, name)) for name in names)
+            body.append([field._replace(bold=(i, name) in bold) for name, field in fields])
     header = [TITLES.get(name) or length_name(int(name)) for name in names]
     return render(header, body, format, notes)
 
 
-def _model_field(row: "pd.Series[Any]", column: str | int, brackets: bool) -> Field:
+def _model_field(row: "pd.Series[Any]", column: str | int) -> Field:
     value = row[column]
     if column == "effective_length":
         possible = row["effective_set"]
         return Field(f"{value} [{possible}]" if possible not in ("", value) else value or "-")
     if isinstance(value, str):
         return Field(value, small=row["origin"] * (column == "model"))
-    nothing, have = math.nan, row.get(f"{column}_have")
     if math.isnan(value):
+        have = row.get(f"{column}_have")
         return Field(have if isinstance(have, str) else "")
-    low, high = (row.get(f"{column}{end}", nothing) for end in ("_low", "_high"))
-    interval = f"[{low:.1f}, {high:.1f}]" if brackets else f"±{max(value - low, high - value):.1f}"
-    small = [interval] * (not math.isnan(low))
-    rank = row.get(RANKS.get(str(column)), nothing)
-    small += [] if math.isnan(rank) else [f"({ordinal(int(rank))})"]
+    small = []
+    low, high = row.get(f"{column}_low", math.nan), row.get(f"{column}_high", math.nan)
+    if not math.isnan(low):
+        small.append(f"±{max(value - low, high - value):.1f}")
+    rank = row.get(RANKS.get(str(column)), math.nan)
+    if not math.isnan(rank):
+        small.append(f"({ordinal(int(rank))})")
     number = f"{value:.1f}"
     reached = column not in TITLES and float(number) >= row["threshold"]
     return Field(number, reached, small=" ".join(small))
@@ -302,34 +305,23 @@ def _notes(
     used = ", ".join(f"{THRESHOLDS[kind][category]} ({kind})" for kind in kinds)
     what = "the 13 tasks" if category == "all" else f"the {category} tasks"
     num_tasks = int(models["tasks"].iloc[0])
-    effective = (
-        f"Effective: longest length with a score of at least {used}, Llama2-7B at 4K on {what} in "
-        f"the paper; in brackets all that the {percent} intervals cannot rule out."
+    means = (
+        f"Means over {num_tasks} task{'s' * (num_tasks > 1)}; marked scores reach the threshold; "
+        f"± is the wider side of the {percent} interval; ranks are among models of the same "
+        "alignment."
     )
     if has_own_threshold(tasks):
         reached = models.dropna(subset=["threshold"])["threshold_of"].unique()
-        effective = " ".join(
-            f"Effective: longest length with at least {share}, as NoLiMa counts it; in brackets "
-            f"all that the {percent} intervals cannot rule out."
-            for share in reached
-        )
+        rules = [f"with at least {share}, as NoLiMa counts it" for share in reached]
     elif (models["effective_length"] == "").all():
-        effective = (
-            f"No effective length: its thresholds ({used}) are for a complete score on {what}."
-        )
-    return [
-        f"Means over {num_tasks} task{'s' * (num_tasks > 1)}; marked scores reach the threshold; "
-        f"± is the wider side of the {percent} interval; ranks are among models of the same "
-        "alignment.",
-        *[effective] * bool(effective),
-        *_without_threshold(models),
-    ]
-
-
-def _without_threshold(models: "pd.DataFrame") -> list[str]:
-    """A line for each model that has no threshold, and so no effective length."""
-    rows = models[models["threshold"].isna()].itertuples()
-    return [f"No effective length of {row.label}: {row.threshold_of}." for row in rows]
+        return [
+            means,
+            f"No effective length: its thresholds ({used}) are for a complete score on {what}.",
+        ]
+    else:
+        rules = [f"with a score of at least {used}, Llama2-7B at 4K on {what} in the paper"]
+    allowed = f"in brackets all that the {percent} intervals cannot rule out"
+    return [means, *(f"Effective: longest length {rule}; {allowed}." for rule in rules)]
 
 
 # --- tasks of a model -----------------------------------------------------------------------------
@@ -353,38 +345,47 @@ def task_table_text(
     runs = list(cells["run"].unique())
     if run is None and len(runs) > 1:
         raise UserError(f"model {model!r} is in the runs {', '.join(runs)}: name one of them")
-    cells = cells[cells["run"] == (run if run is not None else runs[0])]
-    if cells.empty:
+    if run not in (None, *runs):
         raise unknown("run", run, runs)
+    cells = cells[cells["run"] == (run or runs[0])]
     if format == "csv":
         return escape.csv_text(cells, "%.4f")
-    about = cells.iloc[[0]][["run", "model"]].assign(category="all")
-    means = summary.lengths.merge(about).sort_values("length")
-    models: Any = summary.models.merge(about).itertuples()
-    small = " small" * has_own_threshold(cells["task"])
-    mean = f"mean of {means['tasks'].max()}{small} tasks"
     texts = cells.assign(text=[_cell_text(cell) for cell in cells.itertuples()])
     wide = texts.pivot(index="task", columns="length", values="text").loc[cells["task"].unique()]
-    if len(means) and means["tasks"].max() > 1:
-        wide.loc[mean] = [_score_text(row) for row in means.itertuples()]
-    effective = [
-        f"Effective length: {row.effective_length}"
-        + f"; the intervals allow {row.effective_set}" * (row.effective_set != row.effective_length)
-        + f" (the longest with a mean of at least {row.threshold:g}, {row.threshold_of})."
-        for row in models
-        if row.effective_length
-    ]
+    about = cells.iloc[[0]][["run", "model"]].assign(category="all")
+    means = summary.lengths.merge(about).sort_values("length")
+    num_tasks = means["tasks"].max()
+    if num_tasks > 1:
+        small = " small" * has_own_threshold(cells["task"])
+        wide.loc[f"mean of {num_tasks}{small} tasks"] = list(map(_score_text, means.itertuples()))
     header = [str(model), *map(length_name, sorted(cells["length"].unique()))]
-    effective += _without_threshold(summary.models.merge(about))
-    effective += adaptive_notes(summary.models.merge(about))
-    below = [*effective, *cell_notes(cells), *notes]
+    of_model = summary.models.merge(about)
+    below = [*_effective_notes(of_model), *model_notes(of_model), *cell_notes(cells), *notes]
     return render(header, wide.itertuples(name=None), format, below)
 
 
-def adaptive_notes(models: "pd.DataFrame") -> list[str]:
-    """A line for each model of an adaptive run: what it found, and for how many tokens."""
-    rows = models[models["adaptive"].fillna("") != ""]
-    return [f"{row.label}: {row.adaptive}." for row in rows.itertuples()]
+def _effective_notes(models: "pd.DataFrame") -> list[str]:
+    """A line for each model that has an effective length."""
+    notes = []
+    rows: Any = models[models["effective_length"] != ""].itertuples()
+    for row in rows:
+        text = f"Effective length: {row.effective_length}"
+        if row.effective_set != row.effective_length:
+            text += f"; the intervals allow {row.effective_set}"
+        mean = f"a mean of at least {row.threshold:g}, {row.threshold_of}"
+        notes.append(f"{text} (the longest with {mean}).")
+    return notes
+
+
+def model_notes(models: "pd.DataFrame") -> list[str]:
+    """Lines for models that have no threshold, and so no effective length, and for those of
+    adaptive runs: what was found, for how many tokens."""
+    without = models[models["threshold"].isna()].itertuples()
+    adaptive = models[models["adaptive"].fillna("") != ""].itertuples()
+    return [
+        *(f"No effective length of {row.label}: {row.threshold_of}." for row in without),
+        *(f"{row.label}: {row.adaptive}." for row in adaptive),
+    ]
 
 
 def _score_text(row: Any) -> str:
@@ -396,53 +397,63 @@ def _cell_text(cell: Any) -> str:
     parts = [_score_text(cell)]
     counts = ((getattr(cell, name), name.replace("_", " ")) for name in COUNTS)
     parts += [f"{count} {name}" for count, name in counts if count]
-    parts += [f"{cell.reasoning_tokens:,.0f} tokens thought"] * bool(cell.reasoning_tokens)
-    parts += [f"floor {cell.floor:.0f}"] * bool(cell.floor >= 1)
+    if cell.reasoning_tokens:
+        parts.append(f"{cell.reasoning_tokens:,.0f} tokens thought")
+    if cell.floor >= 1:
+        parts.append(f"floor {cell.floor:.0f}")
     return ", ".join(parts)
+
+
+_SENTENCES = {
+    "reference readers": "Reference readers, no language models",
+    "small protocol": "Tasks of the small protocol: no score of RULER",
+    OWN_TEXTS: "Own texts: not comparable with the paper",
+    "stand-in corpora": "Stand-in corpora: not comparable with the paper",
+    "incomplete": "Incomplete cells enter no mean; run the evaluation again to complete them",
+}
+"""How tables say what is unusual in some cells, before the names of the models."""
+
+
+def unusual(cells: "pd.DataFrame") -> "dict[str, pd.Series[bool]]":
+    """What a reader of a table or a figure must know of some cells, rows or labels, and which of
+    them it holds for."""
+    found = {
+        "reference readers": cells["engine"] == "reader",
+        "small protocol": cells["task"].str.endswith(SMALL),
+    }
+    if "stand_in" in cells:
+        found[OWN_TEXTS] = cells["note"].str.contains(OWN_TEXTS, na=False)
+        found["stand-in corpora"] = cells["stand_in"].astype(bool) & ~found[OWN_TEXTS]
+    if "complete" in cells:
+        found["incomplete"] = ~cells["complete"]
+    return found
 
 
 def cell_notes(cells: "pd.DataFrame") -> list[str]:
     """What a reader of a table must know of the cells of a summary that it shows: one line each."""
-    notes = []
-    readers = names_of(cells)[cells["engine"] == "reader"].unique()
-    if len(readers):
-        notes.append(f"Reference readers, no language models: {listed(readers, 6)}.")
+    notes, names = [], names_of(cells)
+    places = names + " on " + cells["task"] + " at " + cells["length"].map(length_name)
     if cells["complete"].any():
         n = number_range(cells.loc[cells["complete"], "n"])
         notes.append(f"n = {n} examples per task and length, scores in percent.")
-    if cells["task"].str.endswith(SMALL).any():
-        notes.append("Tasks of the small protocol: no score of RULER.")
+    for what, is_so in unusual(cells).items():
+        if is_so.any():
+            notes.append(f"{_SENTENCES[what]}: {listed(names[is_so].unique(), 6)}.")
     if (cells["floor"] >= 1).any():
         notes.append(
             "Floor: what the better of two answers without reading scores (the beginning of the "
             "context copied, the most frequent words of its last 5,000 tokens). A score that is "
             "not above its floor says nothing."
         )
-    useless = cells[not_above(cells)]
-    if len(useless):
-        lengths = useless["length"].map(length_name)
-        names = useless["label"] + " on " + useless["task"] + " at " + lengths
-        notes.append(f"Not above the floor: {listed(names, 6)}.")
-    if not cells["complete"].all():
-        notes.append(
-            "Incomplete cells show how many examples they have and enter no mean: run the "
-            "evaluation again to complete them."
-        )
-    if len(rest := cells[cells["rest"] != ""]):
-        means = [
-            f"{cell.label} {cell.task} {cell.length} {cell.rest}" for cell in rest.itertuples()
-        ]
+    below = not_above(cells)
+    if below.any():
+        notes.append(f"Not above the floor: {listed(places[below], 6)}.")
+    rest = cells["rest"]
+    if rest.any():
+        means = (places + ": " + rest)[rest != ""]
         notes.append(f"Means over the rest, as max_failures allows: {listed(means, 5, '; ')}.")
-    parts = sorted({part for note in cells["note"].dropna() for part in note.split("; ") if part})
-    own = [part for part in parts if part.startswith(OWN_TEXTS)]
-    if own:
-        kinds = [part.removeprefix(f"{OWN_TEXTS}: ") for part in own]
-        notes.append(f"Own texts, not comparable with the paper: {', '.join(kinds)}.")
-    stand_in = cells[cells["stand_in"] & ~cells["note"].str.contains(OWN_TEXTS, na=False)]
-    if len(stand_in):
-        models, tasks = (listed(stand_in[name].unique(), 13) for name in ("label", "task"))
-        notes.append(f"Stand-in corpora: not comparable with the paper: {models} on {tasks}.")
-    return notes + [f"{part}." for part in parts if part not in own]
+    parts = {part for note in cells["note"].dropna() for part in note.split("; ") if part}
+    return notes + [f"{part}." for part in sorted(parts)]
 
 
 def saved_notes(cells: "pd.DataFrame") -> list[str]:
@@ -466,8 +477,8 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
     of `score`, what `usage_notes` says.
 
     Of environments only what differs, and which model had it; hosts are left out. A cell that was
-    answered in several environments counts in each. What a model never has (a service: a GPU) is no
-    difference.
+    answered in several environments counts in each. What is not known of an environment (a service:
+    its GPU) is no difference.
     """
     import pandas as pd
 
@@ -476,46 +487,40 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
         [(cell.run, cell.model, cell.record.get("label") or cell.model) for cell in cells],
         columns=["run", "model", "label"],
     )
-    keys = zip(models["run"], models["model"], strict=True)
-    names = dict(zip(keys, names_of(models), strict=True))
-    answered = [cell for cell in cells if cell.present]
-    facts = pd.DataFrame(
-        [{"who": names[cell.run, cell.model], **f} for cell in answered for f in _facts(cell)]
-    )
+    by_name: dict[str, list[Cell]] = {}
+    for name, cell in zip(names_of(models), cells, strict=True):
+        by_name.setdefault(name, []).append(cell)
+    facts, answered, unseen, silent = [], [], set(), []
+    for name, of_model in by_name.items():
+        with_rows = [cell for cell in of_model if cell.present]
+        answered += with_rows
+        for cell in with_rows:
+            facts += [(name, *fact) for fact in _facts(cell)]
+            server = cell.record.get("environment", {}).get("server") or {}
+            if not server.get("counts", True):
+                unseen.add(name)
+        failures = [] if with_rows else [f for cell in of_model for f in cell.failures.values()]
+        if failures:
+            silent.append(
+                f"{name} has no answer: {len(failures)} requests failed, the first: "
+                f"{failures[0].reason}."
+            )
     differ = []
-    for field in facts.columns[1:]:
-        of_model = facts.groupby("who")[field]
-        known = facts[of_model.transform("count") > 0].fillna({field: "none"})
-        values: Any = known.groupby(field, sort=False)["who"].unique()
-        if len(values) > _FEW:
-            differ.append(f"{len(values)} values of {field}")
-        elif len(values) > 1:
-            texts = [
-                f"{value} ({', '.join(who) if len(who) < _FEW else f'{len(who)} models'})"
-                if facts["who"].nunique() > 1
-                else value
-                for value, who in values.items()
-            ]
-            differ.append(f"{field} {', '.join(texts)}")
+    table = pd.DataFrame(facts, columns=["model", "field", "value"])
+    for field, rows in table.groupby("field", sort=False):
+        models_of = rows.groupby("value", sort=False)["model"].unique()
+        if len(models_of) > 1:
+            texts = [f"{value} ({listed(names, _FEW)})" for value, names in models_of.items()]
+            differ.append(f"{field} {listed(texts, _FEW)}")
     notes = [f"Environments differ: {'; '.join(differ)}."] if differ else []
     notes += snapshot_notes(answered)
-    servers = ((c, c.record.get("environment", {}).get("server") or {}) for c in answered)
-    unseen = {names[c.run, c.model] for c, about in servers if not about.get("counts", True)}
     if unseen:
         notes.append(
             f"The server of {', '.join(sorted(unseen))} does not say how many tokens it read: a "
             "cut prompt would go unseen."
         )
     notes += [f"{warning}." for cell in answered for warning in cell.warnings]
-    for cell in answered:
-        names.pop((cell.run, cell.model), None)
-    for key, name in names.items():
-        of_key = [cell for cell in cells if (cell.run, cell.model) == key]
-        if failures := [failure for cell in of_key for failure in cell.failures.values()]:
-            notes.append(
-                f"{name} has no answer: {len(failures)} requests failed, the first: "
-                f"{failures[0].reason}."
-            )
+    notes += silent
     return notes if scores is None else notes + usage_notes(scores)
 
 
@@ -539,36 +544,35 @@ def usage_notes(scores: "pd.DataFrame") -> list[str]:
     return notes
 
 
-def _facts(cell: Cell) -> Iterator[dict[str, str | None]]:
-    """What footnotes mention of each environment that a cell was answered in."""
+def _facts(cell: Cell) -> Iterator[tuple[str, str]]:
+    """What footnotes mention of the environments that a cell was answered in: field and value."""
     record = cell.record
     for environment in record.get("environments") or [record.get("environment", {})]:
         commit = re.sub(r"^([0-9a-f]{7})[0-9a-f]+", r"\1", environment.get("git") or "")
         device = str(environment.get("device") or "").partition(":")[0]  # cuda:0, cuda:1 are alike
-        known = environment | {"commit": commit or None, "device": device or None}
-        facts = {name: known.get(name) for name in _FACTS} | environment.get("packages", {})
-        yield {name: None if value is None else str(value) for name, value in facts.items()}
+        packages = environment.get("packages", {})
+        known = environment | packages | {"commit": commit, "device": device}
+        for name in (*_FACTS, *packages):
+            if known.get(name):
+                yield name, str(known[name])
 
 
 def snapshot_notes(cells: Iterable[Cell]) -> list[str]:
     """A line for each model whose service named several versions of it in its replies, with the
     cells that hold several. The rows of the cells must have been read, as by `score`."""
-    by_model: dict[str, dict[str, list[Cell]]] = {}
+    by_model: dict[str, list[Cell]] = {}
     for cell in cells:
-        for snapshot in sorted(cell.snapshots):
-            by_model.setdefault(cell.model, {}).setdefault(snapshot, []).append(cell)
+        by_model.setdefault(cell.model, []).append(cell)
     notes = []
-    for model, versions in by_model.items():
+    for model, of_model in by_model.items():
+        versions = Counter(version for cell in of_model for version in sorted(cell.snapshots))
         if len(versions) > 1:
-            counts = [
-                f"{version} ({len(cells)} cell{'s' * (len(cells) > 1)})"
-                for version, cells in versions.items()
-            ]
-            mixed = dict.fromkeys(
+            counts = [f"{name} ({n} cell{'s' * (n > 1)})" for name, n in versions.items()]
+            mixed = [
                 f"{c.run} {c.task} {c.length} ({', '.join(sorted(c.snapshots))})"
-                for c in chain(*versions.values())
+                for c in of_model
                 if len(c.snapshots) > 1
-            )
+            ]
             within = f"; the version changed within {listed(mixed, _FEW)}" if mixed else ""
             notes.append(
                 f"The service answered with several versions of {model}: "

@@ -5,7 +5,6 @@ long stretches cut short.
 """
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -80,18 +79,24 @@ def show(*examples: Example) -> Html:
 
 
 def to_terminal(example: Example, color: bool = True) -> str:
-    """An example as text, a stretch a line: in ANSI colours, or with its roles in square
-    brackets."""
-    head = escape.terminal(f"{example.task}: {_describe(example)}")
-    tail = escape.terminal(f"references: {', '.join(example.references)}")
-    if color:
-        body = [
-            " ".join(_ansi(role.replace("_", " "), role) for role in ROLES),
-            "".join(_ansi(part.text, part.role) for stretch in parts(example) for part in stretch),
-        ]
-    else:
-        body = [escape.terminal(_marked(stretch)).rstrip("\n") for stretch in parts(example)]
-    return "\n".join([head, *body, tail]) + "\n"
+    """An example as text, a stretch a line behind its role in square brackets, parts of another
+    role in braces, as `{needle: 12. word}`; in ANSI colours where they are wanted."""
+    lines = [escape.terminal(f"{example.task}: {_describe(example)}")]
+    for stretch in parts(example):
+        roles = [part.role for part in stretch]
+        usual = "haystack" if "haystack" in roles else roles[0]
+        texts = []
+        for part in stretch:
+            is_last = part is stretch[-1]
+            text = escape.terminal(part.text.rstrip("\n") if is_last else part.text)
+            if part.role not in (usual, "gap"):
+                text = f"{{{part.role}: {text.strip()}}} "
+            if color and part.role in _TINTS:
+                text = f"\x1b[38;5;{_TINTS[part.role][1]}m{text}\x1b[0m"
+            texts.append(text)
+        lines.append(f"[{usual}] {''.join(texts)}")
+    lines.append(escape.terminal(f"references: {', '.join(example.references)}\n"))
+    return "\n".join(lines)
 
 
 # --- what is shown --------------------------------------------------------------------------------
@@ -105,29 +110,23 @@ def _shortened(stretch: Sequence[Piece]) -> list[Part]:
         return [Part(piece.text, piece.role, piece) for piece in stretch]
     head: list[Part] = []
     tail: list[Part] = []
-    hidden: Counter[str] = Counter()
-    exact, before = True, 0
+    hidden = before = 0
     for piece in stretch:
         text, n = piece.text, len(piece.text)
         # where the gap begins and ends in this piece
         first, last = (min(max(0, place - before), n) for place in (_HEAD, size - _TAIL))
         before += n
-        if first < last and n <= _TAIL:
-            first, last = 0, n
-            hidden[piece.role] += 1
-        elif first < last:
-            first, last = (_word_start(text, place) for place in (first, last))
-            exact = exact and last - first == n
         if first < last:
-            hidden["tokens"] += round(piece.num_tokens * (last - first) / n)
+            if n <= _TAIL:
+                first, last = 0, n
+            else:
+                first, last = _word_start(text, first), _word_start(text, last)
+            hidden += round(piece.num_tokens * (last - first) / n)
         if first:
             head.append(Part(text[:first], piece.role, piece))
         if last < n:
             tail.append(Part(text[last:], piece.role, piece))
-    others = [f"{hidden[role]:,} {role}s" for role in ("needle", "distractor") if hidden[role]]
-    tokens = f"{'' if exact else 'about '}{hidden['tokens']:,} tokens"
-    gap = " … " + " with ".join([tokens, *[" and ".join(others)] * bool(others)]) + " … "
-    return [*head, Part(gap, "gap"), *tail]
+    return [*head, Part(f" … about {hidden:,} tokens … ", "gap"), *tail]
 
 
 def _word_start(text: str, place: int) -> int:
@@ -166,38 +165,14 @@ def _html(part: Part, example: Example) -> str:
     piece = part.piece
     if piece is None:
         return f'<span style="opacity:.6;font-style:italic">{escape.html(part.text)}</span>'
-    bold: list[str] = []
+    bold: Sequence[str | None] = []
     if part.role in ("needle", "distractor"):
-        bold = [text for text in (piece.key, piece.value) if text]
-        if not piece.value:
-            bold = [*example.references] * (part.role == "needle")
-    pattern = "|".join(re.escape(text) for text in sorted(bold, key=len, reverse=True) if text)
+        bold = [piece.key, piece.value] if piece.value else example.references
+    pattern = "|".join(
+        re.escape(text) for text in sorted(filter(None, bold), key=len, reverse=True)
+    )
     runs = re.split(f"({pattern})", part.text) if pattern else [part.text]
     inner = "".join(
         f"<b>{escape.html(run)}</b>" if i % 2 else escape.html(run) for i, run in enumerate(runs)
     )
-    pair = f": {piece.key} = {piece.value}" if piece.key and piece.value else ""
-    return _span(
-        inner, part.role, f"{part.role.replace('_', ' ')}, {piece.num_tokens:,} tokens{pair}"
-    )
-
-
-# --- terminal -------------------------------------------------------------------------------------
-
-
-def _ansi(text: str, role: str) -> str:
-    if role == "haystack":
-        return escape.terminal(text)
-    code = "2;3" if role == "gap" else f"{'1;' * (role == 'needle')}38;5;{_TINTS[role][1]}"
-    return f"\x1b[{code}m{escape.terminal(text)}\x1b[0m"
-
-
-def _marked(stretch: Sequence[Part]) -> str:
-    """A stretch behind its role; parts of another role in braces, as `{needle: 12. word}`."""
-    roles = [part.role for part in stretch]
-    usual = "haystack" if "haystack" in roles else roles[0]
-    marked = [
-        part.text if part.role in (usual, "gap") else f"{{{part.role}: {part.text.strip()}}} "
-        for part in stretch
-    ]
-    return f"[{usual}] " + "".join(marked)
+    return _span(inner, part.role, f"{part.role.replace('_', ' ')}, {piece.num_tokens:,} tokens")

@@ -392,7 +392,8 @@ def test_lines_are_dashed_past_the_training_length_and_flat_where_asked():
         ]
     )
     (axes,) = series_by_length(frame, dashed_beyond={"a": 8 * K}, flat=["b"])
-    solid, dashed, hollow, flat = axes.get_lines()
-    assert [len(np.asarray(line.get_xdata())) for line in (solid, dashed, hollow)] == [2, 2, 1]
+    dashed, solid, flat = axes.get_lines()
+    np.testing.assert_array_equal(solid.get_ydata(), [90, 80, np.nan])
+    np.testing.assert_array_equal(dashed.get_ydata(), [90, 80, 40])
     assert [line.get_linestyle() for line in (solid, dashed)] == ["-", "--"]
-    assert list(np.asarray(flat.get_ydata(), dtype=float)) == [30, 30]
+    assert list(np.asarray(flat.get_ydata(), dtype=float)) == [30, 30, 30]

@@ -183,9 +183,8 @@ def test_saved_tables_say_what_they_show(tmp_path):
         "Models: Ours [ra], Ours [rb].",
         "Reference readers, no language models: Ours [ra], Ours [rb].",
         "n = 2 examples per task and length, scores in percent.",
-        r"Stand-in corpora: not comparable with the paper: Ours [ra], Ours [rb] on niah\_single\_2.",
+        "Stand-in corpora: not comparable with the paper: Ours [ra], Ours [rb].",
     ):
-        assert f"% {note}\n" in text
         assert f"\n{note}\n" in text
 
 

@@ -58,10 +58,9 @@ def test_scores_have_one_interval(scores):
     same(
         [row[f"{n}_{limit}"] for n in LENGTHS for limit in LIMITS], means[LIMITS].to_numpy().ravel()
     )
-    band = score_by_length(means).collections[0].get_paths()[0].vertices
-    for _, mean in means.iterrows():
-        heights = band[np.isclose(band[:, 0], mean["length"]), 1]
-        same([heights.min(), heights.max()], mean[LIMITS])
+    (bars,) = score_by_length(means).collections
+    for bar, (_, mean) in zip(bars.get_segments(), means.iterrows(), strict=True):
+        same(bar, [[mean["length"], mean["low"]], [mean["length"], mean["high"]]])
 
 
 def test_differences_have_one_interval(scores, outputs):
@@ -82,5 +81,5 @@ def test_differences_have_one_interval(scores, outputs):
         f"{mean['difference']:+.1f} [{mean['low']:+.1f}, {mean['high']:+.1f}]"
         in difference_table(found)
     )
-    lines = [line.get_xdata() for line in differences_by_task(found.rows).get_lines()]
-    assert any(len(line) == 2 and np.allclose(line, mean[LIMITS].astype(float)) for line in lines)
+    (bar,) = differences_by_task(found.rows).collections[-1].get_segments()
+    same(bar[:, 0], mean[LIMITS])

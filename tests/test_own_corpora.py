@@ -95,10 +95,9 @@ def test_all_tasks_over_own_corpora(home, rulerkit):
     assert (scores["score"] == 1).all()
     summary = rk.summarize(scores)
     table = tables.task_table_text(summary, "perfect", "main")
-    words = (
-        "Own texts, not comparable with the paper: essay from texts, qa from qa.jsonl, words from"
-    )
-    assert f"{words} words.txt.\n" in table
+    assert "Own texts: not comparable with the paper: perfect reader.\n" in table
+    for words in ("essay from texts", "qa from qa.jsonl", "words from words.txt"):
+        assert f"own texts: {words}.\n" in table
     assert "Stand-in" not in table
     assert plots.remarks(summary.cells) == "reference readers; own texts"
     assert set(failures.label(cells)["label"]) == {"complete"}
@@ -143,7 +142,7 @@ def test_the_command_line_takes_files(home, rulerkit):
     ) == (0, 0), made.err
     few = ["-y", "{tasks: [niah_single_2], lengths: [1024], num_examples: 1, outputs: out}"]
     ran = rulerkit("evaluate", "perfect", *few, "-y", "corpora: {essay: texts}")
-    assert "Own texts, not comparable with the paper: essay from texts" in ran.out, ran.err
+    assert "own texts: essay from texts." in ran.out, ran.err
 
 
 GOOD = '{"question": "q", "answers": ["a"], "gold_documents": ["a b"], "other_documents": ["c"]}\n'

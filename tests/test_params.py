@@ -234,7 +234,7 @@ def test_long_texts_are_broken_into_lines_and_notes_stay_small():
     table = pd.DataFrame({"claim": ["long " * 20, "a"], "verdict": "holds", "n": [1.0, 2.0]})
     text = latex_text(table, ["n = 5 %"])
     assert text.startswith("\\begin{tabular}{p{0.3\\linewidth}lr}\n")
-    assert text.endswith("% n = 5 \\%\n{\\par\\smallskip\\footnotesize\nn = 5 \\%\n\\par}\n")
+    assert text.endswith("{\\par\\smallskip\\footnotesize\nn = 5 \\%\n\\par}\n")
     assert latex_text(table[["verdict", "n"]]).startswith("\\begin{tabular}{lr}\n")
 
 

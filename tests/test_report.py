@@ -99,7 +99,7 @@ def test_failed_requests_are_counted_and_means_are_over_the_rest_where_allowed(t
     said = rulerkit("report", folder, "--max-failures", "2", "--format", "csv").out
     assert words in said
     assert (
-        "m vt 2048 2/4, 1 refused by the service, 1 failed"
+        "m on vt at 2K: 2/4, 1 refused by the service, 1 failed"
         in rulerkit("score", folder, "--max-failures", "2").out
     )
 

@@ -40,11 +40,11 @@ def test_needles_are_shown_whole(name):
     assert all(any(reference in text for text in shown) for reference in example.references)
 
 
-def test_a_pipe_gets_marks_a_terminal_colours():
+def test_roles_are_marked_and_coloured_on_a_terminal():
     example = example_of("niah_single_2")
     plain, coloured = to_terminal(example, color=False), to_terminal(example, color=True)
     needle = next(block.text for block in example.blocks if block.role == "needle")
     assert "\x1b" not in plain
     assert f"[needle] {needle}" in plain
     assert f"m{needle}\x1b[0m" in coloured
-    assert "[needle]" not in coloured
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == plain

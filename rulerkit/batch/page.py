@@ -48,10 +48,13 @@ def _changes(batch: Batch) -> Iterator[tuple[str, str, Comparison | str, str, Pa
     outputs, run, named = batch.study.outputs, batch.study.run, batch.keys.baseline
     predictions = outputs / "predictions"
     for model in (model["name"] for model in batch.models):
-        sides: dict[str, Any] = {}
-        for last in sorted(predictions.glob(f"*/{model}"), key=_last_change):
-            if base_run(last.parent.name) == last.parent.name != run:
-                sides = {last.parent.name: last}
+        others = [
+            folder
+            for folder in predictions.glob(f"*/{model}")
+            if base_run(folder.parent.name) == folder.parent.name != run
+        ]
+        last = sorted(others, key=_last_change)[-1:]
+        sides: dict[str, Any] = {folder.parent.name: folder for folder in last}
         if named:
             cells = find(named, outputs)
             sides[named] = [cell for cell in cells if cell.model == model] or cells
