@@ -10,7 +10,7 @@ is judged.
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, product
-from math import inf
+from math import inf, log2
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -118,13 +118,10 @@ def training_lengths(
 
     Raises UserError where `given` names a model that is not shown.
     """
-    trained = {
-        str(label): float(length)
-        for label, length in rows.groupby("label", sort=False)["claimed_length"].max().items()
-    }
+    trained = rows.groupby("label", sort=False)["claimed_length"].max().astype(float)
     for name, length in (given or {}).items():
-        trained[str(model_rows(rows, name)["label"].iloc[0])] = float(parse_length(length))
-    return {label: length for label, length in trained.items() if length == length}
+        trained[model_rows(rows, name)["label"].iloc[0]] = parse_length(length)
+    return {str(label): length for label, length in trained.dropna().items()}
 
 
 # --- one interval ---------------------------------------------------------------------------------
@@ -202,7 +199,7 @@ def above(claim: str, rows: "pd.DataFrame", threshold: float) -> Verdict:
 
 def below(claim: str, rows: "pd.DataFrame", threshold: float) -> Verdict:
     """The mean is below a threshold."""
-    return weighted(claim, [(1, rows)], -inf, threshold, "mean ")
+    return weighted(claim, [(1, rows)], -inf, threshold, seen="mean ")
 
 
 def lower(
@@ -229,7 +226,7 @@ def keeps_more(claim: str, rows: "pd.DataFrame", than: "pd.DataFrame") -> Verdic
         groups = _groups(side, "length")
         if len(groups) < 2:
             return Verdict(claim, NOT_APPLICABLE, "fewer than two lengths were asked")
-        (shortest, start), (_, end) = list(groups.items())[:: len(groups) - 1]
+        (shortest, start), *_, (_, end) = groups.items()
         if not start["score"].mean() > 0:
             return Verdict(claim, UNKNOWN, f"nothing is right at {shortest}")
         first, last = estimate([(1, start)]).value, estimate([(1, end)]).value
@@ -269,35 +266,34 @@ def falls(
     (first, start), *_, (last, end) = groups.items()
     whole = lower(claim, end, start)
     seen = f"{first} to {last} {whole.seen}"
-    confidence = 1 - 0.05 / (len(groups) - 1)
     steps: dict[str, list[Part]] = {
         f"{name} to {next_name}": [(-1, group), (1, next_group)]
         for (name, group), (next_name, next_group) in pairwise(groups.items())
     }
-    rise = {names: estimate(parts, confidence) for names, parts in steps.items()}
-    rises = [f"{names} higher by {step}" for names, step in rise.items() if step.low > 0]
-    if rises:
-        return Verdict(claim, FAILS, "; ".join([seen, *rises]))
+    rises = {names: estimate(parts, 1 - 0.05 / len(steps)) for names, parts in steps.items()}
+    certain = [f"{names} higher by {rise}" for names, rise in rises.items() if rise.low > 0]
+    if certain:
+        return Verdict(claim, FAILS, "; ".join([seen, *certain]))
     if steadily and whole.verdict == HOLDS and len(steps) > 1:
-        names = min(rise, key=lambda names: rise[names].value)
-        parts = [(1, start), (-1, end), *steps[names]]
-        return weighted(claim, parts, seen=f"{seen}; without {names} {_LOWER}")
+        largest = min(rises, key=lambda names: rises[names].value)
+        parts = [(1, start), (-1, end), *steps[largest]]
+        return weighted(claim, parts, seen=f"{seen}; without {largest} {_LOWER}")
     return whole._replace(seen=seen)
 
 
 def abrupt(claim: str, rows: "pd.DataFrame", beyond: float) -> Verdict:
     """The fall per doubling to the first length past `beyond` is greater than the mean fall per
     doubling before it."""
-    lengths = sorted(int(length) for length in rows["length"].unique())
+    lengths = sorted(rows["length"].unique().tolist())
     inside, outside = [n for n in lengths if n <= beyond], [n for n in lengths if n > beyond]
     if not inside or not outside:
         side = "beyond" if inside else "up to"
         return Verdict(claim, NOT_APPLICABLE, f"nothing was asked {side} {beyond:g} tokens")
     first, edge, after = inside[0], inside[-1], outside[0]
-    past = 1 / np.log2(after / edge)
-    before = 1 / np.log2(edge / first) if edge > first else 0.0
+    past = 1 / log2(after / edge)
+    before = 1 / log2(edge / first) if edge > first else 0.0
     per_doubling = {first: -before, edge: past + before, after: -past}
-    parts = [(float(w), rows[rows["length"] == length]) for length, w in per_doubling.items()]
+    parts = [(weight, rows[rows["length"] == n]) for n, weight in per_doubling.items()]
     seen = f"{length_name(edge)} to {length_name(after)} steeper per doubling by "
     return weighted(claim, parts, seen=seen)
 
@@ -308,25 +304,18 @@ def straight(claim: str, rows: "pd.DataFrame") -> Verdict:
     groups = _groups(rows, "length")
     if len(groups) < 3:
         verdict = UNKNOWN if groups else NOT_APPLICABLE
-        return Verdict(
-            claim, verdict, f"{len(groups)} lengths: a line needs at least 3 to be tested"
-        )
+        seen = f"{len(groups)} lengths: a line needs at least 3 to be tested"
+        return Verdict(claim, verdict, seen)
     x = np.log2(sorted(rows["length"].unique()))
     design = np.column_stack([np.ones_like(x), x])
     residuals = np.eye(len(x)) - design @ np.linalg.pinv(design)
-    return every(
-        claim,
-        [
-            weighted(
-                f"{name} off the line by",
-                list(zip(map(float, residual), groups.values(), strict=True)),
-                -STRAIGHT,
-                STRAIGHT,
-                confidence=1 - 0.05 / len(x),
-            )
-            for name, residual in zip(groups, residuals, strict=True)
-        ],
-    )
+    confidence = 1 - 0.05 / len(x)
+    parts = []
+    for name, weights in zip(groups, residuals.tolist(), strict=True):
+        deviation = list(zip(weights, groups.values(), strict=True))
+        about = f"{name} off the line by"
+        parts.append(weighted(about, deviation, -STRAIGHT, STRAIGHT, confidence=confidence))
+    return every(claim, parts)
 
 
 # --- several verdicts -----------------------------------------------------------------------------

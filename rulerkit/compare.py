@@ -30,11 +30,11 @@ from rulerkit.escape import csv_text
 from rulerkit.evaluation import ABSENT, differences
 from rulerkit.lengths import length_name
 from rulerkit.other_formats import read_predictions
-from rulerkit.paths import resolve
+from rulerkit.paths import resolve, resolve_file
 from rulerkit.scoring import THIRTEEN, score
 from rulerkit.statistics import WeightedCell, critical_value, holm, no_difference_p, weighted_sum
 from rulerkit.store import Cell, allowed_failures, read_cells
-from rulerkit.summary import base_run, merge_repetitions, weighted_cells
+from rulerkit.summary import merge_repetitions, weighted_cells
 from rulerkit.tables import FORMATS, Field, number_range, render, snapshot_notes
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ _COLUMNS = [
     *("better", "worse", "unable", "p", "smallest_loss", "loss"),
 ]
 _MEAN = ["a", "b", "difference", "low", "high"]
+_FLIPS = ["task", "length", "index", "digest", "a", "b", "difference"]
 Key = tuple[str, int]
 
 
@@ -75,8 +76,9 @@ class Decision(NamedTuple):
 
 class Side(NamedTuple):
     """One model's predictions of one run and of its repetitions: its cells, the rows of `score` of
-    what is compared, by task and length the settings on record (of several repetitions those of the
-    first), and how many requests failed where these are too many."""
+    what is compared, and by task and length the settings on record (of several repetitions those of
+    the first), without the cells of which too many requests failed: of these the number of failed
+    requests."""
 
     name: str
     label: str
@@ -174,47 +176,39 @@ def compare(
     cells_a, cells_b = (
         find(given, outputs) if isinstance(given, str | Path) else list(given) for given in (a, b)
     )
-    first, second = (
-        _side([*cells, *_repetitions(cells, other)], str(given), max_failures, **grid)
-        if isinstance(given, str | Path)
-        else _side(cells, "one side", max_failures, **grid)
-        for given, cells, other in ((a, cells_a, cells_b), (b, cells_b, cells_a))
-    )
+    first = _side(a, cells_a, cells_b, max_failures, **grid)
+    second = _side(b, cells_b, cells_a, max_failures, **grid)
     pairs, notes = paired(first, second, by)
-    answers, softly, means = pairs, pairs.dropna(subset=["gold_a", "gold_b"]), []
-    for measure in ("accuracy", "probability") if len(softly) else ():
-        if measure == "probability":
-            gold = {side: softly[f"gold_{side}"] for side in ("a", "b")}
-            softly = softly.assign(**gold, difference=gold["b"] - gold["a"])
-        rows, cells = judge_pairs(softly, margin, confidence)
-        mean, needed = rows.iloc[-1], examples_needed(rows, cells, confidence)
-        means.append({"measure": measure, **mean[_MEAN], "needed": needed})
-        notes.append(
-            f"{measure} of the {len(softly)} examples with soft scores: {_interval(mean)}; "
-            f"{'over a million' if needed > 10**6 else f'about {needed}'} examples per task and "
-            "length would show such a difference"
-            + "; soft=True (--soft) judges this loss"
-            * bool(measure == "probability" and mean["high"] < 0 and not soft)
-        )
-    if means and means[0]["low"] * means[0]["high"] > 0 and not softly["difference"].any():
-        notes.append(
-            "the answers differ, but every probability is the same: the soft scores are not those "
-            "of what answered"
+    answers, with_soft = pairs, pairs.dropna(subset=["gold_a", "gold_b"])
+    gold = with_soft.assign(a=with_soft["gold_a"], b=with_soft["gold_b"])
+    gold["difference"] = gold["b"] - gold["a"]
+    measures = {"accuracy": with_soft, "probability": gold} if len(gold) else {}
+    if soft and not measures:
+        raise UserError(
+            f"{first.name} and {second.name} share no example with soft scores: evaluate both with "
+            "`soft: true`"
         )
     if soft:
-        if not means:
-            raise UserError(
-                f"{first.name} and {second.name} share no example with soft scores: evaluate both "
-                "with `soft: true`"
-            )
-        pairs, notes = softly, ["scores are the probability of the right answer", *notes]
+        pairs = gold
+        notes.insert(0, "scores are the probability of the right answer")
+    means = []
+    for measure, measured in measures.items():
+        rows, cells = judge_pairs(measured, margin, confidence)
+        mean, needed = rows.iloc[-1], examples_needed(rows, cells, confidence)
+        means.append({"measure": measure, **mean[_MEAN], "needed": needed})
+        number = "over a million" if needed > 10**6 else f"about {needed}"
+        notes.append(
+            f"{measure} of the {len(measured)} examples with soft scores: {_interval(mean)}; "
+            f"{number} examples per task and length would show such a difference"
+        )
+        if measure == "probability" and mean["high"] < 0 and not soft:
+            notes[-1] += "; soft=True (--soft) judges this loss"
     rows, cells = judge_pairs(pairs, margin, confidence)
-    columns = ["task", "length", "index", "digest", "a", "b", "difference"]
-    flips = answers.loc[pairs.index, columns].query("difference != 0").reset_index(drop=True)
+    flips = answers.loc[pairs.index, _FLIPS].query("difference != 0").reset_index(drop=True)
     flips["difference"] *= 100
-    by_measure = pd.DataFrame(means, columns=["measure", *_MEAN, "needed"])
+    soft_means = pd.DataFrame(means, columns=["measure", *_MEAN, "needed"])
     return Comparison(
-        first, second, margin, confidence, by, rows, flips, tuple(cells), tuple(notes), by_measure
+        first, second, margin, confidence, by, rows, flips, tuple(cells), tuple(notes), soft_means
     )
 
 
@@ -223,18 +217,17 @@ def compare_study(
 ) -> Comparison:
     """Compare the two models of a study, or its one model that answered twice, on what the study
     asks."""
-    sides: dict[tuple[str, str], list[Cell]] = {}
+    sides: dict[str, list[Cell]] = {}
     for cell in cells:
-        run = cell.run if len(study.models) == 1 else base_run(cell.run)
-        sides.setdefault((run, cell.model), []).append(cell)
+        name = cell.run if len(study.models) == 1 else cell.model
+        sides.setdefault(name, []).append(cell)
     if len(sides) != 2:
-        seen = ", ".join(map("/".join, sides)) or "none"
         raise UserError(
-            f"a comparison needs the predictions of two models, or of one model twice; found {seen}"
+            "a comparison needs the predictions of two models, or of one model twice; found "
+            f"{', '.join(sides) or 'none'}"
         )
-    grid = {"tasks": [task.name for task in study.tasks], "lengths": study.lengths}
     a, b = sides.values()
-    return compare(a, b, margin, by, **grid, num_examples=study.num_examples)
+    return compare(a, b, margin, by, num_examples=study.num_examples)
 
 
 def assert_not_worse(a: str | Path, b: str | Path, margin: float = 1.0, **options: Any) -> None:
@@ -255,34 +248,33 @@ def judge_pairs(
     of the means."""
     import pandas as pd
 
-    first, second = (weighted_cells(pairs.assign(score=pairs[side])) for side in ("a", "b"))
+    cells_a, cells_b = (weighted_cells(pairs.assign(score=pairs[side])) for side in ("a", "b"))
+    tasks = [*THIRTEEN, *pairs["task"]]
     flips = pairs.assign(better=pairs["difference"] > 0, worse=pairs["difference"] < 0, n=1)
     counts = ["n", "better", "worse"]
     rules = dict.fromkeys(counts, "sum") | {"category": "first", "a": "mean", "b": "mean"}
-    by_cell: Any = flips.groupby(["task", "length"]).agg(rules)
-    order = [*THIRTEEN, *(task for task, _ in first)]
-    levels: dict[tuple[str, str, int], list[Key]] = {}
-    for level in LEVELS:
-        for task, length in sorted(first, key=lambda key: (order.index(key[0]), key[1])):
-            of_task, of_length = level in ("cell", "task"), level in ("cell", "length")
-            levels.setdefault((level, task * of_task, length * of_length), []).append(
-                (task, length)
-            )
+    by_cell = flips.groupby(["task", "length"]).agg(rules).reset_index()
+    by_cell = by_cell.sort_values("task", key=lambda names: names.map(tasks.index), kind="stable")
     rows, tests = [], []
-    for (level, task, length), keys in levels.items():
-        lengths = [key[1] for key in keys]
-        weights = [1 / len(set(lengths)) / lengths.count(length) for length in lengths]
-        cells = [
-            cell._replace(weight=sign * weight)
-            for key, weight in zip(keys, weights, strict=True)
-            for sign, cell in ((1, second[key]), (-1, first[key]))
-        ]
-        members = by_cell.loc[keys]
-        row = {"level": level, "task": task, "length": length, **members[counts].sum()}
-        row["category"] = members["category"].iloc[0] if task else ""
-        row |= {side: 100 * float(members[side] @ weights) for side in ("a", "b")}
-        rows.append(row | weighted_sum(cells, confidence).percent()._asdict())
-        tests.append((frozenset(keys), no_difference_p(cells)))
+    for level in LEVELS:
+        of_task = by_cell["task"] if level in ("cell", "task") else ""
+        of_length = by_cell["length"] if level in ("cell", "length") else 0
+        places = by_cell.assign(of_task=of_task, of_length=of_length)
+        for (task, length), members in places.groupby(["of_task", "of_length"], sort=False):
+            lengths = members.groupby("length")["n"]
+            weights = 1 / lengths.ngroups / lengths.transform("size")
+            keys = list(zip(members["task"], members["length"], strict=True))
+            cells = [
+                cell._replace(weight=sign * weight)
+                for key, weight in zip(keys, weights, strict=True)
+                for sign, cell in ((1, cells_b[key]), (-1, cells_a[key]))
+            ]
+            category = members["category"].iloc[0] if task else ""
+            row = {"level": level, "task": task, "length": length, "category": category}
+            row |= members[counts].sum()
+            row |= {side: 100 * (members[side] * weights).sum() for side in ("a", "b")}
+            rows.append(row | weighted_sum(cells, confidence).percent()._asdict())
+            tests.append((frozenset(keys), no_difference_p(cells)))
     distinct = dict(tests)
     adjusted = dict(zip(distinct, holm(list(distinct.values())), strict=True))
     frame = pd.DataFrame(rows).rename(columns={"value": "difference"})
@@ -347,24 +339,19 @@ def power_text(
         )
     z, share, num_cells = critical_value(0.95), margin / 100, num_tasks * num_lengths
     pairs = max(2 * flips * ((z + critical_value(0.8)) / share) ** 2, z * z * (1 / share - 1))
-    needed = math.ceil(pairs / num_cells)
     several_tasks, several_lengths = num_tasks > 1, num_lengths > 1
     num_tests = num_cells + num_tasks * several_lengths + num_lengths * several_tasks
     num_tests += several_tasks and several_lengths
-    lines = [
-        f"{num_tasks} tasks at {num_lengths} lengths, margin {_points(margin)}, 95 % intervals:",
-        f"- needs {needed} examples per task and length (now {num_examples}) for the mean, where "
-        f"{100 * flips:g} % of the answers of equal models flip each way: then 9 of 10 comparisons "
-        "of equals end with 'not worse'",
-    ]
-    for n in sorted({needed, num_examples}):
-        counts = (n, n * num_lengths, n * num_tasks, n * num_cells)
-        smallest = [smallest_loss(count, num_tests, margin) for count in counts]
-        lines.append(
-            f"- the smallest loss that {n} examples can show, where nothing else flips: "
-            f"{_losses(smallest)}"
-        )
-    return "\n".join(lines)
+    pairs_of_levels = [num_examples * n for n in (1, num_lengths, num_tasks, num_cells)]
+    smallest = [smallest_loss(n, num_tests, margin) for n in pairs_of_levels]
+    return (
+        f"{num_tasks} tasks at {num_lengths} lengths, margin {_points(margin)}, 95 % intervals:\n"
+        f"- needs {math.ceil(pairs / num_cells)} examples per task and length (now {num_examples}) "
+        f"for the mean, where {100 * flips:g} % of the answers of equal models flip each way: then "
+        "9 of 10 comparisons of equals end with 'not worse'\n"
+        f"- the smallest loss that {num_examples} examples can show, where nothing else flips: "
+        f"{_losses(smallest)}"
+    )
 
 
 # --- the two sides --------------------------------------------------------------------------------
@@ -376,9 +363,8 @@ def find(name: str | Path, outputs: str | Path = "outputs", scan: bool = True) -
     A file or folder of predictions (ours or others'), else `run/model` or `run` in
     `outputs/predictions`, else a model's name that stands there in one run only.
     """
-    given = Path(name).expanduser()
     root = resolve(outputs) / "predictions"
-    for path in (given.absolute(), resolve(given), root / given):
+    for path in (resolve_file(name), root / name):
         if path.exists():
             return read_predictions(path, scan=scan)
     known = sorted(f"{path.parent.name}/{path.name}" for path in root.glob("*/*") if path.is_dir())
@@ -405,17 +391,22 @@ def _repetitions(cells: Sequence[Cell], other: Sequence[Cell]) -> list[Cell]:
 
 
 def _side(
-    cells: Iterable[Cell],
-    name: str,
+    given: str | Path | Sequence[Cell],
+    cells: Sequence[Cell],
+    other: Sequence[Cell],
     max_failures: float | None,
     tasks: Sequence[str] | None = None,
     lengths: Sequence[int] | None = None,
     num_examples: int | None = None,
 ) -> Side:
-    """One side of these tasks and lengths, with the first `num_examples` examples of each cell.
+    """One side of these tasks and lengths, with the first `num_examples` examples of each cell, and
+    with its repetitions where it was given by name.
 
     Raises UserError for more than one model or run.
     """
+    name = "one side"
+    if isinstance(given, str | Path):
+        name, cells = str(given), [*cells, *_repetitions(cells, other)]
     most = math.inf if num_examples is None else num_examples
     chosen = [
         cell
@@ -430,19 +421,21 @@ def _side(
             f"{name} holds {', '.join(map('/'.join, models)) or 'no answer at all'}: a side is one "
             "model in one run; name its folder"
         )
+    label = str(scores["label"].iloc[0])
     results: dict[Key, dict[str, Any]] = {}
     failed: dict[Key, int] = {}
-    answered = set(zip(scores["task"], scores["length"], strict=True))
     for cell in chosen:
         key = (cell.task, cell.length)
-        if key in answered:
-            results.setdefault(key, cell.record["result"])
+        results.setdefault(key, cell.record["result"])
         num_failed = sum(index < most for index in cell.failures)
         allowed = cell.record.get("max_failures", 0) if max_failures is None else max_failures
         if num_failed > allowed_failures(allowed, cell.wanted):
             failed[key] = num_failed
+    answered = set(zip(scores["task"], scores["length"], strict=True)) - failed.keys()
+    results = {key: result for key, result in results.items() if key in answered}
+    scores = scores[scores.set_index(["task", "length"]).index.isin(results)]
     name = "/".join(filter(None, *models))
-    return Side(name, str(scores["label"].iloc[0]), chosen, scores, results, failed)
+    return Side(name, label, chosen, scores, results, failed)
 
 
 def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
@@ -459,36 +452,25 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
         for side in (a, b)
         if side.failed
     ]
-    failed = a.failed | b.failed
-    a, b = (
-        side._replace(results={key: side.results[key] for key in side.results if key not in failed})
-        for side in (a, b)
-    )
-    if not (a.results and b.results):
-        raise UserError(
-            f"nothing is left to compare: {'; '.join(notes)}; answer them again, or allow more "
-            "max_failures"
-        )
-    common = [key for key in a.results if key in b.results]
-    if not common:
-        held = " | ".join(f"{side.name} has {_keys(side.results)}" for side in (a, b))
-        raise UserError(f"{a.name} and {b.name} have no task and length in common: {held}")
     if {cell.path.resolve() for cell in a.cells} & {cell.path.resolve() for cell in b.cells}:
         raise UserError(
             f"{a.name} and {b.name} are the same predictions; name two models, or two runs of one"
         )
-    for side in (a, b):
-        if alone := [key for key in side.results if key not in common]:
-            notes.append(f"only {side.name} has {_keys(alone)}: left out")
-    most = max(side.scores.value_counts(["task", "length"])[common].sum() for side in (a, b))
     keys = ["task", "length", "index"]
     theirs = b.scores[[*keys, "digest", "score", "gold_probability"]]
     pairs = a.scores.merge(theirs, on=keys, suffixes=("_a", "_b"))
-    pairs = pairs[[key in common for key in zip(pairs["task"], pairs["length"], strict=True)]]
     if pairs.empty:
+        held = [f"{side.name} has {_keys(side.results) or 'none'}" for side in (a, b)]
         raise UserError(
-            f"{a.name} and {b.name} answered no example of the same task, length and index"
+            f"nothing is left to compare, as {a.name} and {b.name} have no task, length and index "
+            f"in common: {'; '.join(held + notes)}"
         )
+    most = 0
+    for side, other in ((a, b), (b, a)):
+        if alone := [key for key in side.results if key not in other.results]:
+            notes.append(f"only {side.name} has {_keys(alone)}: left out")
+        both = side.scores.set_index(["task", "length"]).index.isin(other.results)
+        most = max(most, both.sum())
     if len(pairs) < most:
         notes.append(
             f"{len(pairs)} of {most} examples were answered by both; the others are left out"
@@ -560,13 +542,12 @@ def difference_table(comparison: Comparison, format: str = "table") -> str:
     rows = comparison.rows
     if format == "csv":
         return csv_text(rows, "%.4f")
-    by_place = {(row["task"], row["length"]): _field(row) for _, row in rows.iterrows()}
-    lengths = sorted({length for _, length in by_place if length})
-    tasks = [*dict.fromkeys(task for task, _ in by_place if task), ""]
-    header = ["B - A (points)", *map(length_name, lengths), "all lengths"]
+    fields = {(row["task"], row["length"]): _field(row) for _, row in rows.iterrows()}
+    lengths = [*sorted(set(rows["length"]) - {0}), 0]
+    header = ["B - A (points)", *map(length_name, lengths[:-1]), "all lengths"]
     body = [
-        [Field(task or "mean"), *(by_place.get((task, n), Field("")) for n in [*lengths, 0])]
-        for task in tasks
+        [Field(task or "mean"), *(fields.get((task, length), Field("")) for length in lengths)]
+        for task in [*filter(None, rows["task"].unique()), ""]
     ]
     notes = [*_notes(comparison), comparison.verdict.text + "."]
     return render(header, body, format, notes)
@@ -603,13 +584,14 @@ def flips_text(comparison: Comparison) -> str:
     lines = []
     groups: Any = comparison.flips.groupby(["task", "length"], sort=False)
     for (task, length), flips in groups:
-        ways = {"better": flips["difference"] > 0, "worse": flips["difference"] < 0}
-        parts = [
-            f"{way} {len(indices)} (example{'s' * (len(indices) > 1)} "
-            f"{listed(indices, _MOST_FLIPS)})"
-            for way, mask in ways.items()
-            if len(indices := flips.loc[mask, "index"])
-        ]
+        parts = []
+        for way, is_way in (
+            ("better", flips["difference"] > 0),
+            ("worse", flips["difference"] < 0),
+        ):
+            indices = flips.loc[is_way, "index"]
+            examples = f"example{'s' * (len(indices) > 1)} {listed(indices, _MOST_FLIPS)}"
+            parts += [f"{way} {len(indices)} ({examples})"] * (len(indices) > 0)
         lines.append(f"{task} at {length_name(length)}: {'; '.join(parts)}")
     return "\n".join(lines) or "No example has another score."
 

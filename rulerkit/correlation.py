@@ -67,16 +67,17 @@ def redundancy(
     cut = _clusters(coefficients, len(members)).reindex([*members, *coefficients.index])
     kept = set(cut.drop_duplicates().index)
     rows = []
-    for task, category in ((str(name), categories[str(name)]) for name in coefficients.index):
-        others = [m for m in members if m != task and categories[m] == category]
+    for task in coefficients.index:
+        category = categories[str(task)]
+        others = [name for name in members if name != task and categories[name] == category]
         near = coefficients[task][others].dropna()
         nearest = near.idxmax() if len(near) else ""
         interval = fisher(float(near.max()), len(vectors))
-        rows.append([task, category, task in members, task in kept, nearest, *interval])
-    columns = ["task", "category", "in_benchmark", "cut_keeps", "nearest", "correlation"]
-    table = pd.DataFrame(rows, columns=[*columns, "low", "high"])
-    table.insert(2, "cluster", cluster.to_numpy())
-    return table
+        rows.append(
+            [task, category, cluster[task], task in members, task in kept, nearest, *interval]
+        )
+    columns = ["task", "category", "cluster", "in_benchmark", "cut_keeps", "nearest"]
+    return pd.DataFrame(rows, columns=[*columns, "correlation", "low", "high"])
 
 
 def cohesion(vectors: pd.DataFrame, categories: Mapping[str, str]) -> dict[str, Estimate]:
@@ -84,13 +85,13 @@ def cohesion(vectors: pd.DataFrame, categories: Mapping[str, str]) -> dict[str, 
     tasks of the others, with a 95 % interval over resampled rows (bootstrap, percentiles)."""
     random = np.random.default_rng(0)
     values = vectors.to_numpy(dtype=float)
-    samples = [random.integers(len(values), size=len(values)) for _ in range(RESAMPLES)]
+    num_rows = len(values)
+    samples = [np.arange(num_rows)]
+    samples += [random.integers(num_rows, size=num_rows) for _ in range(RESAMPLES)]
     names = np.asarray([categories[str(task)] for task in vectors])
     intervals = {}
     with catch_warnings(action="ignore", category=RuntimeWarning):  # a task may never vary
-        coefficients = np.stack(
-            [np.corrcoef(values[rows], rowvar=False) for rows in [np.arange(len(values)), *samples]]
-        )
+        coefficients = np.stack([np.corrcoef(values[rows], rowvar=False) for rows in samples])
         for name in dict.fromkeys(names):
             inside = names == name
             if inside.sum() > 1 and not inside.all():
@@ -105,11 +106,11 @@ def cohesion(vectors: pd.DataFrame, categories: Mapping[str, str]) -> dict[str, 
 def pairs(coefficients: pd.DataFrame, num_rows: int) -> dict[str, Estimate]:
     """The coefficient of each pair of tasks; the intervals hold for all pairs together
     (Bonferroni)."""
-    above = list(combinations(coefficients.index, 2))
-    confidence = 1 - 0.05 / max(1, len(above))
+    names = list(combinations(coefficients.index, 2))
+    confidence = 1 - 0.05 / max(1, len(names))
     return {
         f"{one} with {other}": fisher(float(coefficients[one][other]), num_rows, confidence)
-        for one, other in above
+        for one, other in names
     }
 
 

@@ -18,8 +18,7 @@ from rulerkit.example import Example
 from rulerkit.failures import remaker
 from rulerkit.results import find_cells
 from rulerkit.statistics import WeightedCell, holm, weighted_sum
-from rulerkit.store import Cell, Report
-from rulerkit.summary import cell_rows
+from rulerkit.store import Report
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,17 +67,15 @@ def recall_by_depth(results: "pd.DataFrame", report: Report = remark) -> "pd.Dat
     passed to `report`. Raises UserError where nothing is left.
     """
     rows: list[tuple[Any, ...]] = []
-    cells: dict[Any, Cell] = {
-        str(cell.path): cell for cell in find_cells(dict.fromkeys(results["path"]))
-    }
+    paths = dict.fromkeys(results["path"])
+    cells: dict[Any, Any] = {str(cell.path): cell for cell in find_cells(paths)}
     for (path, *_), answers in results.groupby(["path", "task", "length"], sort=False):
         make = remaker(cells[path])
         try:
             for answer in answers.to_dict("records"):
-                about, before = [answer[name] for name in _CELL], np.nan
+                about, before = [answer[name] for name in [*_CELL, "index"]], np.nan
                 for item, (depth, copies, recalled) in enumerate(_items(answer, make)):
-                    row = (*about, answer["index"], item, depth, depth - before, copies, recalled)
-                    rows.append(row)
+                    rows.append((*about, item, depth, depth - before, copies, recalled))
                     before = depth
         except UserError as error:
             report(f"no depths: {error}")
@@ -123,18 +120,18 @@ def by_bin(
 
     Items of one example are drawn together in the interval.
     """
-    edges = np.linspace(0, 100, bins + 1)
-    rows = []
     binned = recall[recall[by].notna()]
     binned = binned.assign(bin=bin_numbers(binned[by], bins))
-    scores, examples = binned["recalled"].to_numpy(float), binned["index"].to_numpy(float)
-    for key, positions in cell_rows(binned, [*_CELL, "bin"]).items():
-        cell = WeightedCell(1.0, key[3], scores[positions], examples[positions])
+    rows = []
+    by_cell: Any = binned.groupby([*_CELL, "bin"])
+    for (*about, number), items in by_cell:
+        outcomes, examples = (items[name].to_numpy(float) for name in ("recalled", "index"))
+        cell = WeightedCell(1.0, "", outcomes, examples)
         mean = weighted_sum([cell], confidence).percent()
-        limits = edges[key[-1]], edges[key[-1] + 1]
-        rows.append((*key[:-1], *limits, *mean, len(positions)))
+        limits = number * 100 / bins, (number + 1) * 100 / bins
+        rows.append((*about, *limits, *mean, len(items)))
     columns = [*_CELL, f"{by}_from", f"{by}_to", "score", "low", "high", "n"]
-    return pd.DataFrame(rows, columns=columns).sort_values([*_CELL, f"{by}_from"], kind="stable")
+    return pd.DataFrame(rows, columns=columns)
 
 
 def depth_tests(recall: "pd.DataFrame", bins: int = BINS, seed: int = 0) -> "pd.DataFrame":
@@ -152,15 +149,14 @@ def depth_tests(recall: "pd.DataFrame", bins: int = BINS, seed: int = 0) -> "pd.
         residuals = recalled - recalled.mean()
         shares = _shares(items["places"], bins)
         counts = shares.sum(axis=0)
-        means = np.divide(residuals @ shares, counts, out=np.full(bins, np.nan), where=counts > 0)
+        means = np.full(bins, np.inf)
+        enough = counts >= counts.max() / 4
+        means[enough] = (residuals @ shares)[enough] / counts[enough]
+        lowest = int(means.argmin())
+        here, limits = shares[:, lowest], (lowest * 100 / bins, (lowest + 1) * 100 / bins)
+        score = 100 * recalled @ here / here.sum()
+        elsewhere = 100 * recalled @ (1 - here) / (1 - here).sum() if (here < 1).any() else np.nan
         p = _permutation_p(items, residuals, shares, seed)
-        lowest = int(np.nanargmin(np.where(counts >= counts.max() / 4, means, np.nan)))
-        here = shares[:, lowest]
-        score, elsewhere = (
-            100 * recalled @ part / part.sum() if part.any() else np.nan
-            for part in (here, 1 - here)
-        )
-        limits = lowest * 100 / bins, (lowest + 1) * 100 / bins
         rows.append((*key, len(items), p, *limits, score, elsewhere))
     columns = [*_MODEL, "task", "length", "n", "p", "depth_from", "depth_to", "score", "elsewhere"]
     frame = pd.DataFrame(rows, columns=columns)
@@ -186,12 +182,11 @@ def _permutation_p(
     if np.allclose(residuals, 0):
         return float("nan")
     random = np.random.default_rng(seed)
-    sizes = items.groupby("index", sort=False)["recalled"].transform("size")
-    ordered = items.assign(size=sizes, position=range(len(items)))
-    ordered = ordered.sort_values("index", kind="stable")
+    ordered = items.assign(position=range(len(items))).sort_values("index", kind="stable")
+    sizes = ordered.groupby("index")["position"].transform("size")
     totals = np.zeros((PERMUTATIONS + 1, shares.shape[1]))
-    for size, group in ordered.groupby("size"):
-        positions = group["position"].to_numpy()
+    for size, of_size in ordered["position"].groupby(sizes):
+        positions = of_size.to_numpy()
         outcomes = residuals[positions].reshape(-1, size)  # a row per example
         for number in range(PERMUTATIONS + 1):
             shuffled = outcomes

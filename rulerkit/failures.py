@@ -31,9 +31,8 @@ _FUNCTION_WORDS = frozenset(
     re.findall(
         r"\w+",
         "the a an and or of to in on at by for from with as is are was were be been it its this "
-        "that these those he she they "
-        "we you i not no yes so if but there here his her their our your my me him them us do does "
-        "did has have had will",
+        "that these those he she they we you i not no yes so if but there here his her their our "
+        "your my me him them us do does did has have had will",
     )
 )
 _DECLINED = re.compile(
@@ -74,14 +73,15 @@ def label(cells: Iterable[Cell], no_context: NoContext | None = None) -> pd.Data
 
 def no_context_answers(cells: Iterable[Cell]) -> NoContext:
     """What each model answered to questions alone, from the cells of tasks with `context: none`."""
-    return {
-        (cell.model, str(result["task"]["dataset"]), int(result["seed"]), int(row["index"])): (
-            scoring.answer_of(row["pred"], cell.record)[0]
-        )
-        for cell in cells
-        if (result := cell.record["result"])["task"].get("context") == "none"
-        for row in cell.rows
-    }
+    answers = {}
+    for cell in cells:
+        result = cell.record["result"]
+        if result["task"].get("context") == "none":
+            asked = (cell.model, str(result["task"]["dataset"]), int(result["seed"]))
+            for row in cell.rows:
+                text, _ = scoring.answer_of(row["pred"], cell.record)
+                answers[*asked, int(row["index"])] = text
+    return answers
 
 
 def shares(labels: pd.DataFrame) -> pd.DataFrame:
@@ -90,10 +90,10 @@ def shares(labels: pd.DataFrame) -> pd.DataFrame:
     has none of count 0."""
     kinds = [kind for kind in LABELS if kind in set(labels["label"])]
     rows = []
-    for key, answers in labels.groupby(_CELL, sort=False):
-        n, counts = len(answers), answers["label"].value_counts()
+    for key, of_cell in labels.groupby(_CELL, sort=False)["label"]:
+        n = len(of_cell)
         for kind in kinds:
-            count = int(counts.get(kind, 0))
+            count = int((of_cell == kind).sum())
             rows.append((*key, kind, count, n, count / n, *wilson(count / n, n)))
     return pd.DataFrame(rows, columns=[*_CELL, "label", "count", "n", "share", "low", "high"])
 
@@ -110,11 +110,11 @@ def samples(labels: pd.DataFrame, per_label: int = 2, width: int = 100) -> pd.Da
         asked=failed["references"].map(", ".join),
         written=failed["pred"],
     )
+    texts = ["asked", "written", "detail"]
+    failed[texts] = failed[texts].map(shorten, most=width)
     rows = failed.sort_values(["order", "turn"], kind="stable").groupby("order").head(per_label)
-    for column in ("asked", "written", "detail"):
-        rows[column] = [shorten(text, width) for text in rows[column]]
     about = ["label", "definition", "model", "task", "length", "index"]
-    return rows[[*about, "asked", "written", "detail"]].reset_index(drop=True)
+    return rows[[*about, *texts]].reset_index(drop=True)
 
 
 # --- rules ----------------------------------------------------------------------------------------
@@ -299,7 +299,8 @@ def _label_cell(cell: Cell, alone: NoContext) -> list[tuple[Any, ...]]:
     about = scoring.describe(cell)
     head = [about["label" if key == "name" else key] for key in _CELL]
     result = cell.record["result"]
-    dataset, seed = str(result["task"].get("dataset", "")), int(result.get("seed") or 0)
+    settings = {"family": "", **result["task"]}
+    asked = (cell.model, str(settings.get("dataset", "")), int(result.get("seed") or 0))
     rows, remake = [], remaker(cell)
     for row, score in zip(cell.rows, scoring.score([cell])["score"], strict=True):
         index, references = int(row["index"]), tuple(row["outputs"])
@@ -310,9 +311,9 @@ def _label_cell(cell: Cell, alone: NoContext) -> list[tuple[Any, ...]]:
             float(score),
             row.get("finish_reason", ""),
             is_cut,
-            {"family": "", **result["task"]},
+            settings,
             partial(remake, row),
-            alone.get((cell.model, dataset, seed, index)),
+            alone.get((*asked, index)),
         )
         if answer.score < 1 and answer.text:
             _ = answer.example  # raises where it cannot be generated, whichever rule fits
@@ -329,10 +330,8 @@ def _depth(answer: JudgedAnswer, depths: Sequence[float]) -> float:
         return float("nan")
     if len(depths) == 1 or answer.score == 1 or answer.settings.get("match") == "part":
         return float(depths[0])
-    needles = (block for block in answer.example.context_blocks if block.role == "needle")
-    missed = (
-        depth
-        for needle, depth in zip(needles, depths, strict=False)
-        if {needle.key, needle.value} & {*answer.missing}
-    )
-    return float(next(missed, depths[0]))
+    needles = [block for block in answer.example.context_blocks if block.role == "needle"]
+    for needle, depth in zip(needles, depths, strict=False):
+        if needle.key in answer.missing or needle.value in answer.missing:
+            return float(depth)
+    return float(depths[0])

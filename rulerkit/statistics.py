@@ -24,7 +24,7 @@ questions on this article.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
@@ -129,24 +129,21 @@ def weighted_sum(
     `population` the interval is about the means of the first so many examples of each cell, of
     which those given are known; it has no width where all are given.
     """
-    tasks = _tasks(cells, population, confidence)
-    sides = []
-    for number in (0, 1):
-        parts = [task.sides[number] for task in tasks]
-        span = sum(part.span for part in parts)
-        share = _share(sum(part.mean for part in parts), span)
-        variance = sum(part.variance(share) for part in parts) if span else 0.0
-        squares = sum(part.squares for part in parts)
-        weights = [weight for part in parts for weight in part.of_examples]
-        apart = max(weights, default=0.0) - min(weights, default=0.0)
-        sides.append((span, share, variance, squares, apart))
-    correlation = 0.0
-    if variances := sides[0][2] * sides[1][2]:
-        covariance = sum(task.covariance() for task in tasks)
-        correlation = max(-1.0, min(1.0, covariance / math.sqrt(variances)))
-    (up, up_low, up_high), (down, down_low, down_high) = (
-        _limits(*side, confidence, times) for side in sides
+    tasks = _by_task(cells)
+    gains, losses = (
+        {
+            name: _Side(task, sign, confidence, population)
+            for name, task in tasks.items()
+            if (sign * task.weights > 0).any()
+        }
+        for sign in (1, -1)
     )
+    (up, up_low, up_high), up_variance = _pooled(gains.values(), confidence, times)
+    (down, down_low, down_high), down_variance = _pooled(losses.values(), confidence, times)
+    correlation = 0.0
+    if variances := up_variance * down_variance:
+        covariance = sum(gains[name].covariance(losses[name]) for name in gains if name in losses)
+        correlation = max(-1.0, min(1.0, covariance / math.sqrt(variances)))
 
     def distance(one: float, other: float) -> float:
         """Of a limit from the value, given those of the two sides."""
@@ -165,16 +162,16 @@ def no_difference_p(cells: Iterable[WeightedCell]) -> float:
     Where all differences have one size, as those of right-or-wrong scores, this is the exact sign
     test (McNemar's), else a normal test with a correction for the steps of the sum.
     """
-    parts = np.concatenate([task.parts for task in _tasks(cells)])
-    parts = parts[np.abs(parts) > _ROUNDING / parts.size]
-    sizes = np.abs(parts)
+    differences = np.concatenate([task.differences() for task in _by_task(cells).values()])
+    differences = differences[np.abs(differences) > _ROUNDING / differences.size]
+    sizes = np.abs(differences)
     if not sizes.size:
         return 0.5
     if np.ptp(sizes) < _ROUNDING * sizes.max():
         from scipy.special import bdtr
 
-        return float(bdtr((parts > 0).sum(), parts.size, 0.5))
-    nearer = min(0.0, float(parts.sum() + sizes.min()))  # by half a step of the sum
+        return float(bdtr((differences > 0).sum(), sizes.size, 0.5))
+    nearer = min(0.0, float(differences.sum() + sizes.min()))  # by half a step of the sum
     return NormalDist().cdf(nearer / math.sqrt(sizes @ sizes))
 
 
@@ -187,109 +184,71 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(number) for number in np.maximum.accumulate(adjusted)[np.argsort(order)]]
 
 
-def _tasks(
-    cells: Iterable[WeightedCell], population: float = math.inf, confidence: float = 0.95
-) -> "list[_Task]":
-    by_task: dict[str, list[WeightedCell]] = {}
+def _by_task(cells: Iterable[WeightedCell]) -> "dict[str, _Task]":
+    members: dict[str, list[WeightedCell]] = {}
     for cell in cells:
-        by_task.setdefault(cell.task, []).append(cell)
-    return [_Task(members, population, confidence) for members in by_task.values()]
-
-
-def _share(value: float, span: float) -> float:
-    return min(1.0, max(0.0, value / span)) if span else 0.0
-
-
-def _limits(
-    span: float,
-    share: float,
-    variance: float,
-    squares: float,
-    apart: float,
-    confidence: float,
-    times: float,
-) -> Estimate:
-    """The gains, or the losses, with Wilson's interval, as if so many right-or-wrong examples had
-    been seen as give the variance that was seen. An error that was not seen yet may be one of the
-    cell in which an example counts most: the limit that allows for more of what is rare does."""
-    if not span:
-        return Estimate(0.0, 0.0, 0.0)
-    if not squares:  # the whole population is known
-        return Estimate(*[span * share] * 3)
-    per_example = share * (1 - share) if _ROUNDING < share < 1 - _ROUNDING else 0.0
-    seen = variance / span**2 if per_example else 0.0
-    mass = seen / per_example if per_example else squares / span**2
-    more = apart / span  # 0 where all examples count alike
-    z = critical_value(confidence)
-    limits = [_score_interval(share, seen / times, m / times, z) for m in (mass, max(mass, more))]
-    low, high = min(low for low, _ in limits), max(high for _, high in limits)
-    return Estimate(span * share, span * low, span * high)
+        members.setdefault(cell.task, []).append(cell)
+    return {name: _Task(of_task) for name, of_task in members.items()}
 
 
 class _Task:
-    """The cells of one task: the weighted sum of each example, and its gains and losses."""
+    """The cells of one task: a row of scores each, a column per example with any answer."""
 
-    def __init__(self, cells: Sequence[WeightedCell], population: float, confidence: float) -> None:
+    def __init__(self, cells: Sequence[WeightedCell]) -> None:
         longest = max(cells, key=lambda cell: (len(cell.scores), cell.groups is not None))
         scores = np.full((len(cells), len(longest.scores)), np.nan)
         for row, cell in zip(scores, cells, strict=True):
             row[: len(cell.scores)] = cell.scores
-        weights = np.array([cell.weight for cell in cells])
-        answered = ~np.isnan(scores)
-        some = answered.any(axis=0)
-        scores, answered = scores[:, some], answered[:, some]
-        counts = answered.sum(axis=1)
-        means = scores.sum(axis=1, where=answered) / counts
-        deviations = np.where(answered, scores - means[:, None], 0.0)
-        self.parts = (weights / counts) @ np.where(answered, scores, 0.0)
-        """What each example adds to the sum of weight times mean score."""
-        self.sums = weights @ means + (weights / counts) @ deviations * scores.shape[1]
-        groups = longest.groups if longest.groups is None else longest.groups[some]
-        gained, lost = np.maximum(weights, 0.0), np.maximum(-weights, 0.0)
-        gains = np.maximum(self.sums, 0.0) if lost.any() else self.sums
-        gains = gains * gained.any()
-        left = 1 - min(1.0, counts.min() / population)
-        self.sides = (
-            _Side(gains, gained, counts, groups, left, confidence),
-            _Side(gains - self.sums, lost, counts, groups, left, confidence),
-        )
+        some = ~np.isnan(scores).all(axis=0)
+        self.scores = scores[:, some]
+        self.groups = None if longest.groups is None else longest.groups[some]
+        self.weights = np.array([cell.weight for cell in cells])
+        self.counts = (~np.isnan(self.scores)).sum(axis=1)
+        self.per_answer = self.weights / self.counts
 
-    def covariance(self) -> float:
-        """Of the mean gain and the mean loss."""
-        one, other = self.sides
-        return one.left * float(one.deviations @ other.deviations) / one.num_examples**2
+    def differences(self) -> "NDArray[np.float64]":
+        """What each example adds to the sum of weight times mean score."""
+        differences: NDArray[np.float64] = self.per_answer @ np.nan_to_num(self.scores)
+        return differences
+
+    def sums(self) -> "NDArray[np.float64]":
+        """The weighted sum of each example, with the mean of a cell where it lacks an answer."""
+        means = np.nansum(self.scores, axis=1) / self.counts
+        deviations = np.nan_to_num(self.scores - means[:, None])
+        mean: float = self.weights @ means
+        sums: NDArray[np.float64] = self.scores.shape[1] * (self.per_answer @ deviations)
+        return mean + sums
 
 
 class _Side:
-    """The gains, or the losses, of the examples of one task, with the weights of its cells and how
-    many examples each has; of the population the share `left` is not known."""
+    """The gains (sign 1), or the losses (-1), of the examples of a task that has any.
 
-    def __init__(
-        self,
-        values: "NDArray[np.float64]",
-        weights: "NDArray[np.float64]",
-        counts: "NDArray[np.int64]",
-        groups: "NDArray[np.float64] | None",
-        left: float,
-        confidence: float,
-    ) -> None:
-        self.num_examples, self.left, self.span = values.size, left, float(weights.sum())
-        squares = float((weights**2 / counts).sum())
-        self.squares = left * squares
-        """Of the weights of single examples."""
-        self.usual = float((weights**2).sum()) / squares if squares else 0.0
-        """How many examples a cell has: where they differ, mostly those of the smallest."""
-        self.of_examples = (left * weights / counts)[weights > 0].tolist()
-        """The weight of a single example of each cell."""
-        self.mean = float(values.mean())
+    `unknown` is the share of the population that is not known, `span` the sum of the weights,
+    `mean` and `deviations` are those of the examples, `seen` is the variance of the mean,
+    `of_examples` and `squares` are the weights of single examples of each cell and the sum of their
+    squares, and `usual` says how many examples a cell has: where they differ, mostly those of the
+    smallest. `errors` is the geometric mean of the whole errors seen and of the examples they are
+    spread over.
+    """
+
+    def __init__(self, task: _Task, sign: int, confidence: float, population: float) -> None:
+        values, weights = sign * task.sums(), sign * task.weights
+        if (weights < 0).any():
+            values, weights = np.maximum(values, 0.0), np.maximum(weights, 0.0)
+        self.unknown = 1 - min(1.0, task.counts.min() / population)
+        self.span: float = weights.sum()
+        self.mean: float = values.mean()
         self.deviations = values - self.mean
-        unlike = min((values > _ROUNDING).sum(), (values < self.span - _ROUNDING).sum())
-        whole = values.size * min(self.mean, self.span - self.mean) / (self.span or 1.0)
-        self.errors = math.sqrt(unlike * whole)
-        """The whole errors seen, and the examples they are spread over: their geometric mean."""
-        self.seen = float(self.deviations @ self.deviations) / values.size**2
-        if groups is not None and self.span:
-            self.seen = max(self.seen, self._of_groups(groups, confidence))
+        squares = (weights**2 / task.counts).sum()
+        self.squares: float = self.unknown * squares
+        self.usual: float = (weights**2).sum() / squares
+        self.of_examples = (self.unknown * weights / task.counts)[weights > 0]
+        different = min((values > _ROUNDING).sum(), (values < self.span - _ROUNDING).sum())
+        whole = values.size * min(self.mean, self.span - self.mean) / self.span
+        self.errors = math.sqrt(different * whole)
+        self.seen: float = self.deviations @ self.deviations / values.size**2
+        if task.groups is not None:
+            self.seen = max(self.seen, self._of_groups(task.groups, confidence))
 
     def _of_groups(self, groups: "NDArray[np.float64]", confidence: float) -> float:
         """The variance of the mean where whole groups are drawn, with what few groups add to it, at
@@ -300,19 +259,50 @@ class _Side:
         sums, sizes = np.bincount(numbers, weights=self.deviations), np.bincount(numbers)
         if sizes.size in (1, numbers.size):
             return 0.0
-        few: float = stdtrit(sizes.size - 1, 0.5 + confidence / 2) / critical_value(confidence)
-        variance = float(sums @ sums) * few**2 * sizes.size / (sizes.size - 1)
-        whole: float = self.mean * max(0.0, self.span - self.mean) * float(sizes @ sizes)
-        return float(min(variance, whole) / numbers.size**2)
+        few = stdtrit(sizes.size - 1, 0.5 + confidence / 2) / critical_value(confidence)
+        variance = (sums @ sums) * few**2 * sizes.size / (sizes.size - 1)
+        largest = self.mean * max(0.0, self.span - self.mean) * (sizes @ sizes)
+        return float(min(variance, largest) / numbers.size**2)
 
     def variance(self, share: float) -> float:
-        """Of the mean; `share` is that of all tasks together."""
-        if not self.span:
-            return 0.0
-        n, k, squares = self.usual, PSEUDO_EXAMPLES, self.squares
-        own = _share(self.mean, self.span)
-        prior = PSEUDO_ERROR * own * (1 - own) * squares
-        spread = (self.errors * self.left * self.seen + prior) / (self.errors + PSEUDO_ERROR)
-        off = self.left * (self.span * (own - share)) ** 2
-        pseudo = share * (1 - share) * squares + off / (n + k)
-        return float((n * spread + k * pseudo) / (n + k))
+        """Of the mean, drawn towards that of right-or-wrong scores; `share` is that of all tasks
+        together."""
+        own = min(1.0, max(0.0, self.mean / self.span))
+        prior = PSEUDO_ERROR * own * (1 - own) * self.squares
+        spread = (self.errors * self.unknown * self.seen + prior) / (self.errors + PSEUDO_ERROR)
+        total = self.usual + PSEUDO_EXAMPLES
+        off = self.unknown * (self.span * (own - share)) ** 2
+        pseudo = share * (1 - share) * self.squares + off / total
+        return float((self.usual * spread + PSEUDO_EXAMPLES * pseudo) / total)
+
+    def covariance(self, other: "_Side") -> float:
+        """Of the mean gain and the mean loss."""
+        products = self.deviations * other.deviations
+        return float(self.unknown * products.sum() / products.size**2)
+
+
+def _pooled(sides: Collection[_Side], confidence: float, times: float) -> tuple[Estimate, float]:
+    """The gains, or the losses, of all tasks with Wilson's interval, as if so many right-or-wrong
+    examples had been seen as give the variance that was seen; and this variance.
+
+    An error that was not seen yet may be one of the cell in which an example counts most: the limit
+    that allows for more of what is rare does."""
+    if not sides:
+        return Estimate(0.0, 0.0, 0.0), 0.0
+    span = sum(side.span for side in sides)
+    share = min(1.0, max(0.0, sum(side.mean for side in sides) / span))
+    variance = sum(side.variance(share) for side in sides)
+    squares = sum(side.squares for side in sides)
+    if not squares:  # the whole population is known
+        return Estimate(*[span * share] * 3), variance
+    mass, seen = squares / span**2, 0.0
+    if _ROUNDING < share < 1 - _ROUNDING:
+        seen = variance / span**2
+        mass = seen / (share * (1 - share))
+    weights = np.concatenate([side.of_examples for side in sides])
+    most = max(mass, np.ptp(weights) / span)  # `mass` where all examples count alike
+    z = critical_value(confidence)
+    lows, highs = zip(
+        *(_score_interval(share, seen / times, m / times, z) for m in (mass, most)), strict=True
+    )
+    return Estimate(span * share, span * min(lows), span * max(highs)), variance

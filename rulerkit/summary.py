@@ -7,7 +7,7 @@ Every interval is that of `statistics.weighted_sum`.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,6 +38,7 @@ RANKS = {"wavg_inc": "rank_inc", "wavg_dec": "rank_dec"}
 """The rank by each weighted average."""
 COUNTS = ["empty", "cut_off", "cut_thought", "refused"]
 _SCORE = ("score", "low", "high")
+_MEANS = ["strict", "exact", "reasoning_tokens"]
 CELL = ["run", "model", "task", "length"]
 """The columns that name a cell."""
 _MODEL = ["run", "model"]
@@ -123,8 +124,9 @@ def summarize(
             f"asked for{failures}; evaluate first, or ask for what the predictions hold"
         )
     scores = merge_repetitions(scores if wanted.all() else scores[wanted])
-    groups, examples = cell_rows(scores, CELL), weighted_cells(scores, CELL)
-    first = scores.take([rows[0] for rows in groups.values()])
+    examples = weighted_cells(scores, CELL)
+    by_cell = scores.groupby(CELL, sort=False)
+    first = by_cell.head(1)
     answered = dict(zip(first["task"], first["category"], strict=True))
     averaged = list(tasks or (scoring.THIRTEEN if {*answered} & {*scoring.THIRTEEN} else answered))
     categories = {task: scoring.category(task) for task in averaged} | answered
@@ -137,76 +139,70 @@ def summarize(
     known = {*zip(first["run"], first["model"], strict=True)}
     asked = {key[3] for key in facts if key[:2] in known and key[2] in shown}
     grid = sorted(set(lengths or asked.union(first["length"])))
-    names = ("strict", "exact", "reasoning_tokens", *COUNTS)
-    columns = {name: scores[name].to_numpy() for name in names}
-    records: Any = first.to_dict("records")
-    for (key, at), fact in zip(groups.items(), records, strict=True):
-        sums = {name: int(columns[name][at].sum()) for name in COUNTS}
-        means = {name: 100 * columns[name][at].mean() for name in ("strict", "exact")}
-        means["reasoning_tokens"] = columns["reasoning_tokens"][at].mean()
-        facts[key] = {**fact, **sums, **means, "n": len(at), "examples": examples[key]}
-    none: _Row = {
-        **dict.fromkeys([*COUNTS, *_REQUESTS, "n", "reasoning_tokens"], 0),
-        "stand_in": False,
-        "floor": np.nan,
-    }
-    cells, length_rows, model_rows = [], [], []
+    cells: Any = first.set_index(CELL, drop=False)
+    cells[COUNTS] = by_cell[COUNTS].sum()
+    cells[_MEANS] = by_cell[_MEANS].mean()
+    cells["n"] = by_cell.size()
+    facts |= cells.to_dict("index")
+    none: _Row = dict.fromkeys([*COUNTS, *_REQUESTS, "n", "reasoning_tokens"], 0)
+    none |= {"stand_in": False, "floor": np.nan, "engine": np.nan, "adaptive": ""}
+    cell_records, length_rows, model_rows = [], [], []
     for name, of_model in first.groupby(_MODEL, sort=False):
         about: Any = of_model[_ABOUT].to_dict("records")[0]
-        usual = num_examples or of_model["wanted"].max()
+        usual = of_model["wanted"].max()
         rows = []
         for task, length in product(dict.fromkeys([*shown, *averaged]), grid):
-            row = none | facts.get((*name, task, length), {}) | about
+            key = (*name, task, length)
+            row = none | facts.get(key, {}) | about | {"examples": examples.get(key)}
             row |= {"task": task, "category": categories[task], "length": length}
             rows.append(_cell(row, num_examples or row["wanted"] or usual, confidence))
-        cells += [row for row in rows if row["task"] in shown]
-        adaptive = _adaptive(rows, facts) if of_model["adaptive"].any() else ""
+        cell_records += [row for row in rows if row["task"] in shown]
+        adaptive = _adaptive(rows, examples) if of_model["adaptive"].any() else ""
         for category in CATEGORIES:
-            of_category = {t for t in averaged if category in ("all", categories[t])}
-            if not answered.keys() & of_category:
+            members = [
+                row
+                for row in rows
+                if row["task"] in averaged and category in ("all", row["category"])
+            ]
+            members_tasks = {row["task"] for row in members}
+            if answered.keys().isdisjoint(members_tasks):
                 continue
-            members = [row for row in rows if row["task"] in of_category]
-            about |= {"category": category, "tasks": len(of_category)}
-            made = {"stand_in": any(row["stand_in"] for row in members)}
-            made |= {"reader": any(row.get("engine") == "reader" for row in members)}
+            about |= {"category": category, "tasks": len(members_tasks)}
+            kind = {
+                "stand_in": any(row["stand_in"] for row in members),
+                "reader": any(row["engine"] == "reader" for row in members),
+            }
             by_length = [
                 _length_row([row for row in members if row["length"] == length], confidence)
                 for length in grid
             ]
-            length_rows += [about | row | made for row in by_length]
-            averages_row = _model_row(members, by_length, category, confidence)
-            model_rows.append(about | averages_row | made | {"adaptive": adaptive})
+            length_rows += [about | row | kind for row in by_length]
+            model_row = _model_row(members, by_length, category, confidence)
+            model_rows.append(about | model_row | kind | {"adaptive": adaptive})
     models = pd.DataFrame(model_rows)
     for average, rank in RANKS.items():
+        values = models[average].where(models["adaptive"] == "").round(9)
         # among chat and among base models apart, as the paper counts them
-        values = (
-            models[average]
-            .where(models["adaptive"] == "")
-            .round(9)
-            .groupby([models["category"], models["aligned"]])
-        )
-        models[rank] = values.rank(method="min", ascending=False)
-    cell_frame = pd.DataFrame(cells, columns=_COLUMNS)
-    return Summary(cell_frame, pd.DataFrame(length_rows), models, confidence)
+        of_kind = values.groupby([models["category"], models["aligned"]])
+        models[rank] = of_kind.rank(method="min", ascending=False)
+    cells = pd.DataFrame(cell_records, columns=_COLUMNS)
+    return Summary(cells, pd.DataFrame(length_rows), models, confidence)
 
 
-def _adaptive(rows: "Sequence[_Row]", facts: "Mapping[Any, _Row]") -> str:
+def _adaptive(rows: "Sequence[_Row]", examples: Mapping[Any, WeightedCell]) -> str:
     """What an adaptive run of a model has found, by the rows of its cells."""
-    of_run = [row for row in rows if row.get("adaptive")]
-    first, rule = of_run[0], Rule(**json.loads(of_run[0]["adaptive"]))
-    asked = {(row["task"], row["length"]): row for row in rows}
-    of_other = (first["run"], rule.other)
-    sides = (
-        {key: source.get(key, {}) for key in product(rule.tasks, rule.lengths)}
-        for source in (asked, {k[2:]: v for k, v in facts.items() if k[:2] == of_other})
-    )
+    first = next(row for row in rows if row["adaptive"])
+    rule = Rule(**json.loads(first["adaptive"]))
+    nothing = WeightedCell(1.0, "", np.empty(0))
     scores, other = (
-        {k: row["examples"].scores if "examples" in row else np.empty(0) for k, row in side.items()}
-        for side in sides
+        {
+            (task, length): examples.get((first["run"], model, task, length), nothing).scores
+            for task, length in product(rule.tasks, rule.lengths)
+        }
+        for model in (first["model"], rule.other)
     )
-    claimed = first["claimed_length"]
-    limits = None if np.isnan(claimed) else claimed, other, first["max_failures"]
-    return rule.describe(replay(rule, scores, first["aligned"], *limits))
+    claimed, max_failures = first["claimed_length"], first["max_failures"]
+    return rule.describe(replay(rule, scores, first["aligned"], claimed, other, max_failures))
 
 
 _Row = dict[str, Any]
@@ -218,45 +214,34 @@ def _cell(row: _Row, wanted: int, confidence: float) -> _Row:
     allowed = min(row["failed"], allowed_failures(row["max_failures"], wanted))
     complete = n > 0 and wanted - n <= allowed
     failures = failure_counts(row["failed"], row["failed_refused"])
-    have = f"{n}/{wanted}" + f", {failures}" * bool(failures)
-    row |= {"wanted": wanted, "complete": complete, "have": "" if complete else have}
-    row["rest"] = have if complete and n < wanted else ""
+    have = ", ".join(filter(None, [f"{n}/{wanted}", failures]))
+    row |= {"wanted": wanted, "complete": complete}
+    row |= {"have": "" if complete else have, "rest": have if complete and n < wanted else ""}
     row |= {"threshold": THRESHOLDS[row["aligned"]]["all"], "floor": 100 * row["floor"]}
-    if not complete:
-        row |= {"strict": np.nan, "exact": np.nan}
-    return row | _mean([row], {row["length"]: 1.0}, confidence)
+    for name in ("strict", "exact"):
+        row[name] = 100 * row[name] if complete else np.nan
+    return row | dict(zip(_SCORE, _mean([row], [1.0], confidence), strict=True))
 
 
-def _mean(
-    rows: Sequence[_Row],
-    weights: Mapping[int, float],
-    confidence: float,
-    names: Sequence[str] = _SCORE,
-    starts: Sequence[_Row] = (),
-) -> _Row:
-    """The mean of cells in percent, weighted by length, with its limits; NaN where one is
-    incomplete. `starts` are the cells at the shortest length, of whose mean the share `OWN_SHARE`
-    is subtracted."""
-    mean = Estimate(np.nan, np.nan, np.nan)
-    if all(row["complete"] for row in (*rows, *starts)):
-        num_tasks = len(rows) / len(weights)
-        weighted = [
-            row["examples"]._replace(weight=weights[row["length"]] / num_tasks) for row in rows
-        ]
-        weighted += [row["examples"]._replace(weight=-OWN_SHARE / num_tasks) for row in starts]
-        mean = weighted_sum(weighted, confidence).percent()
-    return dict(zip(names, mean, strict=True))
+def _mean(rows: Sequence[_Row], weights: Iterable[float], confidence: float) -> Estimate:
+    """The weighted mean of cells in percent; NaN where one is incomplete."""
+    if not all(row["complete"] for row in rows):
+        return Estimate(np.nan, np.nan, np.nan)
+    weighted = zip(rows, weights, strict=True)
+    cells = [row["examples"]._replace(weight=float(weight)) for row, weight in weighted]
+    return weighted_sum(cells, confidence).percent()
 
 
 def _length_row(rows: Sequence[_Row], confidence: float) -> _Row:
     """The mean over the tasks of one model, category and length."""
-    length = rows[0]["length"]
+    num_tasks = len(rows)
+    mean = _mean(rows, [1 / num_tasks] * num_tasks, confidence)
     num_begun = sum(row["n"] > 0 or row["failed"] > 0 for row in rows)
     least = min(rows, key=lambda row: (row["complete"], row["n"] / row["wanted"]))
-    have = least["have"] if num_begun == len(rows) else f"{num_begun}/{len(rows)} tasks"
+    have = least["have"] if num_begun == num_tasks else f"{num_begun}/{num_tasks} tasks"
     return {
-        "length": length,
-        **_mean(rows, {length: 1.0}, confidence),
+        "length": rows[0]["length"],
+        **dict(zip(_SCORE, mean, strict=True)),
         "n": min(row["n"] for row in rows),
         "complete": not have,
         "have": have,
@@ -268,35 +253,39 @@ def _model_row(
 ) -> _Row:
     """The averages over the lengths of one model and category, and the effective length."""
     model: _Row = {}
+    tasks = {row["task"] for row in rows}
+    for name, weights in zip(AVERAGES, length_weights(len(length_rows)), strict=True):
+        mean = _mean(rows, np.tile(weights, len(tasks)) / len(tasks), confidence)
+        model |= zip((name, f"{name}_low", f"{name}_high"), mean, strict=True)
     scores = {row["length"]: row["score"] for row in length_rows}
-    for name, weights in zip(AVERAGES, length_weights(len(scores)), strict=True):
-        limits = (name, f"{name}_low", f"{name}_high")
-        model |= _mean(rows, dict(zip(scores, weights, strict=True)), confidence, limits)
     intervals = {row["length"]: (row["low"], row["high"]) for row in length_rows}
     states = {row["length"]: "failed" for row in rows if row["failed"]}
     states |= {row["length"]: "unfinished" for row in rows if row["n"]}
-    claimed, shortest = rows[0]["claimed_length"], min(scores)
+    claimed = rows[0]["claimed_length"]
     threshold, whose = THRESHOLDS[rows[0]["aligned"]][category], PAPERS_THRESHOLD
-    tasks = {row["task"] for row in rows}
-    if has_own_threshold(tasks):
-        starts = [row for row in rows if row["length"] == shortest]
-        start, at = scores[shortest], f"its own mean at {length_name(shortest)}"
-        threshold, whose = round(OWN_SHARE * start, 1), f"{100 * OWN_SHARE:g} % of {at}"
-        floor = np.fmax(0, np.mean([row["floor"] for row in starts]))
-        if not start > floor:  # a share of nothing is reached by any answer
-            state = f"{start:.1f}, not above its floor of {floor:.1f}"
-            threshold, whose = np.nan, f"{at} is {'incomplete' if np.isnan(start) else state}"
-        for length in intervals:  # the threshold is uncertain too
-            cells = [row for row in rows if row["length"] == length]
-            above = _mean(cells, {length: 1.0}, confidence, starts=starts)
-            intervals[length] = (threshold + above["low"], threshold + above["high"])
-    model |= {"effective_length": "", "effective_set": ""}
-    model |= {"threshold": threshold, "threshold_of": whose}
+    complete = [row["complete"] for row in length_rows]
     # the thresholds of the paper are those of the benchmark's own tasks
     benchmark = {t for t in scoring.THIRTEEN if category in ("all", scoring.category(t))}
-    complete = [row["complete"] for row in length_rows]
-    judged = any(complete) if tasks == benchmark else has_own_threshold(tasks) and threshold >= 0
-    if judged:
+    is_judged = tasks == benchmark and any(complete)
+    if has_own_threshold(tasks):
+        shortest = min(scores)
+        start, mean_of = scores[shortest], f"its own mean at {length_name(shortest)}"
+        threshold, whose = round(OWN_SHARE * start, 1), f"{100 * OWN_SHARE:g} % of {mean_of}"
+        starts = [row for row in rows if row["length"] == shortest]
+        floor = np.fmax(0, np.mean([row["floor"] for row in starts]))
+        is_judged = bool(start > floor)
+        if not is_judged:  # a share of nothing is reached by any answer
+            state = f"{start:.1f}, not above its floor of {floor:.1f}"
+            state = "incomplete" if np.isnan(start) else state
+            threshold, whose = np.nan, f"{mean_of} is {state}"
+        weights = np.repeat([1, -OWN_SHARE], len(tasks)) / len(tasks)
+        for length in intervals:  # the threshold is uncertain too
+            at_length = [row for row in rows if row["length"] == length]
+            above = _mean([*at_length, *starts], weights, confidence)
+            intervals[length] = (threshold + above.low, threshold + above.high)
+    model |= {"effective_length": "", "effective_set": ""}
+    model |= {"threshold": threshold, "threshold_of": whose}
+    if is_judged:
         model["effective_length"] = effective_length(scores, threshold, claimed, states)
         model["effective_set"] = effective_set(intervals, threshold, claimed)
     return {**model, "complete": all(complete)}
