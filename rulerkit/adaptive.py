@@ -34,7 +34,7 @@ from rulerkit.statistics import (
     weighted_sum,
 )
 from rulerkit.store import allowed_failures
-from rulerkit.tasks import CATEGORIES, THIRTEEN, family_of
+from rulerkit.tasks import THIRTEEN, family_of
 
 Scores = Mapping[tuple[str, int], NDArray[np.float64]]
 
@@ -118,11 +118,10 @@ def threshold_of(tasks: Collection[str], aligned: str) -> float | None:
     mean, None where there is none."""
     if has_own_threshold(tasks):
         return 0.0
-    names = {"all": set(THIRTEEN)} | {
-        kind: {task for task in THIRTEEN if family_of(task).category == kind} for kind in CATEGORIES
-    }
-    judged = (THRESHOLDS[aligned][name] for name, members in names.items() if members == set(tasks))
-    return next(judged, None)
+    for name, threshold in THRESHOLDS[aligned].items():
+        if {task for task in THIRTEEN if name in ("all", family_of(task).category)} == set(tasks):
+            return threshold
+    return None
 
 
 def replay(
@@ -162,17 +161,16 @@ def replay(
 
     def estimate(length: int, look: int) -> Estimate:
         """Points above the threshold, of the average, or above the other model."""
+        number = len(tasks) * (1 if length else len(lengths))
         cells = []
         for task, at in scores:
             rows = scores[task, at][: counts[task, at]]
             if length in (0, at):
-                cells.append(WeightedCell(1.0, task, rows))
+                cells.append(WeightedCell(1 / number, task, rows))
             if own and at == lengths[0]:
-                cells.append(WeightedCell(-OWN_SHARE, task, rows))
+                cells.append(WeightedCell(-OWN_SHARE / number, task, rows))
             if rule.other is not None:
-                cells.append(WeightedCell(-1.0, task, other[task, at][: len(rows)]))
-        number = len(tasks) * (1 if length else len(lengths))
-        cells = [cell._replace(weight=cell.weight / number) for cell in cells]
+                cells.append(WeightedCell(-1 / number, task, other[task, at][: len(rows)]))
         found, other_side = (
             weighted_sum(cells, each[look], population=population).percent() for each in confidences
         )
@@ -231,11 +229,10 @@ def replay(
         needed = 1 / (whole + (1 / size - whole) * (gap / half) ** 2)
         if settled or size == most:
             rows = {key: scores[key][:count] for key, count in counts.items()}
+            gaps = {0: gap}
             if by_length:
                 gaps = {n: abs(estimates[n].value) for n in lengths if n >= possible[-1]}
-                floor = sum(least_tokens(rows, n, gap, rule) for n, gap in gaps.items())
-            else:
-                floor = least_tokens(rows, 0, gap, rule)
+            floor = sum(least_tokens(rows, n, gap, rule) for n, gap in gaps.items())
             return State(counts, settled, answer, 0 if settled else math.ceil(needed), floor)
         looks[length] += 1
         while sizes[looks[length]] < min(most, _JUMP * needed / _STEP):

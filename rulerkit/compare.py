@@ -507,9 +507,11 @@ def differing(a: Side, b: Side) -> list[str]:
     settings: dict[str, list[Key]] = {}
     common = [key for key in a.results if key in b.results]
     for key in common:
-        for field, *values in differences(a.results[key], b.results[key]):
+        one, other = a.results[key], b.results[key]
+        for field, *values in differences(one, other):
             # records of other programs lack whole sections
-            if field != "model.name" and ("." in field or ABSENT not in values):
+            section = field.partition(".")[0]
+            if field != "model.name" and (section == "protocol" or section in one.keys() & other):
                 text = f"{field}: {' | '.join(map(_brief, values))}"
                 if field.startswith(("model.loaded", "model.weights")):  # digests
                     text = "other weights or configuration"

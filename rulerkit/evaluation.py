@@ -16,12 +16,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from rulerkit.adaptive import FIRST, Rule, State, replay
-from rulerkit.errors import ModelError, TooLong, UserError, remark, shorten
+from rulerkit.errors import ModelError, TooLong, UserError, listed, remark, shorten
 from rulerkit.generation import Examples, asked_record, generate
 from rulerkit.paths import cell_file
 from rulerkit.settings import JSON
@@ -32,14 +33,13 @@ from rulerkit.store import (
     DamagedCell,
     Lock,
     Log,
-    Progress,
     cell_files,
     disk,
     failures_file,
     load_cell,
     machine,
     plain,
-    repair,
+    progress_bar,
     soft_file,
     write_whole,
 )
@@ -65,7 +65,7 @@ def predict(
     examples: Examples,
     folder: Path,
     fresh: bool = False,
-    progress: Progress | Literal[False] | None = None,
+    progress: Any = None,
     soft: bool = False,
 ) -> Cell:
     """Let a model answer the examples that have no answer yet; returns the cell with all its rows.
@@ -80,7 +80,7 @@ def predict_cells(
     cells: Sequence[Examples],
     folder: Path,
     fresh: bool = False,
-    progress: Progress | Literal[False] | None = None,
+    progress: Any = None,
     max_failures: float = 0,
     soft: bool = False,
     rule: Rule | None = None,
@@ -99,148 +99,148 @@ def predict_cells(
     disk refuses; `ModelError` where the model raises a `UserError`, returns prompts, or leaves
     examples out; other errors of the model pass on. Every answer until then is on disk.
     """
+    about = {
+        "run": folder.name,
+        "label": model.label,
+        "claimed_length": model.claimed_length,
+        "aligned": model.aligned,
+        "max_failures": max_failures,
+        "adaptive": rule and plain(asdict(rule)),
+    }
     with ExitStack() as stack:
-        about = {"max_failures": max_failures, "adaptive": rule and plain(asdict(rule))}
-        jobs = [_Job(model, examples, folder, fresh, stack, about) for examples in cells]
-        open_jobs = [job for job in jobs if job.missing]
-        bar = progress or None
-        wanted = sum(len(examples) for examples in cells)
-        length = jobs[0].cell.length
-        if progress is None and open_jobs:
-            bar = stack.enter_context(Progress(length * wanted))
-        if bar:
-            task = f" {jobs[0].cell.task}" if len(jobs) == 1 else ""
-            done = wanted - sum(len(_missing(job.cell, job.examples)) for job in jobs)
-            bar.start(f"{model.name}{task} {length}", length, done, wanted)
-        try:
-            if open_jobs:
-                _answer(model, open_jobs, bar)
-        except TooLong:
-            for job in open_jobs:
-                job.discard_empty()
-            raise
-    found = [(load_cell(job.cell.path) or job.cell) for job in jobs]
+        jobs = [_Job(model, examples, folder, about, fresh, stack) for examples in cells]
+        unanswered = [job for job in jobs if job.missing]
+        wanted, length = sum(map(len, cells)), jobs[0].length
+        bar = progress
+        if isinstance(progress, bool | None):
+            hidden = progress is False or not unanswered
+            bar = stack.enter_context(progress_bar(length * wanted, hidden))
+        bar.total -= length * (wanted - sum(len(job.missing) for job in jobs))
+        tasks = f"{jobs[0].task} " if len(jobs) == 1 else ""
+        bar.set_description_str(f"{model.name} {tasks}{length}", refresh=False)
+        if unanswered:
+            _answer(model, unanswered, bar)
+    stored = [cell for job in jobs if (cell := load_cell(job.path))]
     if soft:
-        _add_soft(model, found, cells)
-    return found
+        _add_soft(model, stored, cells)
+    return stored
 
 
 class _Job:
-    """A cell and its examples without an answer; it is locked until `held` is closed."""
+    """A cell and its examples without an answer; it is locked until `held` is closed. Nothing is
+    written before the first answer."""
 
     def __init__(
         self,
         model: "Model",
         examples: Examples,
         folder: Path,
+        about: JSON,
         fresh: bool,
         stack: ExitStack,
-        asked: JSON,
     ) -> None:
-        self.examples, self.missing, self.failures = examples, list[int](), list["Failure"]()
+        self.examples, self.failures = examples, list["Failure"]()
+        self.result = plain(
+            {**examples.record(), "model": {"name": model.name, **model.identity()}}
+        )
+        self.task, self.length = self.result["task"]["name"], self.result["length"]
+        names = _folder_name(model.name), _folder_name(self.task)
+        self.path = cell_file(folder, *names, self.length)
         self.held = stack.enter_context(ExitStack())
-        result = plain({**examples.record(), "model": {"name": model.name, **model.identity()}})
-        names = _folder_name(model.name), _folder_name(result["task"]["name"])
-        path = cell_file(folder, *names, result["length"])
-        about = {
-            "label": model.label,
-            "claimed_length": model.claimed_length,
-            "aligned": model.aligned,
-            "run": folder.name,
-            **asked,
-        }
-        if not fresh and (cell := load_cell(path)):
-            _check_result(cell, result)
-            up_to_date = (
-                about.items() <= {"max_failures": 0, "adaptive": None, **cell.record}.items()
-            )
-            enough = cell.record["num_examples"] >= len(examples)
-            if up_to_date and enough and not _missing(cell, examples):
-                self.cell = cell
+        if not fresh:
+            self._compare(about)
+            if not self.missing and self.record == self.stored:
                 return
-        with disk(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        self.lock = self.held.enter_context(Lock(path.with_suffix(".lock")))
+        with disk(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.lock = self.held.enter_context(Lock(self.path.with_suffix(".lock")))
         if fresh:
-            _move_aside(path)
-        cell = load_cell(path) or Cell(path, {}, [])
-        _check_result(cell, result)
-        self.missing = _missing(cell, examples)
-        if cell.record:
-            repair(cell)
-        if self.missing:
+            _move_aside(self.path)
+        cell = self._compare(about)  # another process may have written since
+        if not self.missing:
+            self._write_record()
+            return
+        if cell:
             _check_digests(cell, examples)
-            _ = examples[self.missing[0]]  # fails before anything is written
-        old = cell.record if cell.present else {}
-        record = {"format": old.get("format", FORMAT), "result": result, **about}
-        record |= _environments(old, model) if self.missing else _surroundings(cell.record)
-        if self.missing and (floors := cell.record.get("floors") or _floors(examples)):
-            record["floors"] = floors
-        record["num_examples"] = max(old.get("num_examples", 0), len(examples))
-        if record != cell.record:
-            write_whole(path.with_suffix(".json"), json.dumps(record, indent=2) + "\n")
-        self.cell, self.left = Cell(path, record), set(self.missing)
+        _ = examples[self.missing[0]]  # fails before anything is written
+        self.record |= {"result": self.result, **_environments(self.record, model)}
+        if "floors" not in self.record:
+            self.record["floors"] = _floors(examples)
+        self.left = set(self.missing)
+
+    def _compare(self, about: JSON) -> Cell | None:
+        """Read what is stored, and find out what is missing; rows made under another record are
+        never mixed with new ones."""
+        cell = load_cell(self.path)
+        present: list[int] = []
+        self.stored: JSON = {}
+        if cell and cell.present:
+            _check_result(cell, self.result)
+            present = cell.present
+            # earlier versions did not write all of these
+            self.stored = {"max_failures": 0, "adaptive": None, **cell.record}
+        count = len(self.examples)
+        self.missing = sorted(set(range(count)) - set(present))
+        most = max(count, self.stored.get("num_examples", 0))
+        self.record = {"format": FORMAT, **self.stored, **about, "num_examples": most}
+        return cell
+
+    def _write_record(self) -> None:
+        write_whole(self.path.with_suffix(".json"), json.dumps(self.record, indent=2) + "\n")
+
+    @cached_property
+    def log(self) -> Log:
+        """The file of rows, open; the record is written first."""
+        self._write_record()
+        return self.held.enter_context(Log(self.path))
 
     def add_failure(self, index: int, failure: "Failure") -> None:
         """Append an attempt without an answer to the ledger beside the cell."""
         self.failures.append(failure)
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        with Log(failures_file(self.cell.path)) as ledger:
-            ledger.append(
-                {"index": index, "time": now, "reason": failure.reason, "refused": failure.refused}
-            )
-
-    def discard_empty(self) -> None:
-        """Remove the files of a cell that has no row: nothing was begun."""
-        path = self.cell.path
-        if not path.exists() or not path.stat().st_size:
-            for file in (path, path.with_suffix(".json")):
-                file.unlink(missing_ok=True)
+        with Log(failures_file(self.path)) as ledger:
+            ledger.append({"index": index, "time": now, **failure._asdict()})
 
 
-def _answer(model: "Model", jobs: list[_Job], bar: Progress | None) -> None:
+def _answer(model: "Model", jobs: list[_Job], bar: Any) -> None:
     """Append a row for each missing example to the file of its cell, as the model answers."""
     from rulerkit.models import Failure
 
     model.asked = True  # type: ignore[attr-defined]
-    by_task = {job.cell.task: job for job in jobs}
-    logs = {task: job.held.enter_context(Log(job.cell.path)) for task, job in by_task.items()}
+    by_task = {job.task: job for job in jobs}
     answers = model.answer(job.examples[index] for job in jobs for index in job.missing)
     try:
         for example, answer in _errors_named(answers):
-            job = by_task.get(example.task)
-            if job is None or example.index not in job.left:
-                raise ValueError(
-                    f"{model.name} answered example {example.index}, which is not asked for (again)"
-                )
+            job = by_task[example.task]
+            job.left.remove(example.index)
             job.lock.check()
+            log = job.log
             if isinstance(answer, Failure):
                 job.add_failure(example.index, answer)
             else:
-                logs[example.task].append(_row(example, answer, model.name))
-                if bar:
-                    bar.update(example.num_tokens + answer.num_tokens)
-            job.left.remove(example.index)
+                log.append(_row(example, answer, model.name))
+                tokens = example.num_tokens + answer.num_tokens
+                bar.total += tokens - job.length
+                bar.update(tokens)
             if not job.left:
                 job.held.close()  # its lock is not left behind if this process is killed later
     finally:
         getattr(answers, "close", lambda: None)()  # an engine may have requests under way
         for job in jobs:
             if job.failures:
-                cell = job.cell
                 remark(
-                    f"{model.name}: {len(job.failures)} of {cell.wanted} examples of {cell.task} "
-                    f"at {cell.length} have no answer ({job.failures[0].reason}): "
-                    f"{failures_file(cell.path)} lists them, and the same command asks for them "
+                    f"{model.name}: {len(job.failures)} of {job.record['num_examples']} examples "
+                    f"of {job.task} at {job.length} have no answer ({job.failures[0].reason}): "
+                    f"{failures_file(job.path)} lists them, and the same command asks for them "
                     "again"
                 )
-    if unanswered := [job for job in jobs if job.left]:
-        raise ModelError(
-            f"{model.name} left {sum(len(job.left) for job in unanswered)} of "
-            f"{sum(len(job.missing) for job in jobs)} examples of {unanswered[0].cell.path} "
-            f"unanswered, the first is example {min(unanswered[0].left)}: the others are on disk; "
-            "the same command asks for these again"
-        )
+    for job in jobs:
+        if job.left:
+            raise ModelError(
+                f"{model.name} left {len(job.left)} of {len(job.missing)} examples of {job.path} "
+                f"unanswered, the first is example {min(job.left)}: the others are on disk; the same "
+                "command asks for these again"
+            )
 
 
 def _add_soft(model: "Model", cells: Sequence[Cell], questions: Sequence[Examples]) -> None:
@@ -255,8 +255,8 @@ def _add_soft(model: "Model", cells: Sequence[Cell], questions: Sequence[Example
             if missing := [index for index in cell.without_soft if index < len(examples)]:
                 lock = stack.enter_context(Lock(cell.path.with_suffix(".lock")))
                 _check_digests(cell, examples)
-                repair(side := Cell(soft_file(cell.path), cell.record))
-                logs[cell.task] = lock, stack.enter_context(Log(side.path))
+                side = soft_file(cell.path)
+                logs[cell.task] = lock, stack.enter_context(Log(side))
                 asked += [(examples, index) for index in missing]
                 del cell.soft  # it is read again
         if asked:
@@ -285,11 +285,7 @@ def _errors_named(answers: "Iterable[tuple[Any, Any]]") -> "Iterator[tuple[Any, 
         raise ModelError(str(error)) from error
 
 
-def _row(example: Any, answer: "Answer", name: str) -> dict[str, Any]:
-    if not isinstance(answer.text, str):
-        raise TypeError(
-            f"{name} answered example {example.index} with {answer.text!r}, which is no text"
-        )
+def _row(example: Any, answer: "Answer", name: str) -> JSON:
     if _echoes(answer.text, example.prompt):
         raise ModelError(
             f"{name} returned the prompt of example {example.index} of {example.task}: the engine "
@@ -300,15 +296,15 @@ def _row(example: Any, answer: "Answer", name: str) -> dict[str, Any]:
         "index": example.index,
         "pred": answer.text,
         "outputs": list(example.references),
-        "length": int(example.num_tokens) + int(example.max_new_tokens),
+        "length": example.num_tokens + example.max_new_tokens,
         "task": example.task,
         "digest": example.digest,
-        "num_prompt_tokens": int(example.num_tokens),
+        "num_prompt_tokens": example.num_tokens,
         "finish_reason": answer.finish_reason,
-        "depths": [float(depth) for depth in example.depths],
+        "depths": list(example.depths),
     }
-    if getattr(example, "group", None) is not None:
-        row["group"] = int(example.group)
+    if example.group is not None:
+        row["group"] = example.group
     if answer.usage:
         row["usage"] = dict(answer.usage)
     return row
@@ -327,13 +323,9 @@ def _echoes(text: str, prompt: str) -> bool:
     return all(asked[place : place + 100] in written for place in places)
 
 
-def _missing(cell: Cell, examples: Examples) -> list[int]:
-    return sorted(set(range(len(examples))) - set(cell.present))
-
-
-def _check_result(cell: Cell, result: dict[str, Any]) -> None:
-    """Rows made under another record are never mixed with new ones."""
-    if cell.present and (found := differences(cell.record["result"], result)):
+def _check_result(cell: Cell, result: JSON) -> None:
+    """Raise a `UserError` where the rows of a cell were made under another record."""
+    if found := differences(cell.record["result"], result):
         field, old, new, more = describe_first(found)
         raise UserError(
             f"{cell.path} was made with {field} {old}, now it is {new}{more}: {WAYS_OUT}"
@@ -368,16 +360,13 @@ def _floors(examples: Examples) -> dict[str, float]:
     return floors.floors(examples) if isinstance(examples, generation.Examples) else {}
 
 
-def _surroundings(record: dict[str, Any]) -> dict[str, Any]:
-    return {key: record[key] for key in ("environment", "environments") if key in record}
-
-
-def _environments(record: dict[str, Any], model: "Model") -> dict[str, Any]:
+def _environments(record: JSON, model: "Model") -> JSON:
     """The environment of the last writer and, where they changed, all environments."""
     now = plain(machine(model.environment()))
-    known = record.get("environments") or [record["environment"]] if record else []
-    known = known if now in known else [*known, now]
-    return {"environment": now, "environments": known} if len(known) > 1 else {"environment": now}
+    known = record.get("environments") or [record.get("environment", now)]
+    if now not in known:
+        known = [*known, now]
+    return {"environment": now} | ({"environments": known} if known[1:] else {})
 
 
 def _folder_name(name: str) -> str:
@@ -428,11 +417,6 @@ def evaluate(
     fresh = fresh and not int(os.environ.get("SLURM_RESTART_COUNT") or 0)  # a requeued job resumes
     from rulerkit.soft import gold_logprobs
 
-    def left_out(model: "Model", length: int, reason: object) -> None:
-        remark(f"not run: {model.name} at {length}: {reason}")
-        if not_run:
-            not_run(model.name, length, str(reason))
-
     models = _ready(study.models)
     for model in models:
         if study.soft:
@@ -442,38 +426,34 @@ def evaluate(
     tokens = study.repeat * len(models) * len(study.tasks) * sum(study.lengths) * study.num_examples
     cells: list[Cell] = []
     errors: list[ModelError] = []
-    with Progress(tokens, disable=not progress or study.adaptive is not None) as bar:
+    with progress_bar(tokens, disable=not progress) as bar:
         for spec, model in zip(study.models, models, strict=True):
             if not _loaded or _loaded[0][1] is not model:
                 close()
                 _loaded.append((spec, model))
+            alone = replace(study, models=(spec,))
             if getattr(model, "budget", None) is not None:
-                model.spent = _spent(study, model.name)  # type: ignore[attr-defined]
-            before, model.asked = len(cells), False  # type: ignore[attr-defined]
+                rows = [row for cell, _ in _stored(alone) if cell for row in cell.stream()]
+                costs = ((row.get("usage") or {}).get("cost", 0.0) for row in rows)
+                model.spent = float(sum(costs))  # type: ignore[attr-defined]
+            model.asked = False  # type: ignore[attr-defined]
             try:
-                for length in () if study.adaptive else study.lengths:
-                    try:
-                        cells += _one_length(study, model, length, fresh, bar)
-                    except TooLong as reason:
-                        left_out(model, length, reason)
-                if study.adaptive:
-                    cells += _adaptive(study, spec, model, fresh, progress, left_out)
+                answered = _ask(alone, model, fresh, bar, not_run)
             except ModelError as error:
                 close()
                 errors.append(error)
-                known = {cell.path for cell in cells}
-                stored = (cell for cell, place in _stored(study) if place[0] == model.name)
-                cells += [cell for cell in stored if cell and cell.path not in known]
+                answered = [cell for cell, _ in _stored(alone) if cell]
             except BaseException:
                 close()
                 raise
             in_python = not isinstance(spec, dict) or "entry" in spec
-            if in_python and not model.asked and len(cells) > before:  # type: ignore[attr-defined]
+            if in_python and not model.asked and answered:  # type: ignore[attr-defined]
                 remark(
                     f"{model.name}: nothing was asked, all answers are stored; a change that its "
                     "record does not hold, such as a patch elsewhere, is not seen: another `name` "
                     "or `run`, or fresh=True, asks again"
                 )
+            cells += answered
     if not cells and study.models and not not_run and not errors:
         raise UserError("nothing was asked: none of the lengths fits, for the reasons above")
     if errors and not any(cell.present for cell in cells):
@@ -483,71 +463,58 @@ def evaluate(
     return cells
 
 
-def _spent(study: "Study", name: str) -> float:
-    """What the stored answers of a model in a study's run cost, in dollars."""
-    stored = (cell for cell, place in _stored(study) if cell and place[0] == name)
-    usages = (row.get("usage") or {} for cell in stored for row in cell.stream())
-    return float(sum(usage.get("cost", 0.0) for usage in usages))
-
-
-def _one_length(
+def _ask(
     study: "Study",
     model: "Model",
-    length: int,
     fresh: bool,
-    bar: Progress | Literal[False] | None,
-    counts: Iterable[int] | None = None,
-    rule: Rule | None = None,
-) -> Iterator[Cell]:
-    """All tasks at one length, with the study's number of examples or `counts`, one for each task;
-    raises `TooLong` where the model cannot be given it."""
-    if reason := model.too_long(length):
-        raise TooLong(reason)
-    numbers = list(counts or [study.num_examples] * len(study.tasks))
-    for model.repetition, folder in enumerate(study.folders):  # type: ignore[attr-defined]
-        cells = [
-            generate(task, length, count, study.seed, model.prompt_format)
-            for task, count in zip(study.tasks, numbers, strict=True)
-        ]
-        limit = study.max_failures
-        yield from predict_cells(model, cells, folder, fresh, bar, limit, study.soft, rule)
-
-
-def _adaptive(
-    study: "Study",
-    spec: Any,
-    model: "Model",
-    fresh: bool,
-    progress: bool,
-    left_out: Callable[["Model", int, object], None],
+    bar: Any,
+    not_run: Callable[[str, int, str], None] | None,
 ) -> list[Cell]:
-    """The rounds of one model, until its question is settled or requests fail."""
-    assert study.adaptive
-    bar: Literal[False] | None = None if progress else False
-    cells, given = dict[Path, Cell](), list(study.lengths)
-    before, state, counts = None, None, dict[tuple[str, int], int]()
-    while given and (state is None or (state.settled is None and state != before)):
-        names = tuple(task.name for task in study.tasks)
-        rule = replace(study.adaptive, tasks=names, lengths=tuple(given))
-        before, state = state, planned(replace(study, models=(spec,), lengths=rule.lengths), fresh)
+    """Let the only model of a study answer at all lengths that it can be given: everything at once,
+    or in the rounds of an adaptive run, until its question is settled or requests fail."""
+    cells, asked = dict[Path, Cell](), dict[tuple[str, int], int]()
+    lengths, rule, state = list(study.lengths), study.adaptive, None
+    names = tuple(task.name for task in study.tasks)
+    while lengths:
         try:
-            for length in given:  # before any is asked
+            for length in lengths:
                 if reason := model.too_long(length):
                     raise TooLong(reason)
-            for length in given:
-                now = {key: count for key, count in state.counts.items() if key[1] == length}
-                if now.items() <= counts.items():
+            counts = {(name, length): study.num_examples for length in lengths for name in names}
+            if rule:
+                rule = replace(rule, tasks=names, lengths=tuple(lengths))
+                state = planned(replace(study, lengths=rule.lengths), fresh)
+                counts = state.counts
+            if counts.items() <= asked.items():
+                break
+            for length in lengths:
+                of_length = {key: count for key, count in counts.items() if key[1] == length}
+                if of_length.items() <= asked.items():
                     continue
-                for cell in _one_length(study, model, length, fresh, bar, now.values(), rule):
-                    cells[cell.path] = cell
-                counts |= now
+                before = sum(asked.get(key, 0) for key in of_length)
+                bar.total += study.repeat * length * before  # stored by now, and counted
+                for model.repetition, folder in enumerate(study.folders):  # type: ignore[attr-defined]
+                    examples = [
+                        generate(
+                            task, length, counts[task.name, length], study.seed, model.prompt_format
+                        )
+                        for task in study.tasks
+                    ]
+                    for cell in predict_cells(
+                        model, examples, folder, fresh, bar, study.max_failures, study.soft, rule
+                    ):
+                        cells[cell.path] = cell
+                asked |= of_length
             fresh = False
-        except TooLong as error:
-            left_out(model, length, error)
-            given.remove(length)
-            state = None
-            counts.clear()
-    if state:
+        except TooLong as reason:
+            remark(f"not run: {model.name} at {length}: {reason}")
+            if not_run:
+                not_run(model.name, length, str(reason))
+            lengths.remove(length)
+            if rule:  # begins again, with another rule
+                state = None
+                asked.clear()
+    if rule and state:
         remark(f"{model.label or model.name}: {rule.describe(state)}")
     return list(cells.values())
 
@@ -555,18 +522,18 @@ def _adaptive(
 def planned(study: "Study", fresh: bool = False) -> State:
     """The state of the adaptive run of a study's only model, by the rows on disk; `fresh` is the
     state before any."""
-    assert study.adaptive
+    rule, others = study.adaptive, dict[tuple[str, int], Any]()
+    assert rule
     scores, record = _by_index(study, fresh)
-    others, other = dict[tuple[str, int], Any](), study.adaptive.other
-    if other:
-        others, _ = _by_index(replace(study, models=({"name": other},)))
+    if rule.other:
+        others, _ = _by_index(replace(study, models=({"name": rule.other},)))
         if not all(map(len, others.values())):
             raise UserError(
-                f"question: {other} has no answers in {study.predictions} for all of these tasks "
-                "and lengths: let it answer them first, under the same run and seed"
+                f"question: {rule.other} has no answers in {study.predictions} for all of these "
+                "tasks and lengths: let it answer them first, under the same run and seed"
             )
     limits = record.get("claimed_length"), others, study.max_failures
-    return replay(study.adaptive, scores, record.get("aligned", "chat"), *limits)
+    return replay(rule, scores, record.get("aligned", "chat"), *limits)
 
 
 def _by_index(study: "Study", fresh: bool = False) -> tuple[dict[tuple[str, int], Any], JSON]:
@@ -574,19 +541,19 @@ def _by_index(study: "Study", fresh: bool = False) -> tuple[dict[tuple[str, int]
     not asked; and the record of one of them."""
     import numpy as np
 
-    from rulerkit.scoring import score
+    from rulerkit.scoring import judged
 
-    once = replace(study, repeat=1)
-    stored = {(t.name, n): None if fresh else cell for cell, (_, _, t, n) in _stored(once)}
-    cells = {key: cell for key, cell in stored.items() if cell}
-    scores, arrays = score(cells.values()), dict.fromkeys(stored, np.empty(0))
-    for (task, length), cell in cells.items():
-        known = {*cell.present, *cell.failures}
-        rows = scores[(scores["task"] == task) & (scores["length"] == length)]
-        by_index = dict(zip(rows["index"].tolist(), rows["score"].tolist(), strict=True))
-        asked = itertools.takewhile(known.__contains__, itertools.count())
-        arrays[task, length] = np.array([by_index.get(index, np.nan) for index in asked])
-    return arrays, next((cell.record for cell in cells.values()), {})
+    scores, record = dict[tuple[str, int], Any](), dict[str, Any]()
+    for cell, (_, _, task, length) in _stored(replace(study, repeat=1)):
+        found = dict[int, float]()
+        if cell and not fresh:
+            rows = judged(cell)
+            found |= dict.fromkeys(cell.failures, np.nan)
+            found |= zip(rows["index"].tolist(), rows["score"].tolist(), strict=True)
+            record = record or cell.record
+        asked = itertools.takewhile(found.__contains__, itertools.count())
+        scores[task.name, length] = np.array([found[index] for index in asked])
+    return scores, record
 
 
 def wanted(
@@ -612,9 +579,10 @@ def _stored(study: "Study") -> Iterator[tuple[Cell | None, tuple[str, Path, Task
         _, path, task, length = place
         try:
             cell = load_cell(path)
-            if cell:
+            if cell and cell.present:
                 asked = plain(asked_record(task, length, study.seed))
                 _check_result(cell, cell.record["result"] | asked)
+            if cell:
                 cell.record["max_failures"] = study.max_failures
         except DamagedCell as error:
             remark(f"left out: {error}")
@@ -627,13 +595,12 @@ def _stored_cells(study: "Study") -> list[Cell]:
     cells, missing, counts = [], [], wanted(study)
     for cell, (name, path, task, length) in _stored(study):
         have = sum(index < counts[path] for index in cell.present) if cell else 0
-        cells += [cell] if cell and cell.present else []
+        if cell and have:
+            cells.append(cell)
         if have < counts[path]:
             missing.append(f"{name} {task.name} at {length}: {have} of {counts[path]} examples")
-    for line in missing[:_LISTED]:
-        remark(f"not answered: {line}")
-    if more := missing[_LISTED:]:
-        remark(f"not answered: {len(more)} cells more")
+    if missing:
+        remark(f"not answered: {listed(missing, _LISTED, '; ')}")
     if not cells:
         raise UserError(
             f"nothing was answered yet ({missing[0]}, ...), and {ASK}=never forbids to ask: let "
@@ -668,35 +635,29 @@ def close() -> None:
 
 
 def _ready(specs: Iterable[Any]) -> list["Model"]:
-    """The models that specs describe, no weights read yet; a model that is loaded is used again if
-    it is the first."""
+    """The models that specs describe, no weights read yet; a model that is loaded is used again."""
     from rulerkit.models import load_model
 
-    first, *others = specs or [None]
-    if not _loaded or _loaded[0][0] != first:
-        close()
-    same = [_loaded[0][1]] if _loaded else [load_model(first)] if first is not None else []
-    return same + [load_model(spec) for spec in others]
+    loaded: tuple[Any, Any] = _loaded[0] if _loaded else (None, None)
+    return [loaded[1] if spec == loaded[0] else load_model(spec) for spec in specs]
 
 
 # --- which cells may share a table ----------------------------------------------------------------
 
-_RULES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
-    (("run", "model"), ("task", "length", "sources")),
-    (("run", "model", "task"), ("length",)),
-    (("task",), ("length", "prompt_format", "tokenizer", "model")),
-    (
-        (),
-        (
-            *("task", "length", "sources", "seed"),
-            *("prompt_version", "prompt_format", "tokenizer", "model"),
-        ),
-    ),
+_RULES = (
+    ("run model", "task length sources"),
+    ("run model task", "length"),
+    ("task", "length prompt_format tokenizer model"),
+    ("", "task length sources seed prompt_version prompt_format tokenizer model"),
 )
 """Cells that share the first fields agree in their `result` except in the second ones: the cells of
 one model in one run, of one of its tasks, of one task over all models, and all cells (which leaves
 the protocol). Tokens for thinking are part of the prompt format, so they may differ between models;
 `max_new_tokens` is part of the task, and may not."""
+_DEFAULTS = {"protocol": "clean", "prompt_format.thinking_room": "inside"}
+"""What holds of records made before there were two."""
+_FREE = r"tokenizer\.name|sources\..*\.(note|stand_in)|task\.(essays|dataset|words)"
+"""Fields that may differ: fingerprints are compared instead."""
 
 
 def check_same(cells: Iterable[Cell]) -> None:
@@ -706,79 +667,68 @@ def check_same(cells: Iterable[Cell]) -> None:
     The numbers of examples may differ: tables show them.
     """
     ours = [cell for cell in cells if cell.present and "format" in cell.record]
-    rooms = {form.get("thinking_room", "inside"): cell for cell in ours if (form := _thinks(cell))}
+    rooms: dict[str, Cell] = {}
+    for cell in ours:
+        form = cell.record["result"].get("prompt_format", {})
+        if form.get("thinking_tokens"):
+            rooms.setdefault(form.get("thinking_room", "inside"), cell)
     if len(rooms) > 1:
         (old, cell), (new, other), *_ = rooms.items()
         raise _mixed(cell, other, [("prompt_format.thinking_room", old, new)])
-    for shared_fields, free in _RULES:
-        first: dict[tuple[str, ...], Cell] = {}
+    for shared, free in _RULES:
+        first: dict[tuple[str, ...], tuple[Cell, JSON]] = {}
         for cell in ours:
-            other = first.setdefault(tuple(getattr(cell, name) for name in shared_fields), cell)
-            old, new = (
-                {field: value for field, value in c.record["result"].items() if field not in free}
-                for c in (other, cell)
-            )
-            if found := differences(old, new):
+            result = cell.record["result"]
+            defining = {field: result[field] for field in result if field not in free.split()}
+            key = tuple(getattr(cell, name) for name in shared.split())
+            other, before = first.setdefault(key, (cell, defining))
+            if found := differences(before, defining):
                 raise _mixed(other, cell, found)
-
-
-def _thinks(cell: Cell) -> dict[str, Any]:
-    """The prompt format of a cell whose model thinks before it answers; else {}."""
-    form: dict[str, Any] = cell.record["result"].get("prompt_format", {})
-    return form if form.get("thinking_tokens") else {}
 
 
 def _mixed(one: Cell, other: Cell, found: list[tuple[str, Any, Any]]) -> UserError:
     field, old, new, more = describe_first(found)
-    runs = one.run != other.run
-    names = [
-        f"{c.model} {c.task} {c.length}" + (f" of run {c.run}" if runs else "")
-        for c in (one, other)
-    ]
-    parts = [cell.path.parts for cell in (one, other)]
-    shared = len(os.path.commonprefix(parts))  # noqa: RUF071
-    alone = [Path(*part[: shared + 1]) for part in parts]  # the highest folder with one of them
+    names = [f"{cell.model} {cell.task} {cell.length}" for cell in (one, other)]
+    if one.run != other.run:
+        names = [f"{names[0]} of run {one.run}", f"{names[1]} of run {other.run}"]
     return UserError(
         f"{names[0]} was made with {field} {old}, {names[1]} with {new}{more}, and one table "
-        f"cannot hold both: report {alone[0]} or {alone[1]} alone, give one of them a place of "
-        "its own with run: NAME, or answer it anew with fresh=True "
-        "(--fresh), which moves the old files aside"
+        "cannot hold both: report one of them alone, give it a place of its own with run: NAME, or "
+        "answer it anew with fresh=True (--fresh), which moves the old files aside"
     )
 
 
-def differences(old: Any, new: Any, field: str = "") -> list[tuple[str, Any, Any]]:
+def differences(old: JSON, new: JSON) -> list[tuple[str, Any, Any]]:
     """Field, old and new value wherever two records differ in what defines their results."""
     if old == new:
         return []
-    old, new = _compared(field, old), _compared(field, new)
-    if isinstance(old, dict) and isinstance(new, dict):
-        return [
-            difference
-            for key in {**old, **new}
-            for difference in differences(
-                old.get(key, ABSENT), new.get(key, ABSENT), f"{field}.{key}" if field else key
-            )
-        ]
-    if field.startswith(("model.weights", "model.code")) and ABSENT in (old, new):
-        return []  # weights and code are compared by the digests that both records hold
-    return [] if old == new else [(field, old, new)]
+    before, after = _DEFAULTS | dict(_values(old)), _DEFAULTS | dict(_values(new))
+    found = []
+    for field in {**before, **after}:
+        pair = before.get(field, ABSENT), after.get(field, ABSENT)
+        if pair[0] != pair[1] and _counts(field, ABSENT in pair):
+            found.append((field, *pair))
+    return found
 
 
-def _compared(field: str, value: Any) -> Any:
-    """What of a field of a record is compared."""
-    if re.fullmatch(
-        r"tokenizer\.name|sources\..*\.(note|stand_in)|task\.(essays|dataset|words)", field
-    ):
-        return ABSENT  # fingerprints are compared instead
-    defaults = {"protocol": "clean", "prompt_format.thinking_room": "inside"}
-    if field in defaults and value is ABSENT:
-        return defaults[field]  # records made before there were two
-    if field == "model.engine_args" and isinstance(value, dict):  # early records hold all of them
+def _values(record: JSON, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Each value of a record with its field, such as `task.num_hops`."""
+    for key, value in record.items():
+        if isinstance(value, dict):
+            yield from _values(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _counts(field: str, one_lacks_it: bool) -> bool:
+    """Whether a difference in a field makes other results."""
+    if field.startswith("model.engine_args."):  # early records hold all of them
         from rulerkit.models.server import NEUTRAL_ARGUMENTS
 
-        changing = {k: v for k, v in value.items() if k not in NEUTRAL_ARGUMENTS}
-        return changing or ABSENT
-    return value
+        return field.split(".")[2] not in NEUTRAL_ARGUMENTS
+    if field.startswith(("model.weights", "model.code")):
+        return not one_lacks_it  # they are compared by the digests that both records hold
+    return not re.fullmatch(_FREE, field)
 
 
 def describe_first(found: list[tuple[str, Any, Any]]) -> tuple[str, str, str, str]:
@@ -787,11 +737,8 @@ def describe_first(found: list[tuple[str, Any, Any]]) -> tuple[str, str, str, st
     field, *values = found[0]
     texts = ["absent" if value is ABSENT else json.dumps(value) for value in values]
     alike = len(os.path.commonprefix(texts))  # noqa: RUF071
-    start = max(0, alike - _BEFORE) if max(map(len, texts)) > _LONGEST else 0
-    old, new = [shorten("…" * bool(start) + text[start:], _LONGEST) for text in texts]
-    return (
-        shorten(field),
-        old,
-        new,
-        f" (and {len(found) - 1} more differences)" if found[1:] else "",
-    )
+    if alike > _BEFORE:
+        texts = [f"…{text[alike - _BEFORE :]}" for text in texts]
+    old, new = (shorten(text, _LONGEST) for text in texts)
+    more = f" (and {len(found) - 1} more differences)" if found[1:] else ""
+    return shorten(field), old, new, more

@@ -86,40 +86,37 @@ def read_predictions(
     names do not tell.
     """
     path = Path(path)
-    if not path.exists():
-        raise UserError(
-            f"no predictions at {path}: no such file or folder; give a .jsonl file or a folder of "
-            "them"
-        )
-    if path.is_dir():
+    ours, files = list[Cell](), {path}
+    if not path.is_file():
         ours = read_cells(path, strict=False, report=report, scan=scan)
         files = {*path.rglob("pred/*.jsonl"), *path.rglob("samples_*.jsonl")}
         if path.name == "pred" or not (files or ours):
             files.update(path.glob("*.jsonl"))
-    else:
-        ours = read_cells(path) if path.with_suffix(".json").is_file() else []
-        files = set() if ours else {path}
-    others = sorted(file for file in files if not file.with_suffix(".json").is_file())
+        files = {file for file in files if not file.with_suffix(".json").is_file()}
+    elif path.with_suffix(".json").is_file():
+        return read_cells(path)
     parts: dict[tuple[Path, str, int], tuple[Path, Rows]] = {}
-    wrong: UserError | None = None
-    for file in others:
+    errors = list[UserError]()
+    for file in sorted(files):
         try:
             name, by_length = read_rows(file, task, length, PredictionRow)
         except UserError as error:
-            if len(others) == 1 and not ours:
-                raise
-            report(f"left out: {error}")
-            wrong = wrong or error
+            errors.append(error)
             continue
         # the parts of one task (task-0, task-1, ...) in one folder are one cell, numbered on
         whole = file.parent if _PART.search(file.stem) else file
         for budget, rows in by_length.items():
             parts.setdefault((whole, name, budget), (file, []))[1].extend(rows)
     if not ours and not parts:
-        raise wrong or UserError(
-            f"no predictions in {path}: no .jsonl file of ours, pred/*.jsonl or samples_*.jsonl in "
-            "it"
+        errors.append(
+            UserError(
+                f"no predictions in {path}: no .jsonl file of ours, pred/*.jsonl or "
+                "samples_*.jsonl in it"
+            )
         )
+        raise errors[0]
+    for problem in errors:
+        report(f"left out: {problem}")
     return ours + [_cell(*place[1:], *part) for place, part in parts.items()]
 
 
@@ -127,14 +124,11 @@ def _cell(name: str, length: int, file: Path, rows: Rows) -> Cell:
     kind, model = category(name), _model_name(file)
     settings = {"name": name, "category": kind, "match": "part" if kind == "qa" else "all"}
     record = {
-        "result": {"task": settings, "length": length, "model": {"name": model, "engine": ""}},
+        "result": {"task": settings, "length": length, "model": {"name": model}},
         "num_examples": len(rows),
-        "label": model,
-        "claimed_length": None,
-        "aligned": "chat",
         "run": "lm-eval" if file.name.startswith("samples_") else "upstream",
     }
-    known = {"line", "pred", "outputs", "finish_reason", "num_prompt_tokens", "digest"}
+    known = PredictionRow.model_fields.keys()
     kept = ({key: row[key] for key in known & row.keys()} for row in rows)
     return Cell(file, record, [row | {"index": index} for index, row in enumerate(kept)])
 
@@ -198,14 +192,12 @@ def json_lines(file: Path) -> Iterator[tuple[int, JSON]]:
             continue
         try:
             row = parse_json(line)
+            if not isinstance(row, dict):
+                raise ValueError(f"a {type(row).__name__} where an object is expected")
         except ValueError as error:
             raise UserError(
                 f"{file}, line {number}: not JSON ({first_line(error)}); repair or remove the line"
             ) from None
-        if not isinstance(row, dict):
-            raise UserError(
-                f"{file}, line {number}: a {type(row).__name__} where a JSON object is expected"
-            )
         yield number, row
 
 
@@ -259,32 +251,24 @@ def write_grid(cells: Sequence[Examples], paths: Sequence[Path], workers: int = 
     """Write each cell to its file, whole or not at all; the files do not depend on `workers`."""
     from tqdm import tqdm
 
-    if workers < 1:
-        raise UserError(f"workers is {workers}: it must be 1 or more")
     for examples in cells:
         _ = examples[0]  # raises for what does not fit before anything is written
-    chunks = [(each, start) for each in cells for start in range(0, len(each), _CHUNK)]
-    total = sum(map(len, cells))
-    with (
-        ExitStack() as stack,
-        tqdm(total=total, unit=" examples", disable=None) as bar,
-    ):
+    places = [(examples, index) for examples in cells for index in range(len(examples))]
+    with ExitStack() as stack:
+        lines: Iterator[str] = map(_line, places)
         if workers > 1:
             pool = stack.enter_context(ProcessPoolExecutor(workers, get_context("spawn")))
-            lines = pool.map(_lines, *zip(*chunks, strict=True))
-        else:
-            lines = (_lines(*chunk) for chunk in chunks)
+            lines = pool.map(_line, places, chunksize=_CHUNK)
+        bar = iter(tqdm(lines, total=len(places), unit=" examples", disable=None))
         for examples, path in zip(cells, paths, strict=True):
             with (
                 disk(path, "choose another --output"),
                 completed(path) as part,
                 part.open("w", encoding="utf-8", errors="surrogatepass") as file,
             ):
-                for chunk in islice(lines, -(-len(examples) // _CHUNK)):
-                    file.writelines(chunk)
-                    bar.update(len(chunk))
+                file.writelines(islice(bar, len(examples)))
 
 
-def _lines(examples: Examples, start: int) -> list[str]:
-    chunk = (examples[i] for i in range(start, min(start + _CHUNK, len(examples))))
-    return [json.dumps(to_json(example), ensure_ascii=False) + "\n" for example in chunk]
+def _line(place: tuple[Examples, int]) -> str:
+    examples, index = place
+    return json.dumps(to_json(examples[index]), ensure_ascii=False) + "\n"

@@ -2,18 +2,16 @@
 for other programs."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from glob import glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from rulerkit import escape
 from rulerkit.errors import UserError, remark, unknown
 from rulerkit.failures import label, no_context_answers
 from rulerkit.other_formats import read_predictions
-from rulerkit.paths import home, resolve_file
+from rulerkit.paths import resolve, resolve_file
 from rulerkit.scoring import score
 from rulerkit.settings import JSON
 from rulerkit.store import Cell, Report, disk
@@ -69,10 +67,9 @@ def find_cells(places: Iterable[str | Path], report: Report = remark) -> list[Ce
     cells: dict[tuple[Path, str, int], Cell] = {}
     for place in places:
         paths = [resolve_file(place)]
-        for root in (Path.cwd(), home()) if has_magic(str(place)) else ():
-            names = sorted(glob(str(place), root_dir=root, recursive=True))
-            if paths := [root / name for name in names]:
-                break
+        if has_magic(text := str(place)):
+            names = glob(text, recursive=True) or glob(str(resolve(text)), recursive=True)
+            paths = [Path(name).absolute() for name in sorted(names)]
         if not paths:
             raise UserError(f"no predictions at {place}: nothing matches this pattern")
         for folder in paths:
@@ -91,47 +88,47 @@ def answers_of(
 ) -> "pd.DataFrame":
     """Rows of `score`, all or some, with ANSWER_COLUMNS and, with `labels`, LABEL_COLUMNS, read
     from their files."""
+    import pandas as pd
+
     if cells is None:
         cells = find_cells(dict.fromkeys(scores["path"]), report)
     by_key = {(str(cell.path), cell.task, cell.length): cell for cell in cells}
     alone = no_context_answers(cells) if labels else {}
     names = [*ANSWER_COLUMNS, *(LABEL_COLUMNS if labels else ())]
-    columns = {name: np.full(len(scores), None, object) for name in names}
+    values: list[Any] = [None] * len(scores)
     index = scores["index"].to_numpy()
     for key, positions in cell_rows(scores, _CELL).items():
         cell = by_key[key]
         rows = {row["index"]: row for row in cell.stream()}
         failures = _failures(cell, alone, report) if labels else {}
+        unlabelled = (None, None, None) if labels else ()
         for position in positions:
-            values = _answer(rows[index[position]]) | failures.get(index[position], {})
-            for name, value in values.items():
-                columns[name][position] = value
-    numbers = {"num_answer_tokens", "missed_depth"} & columns.keys()
-    return scores.assign(**columns | {name: columns[name].astype(float) for name in numbers})
+            number = index[position]
+            values[position] = _answer(rows[number]) + failures.get(number, unlabelled)
+    answers = pd.DataFrame(values, scores.index, names)
+    numbers = {"num_answer_tokens", "missed_depth"} & {*names}
+    return scores.join(answers.astype(dict.fromkeys(numbers, float)))
 
 
-def _answer(row: Mapping[str, Any]) -> JSON:
+def _answer(row: JSON) -> tuple[Any, ...]:
     usage = row.get("usage") or {}
-    return {
-        "prediction": row["pred"],
-        "references": row["outputs"],
-        "finish_reason": row.get("finish_reason", ""),
-        "depths": row.get("depths", []),
-        "num_answer_tokens": usage.get("completion_tokens"),
-    }
+    return (
+        row["pred"],
+        row["outputs"],
+        row.get("finish_reason", ""),
+        row.get("depths", []),
+        usage.get("completion_tokens"),
+    )
 
 
-def _failures(cell: Cell, alone: Any, report: Report) -> dict[int, JSON]:
+def _failures(cell: Cell, alone: Any, report: Report) -> dict[int, tuple[Any, ...]]:
     """LABEL_COLUMNS by index; nothing where the examples cannot be made again."""
     try:
         rows: Any = label([cell], alone).itertuples()
     except UserError as error:
         report(f"not labelled: {error}")
         return {}
-    return {
-        row.index: dict(zip(LABEL_COLUMNS, (row.label, row.detail, row.depth), strict=True))
-        for row in rows
-    }
+    return {row.index: (row.label, row.detail, row.depth) for row in rows}
 
 
 def export(results: "pd.DataFrame", path: Path, format: str | None = None) -> None:

@@ -10,7 +10,6 @@ import re
 import string
 import subprocess
 import sys
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -186,15 +185,15 @@ def describe(cell: Cell) -> JSON:
     if result.get("protocol") == "paper":
         notes.add("Protocol paper: prompts and layouts of upstream at the time of the paper")
     return {
-        "run": record.get("run", ""),
-        "model": model["name"],
-        "label": record.get("label") or model["name"],
+        "run": cell.run,
+        "model": cell.model,
+        "label": record.get("label") or cell.model,
         "aligned": record.get("aligned", "chat"),
         "claimed_length": float(record.get("claimed_length") or "nan"),
-        "task": task["name"],
+        "task": cell.task,
         "family": task.get("family", ""),
-        "category": task.get("category") or category(task["name"]),
-        "length": int(result["length"]),
+        "category": task.get("category") or category(cell.task),
+        "length": cell.length,
         "wanted": cell.wanted,
         "failed": len(cell.failures),
         "failed_refused": sum(failure.refused for failure in cell.failures.values()),
@@ -232,43 +231,39 @@ def score(
 
     cells = list(cells)
     _judge_in_parallel(cells)
-    descriptions, judged, seen = [], list[Rows](), dict[tuple[Any, ...], Path]()
+    found: dict[tuple[Any, ...], tuple[JSON, Rows]] = {}
     for cell in cells:
         try:
-            rows = _cached(cell)
-            about = describe(cell)
+            rows, about = judged(cell), describe(cell)
         except UserError as error:
             if not report:
                 raise
             report(f"left out: {error}")
-            cell.present = array("l")
+            cell.present = []
             continue
         if max_failures is not None:
             about["max_failures"] = max_failures
-        key = tuple(about[name] for name in ("run", "model", "task", "length"))
-        if key in seen:
+        key = cell.run, cell.model, cell.task, cell.length
+        if key in found:
             raise UserError(
-                f"{cell.path}: run {key[0]!r}, model {key[1]!r}, task {key[2]!r} at length "
-                f"{key[3]} is also in {seen[key]}; a cell can be counted once: name only one of "
-                "the two files"
+                f"{cell.path}: run {cell.run!r}, model {cell.model!r}, task {cell.task!r} at length "
+                f"{cell.length} is also in {found[key][0]['path']}; a cell can be counted once: name "
+                "only one of the two files"
             )
-        seen[key] = cell.path
-        descriptions.append(about)
-        judged.append(rows)
-    counts = [len(rows) for rows in judged]
-    table = pd.DataFrame(columns=list(COLUMNS))
-    if any(counts):
-        columns = pd.DataFrame(np.concatenate(judged))
-        columns["digest"] = columns["digest"].str.decode("ascii")
-        if columns["num_prompt_tokens"].notna().all():
-            columns = columns.astype({"num_prompt_tokens": int})
-        table = pd.DataFrame(descriptions, columns=CELL_COLUMNS + PROTOCOL_COLUMNS)
-        table["label"] = own_labels(table, "label")
-        table = table.take(np.repeat(np.arange(len(counts)), counts)).reset_index(drop=True)
-        table = table.join(columns)[list(COLUMNS)]
-    table.attrs["empty_cells"] = [
-        about for about, count in zip(descriptions, counts, strict=True) if not count
-    ]
+        found[key] = about, rows
+    if not found:
+        return pd.DataFrame(columns=list(COLUMNS))
+    descriptions, arrays = zip(*found.values(), strict=True)
+    counts = [len(rows) for rows in arrays]
+    columns = pd.DataFrame(np.concatenate(arrays))
+    columns["digest"] = columns["digest"].str.decode("ascii")
+    if columns["num_prompt_tokens"].notna().all():
+        columns = columns.astype({"num_prompt_tokens": int})
+    table = pd.DataFrame(descriptions, columns=CELL_COLUMNS + PROTOCOL_COLUMNS)
+    table["label"] = own_labels(table, "label")
+    table = table.take(np.repeat(np.arange(len(counts)), counts)).reset_index(drop=True)
+    table = table.join(columns)[list(COLUMNS)]
+    table.attrs["empty_cells"] = [about for about, rows in found.values() if not len(rows)]
     return table
 
 
@@ -285,14 +280,18 @@ _PARALLEL = 20_000_000
 """Bytes of rows to judge from which on other processes help."""
 
 
-def _cached(cell: Cell) -> Rows:
+def judged(cell: Cell) -> Rows:
     """The judged rows of a cell, from the cache where its files did not change."""
     now = stamp(cell.path)
     rows = _read_cache(cell)
     if rows is None:
         rows = _judged(cell)
-        cell.present = array("l", rows["index"].tolist())
-        _write_cache(cell, now, rows)
+        cell.present = rows["index"].tolist()
+        about = cell.warnings, sorted(cell.snapshots), rows.dtype.descr, len(rows)
+        head = json.dumps([_code_version(), now, *about]).encode()
+        if file := _cache_file(cell):
+            with suppress(OSError), completed(file) as part:
+                part.write_bytes(head + b"\n" + rows.tobytes())
     return rows
 
 
@@ -300,7 +299,7 @@ def _cache_file(cell: Cell) -> Path | None:
     """`outputs/cache/scores/RUN/MODEL/TASK/LENGTH.rows`; only files in `outputs/predictions` have a
     cache."""
     predictions = cell.path.parent.parent.parent.parent
-    if predictions.name != "predictions" or not cell.on_disk:
+    if predictions.name != "predictions" or "format" not in cell.record:
         return None
     cache = predictions.parent / "cache" / "scores"
     return cache / cell.path.relative_to(predictions).with_suffix(".rows")
@@ -317,20 +316,10 @@ def _read_cache(cell: Cell) -> Rows | None:
         if (code, then) == (_code_version(), stamp(cell.path)):
             # np.load takes eight times as long
             rows = np.frombuffer(content, [tuple(kind) for kind in kinds], count)
-            cell.present = array("l", rows["index"].tolist())
+            cell.present = rows["index"].tolist()
             cell.warnings, cell.snapshots = warnings, set(snapshots)
             return rows
     return None
-
-
-def _write_cache(cell: Cell, now: list[list[int]], rows: Rows) -> None:
-    """Nothing is stored where no file can be written."""
-    if not (file := _cache_file(cell)):
-        return
-    about = cell.warnings, sorted(cell.snapshots), rows.dtype.descr, len(rows)
-    head = json.dumps([_code_version(), now, *about])
-    with suppress(OSError), completed(file) as part:
-        part.write_bytes(head.encode() + b"\n" + rows.tobytes())
 
 
 @cache
@@ -345,19 +334,18 @@ def _judge_in_parallel(cells: list[Cell]) -> None:
 
     Errors are ignored here: what the cache lacks afterwards is judged by the caller.
     """
-    sizes = Counter[str]()
-    for cell in cells:
-        if file := _cache_file(cell):
-            time, size = time_and_size(cell.path)
-            if time > time_and_size(file)[0]:
-                sizes[str(cell.path.parent.parent)] += size
-    workers = min(len(sizes), os.cpu_count() or 1)
-    if workers < 2 or sizes.total() < _PARALLEL:
+    paths = [
+        cell.path
+        for cell in cells
+        if (file := _cache_file(cell)) and time_and_size(cell.path)[0] > time_and_size(file)[0]
+    ]
+    folders = sorted({str(path.parent.parent) for path in paths})
+    workers = min(len(folders), os.cpu_count() or 1)
+    if workers < 2 or sum(time_and_size(path)[1] for path in paths) < _PARALLEL:
         return
-    folders = [folder for folder, _ in sizes.most_common()]
     helpers = [
         subprocess.Popen(
-            [sys.executable, "-c", _HELPER, *folders[n::workers]],
+            [sys.executable, "-m", "rulerkit.scoring", *folders[n::workers]],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -371,20 +359,10 @@ def _judge_in_parallel(cells: list[Cell]) -> None:
             helper.kill()
 
 
-_HELPER = """
-import sys
-from pathlib import Path
-from rulerkit.scoring import score
-from rulerkit.store import read_cells
-for folder in sys.argv[1:]:
-    score(read_cells(Path(folder), scan=False), print)
-"""
-
-
 def _judged(cell: Cell) -> Rows:
-    result = cell.record["result"]
-    kind = result["task"].get("category") or category(result["task"]["name"])
-    part = result["task"].get("match", "part" if kind == "qa" else "all") == "part"
+    task = cell.record["result"]["task"]
+    kind = task.get("category") or category(cell.task)
+    part = task.get("match", "part" if kind == "qa" else "all") == "part"
     rows = sorted((_judge(cell, row, part) for row in cell.stream()), key=lambda row: row[0])
     kinds: JSON = dict.fromkeys(ROW_COLUMNS, float)
     kinds |= dict.fromkeys(("empty", "cut_off", "cut_thought", "refused"), bool) | {"index": int}
@@ -424,8 +402,8 @@ class Completeness(NamedTuple):
 
 
 def completeness(path: Path, wanted: int, soft: bool = False) -> Completeness:
-    """How far a cell is towards `wanted` examples; a cell that may stop early has all of them then.
-    With `soft`, answers that lack their soft score do not count.
+    """How far a cell is towards `wanted` examples. With `soft`, answers that lack their soft score do
+    not count.
 
     `status`, `batch`, `report` and `score` share this count. A cell that did not change is not read
     again, nor one that was judged.
@@ -444,11 +422,17 @@ def _completeness(path: Path, wanted: int, _: str, soft: bool) -> Completeness:
         lacking = sum(index < wanted for index in cell.without_soft) if soft else 0
     except UserError as error:
         return Completeness(0, str(error))
-    failed = [failure for index, failure in cell.failures.items() if index < wanted]
-    problem = ""
-    if have >= min(wanted, cell.record.get("complete_with") or wanted):
-        have = wanted
-    elif failed:
+    problems = cell.warnings[:1]
+    if failed := [failure for index, failure in cell.failures.items() if index < wanted]:
         refused = sum(failure.refused for failure in failed)
-        problem = f"{failure_counts(len(failed), refused)}: {failed[0].reason}"
-    return Completeness(have - lacking, "; ".join([*cell.warnings[:1], *[problem] * bool(problem)]))
+        problems.append(f"{failure_counts(len(failed), refused)}: {failed[0].reason}")
+    return Completeness(have - lacking, "; ".join(problems))
+
+
+if __name__ == "__main__":  # a process of `_judge_in_parallel`
+    from rulerkit.store import read_cells
+
+    for argument in sys.argv[1:]:
+        for judged_elsewhere in read_cells(Path(argument), scan=False):
+            with suppress(UserError):
+                judged(judged_elsewhere)

@@ -11,7 +11,6 @@ was written raises `DamagedCell`.
 """
 
 import json
-import math
 import os
 import platform
 import re
@@ -22,22 +21,21 @@ import threading
 import time
 import uuid
 import zlib
-from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
 from rulerkit.errors import UserError, remark, shorten
+from rulerkit.models import Failure
 from rulerkit.paths import completed, home, package_version
 from rulerkit.settings import JSON
 
 FORMAT = 2
-FORMATS = (1, 2)
 WAYS_OUT = "give this run a place of its own with run: NAME, or start anew: fresh=True (--fresh) moves the old files aside"
 PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "vllm", "sentencepiece", "tiktoken")
 SYNC = 5.0  # seconds of answers that a power cut may cost
@@ -90,26 +88,23 @@ def row_line(row: JSON) -> bytes:
 
 
 class Log:
-    """Rows appended to a file, each in one write, so that a crash can tear only the last line."""
+    """Rows appended to a file, each in one write, so that a crash can tear only the last line. Such a
+    line is cut off first."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with disk(path):
+            content = path.read_bytes() if path.exists() else b""
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+            os.ftruncate(self._file, content.rfind(b"\n") + 1)
         self._synced = time.monotonic()
 
     def append(self, row: JSON) -> None:
-        """Write one row; where the disk fills up in the middle of it, cut it off again."""
-        line = row_line(row)
+        """Write one row."""
+        line, done = row_line(row), 0
         with disk(self.path):
-            size, done = os.fstat(self._file).st_size, 0
-            try:
-                while done < len(line):
-                    done += os.write(self._file, line[done:])
-            except OSError:
-                with suppress(OSError):
-                    os.ftruncate(self._file, size)
-                raise
+            while done < len(line):
+                done += os.write(self._file, line[done:])
             if time.monotonic() - self._synced > SYNC:
                 os.fsync(self._file)
                 self._synced = time.monotonic()
@@ -224,7 +219,6 @@ class Record(_Part):
     aligned: Literal["chat", "base"] = "chat"
     max_failures: Annotated[float, Field(ge=0)] = 0
     adaptive: JSON | None = None
-    complete_with: Count | None = None
     floors: dict[str, float] = {}
     environment: _Environment = _Environment()
     environments: list[_Environment] = []
@@ -235,8 +229,8 @@ def check_schema(schema: type[BaseModel], value: Any) -> None:
     try:
         schema.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the whole"
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
         seen = shorten(repr(first["input"]))
         raise ValueError(f"{place}: {first['msg']}, found {seen}") from None
 
@@ -244,23 +238,31 @@ def check_schema(schema: type[BaseModel], value: Any) -> None:
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def _read_rows(path: Path, record: JSON, parse: bool, report: Report) -> Iterator[tuple[int, JSON]]:
-    """Index and row of each example, in the order of the file; no file has no rows.
+def whole_lines(path: Path) -> list[bytes]:
+    """The lines of a file up to its last line end: a crash tore what follows it. No file has no
+    lines."""
+    try:
+        return path.read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DamagedCell(f"cannot read {path}: {error.strerror or error}") from error
 
-    Without `parse`, rows with a checksum are empty. A last line that a crash tore is skipped, and
-    so are blank lines; of two rows of one example the first counts, and `report` is called. Raises
-    `DamagedCell`, which names the line, for any other line that is not a row as it was written.
+
+def _read_rows(path: Path, record: JSON, parse: bool, report: Report) -> Iterator[tuple[int, JSON]]:
+    """Index and row of each example, in the order of the file.
+
+    Without `parse`, rows with a checksum are empty. Blank lines are skipped; of two rows of one
+    example the first counts, and `report` is called. Raises `DamagedCell`, which names the line,
+    for any other line that is not a row as it was written.
     """
     first: dict[int, int] = {}
-    _, lines, torn = _read_lines(path)
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(whole_lines(path), 1):
         if not (text := line.strip()):
             continue
         try:
             index, row = _read_line(text, record, parse or not first)
         except ValueError as error:
-            if torn and number == len(lines):
-                return
             raise DamagedCell(
                 f"{path}, line {number}: not a prediction row as it was written ({error}): delete "
                 "that line (its example is answered again) or start anew with fresh=True (--fresh), which "
@@ -274,18 +276,6 @@ def _read_rows(path: Path, record: JSON, parse: bool, report: Report) -> Iterato
         else:
             first[index] = number
             yield index, row
-
-
-def _read_lines(path: Path) -> tuple[bytes, list[bytes], bool]:
-    """A file, its lines up to the last that is not blank, and whether that one has no line end."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        content = b""
-    except OSError as error:
-        raise DamagedCell(f"cannot read {path}: {error.strerror or error}") from error
-    text = content.rstrip(b" \t\r\n\0")
-    return content, text.split(b"\n"), content[len(text) : len(text) + 1] != b"\n"
 
 
 def _read_line(text: bytes, record: JSON, parse: bool) -> tuple[int, JSON]:
@@ -309,43 +299,26 @@ def _read_line(text: bytes, record: JSON, parse: bool) -> tuple[int, JSON]:
     return row["index"], row
 
 
-def repair(cell: "Cell") -> None:
-    """Cut off a last line that a crash tore, or end the last row with a line end."""
-    content, lines, torn = _read_lines(cell.path)
-    if not content.strip() or not torn:
-        return
-    try:
-        _read_line(lines[-1].strip(), cell.record, parse=False)
-        good = b"\n".join(lines) + b"\n"
-    except ValueError:
-        good = content[: content.rindex(b"\n", 0, -1) + 1] if lines[1:] else b""
-    with disk(cell.path), open(cell.path, "r+b") as file:
-        file.truncate(len(good))
-        file.seek(max(0, len(good) - 1))
-        file.write(good[-1:])
-
-
 # --- cells ----------------------------------------------------------------------------------------
-
-
-class FailedExample(NamedTuple):
-    """The last attempt at an example that has no answer."""
-
-    reason: str
-    refused: bool
 
 
 class Cell:
     """One model on one task at one length: the record, and one row per example.
 
     Rows are read from the file when they are first needed and then stay in memory; `stream` reads
-    them without keeping them. `rows` may be given instead, as for files of other programs. Reading
-    fills `warnings` (rows that were skipped) and `snapshots` (the versions of its model that a
-    service named in its replies).
+    them without keeping them. `rows` may be given instead, as for files of other programs. `wanted`
+    is how many examples were asked for, the largest number. Reading fills `warnings` (rows that
+    were skipped) and `snapshots` (the versions of its model that a service named in its replies).
     """
 
     def __init__(self, path: Path, record: JSON, rows: list[JSON] | None = None) -> None:
-        self.path, self.record, self.on_disk = path, record, rows is None
+        result = record["result"]
+        self.path, self.record = path, record
+        self.run: str = record["run"]
+        self.model: str = result["model"]["name"]
+        self.task: str = result["task"]["name"]
+        self.length: int = result["length"]
+        self.wanted: int = record["num_examples"]
         self.warnings: list[str] = []
         self.snapshots = set[str]()
         if rows is not None:
@@ -357,10 +330,10 @@ class Cell:
         return sorted(self.stream(), key=lambda row: int(row["index"]))
 
     @cached_property
-    def present(self) -> "array[int]":
+    def present(self) -> list[int]:
         """The indices of the examples that have a row."""
-        rows = self._read(parse=False) if self.on_disk else enumerate(self.rows)
-        return array("l", sorted(index for index, _ in rows))
+        rows = enumerate(self.rows) if "rows" in vars(self) else self._read(parse=False)
+        return sorted(index for index, _ in rows)
 
     def stream(self) -> Iterator[JSON]:
         """The rows one by one, in the order of the file where they are not in memory."""
@@ -375,59 +348,32 @@ class Cell:
     def _read(self, parse: bool) -> Iterator[tuple[int, JSON]]:
         self.warnings.clear()
         rows = _read_rows(self.path, self.record, parse, self.warnings.append)
-        return (pair for pair in rows if pair[0] < self.record["num_examples"])
-
-    @property
-    def run(self) -> str:
-        return str(self.record["run"])
-
-    @property
-    def model(self) -> str:
-        return str(self.record["result"]["model"]["name"])
-
-    @property
-    def task(self) -> str:
-        return str(self.record["result"]["task"]["name"])
-
-    @property
-    def length(self) -> int:
-        return int(self.record["result"]["length"])
-
-    @property
-    def wanted(self) -> int:
-        """How many examples were asked for (the largest number), or how many are enough."""
-        return int(self.record.get("complete_with") or self.record["num_examples"])
+        return (pair for pair in rows if pair[0] < self.wanted)
 
     @property
     def missing(self) -> list[int]:
         """The indices of the examples asked for that have no row yet."""
-        return sorted(set(range(self.record["num_examples"])) - set(self.present))
+        return sorted(set(range(self.wanted)) - set(self.present))
 
     @property
     def complete(self) -> bool:
-        return len(self.present) >= self.wanted
+        return not self.missing
 
     @cached_property
-    def failures(self) -> dict[int, FailedExample]:
-        """The last attempt at each example that has no row, by index; torn lines are skipped."""
-        attempts = dict[int, FailedExample]()
-        try:
-            lines = failures_file(self.path).read_bytes().splitlines() if self.on_disk else []
-        except OSError:
-            return attempts
-        for line in lines:
+    def failures(self) -> dict[int, Failure]:
+        """The last attempt at each example that has no row, by index; damaged lines are skipped."""
+        attempts = dict[int, Failure]()
+        for line in whole_lines(failures_file(self.path)):
             with suppress(ValueError, KeyError, TypeError):
                 attempt = parse_json(line)
-                attempts[int(attempt["index"])] = FailedExample(
-                    str(attempt["reason"]), bool(attempt["refused"])
-                )
+                failure = Failure(str(attempt["reason"]), bool(attempt["refused"]))
+                attempts[int(attempt["index"])] = failure
         return {index: attempts[index] for index in sorted(attempts.keys() - set(self.present))}
 
     @cached_property
     def soft(self) -> dict[int, JSON]:
         """The soft scores by index."""
-        rows = _read_rows(soft_file(self.path), self.record, True, self.warnings.append)
-        return dict(rows) if self.on_disk else {}
+        return dict(_read_rows(soft_file(self.path), self.record, True, self.warnings.append))
 
     @property
     def without_soft(self) -> list[int]:
@@ -446,24 +392,21 @@ def load_cell(path: Path) -> Cell | None:
     file = path.with_suffix(".json")
     try:
         record = parse_json(file.read_bytes())
-        number = record.get("format") if isinstance(record, dict) else None
-        if isinstance(number, int) and number not in FORMATS:
-            raise DamagedCell(
-                f"{file} has format {number}, this rulerkit reads {FORMATS}: update rulerkit"
-            )
         check_schema(Record, record)
-    except (FileNotFoundError, NotADirectoryError):
-        if not path.exists():
+    except OSError as error:
+        gone = isinstance(error, FileNotFoundError | NotADirectoryError)
+        if gone and not path.exists():
             return None
         raise DamagedCell(
-            f"{path} has no record {file.name} beside it, so nobody knows what was asked: bring "
-            "the record back, move the file elsewhere, or start anew with fresh=True (--fresh), which moves it "
-            "aside"
-        ) from None
-    except OSError as error:
-        raise DamagedCell(f"cannot read {file}: {error.strerror or error}") from error
+            f"{path}: its record {file.name} cannot be read ({error.strerror or error}), so nobody "
+            "knows what was asked: bring the record back, move the file elsewhere, or start anew "
+            "with fresh=True (--fresh), which moves it aside"
+        ) from error
     except ValueError as error:
-        raise DamagedCell(f"{file} is no record of predictions ({error}): {WAYS_OUT}") from error
+        raise DamagedCell(
+            f"{file} is no record of predictions that this version reads ({error}): update rulerkit "
+            f"where a newer one wrote it, or {WAYS_OUT}"
+        ) from error
     return Cell(path, record)
 
 
@@ -490,49 +433,48 @@ def read_cells(
     path = Path(path)
     if not path.exists():
         raise UserError(
-            f"no predictions at {path}: give a .jsonl file, a run's folder, or outputs/predictions"
+            f"no predictions at {path}: no such file or folder; give a .jsonl file, a run's folder, or "
+            "outputs/predictions"
         )
-    if path.is_file() and path.suffix != ".jsonl":
-        raise UserError(f"{path} is no prediction file: give a .jsonl file or a folder")
     cells = []
     for file in [path] if path.is_file() else _cell_files(path, report):
         if not strict and not file.with_suffix(".json").exists():
             continue
         try:
-            if cell := load_cell(file):
-                cells.append(cell)
-                _ = scan and cell.present
+            cell = load_cell(file)
+            _ = scan and cell and cell.present
         except DamagedCell as error:
             if path.is_file():
                 raise
             report(f"left out: {error}")
-            cells = [cell for cell in cells if cell.path != file]
+        else:
+            cells += [cell] if cell else []
     return sorted(cells, key=lambda cell: (cell.run, cell.model, cell.task, cell.length))
 
 
 def _cell_files(folder: Path, report: Report) -> list[Path]:
-    """The prediction files below a folder; a record alone stands for a cell that is still empty."""
-    files, visited = set[Path](), dict[str, str]()
+    """The prediction files below a folder, each folder once; a record alone stands for a cell that
+    is still empty."""
+    files, visited = set[Path](), set[str]()
 
     def unreadable(error: OSError) -> None:
         report(f"left out: {error.filename} cannot be read ({error.strerror}), nor any cell in it")
 
     for place, folders, names in os.walk(folder, followlinks=True, onerror=unreadable):
-        where = visited.setdefault(os.path.realpath(place), place)
-        if where != place:
-            report(f"left out: {place} is a link to {where}, whose cells are counted once")
+        real = os.path.realpath(place)
+        if real in visited:  # a link to it
             folders.clear()
             continue
-        visible = sorted(name for name in folders if not name.startswith("."))
-        folders[:] = sorted(visible, key=lambda name: os.path.islink(os.path.join(place, name)))
+        visited.add(real)
+        folders[:] = [name for name in sorted(folders) if not name.startswith(".")]
         for name in names:
             file = Path(place, name)
             if name.startswith(".") or name.endswith((".bak.jsonl", _LEDGER, _SOFT)):
                 continue
-            if name.endswith(".jsonl") or (name.endswith(".json") and file.stem.isdigit()):
+            if file.suffix == ".jsonl" or (file.suffix == ".json" and file.stem.isdigit()):
                 files.add(file.with_suffix(".jsonl"))
-            elif file.is_symlink() and not file.exists():
-                report(f"left out: {file} is a link to nothing ({os.readlink(file)})")
+            elif not file.exists():
+                report(f"left out: {file} is a link to nothing")
     return sorted(files)
 
 
@@ -572,7 +514,7 @@ def allowed_failures(max_failures: float, wanted: int) -> float:
 class Owner(BaseModel):
     """The process that a lock file names; fields that the file does not name have defaults."""
 
-    model_config = ConfigDict(strict=True, frozen=True)
+    model_config = ConfigDict(strict=True)
 
     host: str = "?"
     machine: str = ""
@@ -581,7 +523,7 @@ class Owner(BaseModel):
     job: str | None = None
     restart: int = 0
     token: str = ""
-    touched: Annotated[float, Field(exclude=True)] = 0.0
+    touched: float = 0.0
     """When the lock was touched last, in seconds since 1970."""
 
     @property
@@ -589,15 +531,15 @@ class Owner(BaseModel):
         """Whether it is a process of this machine, so that its number can be looked up."""
         return (self.host, self.machine) == (socket.gethostname(), _machine())
 
-    def seconds_left(self, stale: float = STALE) -> float:
-        """How long it still counts as alive without another touch: infinite where its process is
-        seen, negative where it is dead."""
+    def is_alive(self, stale: float = STALE) -> bool:
+        """Whether its process is seen to live; where it cannot be looked up, whether it touched its
+        lock in the last seconds."""
         me = this_process()
         if self.job and self.job == me.job and self.restart < me.restart:
-            return -1.0
+            return False
         if self.pid and self.here and (started := start_time(self.pid)) != "":
-            return math.inf if started == self.started else -1.0
-        return stale - (time.time() - self.touched)
+            return started == self.started
+        return time.time() - self.touched < stale
 
 
 class Lock:
@@ -610,23 +552,16 @@ class Lock:
     """
 
     def __init__(self, path: Path, beat: float = BEAT) -> None:
-        self.path, self.beat = path, beat
-        self.lost, self._content, self._seen = False, b"", 0.0
+        self.path, self.beat, self.lost = path, beat, False
+        self._content = this_process().model_dump_json().encode()
+        self._seen = time.time()
         self._done = threading.Event()
 
     def __enter__(self) -> Self:
-        self._content = this_process().model_dump_json().encode()
         with disk(self.path):
-            for _ in range(100):
-                if self._create():
-                    break
+            while not self._create():
                 self._remove_dead()
-            else:
-                raise UserError(f"{self.path} cannot be taken: remove it if nobody writes there")
-        self._seen = time.time()
-        threading.Thread(
-            target=self._touch_often, name=f"lock {self.path.name}", daemon=True
-        ).start()
+        threading.Thread(target=self._touch_often, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -665,12 +600,7 @@ class Lock:
     def _create(self) -> bool:
         try:
             with open(self.path, "xb") as file:
-                try:
-                    file.write(self._content)
-                    file.flush()
-                except OSError:  # a full disk: an empty lock would block others
-                    self.path.unlink(missing_ok=True)
-                    raise
+                file.write(self._content)
         except FileExistsError:
             return False
         return True
@@ -681,27 +611,19 @@ class Lock:
             content, owner = _read_lock(self.path)
         except FileNotFoundError:
             return
-        age, left = time.time() - owner.touched, owner.seconds_left()
-        if left < 0:  # a second lock: nobody removes the new lock of a process that was faster
+        if not owner.is_alive():
+            # a second lock: nobody removes the new lock of a process that was faster
             with Lock(self.path.with_name(f"{self.path.name}.claim.lock"), self.beat):
                 if self.path.exists() and self.path.read_bytes() == content:
                     self.path.unlink()
             return
         job = f", job {owner.job}" if owner.job else ""
-        seen = (
-            f"last sign of life {age:.0f} s ago"
-            if age >= 0
-            else f"its lock is dated {-age:.0f} s in the future"
-        )
-        free = (
-            "its lock is free when it ends"
-            if math.isinf(left)
-            else f"if it is dead, its lock is free in {left:.0f} s"
-        )
         raise UserError(
             f"{str(self.path).partition('.lock')[0]} is being written by process "
-            f"{owner.pid or '?'} on host {owner.host}{job} ({seen}): wait for it, end it, or take "
-            f"a place of your own with run: NAME; {free}"
+            f"{owner.pid or '?'} on host {owner.host}{job} (last sign of life: "
+            f"{time.ctime(owner.touched)}): wait for it, end it, or take a place of your own with "
+            f"run: NAME; its lock is free when it ends, or {STALE:.0f} s after the last sign of "
+            "life of a process that cannot be seen from here"
         )
 
 
@@ -711,7 +633,7 @@ def holder(path: Path, stale: float = STALE) -> Owner | None:
         _, owner = _read_lock(path)
     except OSError:
         return None
-    return owner if owner.seconds_left(stale) >= 0 else None
+    return owner if owner.is_alive(stale) else None
 
 
 def wait_for(path: Path) -> Owner | None:
@@ -749,7 +671,8 @@ def _read_lock(path: Path) -> tuple[bytes, Owner]:
         owner = Owner.model_validate_json(content)
     except ValidationError:  # torn, or written by something else
         owner = Owner()
-    return content, owner.model_copy(update={"touched": touched})
+    owner.touched = touched
+    return content, owner
 
 
 def _machine() -> str:
@@ -765,21 +688,19 @@ def _machine() -> str:
 def start_time(pid: int) -> str | None:
     """When a process began, to compare; None: no such process, or a zombie; "": alive, start
     unknown."""
+    if os.name == "nt":  # where os.kill would interrupt it
+        return ""
     try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return None if state in "ZX" else fields[18]
+        os.kill(pid, 0)
     except ProcessLookupError:
         return None
-    except OSError:  # no /proc, no such process, or a hidden one of another user
-        if os.name == "nt":  # where os.kill would interrupt it
-            return ""
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return None
-        except PermissionError:
-            pass
+    except PermissionError:
+        pass
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # a process of another user may be hidden
         return ""
+    return None if state in "ZX" else fields[18]
 
 
 # --- environment and progress ---------------------------------------------------------------------
@@ -812,42 +733,11 @@ def _commit(root: Path) -> str | None:
     return done.stdout.strip() or None
 
 
-class Progress:
-    """One bar over many cells, in tokens, with the time left: `tokens` is length x examples.
+def progress_bar(tokens: int, disable: bool = False) -> Any:
+    """A bar over many cells, in tokens, with the time left."""
+    from tqdm.auto import tqdm
 
-    The total is corrected for cells that are partly done and examples shorter than their length.
-    """
-
-    def __init__(self, tokens: int, disable: bool = False) -> None:
-        from tqdm.auto import tqdm
-
-        interval = 0.2 if sys.stderr.isatty() else 5.0  # a job's log keeps every refresh
-        self.bar: Any = tqdm(
-            total=tokens,
-            disable=disable,
-            unit=" tokens",
-            unit_scale=True,
-            smoothing=0.1,
-            mininterval=interval,
-        )
-        self._length = self._done = self._wanted = 0
-
-    def start(self, title: str, length: int, done: int, wanted: int) -> None:
-        """Cells of one length begin; `done` of their `wanted` examples have an answer already."""
-        self._length, self._done, self._wanted = length, done, wanted
-        self.bar.total = max(0, self.bar.total - length * done)
-        self.bar.set_description_str(title, refresh=False)
-        self.bar.set_postfix_str(f"{done}/{wanted} examples", refresh=False)
-
-    def update(self, tokens: int) -> None:
-        """One more example was answered, `tokens` long with its answer."""
-        self._done += 1
-        self.bar.total = max(0, self.bar.total + tokens - self._length)
-        self.bar.set_postfix_str(f"{self._done}/{self._wanted} examples", refresh=False)
-        self.bar.update(tokens)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.close()
+    interval = 0.2 if sys.stderr.isatty() else 5.0  # a job's log keeps every refresh
+    return tqdm(
+        total=tokens, disable=disable, unit=" tokens", unit_scale=True, mininterval=interval
+    )

@@ -31,6 +31,7 @@ class Question:
     references: tuple[str, ...] = ("ABCDE", "FGHIJ")
     max_new_tokens: int = 30
     depths: tuple[float, ...] = (0.0, 12.5)
+    group: int | None = None
 
     @property
     def num_tokens(self):

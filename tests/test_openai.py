@@ -372,7 +372,7 @@ def test_a_server_that_cuts_the_prompt_is_found_out(server, tmp_path):
     words = r"the server cut the prompt: it read 512 of \d+ tokens \(length 1024\)"
     with pytest.raises(UserError, match=words):
         predict(model, some(model), tmp_path / "run", progress=False)
-    assert next(iter((tmp_path / "run").rglob("*.jsonl"))).read_text() == ""
+    assert list(tmp_path.rglob("*.json*")) == [], "nothing is written before the first answer"
     assert len(server.real) <= 5
 
 

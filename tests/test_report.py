@@ -7,7 +7,7 @@ import pytest
 
 from rulerkit.compare import compare
 from rulerkit.errors import UserError
-from rulerkit.scoring import completeness, score
+from rulerkit.scoring import score
 from rulerkit.store import read_cells, row_line
 from rulerkit.summary import summarize
 from rulerkit.tables import footnotes
@@ -128,10 +128,3 @@ def test_a_comparison_leaves_out_what_failed(tmp_path):
     assert list(allowed.rows.loc[allowed.rows["level"] == "cell", "n"]) == [4, 3]
     with pytest.raises(UserError, match="nothing is left to compare"):
         compare(*sides, lengths=[2048])
-
-
-def test_a_cell_that_was_to_stop_early_is_complete(tmp_path):
-    assert completeness(write_cell(tmp_path, have=2, complete_with=2), 4).have == 4
-    assert completeness(write_cell(tmp_path, 2048, have=1, complete_with=2), 4).have == 1
-    table = summarize(scored(tmp_path)[1], ["vt"]).cells
-    assert list(table["complete"]) == [True, False]

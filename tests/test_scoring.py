@@ -24,7 +24,7 @@ from rulerkit.scoring import (
 from rulerkit.store import Cell
 
 
-def cell(rows, task="vt", length=4096, match="all", thinking=0, **record):
+def cell(rows, task="vt", length=4096, match="all", thinking=0, model="m", **record):
     result = {
         "task": {"name": task, "category": category(task), "match": match},
         "length": length,
@@ -33,7 +33,7 @@ def cell(rows, task="vt", length=4096, match="all", thinking=0, **record):
         "prompt_format": {"template": "base", "thinking_tokens": thinking},
         "tokenizer": {"name": "builtin", "fingerprint": "f"},
         "sources": {"essay": {"name": "prose", "fingerprint": "f", "stand_in": True, "note": ""}},
-        "model": {"name": "m", "engine": "reader"},
+        "model": {"name": model, "engine": "reader"},
     }
     whole = {
         "result": result,
@@ -58,8 +58,8 @@ def row(pred, outputs, index=0, reason="stop"):
 
 
 def test_models_that_share_a_label_are_told_apart_by_their_names():
-    cells = [cell([row("1", ["1"])], task) for task in ("vt", "cwe", "fwe")]
-    cells[0].record["result"]["model"]["name"] = "n"
+    models = {"vt": "n", "cwe": "m", "fwe": "m"}
+    cells = [cell([row("1", ["1"])], task, model=model) for task, model in models.items()]
     assert list(score(cells)["label"]) == ["M [n]", "M [m]", "M [m]"]
     assert list(label(cells)["name"]) == ["M [n]", "M [m]", "M [m]"]
     assert list(score(cells[1:])["label"]) == ["M", "M"]

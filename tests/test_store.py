@@ -83,9 +83,8 @@ def test_a_second_process_is_refused_until_the_first_is_killed(lock_file):
 
 def test_another_host_is_dead_after_two_minutes(foreign):
     rewrite(foreign, age=100)
-    with pytest.raises(
-        UserError, match=r"process 17 on host node7 .last sign of life 10[0-9] s ago"
-    ):
+    last = re.escape(time.ctime(foreign.stat().st_mtime))
+    with pytest.raises(UserError, match=f"process 17 on host node7 .last sign of life: {last}"):
         Lock(foreign).__enter__()
     rewrite(foreign, age=130)
     with Lock(foreign):
@@ -138,10 +137,8 @@ def test_any_content_and_date_of_a_lock_is_one_line_or_taken_over(garbage, age):
             Lock(file).__enter__()
         said = str(refused.value)
         assert "\n" not in said
-        assert ("dated 7200 s in the future" in said or "dated 7199 s" in said) == (age < 0)
-        free = re.search(r"free in (\d+) s", said)
-        assert free
-        assert abs(int(free[1]) - (locks.STALE - age)) <= 5
+        assert f"last sign of life: {time.ctime(file.stat().st_mtime)}" in said
+        assert f"or {locks.STALE:.0f} s after the last sign of life" in said
         assert [path.name for path in Path(folder).iterdir()] == ["4096.lock"]
 
 
