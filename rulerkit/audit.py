@@ -1,33 +1,29 @@
 """Faults in files of data or predictions, whoever wrote them.
 
-Each audit looks at all rows of one task at one length and says what it saw, in how many rows, where
-first, and what that does to scores. It does not judge what a file does not say.
+Each audit looks at one row, or at all rows of one task at one length, and says what it saw and what
+that does to scores. It does not judge what a file does not say.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
 from pydantic import ConfigDict
 
-from rulerkit.checks import FAIL, LEAST_FILL, NOTE, Finding, Seen, named
+from rulerkit.checks import NOTE, Checks, Finding, Seen, judge_tokens, run_checks
 from rulerkit.errors import UserError
 from rulerkit.other_formats import DataRow, json_lines, read_rows
-from rulerkit.scoring import clean, string_match_all, string_match_part
-from rulerkit.settings import JSON
+from rulerkit.scoring import clean, string_match_all
 from rulerkit.store import load_cell
 from rulerkit.tasks import TASKS, Task, family_of
 from rulerkit.tokenizers import Tokenizer
 
 MIN_ROWS = 8
-"""Rows from which on places and layouts are compared with one another."""
+"""Rows from which on places are compared with one another."""
 _MOST_COUNTED = 60  # rows whose tokens are counted: half a second each at 128K
-_POOR_FILL = 0.9
-_SAME = 0.5  # share of rows with the needle at one place from which on that place is fixed
+_PREFIX_WITHIN = 600  # characters at the end of a prompt in which the answer prefix is searched
 _BOS = (
     *("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "<BOS_TOKEN>"),
     "<｜begin▁of▁sentence｜>",
@@ -41,6 +37,7 @@ class Row(DataRow):
 
     model_config = ConfigDict(strict=True, extra="allow")
 
+    line: int = 0
     index: int | None = None
     input: str | None = None
     answer_prefix: str | None = None
@@ -48,50 +45,38 @@ class Row(DataRow):
     outputs: list[str] | None = None
     pred: str | None = None
     length: int | None = None
-    num_prompt_tokens: int | None = None
     max_new_tokens: int | None = None
-    depths: list[float] | None = None
+
+    @property
+    def where(self) -> str:
+        """How a reader of the file finds the row."""
+        return f"line {self.line}" + (f", index {self.index}" if self.index is not None else "")
+
+    @property
+    def prefix(self) -> str:
+        """The answer prefix where it is a field of its own."""
+        return self.answer_prefix or self.gen_prefix or ""
+
+    @property
+    def text(self) -> str:
+        """The prompt; empty where the file does not hold it."""
+        return self.input + self.prefix if self.input else ""
+
+    @property
+    def references(self) -> list[str]:
+        return self.outputs or []
 
 
 @dataclass(frozen=True)
 class FileCell:
-    """The rows of one task at one length in one file, and the tokenizer that counts them.
+    """The rows of one task at one length in one file, and the tokenizer that counts them; `wanted`
+    is the number of examples that were asked for, where that is known."""
 
-    `rows` has the fields of `Row`, `prefix` (the answer prefix where it is a field of its own),
-    `text` (the prompt, where the file holds it) and `references`; its index says how a reader of
-    the file finds a row.
-    """
-
-    task: str
+    task: Task
     length: int
-    rows: "pd.DataFrame"
+    rows: list[Row]
     tokenizer: Tokenizer
     wanted: int | None = None
-    protocol: str = "clean"
-
-    @property
-    def family(self) -> type[Task]:
-        """The family, by the task's name."""
-        return family_of(self.task)
-
-    @cached_property
-    def texts(self) -> "pd.DataFrame":
-        """The rows whose prompt is in the file."""
-        return self.rows.dropna(subset="text")
-
-    @cached_property
-    def counted(self) -> "pd.Series[int]":
-        """The tokens of prompt and answer together, of at most 60 rows spread evenly."""
-        rows = self.rows[:: max(1, -(-len(self.rows) // _MOST_COUNTED))]
-        tokenizer = self.tokenizer
-        bos = "" if tokenizer.bos_id is None else tokenizer.bos_token or "\0"
-        tokens = [
-            known if text is None else tokenizer.count(text) + (not text.startswith(bos))
-            for known, text in rows[["num_prompt_tokens", "text"]].itertuples(index=False)
-        ]
-        answer = (TASKS.get(self.task) or self.family(name=self.task)).answer_tokens
-        answers = rows["max_new_tokens"].astype(float).fillna(answer)
-        return pd.Series(tokens, rows.index, float).add(answers).dropna().astype(int)
 
 
 def read_file(
@@ -105,276 +90,171 @@ def read_file(
     """
     if not path.is_file():
         raise UserError(f"no file {path}: give a file of JSON lines, data or predictions")
+    protocol, wanted = "clean", None
     if path.with_suffix(".json").is_file() and (cell := load_cell(path)):
         _ = cell.present  # raises where a row is damaged
-        rows = [row | {"line": line} for line, row in json_lines(path)]
-        for row in rows:  # `length` counts the answer as long as it may be
-            row["max_new_tokens"] = row.pop("length") - row["num_prompt_tokens"]
-        protocol = cell.record["result"].get("protocol", "clean")
-        return [FileCell(cell.task, cell.length, _table(rows), tokenizer, cell.wanted, protocol)]
-    name, by_length = read_rows(path, task, length, Row)
+        name, wanted = cell.task, cell.wanted
+        protocol = cell.record["result"].get("protocol", protocol)
+        by_length = {cell.length: [row | {"line": line} for line, row in json_lines(path)]}
+    else:
+        name, by_length = read_rows(path, task, length, Row)
+    asked = (TASKS.get(name) or family_of(name)(name=name)).with_protocol(protocol)
     return [
-        FileCell(name, budget, _table(rows), tokenizer)
+        FileCell(asked, budget, [Row(**row) for row in rows], tokenizer, wanted)
         for budget, rows in sorted(by_length.items())
     ]
 
 
-def _table(rows: list[JSON]) -> "pd.DataFrame":
-    records, names = [], []
-    for given in rows:
-        row = dict.fromkeys(Row.model_fields) | given
-        prefix, text = row["answer_prefix"] or row["gen_prefix"] or "", row["input"]
-        shown = {"prefix": prefix, "text": None if text is None else text + prefix}
-        records.append(row | shown | {"references": row["outputs"] or []})
-        number = "" if row["index"] is None else f", index {row['index']}"
-        names.append(f"line {row['line']}{number}")
-    return pd.DataFrame(records, names, dtype=object)
-
-
-def audit(cell: FileCell) -> list[Finding]:
+def audit(cell: FileCell) -> Iterator[Finding]:
     """All findings on the rows of one task at one length."""
-    return [named(name, seen) for name, check in AUDITS.items() if (seen := check(cell))]
+    yield from run_checks(CELL_AUDITS, "", cell)
+    for number, row in enumerate(cell.rows):
+        if number < _MOST_COUNTED:
+            yield from run_checks({"budget": budget}, row.where, row, cell)
+        yield from run_checks(ROW_AUDITS, row.where, row, cell)
+        if row.text:
+            yield from run_checks(TEXT_AUDITS, row.where, row, cell)
 
 
-def _judged(
-    rows: Any, wrong: Iterable[bool], what: str, effect: str, fine: str = "", level: str = FAIL
-) -> Seen:
-    """A finding on the rows that are wrong: how many of how many, and the first of them. Where none
-    is wrong, what is fine; None without rows."""
-    flags = pd.Series(list(wrong), rows.index, dtype=bool)
-    if flags.any():
-        seen = f"{what} in {flags.sum()} of {len(flags)} rows (first: {flags.idxmax()})"
-        return Finding(seen, effect, level)
-    return fine if len(flags) else None
-
-
-def _judged_layout(
-    cell: FileCell, rows: Any, wrong: Iterable[bool], what: str, effect: str, fine: str = ""
-) -> Seen:
-    """As `_judged`, where the protocol `paper` is the cause by design."""
-    if cell.protocol != "paper":
-        return _judged(rows, wrong, what, effect, fine)
-    effect = "by design: the protocol paper keeps one layout for all examples, as upstream does"
-    return _judged(rows, wrong, what, effect, fine, NOTE)
-
-
-# --- rows -----------------------------------------------------------------------------------------
+# --- all rows of a cell ---------------------------------------------------------------------------
 
 
 def indices(cell: FileCell) -> Seen:
     """Every example once."""
-    index = cell.rows["index"]
-    count, repeated = index.nunique(), index.notna() & index.duplicated(keep=False)
-    if not count:
+    counts = Counter(row.index for row in cell.rows if row.index is not None)
+    repeated = [index for index, count in counts.items() if count > 1]
+    if not counts:
         return None
-    wanted = range(cell.wanted or max(index.dropna()) + 1)
-    if (missing := sorted({*wanted} - {*index})) and not repeated.any():
+    if repeated:
+        seen = f"{len(counts)} distinct indices in {len(cell.rows)} rows (repeated: {repeated[0]})"
+        effect = "who keys rows by index drops or mixes examples (upstream's 2025 niah files do this): key by line"
+        return Finding(seen, effect)
+    wanted = range(cell.wanted or max(counts) + 1)
+    if missing := sorted({*wanted} - {*counts}):
         seen = f"{len(missing)} of {len(wanted)} missing (first: {missing[0]})"
         return Finding(seen, "the mean is over other examples than it says: answer them")
-    effect = "who keys rows by index drops or mixes examples (upstream's 2025 niah files do this): key by line"
-    return _judged(index, repeated, f"{count} distinct indices", effect, f"{count}, each once")
+    return f"{len(counts)}, each once"
 
 
-def repeats(cell: FileCell) -> Seen:
+def prompts(cell: FileCell) -> Seen:
     """No prompt twice."""
-    texts, what = cell.texts["text"], "the same prompt again"
-    effect, fine = (
-        "fewer examples than rows: intervals are too narrow",
-        f"{texts.nunique()}, all different",
-    )
-    return _judged(texts, texts.duplicated(), what, effect, fine)
-
-
-def predictions(cell: FileCell) -> Seen:
-    """Answers are there, and are no copies of the prompt."""
-    rows = cell.rows.dropna(subset="pred")
-    echoed = (
-        bool(text) and text[:200] in pred
-        for text, pred in zip(rows["input"], rows["pred"], strict=True)
-    )
-    empty = (not pred.strip() for pred in rows["pred"])
-    effect = "they score 0: were these refusals, time-outs or prompts that did not fit?"
-    copied = _judged(rows, echoed, "the prompt itself", "echoes score 100: take the new text alone")
-    return copied or _judged(rows, empty, "nothing", effect, f"{len(rows)}", NOTE)
-
-
-def own_scores(cell: FileCell) -> Seen:
-    """Scores in the file agree with ours: question answering counts any reference, not the mean."""
-    part, seen = cell.family.match == "part", {}
-    for name, row in cell.rows.dropna(subset="pred").iterrows():
-        values = row.get(str(cell.length)), row.get("score")
-        value = next((v for v in values if isinstance(v, int | float) and v >= 0), None)
-        if value is not None:
-            text, wanted = clean(row["pred"]), row["references"] or [""]
-            share = string_match_all(text, wanted)
-            seen[name] = value, string_match_part(text, wanted) if part else share, share
-    scores = pd.DataFrame.from_dict(seen, "index", columns=["file", "ours", "share"], dtype=float)
-    lost = scores["ours"] - scores["file"]
-    wrong = lost.abs() > 1e-6
-    what, effect = "another score than ours", "do not compare them with others'"
-    if part and wrong.any() and ((scores["file"] - scores["share"])[wrong].abs() < 1e-6).all():
-        what = "the mean over references"
-        effect = f"the file's score is {100 * lost.mean():.1f} points too low: score it anew (`rulerkit score`)"
-    return _judged(scores, wrong, what, effect, f"{len(scores)} as we score")
-
-
-# --- length ---------------------------------------------------------------------------------------
-
-
-def budget(cell: FileCell) -> Seen:
-    """Prompt and answer stay within the length."""
-    tokens, length = cell.counted, cell.length
-    if tokens.empty:
-        return None
-    most = max(tokens)
-    return _judged(
-        tokens,
-        tokens > length,
-        f"more than {length} tokens",
-        f"up to {most - length} tokens are cut, or the engine refuses them: generate with this tokenizer",
-        f"at most {most} of {length} tokens ({tokens.idxmax()})",
-    )
-
-
-def fill(cell: FileCell) -> Seen:
-    """The length is filled."""
-    shares = cell.counted / cell.length
-    low, average = shares < LEAST_FILL, shares.mean()
-    what = f"{100 * average:.1f} % filled on average, less than {100 * LEAST_FILL:.0f} %"
-    effect = "a score says less about this length than its name"
-    fine = f"{100 * average:.1f} % on average"
-    if average >= _POOR_FILL and cell.protocol != "paper":
-        return _judged(shares, low, what, effect, fine, NOTE)
-    return _judged_layout(cell, shares, low, what, effect, fine)
-
-
-def file_count(cell: FileCell) -> Seen:
-    """The file's own token counts are those of this tokenizer."""
-    known = cell.texts["length"].replace(0, None).dropna()
-    tokens = cell.counted[cell.counted.index.intersection(known.index)]
-    return _judged(
-        tokens,
-        (tokens - known[tokens.index]).abs() > (tokens / 100).clip(3),
-        f"not those of {cell.tokenizer.name}",
-        "it was made for another tokenizer or template: lengths are not what their names say",
-        "the file's are this tokenizer's",
-        NOTE,
-    )
-
-
-# --- what is asked --------------------------------------------------------------------------------
-
-
-def references(cell: FileCell) -> Seen:
-    """What is asked for stands in the context."""
-    part, absent = cell.family.match == "part", []
-    for text, wanted in zip(cell.texts["text"].str.lower(), cell.texts["references"], strict=True):
-        lower = {reference.lower() for reference in wanted}
-        stands = [reference in text for reference in lower]
-        known = any(stands) or lower & _NO_WORDS if part else stands and all(stands)
-        absent.append(not known)
-    effect = "nobody can find them: these rows score 0, or reward what a model knew before"
-    level = NOTE if part else FAIL
-    return _judged(cell.texts, absent, "not in the context", effect, "all in the context", level)
-
-
-def demonstration(cell: FileCell) -> Seen:
-    """Variable tracking and common words come with a solved example."""
-    if not (opening := cell.family.demonstration_opening.strip()):
-        return None
-    bare = (text.count(opening) < 2 for text in cell.texts["text"])
-    effect = "base models score far lower without one: compare with nobody's numbers"
-    return _judged(cell.texts, bare, "none", effect, "in every row")
-
-
-def prefix(cell: FileCell) -> Seen:
-    """The answer prefix ends the prompt, once, with its blanks."""
-    form, within = cell.family.answer_prefix_form, cell.family.answer_prefix_within
-    ends = [
-        list(re.finditer(form, text[-within:].rpartition("?")[2])) for text in cell.texts["text"]
-    ]
-    stripped = [
-        field[:1] not in ("", " ") or any("" in match.groups() for match in end)
-        for field, end in zip(cell.texts["prefix"], ends, strict=True)
-    ]
-    effect = "chat models then explain and are cut: scores fall"
-    again = "whoever adds `answer_prefix` to `input` repeats it: drop one"
-    what, other = (
-        "the answer prefix without its blank",
-        "the first token of the answer is another one",
-    )
-    return (
-        _judged(cell.texts, (not end for end in ends), "no answer prefix at the end", effect)
-        or _judged(cell.texts, (len(end) > 1 for end in ends), "the answer prefix twice", again)
-        or _judged(cell.texts, stripped, what, other, "at the end, once", NOTE)
-    )
-
-
-def bos_text(cell: FileCell) -> Seen:
-    """No beginning-of-sequence token stands in the text, where an engine adds one."""
-    marks = {*_BOS, cell.tokenizer.bos_token or _BOS[0]}
-    written = (any(mark in text[:300] for mark in marks) for text in cell.texts["text"])
-    effect = "an engine that adds its own sends two (VT at 128K moved by 17 points): switch add_special_tokens off"
-    return _judged(cell.texts, written, "a BOS written out", effect, "none")
-
-
-# --- layout ---------------------------------------------------------------------------------------
+    texts = [row.text for row in cell.rows if row.text]
+    distinct = len({*texts})
+    if distinct < len(texts):
+        seen = f"{distinct} different ones in {len(texts)} rows"
+        return Finding(seen, "fewer examples than rows: intervals are too narrow")
+    return f"{distinct}, all different" if texts else None
 
 
 def positions(cell: FileCell) -> Seen:
-    """The answer stands somewhere else in every example: by the family's rule or, in our
-    predictions, which hold no prompt, by the depth of the needle."""
-    found: dict[Any, tuple[float, str]] = {}
-    for row, (text, wanted, depths) in cell.rows[["text", "references", "depths"]].iterrows():
-        if text is not None:
-            place = cell.family.place(text, tuple(wanted))
-        else:
-            single = depths and cell.family.place is Task.place
-            place = (round(depths[0]), f"{depths[0]:.0f} % of the context") if single else None
-        if place:
-            found[row] = place
-    if len(found) < MIN_ROWS:
+    """The answer stands somewhere else in every example, by the family's rule."""
+    found = (cell.task.place(row.text, row.references) for row in cell.rows if row.text)
+    places = Counter(place for place in found if place)
+    count = places.total()
+    if count < MIN_ROWS:
         return None
-    places = pd.DataFrame.from_dict(found, "index", columns=["value", "name"])
-    counts = places.value_counts()
-    (usual, name), count = counts.index[0], counts.iloc[0]
-    if count > _SAME * len(places) or places["value"].std(ddof=0) < 1:
-        effect = "a model that only reads there scores as well: shuffle per example"
-        same = places["value"] == usual
-        return _judged_layout(cell, places, same, f"the answer at {name}", effect)
-    return f"{places['value'].nunique()} places in {len(places)} rows"
+    ((usual, same),) = places.most_common(1)
+    if same > count / 2:
+        seen = f"the answer at {usual} in {same} of {count} rows"
+        return Finding(seen, "a model that only reads there scores as well: shuffle per example")
+    return f"{len(places)} places in {count} rows"
 
 
-def layouts(cell: FileCell) -> Seen:
-    """Lists are shuffled anew in every example. The order of a list is told whatever its words are:
-    for each entry when its word first came."""
-    lists = cell.texts["text"].map(cell.family.listed_words).dropna()
-    orders = lists.map(lambda words: (*pd.factorize(pd.Series(words[:400]))[0],))
-    count = orders.nunique()
-    if len(orders) < MIN_ROWS:
+# --- one row --------------------------------------------------------------------------------------
+
+
+def budget(row: Row, cell: FileCell) -> Seen:
+    """Prompt and answer stay within the length and fill it."""
+    used, tokenizer = row.length, cell.tokenizer
+    if row.text:
+        bos = "" if tokenizer.bos_id is None else tokenizer.bos_token or "\0"
+        answer = row.max_new_tokens or cell.task.answer_tokens
+        used = tokenizer.count(row.text) + (not row.text.startswith(bos)) + answer
+    return judge_tokens(used, cell.length, cell.task) if used else None
+
+
+def prediction(row: Row, cell: FileCell) -> Seen:
+    """The answer is there, and is no copy of the prompt."""
+    if row.pred is None:
         return None
-    if count > len(orders) / 2:
-        return f"{count} in {len(orders)} rows"
-    effect = (
-        "the same order again and again: so many rows are one example, and intervals are too narrow"
-    )
-    again = orders.duplicated(keep=False)
-    return _judged_layout(cell, orders, again, f"only {count} orders of words", effect)
+    if row.text and row.text[:200] in row.pred:
+        return Finding("the prompt itself", "echoes score 100: take the new text alone")
+    if not row.pred.strip():
+        effect = "it scores 0: was this a refusal, a time-out or a prompt that did not fit?"
+        return Finding("nothing", effect, NOTE)
+    return "new text"
 
 
-AUDITS: dict[str, Callable[[FileCell], Seen]] = {
-    "indices": indices,
-    "prompts": repeats,
-    "budget": budget,
-    "fill": fill,
-    "token counts": file_count,
+def own_score(row: Row, cell: FileCell) -> Seen:
+    """The score in the file is ours: question answering counts any reference, not the mean."""
+    extra = row.model_extra or {}
+    values = [extra.get(str(cell.length)), extra.get("score")]
+    scores = [value for value in values if isinstance(value, int | float) and value >= 0]
+    if row.pred is None or not scores:
+        return None
+    score, answer, wanted = scores[0], clean(row.pred), row.references or [""]
+    lost = cell.task.score(answer, wanted) - score
+    if abs(lost) < 1e-6:
+        return "as we score"
+    if cell.task.match == "part" and abs(string_match_all(answer, wanted) - score) < 1e-6:
+        seen = f"the mean over references, {100 * lost:.1f} points too low"
+        return Finding(seen, "score it anew (`rulerkit score`)")
+    return Finding(f"{score:g}, not ours", "do not compare the file's scores with others'")
+
+
+# --- the text of a prompt -------------------------------------------------------------------------
+
+
+def references(row: Row, cell: FileCell) -> Seen:
+    """What is asked for stands in the context."""
+    text, part = row.text.lower(), cell.task.match == "part"
+    wanted = {reference.lower() for reference in row.references}
+    present = {reference for reference in wanted if reference in text}
+    known = present or wanted & _NO_WORDS if part else wanted and present == wanted
+    if known:
+        return "in the context"
+    effect = "nobody can find them: the row scores 0, or rewards what a model knew before"
+    return Finding("not in the context", effect, *([NOTE] if part else []))
+
+
+def demonstration(row: Row, cell: FileCell) -> Seen:
+    """Variable tracking and common words come with a solved example."""
+    opening = cell.task.demonstration_opening.strip()
+    if not opening:
+        return None
+    if row.text.count(opening) > 1:
+        return "there"
+    return Finding("none", "base models score far lower without one: compare with nobody's numbers")
+
+
+def answer_prefix(row: Row, cell: FileCell) -> Seen:
+    """The answer prefix ends the prompt, once, with its blanks."""
+    ending = row.text[-_PREFIX_WITHIN:].rpartition("?")[2]
+    found = list(re.finditer(cell.task.answer_prefix_form, ending))
+    if not found:
+        return Finding("none at the end", "chat models then explain and are cut: scores fall")
+    if len(found) > 1:
+        effect = "whoever adds `answer_prefix` to `input` repeats it: drop one"
+        return Finding("there twice", effect)
+    if row.prefix[:1] not in ("", " ") or "" in found[0].groups():
+        return Finding("without its blank", "the first token of the answer is another one", NOTE)
+    return "at the end, once"
+
+
+def bos_text(row: Row, cell: FileCell) -> Seen:
+    """No beginning-of-sequence token stands in the text, where an engine adds one."""
+    marks = (*_BOS, cell.tokenizer.bos_token or _BOS[0])
+    if not any(mark in row.text[:300] for mark in marks):
+        return "none"
+    effect = "an engine that adds its own sends two (VT at 128K moved by 17 points): switch add_special_tokens off"
+    return Finding("written out", effect)
+
+
+CELL_AUDITS: Checks = {"indices": indices, "prompts": prompts, "positions": positions}
+ROW_AUDITS: Checks = {"predictions": prediction, "own scores": own_score}
+TEXT_AUDITS: Checks = {
     "references": references,
     "demonstration": demonstration,
-    "answer prefix": prefix,
+    "answer prefix": answer_prefix,
     "BOS text": bos_text,
-    "positions": positions,
-    "layouts": layouts,
-    "predictions": predictions,
-    "own scores": own_scores,
 }
-"""Name -> audit, in the order in which they are printed."""

@@ -3,6 +3,7 @@
 `check` looks at a model's prompts, one function per fault; where that is cheap it also sends the
 model two short examples, and for vLLM it builds vLLM's own configuration, without weights or GPU.
 What should stand in a prompt is taken from the task's draft, not from the prompt itself.
+`rulerkit.audit` looks at files in the same way.
 """
 
 import json
@@ -13,8 +14,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
 from importlib.util import find_spec
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,18 +29,17 @@ from rulerkit.prompt_format import DIRECT, THOUGHTS, PromptFormat, opens_thought
 from rulerkit.settings import JSON, Spec
 from rulerkit.studies import Study, bills
 from rulerkit.tasks import Task, task
-from rulerkit.tokenizers import Ids, Tokenizer, load_tokenizer
+from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
 OK, NOTE, FAIL = "ok", "note", "FAIL"
-LEAST_FILL = 0.97
 EXAMPLES = 3
 """How many examples are checked at the shortest length; at the longest, or a long one, one is."""
 GPUS_PER_NODE = 8
 """The largest common node, where params/site.yaml does not give `whole_nodes`."""
+_WELL_FILLED, _POORLY_FILLED = 0.97, 0.9
 _COARSE_BELOW = 4096  # here one document more or less is more than three percent
 _LONG = 32768
 _CHEAP = ("reader", "function", "openai")  # engines that answer without loading anything
-_ASKED = 8  # examples among which the earliest and the latest needle are picked
 _SERVICE_FRAME = 32  # tokens that a chat service adds around a message
 
 
@@ -56,12 +56,36 @@ class Finding(NamedTuple):
 
 Seen = Finding | str | None
 """What a check returns: a fault, or what it saw where all is well; None where it does not apply."""
+Checks = Mapping[str, Callable[..., Seen]]
+"""Name -> check, in the order in which they are printed."""
 
 
-def named(name: str, seen: Finding | str, where: str = "") -> Finding:
-    """What a check returned, with the check's name and the example or file that it looked at."""
-    finding = Finding(seen, level=OK) if isinstance(seen, str) else seen
-    return finding._replace(name=name, where=where)
+def run_checks(checks: Checks, where: str, *subject: Any) -> Iterator[Finding]:
+    """The findings on one subject: the example or the row that `where` names."""
+    for name, check in checks.items():
+        seen = check(*subject)
+        if isinstance(seen, str):
+            seen = Finding(seen, level=OK)
+        if seen:
+            yield seen._replace(name=name, where=where)
+
+
+def summary_lines(findings: Iterable[Finding]) -> list[str]:
+    """One line a check: the worst that it saw, where, and how often."""
+    by_name: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_name.setdefault(finding.name, []).append(finding)
+    lines = []
+    for name, group in by_name.items():
+        level = max((finding.level for finding in group), key=(OK, NOTE, FAIL).index)
+        worst = [finding for finding in group if finding.level == level]
+        line = f"{level:4}  {name:15} {worst[0].seen}"
+        if level != OK and worst[0].where:
+            line += f" ({worst[0].where}; {len(worst)} of {len(group)})"
+        if worst[0].mend:
+            line += f"; {worst[0].mend}"
+        lines.append(line)
+    return lines
 
 
 @dataclass(frozen=True)
@@ -85,30 +109,17 @@ class Case:
     def where(self) -> str:
         return f"{self.example.task} at {self.example.length}, example {self.example.index}"
 
-    @cached_property
-    def text_ids(self) -> Ids:
-        """The ids of the prompt's text as the tokenizer itself makes them, without BOS."""
-        return self.tokenizer.encode(self.example.prompt)
-
-    @cached_property
-    def decoded(self) -> str:
-        """The text that a model sees: what the ids stand for."""
-        return self.tokenizer.decode(self.example.ids)
-
-    @property
-    def used(self) -> int:
-        """The tokens of prompt, answer and thinking together."""
-        example = self.example
-        return len(example.ids) + example.max_new_tokens + self.form.thinking_inside
-
-    @property
-    def opening(self) -> str:
-        """The first words of the task."""
-        return self.draft.demonstration or self.draft.instruction
-
     @property
     def spec(self) -> Spec:
         return getattr(self.model, "spec", {})
+
+    @property
+    def complete_answer(self) -> str:
+        """The references as the family writes them; of several alternatives the shortest."""
+        references = self.draft.references
+        if self.task.match == "part":
+            return min(references, key=len)
+        return self.task.join(references)
 
 
 def make_case(model: Model, examples: Examples, index: int) -> Case:
@@ -127,137 +138,95 @@ def _short(text: str) -> str:
 
 def tokenizer_match(case: Case) -> Seen:
     """The tokenizer is the checkpoint's: no id beyond its vocabulary, and the same ids."""
-    checkpoint, highest = getattr(case.model, "checkpoint", None), int(case.example.ids.max())
+    checkpoint = getattr(case.model, "checkpoint", None)
     if checkpoint is None:
         return None
-    size = checkpoint.vocab_size
-    mend = f"drop `tokenizer: {case.tokenizer.name}`, or name the model's own"
+    name, highest, size = case.tokenizer.name, int(case.example.ids.max()), checkpoint.vocab_size
+    mend = f"drop `tokenizer: {name}`, or name the model's own"
     if size and highest >= size:
         return Finding(f"id {highest} is beyond the model's vocabulary of {size}", mend)
     try:
-        tokenizer = load_tokenizer(checkpoint.tokenizer_spec())
+        own = load_tokenizer(checkpoint.tokenizer_spec())
     except UserError as error:
         seen = f"the model's own was not found ({error})"
         return Finding(seen, "only ids could be compared", NOTE)
-    if tokenizer.fingerprint != case.tokenizer.fingerprint and not np.array_equal(
-        tokenizer.encode(case.example.prompt), case.text_ids
-    ):
-        return Finding(f"{case.tokenizer.name} gives other ids than {tokenizer.name}", mend)
-    return f"{case.tokenizer.name}: highest id {highest}" + (f" of {size}" if size else "")
+    prompt = case.example.prompt
+    if not np.array_equal(own.encode(prompt), case.tokenizer.encode(prompt)):
+        return Finding(f"{name} gives other ids than {own.name}", mend)
+    return f"{name}: the model's own ids, the highest is {highest}"
 
 
 def template(case: Case) -> Seen:
-    """The prompt begins as the template says, with the task's first words."""
-    before, after = case.form.around
-    start = before + case.opening[:40]
-    if not case.example.prompt.startswith(start):
-        return Finding(
-            f"the prompt begins with {case.example.prompt[:48]!r}, not with {start[:48]!r}",
-            "render the template once around the whole user's part, and change nothing after it",
-        )
-    form = case.form.form if len(case.form.form) < 24 else "the tokenizer's own"
-    if case.form.template not in ("auto", case.form.form):
-        form = "as given"
-    return f"{form}: {_short(before or '(nothing)')} ... {_short(after or '(nothing)')}"
-
-
-def answer_prefix(case: Case) -> Seen:
-    """The prompt ends with the question, the end of the template and the answer prefix, in the turn
-    that `prefix_in` names, in the text and in the ids."""
-    question = case.draft.question
-    prefix, after = case.draft.answer_prefix, case.form.around[1]
-    in_user_turn = case.form.closes_user_turn
-    if case.form.prefix_in == "none":
-        prefix = ""
-    ending = question + (DIRECT + prefix + after if in_user_turn else after + prefix)
-    if not case.example.prompt.endswith(ending):
-        return Finding(
-            f"the prompt ends with {case.example.prompt[-48:]!r}, not with {ending[-48:]!r}",
-            "send the example's own text or ids, whole and unstripped; set prefix_in to the turn that can hold the prefix",
-        )
-    if not prefix:
-        return "none: the answer begins by itself"
-    return f"{_short(prefix)}, last in the {'user' if in_user_turn else 'assistant'}'s turn"
+    """The prompt begins as the template says, with the task's first words, and ends with the
+    question, the end of the template and the answer prefix, in the turn that `prefix_in` names."""
+    form, draft, prompt = case.form, case.draft, case.example.prompt
+    before, after = form.around
+    prefix = "" if form.prefix_in == "none" else draft.answer_prefix
+    start = before + (draft.demonstration or draft.instruction)[:40]
+    end = DIRECT + prefix + after if form.closes_user_turn else after + prefix
+    if not prompt.startswith(start):
+        seen = f"the prompt begins with {prompt[:48]!r}, not with {start[:48]!r}"
+        return Finding(seen, "render the template once around the whole user's part")
+    if not prompt.endswith(draft.question + end):
+        seen = f"the prompt ends with {prompt[-48:]!r}, not with {end[-48:]!r}"
+        return Finding(seen, "send the example's own text or ids, whole and unstripped")
+    return f"{_short(form.template)}: {_short(before)} ... {_short(end)}"
 
 
 _MARK = re.compile(
     r"<\|[^|<>\s]{1,40}\|>|<｜[^｜]{1,40}｜>|\[/?[A-Za-z]*(?:INST|MASK|PROMPT|RESULTS)\]|<[a-zA-Z]+_[a-zA-Z_]+>|</?s>|<[be]os>|<sop>"
 )
-_OFTEN_PLAIN = ("[INST]", "[/INST]", "<|user|>", "<|assistant|>", "<|system|>")
-"""Marks that some models were trained to see as ordinary tokens (Llama 2, Zephyr, Tulu)."""
 
 
 def marks(case: Case) -> Seen:
     """The marks of the template are single tokens; those of another model's template are not."""
     counts = {mark: case.tokenizer.count(mark) for mark in _MARK.findall("".join(case.form.around))}
-    broken = [mark for mark, count in counts.items() if count != 1]
+    broken = [f"{mark} is {count} tokens" for mark, count in counts.items() if count != 1]
     if not broken:
         return f"{len(counts)} special tokens, one id each" if counts else None
-    seen = ", ".join(f"{mark} is {counts[mark]} tokens" for mark in broken[:3])
-    mild = case.model.engine == "reader" or set(broken) <= set(_OFTEN_PLAIN)
-    if mild and (case.form.template == "auto" or not case.tokenizer.chat_template):
+    seen = ", ".join(broken[:3])
+    if case.form.template == "auto" or not case.tokenizer.chat_template:
         return Finding(seen, "right only for a model that was trained so", NOTE)
     return Finding(seen, "the template is another model's: take `template: auto`, or its own name")
-
-
-def system_prompt(case: Case) -> Seen:
-    """A system prompt that was asked for is in the prompt."""
-    asked = case.spec.get("system_prompt") or case.form.system_prompt
-    if not asked:
-        return None
-    if asked in case.example.prompt.partition(case.opening or "\0")[0]:
-        return _short(asked)
-    seen = f"{_short(asked)} is not before the task"
-    return Finding(seen, "give a template that has a place for it")
 
 
 def thinking(case: Case) -> Seen:
     """A model that thinks has tokens for it and begins to think; one that should not does not."""
     form, after = case.form, case.form.around[1]
-    tokens, opened = form.thinking_tokens, opens_thought(after)
+    opened = opens_thought(after)
     closed = not opened and any(end in after for end in THOUGHTS)
-    mend = "set thinking_tokens, or enable_thinking: false"
-    if opened and not tokens:
-        return Finding("the template opens a thought, and no token is kept free for it", mend)
-    if tokens and closed:
-        return Finding(
-            f"the template ends the thought before it begins: {_short(after)}",
-            "set enable_thinking: true (or what chat_template_kwargs of this model need), or drop "
-            "thinking_tokens",
-        )
-    if tokens and form.prefix_in == "assistant":
-        return Finding(
-            "the answer prefix opens the assistant's turn, so the model answers without a thought",
-            "drop prefix_in, or drop thinking_tokens",
-        )
-    if not tokens and form.prefix_in != "assistant" and form.thought and not closed:
+    if not form.thinking_tokens:
+        answers = closed or not form.thought or form.prefix_in == "assistant"
+        if answers and not opened:
+            return None
         seen = "the model may think before it answers, and no token is kept free for it"
-        return Finding(seen, mend, NOTE)
-    if tokens and not form.thought and form.form not in ("gpt-4", "base"):
-        return Finding(
-            "the template names no mark that ends a thought: answers without one count as answers",
-            f"known ends: {' '.join(THOUGHTS)}",
-            NOTE,
+        mend = "set thinking_tokens, or enable_thinking: false"
+        return Finding(seen, mend, FAIL if opened else NOTE)
+    if closed:
+        seen = f"the template ends the thought before it begins: {_short(after)}"
+        return Finding(seen, "set enable_thinking: true, or drop thinking_tokens")
+    if form.prefix_in == "assistant":
+        seen = "the answer prefix opens the assistant's turn: the model answers without a thought"
+        return Finding(seen, "drop prefix_in, or drop thinking_tokens")
+    if not form.thought and form.form not in ("gpt-4", "base"):
+        seen = (
+            "the template names no mark that ends a thought: answers without one count as answers"
         )
-    return f"{tokens} tokens {form.thinking_room} the length" if tokens else None
+        return Finding(seen, f"known ends: {' '.join(THOUGHTS)}", NOTE)
+    return f"{form.thinking_tokens} tokens {form.thinking_room} the length"
 
 
 def one_bos(case: Case) -> Seen:
     """Exactly one beginning-of-sequence token, first, where the model has one; two move VT at 128K
     by 17 points."""
-    token, ids = case.tokenizer, case.example.ids
-    name = token.bos_token or token.bos_id
-    mend = "the template and the tokenizer must not both write it: check `template` and tokenizer_config.json"
-    if token.bos_id is None:
-        if len(ids) > 1 and ids[0] == ids[1] and str(name) == token.decode(ids[:1]):
-            return Finding(f"{name!r} twice", mend)
+    bos = case.tokenizer.bos_id
+    if bos is None:
         return "the tokenizer adds none"
-    places = np.flatnonzero(ids == token.bos_id)
-    if len(places) != 1:
-        return Finding(f"{name} {len(places)} times, not once", mend)
-    if places[0]:
-        return Finding(f"{name} is token {places[0]}, not the first", mend)
-    return f"{name} once, first"
+    name, places = case.tokenizer.bos_token or bos, np.flatnonzero(case.example.ids == bos)
+    if places.tolist() == [0]:
+        return f"{name} once, first"
+    seen = f"{name} {len(places)} times, not once and first"
+    return Finding(seen, "either the template or the tokenizer must write it")
 
 
 # --- the ids --------------------------------------------------------------------------------------
@@ -265,67 +234,59 @@ def one_bos(case: Case) -> Seen:
 
 def ids_of_text(case: Case) -> Seen:
     """The ids are those of the whole text."""
-    ids = case.example.ids
-    wanted = np.concatenate([np.array(case.form.bos, dtype=np.int32), case.text_ids])
-    if np.array_equal(ids, wanted):
+    wanted = [*case.form.bos, *case.tokenizer.encode(case.example.prompt)]
+    if np.array_equal(case.example.ids, wanted):
         return "those of the whole text"
-    same = min(len(ids), len(wanted))
-    at = next(iter(np.flatnonzero(ids[:same] != wanted[:same])), same)
-    return Finding(
-        f"{len(ids)} ids, the text has {len(wanted)}; they differ from token {at} on",
-        "encode the whole text anew; if rulerkit made these ids, report it",
-    )
+    seen = f"the {len(case.example.ids)} ids are not the {len(wanted)} of the text"
+    return Finding(seen, "encode the whole text anew; if rulerkit made these ids, report it")
 
 
 def needles(case: Case) -> Seen:
-    """Every reference in the prompt is still there when the ids are decoded."""
-    prompt = case.example.prompt
-    pieces = case.example.blocks if case.task.family == "niah" else ()
-    keys = [piece.key for piece in pieces if piece.role == "needle" and piece.key]
-    wanted = dict.fromkeys([*case.draft.references, *keys])
-    present = [text for text in wanted if text in prompt]
-    if lost := [text for text in present if text not in case.decoded]:
-        return Finding(
-            f"{len(lost)} of {len(wanted)} are lost in encoding: {_short(lost[0])}",
-            "this tokenizer changes what it encodes (case, blanks, accents): no score of this task would mean anything",
-        )
-    if case.task.match == "all" and len(present) < len(wanted):
-        absent = next(text for text in wanted if text not in prompt)
-        seen = f"{_short(absent)} is not in the prompt"
-        return Finding(seen, "nobody can find it: make it anew")
-    return f"{len(present)} found again after decode(encode(.))"
+    """Every reference is in the prompt, and is still there when the ids are decoded."""
+    example, references = case.example, case.draft.references
+    if case.task.match == "part":
+        references = tuple(text for text in references if text in example.prompt)
+    decoded = case.tokenizer.decode(example.ids)
+    lost = [text for text in references if text not in decoded]
+    if not lost:
+        return f"{len(references)} found again after decode(encode(.))"
+    seen = (
+        f"{len(lost)} of {len(references)} are not there after decode(encode(.)): {_short(lost[0])}"
+    )
+    if lost[0] in example.prompt:
+        return Finding(seen, "this tokenizer changes what it encodes: no score would mean anything")
+    return Finding(seen, "they are not in the prompt either: make it anew")
 
 
 # --- lengths --------------------------------------------------------------------------------------
 
 
+def judge_tokens(used: int, length: int, task: Task) -> Finding | str:
+    """Prompt, answer and thought together stay within the length and fill it: a score at 128K says
+    something about 128K."""
+    share = used / length
+    if share > 1:
+        mend = "count template, BOS and thought too, with the model's own tokenizer"
+        return Finding(f"{used} tokens with the answer, more than {length}", mend)
+    seen = f"{used} tokens with the answer, {100 * share:.1f} % of {length}"
+    if share >= _WELL_FILLED:
+        return seen
+    if task.protocol == "paper":
+        mend = "by design: the protocol paper keeps one layout for all examples, as upstream does"
+        return Finding(seen, mend, NOTE)
+    if task.category == "qa" and length < _COARSE_BELOW:
+        return Finding(seen, "documents are coarse at short lengths", NOTE)
+    mend = "a score says less about this length than its name: generate with the model's tokenizer"
+    return Finding(seen, mend, NOTE if share >= _POORLY_FILLED else FAIL)
+
+
 def budget(case: Case) -> Seen:
-    """Template, prompt, answer and thinking together stay within the length."""
-    example, thought = case.example, case.form.thinking_inside
-    parts = f"{len(example.ids)} + {example.max_new_tokens} for the answer"
-    parts += f" + {thought} to think" if thought else ""
-    if case.used > example.length:
-        return Finding(
-            f"{parts} are {case.used}, more than {example.length}",
-            "count the template, BOS and thinking too, with the model's own tokenizer",
-        )
-    return f"{parts} within {example.length}"
-
-
-def fill(case: Case) -> Seen:
-    """The length is filled: a score at 128K says something about 128K."""
-    example, (first, last) = case.example, case.example.context
-    if first == last and not case.draft.instruction:
-        return None  # a question without context
-    share = case.used / example.length
-    if share >= LEAST_FILL:
-        return f"{100 * share:.1f} %"
-    mend, level = "generate the examples with this model's own tokenizer", FAIL
-    if case.task.category == "qa" and example.length < _COARSE_BELOW:
-        mend, level = "documents are coarse at short lengths", NOTE
-    if case.task.protocol == "paper":
-        mend, level = "the protocol paper keeps one layout for all examples, as upstream does", NOTE
-    return Finding(f"{100 * share:.1f} % of {example.length} tokens", mend, level)
+    """See `judge_tokens`; a question without context fills nothing."""
+    example = case.example
+    used = len(example.ids) + example.max_new_tokens + case.form.thinking_inside
+    if used <= example.length and not example.context_blocks:
+        return None
+    return judge_tokens(used, example.length, case.task)
 
 
 def length(case: Case) -> Seen:
@@ -338,19 +299,10 @@ def length(case: Case) -> Seen:
     return f"{asked} can be run"
 
 
-def _full_answer(case: Case) -> str:
-    """A complete answer as the task's demonstration writes it."""
-    references = case.draft.references
-    if case.task.match == "part":
-        return min(references, key=len)
-    if case.task.family == "common_words":
-        return " ".join(f"{i}. {word}" for i, word in enumerate(references, 1))
-    return (" " if case.task.family == "variable_tracking" else ", ").join(references)
-
-
 def answer_room(case: Case) -> Seen:
     """A complete answer fits into `max_new_tokens`; else the table measures that limit."""
-    need, most = case.tokenizer.count(" " + _full_answer(case)), case.example.max_new_tokens
+    need = case.tokenizer.count(" " + case.complete_answer)
+    most = case.example.max_new_tokens
     if need > most:
         seen = f"a complete answer has {need} tokens, max_new_tokens is {most}"
         return Finding(seen, f"give the task max_new_tokens: {need + need // 4} or more")
@@ -359,39 +311,28 @@ def answer_room(case: Case) -> Seen:
 
 def stop_strings(case: Case) -> Seen:
     """No stop string stands inside a complete answer."""
-    answer, stops = _full_answer(case), list(_stops(case.spec))
-    if bad := [stop for stop in stops if stop in answer]:
-        return Finding(f"{bad[0]!r} stands inside the answer {_short(answer)}", "take it out")
+    stops = case.spec.get("extra_body", {}).get("stop") or []
+    stops = [stops] if isinstance(stops, str) else stops
+    for stop in stops:
+        if stop in case.complete_answer:
+            seen = f"{stop!r} stands inside the answer {_short(case.complete_answer)}"
+            return Finding(seen, "take it out of extra_body")
     return f"none of {len(stops)} inside an answer" if stops else None
 
 
-def _stops(settings: Spec) -> Iterator[str]:
-    """The stop strings anywhere in a spec."""
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _stops(value)
-        elif key in ("stop", "stop_strings", "stop_sequences"):
-            values = [value] if isinstance(value, str) else value
-            yield from (stop for stop in values if isinstance(stop, str))
-
-
-CHECKS: dict[str, Callable[[Case], Seen]] = {
+CHECKS: Checks = {
     "tokenizer": tokenizer_match,
     "template": template,
     "template marks": marks,
-    "system prompt": system_prompt,
     "thinking": thinking,
     "BOS": one_bos,
-    "answer prefix": answer_prefix,
     "ids": ids_of_text,
     "needles": needles,
     "budget": budget,
-    "fill": fill,
     "length": length,
     "answer room": answer_room,
     "stop strings": stop_strings,
 }
-"""Name -> check, in the order in which they are printed."""
 
 
 # --- models ---------------------------------------------------------------------------------------
@@ -413,18 +354,16 @@ def check(
                 findings += check_model(model, study.tasks, study.lengths, study.seed)
                 if isinstance(spec, dict) and "prices" in spec:
                     cost = sum(row.dollars for row in bills(study, spec))
-                    findings.append(
-                        named("cost", f"${cost:,.2f} at most; `rulerkit plan` tells more")
-                    )
+                    seen = f"${cost:,.2f} at most; `rulerkit plan` tells more"
+                    findings.append(Finding(seen, level=OK, name="cost"))
                 if isinstance(model, Vllm):
                     lengths = [length for length in study.lengths if not model.too_long(length)]
-                    arguments = vllm_arguments(model)
-                    findings += check_vllm_config(model.name, arguments, lengths, gpus_per_node)
+                    findings += check_vllm(vllm_arguments(model), lengths, gpus_per_node)
                 cheap = model.engine in _CHEAP and not getattr(model, "startable", False)
                 if cheap if ask is None else ask:
                     findings += check_answers(model, study.lengths[0], study.seed)
             except UserError as error:
-                findings.append(named("model", Finding(str(error))))
+                findings.append(Finding(str(error), name="model"))
     return findings_of
 
 
@@ -432,40 +371,20 @@ def check_model(
     model: Model, tasks: Iterable[Task], lengths: Sequence[int], seed: int = 42
 ) -> Iterator[Finding]:
     """Every check of a few examples of each task at the shortest and the longest length."""
-    tasks = list(tasks)
     _ = model.prompt_format.around  # a template that fails is one error, not one for each task
-    for length in sorted({min(lengths), max(lengths)}):
-        for asked in tasks:
-            count = EXAMPLES if length == min(lengths) < _LONG else 1
-            examples = generate(asked, length, count, seed, model.prompt_format)
-            try:
-                for index in range(count):
-                    yield from check_case(make_case(model, examples, index))
-            except UserError as error:
-                yield named("fits", Finding(str(error)), f"{asked.name} at {length}")
+    for length, asked in product(sorted({min(lengths), max(lengths)}), tasks):
+        count = EXAMPLES if length == min(lengths) < _LONG else 1
+        examples = generate(asked, length, count, seed, model.prompt_format)
+        try:
+            for index in range(count):
+                yield from check_case(make_case(model, examples, index))
+        except UserError as error:
+            yield Finding(str(error), name="fits", where=f"{asked.name} at {length}")
 
 
 def check_case(case: Case) -> list[Finding]:
     """All findings on one example."""
-    checks = CHECKS.items()
-    return [named(name, seen, case.where) for name, check in checks if (seen := check(case))]
-
-
-def summary_lines(findings: Iterable[Finding]) -> list[str]:
-    """One line a check: the worst that it saw, where, and how often."""
-    by_name: dict[str, list[Finding]] = {}
-    for finding in findings:
-        by_name.setdefault(finding.name, []).append(finding)
-    lines = []
-    for name, group in by_name.items():
-        level = max((finding.level for finding in group), key=(OK, NOTE, FAIL).index)
-        worst = [finding for finding in group if finding.level == level]
-        line = f"{level:4}  {name:15} {worst[0].seen}"
-        if level != OK:
-            line += f" ({worst[0].where or 'asked'}; {len(worst)} of {len(group)})"
-            line += f"; {worst[0].mend}" if worst[0].mend else ""
-        lines.append(line)
-    return lines
+    return list(run_checks(CHECKS, case.where, case))
 
 
 # --- what the model answers -----------------------------------------------------------------------
@@ -474,62 +393,51 @@ def summary_lines(findings: Iterable[Finding]) -> list[str]:
 def check_answers(model: Model, length: int, seed: int = 42) -> Iterator[Finding]:
     """Two short examples sent to the model: it answers the whole prompt, and nothing else.
 
-    The needle of one stands early, that of the other late, so a prompt cut at its front is seen
-    even where the engine does not count tokens for us.
+    The needle of one stands at the beginning, that of the other at the end, so a prompt cut at its
+    front is seen even where the engine does not count tokens for us.
     """
     if model.too_long(length) or length > (model.claimed_length or length):
-        seen = f"nothing: {length} is more than the model takes"
-        yield named("asked", Finding(seen, level=NOTE))
-        return
-    examples = generate(task("niah_single_1"), length, _ASKED, seed, model.prompt_format)
-    by_depth = sorted(examples, key=lambda example: example.depths[0])
-    cases = [make_case(model, examples, by_depth[at].index) for at in (0, -1)]
-    try:
-        answers = {e.index: answer for e, answer in model.answer([c.example for c in cases])}
-    except UserError as error:
-        yield named("asked", Finding(str(error)), cases[0].where)
+        yield Finding(f"nothing: {length} is more than the model takes", level=NOTE, name="asked")
         return
     right = []
-    for case in cases:
-        answer = answers[case.example.index]
+    for depth in (0, 100):
+        asked = task({"base": "niah_single_1", "depth": depth})
+        case = make_case(model, generate(asked, length, 1, seed, model.prompt_format), 0)
+        try:
+            ((_, answer),) = model.answer([case.example])
+        except UserError as error:
+            answer = Failure(str(error))
         if isinstance(answer, Failure):
-            yield named("asked", Finding(answer.reason), case.where)
+            yield Finding(answer.reason, name="asked", where=case.where)
             return
-        yield _answer_text(case, answer)
-        if count := _token_count(case, answer):
-            yield named("engine's count", count, case.where)
+        yield from run_checks(ANSWER_CHECKS, case.where, case, answer)
         right.append(all(reference in answer.text for reference in case.draft.references))
-    early, late = (f"the needle at {case.example.depths[0]:.0f} %" for case in cases)
     if all(right):
-        yield named("both ends", f"{early} and {late} found")
+        yield Finding("needles at 0 % and 100 % found", level=OK, name="both ends")
     elif right[1]:
-        mend = "the prompt seems to lose its front: look for truncation"
-        seen = f"{late} is found, {early} is not"
-        yield named("both ends", Finding(seen, mend), cases[0].where)
+        seen = "the needle at 100 % is found, that at 0 % is not"
+        yield Finding(
+            seen, "the prompt seems to lose its front: look for truncation", FAIL, "both ends"
+        )
     else:
         seen = "a needle at a short length was not found"
-        yield named("both ends", Finding(seen, "see the answer", NOTE))
+        yield Finding(seen, "see the answer", NOTE, "both ends")
 
 
-def _answer_text(case: Case, answer: Answer) -> Finding:
+def new_text(case: Case, answer: Answer) -> Seen:
     """The answer is new text: the prompt itself would score 100 everywhere."""
-    text, name = answer.text, "echo"
-    seen: Finding | str = f"the answer is new text: {_short(text)}"
+    text, prompt = answer.text, case.example.prompt
     if not text.strip():
-        name, what = "empty", f"({answer.finish_reason}, {answer.num_tokens} tokens)"
-        mend = "check stop strings, refusals and the template"
-        seen = Finding(f"the answer is empty {what}", mend)
-        if case.spec.get("window") == 0:
-            seen = Finding("no answer, as of a reader that sees nothing", level=NOTE)
-    elif case.example.input[:200] in text or (
-        len(text) > 200 and text[:200] in case.example.prompt
-    ):
+        seen = f"the answer is empty ({answer.finish_reason}, {answer.num_tokens} tokens)"
+        level = NOTE if case.model.engine == "reader" else FAIL
+        return Finding(seen, "check stop strings, refusals and the template", level)
+    if case.example.input[:200] in text or (len(text) > 200 and text[:200] in prompt):
         mend = "let the engine return the new text alone (echo: false, return_full_text: false)"
-        seen = Finding("the prompt came back with the answer", mend)
-    return named(name, seen, case.where)
+        return Finding("the prompt came back with the answer", mend)
+    return f"new text: {_short(text)}"
 
 
-def _token_count(case: Case, answer: Answer) -> Seen:
+def token_count(case: Case, answer: Answer) -> Seen:
     """The engine counts as many prompt tokens as were sent: nothing added, nothing cut."""
     counted, sent = (answer.usage or {}).get("prompt_tokens"), case.example.num_tokens
     if not isinstance(counted, int):
@@ -546,6 +454,9 @@ def _token_count(case: Case, answer: Answer) -> Seen:
     else:
         mend = "the server frames the prompt once more: send ids or raw text, or drop the template"
     return Finding(f"the engine read {counted} tokens, {sent} were sent", mend, level)
+
+
+ANSWER_CHECKS: Checks = {"answer": new_text, "engine's count": token_count}
 
 
 # --- vLLM's configuration -------------------------------------------------------------------------
@@ -567,19 +478,15 @@ def gpus_beyond_node(arguments: Spec, nodes: int, gpus_per_node: int = GPUS_PER_
     return f"{gpus} GPUs do not fit {place}: set nodes: {-(-gpus // gpus_per_node)} or lower tensor_parallel_size"
 
 
-def check_vllm_config(
-    model: str,
-    arguments: Spec,
-    lengths: Sequence[int],
-    gpus_per_node: int = GPUS_PER_NODE,
+def check_vllm(
+    arguments: Spec, lengths: Sequence[int], gpus_per_node: int = GPUS_PER_NODE
 ) -> Iterator[Finding]:
     """Whether vLLM can start with these arguments and be asked these lengths: it builds its
     configuration in a process of its own."""
     if reason := gpus_beyond_node(arguments, arguments.get("nnodes", 1), gpus_per_node):
-        yield named("GPUs", Finding(reason), model)
+        yield Finding(reason, name="GPUs")
     if find_spec("vllm") is None:
-        absent = Finding("not built: vllm is not installed here", level=NOTE)
-        yield named("vLLM config", absent, model)
+        yield Finding("not built: vllm is not installed here", "", NOTE, "vLLM config")
         return
     run = subprocess.run(
         [sys.executable, "-m", "rulerkit.checks"],
@@ -588,29 +495,21 @@ def check_vllm_config(
         text=True,
         env=os.environ | {"VLLM_LOGGING_LEVEL": "CRITICAL"},
     )
-    try:
-        seen = Finding(*json.loads(run.stdout.splitlines()[-1]))
-    except (IndexError, ValueError):
+    if run.returncode:
         last = (run.stderr.strip() or "no message").splitlines()[-1]
-        reason = f"vLLM ended with status {run.returncode}: {last}"
-        seen = Finding(reason, "start vLLM by hand to see more")
-    yield named("vLLM config", seen, model)
+        finding = Finding(f"vLLM ended with status {run.returncode}: {last}", "start vLLM by hand")
+    else:
+        finding = Finding(*json.loads(run.stdout.splitlines()[-1]))
+    yield finding._replace(name="vLLM config")
 
 
 def examine(arguments: JSON, longest: int) -> Finding:
     """What vLLM makes of the arguments. Runs in the child process, without weights or GPU."""
-    note = ""
     try:
-        try:
-            config = _vllm_config(arguments)
-        except ValueError as error:
-            if "failed to be inspected" not in str(error) or find_spec("torchvision"):
-                raise
-            text_only = {"architectures": ["TransformersForCausalLM"]}  # its image code needs it
-            overrides = {**(arguments.get("hf_overrides") or {}), **text_only}
-            config = _vllm_config(arguments | {"hf_overrides": overrides})
-            note = "; its image part is not checked: torchvision is not installed here"
+        config = _vllm_config(arguments)
     except Exception as error:
+        if "failed to be inspected" in str(error) and not find_spec("torchvision"):
+            return Finding("not built: vLLM needs torchvision to read it", level=NOTE)
         errors = getattr(error, "errors", None)  # pydantic's
         text = errors()[0]["msg"].removeprefix("Value error, ") if errors else str(error)
         reason = " ".join((text or type(error).__name__).split()).partition(". ")[0].rstrip(".")
@@ -624,8 +523,7 @@ def examine(arguments: JSON, longest: int) -> Finding:
         mend = "set max_length, or hf_overrides with rope_parameters and max_position_embeddings"
         seen = f"vLLM takes {config.max_model_len} tokens, {longest} are to be asked"
         return Finding(seen, mend)
-    about = f"{config.architecture}, {config.max_model_len} tokens{note}"
-    return Finding(about, level=NOTE if note else OK)
+    return Finding(f"{config.architecture}, {config.max_model_len} tokens", level=OK)
 
 
 def _vllm_config(arguments: JSON) -> Any:

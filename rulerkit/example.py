@@ -9,12 +9,13 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from rulerkit.pieces import PieceEncoder, Units, interleave
+from rulerkit.pieces import PieceEncoder, Units, joined
 from rulerkit.tokenizers import Ids
 
 ROLES = (
@@ -107,14 +108,19 @@ class ContextBudget:
         length. `describe` gives role, key and value of a row when the piece is taken apart;
         `ending` follows the last row.
         """
-        texts, counts, ids = interleave(*columns)
+        width = len(columns)
+        units = joined([units for units, _ in columns])
+        starts = accumulate((len(units) for units, _ in columns), initial=0)
+        orders = [order + start for (_, order), start in zip(columns, starts, strict=False)]
+        places = np.stack(orders, axis=1).ravel()
+        texts = [units.texts[i] for i in places.tolist()]
+        counts, ids = units.counts[places], units.pick(places)
         if ending:
             last = self.encoder(texts[-1] + ending)
             ids = np.concatenate([ids[: len(ids) - counts[-1]], last])
             texts[-1], counts[-1] = texts[-1] + ending, len(last)
 
         def explode() -> list[Piece]:
-            width = len(columns)
             ends = np.cumsum(counts.reshape(-1, width).sum(axis=1))
             pieces = []
             for row, tokens in enumerate(np.split(ids, ends[:-1])):

@@ -1,10 +1,9 @@
 """Examples as a function: (task, length, prompt format, seed, index) to one example that fills its
 token budget."""
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import ceil
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from rulerkit.errors import UserError
 from rulerkit.example import ContextBudget, Draft, Example, ExampleStream, Piece
 from rulerkit.lengths import parse_length
-from rulerkit.pieces import piece_encoder, settle
+from rulerkit.pieces import PieceEncoder, piece_encoder, settle
 from rulerkit.prompt_format import DIRECT, PromptFormat
 from rulerkit.settings import JSON
 from rulerkit.tasks import Task
@@ -63,29 +62,18 @@ class Examples:
     def __getitem__(self, index: int) -> Example:
         if not 0 <= index < self.num_examples:
             raise IndexError(f"index {index} of {self.num_examples} examples")
-        try:
-            return self._example(index, self.length)
-        except _NoRoomError as error:
-            raise UserError(f"{error}; {self._way_out(index)}") from error
+        if example := self._example(index, self.length):
+            return example
+        longer = (2**power for power in range(8, 18) if 2**power > self.length)
+        fitting = next((length for length in longer if self._example(index, length)), None)
+        hint = f" (example {index} fits into {fitting} tokens)" if fitting else ""
+        raise UserError(
+            f"{self.task.name} does not fit into {self.length} tokens, with its template, question "
+            f"and answer: take a longer length{hint}, or leave the task out"
+        )
 
-    def _example(self, index: int, length: int) -> Example:
+    def _example(self, index: int, length: int) -> Example | None:
         return _compose(self.task, length, index, self.seed, self.prompt_format)
-
-    def _way_out(self, index: int) -> str:
-        """The shortest length into which an example fits, in words."""
-
-        def fits(length: int) -> bool:
-            try:
-                return bool(self._example(index, length))
-            except (_NoRoomError, UserError):
-                return False
-
-        way = "take a longer length, or leave the task out"
-        for longest in (2**power for power in range(8, 18) if 2**power > self.length):
-            if fits(longest):
-                shortest = bisect_left(range(longest), True, lo=self.length, key=fits)
-                return f"example {index} fits from {shortest} tokens on: {way}"
-        return way
 
     def __iter__(self) -> Iterator[Example]:
         return (self[index] for index in range(self.num_examples))
@@ -114,12 +102,9 @@ def asked_record(task: Task, length: int, seed: int) -> JSON:
 # --- composing ------------------------------------------------------------------------------------
 
 
-class _NoRoomError(Exception):
-    """An example whose pieces do not fit into its length."""
-
-
-def _compose(task: Task, length: int, index: int, seed: int, form: PromptFormat) -> Example:
-    """Draft the example, encode what is fixed, fill the rest of the length with context."""
+def _compose(task: Task, length: int, index: int, seed: int, form: PromptFormat) -> Example | None:
+    """Draft the example, encode what is fixed, fill the rest of the length with context. None where
+    its pieces do not fit into the length."""
     stream = ExampleStream(seed, task.name, index)
     draft = task.draft(stream, length)
     second_seed = stream.random.getrandbits(32)
@@ -127,15 +112,13 @@ def _compose(task: Task, length: int, index: int, seed: int, form: PromptFormat)
     encoder = piece_encoder(form.tokenizer)
     budget = length - task.answer_tokens - form.thinking_inside
 
-    def filled(tokens: int) -> Example:
+    def filled(tokens: int) -> Example | None:
+        """The example with so many tokens of context; None where its pieces do not fit."""
         random = np.random.RandomState(second_seed)
         room = ContextBudget(length, tokens, encoder, random, seed)
         context = task.fill(draft, room) if tokens >= 0 else None
         if context is None:
-            raise _NoRoomError(
-                f"{task.name} does not fit into {length} tokens: {max(0, tokens)} are left for its "
-                "context beside instruction, question, template and answer"
-            )
+            return None
         return Example(
             index,
             task.name,
@@ -149,43 +132,40 @@ def _compose(task: Task, length: int, index: int, seed: int, form: PromptFormat)
 
     if encoder.exact:
         example = filled(budget - sum(piece.num_tokens for piece in head + tail))
-        first, last = example.context
-        blocks = example.blocks[max(0, first - 1) : last + 1]
-        if all(encoder.clean_cut(a.text, b.text) for a, b in pairwise(blocks) if a.text):
+        if example is None or _clean(example, encoder):
             return example
-    fixed = len(_whole("".join(piece.text for piece in head + tail), form))
-    return _fitted(filled, fixed, budget, form)
+    return _fitted(filled, head + tail, budget, form)
+
+
+def _clean(example: Example, encoder: PieceEncoder) -> bool:
+    """Whether the ids of the pieces of the context and their neighbours can be joined."""
+    first, last = example.context
+    blocks = example.blocks[max(0, first - 1) : last + 1]
+    return all(encoder.clean_cut(a.text, b.text) for a, b in pairwise(blocks) if a.text)
 
 
 def _fitted(
-    filled: Callable[[int], Example], fixed: int, budget: int, form: PromptFormat
-) -> Example:
+    filled: Callable[[int], Example | None], fixed: list[Piece], budget: int, form: PromptFormat
+) -> Example | None:
     """The fullest example within the budget where pieces cannot be joined exactly: the whole is
     encoded, and the budget corrected by what was over or missing, a few times."""
-    tokens = 2 * (budget - fixed)  # pieces count for more alone than together
+    num_fixed = len(_whole("".join(piece.text for piece in fixed), form))
+    tokens = 2 * (budget - num_fixed)  # pieces count for more alone than together
     best: Example | None = None
     for _ in range(_FITTING_ROUNDS):
-        try:
-            example = filled(tokens)
-        except _NoRoomError:
-            if best is None:
-                raise
+        example = filled(tokens)
+        if example is None:
             break
         example = replace(example, whole_ids=_whole(example.prompt, form))
         excess = example.num_tokens - budget
         if excess <= 0 and (best is None or example.num_tokens > best.num_tokens):
             best = example
         counted = sum(piece.num_tokens for piece in example.context_blocks)
-        share = max(0.1, (example.num_tokens - fixed) / max(1, counted))
+        share = max(0.1, (example.num_tokens - num_fixed) / max(1, counted))
         step = ceil(excess / share) if excess > 0 else int(excess / share)
         if step == 0 or not counted:
             break
         tokens -= step
-    if best is None:
-        raise _NoRoomError(
-            f"{example.task} was not fitted into {example.length} tokens in {_FITTING_ROUNDS} "
-            "rounds"
-        )
     return best
 
 
@@ -193,29 +173,39 @@ def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
     """The pieces before and after the context. Where the template meets the task's text, both are
     encoded as one; the borders of the context are clean cuts."""
     encoder = piece_encoder(form.tokenizer)
-
-    def joint(
-        parts: Iterable[tuple[str, str]], starts: bool = False, ends: bool = False
-    ) -> list[Piece]:
-        parts = [(text, role) for text, role in parts if text]
-        ids = encoder.joint([text for text, _ in parts], starts, ends)
-        return [Piece(*part, tokens) for part, tokens in zip(parts, ids, strict=True)]
-
     before, after = form.around
-    tail = [(draft.question, "question")]
-    prefix, closing = (draft.answer_prefix, "answer_prefix"), (after, "template")
-    tail += [(DIRECT, "question"), prefix, closing] if form.closes_user_turn else [closing]
-    tail += [prefix] * (form.prefix_in == "assistant" and not form.closes_user_turn)
+    question, prefix = draft.question, "" if form.prefix_in == "none" else draft.answer_prefix
+    closing = [(after, "template"), (prefix, "answer_prefix")]
+    if form.closes_user_turn:
+        question += DIRECT
+        closing.reverse()
+    tail = [(question, "question"), *closing]
     bos = [Piece("", "template", np.array(form.bos, dtype=np.int32))] if form.bos else []
     if not draft.instruction:
-        return bos, joint([(before, "template"), *tail], starts=True, ends=True)
+        return bos, _joint([(before, "template"), *tail], encoder, starts=True, ends=True)
+    role = "demonstration" if draft.demonstration else "instruction"
     # blanks at the end of the template go to what follows
     frame, content = settle([before, draft.demonstration or draft.instruction])
-    role = "demonstration" if draft.demonstration else "instruction"
-    head = joint([(frame, "template"), (content, role)], starts=True)
+    head = bos + _joint([(frame, "template"), (content, role)], encoder, starts=True)
     if draft.demonstration:
-        head += joint([(draft.instruction, "instruction")])
-    return bos + head, joint(tail, ends=True)
+        head += _joint([(draft.instruction, "instruction")], encoder)
+    return head, _joint(tail, encoder, ends=True)
+
+
+def _joint(
+    parts: list[tuple[str, str]], encoder: PieceEncoder, starts: bool = False, ends: bool = False
+) -> list[Piece]:
+    """Pieces of texts and roles whose borders are not clean cuts, encoded as one text; a token that
+    spans two texts goes to the first."""
+    parts = [(text, role) for text, role in parts if text]
+    *before, whole = accumulate(text for text, _ in parts)
+    (ids,) = encoder.encode([whole], starts, ends)
+    sizes = [min(len(part), len(ids)) for part in encoder.encode(before, starts)]
+    bounds = accumulate([0, *sizes, len(ids)], max)
+    return [
+        Piece(text, role, ids[start:stop])
+        for (text, role), (start, stop) in zip(parts, pairwise(bounds), strict=True)
+    ]
 
 
 def _whole(text: str, form: PromptFormat) -> Ids:

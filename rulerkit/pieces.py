@@ -80,7 +80,7 @@ class PieceEncoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self._memory: dict[str, Ids] = {}
+        self._remembered = lru_cache(_REMEMBERED)(lambda text: self.encode([text])[0])
         self.exact = self._calibrate()
         self._blank_after_newline = self.exact and self._joins(_BLANK_AFTER_NEWLINE)
 
@@ -106,11 +106,8 @@ class PieceEncoder:
         return left.endswith("\n") and bool(right) and not right[0].isspace()
 
     def __call__(self, text: str) -> Ids:
-        if text not in self._memory:
-            if len(self._memory) >= _REMEMBERED:
-                self._memory.clear()
-            self._memory[text] = self.encode([text])[0]
-        return self._memory[text]
+        ids: Ids = self._remembered(text)
+        return ids
 
     def encode(self, texts: Sequence[str], starts: bool = False, ends: bool = False) -> list[Ids]:
         """The ids of many pieces, in one batch, without remembering them. `starts` and `ends` say
@@ -122,16 +119,6 @@ class PieceEncoder:
             ids[skip : len(ids) - (drop if text.endswith("\n") else 0)]
             for text, ids in zip(texts, self.tokenizer.encode_batch(anchored), strict=True)
         ]
-
-    def joint(self, texts: Sequence[str], starts: bool = False, ends: bool = False) -> list[Ids]:
-        """The ids of neighbours whose borders are not clean, encoded as one text and handed out
-        again; a token that spans two texts goes to the first."""
-        *before, whole = accumulate(texts)
-        (ids,) = self.encode([whole], starts, ends)
-        cuts: list[int] = []
-        for part in self.encode(before, starts):
-            cuts.append(max([*cuts, min(len(part), len(ids))]))
-        return [np.asarray(part) for part in np.split(ids, cuts)]
 
     def _calibrate(self) -> bool:
         """Try the anchors in order of their cost; keep the first that are exact on every border."""
@@ -223,40 +210,25 @@ def encode_units(texts: Sequence[str], encoder: PieceEncoder, keep: bool = False
     vocabulary, so that the next process need not encode them. The ids of `builtin` mean something
     in one process only: they are not kept.
     """
+
+    def encoded() -> Units:
+        distinct = list(dict.fromkeys(texts))
+        batches = (distinct[i : i + _AT_ONCE] for i in range(0, len(distinct), _AT_ONCE))
+        ids = dict(zip(distinct, chain.from_iterable(map(encoder.encode, batches)), strict=True))
+        rows = [ids[text] for text in texts]
+        counts = np.fromiter(map(len, rows), np.int64, len(rows))
+        return Units(texts, counts, np.concatenate([np.empty(0, np.int32), *rows]))
+
     if not keep or encoder.tokenizer.name == "builtin":
-        return _encoded(texts, encoder)
+        return encoded()
     digest = sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
     file = cache_dir() / "tokens" / f"v{RULES}" / f"{digest}-{encoder.fingerprint}.npz"
     with suppress(Exception), np.load(file) as stored:  # a damaged file is made anew
         return Units(texts, stored["counts"], stored["ids"])
-    units = _encoded(texts, encoder)
+    units = encoded()
     with suppress(OSError), completed(file) as part:  # without the file, only time is lost
         np.savez(part, counts=units.counts, ids=units.ids)
     return units
-
-
-def _encoded(texts: Sequence[str], encoder: PieceEncoder) -> Units:
-    distinct = list(dict.fromkeys(texts))
-    batches = (distinct[i : i + _AT_ONCE] for i in range(0, len(distinct), _AT_ONCE))
-    ids = dict(zip(distinct, chain.from_iterable(map(encoder.encode, batches)), strict=True))
-    rows = [ids[text] for text in texts]
-    counts = np.fromiter(map(len, rows), np.int64, len(rows))
-    return Units(texts, counts, np.concatenate([np.empty(0, np.int32), *rows]))
-
-
-def interleave(*columns: tuple[Units, np.ndarray]) -> tuple[list[str], np.ndarray, Ids]:
-    """Rows of texts, one from each column in turn: all texts in order, their token counts, and all
-    ids in one array.
-
-    A column is its units and the order in which they are taken; all orders have the same length.
-    """
-    units = [units for units, _ in columns]
-    together = joined(units)
-    starts = accumulate(map(len, units[:-1]), initial=0)
-    orders = [order + start for (_, order), start in zip(columns, starts, strict=True)]
-    places = np.stack(orders, axis=1).ravel()
-    texts = [together.texts[i] for i in places.tolist()]
-    return texts, together.counts[places], together.pick(places)
 
 
 def numbered(form: str, encoder: PieceEncoder, least: int) -> Units:

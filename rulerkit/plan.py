@@ -13,7 +13,7 @@ from math import ceil
 from time import perf_counter
 from typing import NamedTuple
 
-from rulerkit.checkpoint import Checkpoint
+from rulerkit.checkpoint import Checkpoint, merge_config
 from rulerkit.checks import GPUS_PER_NODE, gpus_beyond_node
 from rulerkit.errors import UserError, unknown
 from rulerkit.generation import generate
@@ -59,12 +59,13 @@ def card(name: str, memory: float | None = None) -> Card:
 
 @dataclass(frozen=True)
 class Shape:
-    """A model's sizes. Without a configuration only the parameters are known: `layers` is empty."""
+    """A model's sizes. Without a configuration only the parameters are known: `windows` is
+    empty."""
 
     parameters: float
     active: float
     """Parameters that work on one token: fewer than all where there are experts."""
-    layers: tuple[int, ...]
+    windows: tuple[int, ...]
     """One entry for each layer that attends: its window in tokens; 0 for full attention."""
     heads: int
     kv_heads: int
@@ -78,7 +79,7 @@ class Shape:
         """2 FLOPs per parameter and token, and the causal half of the attention matrix, twice
         (scores and values)."""
         pairs = 0.0
-        for window in self.layers:
+        for window in self.windows:
             near = min(tokens, window or tokens)
             pairs += near * near / 2 + (tokens - near) * near
         return 2 * self.active * tokens + 4 * self.heads * self.head_dim * pairs
@@ -87,88 +88,73 @@ class Shape:
         """The cache of one request on one of `tensor_parallel` cards."""
         heads = max(1, ceil(self.kv_heads / tensor_parallel))
         numbers = self.latent or 2 * heads * self.head_dim
-        stored = sum(min(tokens, window or tokens) for window in self.layers)
+        stored = sum(min(tokens, window or tokens) for window in self.windows)
         return stored * numbers * self.bytes_per_kv
 
 
 def read_parameters(text: str) -> tuple[float, float]:
     """All parameters and the active ones: '8B' is twice the same, '12B/52B' names both in either
     order."""
-    numbers = []
-    for part in text.split("/"):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMBT]?)\s*", part, re.IGNORECASE)
-        if not match:
-            raise UserError(
-                f"{text!r} is no number of parameters: write 8B, 0.5B, or 12B/52B for active and "
-                "all"
-            )
-        numbers.append(float(match[1]) * _UNITS[match[2].upper()])
+    parts = re.findall(r"(\d+(?:\.\d+)?)([KMBT]?)", text.upper())
+    if "/".join(map("".join, parts)) != text.upper():
+        raise UserError(
+            f"{text!r} is no number of parameters: write 8B, 0.5B, or 12B/52B for active and all"
+        )
+    numbers = [float(number) * _UNITS[unit] for number, unit in parts]
     return max(numbers), min(numbers)
 
 
-def shape_of(config: Spec, spec: Spec, parameters: str | None = None) -> Shape:
-    """The shape that a `config.json` and a model's spec describe; `parameters` override both."""
-    config = dict(config.get("text_config") or config) | dict(spec.get("hf_overrides") or {})
+def shape_of(config: Spec, spec: Spec, parameters: str) -> Shape:
+    """The shape that a `config.json` and a model's spec describe."""
+    config = merge_config(config.get("text_config") or config, spec.get("hf_overrides", {}))
     sizes = {
         size: next((int(config[name]) for name in names if config.get(name)), 0)
         for size, names in package_data("config_keys.yaml").items()
     }
     heads, latent = sizes["heads"], sizes["latent"]
-    sizes["kv_heads"] = sizes["kv_heads"] or heads
-    sizes["head_dim"] = sizes["head_dim"] or (sizes["hidden"] // heads if heads else 0)
-    counted = parameters or spec.get("parameters")
-    total, active = read_parameters(str(counted)) if counted else count_parameters(config, sizes)
+    total, active = read_parameters(parameters)
     quantization = config.get("quantization_config") or {}
     method = str(spec.get("quantization") or quantization.get("quant_method"))
     return Shape(
         total,
         active,
-        attention_layers(config, sizes),
+        attention_windows(config, sizes) if heads else (),
         heads,
-        sizes["kv_heads"],
-        sizes["head_dim"],
+        sizes["kv_heads"] or heads,
+        sizes["head_dim"] or sizes["hidden"] // max(1, heads),
         latent + config.get("qk_rope_head_dim", 0) if latent else 0,
         _QUANTIZED.get(method) or (4 if spec.get("dtype") == "float32" else 2),
         1 if str(spec.get("kv_cache_dtype")).startswith("fp8") else 2,
     )
 
 
-def attention_layers(config: Spec, sizes: Mapping[str, int]) -> tuple[int, ...]:
+def attention_windows(config: Spec, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """The window of every layer that attends; Mamba, RWKV and linear layers have a constant state
     and are left out."""
-    count, window = sizes["layers"], sizes["window"]
-    if not sizes["heads"]:
-        return ()
+    layers, window = range(sizes["layers"]), sizes["window"]
     if kinds := config.get("layer_types"):
         windows = {"full_attention": 0, "attention": 0, "hybrid": 0, "sliding_attention": window}
         windows["chunked_attention"] = sizes["chunk"]
         return tuple(windows[kind] for kind in kinds if kind in windows)
     if period := config.get("attn_layer_period"):
-        return tuple(0 for i in range(count) if i % period == config.get("attn_layer_offset", 0))
+        return tuple(0 for i in layers if i % period == config.get("attn_layer_offset", 0))
     if period := config.get("sliding_window_pattern"):
-        return tuple(0 if (i + 1) % period == 0 else window for i in range(count))
-    return (window if config.get("use_sliding_window", True) else 0,) * count
+        return tuple(0 if (i + 1) % period == 0 else window for i in layers)
+    return tuple(window if config.get("use_sliding_window", True) else 0 for _ in layers)
 
 
-def count_parameters(config: Spec, sizes: Mapping[str, int]) -> tuple[float, float]:
-    """All parameters and the active ones of a decoder, from the sizes of its matrices; raises
-    UserError where the configuration does not tell them."""
-    hidden, heads, layers, inner = (sizes[n] for n in ("hidden", "heads", "layers", "inner"))
-    if not (hidden and layers and inner and heads) or (
-        sizes["latent"] or config.get("attn_layer_period")
-    ):
-        raise UserError(
-            "config.json does not tell the number of parameters: give --params, such as 8B or "
-            "12B/52B"
-        )
-    attention = 2 * hidden * sizes["head_dim"] * (heads + sizes["kv_heads"])
-    experts, used = sizes["experts"] or 1, 1
-    if experts > 1:
-        used, inner = sizes["experts_used"] or 1, sizes["expert_inner"] or inner
-    expert, embedding = 3 * hidden * inner, hidden * sizes["vocabulary"]
-    total = layers * (attention + experts * expert) + embedding
-    total += 0 if config.get("tie_word_embeddings") else embedding
-    return total, layers * (attention + used * expert) + embedding
+def find_shape(name: str, spec: Spec, parameters: str) -> tuple[Shape, str]:
+    """The shape of a model, and where it is from."""
+    try:
+        local = "path" in spec and spec["engine"] != "openai"
+        config = Checkpoint(name, spec["path"], spec.get("revision")).config if local else {}
+    except UserError:
+        config = {}
+    shape = shape_of(config, spec, parameters)
+    source = "layers and heads of config.json"
+    if not shape.windows:
+        source = "no config.json, or no layer that attends: attention and KV cache are not counted"
+    return shape, f"{parameters} parameters; {source}"
 
 
 # --- plans ----------------------------------------------------------------------------------------
@@ -195,8 +181,8 @@ class Plan:
     model: str
     num_tasks: int
     num_examples: int
-    lines: tuple[LengthCost, ...]
-    assumptions: tuple[str, ...]
+    lines: list[LengthCost]
+    assumptions: list[str]
 
     @property
     def hours(self) -> float:
@@ -251,7 +237,8 @@ def _hours(hours: float) -> str:
     return f"{hours:.0f}" if hours >= 100 else f"{hours:.1f}" if hours >= 1 else f"{hours:.3f}"
 
 
-def plan_study(
+def plan_model(
+    described: Spec | Model,
     study: Study,
     gpu: Card,
     parameters: str | None = None,
@@ -259,128 +246,81 @@ def plan_study(
     calibrate: bool = False,
     gpus_per_node: int = GPUS_PER_NODE,
     replicas: int | None = None,
-) -> list[Plan]:
-    """The cost of a study for each of its models; `parameters` (8B) and `replicas` override spec
-    and configuration.
+) -> Plan:
+    """The cost of a study for one model; `parameters` (8B) and `replicas` override its spec.
 
-    Raises UserError where neither configuration nor parameters are known and nothing is measured.
+    Raises UserError where the number of parameters is not known and nothing is measured.
     """
-    plans, num_tasks = [], len(study.tasks)
-    prompts = study.num_examples * num_tasks
-    for described in study.models:
-        with closing(load_model(described)) as model:
-            spec: Spec = getattr(model, "spec", {})
-            shape, source, can_ask = find_shape(model.name, spec, parameters, needed=not calibrate)
-            attends = shape is not None and bool(shape.layers)
-            cards, nodes = num_shares(spec), spec.get("nodes", 1)
-            known = spec.get("replicas", "auto")
-            # a calibration asks all replicas
-            count = replicas or (1 if calibrate or known == "auto" else known)
-            answer = sum(task.answer_tokens for task in study.tasks) / num_tasks
-            answer += spec.get("thinking_tokens", 0)
-
-            assumed = [source]
-            if calibrate:
-                speed, text = calibrated(model, study, shape)
-                assumed.append(text)
-            else:
-                speed = gpu.tflops * 1e12 * cards * mfu
-                assumed.append(
-                    f"prefill at {100 * mfu:.0f} % of {gpu.tflops:g} TFLOP/s a card (--mfu; measure with --calibrate)"
-                )
-            if shape or not calibrate:
-                place = f", {nodes} nodes of {cards // nodes}" if nodes > 1 else ""
-                assumed.append(f"{cards} x {gpu.name}{place}" if cards > 1 else gpu.name)
-            if shape and not calibrate:
-                assumed.append(
-                    f"{answer:.0f} answer tokens a prompt, read from {gpu.bandwidth:g} TB/s; no prefix "
-                    "cached"
-                )
-            if attends:
-                left = f"{100 * USABLE:.0f} % of memory, {RESERVED / GIB:.0f} GiB a card set aside"
-                assumed.append(
-                    f"KV GiB is of one request on one card; fit: requests at once in {left}"
-                )
-            elif shape:
-                assumed.append(
-                    "no configuration, or no layer that attends: attention and KV cache are not counted"
-                )
-            if count > 1:
-                assumed.append(f"{count} replicas, {count * cards} cards in all")
-            elif takes_more_gpus(spec):
-                assumed.append(
-                    f"one replica; more GPUs are used too, {cards} for each further one (--replicas N "
-                    "divides the hours)"
-                )
-
-            lines = []
-            for length in study.lengths:
-                flops = kv_bytes = fits = None
-                work, decoding = float(length), 0.0
-                if shape:
-                    work = shape.prefill_flops(length)
-                    flops, at_once = prompts * work, _GUESSED
-                    weights = shape.parameters * shape.bytes_per_parameter / cards
-                    if attends:
-                        tensor = spec.get("tensor_parallel_size", 1)
-                        kv_bytes = shape.kv_bytes(length, tensor) * tensor / cards
-                        fits = (USABLE * gpu.memory * GIB - RESERVED - weights) / kv_bytes
-                        at_once = min(max(1.0, fits), _MOST_AT_ONCE)
-                    if not calibrate:
-                        # weights are read once for all requests, the cache of each for itself
-                        read = shape.active * shape.bytes_per_parameter / at_once
-                        read += shape.kv_bytes(length)
-                        decoding = answer * read / (gpu.bandwidth * 1e12 * cards)
-                why_not = (can_ask and model.too_long(length)) or gpus_beyond_node(
-                    spec, nodes, gpus_per_node
-                )
-                if not why_not and fits is not None and fits < 1:
-                    what = "the weights alone do not fit" if fits < 0 else "not one request fits"
-                    where = f"{what} on {cards} x {gpu.name}"
-                    mend = (
-                        "raise tensor_parallel_size, or take kv_cache_dtype: fp8 or a larger card"
-                    )
-                    why_not = f"{where}: {mend}"
-                hours = study.num_examples * (work / speed + decoding) / 3600 / count
-                lines.append(
-                    LengthCost(length, prompts * length, flops, kv_bytes, fits, hours, why_not)
-                )
-            plans.append(
-                Plan(model.name, num_tasks, study.num_examples, tuple(lines), tuple(assumed))
+    with closing(load_model(described)) as model:
+        spec: Spec = getattr(model, "spec", {})
+        num_tasks = len(study.tasks)
+        cards, nodes = num_shares(spec), spec.get("nodes", 1)
+        answer = sum(task.answer_tokens for task in study.tasks) / num_tasks
+        answer += spec.get("thinking_tokens", 0)
+        known = spec.get("replicas", "auto")
+        # a calibration asks all replicas
+        replicas = replicas or (1 if calibrate or known == "auto" else known)
+        shape, assumed = None, ["time grows with the tokens, as measured at the shortest length"]
+        if size := parameters or spec.get("parameters"):
+            shape, source = find_shape(model.name, spec, size)
+            place = f", {nodes} nodes of {cards // nodes}" if nodes > 1 else ""
+            assumed = [source, f"{cards} x {gpu.name}{place}"]
+        elif not calibrate:
+            raise UserError(
+                f"model {model.name}: nothing tells its size; give --params 8B (or `parameters: 8B` in "
+                "its file), or --calibrate"
             )
-    return plans
-
-
-def find_shape(
-    name: str, spec: Spec, parameters: str | None, needed: bool
-) -> tuple[Shape | None, str, bool]:
-    """The shape of a model, where it is from, and whether the model knows what it takes; no shape
-    where nothing is known and nothing is needed."""
-    counted, reason = parameters or spec.get("parameters"), "it has no path to a checkpoint"
-    can_ask = "path" not in spec  # a model that is no checkpoint
-    if not can_ask and spec.get("engine") != "openai":
+        if calibrate:
+            speed, text = calibrated(model, study, shape)
+            assumed.append(text)
+        else:
+            speed = gpu.tflops * 1e12 * cards * mfu
+            assumed += [
+                f"prefill at {100 * mfu:.0f} % of {gpu.tflops:g} TFLOP/s a card (--mfu; measure with --calibrate)",
+                f"{answer:.0f} answer tokens a prompt, read from {gpu.bandwidth:g} TB/s; no prefix cached",
+            ]
+        if shape and shape.windows:
+            left = f"{100 * USABLE:.0f} % of memory, {RESERVED / GIB:.0f} GiB a card set aside"
+            assumed.append(f"KV GiB is of one request on one card; fit: requests at once in {left}")
+        if replicas > 1:
+            assumed.append(f"{replicas} replicas, {replicas * cards} cards in all")
+        elif takes_more_gpus(spec):
+            assumed.append(
+                f"one replica; more GPUs are used too, {cards} for each further one (--replicas N "
+                "divides the hours)"
+            )
         try:
-            config = Checkpoint(name, spec["path"], spec.get("revision")).config
-            can_ask = True
-            shape = shape_of(config, spec, parameters)
-            experts = shape.active < 0.9 * shape.parameters
-            active = f", {shape.active / 1e9:.2f} B active" if experts else ""
-            size = f"{shape.parameters / 1e9:.2f} B parameters{active}"
-            return shape, f"{size}; layers and heads of config.json", can_ask
-        except UserError as error:
-            reason = str(error)
-    if counted:
-        return (
-            shape_of({}, spec, counted),
-            f"{counted} parameters as given; no config.json",
-            can_ask,
-        )
-    if not needed:
-        return None, "time grows with the tokens, as measured at the shortest length", can_ask
-    raise UserError(
-        f"model {name}: nothing tells its size ({reason}); give --params 8B (or `parameters: 8B` "
-        "in its file), a path with a config.json, or --calibrate"
-    )
+            limits = [model.too_long(length) or "" for length in study.lengths]
+        except UserError:  # its config.json is not here
+            limits = [""] * len(study.lengths)
+        lines = []
+        for length, limit in zip(study.lengths, limits, strict=True):
+            flops = kv_bytes = fits = None
+            work, decoding, at_once = float(length), 0.0, _GUESSED
+            if shape:
+                work = shape.prefill_flops(length)
+                flops = study.num_examples * num_tasks * work
+                if shape.windows:
+                    tensor = spec.get("tensor_parallel_size", 1)
+                    kv_bytes = shape.kv_bytes(length, tensor) * tensor / cards
+                    weights = shape.parameters * shape.bytes_per_parameter / cards
+                    fits = (USABLE * gpu.memory * GIB - RESERVED - weights) / kv_bytes
+                    at_once = min(max(1.0, fits), _MOST_AT_ONCE)
+                if not calibrate:
+                    # weights are read once for all requests, the cache of each for itself
+                    read = shape.active * shape.bytes_per_parameter / at_once + shape.kv_bytes(
+                        length
+                    )
+                    decoding = answer * read / (gpu.bandwidth * 1e12 * cards)
+            why_not = limit or gpus_beyond_node(spec, nodes, gpus_per_node)
+            if not why_not and fits is not None and fits < 1:
+                what = "the weights alone do not fit" if fits < 0 else "not one request fits"
+                mend = "raise tensor_parallel_size, or take kv_cache_dtype: fp8 or a larger card"
+                why_not = f"{what} on {cards} x {gpu.name}: {mend}"
+            tokens = study.num_examples * num_tasks * length
+            hours = study.num_examples * (work / speed + decoding) / 3600 / replicas
+            lines.append(LengthCost(length, tokens, flops, kv_bytes, fits, hours, why_not))
+        return Plan(model.name, num_tasks, study.num_examples, lines, assumed)
 
 
 def calibrated(model: Model, study: Study, shape: Shape | None) -> tuple[float, str]:

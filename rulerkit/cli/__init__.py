@@ -344,10 +344,8 @@ def plan(
         margin: With --compare: the margin in points.
         flips: With --compare: the share of answers that changes each way by chance.
     """
-    from dataclasses import replace
-
     from rulerkit.adaptive import FIRST
-    from rulerkit.plan import bill_text, card, plan_study
+    from rulerkit.plan import bill_text, card, plan_model
 
     if compare:
         from rulerkit.compare import power_text
@@ -357,11 +355,11 @@ def plan(
         echo(power_text(len(asked.tasks), len(asked.lengths), asked.num_examples, margin, flips))
         return
     asked = study_of(files, settings)
-    texts = [bill_text(asked, spec) for spec in asked.models if "prices" in spec]
-    sized = replace(asked, models=tuple(spec for spec in asked.models if "prices" not in spec))
-    if sized.models:
-        gpus = card(gpu, memory), params, mfu, calibrate, _gpus_per_node(), replicas
-        texts += [each.text() for each in plan_study(sized, *gpus)]
+    options = card(gpu, memory), params, mfu, calibrate, _gpus_per_node(), replicas
+    texts = [
+        bill_text(asked, spec) if "prices" in spec else plan_model(spec, asked, *options).text()
+        for spec in asked.models
+    ]
     if asked.adaptive:
         texts.append(
             f"adaptive: at most what stands above, {asked.num_examples} examples a cell; at least "
@@ -560,14 +558,14 @@ def _check_models(
 
 def _check_files(data: list[Path], task: str | None, length: str | None, tokenizer: str) -> Reports:
     from rulerkit.audit import audit, read_file
+    from rulerkit.checks import summary_lines
     from rulerkit.lengths import parse_length
 
     vocabulary = rk.load_tokenizer(tokenizer)
     for path in data:
         for cell in read_file(path, vocabulary, task, parse_length(length) if length else None):
-            lines = [f"{f.level:4}  {f.name:15} {f.seen}; {f.mend}" for f in audit(cell)]
-            title = f"{path}: {cell.task} at {cell.length}, {len(cell.rows)} rows"
-            yield title, [line.rstrip("; ") for line in lines]
+            title = f"{path}: {cell.task.name} at {cell.length}, {len(cell.rows)} rows"
+            yield title, summary_lines(audit(cell))
 
 
 def _gpus_per_node() -> int:

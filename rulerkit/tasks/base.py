@@ -4,9 +4,10 @@ failures, and what a reference reader sees."""
 import re
 import string
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from random import Random
 from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args, get_origin
 
@@ -131,7 +132,7 @@ class Reading:
     fixed_answer: str | None = None
     """An answer that replaces the items."""
     join: Callable[[Sequence[str]], str] = ", ".join
-    """How the family writes several items."""
+    """How the family writes several items, see `Task.join`."""
     empty: str = ""
     """The answer without items."""
 
@@ -168,8 +169,6 @@ class Task(ABC):
     answer_prefix_form: ClassVar[str]
     """A regular expression for the answer prefix; its group, where it has one, is the blank that
     ends it."""
-    answer_prefix_within: ClassVar[int] = 600
-    """In how many characters at the end of a prompt the answer prefix is searched."""
     new_tokens: ClassVar[tuple[int, int]]
     """The answer tokens that the benchmark gives, and to how many items."""
     question_form: ClassVar[str]
@@ -229,7 +228,15 @@ class Task(ABC):
     def read(cls, text: str) -> Reading | None:
         """What the text of a prompt asks and answers; None if it is not of this family."""
         questions = list(re.finditer(cls.question_form, text))
-        return cls.read_context(text[: questions[-1].start()], questions[-1]) if questions else None
+        if not questions:
+            return None
+        reading = cls.read_context(text[: questions[-1].start()], questions[-1])
+        return replace(reading, join=cls.join)
+
+    @staticmethod
+    def join(items: Sequence[str]) -> str:
+        """Several items as an answer writes them."""
+        return ", ".join(items)
 
     @property
     def num_items(self) -> int:
@@ -283,21 +290,13 @@ class Task(ABC):
         variant = replace(self, **{knob: value}, name=f"{self.name}-{knob}_{value}")
         return [] if getattr(self, knob) == value else [variant]
 
-    @staticmethod
-    def place(text: str, references: Sequence[str]) -> tuple[float, str] | None:
-        """Where the answer stands in the text of a prompt, as a number and in words; None where it
-        has no place."""
-        starts = [start for reference in references if (start := text.find(reference)) >= 0]
-        if not starts:
-            return None
-        percent = round(100 * min(starts) / len(text))
-        return percent, f"{percent} % of the prompt"
-
-    @staticmethod
-    def listed_words(text: str) -> list[str] | None:
-        """The words of a list in the text of a prompt, whose order an audit compares; None where
-        there is no list."""
-        return None
+    @classmethod
+    def place(cls, text: str, references: Sequence[str]) -> str | None:
+        """Where the answer stands in the text of a prompt, in words; None where it is not there."""
+        starts = [text.index(reference) for reference in references if reference in text]
+        return (
+            f"about {round(50 * min(starts) / len(text)) * 2} % of the prompt" if starts else None
+        )
 
     def sources(self) -> dict[str, Source]:
         """The corpora that this task reads, by setting; wonderwords' lists have no source."""
@@ -347,9 +346,22 @@ class WordCount(Task):
         ),
     )
 
-    @staticmethod
-    def place(text: str, references: Sequence[str]) -> None:
-        return None
+    entry: ClassVar[re.Pattern[str]]
+    """An entry of the list or text; its group `item` is the word."""
+
+    @classmethod
+    def ranked(cls, text: str, start: int, number: int, **more: Any) -> Reading:
+        """The most frequent words of a text from `start` on, and as many less frequent ones."""
+        counts = Counter(match["item"] for match in cls.entry.finditer(text, start))
+        words = [word for word, _ in counts.most_common(2 * number)]
+        occurrences = partial(cls.entry.finditer, text, start)
+        return Reading(cls.family, words[:number], occurrences, words[number:], **more)
+
+    @classmethod
+    def place(cls, text: str, references: Sequence[str]) -> str | None:
+        words = [match["item"] for match in cls.entry.finditer(text)]
+        places = sorted(words.index(word) for word in references if word in words)
+        return f"the words {', '.join(map(str, places))}" if places else None
 
 
 def shuffled_alike(size: int, seed: int) -> list[int]:

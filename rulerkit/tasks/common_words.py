@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from itertools import combinations
 from random import Random
 from string import ascii_lowercase
@@ -41,6 +41,7 @@ class CommonWords(WordCount):
     question_form = r"\nQuestion: What are the (\w+) most common words in the above list\?"
     answer_prefix_form = "appear most often in the list are:"
     demonstration_opening = _OPENING
+    entry = re.compile(r"\d+\. (?P<item>.+?)(?= \d+\. |$)")
     baseline = ("demonstration", False)
 
     freq_cw: int = 30
@@ -116,14 +117,11 @@ class CommonWords(WordCount):
         those do not fit."""
         common_count, other_count = self.frequencies(budget.length)
         numbers = numbered(" {}.", budget.encoder, budget.tokens // 3 + 16)
-        entries = common_count * len(common) + other_count * np.arange(len(order) + 1)
+        first = common_count * words.counts[common].sum()
+        tokens = np.append(first, other_count * words.counts[order]).cumsum()
+        entries = common_count * len(common) + other_count * np.arange(len(tokens))
         entries = entries[entries <= len(numbers)]
-        other_tokens = (
-            np.concatenate([[0], np.cumsum(words.counts[order])])[: len(entries)] * other_count
-        )
-        tokens = (
-            numbers.offsets[entries] + other_tokens + common_count * int(words.counts[common].sum())
-        )
+        tokens = tokens[: len(entries)] + numbers.offsets[entries]
         return int(np.searchsorted(tokens, budget.tokens, side="right")) - 1
 
     def _usual_number(self, words: Units, draft: Draft, budget: ContextBudget) -> int:
@@ -155,28 +153,21 @@ class CommonWords(WordCount):
         )
 
     @staticmethod
-    def listed_words(text: str) -> list[str]:
-        list_line = text.rpartition("\nQuestion:")[0].rpartition("\n")[2]
-        return re.findall(r"\d+\. (\S+)", list_line)
-
-    @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
-        start = text.rfind("\n") + 1  # the list is one line
-        entry = re.compile(r"\d+\. (?P<item>.+?)(?= \d+\. |$)")
-        number, opening = int(question[1]), text.rfind(_OPENING)
-        ranked = [word for word, _ in Counter(entry.findall(text, start)).most_common(2 * number)]
-        answers = re.findall(
-            r"appear most often in the list are:\s*(1\. .+)", text[: max(0, opening)]
-        )
-        return Reading(
-            "common_words",
-            items=ranked[:number],
-            others=ranked[number:],
-            occurrences=partial(entry.finditer, text, start),
+        start, opening = text.rfind("\n") + 1, text.rfind(_OPENING)  # the list is one line
+        shown = text[: max(0, opening)]
+        answers = re.findall(r"appear most often in the list are:\s*(1\. .+)", shown)
+        return CommonWords.ranked(
+            text,
+            start,
+            int(question[1]),
             demonstration="".join(answers[-1:]).strip(),
             opening=text[start:] if opening >= 0 else "",
-            join=_numbered,
         )
+
+    @staticmethod
+    def join(items: Sequence[str]) -> str:
+        return " ".join(f"{i}. {word}" for i, word in enumerate(items, 1))
 
     def _demonstration(self, stream: ExampleStream, taken: list[str], length: int) -> str:
         """A solved list of 40 words (20 below 4096 tokens), without chat template; nothing where
@@ -194,12 +185,8 @@ class CommonWords(WordCount):
         else:
             random.shuffle(entries)
         gap = " " if self.edition == "2025" else ""  # the 2024 edition writes `are:1. word`
-        question, answer = _QUESTION.format(n=n) + _PREFIX.format(n=n), _numbered(words[:n])
-        return f"{_OPENING}{_numbered(entries)}\n{question}{gap}{answer}\n"
-
-
-def _numbered(words: Sequence[str]) -> str:
-    return " ".join(f"{i}. {word}" for i, word in enumerate(words, 1))
+        question, answer = _QUESTION.format(n=n) + _PREFIX.format(n=n), self.join(words[:n])
+        return f"{_OPENING}{self.join(entries)}\n{question}{gap}{answer}\n"
 
 
 # --- words ----------------------------------------------------------------------------------------

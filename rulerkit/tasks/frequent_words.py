@@ -3,7 +3,6 @@ zeta distribution."""
 
 import re
 from bisect import bisect_right
-from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from random import Random
@@ -49,6 +48,7 @@ class FrequentWords(WordCount):
         r"\nQuestion: .*What are the (\w+) most frequently appeared words in the above coded text\?"
     )
     answer_prefix_form = "frequently appeared words are:"
+    entry = re.compile("(?P<item>[a-z]+)")
 
     alpha: float = 2.0
     k: int = 3
@@ -132,24 +132,11 @@ class FrequentWords(WordCount):
         return None
 
     @staticmethod
-    def listed_words(text: str) -> list[str]:
-        return text.partition("coded words. ")[2].rpartition("\nQuestion:")[0].split()
-
-    @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
-        coded = text.rpartition("coded words.")[2]
         n = question[1]
         number = _NUMBERS.index(n) if n in _NUMBERS else int(n)
-        counted = Counter(word for word in coded.split() if word != _DOTS)
-        ranked = [word for word, _ in counted.most_common(2 * number)]
-        return Reading(
-            "frequent_words",
-            items=ranked[:number],
-            others=ranked[number:],
-            occurrences=partial(
-                re.compile(r"(?P<item>\S+)").finditer, text, len(text) - len(coded)
-            ),
-        )
+        coded = text.rpartition("coded words.")[2]
+        return FrequentWords.ranked(text, len(text) - len(coded), number)
 
 
 def _draw(random: Random, word_length: int) -> str:

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import groupby, pairwise
+from itertools import pairwise, product
 from operator import attrgetter
 
 import numpy as np
@@ -39,8 +39,10 @@ _CUT = re.compile(
 words (Thai to Burmese, Khmer, Japanese, Chinese), and anywhere in what is no word."""
 
 
-def _by_depth(items: Iterable[Piece]) -> list[Piece]:
-    return sorted(items, key=attrgetter("depth"))
+def _by_depth(items: Iterable[Piece], budget: ContextBudget) -> tuple[list[Piece], int]:
+    """The items in order, and the tokens that they leave of the budget."""
+    ordered = [budget.encoded(item) for item in sorted(items, key=attrgetter("depth"))]
+    return ordered, budget.tokens - _num_tokens(ordered)
 
 
 def _apart(places: list[int], count: int) -> list[int]:
@@ -57,15 +59,34 @@ def _between(
     items: Sequence[Piece],
     places: Sequence[int],
     end: int,
-    budget: ContextBudget,
     stretch: Callable[[int, int], list[Piece]],
 ) -> list[Piece]:
     """The items before their places, and the stretches of haystack between them, up to `end`."""
-    pieces = []
-    for (start, stop), item in zip(pairwise([0, *places, end]), [*items, None], strict=True):
-        pieces += stretch(start, stop) if start < stop else []
-        pieces += [budget.encoded(item)] if item else []
-    return pieces
+    pieces, start = [], 0
+    for item, place in zip(items, places, strict=True):
+        pieces += [*stretch(start, place), item]
+        start = place
+    return pieces + stretch(start, end)
+
+
+def _runs(units: Units, start: int, stop: int) -> list[Piece]:
+    """A stretch of a row of texts: the first, the last, and those between in one piece."""
+    if start >= stop:
+        return []
+    bounds = sorted({start, start + 1, stop - 1, stop})
+    return [Piece(units.text(a, b), "haystack", units.span(a, b)) for a, b in pairwise(bounds)]
+
+
+def _joined_by_blanks(pieces: list[Piece], budget: ContextBudget) -> list[Piece]:
+    """Pieces with a blank before each of their texts: without that of the first, and with a newline
+    at the end. A piece that ends in a blank passes it to the next one."""
+    texts = settle([piece.text for piece in pieces])
+    texts[0] = texts[0][1:]
+    texts[-1] += "\n"
+    return [
+        piece if piece.text == text else budget.encoded(replace(piece, text=text))
+        for piece, text in zip(pieces, texts, strict=True)
+    ]
 
 
 def _num_tokens(pieces: Iterable[Piece]) -> int:
@@ -84,41 +105,36 @@ def fill_with_sentences(
     that ends a line of sentences. The last line is cut at the sentence that still fits: upstream
     leaves up to 25 tokens unused, which no score can show.
     """
-    items = _by_depth(items)
-    left = budget.tokens - _num_tokens(map(budget.encoded, items))
-    most = max(0, left // len(budget.encoder(LINE + "\n"))) + 2 * blanks
-    for lines in range(most, -1, -1):
-        for num_sentences in (4, 3, 2, 1, 0):
-            short = " ".join(SENTENCES[:num_sentences])
-            rows = [LINE + "\n"] * lines + [short + "\n"] * bool(short)
-            pieces = _rows_with_items(rows, items, budget.encoder, blanks)
-            if _num_tokens(pieces) <= budget.tokens:
-                return pieces
+    blank = " " * blanks
+    if blanks:
+        items = [replace(item, text=blank + item.text.removesuffix("\n")) for item in items]
+    items, left = _by_depth(items, budget)
+    line = f"{blank}{LINE}\n"
+    most = max(0, left // len(budget.encoder(line))) + 2 * blanks
+    units = _lines(line, budget.encoder, 1 << most.bit_length())
+    for lines, sentences in product(range(most, -1, -1), range(len(SENTENCES) - 1, -1, -1)):
+        short = blank + " ".join(SENTENCES[:sentences]) + "\n"
+        last = budget.encoded(Piece(short, "haystack")) if sentences else None
+        end = lines + bool(last)
+        places = _apart([int(item.depth * end) for item in items], end)
+        pieces = _between(items, places, end, partial(_lines_between, units, lines, last))
+        pieces = _joined_by_blanks(pieces, budget) if blanks else pieces
+        if _num_tokens(pieces) <= budget.tokens:
+            return pieces
     return None
 
 
-def _rows_with_items(
-    rows: list[str], items: list[Piece], encoder: PieceEncoder, blanks: bool
+def _lines_between(
+    units: Units, lines: int, last: Piece | None, start: int, stop: int
 ) -> list[Piece]:
-    """The rows with the items before them; equal rows that follow each other are three pieces: the
-    first, the last, and those between."""
-    places = _apart([int(item.depth * len(rows)) for item in items], len(rows))
-    pieces: list[tuple[Piece, int]] = []
-    for stretch, item in zip(pairwise([0, *places, len(rows)]), [*items, None], strict=True):
-        for text, run in groupby(rows[slice(*stretch)]):
-            count = len(list(run))
-            times = (1, count - 2, 1) if count > 1 else (1,)
-            pieces += [(Piece(text, "haystack"), number) for number in times if number]
-        pieces += [(item, 1)] if item else []
-    texts = [piece.text for piece, _ in pieces]
-    if blanks:
-        texts = [text if text in rows else text.removesuffix("\n") for text in texts]
-        texts = settle([texts[0], *(" " + text for text in texts[1:])])
-        texts[-1] += "\n"
-    return [
-        replace(piece, text=text * times, tokens=np.tile(encoder(text), times))
-        for text, (piece, times) in zip(texts, pieces, strict=True)
-    ]
+    """A stretch of lines, the last of which, behind all others, is another one."""
+    runs = _runs(units, start, min(stop, lines))
+    return [*runs, last] if last and start <= lines < stop else runs
+
+
+@lru_cache(maxsize=8)
+def _lines(line: str, encoder: PieceEncoder, count: int) -> Units:
+    return encode_units([line] * count, encoder)
 
 
 # --- lines of needles -----------------------------------------------------------------------------
@@ -142,8 +158,7 @@ def fill_with_needles(
     length alone, so an example does not depend on what was generated before it. The count of every
     line is known before it is written, so the last lines are chosen to fill the budget.
     """
-    items = _by_depth(items)
-    left = budget.tokens - _num_tokens(map(budget.encoded, items))
+    items, left = _by_depth(items, budget)
     if left < 0:
         return None
     frames = encode_units(before, budget.encoder)
@@ -154,6 +169,8 @@ def fill_with_needles(
     lines = _choose_lines(left, int(frames.counts.sum()), columns)
 
     def stretch(start: int, stop: int) -> list[Piece]:
+        if start == stop:
+            return []
         zeros = np.zeros(stop - start, dtype=int)
         row = budget.rows(
             (frames, zeros),
@@ -169,7 +186,7 @@ def fill_with_needles(
         return [row]
 
     places = [min(int(item.depth * (lines + 1)), lines) for item in items]
-    return _between(items, places, lines, budget, stretch)
+    return _between(items, places, lines, stretch)
 
 
 def _choose_lines(left: int, fixed: int, columns: Sequence[tuple[Units, np.ndarray]]) -> int:
@@ -226,18 +243,11 @@ def fill_with_essay(
     while _essay_units(corpus, encoder, passes)[0].offsets[-1] < budget.tokens:
         passes *= 2
     units, starts = _essay_units(corpus, encoder, passes)
-    items = [replace(item, text=" " + item.text) for item in _by_depth(items)]
-    left = budget.tokens - _num_tokens(map(budget.encoded, items))
-
-    def stretch(start: int, stop: int) -> list[Piece]:
-        bounds = sorted({start, start + 1, stop - 1, stop})  # the first and last word on their own
-        return [Piece(units.text(a, b), "haystack", units.span(a, b)) for a, b in pairwise(bounds)]
+    spaced = [replace(item, text=" " + item.text) for item in items]
+    items, left = _by_depth(spaced, budget)
 
     def ended(pieces: list[Piece], last: str) -> list[Piece]:
-        pieces = [*pieces, Piece(last, "haystack")] if last else list(pieces)
-        pieces[0] = budget.encoded(replace(pieces[0], text=pieces[0].text[1:]))
-        pieces[-1] = budget.encoded(replace(pieces[-1], text=pieces[-1].text + "\n"))
-        return pieces
+        return _joined_by_blanks([*pieces, Piece(last, "haystack")] if last else pieces, budget)
 
     def count(pieces: list[Piece], last: str) -> int:
         return _num_tokens(ended(pieces, last))
@@ -245,7 +255,7 @@ def fill_with_essay(
     most = int(np.searchsorted(units.offsets, left, side="right")) + 1
     for words in range(min(most, len(units)), -1, -1):
         places = _sentence_boundaries(items, units, starts, words)
-        pieces = _between(items, places, words, budget, stretch)
+        pieces = _between(items, places, words, partial(_runs, units))
         after = "".join(units.texts[words : words + 1])
         parts = ["", *(after[: cut.start()] for cut in _CUT.finditer(after, 2))]
         if fitting := bisect_right(parts, budget.tokens, key=partial(count, pieces)):

@@ -4,7 +4,7 @@ import re
 import uuid
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import compress
+from itertools import compress, product
 from math import inf
 from operator import itemgetter
 from random import Random
@@ -71,16 +71,13 @@ def _value_of_other_key(answer: JudgedAnswer, within: float = inf) -> str | None
 
 
 def _incomplete_uuid(answer: JudgedAnswer) -> str | None:
-    uuids = [
-        r.replace("-", "").lower() for r in answer.missing if re.fullmatch(r"[\da-fA-F-]{36}", r)
-    ]
-    for part in re.findall(rf"[0-9a-f-]{{{_SHORTEST_UUID},}}", answer.text.lower()):
-        digits = part.replace("-", "")
-        shorter = [uuid_digits for uuid_digits in uuids if len(digits) < len(uuid_digits)]
-        if any(
-            digits in uuid_digits or digits[:_SHORTEST_UUID] == uuid_digits[:_SHORTEST_UUID]
-            for uuid_digits in shorter
-        ):
+    parts = re.findall(rf"[0-9a-f-]{{{_SHORTEST_UUID},}}", answer.text.lower())
+    for part, missing in product(parts, answer.missing):
+        if not re.fullmatch(r"[\da-fA-F-]{36}", missing):
+            continue
+        digits, wanted = part.replace("-", ""), missing.replace("-", "").lower()
+        same_start = digits[:_SHORTEST_UUID] == wanted[:_SHORTEST_UUID]
+        if len(digits) < len(wanted) and (digits in wanted or same_start):
             return str(part)
     return None
 
@@ -166,21 +163,15 @@ class Needles(Task):
         keys = distinct(max(self.num_keys, self.num_queries), partial(draw, self.key))
         values = distinct(len(keys) * self.num_values, partial(draw, self.value))
         queried = random.sample(keys, self.num_queries)
-        needles = [
-            Piece(
-                NEEDLE.format(types=self.value, key=key, value=value),
-                "needle" if key in queried else "distractor",
-                key=key,
-                value=value,
-                depth=depth if self.depth is None or key not in queried else self.depth / 100,
-            )
-            for key, value, depth in zip(
-                [key for key in keys for _ in range(self.num_values)],
-                values,
-                self._depths(random, len(values)),
-                strict=True,
-            )
-        ]
+        needles = []
+        depths = self._depths(random, len(values))
+        for number, (value, depth) in enumerate(zip(values, depths, strict=True)):
+            key, role = keys[number // self.num_values], "distractor"
+            if key in queried:
+                role = "needle"
+                depth = depth if self.depth is None else self.depth / 100
+            text = NEEDLE.format(types=self.value, key=key, value=value)
+            needles.append(Piece(text, role, key=key, value=value, depth=depth))
         *others, last = queried
         query = f"{', '.join(others)}, and {last}" if others else last
         forms = _ONE if self.num_items == 1 else _SEVERAL

@@ -72,7 +72,6 @@ class QuestionAnswering(Task):
     new_tokens = (32, 1)
     question_form = r"(?<=do not output any other words\.)\n\nQuestion: (.*)"
     answer_prefix_form = "Answer:"
-    answer_prefix_within = 200
     failure_rules = (
         Rule(
             "no-context answer",
@@ -139,12 +138,12 @@ class QuestionAnswering(Task):
         numbers = np.arange(len(order))
         return budget.rows((headers, numbers), (bodies, np.array(order)), describe=describe).pieces
 
-    @staticmethod
-    def place(text: str, references: Sequence[str]) -> tuple[float, str] | None:
+    @classmethod
+    def place(cls, text: str, references: Sequence[str]) -> str | None:
         parts = re.split(r"Document (\d+):\n", text)
         for number, document in zip(parts[1::2], parts[2::2], strict=True):
             if any(reference.lower() in document.lower() for reference in references):
-                return float(number), f"document {number}"
+                return f"document {number}"
         return None
 
     @staticmethod

@@ -2,7 +2,7 @@
 sentences."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -102,8 +102,11 @@ class VariableTracking(Task):
             occurrences=partial(assignment.finditer, text, start),
             demonstration="".join(answers[-1:]),
             opening=text[start:] if opening >= 0 else "",
-            join=" ".join,
         )
+
+    @staticmethod
+    def join(items: Sequence[str]) -> str:
+        return " ".join(items)
 
     def _prefix(self, value: str) -> str:
         assigned = "assgined" if self.edition == "2024" else "assigned"  # upstream's spelling
@@ -144,7 +147,7 @@ class VariableTracking(Task):
             lines.insert(int(statement.depth * num_lines), statement.text.removesuffix("\n"))
         value, names = next(iter(chains.items()))
         question = _QUESTION.format(value=value)
-        answer = f"{self._prefix(value)} {' '.join(names)}"
+        answer = f"{self._prefix(value)} {self.join(names)}"
         if edition_2024:
             context = " ".join(line + "\n" if line == LINE else line for line in lines)
             question = question.removesuffix(" above.")
