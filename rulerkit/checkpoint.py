@@ -20,7 +20,7 @@ from importlib import import_module
 from inspect import getclosurevars
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType
 from typing import Any
 
 from rulerkit.errors import UserError, first_line
@@ -102,27 +102,23 @@ class Checkpoint:
         weights = [path for path in files if not _TRAINING.fullmatch(path.name)]
         return {"fingerprint": short(digest), "weights": weights_digests(weights, self.full)}
 
-    def stop_ids(self, eos_token: str | None) -> list[int]:
-        """The ids that end an answer: those of generation_config.json and config.json, and the
-        tokenizer's own."""
-        ids = {entry["id"] for entry in self._added_tokens if entry["content"] == eos_token}
+    def stop_ids(self) -> set[int]:
+        """The ids that end an answer, as generation_config.json and config.json name them."""
+        ids: set[int | None] = set()
         for settings in (self._json("generation_config.json"), self.config):
             value = settings.get("eos_token_id")
             ids.update(value if isinstance(value, list) else [value])
-        return sorted(ids - {None})
+        return {token for token in ids if token is not None}
 
+    @cached_property
     def special_ids(self) -> set[int]:
         """The ids that are no part of a text. The marks of a thought are: scoring removes the
         thought by them."""
         return {
             entry["id"]
-            for entry in self._added_tokens
+            for entry in self._json("tokenizer.json").get("added_tokens") or []
             if entry.get("special") and "think" not in entry["content"]
         }
-
-    @cached_property
-    def _added_tokens(self) -> list[JSON]:
-        return list(self._json("tokenizer.json").get("added_tokens") or [])
 
     def _download(self, revision: str | None, *patterns: str) -> Path:
         who = f"model {self.who}: there is no folder {resolve(self.path)}; as a hub id"
@@ -308,42 +304,44 @@ def code_digest(value: Any) -> dict[str, str]:
     version writes in its own way, constants, defaults and simple values of the closure, and the
     functions that they name. Functions of installed packages count by name; line numbers, file
     names, other values of globals and what lies in objects do not count."""
-    digest = hashlib.sha256(repr(_code(value, {}, set())).encode())
-    return {f"python{sys.version_info[0]}.{sys.version_info[1]}": short(digest)}
+    digest, seen = hashlib.sha256(), set()
+    waiting: list[tuple[Any, Spec]] = [(value, {})]  # with the globals of the function around it
+    while waiting:
+        part, names = waiting.pop()
+        part = getattr(part, "__func__", part)  # of a method
+        parts: Iterable[Any] = ()
+        if isinstance(part, partial):
+            parts = part.func, part.args, *sorted(part.keywords.items())
+        elif isinstance(part, tuple | frozenset):
+            parts = sorted(part, key=repr) if isinstance(part, frozenset) else part
+        elif isinstance(part, CodeType):
+            digest.update(repr((part.co_code, part.co_names)).encode())
+            called = [names.get(name) for name in part.co_names]
+            parts = [*part.co_consts, *(one for one in called if isinstance(one, FunctionType))]
+        elif isinstance(part, FunctionType) and part not in seen and not _is_installed(part):
+            seen.add(part)
+            names, options = part.__globals__, part.__kwdefaults__ or {}
+            parts = [part.__code__, part.__defaults__, *options.items(), *_closure(part)]
+        elif callable(part) and isinstance(type(part).__call__, FunctionType):
+            parts = [type(part).__call__]
+        elif isinstance(part, str | bytes | int | float | complex | None):
+            digest.update(repr(part).encode())
+        else:
+            named = part if hasattr(part, "__qualname__") else type(part)
+            digest.update(f"{named.__module__}.{named.__qualname__}".encode())
+        waiting += [(each, names) for each in parts]
+    return {f"bytecode{sys.version_info[0]}.{sys.version_info[1]}": short(digest)}
 
 
-def _code(value: Any, names: Spec, seen: set[Any]) -> Any:
-    """What a digest covers of a function, or of a value in one: texts, numbers and lists of them.
+def _is_installed(function: FunctionType) -> bool:
+    return str(function.__globals__.get("__file__")).startswith(_INSTALLED)
 
-    `names` are the globals of the function that the value stands in; functions that were `seen`
-    count by name.
-    """
-    if isinstance(value, partial):
-        value = (value.func, value.args, *sorted(value.keywords.items()))
-    elif isinstance(value, MethodType):
-        value = value.__func__
-    elif callable(value) and isinstance(type(value).__call__, FunctionType):
-        value = type(value).__call__
-    if isinstance(value, CodeType):
-        called = [names[n] for n in value.co_names if isinstance(names.get(n), FunctionType)]
-        parts = [_code(part, names, seen) for part in (*value.co_consts, *called)]
-        return [value.co_code, value.co_names, value.co_varnames, parts]
-    if isinstance(value, FunctionType) and value not in seen:
-        seen.add(value)
-        rebound = {step.argval for step in get_instructions(value) if step.opname == "STORE_DEREF"}
-        closure = getclosurevars(value).nonlocals  # without counters, which its calls change
-        kept = [closure[name] for name in sorted(closure.keys() - rebound)]
-        body: Any = value.__code__, value.__defaults__, *(value.__kwdefaults__ or {}).items()
-        if str(value.__globals__.get("__file__")).startswith(_INSTALLED):
-            body = f"{value.__module__}.{value.__qualname__}"
-        return [_code(part, value.__globals__, seen) for part in (body, *kept)]
-    if isinstance(value, tuple):
-        return [_code(part, names, seen) for part in value]
-    if isinstance(value, frozenset):
-        return sorted(map(repr, value))
-    if isinstance(value, str | bytes | int | float | complex | None):
-        return value
-    return getattr(value, "__qualname__", type(value).__qualname__)
+
+def _closure(function: FunctionType) -> list[Any]:
+    """The values of a closure, without counters, which its calls change."""
+    rebound = {step.argval for step in get_instructions(function) if step.opname == "STORE_DEREF"}
+    values = getclosurevars(function).nonlocals
+    return [values[name] for name in sorted(values.keys() - rebound)]
 
 
 # --- the layout of mamba_ssm -----------------------------------------------------------------------

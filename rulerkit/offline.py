@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,7 +123,7 @@ class Files(Need):
     """The files of a repository of the hub that match `patterns`, or a folder of such files.
 
     A pattern without `*` names a file that must be there. A model has `weights` besides; with
-    `vocabulary` there must be a tokenizer; with `code` it may run code of other repositories.
+    `vocabulary` there must be a tokenizer.
     """
 
     path: str
@@ -130,10 +131,9 @@ class Files(Need):
     patterns: tuple[str, ...] = ON_HUB
     weights: bool = False
     vocabulary: bool = False
-    code: bool = False
 
     def missing(self) -> list[str]:
-        """A line for its files, and one for each repository whose code it needs."""
+        """A line that names the files which are not there."""
         folder = resolve(self.path)
         if not folder.is_dir():
             try:
@@ -143,46 +143,34 @@ class Files(Need):
                 folder = Path(cached)
             except (LocalEntryNotFoundError, HFValidationError):
                 return [self.title]
-        code = [line for need in self._code(folder) for line in need.missing()]
-        return self._lacking(folder) + code
-
-    def fetch(self) -> Path:
-        """Download the small files, then the weights in one format, then the code of other
-        repositories."""
-        folder = resolve(self.path)
-        if not folder.is_dir():
-            folder = download(self.title, self.path, self.revision, self.patterns)
-            download(self.title, self.path, folder.name, [*self.patterns, *self._weights(folder)])
-        elif lacking := self._lacking(folder):
-            raise UserError(f"{lacking[0]}: a folder cannot be fetched; copy it again, whole")
-        for need in self._code(folder):
-            need.fetch()
-        return folder
-
-    def _names(self, folder: Path) -> list[str]:
-        """The files of the repository as the hub's client recorded them, else those that are in the
-        folder."""
-        try:
-            return [file.path for file in get_cached_repo_tree(self.path, revision=folder.name)]
-        except (
-            CachedRepoTreeNotFoundError,
-            HFValidationError,
-        ):  # a folder, or a cache that another program filled
-            return [path.name for path in folder.iterdir() if path.is_file()]
-
-    def _lacking(self, folder: Path) -> list[str]:
-        """A line about the files that should be in the folder and are not; none where it is
-        complete."""
         names, weights = self._names(folder), self._weights(folder)
-        required = [pattern for pattern in self.patterns if "*" not in pattern]
-        small = [name for pattern in self.patterns for name in fnmatch.filter(names, pattern)]
-        wanted = dict.fromkeys([*required, *small, *weights])
-        lacking = [name for name in wanted if not (folder / name).is_file()]
+        wanted = [pattern for pattern in self.patterns if "*" not in pattern]
+        wanted += [name for pattern in self.patterns for name in fnmatch.filter(names, pattern)]
+        lacking = [
+            name for name in dict.fromkeys(wanted + weights) if not (folder / name).is_file()
+        ]
         if self.weights and not weights:
             lacking.append("weights")
         if self.vocabulary and not vocabulary_file(names):
             lacking.append("a tokenizer")
         return [f"{self.title}: {listed(lacking, 3)} missing"] if lacking else []
+
+    def fetch(self) -> Path:
+        """Download the small files, then the weights in one format."""
+        if resolve(self.path).is_dir():
+            raise UserError(
+                f"{self.missing()[0]}: a folder cannot be fetched; copy it again, whole"
+            )
+        folder = download(self.title, self.path, self.revision, self.patterns)
+        patterns = [*self.patterns, *self._weights(folder)]
+        return download(self.title, self.path, folder.name, patterns)
+
+    def _names(self, folder: Path) -> list[str]:
+        """The files of the repository as the hub's client recorded them, else those that are in the
+        folder."""
+        with suppress(CachedRepoTreeNotFoundError, HFValidationError):
+            return [file.path for file in get_cached_repo_tree(self.path, revision=folder.name)]
+        return [path.name for path in folder.iterdir() if path.is_file()]
 
     def _weights(self, folder: Path) -> list[str]:
         """The weight files in the one format that is read, with all shards of a numbered set."""
@@ -192,28 +180,13 @@ class Files(Need):
                 return sorted({shard for name in files for shard in _shards(name)})
         return []
 
-    def _code(self, folder: Path) -> Iterator["Files"]:
-        """The repositories whose code a config.json names (`org/name--module.Class`)."""
-        config = folder / "config.json"
-        text = config.read_text() if self.code and config.is_file() else ""
-        for path, module in dict.fromkeys(re.findall(r'"([\w.-]+/[\w.-]+)--(\w+)', text)):
-            yield _files("code", path, patterns=(f"{module}.py", "*.py"))
-
-
-def _files(kind: str, path: str, revision: str | None = None, **more: Any) -> Files:
-    """`Files` with a title: the folder, or the hub id."""
-    at = f" at {revision}" if revision else ""
-    title = f"folder {resolve(path)}" if resolve(path).is_dir() else f"{kind} {path}{at} (hub id)"
-    return Files(title, path, revision, **more)
-
 
 def _shards(name: str) -> list[str]:
     """All files of the set that a numbered shard belongs to; another file alone."""
     if not (match := re.fullmatch(r"(.+-)(\d+)(-of-(\d+)\..+)", name)):
         return [name]
-    return [
-        f"{match[1]}{number:0{len(match[2])}}{match[3]}" for number in range(1, int(match[4]) + 1)
-    ]
+    first, number, rest, count = match.groups()
+    return [f"{first}{n:0{len(number)}}{rest}" for n in range(1, int(count) + 1)]
 
 
 @dataclass(frozen=True)
@@ -259,31 +232,31 @@ class OriginalCorpora(Need):
 
 def _needs(specs: Iterable[Spec], corpora: str) -> list[Need]:
     """What models and corpora need, each thing once, in the order of the models."""
-    needs = dict.fromkeys(need for spec in specs for need in _needs_of(spec))
-    return [*needs, OriginalCorpora()] if corpora == "original" else [*needs]
+    needs = [need for spec in specs for need in _needs_of(spec)]
+    if corpora == "original":
+        needs.append(OriginalCorpora())
+    return list(dict.fromkeys(needs))
 
 
 def _needs_of(spec: Spec) -> Iterator[Need]:
     path, revision = spec.get("path", ""), spec.get("revision")
     try:
         model: Any = load_model(spec)
-        tokenizer = (
-            model.tokenizer_name() if model.engine == "openai" else spec.get("tokenizer", "builtin")
-        )
+        tokenizer = spec.get("tokenizer", "builtin")
+        if model.engine == "openai":
+            tokenizer = model.tokenizer_name()
         kind = tokenizer_kind(tokenizer)
     except UserError as error:  # such as a folder that is not there
         yield Need(str(error))
         return
-    if model.engine == "rwkv" and not resolve(path).exists():
-        yield _files("model", path, revision, patterns=(spec["file"],))
+    place, at = resolve(path), f" at {revision}" if revision else ""
+    title = f"folder {place}" if place.is_dir() else f"model {path}{at} (hub id)"
+    if model.engine == "rwkv" and not place.exists():
+        yield Files(title, path, revision, (spec["file"],))
     elif model.engine in ("transformers", "vllm"):
-        code = bool(spec.get("trust_remote_code"))
-        patterns = (*_SMALL, "*.py") if code else _SMALL
-        own = "tokenizer" not in spec
-        yield _files(
-            "model", path, revision, patterns=patterns, weights=True, vocabulary=own, code=code
-        )
+        code = ["*.py"] if spec.get("trust_remote_code") else []
+        yield Files(title, path, revision, (*_SMALL, *code), True, "tokenizer" not in spec)
     if kind == "tiktoken":
         yield Encoding(f"tokenizer {tokenizer} (tiktoken)", tokenizer)
     elif kind == "hub":
-        yield _files("tokenizer", tokenizer, vocabulary=True)
+        yield Files(f"tokenizer {tokenizer} (hub id)", tokenizer, vocabulary=True)

@@ -140,11 +140,14 @@ def _by_requests(engine: "ServerEngine", pairs: Pairs) -> Golds:
             "return_tokens_as_token_ids": True,
         }
         replica = engine.replicas[example.index % len(engine.replicas)]
-        return replica.send(body, engine.spec.get("timeout", 3600.0))
+        return replica.send(body, engine.spec.get("timeout", 3600.0), read_logprobs)
+
+    def read_logprobs(reply: Any) -> Any:
+        return reply.choice.logprobs
 
     def read(token: int, future: Any) -> Token:
         try:
-            logprobs = future.result().choices[0].logprobs
+            logprobs = future.result()
         except RequestError as failure:
             raise UserError(fatal_message(engine, engine.replicas[0].address, failure)) from None
         (top,) = logprobs["top_logprobs"]  # the likeliest token, and the one that was allowed

@@ -8,6 +8,7 @@ are read here; `pieces.py` cuts texts into pieces whose ids can be joined.
 
 import base64
 import fnmatch
+import itertools
 import json
 import os
 import re
@@ -54,7 +55,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> Ids:
         """The ids of one text, int32, shape (tokens,)."""
-        return np.asarray(self.encode_many([text])[0], dtype=np.int32)
+        return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
         """The ids of many texts, each encoded on its own."""
@@ -243,8 +244,7 @@ def _hugging_face(path: Path, settings: dict[str, Any]) -> Tokenizer:
 def _token_text(token: Any) -> str | None:
     """A token's text, as `tokenizer_config.json` writes it: plain or as a mapping with
     `content`."""
-    text: str | None = token["content"] if isinstance(token, dict) else token
-    return text
+    return str(token["content"]) if isinstance(token, dict) else token
 
 
 def _sentencepiece(path: Path) -> Tokenizer:
@@ -273,19 +273,13 @@ def _sentencepiece(path: Path) -> Tokenizer:
     )
 
 
-def _tiktoken(encoding: Any, first: int = 0, **tokens: Any) -> Tokenizer:
-    """An encoding of tiktoken. `first` is what is added to every rank to make the id (Tekken keeps
-    1000 free)."""
+def _tiktoken(encoding: Any, **more: Any) -> Tokenizer:
+    """An encoding of tiktoken."""
 
     def encode_many(texts: Sequence[str]) -> Sequence[Sequence[int]]:
-        rows = encoding.encode_batch(list(texts), num_threads=2, allowed_special="all")
-        return [[i + first for i in ids] for ids in rows] if first else rows
+        return list(encoding.encode_batch(list(texts), num_threads=2, allowed_special="all"))
 
-    def decode(ids: list[int]) -> str:
-        text: str = encoding.decode([i - first for i in ids if i >= first])
-        return text
-
-    return Tokenizer(encode_many, decode, **tokens)
+    return Tokenizer(encode_many, **{"decode_ids": encoding.decode, **more})
 
 
 def _byte_pairs(pattern: str, ranks: dict[bytes, int], special: dict[str, int]) -> Any:
@@ -321,9 +315,15 @@ def _tekken(data: bytes) -> Tokenizer:
     config = file["config"]
     special = config["default_num_special_tokens"]
     vocabulary = file["vocab"][: config["default_vocab_size"] - special]
-    ranks = {base64.b64decode(entry["token_bytes"]): entry["rank"] for entry in vocabulary}
+    ranks = {
+        base64.b64decode(entry["token_bytes"]): entry["rank"] + special for entry in vocabulary
+    }
     encoding = _byte_pairs(config["pattern"], ranks, {})
-    return _tiktoken(encoding, special, bos_id=1, bos_token="<s>")
+
+    def decode(ids: list[int]) -> str:
+        return str(encoding.decode([i for i in ids if i >= special]))
+
+    return _tiktoken(encoding, decode_ids=decode, bos_id=1, bos_token="<s>")
 
 
 def tiktoken_dir() -> Path:
@@ -353,13 +353,13 @@ def encoding_by_name(name: str) -> tuple[Tokenizer, bytes]:
 def _rwkv(data: bytes) -> Tokenizer:
     """RWKV World: `id repr length` a line; the longest token that matches is taken, byte by
     byte."""
-    if data.count(b"\n") < 256:
-        raise ValueError("it has fewer than 256 lines")
     tokens: dict[int, bytes] = {}
     for line in data.decode("utf-8").splitlines():
-        number, _, rest = line.partition(" ")
-        token = literal_eval(rest.rpartition(" ")[0])
-        tokens[int(number)] = token.encode() if isinstance(token, str) else token
+        number, token, _ = re.fullmatch(r"(\d+) (.+) (\d+)", line).groups()  # type: ignore[union-attr]
+        text = literal_eval(token)
+        tokens[int(number)] = text.encode() if isinstance(text, str) else text
+    if len(tokens) < 256:
+        raise ValueError("it has fewer than 256 tokens")
     numbers = {token: number for number, token in tokens.items()}
     beginnings = {token[:size] for token in numbers for size in range(1, len(token) + 1)}
 
@@ -391,13 +391,15 @@ def _builtin() -> Tokenizer:
     Ids are given out in order of first sight, so they mean something within one process only;
     counts are stable.
     """
-    texts: list[str] = []
+    texts: dict[int, str] = {}
     ids: dict[str, int] = {}
+    unused = itertools.count()
 
     def number(token: str) -> int:
         if token not in ids:
-            ids[token] = len(texts)
-            texts.append(token)
+            place = next(unused)  # answers are read in another thread: no number is given out twice
+            texts[place] = token
+            ids[token] = place
         return ids[token]
 
     return Tokenizer(

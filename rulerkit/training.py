@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from random import Random
@@ -86,25 +86,29 @@ def train(
 
     torch, transformers = torch_module(), import_module("transformers")
     folder = resolve(folder)
-    names = [task.name for task in tasks]
-    how = {"config": dict(config), "tasks": names, "length": length, "steps": steps, "seed": seed}
     points = curriculum or [[0.2, 128, 2], [0.6, length, len(tasks)]]
-    how |= {
+    how = {
+        "config": dict(config),
+        "tasks": [task.name for task in tasks],
+        "length": length,
+        "steps": steps,
+        "seed": seed,
         "rates": list(rates),
         "curriculum": [*map(list, points)],
         "prompt_weight": prompt_weight,
     }
     about, state_file = folder / "training.json", folder / "training.pt"
     if about.exists():
-        if not how.items() <= json.loads(about.read_text()).items():
+        made = json.loads(about.read_text())
+        if not how.items() <= made.items():
             raise UserError(f"{about} tells of another training: name another folder")
-        if not state_file.exists():
+        if "seconds" in made:
             return pd.read_csv(folder / "history.csv")
     form = PromptFormat(tokenizer, template="base")  # type: ignore[arg-type]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(seed)
-    made = transformers.AutoConfig.for_model(**config)
-    network = transformers.AutoModelForCausalLM.from_config(made).to(device)
+    shape = transformers.AutoConfig.for_model(**config)
+    network = transformers.AutoModelForCausalLM.from_config(shape).to(device)
     tables = {network.get_input_embeddings().weight, network.get_output_embeddings().weight}
     weights = list(network.parameters())
     matrices = [w for w in weights if w.ndim == 2 and w not in tables and rates[0]]
@@ -112,15 +116,16 @@ def train(
     optimizers = [torch.optim.AdamW(others, rates[1], (0.9, 0.98), weight_decay=0.01)]
     if matrices:
         optimizers += [torch.optim.Muon(matrices, rates[0], weight_decay=0.01)]
-    parts = [network, *optimizers]
-    rows, done, spent = list[dict[str, float]](), 0, 0.0
+    parts, rows = [network, *optimizers], list[dict[str, Any]]()
     if state_file.exists():
         state = torch.load(state_file, map_location=device, weights_only=True)
         for part, content in zip(parts, state["parts"], strict=True):
             part.load_state_dict(content)
-        rows, done, spent = state["rows"], state["done"], state["seconds"]
+        rows = state["rows"]
     folder.mkdir(parents=True, exist_ok=True)
+    about.write_text(json.dumps(how, indent=2) + "\n")
     started = saved = time.monotonic()
+    done, spent = (rows[-1]["step"], rows[-1]["seconds"]) if rows else (0, 0.0)
     sums = np.zeros(2)
     for step in range(done, steps):
         shares, *columns = zip(*points, strict=True)
@@ -137,9 +142,10 @@ def train(
             optimizer.step()
             optimizer.zero_grad()
         sums += right
-        now = time.monotonic()
-        if (step + 1) % EVERY and step + 1 < steps:
+        last = step + 1 == steps
+        if (step + 1) % EVERY and not last:
             continue
+        now = time.monotonic()
         mean_loss, mean_right = (sums / (step % EVERY + 1)).tolist()
         sums[:] = 0
         row = {"step": step + 1, "length": longest, "loss": mean_loss, "right": mean_right}
@@ -148,18 +154,16 @@ def train(
         history.to_csv(folder / "history.csv", index=False, float_format="%.4f")
         report(history)
         stops = minutes is not None and now - started > 60 * minutes
-        if step + 1 < steps and (stops or now - saved > _SAVE_EVERY):
-            about.write_text(json.dumps(how, indent=2) + "\n")
-            state = {"parts": [part.state_dict() for part in parts], "rows": rows}
+        if not last and (stops or now - saved > _SAVE_EVERY):
             with completed(state_file) as file:
-                torch.save(state | {"done": step + 1, "seconds": spent + now - started}, file)
+                torch.save({"parts": [part.state_dict() for part in parts], "rows": rows}, file)
             saved = now
         if stops:
             break
     network.half().save_pretrained(folder)
     if rows[-1]["step"] == steps:
-        versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-        how |= {**versions, "device": device, "seconds": rows[-1]["seconds"]}
+        how |= {"torch": torch.__version__, "transformers": transformers.__version__}
+        how |= {"device": device, "seconds": rows[-1]["seconds"]}
         about.write_text(json.dumps(how, indent=2) + "\n")
         state_file.unlink(missing_ok=True)
     return history
@@ -172,25 +176,20 @@ def _batch(
     torch = torch_module()
     length = longest if random.random() < 0.5 else random.randint(SHORTEST, longest)
     fitting = [task for task in tasks if _fits(task, length, form)]
-    rows: list[tuple[np.ndarray, int]] = []
+    rows: list[Any] = []
+    places: list[Any] = []
     stop = form.tokenizer.encode(form.tokenizer.eos_token or "")
     while len(rows) < max(1, TOKENS // length):
-        examples = generate(
-            random.choice(fitting), length, 1, FIRST_SEED + random.getrandbits(40), form
-        )
+        asked = random.choice(fitting), length, 1, FIRST_SEED + random.getrandbits(40)
         with suppress(UserError):  # too long for this length
-            example = examples[0]
-            answer = read_answer(example.prompt) or ""
+            example = generate(*asked, form)[0]
             blank = "" if example.prompt.endswith(" ") else " "
-            ids = np.concatenate([example.ids, form.tokenizer.encode(blank + answer), stop])
-            rows.append((ids, example.num_tokens))
-    width = max(len(ids) for ids, _ in rows)
-    batch = torch.full((len(rows), width), int(stop[0]))
-    answers = torch.zeros((len(rows), width), dtype=torch.bool)
-    for row, (ids, start) in enumerate(rows):
-        batch[row, : len(ids)] = torch.from_numpy(ids)
-        answers[row, start : len(ids)] = True
-    return batch, answers
+            answer = form.tokenizer.encode(blank + (read_answer(example.prompt) or ""))
+            ids = np.concatenate([example.ids, answer, stop])
+            rows.append(torch.from_numpy(ids).long())
+            places.append(torch.arange(len(ids)) >= example.num_tokens)
+    pad = partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
+    return pad(rows, padding_value=int(stop[0])), pad(places, padding_value=False)
 
 
 @cache

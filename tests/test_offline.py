@@ -398,27 +398,20 @@ def test_what_cannot_be_had_is_said_in_one_line_and_the_others_go_on(place, hub,
     )
 
 
-def test_a_tokenizer_of_its_own_and_code_elsewhere_are_fetched_too(place, hub, tiny):
-    tuned, code = place / "tuned", place / "code"
-    code.mkdir()
-    (code / "modeling_x.py").write_text("from .configuration_x import X")
-    (code / "configuration_x.py").write_text("X = 1")
-    (code / "model.safetensors").write_text("not to be fetched")
+def test_a_tokenizer_of_its_own_and_code_are_fetched_too(place, hub, tiny):
+    tuned = place / "tuned"
     tuned.mkdir()
-    config = json.loads((tiny / "config.json").read_text())
-    (tuned / "config.json").write_text(
-        json.dumps(config | {"auto_map": {"AutoModel": "org/code--modeling_x.X"}})
-    )
+    (tuned / "config.json").write_text((tiny / "config.json").read_text())
+    (tuned / "modeling_x.py").write_text("X = 1")
     (tuned / "pytorch_model.bin").write_text("the only format there is")
     (tuned / "training_args.bin").write_text("no weights")
-    hub.repositories |= {"org/tuned": tuned, "org/code": code, "org/words": tiny}
+    hub.repositories |= {"org/tuned": tuned, "org/words": tiny}
     spec = {"path": "org/tuned", "tokenizer": "org/words", "trust_remote_code": True, "name": "x"}
     assert missing(spec) == ["model org/tuned (hub id)", "tokenizer org/words (hub id)"]
     asked = json.dumps({"model": spec})
     done = program("fetch", "-y", asked, HF_ENDPOINT=hub.address)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert hub.got("org/tuned") == {"config.json", "pytorch_model.bin"}
-    assert hub.got("org/code") == {"modeling_x.py", "configuration_x.py"}
+    assert hub.got("org/tuned") == {"config.json", "modeling_x.py", "pytorch_model.bin"}
     assert hub.got("org/words") & {*SHARDS} == set()
     assert missing(spec) == []
 

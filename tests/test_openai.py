@@ -324,7 +324,7 @@ def test_a_storm_of_failures_ends_the_sending(server, status):
     failed, problem = ask(model, examples)
     assert "6 requests to http" in problem
     assert "in a row had no answer" in problem
-    assert 6 <= len(failed) <= 10
+    assert 0 < len(failed) < 6
     assert all(isinstance(failure, Failure) for failure in failed.values())
 
 
@@ -357,7 +357,7 @@ def test_a_server_that_hangs_is_named_and_not_waited_for_forever(server):
     assert time.perf_counter() - start < 15
     assert len(answers) <= 2  # none but those that were under way for the second time
     assert {answer.reason for answer in answers.values()} <= {"no answer within 1 s"}
-    assert "in a row had no answer (no answer within 0.5 s)" in problem
+    assert "in a row had no answer (no answer within " in problem
     assert len(server.real) < 12
     with pytest.raises(UserError, match=r"no answer within 0.5 s: is it busy or still loading"):
         _ = client(server, timeout=0.5).server

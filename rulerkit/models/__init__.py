@@ -115,8 +115,8 @@ class Engine(Model):
         self.engine = spec["engine"]
         self.label = spec.get("label", self.name)
         self.claimed_length = spec.get("claimed_length")
-        beside = spec.get("thinking_room", "beside") == "beside"
-        self.beside = spec.get("thinking_tokens", 0) * beside  # tokens of a thought beside a length
+        inside = spec.get("thinking_room") == "inside"
+        self.beside = 0 if inside else spec.get("thinking_tokens", 0)  # tokens of a thought
         self.repetition = 0  # which of several answers to the same prompts is asked for
 
     def given(self, keys: Iterable[str]) -> JSON:
@@ -237,10 +237,9 @@ class CheckpointEngine(Engine):
         need = length + self.beside
         if limit is None or need <= limit:
             return None
+        key = "max_length" if "max_length" in self.spec else "max_position_embeddings"
+        way = "" if "max_length" in self.spec else "`hf_overrides` with RoPE scaling, or "
         thought = f", {self.beside} of {need} are for the thought" if self.beside else ""
-        key, way = "max_position_embeddings", "`hf_overrides` with RoPE scaling, or "
-        if "max_length" in self.spec:
-            key, way = "max_length", ""
         return (
             f"its limit is {limit} tokens ({key}){thought}; {way}`max_length: {need}` goes beyond"
         )
@@ -285,13 +284,11 @@ class CheckpointEngine(Engine):
 
     @cached_property
     def stop_ids(self) -> list[int]:
-        """The ids that end an answer: those of the checkpoint's files, else the end token of the
+        """The ids that end an answer: those of the checkpoint's files, and the end token of the
         tokenizer."""
         tokenizer = self.prompt_format.tokenizer
-        if ids := self.checkpoint.stop_ids(tokenizer.eos_token):
-            return ids
-        ids = tokenizer.encode(tokenizer.eos_token).tolist() if tokenizer.eos_token else []
-        return ids if len(ids) == 1 else []
+        ids = tokenizer.encode(tokenizer.eos_token or "").tolist()
+        return sorted(self.checkpoint.stop_ids().union(ids if len(ids) == 1 else []))
 
     def read_ids(self, ids: list[int], finish: str = "length", usage: Spec | None = None) -> Answer:
         """The answer in the ids that were generated: the text before the first stop token, without
@@ -302,7 +299,7 @@ class CheckpointEngine(Engine):
         end = next((i for i, token in enumerate(ids) if token in self.stop_ids), None)
         form = self.prompt_format
         # marks of a thought may be special tokens
-        special = () if form.thinking_tokens else self.checkpoint.special_ids()
+        special = () if form.thinking_tokens else self.checkpoint.special_ids
         written = [token for token in ids[:end] if token not in special]
         text = form.tokenizer.decode(written)
         if form.thinking_tokens and ends_thought(text):

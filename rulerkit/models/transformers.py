@@ -9,6 +9,7 @@ equal length.
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from importlib import import_module
 from itertools import islice
@@ -86,23 +87,13 @@ class Transformers(CheckpointEngine):
     # --- loading ----------------------------------------------------------------------------------
 
     def device(self) -> str:
-        """`cpu`, `mps`, `cuda:0`, ... or `spread`."""
+        """`cpu`, `mps`, `cuda`, `cuda:1`, ... or `spread`."""
         if self._loaded:
             return str(self._network.device)
-        device, num_gpus = str(self.spec.get("device", "auto")), torch_module().cuda.device_count()
         if "max_memory" in self.spec:
             return "spread"
-        if device == "auto":
-            device = "cuda" if num_gpus else "cpu"
-        if device in ("cpu", "mps"):
-            return device
-        number = int(device.partition(":")[2] or 0)
-        if number >= num_gpus:
-            raise UserError(
-                f"model {self.name}: device {device}: this machine has {num_gpus} GPUs; use cpu or "
-                "auto"
-            )
-        return "spread" if device == "spread" else f"cuda:{number}"
+        device = str(self.spec.get("device", "auto"))
+        return super().device() if device == "auto" else device
 
     def load(self) -> Any:
         """The network on its device, loaded at first use."""
@@ -204,12 +195,12 @@ class Transformers(CheckpointEngine):
 
     def _generate(self, network: Any, batch: list[Example]) -> list[Answer]:
         torch, limits = torch_module(), [self.most_tokens(example) for example in batch]
-        width, pad = max(example.num_tokens for example in batch), (self.stop_ids or [0])[0]
-        ids = torch.full((len(batch), width), pad, dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for row, example in enumerate(batch):
-            ids[row, width - example.num_tokens :] = torch.from_numpy(example.ids)
-            mask[row, width - example.num_tokens :] = 1
+        prompts = [torch.from_numpy(example.ids).long() for example in batch]
+        masks = [torch.ones_like(prompt) for prompt in prompts]
+        pad = (self.stop_ids or [0])[0]
+        pad_left = partial(torch.nn.utils.rnn.pad_sequence, batch_first=True, padding_side="left")
+        ids, mask = pad_left(prompts, padding_value=pad), pad_left(masks)
+        width = ids.shape[1]
         chunk = self.spec.get("prefill_chunk_size", width)
         before, training = network.generation_config, network.training
         sampling = {"top_k": 0, **self.sampling(batch[0])}
@@ -226,8 +217,8 @@ class Transformers(CheckpointEngine):
         )
         network.eval()
         try:
-            inputs = {"input_ids": ids, "attention_mask": mask}
-            out = network.generate(**{k: tensor.to(network.device) for k, tensor in inputs.items()})
+            place = network.device
+            out = network.generate(input_ids=ids.to(place), attention_mask=mask.to(place))
         finally:
             network.generation_config = before
             network.train(training)
