@@ -31,7 +31,7 @@ import numpy as np
 from pydantic import Field, StringConstraints, ValidationError
 
 from rulerkit.errors import UserError, first_line, shortened, unknown
-from rulerkit.paths import cache_dir, completed, resolve
+from rulerkit.paths import cache_dir, completed, package_text, resolve
 from rulerkit.settings import Keys
 
 HAYSTACKS = (
@@ -213,7 +213,7 @@ def load_qa(name: str) -> QASet:
         return _qa_set(documents, rows, partial(file.source, name, note=note))
 
 
-def _qa_set(documents: dict[str, int], rows: "_Rows", source: "_Sourced") -> QASet:
+def _qa_set(documents: dict[str, int], rows: list[Any], source: "_Sourced") -> QASet:
     """The set of these documents (with their groups) and questions."""
     numbers = {document: number for number, document in enumerate(documents)}
     questions = []
@@ -232,14 +232,13 @@ def _qa_set(documents: dict[str, int], rows: "_Rows", source: "_Sourced") -> QAS
     return QASet(source([*documents, *lines]), list(documents), list(documents.values()), questions)
 
 
-_Rows = list[tuple[str, Sequence[str], list[str], list[str]]]
-_Content = tuple[dict[str, int], _Rows]
+_Content = tuple[dict[str, int], list[Any]]
 """Document -> its group; and of each question the text, its answers, the documents that hold the
 answer, and its own other documents."""
 
 
 def _squad(content: Any) -> _Content:
-    documents, rows = dict[str, int](), _Rows()
+    documents, rows = dict[str, int](), list[Any]()
     for group, article in enumerate(content["data"]):
         for paragraph in article["paragraphs"]:
             text = paragraph["context"].strip()
@@ -252,7 +251,7 @@ def _squad(content: Any) -> _Content:
 
 
 def _hotpotqa(content: Any) -> _Content:
-    documents, titles, rows = dict[str, int](), dict[str, int](), _Rows()
+    documents, titles, rows = dict[str, int](), dict[str, int](), list[Any]()
     for row in content:
         supporting = {title for title, _ in row["supporting_facts"]}
         gold, related = list[str](), list[str]()
@@ -282,13 +281,15 @@ def load_words(name: str = "wonderwords") -> Words:
     it."""
     assets = resources.files("wonderwords") / "assets"
     nouns, adjectives, verbs = (
-        sorted(
-            {line.strip() for line in (assets / f"{kind}list.txt").read_text("utf-8").splitlines()}
-            - {""}
-        )
+        _lines((assets / f"{kind}list.txt").read_text("utf-8"))
         for kind in ("noun", "adjective", "verb")
     )
     return Words(nouns, adjectives, sorted({*nouns, *adjectives, *verbs}))
+
+
+def _lines(text: str) -> list[str]:
+    """The distinct lines of a list of words, sorted."""
+    return sorted({line.strip() for line in text.split("\n")} - {""})
 
 
 @contextmanager
@@ -301,10 +302,10 @@ def _opened(name: str) -> Iterator[_File]:
         return
     title, paths = _ORIGINALS[name]
     data = os.environ.get("RULERKIT_DATA")
-    folders = [*([Path(data).expanduser()] if data else []), cache_dir()]
-    places = (
-        folder / f"{path}{suffix}" for folder in folders for path in paths for suffix in ("", ".gz")
-    )
+    folders = [Path(data).expanduser(), cache_dir()] if data else [cache_dir()]
+    places = [
+        Path(folder, path + end) for folder in folders for path in paths for end in ("", ".gz")
+    ]
     file = next((place for place in places if place.is_file()), None)
     if file is None:
         where = f"RULERKIT_DATA={data}" if data else "RULERKIT_DATA (not set)"
@@ -332,9 +333,8 @@ def choices(corpora: str | Mapping[str, Any]) -> dict[str, Any]:
     KINDS."""
     given = corpora if isinstance(corpora, Mapping) else {"base": corpora}
     chosen = {"base": "builtin", **given}
-    for key in chosen:
-        if key not in ("base", *KINDS):
-            raise unknown("key of corpora", key, ("base", *KINDS))
+    if wrong := [key for key in chosen if key not in ("base", *KINDS)]:
+        raise unknown("key of corpora", wrong[0], ("base", *KINDS))
     if str(chosen["base"]) not in BASES:
         hint = "A mapping such as {essay: texts} names files"
         raise unknown("value of corpora", chosen["base"], BASES, hint)
@@ -426,26 +426,27 @@ class QuestionKeys(Keys):
 
 
 def _own_questions(text: str, source: _Sourced) -> QASet:
-    documents, rows = dict[str, int](), _Rows()
+    documents, rows = dict[str, int](), list[Any]()
     for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            try:
-                row = QuestionKeys.model_validate_json(line)
-            except ValidationError as error:
-                first = error.errors()[0]
-                field = "".join(f"{part}: " for part in first["loc"])
-                raise ValueError(f"line {number}: {field}{first['msg']}") from error
-            gold, others = row.gold_documents, row.other_documents
-            for document in (*gold, *others):
-                documents.setdefault(document, len(documents))
-            rows.append((" ".join(row.question.split()), row.answers, gold, others))
+        if not line.strip():
+            continue
+        try:
+            row = QuestionKeys.model_validate_json(line)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = "".join(f"{part}: " for part in first["loc"])
+            raise ValueError(f"line {number}: {field}{first['msg']}") from error
+        gold, others = row.gold_documents, row.other_documents
+        for document in (*gold, *others):
+            documents.setdefault(document, len(documents))
+        rows.append((" ".join(row.question.split()), row.answers, gold, others))
     if any(len(documents) == len({*gold}) for _, _, gold, _ in rows):
         raise ValueError("it holds no documents beside the gold ones of a question")
     return _qa_set(documents, rows, source)
 
 
 def _own_words(text: str, source: _Sourced) -> Words:
-    words = sorted({line.strip() for line in text.split("\n")} - {""})
+    words = _lines(text)
     wrong = [word for word in words if re.search(r"[\s,;.]", word)]
     if wrong or not words:
         raise ValueError(f"it is no list of words: {shortened(wrong[0]) if wrong else 'empty'}")
@@ -471,7 +472,6 @@ KINDS = {
 ESSAYS = "essays/PaulGrahamEssays.json"
 SQUAD = "squad/dev-v2.0.json"
 HOTPOTQA = "hotpotqa/hotpot_dev_distractor_v1.json"
-PAGES = "essays/pages"
 
 REPOSITORY_BYTES = 644_051
 REPOSITORY_SHA256 = "b3a70ebc054f2eab5057baf3c4b7e857711472be8086240a516fd29b648ad857"
@@ -499,25 +499,20 @@ _ORIGINALS = {
 """Name of an original -> its title, and the files that may hold it."""
 
 
-@dataclass(frozen=True)
-class Download:
-    """One file of the cache: its path there and the addresses to try in turn, each with the sha256
-    expected from it (None: a web page, which may change)."""
+class Download(NamedTuple):
+    """One file of the cache: its path there, its address, and its sha256 (None: a web page, which
+    may change)."""
 
     path: str
-    addresses: tuple[tuple[str, str | None], ...]
+    address: str
+    sha256: str | None
 
 
 def originals() -> list[Download]:
     """All files of the paper's corpora in upstream's order: 49 essays of the repository, 169 pages
     of the author's site, SQuAD 2.0 dev, HotpotQA dev (distractor)."""
-    text = (resources.files("rulerkit") / "data/originals.txt").read_text(encoding="utf-8")
-    addresses: dict[str, list[tuple[str, str | None]]] = {}
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            path, address, digest = line.split()
-            addresses.setdefault(path, []).append((address, None if digest == "-" else digest))
-    return [Download(path, tuple(tried)) for path, tried in addresses.items()]
+    lines = [line.split() for line in package_text("originals.txt").splitlines() if line[0] != "#"]
+    return [Download(path, address, digest.strip("-") or None) for path, address, digest in lines]
 
 
 def fetch(progress: bool = True, downloads: Sequence[Download] | None = None) -> list[Path]:
@@ -533,89 +528,67 @@ def fetch(progress: bool = True, downloads: Sequence[Download] | None = None) ->
     from tqdm import tqdm
 
     logging.getLogger("pooch").setLevel(logging.WARNING)
-    folder = cache_dir()
+    essays, others = list[Path](), list[Path]()
     downloads = originals() if downloads is None else downloads
     for download in tqdm(downloads, unit="file", disable=not progress):
-        _fetch_one(download, folder / download.path, progress)
-    essays = [d.path for d in downloads if d.path.startswith("essays/")]
-    joined = [_join_essays(folder, essays)] if essays else []
-    return [*joined, *(folder / d.path for d in downloads if d.path not in essays)]
+        is_essay = download.path.startswith("essays/")
+        file = _fetch_one(download, progress and not is_essay)
+        (essays if is_essay else others).append(file)
+    return [_join_essays(essays), *others] if essays else others
 
 
-def _fetch_one(download: Download, target: Path, progress: bool) -> None:
+def _fetch_one(download: Download, progress: bool) -> Path:
     """Downloads one file whole or not at all."""
     import pooch
     import requests
 
-    digests = {digest for _, digest in download.addresses}
-    if target.is_file() and (None in digests or pooch.file_hash(str(target)) in digests):
-        return
-    failures = []
-    bar = progress and not download.path.startswith("essays/")
-    for address, digest in download.addresses:
-        known_hash = digest and f"sha256:{digest}"
-        try:
-            pooch.retrieve(address, known_hash, target.name, target.parent, progressbar=bar)
-            return
-        except requests.HTTPError as error:
-            status = getattr(error.response, "status_code", "an error")
-            if digest is None and status in (404, 410):
-                return  # the page is gone for good: the corpus says how many essays it has
-            failures.append(f"{address} answered {status}")
-        except requests.RequestException as error:
-            failures.append(f"{address} cannot be reached ({type(error).__name__})")
-        except ValueError:  # what pooch raises for another checksum
-            failures.append(f"{address} is not the file expected: its sha256 is not {digest}")
-        except OSError as error:
-            raise UserError(
-                f"fetch: cannot write {target}: {error.strerror}. Point RULERKIT_CACHE at a folder"
-            ) from error
+    address, digest = download.address, download.sha256
+    target = cache_dir() / download.path
+    try:
+        pooch.retrieve(address, digest, target.name, target.parent, progressbar=progress)
+        return target
+    except requests.RequestException as error:
+        status = getattr(error.response, "status_code", None)
+        if digest is None and status in (404, 410):
+            return target  # the page is gone for good: the corpus says how many essays it has
+        reason = f"answered {status}" if status else f"cannot be reached ({type(error).__name__})"
+    except ValueError:  # what pooch raises for another checksum
+        reason = f"is not the file expected: its sha256 is not {digest}"
+    except OSError as error:
+        raise UserError(
+            f"fetch: cannot write {target}: {error.strerror}. Point RULERKIT_CACHE at a folder"
+        ) from error
     raise UserError(
-        f"fetch: {'; '.join(failures)}. Run `rulerkit fetch` again, put the file at {target}, or "
-        "use `corpora: builtin`"
+        f"fetch: {address} {reason}. Run `rulerkit fetch` again, put the file at {target}, or use "
+        "`corpora: builtin`"
     )
 
 
-def _join_essays(folder: Path, paths: Sequence[str]) -> Path:
+def _join_essays(files: Sequence[Path]) -> Path:
     """Writes the essays one behind the other without a separator, as upstream does: {"text",
     "essays", "of"}."""
-    files = [folder / path for path in paths if (folder / path).is_file()]
-    pages = folder / PAGES
-    texts = [
-        page_text(file.read_bytes()) if file.parent == pages else file.read_bytes().decode()
-        for file in files
-    ]
-    content = {"text": "".join(texts), "essays": len(texts), "of": len(paths)}
-    with completed(folder / ESSAYS) as part:
+    contents = [(file.suffix, file.read_bytes()) for file in files if file.is_file()]
+    texts = [page_text(page) if suffix == ".html" else page.decode() for suffix, page in contents]
+    content = {"text": "".join(texts), "essays": len(texts), "of": len(files)}
+    with completed(cache_dir() / ESSAYS) as part:
         part.write_text(json.dumps(content), encoding="utf-8")
-    return folder / ESSAYS
+    return cache_dir() / ESSAYS
 
 
-_BREAKS = ("br", "p", "div", "tr", "li", "table", "h1", "h2", "h3")
+_BREAKS = "br|p|div|tr|li|table|h1|h2|h3"
 
 
 def page_text(page: bytes) -> str:
-    """The text of an essay's web page: what stands in its tables, else in its body, a line for each
-    break."""
+    """The text of an essay's web page, from its first table to its last, a line for each break; of
+    a page without tables all of it."""
     try:
         html = page.decode("utf-8")
     except UnicodeDecodeError:  # the older pages
         html = page.decode("cp1252", errors="replace")
     hidden = r"(?is)<!--.*?-->|<(script|style|title|noscript)\b.*?</\1\s*>"
-    depth, inside, outside = 0, "", ""
-    for part in re.split(r"(<[!?/]?[a-zA-Z][^>]*>)", re.sub(hidden, "", html).replace("\n", " ")):
-        text = unescape(part)
-        if tag := re.match(r"<([!?/]?)(\w+)", part):
-            name = tag[2].lower()
-            text = "\n" if name in _BREAKS else ""
-            if name == "table":
-                depth = max(0, depth + (-1 if tag[1] else 1))
-        if depth:
-            inside += text
-        else:
-            outside += text
-    lines = (
-        re.sub(r"[^\S\n]+", " ", line).strip()
-        for line in (inside if inside.strip() else outside).split("\n")
-    )
+    html = re.sub(hidden, "", html).replace("\n", " ")
+    tables = re.search(r"(?i)<table.*</table[^>]*>", html)
+    lined = re.sub(rf"(?i)</?({_BREAKS})\b[^>]*>", "\n", tables[0] if tables else html)
+    text = unescape(re.sub(r"<[!?/]?[a-zA-Z][^>]*>", "", lined))
+    lines = (re.sub(r"[^\S\n]+", " ", line).strip() for line in text.split("\n"))
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"

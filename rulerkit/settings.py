@@ -22,6 +22,10 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
     ValidationError,
 )
 from pydantic.fields import FieldInfo
@@ -56,13 +60,9 @@ def _closed(command: str) -> str:
 
 
 Text = Annotated[str, BeforeValidator(_number_or_path), Field(pattern=r"\S")]
-Count = Annotated[int, Field(ge=1)]
-CountOrZero = Annotated[int, Field(ge=0)]
 Tokens = Annotated[int, BeforeValidator(_tokens)]
 Length = Annotated[Tokens, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Dollars = Annotated[float, Field(ge=0)]
-Seconds = Annotated[float, Field(gt=0)]
 Hours = Annotated[float, Field(gt=0, le=744)]
 Items = Annotated[list[Any], Field(strict=False, min_length=1)]  # a tuple may be given in Python
 Arguments = Annotated[dict[str, JsonValue], Field(min_length=1)]
@@ -129,9 +129,9 @@ class ModelKeys(OptionalKeys):
     """a text, such as 8B"""
     slug: Text
     """the paper's key of the model, such as llama3-1-8b"""
-    gpus: CountOrZero
+    gpus: NonNegativeInt
     """the number of GPUs it takes on each node, 0 or more (default: what its engine needs)"""
-    nodes: Count
+    nodes: PositiveInt
     """the number of nodes that it is spread over (default 1)"""
     hours: Hours
     """the hours that a job of a batch may take, such as 8 or 0.5, at most 744"""
@@ -166,7 +166,7 @@ class FunctionKeys(ModelKeys):
     entry: Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]
     """package.module:function, a function that returns the model"""
     takes: Literal["prompts", "ids"]
-    batch_size: Count
+    batch_size: PositiveInt
     """a whole number of at least 1 (default 8)"""
 
 
@@ -181,24 +181,24 @@ class RWKVKeys(ModelKeys):
     """a branch, tag or commit of the hub"""
     strategy: Annotated[str, Field(pattern=f"^{_LAYERS}( *-> *{_LAYERS})*$")]
     """devices and number formats, such as `cpu fp32`, `cuda bf16` or `cuda fp16 *20 -> cpu fp32`"""
-    prefill_chunk_size: Count
+    prefill_chunk_size: PositiveInt
     """a whole number of tokens (default: 512)"""
 
 
 class Sampling(OptionalKeys):
     """How answers are drawn; without it decoding is greedy."""
 
-    temperature: Annotated[float, Field(ge=0)]
+    temperature: NonNegativeFloat
     """a number from 0 on"""
     top_p: Annotated[Share, Field(gt=0)]
     """a share above 0, at most 1"""
-    top_k: Count
+    top_k: PositiveInt
     """a whole number of at least 1"""
     min_p: Share
     """a share from 0 to 1"""
-    repetition_penalty: Annotated[float, Field(gt=0)]
+    repetition_penalty: PositiveFloat
     """a number above 0"""
-    seed: CountOrZero
+    seed: NonNegativeInt
     """a whole number from 0 on (default 0): examples and repetitions draw with seeds of their own"""
 
 
@@ -237,11 +237,11 @@ class TransformersKeys(CheckpointKeys):
     """a mapping: temperature, top_p, top_k, min_p, repetition_penalty, seed"""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|spread|cuda(:\d+)?)$")]
     """auto, cpu, cuda, cuda:1, mps, or spread (over all GPUs)"""
-    batch_size: Count
+    batch_size: PositiveInt
     """a whole number of at least 1 (default 8, from 16K tokens on 1)"""
     max_memory: Annotated[dict[int | str, int | str], Field(min_length=1)]
     """a mapping of GPU number or cpu to memory, such as {0: 70GiB, cpu: 100GiB}"""
-    prefill_chunk_size: Count
+    prefill_chunk_size: PositiveInt
     """a whole number of tokens (default: all at once)"""
     attn_implementation: Text
     """a text, such as sdpa, eager or flash_attention_2"""
@@ -253,16 +253,16 @@ class TransformersKeys(CheckpointKeys):
 class ServerKeys(OptionalKeys):
     """What the engines share that ask a server over HTTP."""
 
-    replicas: Literal["auto"] | Count
+    replicas: Literal["auto"] | PositiveInt
     """`auto` or a whole number of at least 1: how many servers are started (default auto: what the
     visible GPUs allow)"""
-    concurrency: Count
+    concurrency: PositiveInt
     """a whole number of at least 1: the requests under way at once with each server"""
-    start_timeout: Seconds
+    start_timeout: PositiveFloat
     """seconds above 0, within which a started server must answer (default 1800)"""
-    timeout: Seconds
+    timeout: PositiveFloat
     """seconds for one answer, above 0 (default: grows with the prompt)"""
-    max_retries: CountOrZero
+    max_retries: NonNegativeInt
     """how often a failed request is sent again, 0 or more (default 5)"""
 
 
@@ -272,9 +272,9 @@ class VllmKeys(CheckpointKeys, ServerKeys):
     sampling: ServerSampling
     """a mapping: temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty,
     repetition_penalty, seed"""
-    tensor_parallel_size: Count
+    tensor_parallel_size: PositiveInt
     """the number of GPUs that share each layer"""
-    pipeline_parallel_size: Count
+    pipeline_parallel_size: PositiveInt
     """the number of groups of GPUs that share the layers out"""
     quantization: Text
     """a kind of quantization that vLLM knows, such as fp8"""
@@ -282,9 +282,9 @@ class VllmKeys(CheckpointKeys, ServerKeys):
     """the type of keys and values, such as auto or fp8"""
     gpu_memory_utilization: Annotated[Share, Field(gt=0)]
     """the share of each GPU's memory to use, above 0, at most 1"""
-    max_num_batched_tokens: Count
+    max_num_batched_tokens: PositiveInt
     """a whole number of tokens, read in one step"""
-    max_num_seqs: Count
+    max_num_seqs: PositiveInt
     """a whole number of requests, run at once"""
     enforce_eager: bool
     """true or false (default: true on a CPU)"""
@@ -292,16 +292,16 @@ class VllmKeys(CheckpointKeys, ServerKeys):
     """true or false"""
     engine_args: Arguments
     """a mapping of further arguments of `vllm serve`"""
-    in_flight: Count
+    in_flight: PositiveInt
     """a whole number of at least 1: the old name of concurrency"""
 
 
 class Prices(Keys):
     """Dollars per million tokens."""
 
-    prompt: Dollars
-    completion: Dollars
-    cached: Dollars | None = None
+    prompt: NonNegativeFloat
+    completion: NonNegativeFloat
+    cached: NonNegativeFloat | None = None
     date: str | None = None
 
 
@@ -326,7 +326,7 @@ class OpenAIKeys(ModelKeys, ServerKeys):
     prices: Prices
     """a mapping: dollars per million tokens, {prompt: 10, completion: 30, cached: 5}, and the
     `date: "2026-11-01"` on which they were read"""
-    budget: Dollars
+    budget: NonNegativeFloat
     """dollars, at the `prices`: no more is asked once a run has cost so much"""
     max_length: Tokens
     """the tokens of prompt and answer together that the model takes, such as 128000"""
@@ -364,14 +364,14 @@ UNNAMED_KEYS = {*_KEYS["unnamed"], *ServerKeys.model_fields}
 class AverageQuestion(Keys):
     """What is the average over all cells?"""
 
-    average: Annotated[float, Field(gt=0)]
+    average: PositiveFloat
 
 
 class ComparisonQuestion(Keys):
     """Is the average better or worse than that of another model by a margin?"""
 
     other: Text
-    margin: Annotated[float, Field(ge=0)] = 0.0
+    margin: NonNegativeFloat = 0.0
 
 
 class Parameters(Keys):
@@ -387,7 +387,7 @@ class Parameters(Keys):
     lengths: Annotated[list[Length], Field(strict=False, min_length=1)] = [4096, 8192, 16384, 32768]
     """a list of tokens from 1 to 16M, such as `lengths: [4096, 8K]`; with papermill: -y 'lengths:
     [4096, 8192]'"""
-    num_examples: Literal["adaptive"] | Annotated[Count, Field(le=10**6)] = 20
+    num_examples: Literal["adaptive"] | Annotated[PositiveInt, Field(le=10**6)] = 20
     """a whole number from 1 to 1000000, or adaptive: as many as the `question` needs"""
     question: Literal["effective length"] | AverageQuestion | ComparisonQuestion = (
         "effective length"
@@ -395,17 +395,17 @@ class Parameters(Keys):
     """`effective length`, {average: POINTS} to know it plus or minus so much, or {other: MODEL,
     margin: POINTS} to be better or worse by so much than a model whose answers are stored; of
     adaptive runs"""
-    max_examples: Annotated[Count, Field(le=10**6)] = 500
+    max_examples: Annotated[PositiveInt, Field(le=10**6)] = 500
     """a whole number from 1 to 1000000: the examples that an adaptive run gives a cell at most"""
     confidence: Annotated[float, Field(ge=0.5, le=0.999)] = 0.95
     """a share from 0.5 to 0.999: how certain the answer of an adaptive run is to be"""
-    seed: Annotated[CountOrZero, Field(lt=2**63)] = 42
+    seed: Annotated[NonNegativeInt, Field(lt=2**63)] = 42
     """a whole number from 0 on, below 2**63"""
     run: Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] = "main"
     """what names a folder: at most 100 letters, digits, . _ and -"""
-    repeat: Annotated[Count, Field(le=1000)] = 1
+    repeat: Annotated[PositiveInt, Field(le=1000)] = 1
     """a whole number from 1 to 1000: how many times each model answers everything"""
-    max_failures: Annotated[float, Field(ge=0)] = 0
+    max_failures: NonNegativeFloat = 0
     """a share below 1 or a number: where no more examples of a cell fail, a mean is taken over the
     rest (default 0)"""
     soft: bool = False
@@ -437,7 +437,7 @@ class BatchKeys(Keys):
     """predictions that the page of the batch compares each model with, as `rulerkit compare` takes
     them: a folder, `run/model` or a model's name; of several models in it, the one of the same
     name"""
-    margin: Annotated[float, Field(gt=0)] = 1.0
+    margin: PositiveFloat = 1.0
     """a number of points above 0: how far a model may be below its last run and the baseline"""
 
 
@@ -467,11 +467,11 @@ class Site(Keys):
     node"""
     cpu_options: list[Line] = []
     """a list of texts, each on one line: options of jobs without GPUs"""
-    whole_nodes: Count | None = None
+    whole_nodes: PositiveInt | None = None
     """the number of GPUs of a node, where jobs must take whole nodes"""
     hours: Hours = 24.0
     """the hours of jobs whose model names none, above 0, at most 744"""
-    signal_before: Annotated[Count, Field(le=65535)] = 300
+    signal_before: Annotated[PositiveInt, Field(le=65535)] = 300
     """seconds from 1 to 65535 before the time limit, at most half of it, at which a job goes back
     into the queue"""
     setup: list[Line] = []
@@ -490,7 +490,7 @@ AnyKeys = TypeVar("AnyKeys", bound=Keys)
 
 
 def check(kind: type[AnyKeys], values: Spec, where: str = "", what: str = "key") -> AnyKeys:
-    """The values of a mapping, checked and converted.
+    """The values of a mapping, checked and converted; a key that is null counts as left out.
 
     `where` begins the message about a wrong value; `what` is what the message about an unknown key
     calls it.
@@ -500,7 +500,7 @@ def check(kind: type[AnyKeys], values: Spec, where: str = "", what: str = "key")
         if key not in fields:
             raise unknown(what, key, fields)
     try:
-        return kind.model_validate(dict(values))
+        return kind.model_validate({k: value for k, value in values.items() if value is not None})
     except ValidationError as error:
         key, *inner = map(str, error.errors()[0]["loc"])
         nested = fields[key].annotation
@@ -598,9 +598,8 @@ def read_yaml(path: Path) -> JSON:
 
 
 def read_keys(kind: type[AnyKeys], path: Path) -> AnyKeys:
-    """A YAML file, checked; a key that is null counts as left out."""
-    values = {key: value for key, value in read_yaml(path).items() if value is not None}
-    return check(kind, values, f"{path}: ", f"key in {path}")
+    """A YAML file, checked."""
+    return check(kind, read_yaml(path), f"{path}: ", f"key in {path}")
 
 
 def read_site(path: Path | None = None) -> Site:
@@ -706,21 +705,16 @@ def _merge(spec: Spec, files: tuple[Path, ...]) -> JSON:
     """A mapping over its `base`; `null` takes a key of the base away."""
     given = dict(spec)
     base = _expand(given.pop("base"), files) if "base" in given else {}
+    named = {key: value for key, value in given.items() if key not in UNNAMED_KEYS}
+    differs = {key: value for key, value in named.items() if value != base.get(key)}
+    if differs:
+        base.pop("label", None)
     if base and "name" not in given:
-        if any(given.get(key) not in (None, base.get(key)) for key in ("path", "entry", "window")):
+        if any(differs.get(key) is not None for key in ("path", "entry", "window")):
             # another model, not a variant of its base
             base = {key: base[key] for key in base if key not in ("name", "label", "slug")}
         else:
-            differs = {
-                key: value
-                for key, value in given.items()
-                if key not in UNNAMED_KEYS and value != base.get(key)
-            }
             base["name"] = check_spec(base, str(spec["base"]))["name"] + _suffix(differs)
-            if differs:
-                base.pop("label", None)
-    elif given.keys() > {"name"}:
-        base.pop("label", None)
     return {key: value for key, value in (base | given).items() if value is not None}
 
 

@@ -152,17 +152,17 @@ class Bill(NamedTuple):
 def bills(study: Study, spec: Spec) -> list[Bill]:
     """A bill for each length that a model with `prices` takes: every prompt fills its length, every
     answer and thought is as long as it may be, and nothing is cached."""
-    prices, most = spec["prices"], spec.get("max_length", math.inf)
-    count = study.num_examples * study.repeat
+    prices, count = spec["prices"], study.num_examples * study.repeat
     answers = count * sum(task.answer_tokens for task in study.tasks)
     thoughts = count * len(study.tasks) * spec.get("thinking_tokens", 0)
     inside = answers + thoughts * (spec.get("thinking_room") == "inside")
     rows = []
     for length in study.lengths:
-        prompts = count * len(study.tasks) * length - inside
-        cost = prompts * prices["prompt"] + (answers + thoughts) * prices["completion"]
-        rows.append(Bill(length, prompts, answers + thoughts, cost / 1e6))
-    return [row for row in rows if row.length <= most]
+        if length <= spec.get("max_length", math.inf):
+            prompts = count * len(study.tasks) * length - inside
+            cost = prompts * prices["prompt"] + (answers + thoughts) * prices["completion"]
+            rows.append(Bill(length, prompts, answers + thoughts, cost / 1e6))
+    return rows
 
 
 def study(
@@ -188,7 +188,7 @@ def study(
     values = check(
         Parameters, {name: given[name] for name in Parameters.model_fields if name in given}
     )
-    models = values.models or ([] if values.model is None else [values.model])
+    models = values.models or ([] if given.get("model", "") is None else [values.model])
     tasks = [
         _task_of_study(spec, values).with_corpora(values.corpora)
         for spec in values.tasks or THIRTEEN
@@ -199,18 +199,19 @@ def study(
     adaptive, num_examples = None, values.num_examples
     if num_examples == "adaptive":
         asked = {} if values.question == "effective length" else values.question.model_dump()
-        adaptive = Rule(values.confidence, values.max_examples, **asked)
-        whole = bool(notebook) if complete is None else complete
-        reason = f"{notebook} compares complete cells" if whole else ""
-        if not reason and not asked and threshold_of({task.name for task in tasks}, "chat") is None:
+        reason = ""
+        if complete or (complete is None and notebook):
+            reason = f"{notebook} compares complete cells"
+        elif not asked and threshold_of({task.name for task in tasks}, "chat") is None:
             reason = (
                 "these tasks have no effective length, which needs the thirteen, a category or the "
                 "small protocol (question: {average: 2} asks for another thing)"
             )
         num_examples = DEFAULT_EXAMPLES if reason else values.max_examples
         if reason:
-            adaptive = None
             remark(f"num_examples: adaptive becomes {num_examples} for each cell: {reason}")
+        else:
+            adaptive = Rule(values.confidence, values.max_examples, **asked)
     return Study(
         notebook=notebook,
         models=_checked_models(expand(models)),
@@ -273,16 +274,19 @@ def expand(models: Iterable[Any]) -> list[Any]:
         if not isinstance(pattern, str) or not re.search(r"[*?\[]", pattern):
             specs.append(spec)
             continue
-        paths = sorted(glob(str(resolve(pattern))))
         files = (".yaml", ".yml") if pattern is spec else (".pth",)
-        chosen = [path for path in paths if os.path.isdir(path) or path.endswith(files)]
+        chosen, others = list[str](), list[str]()
+        for path in sorted(glob(str(resolve(pattern)))):
+            is_model = os.path.isdir(path) or path.endswith(files)
+            (chosen if is_model else others).append(path)
         if not chosen:
             raise UserError(
                 f"models: nothing matches {pattern!r} below {home()} that could be a model; give a "
                 "name, a path or another pattern"
             )
-        if others := [Path(path).name for path in paths if path not in chosen]:
-            remark(f"models: {pattern} leaves out {listed(others, 5)}: no model folder")
+        if others:
+            names = listed(map(os.path.basename, others), 5)
+            remark(f"models: {pattern} leaves out {names}: no model folder")
         specs += chosen if pattern is spec else [{**spec, "path": path} for path in chosen]
     return specs
 
@@ -296,28 +300,26 @@ def known_names() -> list[str]:
     return list(names)
 
 
-def read_notebook(path: Path) -> list[JSON]:
-    """The cells of a notebook."""
+def read_notebook(path: Path) -> list[tuple[str, bool]]:
+    """The source of each code cell of a notebook, and whether it sets the parameters."""
     try:
-        cells: list[JSON] = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        for cell in cells:
-            _ = cell["cell_type"], "".join(cell["source"]), cell.get("metadata", {}).get("tags", [])
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        return [
+            ("".join(cell["source"]), "parameters" in cell.get("metadata", {}).get("tags", []))
+            for cell in cells
+            if cell["cell_type"] == "code"
+        ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path} is no notebook: {error}; repair it, or move it out of {path.parent}"
         ) from error
-    return cells
 
 
 def notebook_parameters(path: Path) -> list[str]:
     """The names that the cell tagged `parameters` of a notebook sets."""
-    tagged = [
-        "".join(cell["source"])
-        for cell in read_notebook(path)
-        if "parameters" in cell.get("metadata", {}).get("tags", [])
-    ]
+    cells = read_notebook(path)
     try:
-        return [name for source in tagged for name in _assigned(source)]
+        return [name for source, is_tagged in cells if is_tagged for name in _assigned(source)]
     except SyntaxError as error:
         raise UserError(
             f"{path}: the cell tagged `parameters` must hold `name = value` lines: line "
@@ -340,11 +342,8 @@ def _injected(cells: list[str]) -> list[str]:
 
 def _assigned(source: str) -> list[str]:
     """The names that lines such as `a = 1` and `a: int = 1` set."""
-    names = []
-    for node in ast.parse(source).body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        names += [target.id for target in targets if isinstance(target, ast.Name)]
-    return names
+    names = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)]
+    return [name.id for name in names if isinstance(name.ctx, ast.Store)]
 
 
 def name_of(model: Any) -> str:

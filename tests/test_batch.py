@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections import Counter
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import pytest
@@ -52,11 +53,13 @@ def test_the_demo_as_it_would_run(tmp_path):
     *lines, total = ended.stdout.splitlines()
     models = ("reader-4096", "reader-8192", "reader-16384", "perfect", "mute")
     single = [f"{name} {what}" for name in models for what in ("predictions", "01_main_results")]
-    titles = [line.split("  ")[0].strip() for line in lines]
-    assert titles == [*single, "all 00_tasks", "all 01_main_results"]
+    titles = [" ".join(line.split()[:3]) for line in lines]
+    assert titles == [
+        f"missing {name}" for name in (*single, "all 00_tasks", "all 01_main_results")
+    ]
     # 13 tasks x 20 examples x (4K + 8K + 16K + 32K)
-    assert lines[0].endswith(" 15,974,400 tokens, 0 GPUs")
-    assert total.startswith("7 notebooks; 79,872,000 tokens ")
+    assert lines[0].endswith(" 0/52 cells, 0/1,040 examples; 15,974,400 tokens left")
+    assert total == "12 steps: 12 missing; 79,872,000 tokens left, at most"
     assert sorted(project.root.rglob("*")) == before
 
 
@@ -298,19 +301,21 @@ def test_inference_that_is_shared_is_done_once(story):
 @one_story
 def test_a_failing_notebook_stops_nobody_and_names_the_command_to_repeat_it(story):
     assert story.first.ended.returncode == 1
-    done = re.findall(r"^done +(.+)$", story.first.ended.stdout, re.MULTILINE)
+    done = re.findall(r"^done +(\S+ \S+)", story.first.ended.stdout, re.MULTILINE)
     models = ("first", "second")
     titles = [f"{model} {what}" for model in models for what in ("predictions", "50_own")]
     assert sorted(done) == sorted([*titles, "all 52_both"])
     assert done[-1] == "all 52_both"
     root, lines = story.project.root, story.first.ended.stdout.splitlines()
-    (place,) = (number for number, line in enumerate(lines) if line.startswith("FAILED"))
-    reason = "FAILED     first 51_fails: AssertionError: the first line the last line"
-    assert lines[place] == reason
+    (place,) = (number for number, line in enumerate(lines) if line.startswith("failed"))
+    reason = r"failed +first 51_fails +AssertionError: the first line the last line"
+    assert re.fullmatch(reason, lines[place])
+    *last, where, again = takewhile(lambda line: line.startswith("    "), lines[place + 1 :])
+    assert all(line.startswith("    | ") for line in last)
     log = root / "outputs/notebooks/r/first/51_fails.log"
-    assert lines[place + 1].split() == ["log:", str(log)]
+    assert where.split() == ["log:", str(log)]
     job = str(root / "outputs/notebooks/r/first/mine.job.yaml")
-    assert lines[place + 2].split() == ["again:", "rulerkit", "run", job]
+    assert again.split() == ["again:", "rulerkit", "run", job]
     said = log.read_text()
     assert re.match(r"\$ RULERKIT_ASK=never \S+ -m papermill ", said)
     assert "1 steps are not done: first 51_fails (failed)" in story.first.ended.stderr

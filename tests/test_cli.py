@@ -427,6 +427,6 @@ def test_what_needs_no_batch_runs_without_posix(tmp_path, rulerkit, monkeypatch)
     done = subprocess.run(call, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "100.00" in done.stdout
-    monkeypatch.setattr("rulerkit.cli.batches.os", SimpleNamespace(name="nt"))
+    monkeypatch.setattr("rulerkit.cli.os", SimpleNamespace(name="nt"))
     for command in (["batch", "b.yaml"], ["run", "j.job.yaml"]):
         refused(rulerkit(*command), "run this command in WSL")

@@ -8,7 +8,7 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.batch import Batch
-from rulerkit.cli.batches import print_leaderboard
+from rulerkit.cli import print_leaderboard
 from rulerkit.errors import UserError
 from rulerkit.evaluation import check_same, predict
 from rulerkit.models import load_model

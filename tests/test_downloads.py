@@ -79,19 +79,14 @@ PAGE = (
 
 @pytest.fixture
 def small(server):
-    """Small files in the place of the originals, HotpotQA behind its mirror only."""
-    page = (server.add("/cities.html", PAGE)[0], None)
-    gone = (f"{server.address}/gone.html", None)
+    """Small files in the place of the originals."""
     return [
-        Download("essays/gkamradt/a.txt", (server.add("/a.txt", b"First essay. It ends."),)),
-        Download("essays/gkamradt/b.txt", (server.add("/b.txt", b"Second essay.\n"),)),
-        Download("essays/pages/cities.html", (page,)),
-        Download("essays/pages/gone.html", (gone,)),
-        Download(corpora.SQUAD, (server.add("/dev.json", json.dumps(SQUAD).encode()),)),
-        Download(
-            corpora.HOTPOTQA,
-            ((f"{server.address}/none.json", "0" * 64), server.add("/mirror.json", b"[]")),
-        ),
+        Download("essays/gkamradt/a.txt", *server.add("/a.txt", b"First essay. It ends.")),
+        Download("essays/gkamradt/b.txt", *server.add("/b.txt", b"Second essay.\n")),
+        Download("essays/pages/cities.html", server.add("/cities.html", PAGE)[0], None),
+        Download("essays/pages/gone.html", f"{server.address}/gone.html", None),
+        Download(corpora.SQUAD, *server.add("/dev.json", json.dumps(SQUAD).encode())),
+        Download(corpora.HOTPOTQA, *server.add("/hotpot.json", b"[]")),
     ]
 
 
@@ -101,7 +96,7 @@ def test_fetch_fills_the_cache_and_goes_on_where_it_stopped(empty, server, small
     joined = json.loads(paths[0].read_text())
     page = "Great cities attract\n\nambitious people’s cats.\n"
     assert joined == {"text": f"First essay. It ends.Second essay.\n{page}", "essays": 3, "of": 4}
-    assert server.asked["/none.json"] == server.asked["/mirror.json"] == 1
+    assert server.asked["/hotpot.json"] == 1
 
     qa = corpora.load_qa("squad")
     assert qa.documents == ["Tin is a metal."]
@@ -130,9 +125,7 @@ def test_fetch_refuses_another_checksum(empty, server, small):
     assert (empty / "essays/gkamradt/a.txt").exists()  # what came before is kept
 
 
-def test_fetch_names_every_address_it_tried(empty, server, small):
-    del server.files["/mirror.json"]
-    with pytest.raises(
-        UserError, match=r"none\.json answered 404; http\S+mirror\.json answered 404"
-    ):
+def test_fetch_names_the_address_that_does_not_answer(empty, server, small):
+    del server.files["/hotpot.json"]
+    with pytest.raises(UserError, match=r"^fetch: http\S+hotpot\.json answered 404\. Run "):
         corpora.fetch(progress=False, downloads=small)

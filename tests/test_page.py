@@ -13,7 +13,7 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.batch import read_batch
-from rulerkit.cli.batches import print_leaderboard
+from rulerkit.cli import print_leaderboard
 from rulerkit.errors import UserError
 from tests.batches import Project, told
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import rulerkit as rk
-from rulerkit.cli.options import study_of
+from rulerkit.cli import study_of
 from rulerkit.errors import UserError
 from rulerkit.escape import latex_text
 from rulerkit.settings import Parameters

@@ -99,7 +99,9 @@ def test_without_a_site_file_the_cluster_decides(root):
     assert read_site(REPOSITORY / "params/site-example.yaml").partition == "gpu"
 
 
-@pytest.mark.parametrize(("gpus", "nodes"), [((1,), 1), ((3, 3, 2), 3), ((1, 3, 2, 2), 2)])
+@pytest.mark.parametrize(
+    ("gpus", "nodes"), [((1,), 1), ((3, 3, 2), 2), ((1, 3, 2, 2), 2), ((3, 3, 3), 3)]
+)
 def test_whole_nodes_are_as_many_as_all_models_need(root, gpus, nodes):
     models = [model(f"m{n}", each, hours=n + 1) for n, each in enumerate(gpus)]
     site = {"whole_nodes": 4, "hours": 2}

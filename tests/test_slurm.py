@@ -7,6 +7,7 @@ Needs the scripts that bring up a Slurm on one machine, in the folder that SLURM
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections import Counter
@@ -139,9 +140,9 @@ def test_a_night_with_every_accident(make):
     assert {title for title, state in seen.items() if state == "done"} == set(done)
     assert (seen["cancelled predictions"], seen["wrong predictions"]) == ("interrupted", "failed")
     assert seen["all 50_first"] == "incomplete"
-    assert (
-        "incomplete all 50_first: 1 of 4 cells are incomplete, the first is cancelled vt"
-        in night.out("all", "night-50_first.job")
+    assert re.search(
+        "incomplete +all 50_first +1 of 4 cells are incomplete, the first is cancelled vt",
+        night.out("all", "night-50_first.job"),
     )
 
     last = night.submit()
@@ -158,7 +159,7 @@ def test_a_night_with_every_accident(make):
         "wrong 52_third",
     }
     assert Counter(seen.values()) == {"done": 17, "failed": 1, "missing": 1}
-    said = [line for line in night.out("wrong").splitlines() if "FAILED" in line]
+    said = [line for line in night.out("wrong").splitlines() if line.startswith("failed ")]
     assert len(said) == 3  # one of each job
     assert "fwe does not fit into 64 tokens" in said[0]
     last = night.submit()
@@ -236,11 +237,8 @@ def test_jobs_that_get_nowhere_stop_and_those_that_may_not_go_back_come_again(ma
     assert [seen[f"{name} predictions"] for name in names] == ["failed", "failed", "done", "done"]
     assert seen["hanging 60_hangs"] == "failed"
     for name in ("never-requeued", "never-resubmitted", "hanging"):
-        (said,) = [line for line in place.out(name).splitlines() if "FAILED" in line]
-        assert (
-            f"no new answer in 2 restarts ({12 * (name == 'hanging')} answers, as before): stopped"
-            in said
-        )
+        (said,) = [line for line in place.out(name).splitlines() if line.startswith("failed ")]
+        assert "no new answer in 2 restarts: stopped" in said
     assert [len(place.lives(name)) for name in names[:3]] == [2, 2, 2]
     assert hanging.read_text().count("\n") == 3  # the first time there were new answers
     assert place.indices("resubmitted") == {"vt": [*range(12)]}

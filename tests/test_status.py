@@ -162,18 +162,20 @@ def test_after_it_has_ended(story):
     }
     less = "2 of 7 cells are incomplete, the first is broken vt at 1024: 0 of 3 examples"
     assert story.after.steps["all 51_all"].message == less
-    said = story.ended[0].stdout
+    said = re.sub(" {2,}", " ", story.ended[0].stdout)
     for line in (
-        f"incomplete all 51_all: {less}",
-        "missing    broken 50_own: none of its 2 cells has an answer yet",
-        "FAILED     broken predictions: exit status 1: RuntimeError: broken is out of order",
+        f"incomplete all 51_all {less}",
+        "missing broken 50_own none of its 2 cells has an answer yet",
+        "failed broken predictions 0/2 cells, 0/6 examples; 9,216 tokens left; exit status 1: "
+        "RuntimeError: broken is out of order",
     ):
         assert line in said.splitlines()
     assert story.ended[0].stderr.startswith("3 steps are not done: broken predictions (failed), ")
     assert story.after.line("short predictions").endswith(" 1/1 cells, 3/3 examples; not run: 2K")
     assert not story.project.rows().get("short/vt/2048")
     place = story.after.text.index(story.after.line("broken predictions"))
-    *last, again = story.after.text[place + 1 : place + 7]
+    *last, log, again = story.after.text[place + 1 : place + 8]
+    assert log.endswith("/outputs/notebooks/main/broken/predictions.log")
     assert last[-1] == "    | RuntimeError: broken is out of order"
     assert again.startswith("    again: rulerkit run ")
 

@@ -19,7 +19,7 @@ import os
 import re
 import shlex
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -32,12 +32,13 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from rulerkit.compare import find
-from rulerkit.errors import UserError, unknown
+from rulerkit.errors import UserError, listed, unknown
 from rulerkit.evaluation import asked_studies, wanted
 from rulerkit.models import gpus_and_nodes
 from rulerkit.paths import home, project_files, resolve
 from rulerkit.scoring import completeness
 from rulerkit.settings import (
+    JSON,
     UNNAMED_KEYS,
     BatchKeys,
     NotebookKeys,
@@ -150,7 +151,10 @@ class Job:
     @cached_property
     def steps(self) -> "list[Step]":
         """The predictions of its model, and its notebooks."""
-        return [Step(self, run) for run in ([None] if self.model else []) + [*self.runs]]
+        runs = [Step(self, run.title, run.output.with_suffix(".json"), run) for run in self.runs]
+        if not self.model:
+            return runs
+        return [Step(self, f"{self.name} predictions", self.predictions(self.name)), *runs]
 
     @property
     def lock(self) -> Path:
@@ -176,15 +180,18 @@ class Job:
         """The record of a model's predictions."""
         return self.file.parents[1] / model / "predictions.json"
 
-    def studies(self, notebook: Notebook) -> list[Study]:
-        """What a notebook asks of this job's model; without a model, all that it asks."""
+    @property
+    def studies(self) -> list[tuple[Notebook, Study]]:
+        """What notebooks ask of this job's model; without a model, all that they ask."""
+        asked = [(notebook, study) for notebook in self.asks for study in notebook.studies]
         if not self.model:
-            return notebook.studies
-        parts = [
-            replace(study, models=tuple(m for m in study.models if name_of(m) == self.name))
-            for study in notebook.studies
+            return asked
+        return [
+            (notebook, replace(study, models=(model,)))
+            for notebook, study in asked
+            for model in study.models
+            if name_of(model) == self.name
         ]
-        return [study for study in parts if study.models]
 
     def not_run(self, model: str) -> dict[int, str]:
         """The lengths that a model could not be given when it was tried last, with the reasons."""
@@ -193,9 +200,16 @@ class Job:
             return {}  # the specification has changed: the length may fit now
         return {int(length): str(reason) for length, reason in record.get("not_run", {}).items()}
 
+    def changed(self, model: str) -> bool:
+        """Whether a model has other settings or files than when it gave its answers."""
+        record = read_record(self.predictions(model))
+        settings, files = version_of(self.model or record.get("model", {}))
+        before = record.get("answered_by", [settings, files])
+        return bool(before != [settings, files or before[1]])
+
     def save(self) -> None:
         """Write the job file, if it differs from the one that is there."""
-        content = _JOB.dump_python(self, mode="json", exclude={"file"}) | {"home": str(home())}
+        content = _JOB.dump_python(self, mode="json") | {"home": str(home())}
         head = f"# What `rulerkit run {self.file.name}` does; written by `rulerkit batch`.\n"
         text = head + yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True)
         with disk(self.file):
@@ -211,17 +225,10 @@ class Step:
     """A part of a job with a log and a record of its own: the predictions, or one notebook."""
 
     job: Job
+    title: str
+    record: Path
     run: Notebook | None = None
     """None for the predictions."""
-
-    @property
-    def title(self) -> str:
-        return self.run.title if self.run else f"{self.job.name} predictions"
-
-    @property
-    def record(self) -> Path:
-        job = self.job
-        return self.run.output.with_suffix(".json") if self.run else job.predictions(job.name)
 
     @property
     def log(self) -> Path:
@@ -230,10 +237,9 @@ class Step:
     @cached_property
     def cells(self) -> list[Need]:
         """Every cell that it is to answer or to read."""
-        job = self.job
-        asks = [self.run] if self.run and job.model else job.asks
-        studies = [study for ask in asks for study in job.studies(ask)]
-        return needs_of(studies, job.not_run)
+        if self.run and self.job.model:
+            return needs_of(self.run.studies, self.job.not_run)
+        return needs_of([study for _, study in self.job.studies], self.job.not_run)
 
     @property
     def needs(self) -> list[Need]:
@@ -247,27 +253,45 @@ class Step:
         return [need for need in self.needs if need.tokens_left]
 
     @property
+    def tokens_left(self) -> int:
+        """The tokens of prompts and answers that predictions still take, at most; 0 for a
+        notebook."""
+        return 0 if self.run else sum(need.tokens_left for need in self.needs)
+
+    @property
     def changed(self) -> str:
-        """Which of its models has other settings or files than those that gave the answers; "" for
-        none. No weights are read: they may be the same."""
-        for model in {need.model for need in self.cells}:
-            record = read_record(self.job.predictions(model))
-            now = version_of(self.job.model or record.get("model", {}))
-            versions = record.get("versions", {})
-            for before in (versions.get(str(need), now) for need in self.cells):
-                if any(old != new for old, new in zip(before, now, strict=True) if old and new):
-                    return f"the checkpoint or the settings of {model} changed after it answered"
-        return ""
+        """Which of its models is no longer the one that gave the answers; "" for none."""
+        models = {need.model for need in self.cells if self.job.changed(need.model)}
+        what = "the checkpoint or the settings of"
+        return f"{what} {listed(models, 3)} changed after it answered" if models else ""
+
+    @property
+    def state(self) -> tuple[str, str]:
+        """What its files say, whether or not a process is at it: `done` by the model, or with the
+        notebook and the answers, as they are now; else `missing`, `incomplete` or `outdated`, and
+        what has changed."""
+        if not self.run:
+            if self.unanswered:
+                return "incomplete" if any(need.have for need in self.needs) else "missing", ""
+            reason = self.changed
+            return ("outdated" if reason else "done"), reason
+        record = read_record(self.record)
+        if record.get("state") != "done":
+            return "missing", ""
+        if record.get("source") != self.run.source:
+            return "outdated", "the notebook or its parameters have changed since"
+        if not self.run.output.exists():
+            return "outdated", "the executed notebook is gone"
+        if self.unanswered:
+            return "outdated", "answers that it read are gone"
+        if record.get("answers") != fingerprint(self.cells):
+            return "outdated", "its answers have changed since"
+        return "done", ""
 
     @property
     def is_done(self) -> bool:
-        """Whether all is answered, by the model as it is now; whether the notebook was executed as
-        it is now, on all answers as they are now."""
-        if self.unanswered or not self.run:
-            return not (self.unanswered or self.changed)
-        now = {"state": "done", "source": self.run.source, "answers": fingerprint(self.cells)}
-        record = read_record(self.record)
-        return self.run.output.exists() and record | now == record
+        """Whether nothing is left to do."""
+        return self.state[0] == "done"
 
 
 class Status(NamedTuple):
@@ -290,7 +314,7 @@ def read_job(path: Path) -> Job:
     content = read_yaml(path)
     try:
         os.environ["RULERKIT_HOME"] = os.environ.get("RULERKIT_HOME") or content["home"]
-        job = _JOB.validate_python(content | {"file": path.absolute()})
+        job = _JOB.validate_python({"file": path.absolute()} | content)
         _ = job.resources
     except (KeyError, TypeError, ValidationError) as error:
         reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
@@ -298,28 +322,24 @@ def read_job(path: Path) -> Job:
             f"{path} is no job file ({reason}): `rulerkit batch` writes them beside its notebooks, "
             "as outputs/notebooks/<run>/<model>/<batch>.job.yaml"
         ) from error
-    here, planned = job.file.parents[1], [*job.runs, *job.asks][0].output.parents[1]
-    if here.resolve() != planned.resolve():
-        place = shlex.quote(f"outputs: {here.parents[1]}")
+    if job.file.resolve() != path.resolve():
+        place = shlex.quote(f"outputs: {path.absolute().parents[3]}")
         raise UserError(
-            f"{path} was planned for {planned}, not here: run `{job.planned_by} -y {place}`, which "
-            "finds the answers that are here"
+            f"{path} was planned for {job.file.parents[1]}, not here: run `{job.planned_by} -y "
+            f"{place}`, which finds the answers that are here"
         )
     return job
 
 
-def version_of(model: Spec) -> tuple[str, str]:
-    """Digests of the settings of a model that may change its answers, and of the names, sizes and
-    times of the files at its path; "" where none are there."""
-    settings = [(key, model[key]) for key in sorted(model.keys() - UNNAMED_KEYS - {"path"})]
-    files = []
+def version_of(model: Spec) -> tuple[JSON, float]:
+    """The settings of a model that may change its answers, and when the files at its path changed
+    last; 0 where none are there. No weights are read: they may be the same."""
+    settings = {key: value for key, value in plain({**model}).items() if key not in UNNAMED_KEYS}
     with suppress(OSError, KeyError):
         place = resolve(model["path"])
-        for file in sorted([place, *place.glob("*")]):
-            if file.is_file():
-                files.append((file.name, file.stat().st_size, file.stat().st_mtime_ns))
-    digests = [sha256(repr(each).encode()).hexdigest()[:16] for each in (settings, files)]
-    return digests[0], digests[1] if files else ""
+        files = [file.stat() for file in place.glob("*") if file.is_file()]
+        return settings, max(file.st_ctime for file in [place.lstat(), *files])
+    return settings, 0
 
 
 def needs_of(
@@ -404,15 +424,13 @@ class Batch:
 def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     """The jobs of a batch file; `settings` win over its parameters. Everything is checked before
     anything starts."""
-    content = read_keys(BatchKeys, path)
-    fixed = dict(settings or {})
-    size = content.size
-    files = [_find(f"size in {path}", size, "params/sizes", ".yaml")] if size else []
-    parameters = load_files(files) | content.parameters | fixed
-    models = parameters.pop("models", None) or content.models
+    keys, fixed = read_keys(BatchKeys, path), dict(settings or {})
+    size = [_find(f"size in {path}", keys.size, "params/sizes", ".yaml")] if keys.size else []
+    parameters = load_files(size) | keys.parameters | fixed
+    models = parameters.pop("models", None) or keys.models
     models = expand(models) if isinstance(models, list) else models  # it is checked below
     fixed.pop("models", None)
-    if not models or not (content.notebooks or content.together):
+    if not models or not (keys.notebooks or keys.together):
         raise UserError(
             f"{path} names no models, or no notebooks: a batch needs `models:` and `notebooks:` or "
             "`together:`"
@@ -427,17 +445,16 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     def executions(entry: Any, together: bool) -> list[Notebook]:
         """Of an entry: one for each model where the notebook takes `model`, else one."""
         given = entry if isinstance(entry, Mapping) else {"notebook": entry}
-        given = {key: value for key, value in given.items() if value is not None}
-        keys = check(NotebookKeys, given, f"{path}: a notebook's ", f"key of a notebook in {path}")
-        if {"run", "outputs", "model", "models"} & keys.parameters.keys():
+        own = check(NotebookKeys, given, f"{path}: a notebook's ", f"key of a notebook in {path}")
+        if {"run", "outputs", "model", "models"} & own.parameters.keys():
             raise UserError(
-                f"{keys.notebook} in {path} sets run, outputs or models among its parameters: a "
+                f"{own.notebook} in {path} sets run, outputs or models among its parameters: a "
                 "batch writes into one place, and models stand beside `parameters`"
             )
-        asked = expand(keys.models or models)
-        values = parameters | keys.parameters | fixed
+        asked = expand(own.models or models)
+        values = parameters | own.parameters | fixed
         study(values | {"models": asked})  # a wrong value is found before anything starts
-        notebook = _find("notebook", keys.notebook, "notebooks", ".ipynb")
+        notebook = _find("notebook", own.notebook, "notebooks", ".ipynb")
         known = notebook_parameters(notebook)
         if "model" in known and not together:
             subjects = {read_spec(model)["name"]: values | {"model": model} for model in asked}
@@ -446,12 +463,12 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
         else:
             subjects = {"all": {name: value for name, value in values.items() if name in known}}
         return [
-            Notebook(notebook, own, subject, folder / subject / notebook.name)
-            for subject, own in subjects.items()
+            Notebook(notebook, own_values, subject, folder / subject / notebook.name)
+            for subject, own_values in subjects.items()
         ]
 
-    single = [run for entry in content.notebooks for run in executions(entry, together=False)]
-    over_all = [run for entry in content.together for run in executions(entry, together=True)]
+    single = [run for entry in keys.notebooks for run in executions(entry, together=False)]
+    over_all = [run for entry in keys.together for run in executions(entry, together=True)]
     runs = single + over_all
     outputs = [run.output for run in runs]
     if twice := next((run for run in runs if outputs.count(run.output) > 1), None):
@@ -459,55 +476,57 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
             f"{path} runs {twice.title} twice: two runs cannot write one notebook; remove one of "
             "them"
         )
-    if content.baseline:
+    if keys.baseline:
         try:
-            find(content.baseline, whole.outputs, scan=False)
+            find(keys.baseline, whole.outputs, scan=False)
         except UserError as error:
             raise UserError(f"baseline in {path}: {error}") from error
     command = ["rulerkit", "batch", str(path.absolute())]
     command += ["-y", _one_line(settings)] if settings else []
-    jobs = _jobs(path, folder, runs, over_all)
-    jobs = [replace(job, planned_by=shlex.join(command)) for job in jobs]
-    return Batch(path, whole, runs, jobs, content)
+    of_models = [*_model_jobs(path, folder, runs)]
+    of_notebooks = _notebook_jobs(path, folder, runs, over_all, of_models)
+    planned_by = shlex.join(command)
+    jobs = [replace(job, planned_by=planned_by) for job in (*of_models, *of_notebooks)]
+    return Batch(path, whole, runs, jobs, keys)
 
 
-def _jobs(path: Path, folder: Path, runs: list[Notebook], over_all: list[Notebook]) -> list[Job]:
-    jobs = []
-    models = _models(path, runs)
-    for name, spec in models.items():
-        asks = tuple(run for run in runs if name in run.models)
-        about_it = tuple(run for run in runs if run.subject == name and run.models <= {name})
-        jobs.append(Job(name, folder / name / f"{path.stem}.job.yaml", spec, asks, about_it))
-    for run in runs:
-        if not any(run in job.runs for job in jobs):
-            # a notebook over all models that asks nobody reads whatever the others have asked
-            reads_all = run in over_all and not run.models
-            asks = tuple(other for other in runs if other.models) if reads_all else (run,)
-            after = tuple(name for name in models if reads_all or name in run.models)
-            stem = run.output.stem
-            name = stem if run.subject == "all" else f"{run.subject}-{stem}"
-            file = folder / "all" / f"{path.stem}-{name}.job.yaml"
-            jobs.append(Job(name, file, None, asks, (run,), after))
-    return jobs
-
-
-def _models(path: Path, runs: list[Notebook]) -> dict[str, dict[str, Any]]:
-    """Every model that a notebook asks, by name."""
-    models: dict[str, dict[str, Any]] = {}
+def _model_jobs(path: Path, folder: Path, runs: list[Notebook]) -> Iterator[Job]:
+    """A job for each model that a notebook asks."""
+    models: dict[str, Any] = {}
     for spec in (spec for run in runs for asked in run.studies for spec in asked.models):
         assert isinstance(spec, dict), "a batch file holds no model made in Python"
-        other = models.setdefault(spec["name"], spec)
-        if spec["name"] == "all":
+        name = spec["name"]
+        other = models.setdefault(name, spec)
+        if name == "all":
             raise UserError(
                 f"{path}: no model can be called all, the folder of notebooks over several models: "
                 "give it a `name:`"
             )
         if differs := [key for key in spec | other if spec.get(key) != other.get(key)]:
             raise UserError(
-                f"{path} has two models named {spec['name']}, which differ in "
-                f"{', '.join(differs)}: give one of them a `name:` of its own"
+                f"{path} has two models named {name}, which differ in {', '.join(differs)}: give "
+                "one of them a `name:` of its own"
             )
-    return models
+    for name, spec in models.items():
+        asks = tuple(run for run in runs if name in run.models)
+        about_it = tuple(run for run in runs if run.subject == name and run.models <= {name})
+        yield Job(name, folder / name / f"{path.stem}.job.yaml", spec, asks, about_it)
+
+
+def _notebook_jobs(
+    path: Path, folder: Path, runs: list[Notebook], over_all: list[Notebook], models: list[Job]
+) -> Iterator[Job]:
+    """A job for each notebook that is not about one model alone."""
+    for run in runs:
+        if not any(run in job.runs for job in models):
+            # a notebook over all models that asks nobody reads whatever the others have asked
+            reads_all = run in over_all and not run.models
+            asks = tuple(other for other in runs if other.models) if reads_all else (run,)
+            after = tuple(job.name for job in models if reads_all or job.name in run.models)
+            stem = run.output.stem
+            name = stem if run.subject == "all" else f"{run.subject}-{stem}"
+            file = folder / "all" / f"{path.stem}-{name}.job.yaml"
+            yield Job(name, file, None, asks, (run,), after)
 
 
 def _find(what: str, name: str, folder: str, suffix: str) -> Path:
@@ -535,58 +554,46 @@ def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
         "get_ipython": lambda: None,
         "__name__": "__main__",
     }
-    statements = _statements(notebook)
-    code = [node for each in statements if each for node in ast.walk(each)]
-    functions = [n for n in code if isinstance(n, ast.FunctionDef) and _calls(n, {"evaluate"})]
-    asking = {"evaluate", *(function.name for function in functions)}
+    statements, asking = _statements(notebook), {"evaluate"}
+    functions = [node for each in statements if each for node in ast.walk(each)]
+    asking |= {f.name for f in functions if isinstance(f, ast.FunctionDef) and _calls(f, asking)}
     while statements and not (statements[-1] and _calls(statements[-1], asking)):
         statements.pop()
     with asked_studies() as studies, redirect_stdout(io.StringIO()):
-        for number, statement in enumerate(statements, start=1):
+        for statement in statements:
             if not statement:
                 names |= parameters
                 continue
-            before = len(studies)
+            expected = len(studies) + _calls(statement, asking)
             try:
                 exec(compile(ast.Module([statement], []), str(notebook), "exec"), names)
             except Exception as error:
                 # the last statement may fail where it uses the answers, once it has asked
-                asked = len(studies) - before
-                if number < len(statements) or asked < _calls(statement, asking):
+                if statement is not statements[-1] or len(studies) < expected:
                     raise _cannot_plan(notebook, error) from error
     return list(studies)
 
 
 def _statements(notebook: Path) -> list[ast.stmt | None]:
-    """The statements of a notebook; None where papermill injects the parameters."""
+    """The statements of a notebook without magics, shell commands and cells in another language;
+    None where papermill injects the parameters."""
     statements: list[ast.stmt | None] = []
-    for cell in read_notebook(notebook):
-        if cell["cell_type"] == "code":
-            statements += _parse("".join(cell["source"]), notebook)
-            if "parameters" in cell.get("metadata", {}).get("tags", []):
-                statements.append(None)
+    for source, sets_parameters in read_notebook(notebook):
+        try:
+            statements += ast.parse(re.sub(r"(?m)^\s*[%!]+[a-zA-Z].*$", "", source)).body
+        except SyntaxError as error:
+            if not source.lstrip().startswith("%%"):
+                raise _cannot_plan(notebook, error) from error
+        if sets_parameters:
+            statements.append(None)
     return statements
 
 
-def _parse(source: str, notebook: Path) -> list[ast.stmt]:
-    """The statements of a cell without its magics and shell commands; none of a cell in another
-    language."""
-    without_magics = re.sub(r"(?m)^\s*[%!].*$", "", source)
-    for text in (source, without_magics):
-        try:
-            return ast.parse(text).body
-        except SyntaxError as error:
-            problem = error
-    if source.lstrip().startswith("%%"):
-        return []
-    raise _cannot_plan(notebook, problem)
-
-
-def _calls(node: ast.stmt, names: set[str]) -> float:
+def _calls(node: ast.AST, names: set[str]) -> float:
     """How often a statement calls functions or methods with these names; infinite in a loop."""
     nodes = list(ast.walk(node))
-    called = [each.func for each in nodes if isinstance(each, ast.Call)]
-    count = sum(getattr(f, "attr", getattr(f, "id", None)) in names for f in called)
+    functions = [ast.unparse(each.func) for each in nodes if isinstance(each, ast.Call)]
+    count = sum(function.rpartition(".")[2] in names for function in functions)
     loops = any(isinstance(each, ast.For | ast.While | ast.comprehension) for each in nodes)
     return inf if count and loops else count
 

@@ -58,18 +58,17 @@ def execute(
     one after the other. `side_by_side` sets how many jobs run at most instead.
     """
     needed = {job.file: gpus_needed(job) for job in jobs}
-    here = (os.cpu_count() or 1) + len(gpus) if gpus or not any(needed.values()) else 1
+    alone = not gpus and any(needed.values())
+    most = side_by_side or (1 if alone else (os.cpu_count() or 1) + len(gpus))
     pool, announced = GpuPool(gpus), False
     waiting = sorted(jobs, key=lambda job: (bool(job.after), -needed[job.file]))
+    unfinished = {job.name for job in jobs if job.model}
     running: list[tuple[Job, list[str], Any]] = []
     try:
         while waiting or running:
-            unfinished = {
-                job.name for job in [*waiting, *(job for job, *_ in running)] if job.model
-            }
             for job in list(waiting):
                 count, times = needed[job.file] if gpus else 0, 1
-                if len(running) >= (side_by_side or here) or unfinished & {*job.after}:
+                if len(running) >= most or unfinished & {*job.after}:
                     continue
                 if count and job.model and takes_more_gpus(job.model):
                     times = len(pool.free) // sum(needed[other.file] for other in waiting)
@@ -81,14 +80,15 @@ def execute(
             if not running and not announced:
                 announced = True
                 remark(f"waiting: other processes hold the GPUs {', '.join(gpus)}")
-            for entry in list(running):
-                for status in entry[2]:
+            for job, held, steps in list(running):
+                for status in steps:
                     yield status
                     if not status:
                         break
                 else:
-                    running.remove(entry)
-                    pool.release(entry[1])
+                    running.remove((job, held, steps))
+                    pool.release(held)
+                    unfinished -= {job.name} if job.model else set()
             time.sleep(_INTERVAL if running or waiting else 0)
     finally:
         for _, held, steps in running:
@@ -126,14 +126,12 @@ def gpus_needed(job: Job) -> int:
 def use_gpus(text: str | None) -> list[str]:
     """The GPUs to use: those named (`0,1` or `0-3`), which are all that this process then sees,
     else all that are visible."""
-
-    def numbers(ends: re.Match[str]) -> str:
-        low, high = sorted(map(int, ends.groups()))
-        return ",".join(map(str, range(low, high + 1)))
-
     if text is not None:
-        named = re.sub(r"(?<![\w-])(\d+)-(\d+)(?![\w-])", numbers, text)
-        os.environ["CUDA_VISIBLE_DEVICES"] = named
+        named: list[str] = []
+        for part in text.split(","):
+            ends = re.fullmatch(r"\s*(\d+)-(\d+)\s*", part)
+            named += map(str, range(int(ends[1]), int(ends[2]) + 1)) if ends else [part]
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(named)
     return visible_gpus()
 
 
@@ -232,21 +230,15 @@ def _start(job: Job) -> str:
     returns why it should stop where it was restarted again and again without a new answer."""
     first, number = job.steps[0], os.environ.get(CHAIN)
     starts = read_record(first.record).get("starts", []) if number else []
-    now = {
-        "job": number,
-        "time": time.time(),
-        "answers": sum(need.have for need in first.needs),
-        "tokens": sum(need.have * need.length for need in first.needs),
-        "notebooks": sum(step.is_done for step in job.steps if step.run),
-    }
+    left = first.tokens_left, sum(not step.is_done for step in job.steps)
+    now = {"job": number, "time": time.time(), "left": list(left)}
     starts = [*(start for start in starts if start.get("job") == number), now]
     update_record(first.record, starts=starts)
-    if not starts[RESTARTS:] or starts[-1 - RESTARTS] | {"time": now["time"]} != now:
+    if [start.get("left") for start in starts[-1 - RESTARTS :]] != [now["left"]] * (1 + RESTARTS):
         return ""
     return (
-        f"no new answer in {RESTARTS} restarts ({now['answers']} answers, as before): stopped; "
-        "look at its log, raise `hours` of the model or signal_before of params/site.yaml, then "
-        "submit again"
+        f"no new answer in {RESTARTS} restarts: stopped; look at its log, raise `hours` of the "
+        "model or signal_before of params/site.yaml, then submit again"
     )
 
 
@@ -254,6 +246,7 @@ def _perform_step(step: Step, environment: dict[str, str]) -> Iterator[Status | 
     """Ask the model, or execute a notebook on the stored answers: no notebook loads a model, so a
     wrong plot costs no GPU."""
     job, run, python = step.job, step.run, sys.executable
+    about: dict[str, Any] = {"started": time.time(), "error": None}
     if run:
         message = step.changed
         if step.unanswered and not any(need.have for need in step.needs):
@@ -261,18 +254,18 @@ def _perform_step(step: Step, environment: dict[str, str]) -> Iterator[Status | 
         if message:
             yield Status(step, "missing", message)
             return
-        about: dict[str, Any] = {"source": run.source, "answers": fingerprint(step.cells)}
+        about |= {"source": run.source, "answers": fingerprint(step.cells)}
         environment[ASK] = "never"
         command = [python, "-c", _PAPERMILL, *run.command]
         shown = f"{ASK}=never {shlex.join([python, '-m', 'papermill', *run.command])}"
         with disk(run.output):
             run.output.unlink(missing_ok=True)
     else:
-        about = {"model": job.model, "not_run": job.not_run(job.name)}
+        about |= {"model": job.model, "not_run": job.not_run(job.name)}
         version = version_of(job.model or {})
         command = [python, "-m", "rulerkit.batch.execution", str(job.file)]
         shown = job.command
-    update_record(step.record, **about, state="running", started=time.time(), error=None)
+    update_record(step.record, **about, state="running")
     with disk(step.log), step.log.open("w", encoding="utf-8") as log:
         print("$", shown, file=log, flush=True)
         process = start_guarded(command, log, environment)
@@ -284,7 +277,7 @@ def _perform_step(step: Step, environment: dict[str, str]) -> Iterator[Status | 
         time.sleep(2 if status else 0)
     finally:
         process.communicate()  # closes its standard input, which ends it
-    state, message = "done", ""
+    about, state, message = {}, "done", ""
     if status:
         state, message = "failed", _last_line(step.log, status)
     elif missing := step.unanswered:
@@ -293,13 +286,9 @@ def _perform_step(step: Step, environment: dict[str, str]) -> Iterator[Status | 
             f"{len(missing)} of {len(step.needs)} cells are incomplete, the first is {first}: "
             f"{first.have} of {first.wanted} examples"
         ) + f" ({first.problem})" * bool(first.problem)
-        if run and job.model:
-            message = "it read incomplete answers, see above"
-    about = {"state": state, "error": message or None, "ended": time.time()}
     if not (run or status):  # `evaluate` has compared the weights themselves
-        before = read_record(step.record).get("versions", {})
-        about["versions"] = before | {str(need): version for need in step.needs}
-    update_record(step.record, **about)
+        about["answered_by"] = version
+    update_record(step.record, **about, state=state, error=message or None, ended=time.time())
     yield Status(step, state, message)
 
 
@@ -328,25 +317,24 @@ def _last_line(log: Path, status: int) -> str:
 def predictions(job: Job) -> list[str]:
     """Let the model answer all that is asked of it; returns what went wrong, and in which
     notebook's study where it is not the same in all."""
-    problems: dict[str, list[str]] = {}
+    problems: dict[str, set[str]] = {}
 
     def not_run(_: str, length: int, reason: str) -> None:
         record = job.predictions(job.name)
         lengths = read_record(record).get("not_run", {})
         update_record(record, not_run=lengths | {str(length): reason})
 
-    def failed(error: UserError) -> None:
-        problems.setdefault(str(error), []).append(notebook.notebook.stem)
-
-    for notebook in job.asks:
-        for study in job.studies(notebook):
-            try:
-                evaluate(study, not_run=not_run, failed=failed)
-            except UserError as error:  # the other notebooks can still have their answers
-                failed(error)
+    for notebook, study in job.studies:
+        errors: list[UserError] = []
+        try:
+            evaluate(study, not_run=not_run, failed=errors.append)
+        except UserError as error:  # the other notebooks can still have their answers
+            errors.append(error)
+        for problem in map(str, errors):
+            problems.setdefault(problem, set()).add(notebook.notebook.stem)
     everywhere = {notebook.notebook.stem for notebook in job.asks}
     return [
-        problem if {*names} == everywhere else f"{listed(names, 3)}: {problem}"
+        problem if names == everywhere else f"{listed(sorted(names), 3)}: {problem}"
         for problem, names in problems.items()
     ]
 

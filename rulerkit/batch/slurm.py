@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
+from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,7 +62,7 @@ class Submission:
 
 def submissions(jobs: Sequence[Job], site: Site) -> list[Submission]:
     """What to submit for the jobs that are not done: one for each, or, where nodes are taken whole,
-    as many as nodes are needed at once, each of which does any job that is free.
+    as many as the models fill, each of which does any job that is free.
 
     Errors: `UserError` where a model needs more GPUs than a whole node has.
     """
@@ -69,7 +70,7 @@ def submissions(jobs: Sequence[Job], site: Site) -> list[Submission]:
     sharing = [
         job for job in todo if site.whole_nodes and job.resources[0] and job.resources[1] == 1
     ]
-    planned = _whole_nodes(sharing, site) if sharing else []
+    planned = _whole_nodes(sharing, site.whole_nodes) if sharing and site.whole_nodes else []
     names = {job.name: [*whole_nodes(job)] for job in sharing}
     for job in todo:  # the models come first
         if job not in sharing:
@@ -80,29 +81,25 @@ def submissions(jobs: Sequence[Job], site: Site) -> list[Submission]:
     return planned
 
 
-def _whole_nodes(jobs: Sequence[Job], site: Site) -> list[Submission]:
+def _whole_nodes(jobs: Sequence[Job], per_node: int) -> list[Submission]:
     """The whole nodes to submit for the jobs that no running one is at."""
-    per_node, in_queue = site.whole_nodes or 1, queue()
-    numbers = {entry.number for entry in in_queue.values()}
-    waiting = tuple(job for job in jobs if getattr(holder(job.lock), "job", "") not in numbers)
-    free: list[int] = []  # GPUs of each further node: each model, largest first, on the first fit
-    for job in sorted(waiting, key=lambda job: -job.resources[0]):
-        gpus = job.resources[0]
-        if gpus > per_node:
+    for job in jobs:
+        if job.resources[0] > per_node:
             raise UserError(
-                f"{job.name} needs {gpus} GPUs, a node has {per_node} (whole_nodes of "
+                f"{job.name} needs {job.resources[0]} GPUs, a node has {per_node} (whole_nodes of "
                 "params/site.yaml): lower tensor_parallel_size or `gpus` in its parameter file, or "
                 "spread it over `nodes`"
             )
-        if max(free, default=0) < gpus:
-            free.append(per_node)
-        free[next(n for n, left in enumerate(free) if left >= gpus)] -= gpus
+    in_queue = queue()
+    numbers = {entry.number for entry in in_queue.values()}
+    waiting = tuple(job for job in jobs if getattr(holder(job.lock), "job", "") not in numbers)
+    most = ceil(sum(job.resources[0] for job in waiting) / per_node)
     nodes = [
         Submission(name, script, waiting, per_node, 1)
         for name, script in whole_nodes(jobs[0]).items()
         if name not in in_queue or not in_queue[name].runs
     ]
-    return nodes[: len(free)]
+    return nodes[:most]
 
 
 def whole_nodes(job: Job) -> dict[str, Path]:

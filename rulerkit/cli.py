@@ -1,9 +1,16 @@
 """The command line. Heavy modules are imported inside the commands, so that --help answers at
 once."""
 
+import inspect
+import os
+import re
+import signal
 import sys
+import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from copy import copy
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,45 +19,132 @@ import typer
 
 import rulerkit as rk
 from rulerkit import escape
-from rulerkit.cli.batches import batch, run, serve, status
-from rulerkit.cli.options import (
-    Count,
-    CountOrNone,
-    Files,
-    MaxFailures,
-    Output,
-    Set,
-    described,
-    echo,
-    settings_of,
-    study_of,
-    task_of,
-)
 from rulerkit.errors import UserError, unknown
+from rulerkit.lengths import parse_length
+from rulerkit.paths import KIT, cache_dir, resolve_file
+
+SHARED = """
+files: Parameter files, later ones win: -f model.yaml -f size.yaml
+settings: A parameter: -y 'lengths: [4K, 8K]'. Repeatable.
+length: Token budget: template, prompt and answer together; 4096 or 4K.
+seed: Another seed asks other questions.
+tokenizer: builtin, a Hugging Face name or folder, a tokenizer file, or a tiktoken encoding.
+corpora: builtin stand-ins, the original texts (`rulerkit fetch`), or files: '{essay: texts}'.
+protocol: clean, or paper: prompts and layouts of upstream at the time of the paper.
+template: auto (the tokenizer's own), base, or a form of the paper: llama2, qwen ...
+max_failures: A share (below 1) or a number of a cell's examples: means are over the rest.
+jobs: Jobs side by side; default: as GPUs and processors allow.
+gpus: The GPUs to use, 0,1 or 0-3; '' for none. Default: all visible.
+place: Outputs folders, folders or files of predictions, or patterns; default: outputs.
+"""
+"""Arguments and options that mean the same in several commands."""
+
+Count = Annotated[int, typer.Option(min=1)]
+CountOrNone = Annotated[int | None, typer.Option(min=1)]
+Files = Annotated[list[Path] | None, typer.Option("--file", "-f")]
+Set = Annotated[list[str] | None, typer.Option("--set", "-y", metavar="YAML")]
+Output = Annotated[Path, typer.Option("--output", "-o")]
+MaxFailures = Annotated[float | None, typer.Option(min=0)]
+
+
+def described(function: Callable[..., None]) -> Callable[..., None]:
+    """A function as typer takes it: its parameters before `*` are arguments, those behind it
+    options. Lines below `Args:` in its docstring, and SHARED, say what each is."""
+    text, _, lines = inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:")
+    about = dict(re.findall(r"(?m)^ *(\w+): (.*)", SHARED + re.sub(r"\n {8,}", " ", lines)))
+    signature, parameters = inspect.signature(function), []
+    for name, parameter in signature.parameters.items():
+        kind, is_option = parameter.annotation, parameter.kind is parameter.KEYWORD_ONLY
+        info = copy(getattr(kind, "__metadata__", [None])[0])
+        if info:
+            kind = kind.__origin__
+        elif kind is bool:  # without --no-...
+            info = typer.Option(f"--{name.replace('_', '-')}")
+        else:
+            info = typer.Option() if is_option else typer.Argument()
+        info.help = about[name]
+        parameters.append(parameter.replace(annotation=Annotated[kind, info]))
+    function.__doc__ = re.sub(r"(?<!\n)\n(?![\n ])", " ", text)  # typer keeps the ends of lines
+    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return function
+
+
+def echo(text: str, err: bool = False, nl: bool = True) -> None:
+    """Print a text, made safe for a terminal, to stdout or stderr."""
+    typer.echo(escape.terminal(text), err=err, nl=nl)
+
+
+def settings_of(settings: list[str] | None) -> dict[str, Any]:
+    """The parameters given as YAML on the command line."""
+    from rulerkit.settings import parse_yaml
+
+    merged: dict[str, Any] = {}
+    for text in settings or []:
+        content = parse_yaml(text, f"-y {text!r}")
+        if not isinstance(content, dict):
+            raise UserError(
+                f"-y {text!r} says no `name: value`; write it like -y 'num_examples: 5'"
+            )
+        merged |= content
+    return merged
+
+
+def study_of(files: list[Path] | None, settings: list[str] | None, model: str | None = None) -> Any:
+    """The study of parameter files, settings and a model; `UserError` where no model is named."""
+    from rulerkit.studies import load_files, study
+
+    given = load_files(files or []) | settings_of(settings)
+    given |= {"model": model_of(model)} if model else {}
+    asked = study(given)
+    if not asked.models or not {"model", "models"} & given.keys():
+        raise UserError(
+            "no model is named: give a name of params/models (llama-3.1-8b), a folder or hub id "
+            "(org/name), a reader (reader-8192), a file (-f params/models/x.yaml) or -y 'model: X'"
+        )
+    return asked
+
+
+def model_of(name: str) -> str:
+    """A model given on the command line: a folder or file of the working directory by its whole
+    path."""
+    from rulerkit.settings import known_models
+
+    path = Path(name).expanduser().absolute()
+    here = path.is_file() or (path / "config.json").is_file()
+    return str(path) if here and name not in known_models() else name
+
+
+def task_of(text: str, protocol: str, corpora: str) -> Any:
+    """A task given on the command line, and its corpora: names, or mappings in YAML."""
+    from rulerkit.settings import parse_yaml
+    from rulerkit.tasks import task
+
+    spec = parse_yaml(text, f"the task {text!r}") if text.lstrip().startswith("{") else text
+    return task(spec, protocol).with_corpora(parse_yaml(corpora, "--corpora"))
+
+
+# --- commands -------------------------------------------------------------------------------------
 
 
 def tasks() -> None:
     """List the tasks: the thirteen of the benchmark and the five that Figure 5 of the paper
     adds."""
-    from dataclasses import fields
-
     from rulerkit.tasks import FAMILIES
 
-    for each in rk.TASKS.values():
-        default = {knob.name: knob.default for knob in fields(each)}
+    for task in rk.TASKS.values():
+        default = type(task)(name=task.name)
         differs = [
-            f"{k}={getattr(each, k)}" for k in each.knobs() if getattr(each, k) != default[k]
+            f"{name}={getattr(task, name)}"
+            for name in task.knobs()
+            if getattr(task, name) != getattr(default, name)
         ]
-        mark = " " if each.name in rk.THIRTEEN else "+"
-        echo(
-            f"{mark} {each.name:18} {each.category:12} "
-            f"{', '.join(differs) or f'the default {each.family}'}"
-        )
+        mark = " " if task.name in rk.THIRTEEN else "+"
+        text = ", ".join(differs) or f"the default {task.family}"
+        echo(f"{mark} {task.name:18} {task.category:12} {text}")
     echo("\n+ beyond the thirteen (Figure 5). Knobs of a family, for '{base: TASK, KNOB: VALUE}':")
     for family in FAMILIES:
-        knobs = [
-            f"{knob.name}={knob.default}" for knob in fields(family) if knob.name in family.knobs()
-        ]
+        default = family(name=family.family)
+        knobs = [f"{name}={getattr(default, name)}" for name in family.knobs()]
         echo(f"  {family.family:18} {', '.join(knobs)}")
 
 
@@ -74,15 +168,16 @@ def show(
         index: Which example.
         model: Show the answer too: a folder of predictions, run/model, or a name.
     """
-    from rulerkit.lengths import parse_length
     from rulerkit.view import to_terminal
 
     if model:
-        return _show_answer(model, task, parse_length(length), index, sys.stdout.isatty())
-    asked = task_of(task, protocol, corpora)
-    form = rk.PromptFormat(tokenizer, template)
-    examples = rk.generate(asked, length, index + 1, seed, form)
-    typer.echo(to_terminal(examples[index], color=sys.stdout.isatty()))
+        example, answer = _answered(model, task, parse_length(length), index)
+    else:
+        form = rk.PromptFormat(tokenizer, template)
+        asked = task_of(task, protocol, corpora)
+        example, answer = rk.generate(asked, length, index + 1, seed, form)[index], ""
+    typer.echo(to_terminal(example, color=sys.stdout.isatty()), nl=not model)
+    echo(answer, nl=False)
 
 
 def generate(
@@ -181,7 +276,6 @@ def score(
         task: The task of the files, where their names do not tell.
         length: Their nominal length, where folders do not tell.
     """
-    from rulerkit.lengths import parse_length
     from rulerkit.other_formats import read_predictions
     from rulerkit.paths import resolve_file
 
@@ -211,7 +305,6 @@ def report(
         category: all, niah, vt, aggregation or qa.
     """
     from rulerkit.evaluation import check_same
-    from rulerkit.paths import resolve_file
     from rulerkit.scoring import describe
     from rulerkit.tables import footnotes, table_text
 
@@ -293,18 +386,13 @@ def check(
         task: The task of the files, where their names do not tell.
         length: Their nominal length, where folders do not tell.
     """
-    if data and (files or settings):
+    if bool(data) == bool(files or settings):
         raise UserError(
-            "give either files to look at, or the parameters of a model (-f, -y), not both"
+            "nothing to look at, or too much: name a model (-f params/models/x.yaml), or else files "
+            "of JSON lines"
         )
-    if data:
-        reports = _check_files(data, task, length, tokenizer)
-    elif files or settings:
-        reports = _check_models(files, settings, ask)
-    else:
-        raise UserError(
-            "nothing to look at: name a model (-f params/models/x.yaml) or files of JSON lines"
-        )
+    of_files = _check_files(data or [], task, length, tokenizer)
+    reports = of_files if data else _check_models(files, settings, ask)
     bad = 0
     for title, lines in reports:
         echo("\n  ".join([title, *lines]))
@@ -372,14 +460,13 @@ def fetch(*, files: Files = None, settings: Set = None) -> None:
     """Download what a batch or a model needs, so that it runs on nodes without a network.
 
     With -f: the models of the hub, their tokenizers, and the original corpora where the files ask
-    for them; what is there is left alone. Without: the original essays, SQuAD and HotpotQA, from
-    their owners' addresses.
+    for them; what is there is left alone. Without: the original essays and SQuAD from their owners'
+    addresses, and HotpotQA from a pinned copy on the hub.
 
     Args:
         files: A batch file, or parameter files: -f params/models/x.yaml
     """
     from rulerkit import corpora
-    from rulerkit.paths import cache_dir
 
     if not files and not settings:
         found = corpora.fetch()
@@ -393,19 +480,18 @@ def fetch(*, files: Files = None, settings: Set = None) -> None:
 
     given = settings_of(settings)
     paths = [resolve_file(file) for file in files or []]
-    batches = [path for path in paths if {"notebooks", "together"} & read_yaml(path).keys()]
-    asked: list[Any] = [read_batch(path, given) for path in batches]
-    others = [path for path in paths if path not in batches]
-    if others or not batches:
-        asked.append(study(load_files(others) | given))
+    asked: list[Any] = []
+    if paths and {"notebooks", "together"} & read_yaml(paths[0]).keys():
+        asked += [read_batch(path, given) for path in paths]
+    else:
+        asked.append(study(load_files(paths) | given))
     models = [model for each in asked for model in each.models]
     original = any(each.corpora == "original" for each in asked)
-    failed = False
+    states = set()
     for state, line in fetch_all(models, "original" if original else "builtin"):
         echo(f"{state:8} {line}")
-        failed |= state == "failed"
-    if failed:
-        raise typer.Exit(1)
+        states.add(state)
+    raise typer.Exit(1 if "failed" in states else 0)
 
 
 def notebooks(folder: Path) -> None:
@@ -420,22 +506,21 @@ def notebooks(folder: Path) -> None:
     """
     import shutil
 
-    from rulerkit.paths import KIT
-
-    counts = {"copied": 0, "there before": 0}
+    copied = there = 0
     try:
-        for name in ("notebooks", "params"):
-            for source in sorted((KIT / name).rglob("[!.]*.*")):
-                target = folder / source.relative_to(KIT)
-                counts["there before" if target.exists() else "copied"] += 1
-                if not target.exists():
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(source, target)
+        for source in sorted([*KIT.glob("notebooks/**/[!.]*.*"), *KIT.glob("params/**/[!.]*.*")]):
+            target = folder / source.relative_to(KIT)
+            if target.exists():
+                there += 1
+            else:
+                copied += 1
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, target)
     except OSError as error:
         raise UserError(
             f"cannot write into {folder}: {error.strerror}; choose another folder"
         ) from error
-    echo(f"{counts['copied']} files copied to {folder}, {counts['there before']} were there before")
+    echo(f"{copied} files copied to {folder}, {there} were there before")
 
 
 def export(
@@ -480,31 +565,175 @@ def browse(
     )
 
 
+def batch(
+    file: Path,
+    *,
+    settings: Set = None,
+    jobs: CountOrNone = None,
+    gpus: str | None = None,
+    slurm: bool = False,
+    site: Path | None = None,
+    dry_run: bool = False,
+) -> None:
+    """Let the models of a batch file answer, execute its notebooks through papermill, print the
+    leaderboard.
+
+    Only what is missing is done: run the same command again to resume. On this machine models share
+    the GPUs; with --slurm each gets a job, and notebooks over several models follow. `rulerkit
+    status` follows both.
+
+    Args:
+        file: A batch file, such as params/batches/demo.yaml.
+        slurm: Submit one job per model to Slurm, and return.
+        site: The site file of --slurm; default: params/site.yaml.
+        dry_run: Only list what would run; with --slurm, print the job scripts.
+    """
+    _refuse_windows()
+    from rulerkit.batch import read_batch
+    from rulerkit.batch.status import report, statuses
+
+    planned = read_batch(resolve_file(file), settings_of(settings))
+    if slurm:
+        _submit(planned, site, dry_run)
+    elif dry_run:
+        echo("\n".join(report(statuses(planned.jobs))))
+    else:
+        for job in planned.jobs:
+            job.save()
+        failed, elsewhere = _execute(planned.jobs, gpus, jobs)
+        if elsewhere:
+            echo(
+                f"another process is at {elsewhere} jobs of this batch: run the same command again "
+                "once it has ended",
+                err=True,
+            )
+        else:
+            print_leaderboard(planned)
+        if failed or elsewhere:
+            raise typer.Exit(1)
+
+
+def run(files: list[Path], *, jobs: CountOrNone = None, gpus: str | None = None) -> None:
+    """Do jobs that `rulerkit batch` has planned, on this machine: the one command that any
+    scheduler can call.
+
+    Args:
+        files: Job files: outputs/notebooks/RUN/MODEL/BATCH.job.yaml.
+    """
+    _refuse_windows()
+    from rulerkit.batch import read_job
+
+    paths = dict.fromkeys(file.absolute() for file in files)
+    failed, _ = _execute([read_job(path) for path in paths], gpus, jobs)
+    if failed:
+        raise typer.Exit(1)
+
+
+def status(file: Path, *, settings: Set = None, cells: bool = False) -> None:
+    """How far a batch is: what is done, running, queued, failed, missing; from its files, also
+    while it runs elsewhere.
+
+    The exit code is 0 where all is done, 1 where something failed, is incomplete or was
+    interrupted, else 3: work is running, queued, missing or outdated.
+
+    Args:
+        file: The batch file, or outputs/notebooks/RUN.
+        cells: Every cell of the models that are not done.
+    """
+    from rulerkit.batch import read_batch
+    from rulerkit.batch.status import exit_code, grid, jobs_in, report, statuses
+
+    path = resolve_file(file)
+    jobs = jobs_in(path) if path.is_dir() else read_batch(path, settings_of(settings)).jobs
+    found = statuses(jobs)
+    echo("\n".join(report(found)))
+    for job in jobs:
+        if cells and job.model and job.steps[0].unanswered:
+            echo("\n" + grid(job.name, job.steps[0].cells, job.not_run(job.name)))
+    raise typer.Exit(exit_code(found))
+
+
+def serve(
+    model: str, *, settings: Set = None, node: Annotated[int, typer.Option(hidden=True)] = 0
+) -> None:
+    """Start a model's servers and leave them running until Ctrl-C: evaluate, papermill, JupyterLab
+    and batches use them.
+
+    All visible GPUs are used, one server for each group that the model needs (`replicas`). Every
+    process on this machine and of this user that asks the same model with the same parameters uses
+    them. Without this command a model is loaded by the process that asks it, a notebook's kernel
+    for instance, and ends with it.
+
+    Args:
+        model: A model's name, path or hub id, or its parameter file.
+        settings: A key of the model: -y 'replicas: 2'. Repeatable.
+        node: The rank of this node, of several that share a model.
+    """
+    from rulerkit.batch.execution import GpuPool
+    from rulerkit.gpus import visible_gpus
+    from rulerkit.models import gpus_and_nodes
+    from rulerkit.models.process import find_servers, registered
+    from rulerkit.models.server import ServerEngine, Vllm
+
+    engine = rk.load_model(_spec(model, settings_of(settings)))
+    if node and isinstance(engine, Vllm):
+        command = engine.follow(node)
+        os.execvpe(command[0], command, os.environ | engine.variables())
+    if not isinstance(engine, ServerEngine) or not engine.startable:
+        raise UserError(
+            f"model {engine.name} (engine {engine.engine}) is no server that can be started: use "
+            "`engine: vllm`, or `engine: openai` with `serve: COMMAND`"
+        )
+    if servers := find_servers(engine.about_server):
+        raise UserError(f"model {engine.name} is served already, at {servers[0].url}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    visible = visible_gpus()
+    pool, needed = GpuPool(visible), gpus_and_nodes(engine.spec)[0]
+    gpus = pool.hold(needed or 1, len(visible)) if visible else []
+    if gpus is None:
+        raise UserError(
+            f"model {engine.name} needs {needed} GPUs: other processes hold {', '.join(visible)}"
+        )
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    try:
+        engine.start()
+        engine.wait_until_ready()
+        addresses = [replica.address for replica in engine.alive()]
+        with registered(engine.about_server(), addresses):
+            for address in addresses:
+                echo(f"{engine.name} answers at {address.url}")
+            echo("Ctrl-C ends it.")
+            while engine.alive():
+                time.sleep(1)
+    except KeyboardInterrupt:
+        echo(f"{engine.name}: ended")
+    finally:
+        engine.close()
+
+
 # --- helpers --------------------------------------------------------------------------------------
 
 
-def _show_answer(model: str, task: str, length: int, index: int, color: bool) -> None:
-    """Print an example as a model was asked it, what it wrote, and the score."""
+def _answered(model: str, task: str, length: int, index: int) -> tuple[Any, str]:
+    """An example as a model was asked it; what it wrote, and the score."""
     from rulerkit.compare import find
     from rulerkit.failures import remaker
-    from rulerkit.view import to_terminal
 
-    cells = {(cell.task, cell.length): cell for cell in find(model)}
-    if (task, length) not in cells:
-        known = [f"{name} --length {tokens}" for name, tokens in cells]
-        raise unknown("task and length of this model", f"{task} --length {length}", known)
-    cell = cells[task, length]
+    cells = {f"{cell.task} --length {cell.length}": cell for cell in find(model)}
+    asked = f"{task} --length {length}"
+    if asked not in cells:
+        raise unknown("task and length of this model", asked, cells)
+    cell = cells[asked]
+    rows = rk.answers_of(rk.score([cell]), cells=[cell]).set_index("index")
     if index not in cell.present:
         raise UserError(
             f"{model} has no answer to example {index} of {task} at {length}: it has {cell.wanted} "
             "examples, from 0; those without an answer are in its *.failures.jsonl"
         )
+    row: Any = rows.loc[index]
     example = remaker(cell)(next(row for row in cell.rows if row["index"] == index))
-    rows = rk.answers_of(rk.score([cell]), cells=[cell])
-    row: Any = rows[rows["index"] == index].iloc[0]
-    typer.echo(to_terminal(example, color), nl=False)
-    typer.echo(f"{escape.terminal(cell.model)} wrote: {escape.terminal(row['prediction'].strip())}")
-    typer.echo(f"score: {100 * row['score']:.0f} of 100 ({row['finish_reason']})")
+    score = f"score: {100 * row['score']:.0f} of 100 ({row['finish_reason']})"
+    return example, f"{cell.model} wrote: {row['prediction'].strip()}\n{score}\n"
 
 
 def _print_scores(cells: list[Any], *grid: Any, max_failures: float | None = None) -> None:
@@ -559,7 +788,6 @@ def _check_models(
 def _check_files(data: list[Path], task: str | None, length: str | None, tokenizer: str) -> Reports:
     from rulerkit.audit import audit, read_file
     from rulerkit.checks import summary_lines
-    from rulerkit.lengths import parse_length
 
     vocabulary = rk.load_tokenizer(tokenizer)
     for path in data:
@@ -574,6 +802,121 @@ def _gpus_per_node() -> int:
     from rulerkit.settings import read_site
 
     return read_site().whole_nodes or GPUS_PER_NODE
+
+
+def _refuse_windows() -> None:
+    if os.name == "nt":
+        raise UserError(
+            "batches need POSIX process groups, which Windows does not have: run this command in "
+            "WSL; `rulerkit evaluate`, `score`, `report` and the notebooks run on Windows too"
+        )
+
+
+def _execute(jobs: Any, gpus: str | None, side_by_side: int | None) -> tuple[int, int]:
+    """Do jobs, print each step that ends; returns how many steps are not done, and how many jobs
+    were left to another process."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from rulerkit.batch.execution import check, execute, use_gpus
+    from rulerkit.batch.status import describe, details
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that steps are ended in order
+    usable = use_gpus(gpus)
+    check(jobs, usable)
+    count, last = sum(len(job.steps) for job in jobs), dict[Path, Any]()
+    console, due = Console(), 0.0
+    with (
+        closing(execute(jobs, usable, side_by_side)) as statuses,  # type: ignore[type-var]
+        console.status("") as shown,
+    ):
+        for status in statuses:
+            if status:
+                last[status.step.record] = status
+                if status.state not in ("running", "done before"):
+                    text = "\n".join(describe(status))
+                    console.out(escape.terminal(text), highlight=False)
+            elif console.is_terminal and time.monotonic() > due:  # counting reads files
+                running = [each for each in last.values() if each.state == "running"]
+                lines = [f"{each.step.title}: {details(each)}" for each in running]
+                text = "\n".join([f"{len(last) - len(running)}/{count} steps", *lines])
+                shown.update(Text(escape.terminal(text)))
+                due = time.monotonic() + 2
+    states = [status.state for status in last.values()]
+    if before := states.count("done before"):
+        echo(f"{before} steps were done before; nothing was asked again")
+    well = ("done", "done before", "elsewhere")
+    left = [f"{step.title} ({state})" for step, state, _ in last.values() if state not in well]
+    if left:
+        echo(f"{len(left)} steps are not done: {', '.join(left)}", err=True)
+    return len(left), states.count("elsewhere")
+
+
+def _submit(planned: Any, site_file: Path | None, dry_run: bool) -> None:
+    from rulerkit.batch import slurm
+    from rulerkit.offline import missing_of
+    from rulerkit.settings import read_site
+
+    site = read_site(site_file)
+    todo = slurm.submissions(planned.jobs, site)
+    if not todo:
+        echo("everything is done; nothing to submit")
+        return
+    if dry_run:
+        for each in todo:
+            after = f"  after {', '.join(each.after)}" if each.after else ""
+            echo(f"# {each.script}{after}\n{each.text(site)}")
+    if site.offline and (missing := missing_of(planned.models, planned.corpora)):
+        raise UserError(
+            f"nodes without a network lack {len(missing)} things: {'; '.join(missing)}: get them "
+            f"with `rulerkit fetch -f {planned.path}`, or say `offline: false` in params/site.yaml "
+            "where nodes have a network"
+        )
+    if not dry_run:
+        for each, number, before in slurm.submit(todo, site):
+            echo(f"{'in queue' if before else 'submitted'} {number}  {each.name}  log: {each.log}")
+        echo(f"follow it with: rulerkit status {planned.path}")
+
+
+def print_leaderboard(batch: Any) -> None:
+    """The leaderboard of a batch's models, its page, and where its figures, tables and notebooks
+    lie."""
+    from rulerkit.batch.page import write_page
+    from rulerkit.evaluation import check_same
+    from rulerkit.tables import footnotes, table_text
+
+    study = batch.study
+    asked = {path for _, path, *_ in study.cells()}
+    stored = rk.read_cells(study.predictions) if study.predictions.is_dir() else []
+    cells = [cell for cell in stored if cell.path in asked and cell.rows]
+    scores, text = None, "no answer yet"
+    try:
+        check_same(cells)
+        if cells:
+            scores = rk.score(cells)
+            summary = rk.summarize(scores, [task.name for task in study.tasks], study.lengths)
+            text = table_text(summary, notes=footnotes(cells, scores))
+            echo(f"\n{text}")
+    except UserError as error:  # the batch itself is done
+        text = f"no leaderboard: {error}"
+        echo(f"\n{text}", err=True)
+    try:
+        page = str(write_page(batch, scores, text))
+    except UserError as error:
+        page = f"not written: {error}"
+    echo(f"{'page:':10} {page}")
+    for kind in ("figures", "tables", "notebooks"):
+        echo(f"{kind + ':':10} {study.outputs / kind / study.run}")
+
+
+def _spec(model: str, settings: dict[str, Any]) -> Any:
+    """A model's name, path or file with changes, or the model of a job."""
+    from rulerkit.settings import read_yaml
+
+    base: Any = model_of(model)
+    if model.endswith(".job.yaml"):
+        base = read_yaml(resolve_file(model))["model"]
+    return {"base": base, **settings} if settings else base
 
 
 def _start(*, version: bool = False) -> None:
