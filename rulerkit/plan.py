@@ -32,6 +32,7 @@ RESERVED = 5 * GIB
 _GUESSED, _MOST_AT_ONCE = 16.0, 256.0  # requests that decode together
 _TIMED = 4  # examples of a calibration, after one to warm up
 _QUANTIZED = {"fp8": 1.0, "awq": 0.5, "gptq": 0.5, "int8": 1.0, "bitsandbytes": 0.5}
+_FULL_EVERY = {"gemma2": 2, "gemma3_text": 6}  # full attention, where config.json does not say it
 _UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
@@ -138,7 +139,8 @@ def attention_windows(config: Spec, sizes: Mapping[str, int]) -> tuple[int, ...]
         return tuple(windows[kind] for kind in kinds if kind in windows)
     if period := config.get("attn_layer_period"):
         return tuple(0 for i in layers if i % period == config.get("attn_layer_offset", 0))
-    if period := config.get("sliding_window_pattern"):
+    usual = _FULL_EVERY.get(config.get("model_type", ""), 0)
+    if period := config.get("sliding_window_pattern", usual):
         return tuple(0 if (i + 1) % period == 0 else window for i in layers)
     return tuple(window if config.get("use_sliding_window", True) else 0 for _ in layers)
 

@@ -51,6 +51,15 @@ def test_cache_of_published_models(name, kib):
     assert shape.kv_bytes(1000) == kib * 1024 * 1000
 
 
+def test_one_layer_of_six_of_gemma_3_attends_to_everything():
+    """Its config.json has a window of 1,024 and does not say in which layers."""
+    sizes = {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256}
+    config = sizes | {"model_type": "gemma3_text", "sliding_window": 1024, "num_hidden_layers": 48}
+    shape = shape_of({"text_config": config}, {}, "12B")
+    a_layer = 2 * 8 * 256 * 2  # bytes of keys and values of a token
+    assert shape.kv_bytes(100_000) == (8 * 100_000 + 40 * 1024) * a_layer
+
+
 # --- plans ----------------------------------------------------------------------------------------
 
 
