@@ -149,13 +149,13 @@ def replay(
     counts = dict.fromkeys(scores, sizes[0])
     threshold = threshold_of(tasks, aligned) or 0.0
     by_length = rule.average is None and rule.other is None
-    own = by_length and not threshold
+    relative = by_length and not threshold
     # half of the error is for failing the effective length, half for passing any longer one; an
     # interval that is narrow enough ends no test
     error = 1 - rule.confidence
     errors = (error / max(1, len(lengths) - 1) if by_length else error, error)
     shares = tuple(size / population for size in sizes)
-    confidences = [look_confidences(shares, 1 - each) for each in errors]
+    confidences = [look_confidences(shares, 1 - side) for side in errors]
     if rule.average is not None:
         confidences = [[rule.confidence] * len(sizes)] * 2
 
@@ -167,15 +167,19 @@ def replay(
             rows = scores[task, at][: counts[task, at]]
             if length in (0, at):
                 cells.append(WeightedCell(1 / number, task, rows))
-            if own and at == lengths[0]:
+            if relative and at == lengths[0]:
                 cells.append(WeightedCell(-OWN_SHARE / number, task, rows))
             if rule.other is not None:
                 cells.append(WeightedCell(-1 / number, task, other[task, at][: len(rows)]))
-        found, other_side = (
-            weighted_sum(cells, each[look], population=population).percent() for each in confidences
+        measured, other_side = (
+            weighted_sum(cells, side[look], population=population).percent() for side in confidences
         )
-        found = found._replace(high=other_side.high)
-        return Estimate(*(round(limit, 1) - threshold for limit in found)) if by_length else found
+        measured = measured._replace(high=other_side.high)
+        return (
+            Estimate(*(round(limit, 1) - threshold for limit in measured))
+            if by_length
+            else measured
+        )
 
     def share_out(cells: list[tuple[str, int]], size: int) -> None:
         """Raise the counts of cells to the tokens of `size` examples each."""
@@ -200,32 +204,34 @@ def replay(
     estimates, todo = dict[int, Estimate](), list(looks)
     while all(_answered(scores[key][:n], n, max_failures) for key, n in counts.items()):
         estimates |= {length: estimate(length, looks[length]) for length in todo}
-        found = estimates[todo[0]]
+        decisive = estimates[todo[0]]
         if by_length:
-            intervals = {length: (each.low, each.high) for length, each in estimates.items()}
+            intervals = {length: (value.low, value.high) for length, value in estimates.items()}
             possible = possible_lengths(intervals, 0.0)
             settled, answer = len(possible) == 1, effective_set(intervals, 0.0, claimed)
-            if own and not estimates[lengths[0]].value:
+            if relative and not estimates[lengths[0]].value:
                 answer = f"none, as the mean at {length_name(lengths[0])} is 0"
             straddles = [n for n in possible if n and estimates[n].low < 0]
             pending = [n for n in straddles if sizes[looks[n]] < most]
-            found = estimates[length := [*pending, *straddles, lengths[0]][0]]
-            gap = abs(found.value)
+            decisive = estimates[length := [*pending, *straddles, lengths[0]][0]]
+            gap = abs(decisive.value)
         elif rule.average is not None:
-            half, length = max(found.high - found.value, found.value - found.low), 0
+            half, length = max(decisive.high - decisive.value, decisive.value - decisive.low), 0
             settled, gap = half <= rule.average, rule.average
-            answer = f"average {found.value:.1f} ± {half:.1f}"
+            answer = f"average {decisive.value:.1f} ± {half:.1f}"
         else:
             length, borders = 0, (-rule.margin, rule.margin)
-            settled = not any(found.low <= border <= found.high for border in borders)
-            gap = min(abs(found.value - border) for border in borders)
-            side = "better" if found.value > rule.margin else "worse"
+            settled = not any(decisive.low <= border <= decisive.high for border in borders)
+            gap = min(abs(decisive.value - border) for border in borders)
+            side = "better" if decisive.value > rule.margin else "worse"
             by = f"by more than {rule.margin:g} points"
-            side = f"{side} {by}" if abs(found.value) > rule.margin else f"not better or worse {by}"
+            side = (
+                f"{side} {by}" if abs(decisive.value) > rule.margin else f"not better or worse {by}"
+            )
             side = side if settled else "better or worse not decided"
-            answer = f"{side} than {rule.other} ({found})"
+            answer = f"{side} than {rule.other} ({decisive})"
         size, whole = sizes[looks[length]], 1 / population
-        half = max(found.high - found.low, 1e-9) / 2
+        half = max(decisive.high - decisive.low, 1e-9) / 2
         needed = 1 / (whole + (1 / size - whole) * (gap / half) ** 2)
         if settled or size == most:
             rows = {key: scores[key][:count] for key, count in counts.items()}
@@ -238,7 +244,7 @@ def replay(
         while sizes[looks[length]] < min(most, _JUMP * needed / _STEP):
             looks[length] += 1
         share_out([key for key in scores if length in (0, key[1])], sizes[looks[length]])
-        if own and length != lengths[0]:
+        if relative and length != lengths[0]:
             share_out([key for key in scores if key[1] == lengths[0]], sizes[looks[length]])
         todo = [length]
     return State(counts, None)

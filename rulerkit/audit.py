@@ -148,8 +148,8 @@ def prompts(cell: FileCell) -> Seen:
 
 def positions(cell: FileCell) -> Seen:
     """The answer stands somewhere else in every example, by the family's rule."""
-    found = (cell.task.place(row.text, row.references) for row in cell.rows if row.text)
-    places = Counter(place for place in found if place)
+    matches = (cell.task.place(row.text, row.references) for row in cell.rows if row.text)
+    places = Counter(place for place in matches if place)
     count = places.total()
     if count < MIN_ROWS:
         return None
@@ -230,13 +230,13 @@ def demonstration(row: Row, cell: FileCell) -> Seen:
 def answer_prefix(row: Row, cell: FileCell) -> Seen:
     """The answer prefix ends the prompt, once, with its blanks."""
     ending = row.text[-_PREFIX_WITHIN:].rpartition("?")[2]
-    found = list(re.finditer(cell.task.answer_prefix_form, ending))
-    if not found:
+    prefixes = list(re.finditer(cell.task.answer_prefix_form, ending))
+    if not prefixes:
         return Finding("none at the end", "chat models then explain and are cut: scores fall")
-    if len(found) > 1:
+    if len(prefixes) > 1:
         effect = "whoever adds `answer_prefix` to `input` repeats it: drop one"
         return Finding("there twice", effect)
-    if row.prefix[:1] not in ("", " ") or "" in found[0].groups():
+    if row.prefix[:1] not in ("", " ") or "" in prefixes[0].groups():
         return Finding("without its blank", "the first token of the answer is another one", NOTE)
     return "at the end, once"
 

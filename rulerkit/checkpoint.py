@@ -329,7 +329,7 @@ def code_digest(value: Any) -> dict[str, str]:
         else:
             named = part if hasattr(part, "__qualname__") else type(part)
             digest.update(f"{named.__module__}.{named.__qualname__}".encode())
-        waiting += [(each, names) for each in parts]
+        waiting += [(inner, names) for inner in parts]
     return {f"bytecode{sys.version_info[0]}.{sys.version_info[1]}": short(digest)}
 
 

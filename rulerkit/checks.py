@@ -146,13 +146,13 @@ def tokenizer_match(case: Case) -> Seen:
     if size and highest >= size:
         return Finding(f"id {highest} is beyond the model's vocabulary of {size}", mend)
     try:
-        own = load_tokenizer(checkpoint.tokenizer_spec())
+        expected = load_tokenizer(checkpoint.tokenizer_spec())
     except UserError as error:
         seen = f"the model's own was not found ({error})"
         return Finding(seen, "only ids could be compared", NOTE)
     prompt = case.example.prompt
-    if not np.array_equal(own.encode(prompt), case.tokenizer.encode(prompt)):
-        return Finding(f"{name} gives other ids than {own.name}", mend)
+    if not np.array_equal(expected.encode(prompt), case.tokenizer.encode(prompt)):
+        return Finding(f"{name} gives other ids than {expected.name}", mend)
     return f"{name}: the model's own ids, the highest is {highest}"
 
 

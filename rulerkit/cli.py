@@ -212,9 +212,9 @@ def generate(
     ]
     form = rk.PromptFormat(tokenizer, template)
     cells = [
-        rk.generate(each, tokens, num_examples, seed, form)
+        rk.generate(one, tokens, num_examples, seed, form)
         for tokens in length or ["4096"]
-        for each in asked
+        for one in asked
     ]
     if len(cells) == 1 and output.is_dir():
         raise UserError(
@@ -317,7 +317,7 @@ def report(
     if not cells:
         raise UserError(f"no predictions in {folder}: it should hold <model>/<task>/<length>.jsonl")
     shown = [
-        each for each in cells if format == "csv" or category in ("all", describe(each)["category"])
+        cell for cell in cells if format == "csv" or category in ("all", describe(cell)["category"])
     ]
     check_same(shown)
     notes = [*footnotes(shown, scores), *(f"{problem}." for problem in problems)]
@@ -469,8 +469,8 @@ def fetch(*, files: Files = None, settings: Set = None) -> None:
     from rulerkit import corpora
 
     if not files and not settings:
-        found = corpora.fetch()
-        echo(f"{len(found)} files in {cache_dir()}; `corpora: original` uses them")
+        files_fetched = corpora.fetch()
+        echo(f"{len(files_fetched)} files in {cache_dir()}; `corpora: original` uses them")
         return
     from rulerkit.batch import read_batch
     from rulerkit.offline import fetch_all
@@ -485,8 +485,8 @@ def fetch(*, files: Files = None, settings: Set = None) -> None:
         asked += [read_batch(path, given) for path in paths]
     else:
         asked.append(study(load_files(paths) | given))
-    models = [model for each in asked for model in each.models]
-    original = any(each.corpora == "original" for each in asked)
+    models = [model for entry in asked for model in entry.models]
+    original = any(entry.corpora == "original" for entry in asked)
     states = set()
     for state, line in fetch_all(models, "original" if original else "builtin"):
         echo(f"{state:8} {line}")
@@ -645,12 +645,12 @@ def status(file: Path, *, settings: Set = None, cells: bool = False) -> None:
 
     path = resolve_file(file)
     jobs = jobs_in(path) if path.is_dir() else read_batch(path, settings_of(settings)).jobs
-    found = statuses(jobs)
-    echo("\n".join(report(found)))
+    states = statuses(jobs)
+    echo("\n".join(report(states)))
     for job in jobs:
         if cells and job.model and job.steps[0].unanswered:
             echo("\n" + grid(job.name, job.steps[0].cells, job.not_run(job.name)))
-    raise typer.Exit(exit_code(found))
+    raise typer.Exit(exit_code(states))
 
 
 def serve(
@@ -837,8 +837,8 @@ def _execute(jobs: Any, gpus: str | None, side_by_side: int | None) -> tuple[int
                     text = "\n".join(describe(status))
                     console.out(escape.terminal(text), highlight=False)
             elif console.is_terminal and time.monotonic() > due:  # counting reads files
-                running = [each for each in last.values() if each.state == "running"]
-                lines = [f"{each.step.title}: {details(each)}" for each in running]
+                running = [entry for entry in last.values() if entry.state == "running"]
+                lines = [f"{entry.step.title}: {details(entry)}" for entry in running]
                 text = "\n".join([f"{len(last) - len(running)}/{count} steps", *lines])
                 shown.update(Text(escape.terminal(text)))
                 due = time.monotonic() + 2
@@ -863,9 +863,9 @@ def _submit(planned: Any, site_file: Path | None, dry_run: bool) -> None:
         echo("everything is done; nothing to submit")
         return
     if dry_run:
-        for each in todo:
-            after = f"  after {', '.join(each.after)}" if each.after else ""
-            echo(f"# {each.script}{after}\n{each.text(site)}")
+        for submission in todo:
+            after = f"  after {', '.join(submission.after)}" if submission.after else ""
+            echo(f"# {submission.script}{after}\n{submission.text(site)}")
     if site.offline and (missing := missing_of(planned.models, planned.corpora)):
         raise UserError(
             f"nodes without a network lack {len(missing)} things: {'; '.join(missing)}: get them "
@@ -873,8 +873,9 @@ def _submit(planned: Any, site_file: Path | None, dry_run: bool) -> None:
             "where nodes have a network"
         )
     if not dry_run:
-        for each, number, before in slurm.submit(todo, site):
-            echo(f"{'in queue' if before else 'submitted'} {number}  {each.name}  log: {each.log}")
+        for submission, number, before in slurm.submit(todo, site):
+            state = "in queue" if before else "submitted"
+            echo(f"{state} {number}  {submission.name}  log: {submission.log}")
         echo(f"follow it with: rulerkit status {planned.path}")
 
 

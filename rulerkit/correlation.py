@@ -65,7 +65,7 @@ def redundancy(
     cluster = _clusters(coefficients, len(set(categories.values())))
     # of each cluster the first task of the benchmark, or else the first task
     cut = _clusters(coefficients, len(members)).reindex([*members, *coefficients.index])
-    kept = set(cut.drop_duplicates().index)
+    cut_keeps = set(cut.drop_duplicates().index)
     rows = []
     for task in coefficients.index:
         category = categories[str(task)]
@@ -74,7 +74,7 @@ def redundancy(
         nearest = near.idxmax() if len(near) else ""
         interval = fisher(float(near.max()), len(vectors))
         rows.append(
-            [task, category, cluster[task], task in members, task in kept, nearest, *interval]
+            [task, category, cluster[task], task in members, task in cut_keeps, nearest, *interval]
         )
     columns = ["task", "category", "cluster", "in_benchmark", "cut_keeps", "nearest"]
     return pd.DataFrame(rows, columns=[*columns, "correlation", "low", "high"])

@@ -45,7 +45,7 @@ def places(example: Example) -> list[Place]:
     """The place of each piece of an example, runs of lines taken apart."""
     first, last = example.context
     total = sum(block.num_tokens for block in example.blocks[first:last])
-    found, at, before = [], 0, 0
+    result, at, before = [], 0, 0
     for number, block in enumerate(example.blocks):
         inside = first <= number < last
         for piece in block.pieces:
@@ -53,9 +53,9 @@ def places(example: Example) -> list[Place]:
             names = [piece.key, piece.value] if piece.key else [piece.text.strip().split(" ")[-1]]
             known = frozenset(name.lower() for name in names if name)
             end = at + len(piece.text)
-            found.append(Place(piece.role, round(min(100.0, depth), 2), at, end, known))
+            result.append(Place(piece.role, round(min(100.0, depth), 2), at, end, known))
             at, before = end, before + piece.num_tokens * inside
-    return found
+    return result
 
 
 def recall_by_depth(results: "pd.DataFrame", report: Report = remark) -> "pd.DataFrame":

@@ -262,14 +262,14 @@ def _add_soft(model: "Model", cells: Sequence[Cell], questions: Sequence[Example
         if asked:
             remark(f"{model.name}: soft scores of {len(asked)} examples at {cells[0].length}")
         golds = gold_logprobs(model, (examples[index] for examples, index in asked))
-        for example, found in _errors_named(golds):
+        for example, answers in _errors_named(golds):
             lock, log = logs[example.task]
             lock.check()
-            best = max(([token.logprob for token in row] for row in found), key=fmean)
+            best = max(([token.logprob for token in row] for row in answers), key=fmean)
             soft = {
                 "gold_probability": math.exp(fmean(best)),
                 "gold_product": math.exp(sum(best)),
-                "gold_greedy": any(all(token.greedy for token in row) for row in found),
+                "gold_greedy": any(all(token.greedy for token in row) for row in answers),
                 "num_tokens": len(best),
             }
             log.append({"index": example.index, "task": example.task, **soft})
@@ -325,8 +325,8 @@ def _echoes(text: str, prompt: str) -> bool:
 
 def _check_result(cell: Cell, result: JSON) -> None:
     """Raise a `UserError` where the rows of a cell were made under another record."""
-    if found := differences(cell.record["result"], result):
-        field, old, new, more = describe_first(found)
+    if changes := differences(cell.record["result"], result):
+        field, old, new, more = describe_first(changes)
         raise UserError(
             f"{cell.path} was made with {field} {old}, now it is {new}{more}: {WAYS_OUT}"
         )
@@ -545,14 +545,14 @@ def _by_index(study: "Study", fresh: bool = False) -> tuple[dict[tuple[str, int]
 
     scores, record = dict[tuple[str, int], Any](), dict[str, Any]()
     for cell, (_, _, task, length) in _stored(replace(study, repeat=1)):
-        found = dict[int, float]()
+        of_cell = dict[int, float]()
         if cell and not fresh:
             rows = judged(cell)
-            found |= dict.fromkeys(cell.failures, np.nan)
-            found |= zip(rows["index"].tolist(), rows["score"].tolist(), strict=True)
+            of_cell |= dict.fromkeys(cell.failures, np.nan)
+            of_cell |= zip(rows["index"].tolist(), rows["score"].tolist(), strict=True)
             record = record or cell.record
-        asked = itertools.takewhile(found.__contains__, itertools.count())
-        scores[task.name, length] = np.array([found[index] for index in asked])
+        asked = itertools.takewhile(of_cell.__contains__, itertools.count())
+        scores[task.name, length] = np.array([of_cell[index] for index in asked])
     return scores, record
 
 
@@ -682,12 +682,12 @@ def check_same(cells: Iterable[Cell]) -> None:
             defining = {field: result[field] for field in result if field not in free.split()}
             key = tuple(getattr(cell, name) for name in shared.split())
             other, before = first.setdefault(key, (cell, defining))
-            if found := differences(before, defining):
-                raise _mixed(other, cell, found)
+            if changes := differences(before, defining):
+                raise _mixed(other, cell, changes)
 
 
-def _mixed(one: Cell, other: Cell, found: list[tuple[str, Any, Any]]) -> UserError:
-    field, old, new, more = describe_first(found)
+def _mixed(one: Cell, other: Cell, changes: list[tuple[str, Any, Any]]) -> UserError:
+    field, old, new, more = describe_first(changes)
     names = [f"{cell.model} {cell.task} {cell.length}" for cell in (one, other)]
     if one.run != other.run:
         names = [f"{names[0]} of run {one.run}", f"{names[1]} of run {other.run}"]
@@ -703,12 +703,12 @@ def differences(old: JSON, new: JSON) -> list[tuple[str, Any, Any]]:
     if old == new:
         return []
     before, after = _DEFAULTS | dict(_values(old)), _DEFAULTS | dict(_values(new))
-    found = []
+    changes = []
     for field in {**before, **after}:
         pair = before.get(field, ABSENT), after.get(field, ABSENT)
         if pair[0] != pair[1] and _counts(field, ABSENT in pair):
-            found.append((field, *pair))
-    return found
+            changes.append((field, *pair))
+    return changes
 
 
 def _values(record: JSON, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -731,14 +731,14 @@ def _counts(field: str, one_lacks_it: bool) -> bool:
     return not re.fullmatch(_FREE, field)
 
 
-def describe_first(found: list[tuple[str, Any, Any]]) -> tuple[str, str, str, str]:
+def describe_first(changes: list[tuple[str, Any, Any]]) -> tuple[str, str, str, str]:
     """The first of some differences in words: field, old value, new value, and how many more there
     are. Long values are cut around the first character that differs."""
-    field, *values = found[0]
+    field, *values = changes[0]
     texts = ["absent" if value is ABSENT else json.dumps(value) for value in values]
     alike = len(os.path.commonprefix(texts))  # noqa: RUF071
     if alike > _BEFORE:
         texts = [f"…{text[alike - _BEFORE :]}" for text in texts]
     old, new = (shorten(text, _LONGEST) for text in texts)
-    more = f" (and {len(found) - 1} more differences)" if found[1:] else ""
+    more = f" (and {len(changes) - 1} more differences)" if changes[1:] else ""
     return shorten(field), old, new, more

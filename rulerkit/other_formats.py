@@ -129,8 +129,8 @@ def _cell(name: str, length: int, file: Path, rows: Rows) -> Cell:
         "run": "lm-eval" if file.name.startswith("samples_") else "upstream",
     }
     known = PredictionRow.model_fields.keys()
-    kept = ({key: row[key] for key in known & row.keys()} for row in rows)
-    return Cell(file, record, [row | {"index": index} for index, row in enumerate(kept)])
+    known_rows = ({key: row[key] for key in known & row.keys()} for row in rows)
+    return Cell(file, record, [row | {"index": index} for index, row in enumerate(known_rows)])
 
 
 def read_rows(

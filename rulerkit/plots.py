@@ -148,13 +148,15 @@ def _lines(
             line = pd.DataFrame({"length": lengths, **level})
         # bars of several lines stand side by side
         shift = (i - (len(names) - 1) / 2) * min(0.05, 0.3 / len(names))
-        x, look = line["length"] * 2**shift, _look(i)
-        _line(axes, x, line, str(name), look, dashed_beyond.get(name, np.inf))
+        x, properties = line["length"] * 2**shift, _properties(i)
+        _line(axes, x, line, str(name), properties, dashed_beyond.get(name, np.inf))
         if "floor" in line and (line["floor"] >= 1).any():
-            axes.plot(x, line["floor"], color=look["color"], linestyle=":", linewidth=0.7, zorder=1)
+            axes.plot(
+                x, line["floor"], color=properties["color"], linestyle=":", linewidth=0.7, zorder=1
+            )
     for i, (name, scores) in enumerate(grey.items()):
-        look = _look(i) | {"color": _GREY_LINE, "markersize": 2.5, "linewidth": 0.6}
-        axes.plot(list(scores), list(scores.values()), label=name, zorder=1.5, **look)
+        properties = _properties(i) | {"color": _GREY_LINE, "markersize": 2.5, "linewidth": 0.6}
+        axes.plot(list(scores), list(scores.values()), label=name, zorder=1.5, **properties)
     step = 2 if _letters(axes) < _NARROW and len(lengths) > 5 else 1
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, ["" if i % step else length_name(n) for i, n in enumerate(lengths)])
@@ -167,17 +169,19 @@ def _line(
     x: Any,
     rows: "pd.DataFrame",
     label: str,
-    look: Mapping[str, Any],
+    properties: Mapping[str, Any],
     beyond: float = np.inf,
 ) -> None:
     """A line with its intervals as bars, dashed and hollow beyond a length."""
-    axes.vlines(x, rows["low"], rows["high"], look["color"], linewidth=0.7, alpha=0.55, zorder=2)
+    axes.vlines(
+        x, rows["low"], rows["high"], properties["color"], linewidth=0.7, alpha=0.55, zorder=2
+    )
     inside = rows["length"] <= beyond
     if not inside.all():
         hollow = {"markerfacecolor": axes.get_facecolor(), "markeredgewidth": 0.8}
-        dashed = {**look, **hollow, "linestyle": _BEYOND}
+        dashed = {**properties, **hollow, "linestyle": _BEYOND}
         axes.plot(x, rows["score"], clip_on=False, zorder=2.9, **dashed)
-    axes.plot(x, rows["score"].where(inside), label=label, clip_on=False, zorder=3, **look)
+    axes.plot(x, rows["score"].where(inside), label=label, clip_on=False, zorder=3, **properties)
 
 
 def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
@@ -236,7 +240,7 @@ def scores_over_models(
     with _figure(1, 1, 1.7, ax, note, series=len(names)) as (axes,):
         for i, (length, line) in enumerate(rows.groupby("length")):
             x = line["name"].map(names.index) + 0.04 * i
-            _line(axes, x, line, length_name(int(str(length))), _look(i))
+            _line(axes, x, line, length_name(int(str(length))), _properties(i))
         _thresholds(axes, threshold)
         ticks = [_wrapped(name, 34) for name in names]
         axes.set_xticks(range(len(names)), ticks, rotation=35, ha="right", rotation_mode="anchor")
@@ -282,7 +286,7 @@ def recall_by_depth(
             for i, length in enumerate(lengths):
                 line = rows[rows["length"] == length]
                 x = (line[f"{by}_from"] + line[f"{by}_to"]) / 2 + (i - len(lengths) / 2) * 1.2
-                _line(axes, x, line, length_name(int(length)), _look(i))
+                _line(axes, x, line, length_name(int(length)), _properties(i))
             _title(axes, label, task)
             axes.set(xlim=(0, 100), ylim=(0, 102), xlabel=name, ylabel="Recall (%)")
         panels[columns - 1].legend(loc="upper left", bbox_to_anchor=(1, 1))
@@ -440,7 +444,7 @@ def failures_by_length(shares: "pd.DataFrame", note: str = "", ax: "Panels" = No
             table = table.reindex(columns=kinds).rename(index=length_name)
             table.plot.bar(ax=axes, stacked=True, legend=False, rot=0, width=0.82)
             for bars, kind in zip(axes.containers, kinds, strict=True):
-                plt.setp(bars, **_bar_look(kind))
+                plt.setp(bars, **_bar_properties(kind))
             axes.tick_params(axis="x", length=0)
             axes.set(ylim=(0, 100), xlabel="Length (tokens)")
             if i % columns == 0:
@@ -451,14 +455,14 @@ def failures_by_length(shares: "pd.DataFrame", note: str = "", ax: "Panels" = No
     return panels
 
 
-def _bar_look(label: str) -> dict[str, Any]:
-    """The look of a label's bars: complete answers are pale, the others differ by colour and
+def _bar_properties(label: str) -> dict[str, Any]:
+    """The properties of a label's bars: complete answers are pale, the others differ by colour and
     hatch."""
     i = list(LABELS).index(label)
-    look: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.3}
+    properties: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.3}
     if i == 0:
-        return look | {"facecolor": "#E9EDF0"}
-    return look | {"facecolor": _color(i - 1), "hatch": _HATCHES[(i - 1) // 7 % 3]}
+        return properties | {"facecolor": "#E9EDF0"}
+    return properties | {"facecolor": _color(i - 1), "hatch": _HATCHES[(i - 1) // 7 % 3]}
 
 
 # --- comparisons ----------------------------------------------------------------------------------
@@ -543,8 +547,8 @@ def word_frequencies(
         for i, (alpha, counts) in enumerate(sorted(fwe.items())):
             x, y = np.log(counts[["rank", "count"]].to_numpy(dtype=float)).T
             right.plot(x, y[0] - alpha * x, color=_color(i), linewidth=0.5, alpha=0.7)
-            look = _look(i) | {"linestyle": "", "markersize": 2.4}
-            right.plot(x, y, label=f"α = {float(alpha)}", clip_on=False, **look)
+            properties = _properties(i) | {"linestyle": "", "markersize": 2.4}
+            right.plot(x, y, label=f"α = {float(alpha)}", clip_on=False, **properties)
         right.set(xlabel="ln (word rank)", ylabel="ln (frequency)", xlim=(0, None), ylim=(0, None))
         right.set_title("Frequent words extraction", loc="left")
         for axes in panels:
@@ -605,8 +609,8 @@ def _figure(
         if ax is None:
             width = SINGLE if columns == 1 and series <= 8 else DOUBLE
             size = width, (height + 1) * num_rows
-            look: Any = {"figsize": size, "squeeze": False, "FigureClass": PrintFigure, **shared}
-            panels = list(plt.subplots(num_rows, columns, **look)[1].flat)
+            options: Any = {"figsize": size, "squeeze": False, "FigureClass": PrintFigure, **shared}
+            panels = list(plt.subplots(num_rows, columns, **options)[1].flat)
             for spare in panels[count:]:
                 spare.remove()
         else:
@@ -631,7 +635,7 @@ def _color(i: int) -> str:
     return to_hex(f"C{i}")
 
 
-def _look(i: int) -> dict[str, Any]:
+def _properties(i: int) -> dict[str, Any]:
     """Colour, marker and dashes of series i."""
     return {
         "color": _color(i),

@@ -231,7 +231,7 @@ def score(
 
     cells = list(cells)
     _judge_in_parallel(cells)
-    found: dict[tuple[Any, ...], tuple[JSON, Rows]] = {}
+    by_cell: dict[tuple[Any, ...], tuple[JSON, Rows]] = {}
     for cell in cells:
         try:
             rows, about = judged(cell), describe(cell)
@@ -244,16 +244,16 @@ def score(
         if max_failures is not None:
             about["max_failures"] = max_failures
         key = cell.run, cell.model, cell.task, cell.length
-        if key in found:
+        if key in by_cell:
             raise UserError(
                 f"{cell.path}: run {cell.run!r}, model {cell.model!r}, task {cell.task!r} at length "
-                f"{cell.length} is also in {found[key][0]['path']}; a cell can be counted once: name "
+                f"{cell.length} is also in {by_cell[key][0]['path']}; a cell can be counted once: name "
                 "only one of the two files"
             )
-        found[key] = about, rows
-    if not found:
+        by_cell[key] = about, rows
+    if not by_cell:
         return pd.DataFrame(columns=list(COLUMNS))
-    descriptions, arrays = zip(*found.values(), strict=True)
+    descriptions, arrays = zip(*by_cell.values(), strict=True)
     counts = [len(rows) for rows in arrays]
     columns = pd.DataFrame(np.concatenate(arrays))
     columns["digest"] = columns["digest"].str.decode("ascii")
@@ -263,7 +263,7 @@ def score(
     table["label"] = own_labels(table, "label")
     table = table.take(np.repeat(np.arange(len(counts)), counts)).reset_index(drop=True)
     table = table.join(columns)[list(COLUMNS)]
-    table.attrs["empty_cells"] = [about for about, rows in found.values() if not len(rows)]
+    table.attrs["empty_cells"] = [about for about, rows in by_cell.values() if not len(rows)]
     return table
 
 

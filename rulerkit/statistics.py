@@ -267,11 +267,11 @@ class _Side:
     def variance(self, share: float) -> float:
         """Of the mean, drawn towards that of right-or-wrong scores; `share` is that of all tasks
         together."""
-        own = min(1.0, max(0.0, self.mean / self.span))
-        prior = PSEUDO_ERROR * own * (1 - own) * self.squares
+        task_share = min(1.0, max(0.0, self.mean / self.span))
+        prior = PSEUDO_ERROR * task_share * (1 - task_share) * self.squares
         spread = (self.errors * self.unknown * self.seen + prior) / (self.errors + PSEUDO_ERROR)
         total = self.usual + PSEUDO_EXAMPLES
-        off = self.unknown * (self.span * (own - share)) ** 2
+        off = self.unknown * (self.span * (task_share - share)) ** 2
         pseudo = share * (1 - share) * self.squares + off / total
         return float((self.usual * spread + PSEUDO_EXAMPLES * pseudo) / total)
 

@@ -417,16 +417,16 @@ _SENTENCES = {
 def unusual(cells: "pd.DataFrame") -> "dict[str, pd.Series[bool]]":
     """What a reader of a table or a figure must know of some cells, rows or labels, and which of
     them it holds for."""
-    found = {
+    facts = {
         "reference readers": cells["engine"] == "reader",
         "small protocol": cells["task"].str.endswith(SMALL),
     }
     if "stand_in" in cells:
-        found[OWN_TEXTS] = cells["note"].str.contains(OWN_TEXTS, na=False)
-        found["stand-in corpora"] = cells["stand_in"].astype(bool) & ~found[OWN_TEXTS]
+        facts[OWN_TEXTS] = cells["note"].str.contains(OWN_TEXTS, na=False)
+        facts["stand-in corpora"] = cells["stand_in"].astype(bool) & ~facts[OWN_TEXTS]
     if "complete" in cells:
-        found["incomplete"] = ~cells["complete"]
-    return found
+        facts["incomplete"] = ~cells["complete"]
+    return facts
 
 
 def cell_notes(cells: "pd.DataFrame") -> list[str]:

@@ -445,16 +445,16 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     def executions(entry: Any, together: bool) -> list[Notebook]:
         """Of an entry: one for each model where the notebook takes `model`, else one."""
         given = entry if isinstance(entry, Mapping) else {"notebook": entry}
-        own = check(NotebookKeys, given, f"{path}: a notebook's ", f"key of a notebook in {path}")
-        if {"run", "outputs", "model", "models"} & own.parameters.keys():
+        keys = check(NotebookKeys, given, f"{path}: a notebook's ", f"key of a notebook in {path}")
+        if {"run", "outputs", "model", "models"} & keys.parameters.keys():
             raise UserError(
-                f"{own.notebook} in {path} sets run, outputs or models among its parameters: a "
+                f"{keys.notebook} in {path} sets run, outputs or models among its parameters: a "
                 "batch writes into one place, and models stand beside `parameters`"
             )
-        asked = expand(own.models or models)
-        values = parameters | own.parameters | fixed
+        asked = expand(keys.models or models)
+        values = parameters | keys.parameters | fixed
         study(values | {"models": asked})  # a wrong value is found before anything starts
-        notebook = _find("notebook", own.notebook, "notebooks", ".ipynb")
+        notebook = _find("notebook", keys.notebook, "notebooks", ".ipynb")
         known = notebook_parameters(notebook)
         if "model" in known and not together:
             subjects = {read_spec(model)["name"]: values | {"model": model} for model in asked}
@@ -555,7 +555,7 @@ def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
         "__name__": "__main__",
     }
     statements, asking = _statements(notebook), {"evaluate"}
-    functions = [node for each in statements if each for node in ast.walk(each)]
+    functions = [node for statement in statements if statement for node in ast.walk(statement)]
     asking |= {f.name for f in functions if isinstance(f, ast.FunctionDef) and _calls(f, asking)}
     while statements and not (statements[-1] and _calls(statements[-1], asking)):
         statements.pop()
@@ -592,9 +592,9 @@ def _statements(notebook: Path) -> list[ast.stmt | None]:
 def _calls(node: ast.AST, names: set[str]) -> float:
     """How often a statement calls functions or methods with these names; infinite in a loop."""
     nodes = list(ast.walk(node))
-    functions = [ast.unparse(each.func) for each in nodes if isinstance(each, ast.Call)]
+    functions = [ast.unparse(part.func) for part in nodes if isinstance(part, ast.Call)]
     count = sum(function.rpartition(".")[2] in names for function in functions)
-    loops = any(isinstance(each, ast.For | ast.While | ast.comprehension) for each in nodes)
+    loops = any(isinstance(part, ast.For | ast.While | ast.comprehension) for part in nodes)
     return inf if count and loops else count
 
 

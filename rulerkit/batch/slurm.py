@@ -149,22 +149,23 @@ def submit(planned: Sequence[Submission], site: Site) -> Iterator[tuple[Submissi
         )
     in_queue = queue()
     numbers = {name: entry.number for name, entry in in_queue.items()}
-    for each in planned:
-        there = in_queue.get(each.name)
-        after = [numbers[name] for name in each.after if name in numbers]
+    for submission in planned:
+        there = in_queue.get(submission.name)
+        after = [numbers[name] for name in submission.after if name in numbers]
         dependency = "singleton" + (f",afterany:{':'.join(after)}" if after else "")
         if not there or there.state == "PENDING":  # the batch file may have changed since
-            for job in each.jobs:
+            for job in submission.jobs:
                 job.save()
         if not there:
-            write_whole(each.script, each.text(site))
-            said = _slurm("sbatch", "--parsable", f"--dependency={dependency}", str(each.script))
-            numbers[each.name] = said.strip().partition(";")[0]
+            write_whole(submission.script, submission.text(site))
+            script = str(submission.script)
+            said = _slurm("sbatch", "--parsable", f"--dependency={dependency}", script)
+            numbers[submission.name] = said.strip().partition(";")[0]
         elif after and there.state == "PENDING":  # it may have to wait for new jobs
             with suppress(UserError):  # where this is not allowed, its notebook tells what it lacks
                 job_id = f"JobId={there.number}"
                 _slurm("scontrol", "update", job_id, f"dependency={dependency}")
-        yield each, numbers[each.name], bool(there)
+        yield submission, numbers[submission.name], bool(there)
 
 
 def queue() -> dict[str, Queued]:

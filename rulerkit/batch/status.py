@@ -25,15 +25,15 @@ def jobs_in(folder: Path) -> list[Job]:
 
 def statuses(jobs: Iterable[Job]) -> list[Status]:
     """Every step of some jobs, those of models first, from their files now."""
-    in_queue, active, found = slurm.queue(), list[str](), list[Status]()
+    in_queue, active, states = slurm.queue(), list[str](), list[Status]()
     for job in jobs:
         activity, place = _activity(job, in_queue)
         if job.model and activity:
             active.append(job.name)
         if models := [name for name in job.after if name in active]:
             activity, place = "queued", f"for {listed(models, 3)}"
-        found += [_status(step, activity, place) for step in job.steps]
-    return found
+        states += [_status(step, activity, place) for step in job.steps]
+    return states
 
 
 def _activity(job: Job, in_queue: Mapping[str, slurm.Queued]) -> tuple[str, str]:

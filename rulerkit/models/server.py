@@ -447,10 +447,10 @@ class ServerEngine(Engine):
 
     def addresses(self) -> list[Address]:
         """The servers of this model that run already."""
-        found = find_servers(self.about_server)
-        if found:
-            remark(f"{self.name}: asks the server that runs at {found[0].url}")
-        return found
+        running = find_servers(self.about_server)
+        if running:
+            remark(f"{self.name}: asks the server that runs at {running[0].url}")
+        return running
 
     def open(self) -> None:
         """Find the servers, or start them where none run; those that are started may still be

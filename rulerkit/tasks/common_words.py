@@ -202,9 +202,11 @@ def _uncontained(words: Words) -> list[str]:
         for word in words.everything
         for start, stop in combinations(range(len(word) + 1), 2)
     )
-    found = Counter(part for part in parts if part in lower)
+    occurrences = Counter(part for part in parts if part in lower)
     return [
-        word for word in words.everything if not {" ", "-"} & set(word) and found[word.lower()] == 1
+        word
+        for word in words.everything
+        if not {" ", "-"} & set(word) and occurrences[word.lower()] == 1
     ]
 
 
