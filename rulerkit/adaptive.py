@@ -13,6 +13,7 @@ and errors.
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +38,8 @@ from rulerkit.store import allowed_failures
 from rulerkit.tasks import THIRTEEN, family_of
 
 Scores = Mapping[tuple[str, int], NDArray[np.float64]]
+Counts = dict[tuple[str, int], int]
+"""Examples of each cell."""
 
 FULL_GRID = 500
 """Examples of a cell in the full grid, the paper's number: what an adaptive run speaks about."""
@@ -106,7 +109,7 @@ class State(NamedTuple):
     words; `needed`: examples of a cell with which the question could be settled, by what was
     seen; `floor`: tokens that every rule with this error needs, by what was seen."""
 
-    counts: dict[tuple[str, int], int]
+    counts: Counts
     settled: bool | None
     answer: str = ""
     needed: int = 0
@@ -138,116 +141,186 @@ def replay(
     is a request that failed, of which `max_failures` are allowed. `other` holds those of the other
     model.
     """
-    other = other or {}
-    lengths = sorted({length for _, length in scores})
-    tasks = {task for task, _ in scores}
-    population = rule.population
-    most = min([rule.max_examples, *(len(other.get(key, ())) for key in scores if rule.other)])
-    sizes = [min(FIRST, most)]
-    while sizes[-1] < most:
-        sizes.append(min(most, math.ceil(_STEP * sizes[-1])))
-    counts = dict.fromkeys(scores, sizes[0])
-    threshold = threshold_of(tasks, aligned) or 0.0
-    by_length = rule.average is None and rule.other is None
-    relative = by_length and not threshold
-    # half of the error is for failing the effective length, half for passing any longer one; an
-    # interval that is narrow enough ends no test
-    error = 1 - rule.confidence
-    errors = (error / max(1, len(lengths) - 1) if by_length else error, error)
-    shares = tuple(size / population for size in sizes)
-    confidences = [look_confidences(shares, 1 - side) for side in errors]
-    if rule.average is not None:
-        confidences = [[rule.confidence] * len(sizes)] * 2
+    run = _Run(rule, scores, aligned, claimed, other or {})
+    counts = dict.fromkeys(scores, run.sizes[0])
+    looks = dict.fromkeys(run.lengths if run.by_length else [0], 0)
+    estimates, changed = dict[int, Estimate](), list(looks)
+    while all(_answered(scores[key][:n], n, max_failures) for key, n in counts.items()):
+        estimates |= {length: run.estimate(length, counts, looks[length]) for length in changed}
+        verdict = run.judge(estimates, looks)
+        length, size = verdict.length, run.sizes[looks[verdict.length]]
+        needed = run.examples_needed(verdict, size)
+        if verdict.settled or size == run.sizes[-1]:
+            rows = {key: scores[key][:count] for key, count in counts.items()}
+            floor = sum(least_tokens(rows, n, gap, rule) for n, gap in verdict.gaps.items())
+            needed = 0 if verdict.settled else needed
+            return State(counts, verdict.settled, verdict.answer, math.ceil(needed), floor)
+        looks[length] += 1
+        while run.sizes[looks[length]] < min(run.sizes[-1], _JUMP * needed / _STEP):
+            looks[length] += 1
+        size, shortest = run.sizes[looks[length]], run.lengths[0]
+        counts |= run.share_out([key for key in scores if length in (0, key[1])], counts, size)
+        if run.is_relative and length != shortest:
+            counts |= run.share_out([key for key in scores if key[1] == shortest], counts, size)
+        changed = [length]
+    return State(counts, None)
 
-    def estimate(length: int, look: int) -> Estimate:
-        """Points above the threshold, of the average, or above the other model."""
-        number = len(tasks) * (1 if length else len(lengths))
+
+class _Verdict(NamedTuple):
+    """What the estimates of a round say. `length` (0: all together) is the one that decides, `gap`
+    how many points its estimate is off the limit; `gaps` are those of all lengths that had to be
+    told from the limit."""
+
+    settled: bool
+    answer: str
+    length: int
+    estimate: Estimate
+    gap: float
+    gaps: Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A question and the answers so far, see `replay`."""
+
+    rule: Rule
+    scores: Scores
+    aligned: str
+    claimed: float | None
+    other: Scores
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        return sorted({length for _, length in self.scores})
+
+    @cached_property
+    def tasks(self) -> set[str]:
+        return {task for task, _ in self.scores}
+
+    @property
+    def by_length(self) -> bool:
+        """Whether the question is the effective length."""
+        return self.rule.average is None and self.rule.other is None
+
+    @cached_property
+    def threshold(self) -> float:
+        return threshold_of(self.tasks, self.aligned) or 0.0
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether the threshold is a share of the model's own mean at the shortest length."""
+        return self.by_length and not self.threshold
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """The examples of a cell at each look, up to the most that there can be."""
+        stored = [len(self.other.get(key, ())) for key in self.scores if self.rule.other]
+        most = min([self.rule.max_examples, *stored])
+        sizes = [min(FIRST, most)]
+        while sizes[-1] < most:
+            sizes.append(min(most, math.ceil(_STEP * sizes[-1])))
+        return sizes
+
+    @cached_property
+    def confidences(self) -> tuple[list[float], list[float]]:
+        """Of the lower and of the upper limit at each look. Half of the error is for failing the
+        effective length, half for passing any longer one; an interval that is narrow enough ends no
+        test."""
+        if self.rule.average is not None:
+            constant = [self.rule.confidence] * len(self.sizes)
+            return constant, constant
+        error = 1 - self.rule.confidence
+        shares = tuple(size / self.rule.population for size in self.sizes)
+        longer = max(1, len(self.lengths) - 1) if self.by_length else 1
+        return look_confidences(shares, 1 - error / longer), look_confidences(shares, 1 - error)
+
+    def estimate(self, length: int, counts: Counts, look: int) -> Estimate:
+        """Points above the threshold, of the average, or above the other model; length 0 is the
+        average over all."""
+        number = len(self.tasks) * (1 if length else len(self.lengths))
         cells = []
-        for task, at in scores:
-            rows = scores[task, at][: counts[task, at]]
+        for task, at in self.scores:
+            rows = self.scores[task, at][: counts[task, at]]
             if length in (0, at):
                 cells.append(WeightedCell(1 / number, task, rows))
-            if relative and at == lengths[0]:
+            if self.is_relative and at == self.lengths[0]:
                 cells.append(WeightedCell(-OWN_SHARE / number, task, rows))
-            if rule.other is not None:
-                cells.append(WeightedCell(-1 / number, task, other[task, at][: len(rows)]))
-        measured, other_side = (
-            weighted_sum(cells, side[look], population=population).percent() for side in confidences
+            if self.rule.other is not None:
+                other_rows = self.other[task, at][: len(rows)]
+                cells.append(WeightedCell(-1 / number, task, other_rows))
+        lower, upper = (
+            weighted_sum(cells, side[look], population=self.rule.population).percent()
+            for side in self.confidences
         )
-        measured = measured._replace(high=other_side.high)
-        return (
-            Estimate(*(round(limit, 1) - threshold for limit in measured))
-            if by_length
-            else measured
-        )
+        estimate = lower._replace(high=upper.high)
+        if not self.by_length:
+            return estimate
+        # scores are held against the threshold as they are printed, with one decimal
+        return Estimate(*(round(limit, 1) - self.threshold for limit in estimate))
 
-    def share_out(cells: list[tuple[str, int]], size: int) -> None:
-        """Raise the counts of cells to the tokens of `size` examples each."""
-        seen = [scores[key][: counts[key]] for key in cells]
+    def judge(self, estimates: Mapping[int, Estimate], looks: Mapping[int, int]) -> _Verdict:
+        """What the estimates say about the question."""
+        if self.by_length:
+            return self._judge_lengths(estimates, looks)
+        estimate = estimates[0]
+        if self.rule.average is not None:
+            half = max(estimate.high - estimate.value, estimate.value - estimate.low)
+            answer = f"average {estimate.value:.1f} ± {half:.1f}"
+            gap = self.rule.average
+            return _Verdict(half <= gap, answer, 0, estimate, gap, {0: gap})
+        margin = self.rule.margin
+        settled = not any(estimate.low <= limit <= estimate.high for limit in (-margin, margin))
+        gap = min(abs(estimate.value - limit) for limit in (-margin, margin))
+        side = "better" if estimate.value > margin else "worse"
+        if not settled:
+            answer = "better or worse not decided"
+        elif abs(estimate.value) > margin:
+            answer = f"{side} by more than {margin:g} points"
+        else:
+            answer = f"not better or worse by more than {margin:g} points"
+        answer += f" than {self.rule.other} ({estimate})"
+        return _Verdict(settled, answer, 0, estimate, gap, {0: gap})
+
+    def _judge_lengths(
+        self, estimates: Mapping[int, Estimate], looks: Mapping[int, int]
+    ) -> _Verdict:
+        shortest = self.lengths[0]
+        intervals = {length: (value.low, value.high) for length, value in estimates.items()}
+        possible = possible_lengths(intervals, 0.0)
+        answer = effective_set(intervals, 0.0, self.claimed)
+        if self.is_relative and not estimates[shortest].value:
+            answer = f"none, as the mean at {length_name(shortest)} is 0"
+        undecided = [n for n in possible if n and estimates[n].low < 0]
+        unfinished = [n for n in undecided if self.sizes[looks[n]] < self.sizes[-1]]
+        length = [*unfinished, *undecided, shortest][0]
+        estimate = estimates[length]
+        gaps = {n: abs(estimates[n].value) for n in self.lengths if n >= possible[-1]}
+        return _Verdict(len(possible) == 1, answer, length, estimate, abs(estimate.value), gaps)
+
+    def examples_needed(self, verdict: _Verdict, size: int) -> float:
+        """The examples of a cell with which the gap would be half of the interval's width, judged
+        by the width with `size` examples; the grid is finite."""
+        estimate, whole = verdict.estimate, 1 / self.rule.population
+        half = max(estimate.high - estimate.low, 1e-9) / 2
+        return 1 / (whole + (1 / size - whole) * (verdict.gap / half) ** 2)
+
+    def share_out(self, cells: list[tuple[str, int]], counts: Counts, size: int) -> Counts:
+        """The counts of cells raised to the tokens of `size` examples each."""
+        seen = [self.scores[key][: counts[key]] for key in cells]
         n = np.array([len(rows) for rows in seen])
         means = np.array([np.nanmean(rows) for rows in seen])
+        variances = np.array([np.nanvar(rows) for rows in seen])
         prior = max(0.01, means.mean() * (1 - means.mean()))
-        spread = np.sqrt(
-            (n * np.array([np.nanvar(rows) for rows in seen]) + _PRIOR * prior) / (n + _PRIOR)
-        )
+        spread = np.sqrt((n * variances + _PRIOR * prior) / (n + _PRIOR))
         cost = np.array([length for _, length in cells], float)
-        share = spread / np.sqrt(cost)
+        share, most = spread / np.sqrt(cost), self.sizes[-1]
         low, high = 0.0, most / share.min()
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             planned = np.clip(np.ceil(middle * share), n, most)
             low, high = (middle, high) if planned @ cost < size * cost.sum() else (low, middle)
         planned = np.clip(np.ceil(high * share), n, most).astype(int)
-        counts.update(zip(cells, planned.tolist(), strict=True))
-
-    looks = dict.fromkeys(lengths if by_length else [0], 0)
-    estimates, todo = dict[int, Estimate](), list(looks)
-    while all(_answered(scores[key][:n], n, max_failures) for key, n in counts.items()):
-        estimates |= {length: estimate(length, looks[length]) for length in todo}
-        decisive = estimates[todo[0]]
-        if by_length:
-            intervals = {length: (value.low, value.high) for length, value in estimates.items()}
-            possible = possible_lengths(intervals, 0.0)
-            settled, answer = len(possible) == 1, effective_set(intervals, 0.0, claimed)
-            if relative and not estimates[lengths[0]].value:
-                answer = f"none, as the mean at {length_name(lengths[0])} is 0"
-            straddles = [n for n in possible if n and estimates[n].low < 0]
-            pending = [n for n in straddles if sizes[looks[n]] < most]
-            decisive = estimates[length := [*pending, *straddles, lengths[0]][0]]
-            gap = abs(decisive.value)
-        elif rule.average is not None:
-            half, length = max(decisive.high - decisive.value, decisive.value - decisive.low), 0
-            settled, gap = half <= rule.average, rule.average
-            answer = f"average {decisive.value:.1f} ± {half:.1f}"
-        else:
-            length, borders = 0, (-rule.margin, rule.margin)
-            settled = not any(decisive.low <= border <= decisive.high for border in borders)
-            gap = min(abs(decisive.value - border) for border in borders)
-            side = "better" if decisive.value > rule.margin else "worse"
-            by = f"by more than {rule.margin:g} points"
-            side = (
-                f"{side} {by}" if abs(decisive.value) > rule.margin else f"not better or worse {by}"
-            )
-            side = side if settled else "better or worse not decided"
-            answer = f"{side} than {rule.other} ({decisive})"
-        size, whole = sizes[looks[length]], 1 / population
-        half = max(decisive.high - decisive.low, 1e-9) / 2
-        needed = 1 / (whole + (1 / size - whole) * (gap / half) ** 2)
-        if settled or size == most:
-            rows = {key: scores[key][:count] for key, count in counts.items()}
-            gaps = {0: gap}
-            if by_length:
-                gaps = {n: abs(estimates[n].value) for n in lengths if n >= possible[-1]}
-            floor = sum(least_tokens(rows, n, gap, rule) for n, gap in gaps.items())
-            return State(counts, settled, answer, 0 if settled else math.ceil(needed), floor)
-        looks[length] += 1
-        while sizes[looks[length]] < min(most, _JUMP * needed / _STEP):
-            looks[length] += 1
-        share_out([key for key in scores if length in (0, key[1])], sizes[looks[length]])
-        if relative and length != lengths[0]:
-            share_out([key for key in scores if key[1] == lengths[0]], sizes[looks[length]])
-        todo = [length]
-    return State(counts, None)
+        return dict(zip(cells, planned.tolist(), strict=True))
 
 
 def least_tokens(scores: Scores, length: int, gap: float, rule: Rule) -> float:
