@@ -44,6 +44,14 @@ CELL = ["run", "model", "task", "length"]
 _MODEL = ["run", "model"]
 _ABOUT = [*_MODEL, "label", "aligned", "claimed_length"]
 _REQUESTS = ["wanted", "failed", "failed_refused", "max_failures"]
+_NOTHING: "_Row" = {
+    **dict.fromkeys([*COUNTS, *_REQUESTS, "n", "reasoning_tokens"], 0),
+    "stand_in": False,
+    "floor": np.nan,
+    "engine": np.nan,
+    "adaptive": "",
+}
+"""What is known of a cell that nobody asked."""
 _COLUMNS = [
     *(*_ABOUT, "task", "category", "length", *_SCORE, "strict", "exact", "n", "floor", "wanted"),
     *(*COUNTS, "reasoning_tokens", "stand_in", "complete", "failed", "have", "rest"),
@@ -110,42 +118,17 @@ def summarize(
     import pandas as pd
 
     empty_cells = [cell for cell in scores.attrs.get("empty_cells", ()) if cell["failed"]]
-    wanted = np.ones(len(scores), bool)
-    if num_examples is not None:
-        wanted &= scores["index"] < num_examples
-    for column, chosen in (("length", lengths), ("task", tasks)):
-        if chosen is not None:
-            wanted &= scores[column].isin(chosen)
-    if not wanted.any():
-        failed = sum(cell["failed"] for cell in empty_cells)
-        failures = f" ({failed} requests failed: see *.failures.jsonl)" if failed else ""
-        raise UserError(
-            "nothing to summarize: no scored example is among the tasks, lengths and examples "
-            f"asked for{failures}; evaluate first, or ask for what the predictions hold"
-        )
-    scores = merge_repetitions(scores if wanted.all() else scores[wanted])
+    scores = merge_repetitions(_select(scores, tasks, lengths, num_examples, empty_cells))
     examples = weighted_cells(scores, CELL)
-    by_cell = scores.groupby(CELL, sort=False)
-    first = by_cell.head(1)
+    first = scores.groupby(CELL, sort=False).head(1)
     answered = dict(zip(first["task"], first["category"], strict=True))
     averaged = list(tasks or (scoring.THIRTEEN if {*answered} & {*scoring.THIRTEEN} else answered))
     categories = {task: scoring.category(task) for task in averaged} | answered
     shown = dict.fromkeys([*(tasks or [t for t in averaged if t in answered]), *answered])
-    facts: dict[Any, _Row] = {}
-    for cell in empty_cells:
-        for run in (cell["run"], base_run(cell["run"])):
-            key = (run, cell["model"], cell["task"], cell["length"])
-            facts[key] = {name: cell[name] for name in _REQUESTS}
+    facts = _facts_by_cell(scores, first, empty_cells)
     known = {*zip(first["run"], first["model"], strict=True)}
     asked = {key[3] for key in facts if key[:2] in known and key[2] in shown}
-    grid = sorted(set(lengths or asked.union(first["length"])))
-    cells: Any = first.set_index(CELL, drop=False)
-    cells[COUNTS] = by_cell[COUNTS].sum()
-    cells[_MEANS] = by_cell[_MEANS].mean()
-    cells["n"] = by_cell.size()
-    facts |= cells.to_dict("index")
-    none: _Row = dict.fromkeys([*COUNTS, *_REQUESTS, "n", "reasoning_tokens"], 0)
-    none |= {"stand_in": False, "floor": np.nan, "engine": np.nan, "adaptive": ""}
+    grid = sorted(set(lengths or asked))
     cell_records, length_rows, model_rows = [], [], []
     for name, of_model in first.groupby(_MODEL, sort=False):
         about: Any = of_model[_ABOUT].to_dict("records")[0]
@@ -153,22 +136,20 @@ def summarize(
         rows = []
         for task, length in product(dict.fromkeys([*shown, *averaged]), grid):
             key = (*name, task, length)
-            row = none | facts.get(key, {}) | about | {"examples": examples.get(key)}
+            row = _NOTHING | facts.get(key, {}) | about | {"examples": examples.get(key)}
             row |= {"task": task, "category": categories[task], "length": length}
             rows.append(_cell(row, num_examples or row["wanted"] or usual, confidence))
         cell_records += [row for row in rows if row["task"] in shown]
         adaptive = _adaptive(rows, examples) if of_model["adaptive"].any() else ""
+        of_averaged = [row for row in rows if row["task"] in averaged]
         for category in CATEGORIES:
-            members = [
-                row
-                for row in rows
-                if row["task"] in averaged and category in ("all", row["category"])
-            ]
-            members_tasks = {row["task"] for row in members}
-            if answered.keys().isdisjoint(members_tasks):
+            members = [row for row in of_averaged if category in ("all", row["category"])]
+            names = {row["task"] for row in members}
+            if answered.keys().isdisjoint(names):
                 continue
-            about |= {"category": category, "tasks": len(members_tasks)}
-            kind = {
+            about |= {
+                "category": category,
+                "tasks": len(names),
                 "stand_in": any(row["stand_in"] for row in members),
                 "reader": any(row["engine"] == "reader" for row in members),
             }
@@ -176,9 +157,9 @@ def summarize(
                 _length_row([row for row in members if row["length"] == length], confidence)
                 for length in grid
             ]
-            length_rows += [about | row | kind for row in by_length]
+            length_rows += [about | row for row in by_length]
             model_row = _model_row(members, by_length, category, confidence)
-            model_rows.append(about | model_row | kind | {"adaptive": adaptive})
+            model_rows.append(about | model_row | {"adaptive": adaptive})
     models = pd.DataFrame(model_rows)
     for average, rank in RANKS.items():
         values = models[average].where(models["adaptive"] == "").round(9)
@@ -187,6 +168,51 @@ def summarize(
         models[rank] = of_kind.rank(method="min", ascending=False)
     cells = pd.DataFrame(cell_records, columns=_COLUMNS)
     return Summary(cells, pd.DataFrame(length_rows), models, confidence)
+
+
+def _select(
+    scores: "pd.DataFrame",
+    tasks: Sequence[str] | None,
+    lengths: Sequence[int] | None,
+    num_examples: int | None,
+    empty_cells: Sequence[Mapping[str, Any]],
+) -> "pd.DataFrame":
+    """The rows of the tasks, lengths and examples that are asked for; UserError for none."""
+    wanted = np.ones(len(scores), bool)
+    if num_examples is not None:
+        wanted &= scores["index"] < num_examples
+    for column, chosen in (("length", lengths), ("task", tasks)):
+        if chosen is not None:
+            wanted &= scores[column].isin(chosen)
+    if wanted.all() and len(scores):
+        return scores
+    if not wanted.any():
+        failed = sum(cell["failed"] for cell in empty_cells)
+        failures = f" ({failed} requests failed: see *.failures.jsonl)" if failed else ""
+        raise UserError(
+            "nothing to summarize: no scored example is among the tasks, lengths and examples "
+            f"asked for{failures}; evaluate first, or ask for what the predictions hold"
+        )
+    return scores[wanted]
+
+
+def _facts_by_cell(
+    scores: "pd.DataFrame", first: "pd.DataFrame", empty_cells: Sequence[Mapping[str, Any]]
+) -> "dict[Any, _Row]":
+    """What is known of each cell beside its scores: its first row with sums and means over all of
+    them, and of a cell without an answer its failed requests."""
+    facts: dict[Any, _Row] = {}
+    for cell in empty_cells:
+        for run in (cell["run"], base_run(cell["run"])):
+            key = (run, cell["model"], cell["task"], cell["length"])
+            facts[key] = {name: cell[name] for name in _REQUESTS}
+    by_cell = scores.groupby(CELL, sort=False)
+    cells: Any = first.set_index(CELL, drop=False)
+    cells[COUNTS] = by_cell[COUNTS].sum()
+    cells[_MEANS] = by_cell[_MEANS].mean()
+    cells["n"] = by_cell.size()
+    facts |= cells.to_dict("index")
+    return facts
 
 
 def _adaptive(rows: "Sequence[_Row]", examples: Mapping[Any, WeightedCell]) -> str:
