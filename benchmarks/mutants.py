@@ -51,7 +51,7 @@ MUTATIONS = [
     *mutations(
         "statistics.py",
         STATISTICS,
-        ("0.5 + confidence / 2", "0.5 + confidence"),
+        ("inv_cdf(0.5 + confidence / 2)", "inv_cdf(0.5 + confidence)"),
         ("shrink = 1 + z * z * mass", "shrink = 1 - z * z * mass"),
         ("share * (1 - share) / num_examples", "share * (1 + share) / num_examples"),
         ("value = up - down", "value = up + down"),
@@ -103,7 +103,7 @@ MUTATIONS = [
         ('seen["low"] > -self.margin', 'seen["low"] < -self.margin'),
         ('seen["low"] > -self.margin', 'seen["high"] > -self.margin'),
         ('seen["low"] > -self.margin', 'seen["low"] > self.margin'),
-        ("num_examples * margin / 100) + 1", "num_examples * margin / 100)"),
+        ("margin / 100 + _ROUNDING) + 1", "margin / 100 + _ROUNDING)"),
         ("if lost <= num_examples", "if lost < num_examples"),
         ("isin([0, 100])", "isin([0])"),
         ("math.log2(num_tests / ALARMS)", "math.log2(1 / ALARMS)"),

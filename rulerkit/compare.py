@@ -50,6 +50,7 @@ PAIRINGS = ("digest", "index")
 LEVELS = {"cell": "a cell", "task": "a task", "length": "a length", "all": "the mean"}
 _MOST_NAMED = 4
 _MOST_FLIPS = 12
+_ROUNDING = 1e-9  # points: a loss of just the margin is none, however it was rounded
 _TIMES = np.geomspace(1, 1e6, 14000)  # times as many examples, in steps of 0.1 %
 _FEWER_OR_MORE = np.concatenate([1 / _TIMES[::-1], _TIMES])
 _COLUMNS = [
@@ -282,7 +283,7 @@ def judge_pairs(
     frame["unable"] = is_full & (frame["level"] == "cell")
     frame["p"] = [adjusted[keys] for keys, _ in tests]
     frame["smallest_loss"] = [smallest_loss(n, len(distinct), margin) for n in frame["n"]]
-    frame["loss"] = (frame["p"] < ALARMS) & (frame["difference"] < -margin)
+    frame["loss"] = (frame["p"] < ALARMS) & (frame["difference"] < -margin - _ROUNDING)
     return frame[_COLUMNS], cells
 
 
@@ -312,7 +313,7 @@ def smallest_loss(num_examples: int, num_tests: int, margin: float = 0.0) -> flo
     So many examples must be lost as pass Holm's first threshold; NaN where there are not so many.
     """
     lost = math.floor(math.log2(num_tests / ALARMS)) + 1
-    lost = max(lost, math.floor(num_examples * margin / 100) + 1)
+    lost = max(lost, math.floor(num_examples * margin / 100 + _ROUNDING) + 1)
     return 100 * lost / num_examples if lost <= num_examples else math.nan
 
 
