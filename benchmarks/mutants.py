@@ -95,7 +95,7 @@ MUTATIONS = [
     *mutations(
         "compare.py",
         GATE,
-        ('frame["difference"] < -margin', 'frame["difference"] <= -margin'),
+        ("< -margin - _ROUNDING", "< -margin + _ROUNDING"),
         ('frame["difference"] < -margin', 'frame["difference"] < margin'),
         ('frame["p"] < ALARMS', 'frame["p"] > ALARMS'),
         ("ALARMS = 0.05", "ALARMS = 0.06"),
