@@ -227,6 +227,11 @@ def _adaptive(rows: "Sequence[_Row]", examples: Mapping[Any, WeightedCell]) -> s
         }
         for model in (first["model"], rule.other)
     )
+    for row in rows:  # requests that failed behind the last answer count as well
+        key = row["task"], row["length"]
+        if key in scores:
+            behind = max(0, row["failed"] - int(np.isnan(scores[key]).sum()))
+            scores[key] = np.append(scores[key], [np.nan] * behind)
     claimed, max_failures = first["claimed_length"], first["max_failures"]
     return rule.describe(replay(rule, scores, first["aligned"], claimed, other, max_failures))
 

@@ -17,7 +17,7 @@ from rulerkit.adaptive import Rule, replay
 from rulerkit.errors import UserError
 from rulerkit.models import load_model
 from rulerkit.statistics import critical_value, look_confidences
-from rulerkit.store import read_cells
+from rulerkit.store import failures_file, read_cells
 
 LENGTHS = (1024, 2048, 4096)
 NOISY = {"base": "reader-2048", "drop": 0.06, "name": "noisy"}
@@ -182,6 +182,18 @@ def test_a_killed_run_ends_as_any_other(tmp_path):
     assert kills
     assert process.returncode == 0
     assert rows_of(read_cells(tmp_path / "killed/predictions/main")) == whole
+
+
+def test_a_failed_request_behind_the_last_answer_leaves_a_run_at_its_end(tmp_path):
+    path = evaluate(tmp_path, max_failures=0.5)[-1].path
+    *lines, last = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines))
+    failure = {"index": json.loads(last)["index"], "reason": "HTTP 500", "refused": False}
+    failures_file(path).write_text(json.dumps(failure) + "\n")
+    (model, *_) = rk.summarize(rk.score(read_cells(tmp_path / "predictions")), ["vt"]).models[
+        "adaptive"
+    ]
+    assert "2K, certain" in model
 
 
 def test_rows_beyond_do_not_change_the_end(tmp_path):
