@@ -147,7 +147,7 @@ def _lines(
             level = line[["score", "low", "high"]].mean()
             line = pd.DataFrame({"length": lengths, **level})
         # bars of several lines stand side by side
-        shift = (i - (len(names) - 1) / 2) * min(0.05, 0.3 / len(names))
+        shift = (i - (len(names) - 1) / 2) * min(0.03, 0.15 / len(names))
         x, properties = line["length"] * 2**shift, _properties(i)
         _line(axes, x, line, str(name), properties, dashed_beyond.get(name, np.inf))
         if "floor" in line and (line["floor"] >= 1).any():
