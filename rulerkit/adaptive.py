@@ -147,26 +147,26 @@ def replay(
     estimates, changed = dict[int, Estimate](), list(looks)
     while all(_answered(scores[key][:n], n, max_failures) for key, n in counts.items()):
         estimates |= {length: run.estimate(length, counts, looks[length]) for length in changed}
-        verdict = run.judge(estimates, looks)
-        length, size = verdict.length, run.sizes[looks[verdict.length]]
-        needed = run.examples_needed(verdict, size)
-        if verdict.settled or size == run.sizes[-1]:
+        judgement = run.judge(estimates, looks)
+        length, size = judgement.length, run.sizes[looks[judgement.length]]
+        needed = run.examples_needed(judgement, size)
+        if judgement.settled or size == run.sizes[-1]:
             rows = {key: scores[key][:count] for key, count in counts.items()}
-            floor = sum(least_tokens(rows, n, gap, rule) for n, gap in verdict.gaps.items())
-            needed = 0 if verdict.settled else needed
-            return State(counts, verdict.settled, verdict.answer, math.ceil(needed), floor)
+            floor = sum(least_tokens(rows, n, gap, rule) for n, gap in judgement.gaps.items())
+            needed = 0 if judgement.settled else needed
+            return State(counts, judgement.settled, judgement.answer, math.ceil(needed), floor)
         looks[length] += 1
         while run.sizes[looks[length]] < min(run.sizes[-1], _JUMP * needed / _STEP):
             looks[length] += 1
         size, shortest = run.sizes[looks[length]], run.lengths[0]
-        counts |= run.share_out([key for key in scores if length in (0, key[1])], counts, size)
+        counts |= run.share_out(length, counts, size)
         if run.is_relative and length != shortest:
-            counts |= run.share_out([key for key in scores if key[1] == shortest], counts, size)
+            counts |= run.share_out(shortest, counts, size)
         changed = [length]
     return State(counts, None)
 
 
-class _Verdict(NamedTuple):
+class _Judgement(NamedTuple):
     """What the estimates of a round say. `length` (0: all together) is the one that decides, `gap`
     how many points its estimate is off the limit; `gaps` are those of all lengths that had to be
     told from the limit."""
@@ -258,7 +258,7 @@ class _Run:
         # scores are held against the threshold as they are printed, with one decimal
         return Estimate(*(round(limit, 1) - self.threshold for limit in estimate))
 
-    def judge(self, estimates: Mapping[int, Estimate], looks: Mapping[int, int]) -> _Verdict:
+    def judge(self, estimates: Mapping[int, Estimate], looks: Mapping[int, int]) -> _Judgement:
         """What the estimates say about the question."""
         if self.by_length:
             return self._judge_lengths(estimates, looks)
@@ -267,7 +267,7 @@ class _Run:
             half = max(estimate.high - estimate.value, estimate.value - estimate.low)
             answer = f"average {estimate.value:.1f} ± {half:.1f}"
             gap = self.rule.average
-            return _Verdict(half <= gap, answer, 0, estimate, gap, {0: gap})
+            return _Judgement(half <= gap, answer, 0, estimate, gap, {0: gap})
         margin = self.rule.margin
         settled = not any(estimate.low <= limit <= estimate.high for limit in (-margin, margin))
         gap = min(abs(estimate.value - limit) for limit in (-margin, margin))
@@ -279,11 +279,11 @@ class _Run:
         else:
             answer = f"not better or worse by more than {margin:g} points"
         answer += f" than {self.rule.other} ({estimate})"
-        return _Verdict(settled, answer, 0, estimate, gap, {0: gap})
+        return _Judgement(settled, answer, 0, estimate, gap, {0: gap})
 
     def _judge_lengths(
         self, estimates: Mapping[int, Estimate], looks: Mapping[int, int]
-    ) -> _Verdict:
+    ) -> _Judgement:
         shortest = self.lengths[0]
         intervals = {length: (value.low, value.high) for length, value in estimates.items()}
         possible = possible_lengths(intervals, 0.0)
@@ -295,17 +295,19 @@ class _Run:
         length = [*unfinished, *undecided, shortest][0]
         estimate = estimates[length]
         gaps = {n: abs(estimates[n].value) for n in self.lengths if n >= possible[-1]}
-        return _Verdict(len(possible) == 1, answer, length, estimate, abs(estimate.value), gaps)
+        return _Judgement(len(possible) == 1, answer, length, estimate, abs(estimate.value), gaps)
 
-    def examples_needed(self, verdict: _Verdict, size: int) -> float:
+    def examples_needed(self, judgement: _Judgement, size: int) -> float:
         """The examples of a cell with which the gap would be half of the interval's width, judged
         by the width with `size` examples; the grid is finite."""
-        estimate, whole = verdict.estimate, 1 / self.rule.population
+        estimate, whole = judgement.estimate, 1 / self.rule.population
         half = max(estimate.high - estimate.low, 1e-9) / 2
-        return 1 / (whole + (1 / size - whole) * (verdict.gap / half) ** 2)
+        return 1 / (whole + (1 / size - whole) * (judgement.gap / half) ** 2)
 
-    def share_out(self, cells: list[tuple[str, int]], counts: Counts, size: int) -> Counts:
-        """The counts of cells raised to the tokens of `size` examples each."""
+    def share_out(self, length: int, counts: Counts, size: int) -> Counts:
+        """The counts of the cells at a length (0: all), raised to the tokens of `size` examples
+        each."""
+        cells = _cells_at(self.scores, length)
         seen = [self.scores[key][: counts[key]] for key in cells]
         n = np.array([len(rows) for rows in seen])
         means = np.array([np.nanmean(rows) for rows in seen])
@@ -327,7 +329,7 @@ def least_tokens(scores: Scores, length: int, gap: float, rule: Rule) -> float:
     """The tokens that no rule of the same error can do without, on average (Wald 1945): for
     kl(error, confidence) nats of evidence that the mean at a length (0: all) is so many points off
     a limit, with spreads known in advance and what is left of the grid as the only unknown."""
-    cells = [key for key in scores if length in (0, key[1])]
+    cells = _cells_at(scores, length)
     spread = np.array([np.nanstd(scores[key]) for key in cells]) / len(cells)
     cost = np.array([at for _, at in cells], float)
     sure = rule.confidence
@@ -341,6 +343,11 @@ def least_tokens(scores: Scores, length: int, gap: float, rule: Rule) -> float:
         variance = (spread**2 * (1 / n - 1 / rule.population)).sum()
         low, high = (low, middle) if variance <= (gap / 100) ** 2 / evidence else (middle, high)
     return float(n @ cost)
+
+
+def _cells_at(scores: Scores, length: int) -> list[tuple[str, int]]:
+    """The cells at a length; all of them for 0."""
+    return [key for key in scores if length in (0, key[1])]
 
 
 def _answered(rows: NDArray[np.float64], count: int, max_failures: float) -> bool:

@@ -120,12 +120,13 @@ def summarize(
     empty_cells = [cell for cell in scores.attrs.get("empty_cells", ()) if cell["failed"]]
     scores = merge_repetitions(_select(scores, tasks, lengths, num_examples, empty_cells))
     examples = weighted_cells(scores, CELL)
-    first = scores.groupby(CELL, sort=False).head(1)
+    by_cell = scores.groupby(CELL, sort=False)
+    first = by_cell.head(1)
     answered = dict(zip(first["task"], first["category"], strict=True))
     averaged = list(tasks or (scoring.THIRTEEN if {*answered} & {*scoring.THIRTEEN} else answered))
     categories = {task: scoring.category(task) for task in averaged} | answered
     shown = dict.fromkeys([*(tasks or [t for t in averaged if t in answered]), *answered])
-    facts = _facts_by_cell(scores, first, empty_cells)
+    facts = _facts_by_cell(by_cell, first, empty_cells)
     known = {*zip(first["run"], first["model"], strict=True)}
     asked = {key[3] for key in facts if key[:2] in known and key[2] in shown}
     grid = sorted(set(lengths or asked))
@@ -184,8 +185,6 @@ def _select(
     for column, chosen in (("length", lengths), ("task", tasks)):
         if chosen is not None:
             wanted &= scores[column].isin(chosen)
-    if wanted.all() and len(scores):
-        return scores
     if not wanted.any():
         failed = sum(cell["failed"] for cell in empty_cells)
         failures = f" ({failed} requests failed: see *.failures.jsonl)" if failed else ""
@@ -193,20 +192,19 @@ def _select(
             "nothing to summarize: no scored example is among the tasks, lengths and examples "
             f"asked for{failures}; evaluate first, or ask for what the predictions hold"
         )
-    return scores[wanted]
+    return scores if wanted.all() else scores[wanted]
 
 
 def _facts_by_cell(
-    scores: "pd.DataFrame", first: "pd.DataFrame", empty_cells: Sequence[Mapping[str, Any]]
+    by_cell: Any, first: "pd.DataFrame", empty_cells: Sequence[Mapping[str, Any]]
 ) -> "dict[Any, _Row]":
-    """What is known of each cell beside its scores: its first row with sums and means over all of
-    them, and of a cell without an answer its failed requests."""
+    """What is known of each cell beside its scores: its first row with sums and means over all rows
+    (grouped `by_cell`), and of a cell without an answer its failed requests."""
     facts: dict[Any, _Row] = {}
     for cell in empty_cells:
         for run in (cell["run"], base_run(cell["run"])):
             key = (run, cell["model"], cell["task"], cell["length"])
             facts[key] = {name: cell[name] for name in _REQUESTS}
-    by_cell = scores.groupby(CELL, sort=False)
     cells: Any = first.set_index(CELL, drop=False)
     cells[COUNTS] = by_cell[COUNTS].sum()
     cells[_MEANS] = by_cell[_MEANS].mean()
