@@ -48,6 +48,7 @@ CONFIG: dict[str, Any] = {
 _WARM_UP = 50
 _PROMPT_SHARE = 4
 _SAVE_EVERY = 60.0  # seconds
+_ABOUT, _HISTORY = "training.json", "history.csv"
 
 
 def train(
@@ -84,6 +85,8 @@ def train(
     """
     import pandas as pd
 
+    if steps < 1:
+        raise UserError(f"steps is {steps}: a training has 1 step or more")
     torch, transformers = torch_module(), import_module("transformers")
     folder = resolve(folder)
     points = curriculum or [[0.2, 128, 2], [0.6, length, len(tasks)]]
@@ -97,76 +100,92 @@ def train(
         "curriculum": [*map(list, points)],
         "prompt_weight": prompt_weight,
     }
-    about, state_file = folder / "training.json", folder / "training.pt"
-    if about.exists():
-        made = json.loads(about.read_text())
-        if not how.items() <= made.items():
-            raise UserError(f"{about} tells of another training: name another folder")
-        if "seconds" in made:
-            return pd.read_csv(folder / "history.csv")
+    if (complete := _begin(folder, how)) is not None:
+        return complete
     form = PromptFormat(tokenizer, template="base")  # type: ignore[arg-type]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(seed)
     shape = transformers.AutoConfig.for_model(**config)
     network = transformers.AutoModelForCausalLM.from_config(shape).to(device)
-    tables = {network.get_input_embeddings().weight, network.get_output_embeddings().weight}
-    weights = list(network.parameters())
-    matrices = [w for w in weights if w.ndim == 2 and w not in tables and rates[0]]
-    others = [w for w in weights if w not in set(matrices)]
-    optimizers = [torch.optim.AdamW(others, rates[1], (0.9, 0.98), weight_decay=0.01)]
-    if matrices:
-        optimizers += [torch.optim.Muon(matrices, rates[0], weight_decay=0.01)]
+    optimizers = _optimizers(network, rates)
     parts, rows = [network, *optimizers], list[dict[str, Any]]()
+    state_file = folder / "training.pt"
     if state_file.exists():
         state = torch.load(state_file, map_location=device, weights_only=True)
         for part, content in zip(parts, state["parts"], strict=True):
             part.load_state_dict(content)
         rows = state["rows"]
-    folder.mkdir(parents=True, exist_ok=True)
-    about.write_text(json.dumps(how, indent=2) + "\n")
     started = saved = time.monotonic()
     done, spent = (rows[-1]["step"], rows[-1]["seconds"]) if rows else (0, 0.0)
-    sums = np.zeros(2)
-    for step in range(done, steps):
-        shares, *columns = zip(*points, strict=True)
-        longest, known = (round(np.interp(step / steps, shares, column)) for column in columns)
-        ids, answers = _batch(tasks[:known], form, longest, Random(f"{seed}/{step}"))
-        cosine = 0.55 + 0.45 * math.cos(math.pi * step / steps)
+    sums, shares, stops = np.zeros(2), [point[0] for point in points], False
+    while done < steps and not stops:
+        longest, known = (
+            round(np.interp(done / steps, shares, [point[column] for point in points]))
+            for column in (1, 2)
+        )
+        ids, answers = _batch(tasks[:known], form, longest, Random(f"{seed}/{done}"))
+        cosine = 0.55 + 0.45 * math.cos(math.pi * done / steps)
         for rate, optimizer in zip(reversed(rates), optimizers, strict=False):
-            optimizer.param_groups[0]["lr"] = rate * min(1.0, (step + 1) / _WARM_UP) * cosine
-        torch.manual_seed(seed + step)
+            optimizer.param_groups[0]["lr"] = rate * min(1.0, (done + 1) / _WARM_UP) * cosine
+        torch.manual_seed(seed + done)
         loss, right = _loss(network, ids.to(device), answers.to(device), prompt_weight)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
+        done += 1
         sums += right
-        last = step + 1 == steps
-        if (step + 1) % EVERY and not last:
+        if done % EVERY and done < steps:
             continue
         now = time.monotonic()
-        mean_loss, mean_right = (sums / (step % EVERY + 1)).tolist()
+        mean_loss, mean_right = (sums / ((done - 1) % EVERY + 1)).tolist()
         sums[:] = 0
-        row = {"step": step + 1, "length": longest, "loss": mean_loss, "right": mean_right}
+        row = {"step": done, "length": longest, "loss": mean_loss, "right": mean_right}
         rows.append(row | {"seconds": round(spent + now - started, 1)})
         history = pd.DataFrame(rows)
-        history.to_csv(folder / "history.csv", index=False, float_format="%.4f")
+        history.to_csv(folder / _HISTORY, index=False, float_format="%.4f")
         report(history)
         stops = minutes is not None and now - started > 60 * minutes
-        if not last and (stops or now - saved > _SAVE_EVERY):
+        if done < steps and (stops or now - saved > _SAVE_EVERY):
             with completed(state_file) as file:
                 torch.save({"parts": [part.state_dict() for part in parts], "rows": rows}, file)
             saved = now
-        if stops:
-            break
     network.half().save_pretrained(folder)
-    if rows[-1]["step"] == steps:
+    if done == steps:
         how |= {"torch": torch.__version__, "transformers": transformers.__version__}
         how |= {"device": device, "seconds": rows[-1]["seconds"]}
-        about.write_text(json.dumps(how, indent=2) + "\n")
+        (folder / _ABOUT).write_text(json.dumps(how, indent=2) + "\n")
         state_file.unlink(missing_ok=True)
     return history
+
+
+def _begin(folder: Path, how: Mapping[str, Any]) -> "pd.DataFrame | None":
+    """Note in a folder how its model is trained; the history where that is done already. Raises
+    UserError where another training stands there."""
+    import pandas as pd
+
+    about = folder / _ABOUT
+    if about.exists():
+        made = json.loads(about.read_text())
+        if not how.items() <= made.items():
+            raise UserError(f"{about} tells of another training: name another folder")
+        if "seconds" in made:
+            return pd.read_csv(folder / _HISTORY)
+    folder.mkdir(parents=True, exist_ok=True)
+    about.write_text(json.dumps(how, indent=2) + "\n")
+    return None
+
+
+def _optimizers(network: Any, rates: Sequence[float]) -> list[Any]:
+    """AdamW, and Muon for the matrices that are no embeddings unless its rate is 0."""
+    optim = torch_module().optim
+    tables = {network.get_input_embeddings().weight, network.get_output_embeddings().weight}
+    weights = list(network.parameters())
+    matrices = [w for w in weights if w.ndim == 2 and w not in tables and rates[0]]
+    others = [w for w in weights if w not in set(matrices)]
+    optimizers = [optim.AdamW(others, rates[1], (0.9, 0.98), weight_decay=0.01)]
+    return optimizers + [optim.Muon(matrices, rates[0], weight_decay=0.01)] * bool(matrices)
 
 
 def _batch(

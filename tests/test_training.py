@@ -39,6 +39,8 @@ def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(tmp_path, monkey
     assert again.equals(history.round(4)), "what is complete is not done again"
     with pytest.raises(UserError, match="another training"):
         train(*given, seed=1)
+    with pytest.raises(UserError, match="steps is 0"):
+        train(*given[:-1], 0)
 
 
 @pytest.mark.parametrize(("name", "length"), [("small-llama", 256), ("small-mamba2", 512)])
