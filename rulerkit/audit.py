@@ -93,12 +93,14 @@ def read_file(
     protocol, wanted = "clean", None
     if path.with_suffix(".json").is_file() and (cell := load_cell(path)):
         _ = cell.present  # raises where a row is damaged
-        name, wanted = cell.task, cell.wanted
-        protocol = cell.record["result"].get("protocol", protocol)
+        name, wanted, result = cell.task, cell.wanted, cell.record["result"]
+        protocol = result.get("protocol", protocol)
+        family = result["task"].get("family") or name
         by_length = {cell.length: [row | {"line": line} for line, row in json_lines(path)]}
     else:
         name, by_length = read_rows(path, task, length, Row)
-    asked = (TASKS.get(name) or family_of(name)(name=name)).with_protocol(protocol)
+        family = name
+    asked = (TASKS.get(name) or family_of(family)(name=name)).with_protocol(protocol)
     return [
         FileCell(asked, budget, [Row(**row) for row in rows], tokenizer, wanted)
         for budget, rows in sorted(by_length.items())

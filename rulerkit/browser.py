@@ -19,7 +19,7 @@ from rulerkit.errors import UserError, shorten
 from rulerkit.failures import remaker
 from rulerkit.prompt_format import without_thought
 from rulerkit.results import answers_of, find_cells
-from rulerkit.scoring import category, clean
+from rulerkit.scoring import clean
 from rulerkit.store import write_whole
 from rulerkit.tables import names_of
 from rulerkit.tasks.base import named_items
@@ -172,7 +172,7 @@ def _wrong_items(row: Any) -> list[str]:
     """Items of an answer that are no reference, lower case; of an answer in a sentence its numbers
     and long words."""
     wanted = {reference.lower() for reference in row["references"]}
-    if category(row["task"]) == "qa" and row["score"]:
+    if row["category"] == "qa" and row["score"]:
         return []
     text = clean(without_thought(row["prediction"]) or "")[:_WRITTEN]
     items = [item for item in named_items(text) if len(item.split()) <= 4]

@@ -110,8 +110,7 @@ def model_of(name: str) -> str:
     from rulerkit.settings import known_models
 
     path = Path(name).expanduser().absolute()
-    here = path.is_file() or (path / "config.json").is_file()
-    return str(path) if here and name not in known_models() else name
+    return str(path) if path.exists() and name not in known_models() else name
 
 
 def task_of(text: str, protocol: str, corpora: str) -> Any:
@@ -253,7 +252,8 @@ def evaluate(
     errors: list[UserError] = []
     cells = rk.evaluate(asked, fresh=fresh, failed=errors.append)
     wanted = None if asked.adaptive else asked.num_examples
-    _print_scores(cells, [task.name for task in asked.tasks], asked.lengths, wanted)
+    if any(cell.present for cell in cells):
+        _print_scores(cells, [task.name for task in asked.tasks], asked.lengths, wanted)
     echo(f"\npredictions: {asked.predictions}")
     for error in errors:
         echo(f"rulerkit: {error}", err=True)

@@ -650,7 +650,7 @@ def check_spec(spec: Spec, who: str) -> JSON:
 def known_models() -> list[str]:
     """The names that need no path: the files of params/models/, and the readers."""
     files = sorted(project_files("params/models", ".yaml"))
-    return [*files, *READERS, "reader-<tokens>"]
+    return list(dict.fromkeys([*files, *READERS, "reader-<tokens>"]))
 
 
 def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
@@ -744,8 +744,8 @@ def _name(spec: Spec) -> str:
         raise UserError(f"the model of {spec.get('entry', 'a function')} needs a name: add `name:`")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise UserError(
-            f"model name {name!r} cannot name a folder: give a `name:` of letters, digits, '.', "
-            "'_' and '-' "
-            "that begins with a letter or digit"
+            f"model name {name!r} cannot name a folder: give one of at most 100 letters, digits, "
+            "'.', '_' and '-' that begins with a letter or digit, such as "
+            f"model: {{path: {spec.get('path', 'PATH')!r}, name: mine}}"
         )
     return name

@@ -8,6 +8,7 @@ Every interval is that of `statistics.weighted_sum`.
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -124,7 +125,7 @@ def summarize(
     first = by_cell.head(1)
     answered = dict(zip(first["task"], first["category"], strict=True))
     averaged = list(tasks or (scoring.THIRTEEN if {*answered} & {*scoring.THIRTEEN} else answered))
-    categories = {task: scoring.category(task) for task in averaged} | answered
+    categories = {task: _category(task) for task in averaged} | answered
     shown = dict.fromkeys([*(tasks or [t for t in averaged if t in answered]), *answered])
     facts = _facts_by_cell(by_cell, first, empty_cells)
     known = {*zip(first["run"], first["model"], strict=True)}
@@ -169,6 +170,13 @@ def summarize(
         models[rank] = of_kind.rank(method="min", ascending=False)
     cells = pd.DataFrame(cell_records, columns=_COLUMNS)
     return Summary(cells, pd.DataFrame(length_rows), models, confidence)
+
+
+def _category(task: str) -> str:
+    """The category of a task without a row, by its name; "" where the name does not tell."""
+    with suppress(UserError):
+        return scoring.category(task)
+    return ""
 
 
 def _select(

@@ -169,11 +169,17 @@ def test_evaluate_prints_a_table_per_model_and_keeps_the_rows(project, rulerkit)
 
 
 def test_evaluate_takes_a_model_by_position_or_option(project, rulerkit):
-    small = ("-y", "{tasks: [vt], lengths: [1024], num_examples: 1, run: new}")
+    """The name of a variant need not say its family."""
+    small = ("-y", "{tasks: [{base: vt, name: mine}], lengths: [1024], num_examples: 1, run: new}")
     for arguments in (["mute"], ["--model", "perfect"], ["-y", "model: reader-2048"]):
         assert rulerkit("evaluate", *arguments, *small).status == 0
     models = {path.name for path in (project / "outputs/predictions/new").iterdir()}
     assert models >= {"mute", "perfect", "reader-2048"}
+    file = project / "outputs/predictions/new/perfect/mine/1024.jsonl"
+    assert "mine at 1024, 1 rows" in rulerkit("check", file).out
+    (project.parent / "here/empty").mkdir()
+    refused(rulerkit("evaluate", "empty", *small), "here/empty is no model", "no config.json")
+    refused(rulerkit("evaluate", project.parent / "hé re", *small), "there is no folder")
     refused(rulerkit("evaluate", *small), "no model is named: give a name of params/models (llama")
     refused(rulerkit("check", *small), "no model is named")
 

@@ -18,7 +18,7 @@ from rulerkit.results import ANSWER_COLUMNS, LABEL_COLUMNS, answers_of, export, 
 from rulerkit.scoring import COLUMNS
 from rulerkit.store import read_cells
 
-TASKS = ["niah_multikey_1", "vt", "cwe", "qa_1"]
+TASKS = ["niah_multikey_1", "vt", "cwe", {"base": "qa_1", "name": "questions"}]
 ASKED: dict[str, Any] = {
     "models": [
         "perfect",

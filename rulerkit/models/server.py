@@ -155,8 +155,8 @@ class RequestError(Exception):
 
     `kind` is `temporary`, `later` (no answer in time) or `unreachable` (no connection), which are
     sent again; `refused` (the service declines this prompt) or `final` (this request's own fault);
-    `fatal` (every other request would fail alike) or `storm` (many failed in a row). `wait` is how
-    many seconds the server asks to wait.
+    `fatal` or `cut` (every other request would fail alike: the server refuses, or cuts prompts) or
+    `storm` (many failed in a row). `wait` is how many seconds the server asks to wait.
     """
 
     def __init__(self, reason: str, kind: str, wait: float | None = None) -> None:
@@ -276,7 +276,7 @@ class Replica:
         """Raises a `storm` where too many requests in a row had no answer."""
         if failure.kind == "refused":  # the server works
             self._failures = 0
-        elif failure.kind != "fatal":
+        elif failure.kind not in ("fatal", "cut"):
             self._failures += 1
         if self._failures >= self._most_failures:
             raise RequestError(
@@ -620,12 +620,14 @@ class ServerEngine(Engine):
                 queue.add(request)
                 self.alive()  # raises, or prints it, where the server's process has ended
                 if replica in self.replicas:
-                    hint = "look into its log, and run the same command again"
                     self._lose(
-                        replica, f"model {self.name}: {reason}: {hint}; answers so far are kept"
+                        replica,
+                        f"model {self.name}: {reason}: look into the server's log, give a slow one "
+                        "more time (`timeout: SECONDS`), and run the same command again; answers so "
+                        "far are kept",
                     )
                 return None
-            if failure.kind == "fatal":
+            if failure.kind in ("fatal", "cut"):
                 queue.stop = queue.stop or fatal_message(self, replica.address, failure)
                 return None
             return Failure(reason, refused=failure.kind == "refused")
@@ -1188,7 +1190,7 @@ class OpenAI(ServerEngine):
             raise RequestError(
                 f"the server cut the prompt: it read {counted} of {sent} tokens (length "
                 f"{example.length})",
-                "fatal",
+                "cut",
             )
         return answer
 

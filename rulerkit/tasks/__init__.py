@@ -92,10 +92,10 @@ def task(
 
 
 def family_of(name: str) -> type[Task]:
-    """The family of a task that a file of ours or of others names, by the first letters of the
-    name."""
+    """The family of that name, or of a task that a file of ours or of others names, by the first
+    letters of the name."""
     for family in FAMILIES:
-        if re.match(rf"{family.short_name}(?![a-zA-Z])", name):
+        if name == family.family or re.match(rf"{family.short_name}(?![a-zA-Z])", name):
             return family
     names = ", ".join(family.short_name for family in FAMILIES)
     raise unknown(
