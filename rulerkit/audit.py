@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ConfigDict
 
-from rulerkit.checks import NOTE, Checks, Finding, Seen, judge_tokens, run_checks
+from rulerkit.checks import NOTE, CheckResult, Checks, Finding, judge_tokens, run_checks
 from rulerkit.errors import UserError
 from rulerkit.other_formats import DataRow, json_lines, read_rows
 from rulerkit.scoring import clean, string_match_all
@@ -121,7 +121,7 @@ def audit(cell: FileCell) -> Iterator[Finding]:
 # --- all rows of a cell ---------------------------------------------------------------------------
 
 
-def indices(cell: FileCell) -> Seen:
+def indices(cell: FileCell) -> CheckResult:
     """Every example once."""
     counts = Counter(row.index for row in cell.rows if row.index is not None)
     repeated = [index for index, count in counts.items() if count > 1]
@@ -138,7 +138,7 @@ def indices(cell: FileCell) -> Seen:
     return f"{len(counts)}, each once"
 
 
-def prompts(cell: FileCell) -> Seen:
+def prompts(cell: FileCell) -> CheckResult:
     """No prompt twice."""
     texts = [row.text for row in cell.rows if row.text]
     distinct = len({*texts})
@@ -148,7 +148,7 @@ def prompts(cell: FileCell) -> Seen:
     return f"{distinct}, all different" if texts else None
 
 
-def positions(cell: FileCell) -> Seen:
+def positions(cell: FileCell) -> CheckResult:
     """The answer stands somewhere else in every example, by the family's rule."""
     matches = (cell.task.place(row.text, row.references) for row in cell.rows if row.text)
     places = Counter(place for place in matches if place)
@@ -165,7 +165,7 @@ def positions(cell: FileCell) -> Seen:
 # --- one row --------------------------------------------------------------------------------------
 
 
-def budget(row: Row, cell: FileCell) -> Seen:
+def budget(row: Row, cell: FileCell) -> CheckResult:
     """Prompt and answer stay within the length and fill it."""
     used, tokenizer = row.length, cell.tokenizer
     if row.text:
@@ -175,7 +175,7 @@ def budget(row: Row, cell: FileCell) -> Seen:
     return judge_tokens(used, cell.length, cell.task) if used else None
 
 
-def prediction(row: Row, cell: FileCell) -> Seen:
+def prediction(row: Row, cell: FileCell) -> CheckResult:
     """The answer is there, and is no copy of the prompt."""
     if row.pred is None:
         return None
@@ -187,7 +187,7 @@ def prediction(row: Row, cell: FileCell) -> Seen:
     return "new text"
 
 
-def own_score(row: Row, cell: FileCell) -> Seen:
+def own_score(row: Row, cell: FileCell) -> CheckResult:
     """The score in the file is ours: question answering counts any reference, not the mean."""
     extra = row.model_extra or {}
     values = [extra.get(str(cell.length)), extra.get("score")]
@@ -207,7 +207,7 @@ def own_score(row: Row, cell: FileCell) -> Seen:
 # --- the text of a prompt -------------------------------------------------------------------------
 
 
-def references(row: Row, cell: FileCell) -> Seen:
+def references(row: Row, cell: FileCell) -> CheckResult:
     """What is asked for stands in the context."""
     text, part = row.text.lower(), cell.task.match == "part"
     wanted = {reference.lower() for reference in row.references}
@@ -219,7 +219,7 @@ def references(row: Row, cell: FileCell) -> Seen:
     return Finding("not in the context", effect, *([NOTE] if part else []))
 
 
-def demonstration(row: Row, cell: FileCell) -> Seen:
+def demonstration(row: Row, cell: FileCell) -> CheckResult:
     """Variable tracking and common words come with a solved example."""
     opening = cell.task.demonstration_opening.strip()
     if not opening:
@@ -229,7 +229,7 @@ def demonstration(row: Row, cell: FileCell) -> Seen:
     return Finding("none", "base models score far lower without one: compare with nobody's numbers")
 
 
-def answer_prefix(row: Row, cell: FileCell) -> Seen:
+def answer_prefix(row: Row, cell: FileCell) -> CheckResult:
     """The answer prefix ends the prompt, once, with its blanks."""
     ending = row.text[-_PREFIX_WITHIN:].rpartition("?")[2]
     prefixes = list(re.finditer(cell.task.answer_prefix_form, ending))
@@ -243,7 +243,7 @@ def answer_prefix(row: Row, cell: FileCell) -> Seen:
     return "at the end, once"
 
 
-def bos_text(row: Row, cell: FileCell) -> Seen:
+def bos_text(row: Row, cell: FileCell) -> CheckResult:
     """No beginning-of-sequence token stands in the text, where an engine adds one."""
     marks = (*_BOS, cell.tokenizer.bos_token or _BOS[0])
     if not any(mark in row.text[:300] for mark in marks):

@@ -44,19 +44,19 @@ _SERVICE_FRAME = 32  # tokens that a chat service adds around a message
 
 
 class Finding(NamedTuple):
-    """What a check saw: `ok`, `note` (worth knowing) or `FAIL` (scores would be wrong), and how to
-    fix it."""
+    """What a check saw, at which level (`ok`, `note`: worth knowing, `FAIL`: scores would be
+    wrong), and how to fix it."""
 
     seen: str
-    mend: str = ""
+    fix: str = ""
     level: str = FAIL
     name: str = ""
     where: str = ""
 
 
-Seen = Finding | str | None
+CheckResult = Finding | str | None
 """What a check returns: a fault, or what it saw where all is well; None where it does not apply."""
-Checks = Mapping[str, Callable[..., Seen]]
+Checks = Mapping[str, Callable[..., CheckResult]]
 """Name -> check, in the order in which they are printed."""
 
 
@@ -82,8 +82,8 @@ def summary_lines(findings: Iterable[Finding]) -> list[str]:
         line = f"{level:4}  {name:15} {worst[0].seen}"
         if level != OK and worst[0].where:
             line += f" ({worst[0].where}; {len(worst)} of {len(group)})"
-        if worst[0].mend:
-            line += f"; {worst[0].mend}"
+        if worst[0].fix:
+            line += f"; {worst[0].fix}"
         lines.append(line)
     return lines
 
@@ -136,15 +136,15 @@ def _short(text: str) -> str:
 # --- the template ---------------------------------------------------------------------------------
 
 
-def tokenizer_match(case: Case) -> Seen:
+def tokenizer_match(case: Case) -> CheckResult:
     """The tokenizer is the checkpoint's: no id beyond its vocabulary, and the same ids."""
     checkpoint = getattr(case.model, "checkpoint", None)
     if checkpoint is None:
         return None
     name, highest, size = case.tokenizer.name, int(case.example.ids.max()), checkpoint.vocab_size
-    mend = f"drop `tokenizer: {name}`, or name the model's own"
+    fix = f"drop `tokenizer: {name}`, or name the model's own"
     if size and highest >= size:
-        return Finding(f"id {highest} is beyond the model's vocabulary of {size}", mend)
+        return Finding(f"id {highest} is beyond the model's vocabulary of {size}", fix)
     try:
         expected = load_tokenizer(checkpoint.tokenizer_spec())
     except UserError as error:
@@ -152,11 +152,11 @@ def tokenizer_match(case: Case) -> Seen:
         return Finding(seen, "only ids could be compared", NOTE)
     prompt = case.example.prompt
     if not np.array_equal(expected.encode(prompt), case.tokenizer.encode(prompt)):
-        return Finding(f"{name} gives other ids than {expected.name}", mend)
+        return Finding(f"{name} gives other ids than {expected.name}", fix)
     return f"{name}: the model's own ids, the highest is {highest}"
 
 
-def template(case: Case) -> Seen:
+def template(case: Case) -> CheckResult:
     """The prompt begins as the template says, with the task's first words, and ends with the
     question, the end of the template and the answer prefix, in the turn that `prefix_in` names."""
     form, draft, prompt = case.form, case.draft, case.example.prompt
@@ -178,7 +178,7 @@ _MARK = re.compile(
 )
 
 
-def marks(case: Case) -> Seen:
+def marks(case: Case) -> CheckResult:
     """The marks of the template are single tokens; those of another model's template are not."""
     counts = {mark: case.tokenizer.count(mark) for mark in _MARK.findall("".join(case.form.around))}
     broken = [f"{mark} is {count} tokens" for mark, count in counts.items() if count != 1]
@@ -190,7 +190,7 @@ def marks(case: Case) -> Seen:
     return Finding(seen, "the template is another model's: take `template: auto`, or its own name")
 
 
-def thinking(case: Case) -> Seen:
+def thinking(case: Case) -> CheckResult:
     """A model that thinks has tokens for it and begins to think; one that should not does not."""
     form, after = case.form, case.form.around[1]
     opened = opens_thought(after)
@@ -200,8 +200,8 @@ def thinking(case: Case) -> Seen:
         if answers and not opened:
             return None
         seen = "the model may think before it answers, and no token is kept free for it"
-        mend = "set thinking_tokens, or enable_thinking: false"
-        return Finding(seen, mend, FAIL if opened else NOTE)
+        fix = "set thinking_tokens, or enable_thinking: false"
+        return Finding(seen, fix, FAIL if opened else NOTE)
     if closed:
         seen = f"the template ends the thought before it begins: {_short(after)}"
         return Finding(seen, "set enable_thinking: true, or drop thinking_tokens")
@@ -216,7 +216,7 @@ def thinking(case: Case) -> Seen:
     return f"{form.thinking_tokens} tokens {form.thinking_room} the length"
 
 
-def one_bos(case: Case) -> Seen:
+def one_bos(case: Case) -> CheckResult:
     """Exactly one beginning-of-sequence token, first, where the model has one; two move VT at 128K
     by 17 points."""
     bos = case.tokenizer.bos_id
@@ -232,7 +232,7 @@ def one_bos(case: Case) -> Seen:
 # --- the ids --------------------------------------------------------------------------------------
 
 
-def ids_of_text(case: Case) -> Seen:
+def ids_of_text(case: Case) -> CheckResult:
     """The ids are those of the whole text."""
     wanted = [*case.form.bos, *case.tokenizer.encode(case.example.prompt)]
     if np.array_equal(case.example.ids, wanted):
@@ -241,7 +241,7 @@ def ids_of_text(case: Case) -> Seen:
     return Finding(seen, "encode the whole text anew; if rulerkit made these ids, report it")
 
 
-def needles(case: Case) -> Seen:
+def needles(case: Case) -> CheckResult:
     """Every reference is in the prompt, and is still there when the ids are decoded."""
     example, references = case.example, case.draft.references
     if case.task.match == "part":
@@ -266,21 +266,21 @@ def judge_tokens(used: int, length: int, task: Task) -> Finding | str:
     something about 128K."""
     share = used / length
     if share > 1:
-        mend = "count template, BOS and thought too, with the model's own tokenizer"
-        return Finding(f"{used} tokens with the answer, more than {length}", mend)
+        fix = "count template, BOS and thought too, with the model's own tokenizer"
+        return Finding(f"{used} tokens with the answer, more than {length}", fix)
     seen = f"{used} tokens with the answer, {100 * share:.1f} % of {length}"
     if share >= _WELL_FILLED:
         return seen
     if task.protocol == "paper":
-        mend = "by design: the protocol paper keeps one layout for all examples, as upstream does"
-        return Finding(seen, mend, NOTE)
+        fix = "by design: the protocol paper keeps one layout for all examples, as upstream does"
+        return Finding(seen, fix, NOTE)
     if task.category == "qa" and length < _COARSE_BELOW:
         return Finding(seen, "documents are coarse at short lengths", NOTE)
-    mend = "a score says less about this length than its name: generate with the model's tokenizer"
-    return Finding(seen, mend, NOTE if share >= _POORLY_FILLED else FAIL)
+    fix = "a score says less about this length than its name: generate with the model's tokenizer"
+    return Finding(seen, fix, NOTE if share >= _POORLY_FILLED else FAIL)
 
 
-def budget(case: Case) -> Seen:
+def budget(case: Case) -> CheckResult:
     """See `judge_tokens`; a question without context fills nothing."""
     example = case.example
     used = len(example.ids) + example.max_new_tokens + case.form.thinking_inside
@@ -289,7 +289,7 @@ def budget(case: Case) -> Seen:
     return judge_tokens(used, example.length, case.task)
 
 
-def length(case: Case) -> Seen:
+def length(case: Case) -> CheckResult:
     """The model can be given the length, and claims it."""
     claimed, asked = case.model.claimed_length, case.example.length
     if reason := case.model.too_long(asked):
@@ -299,7 +299,7 @@ def length(case: Case) -> Seen:
     return f"{asked} can be run"
 
 
-def answer_room(case: Case) -> Seen:
+def answer_room(case: Case) -> CheckResult:
     """A complete answer fits into `max_new_tokens`; else the table measures that limit."""
     need = case.tokenizer.count(" " + case.complete_answer)
     most = case.example.max_new_tokens
@@ -309,7 +309,7 @@ def answer_room(case: Case) -> Seen:
     return f"{need} tokens of {most}"
 
 
-def stop_strings(case: Case) -> Seen:
+def stop_strings(case: Case) -> CheckResult:
     """No stop string stands inside a complete answer."""
     stops = case.spec.get("extra_body", {}).get("stop") or []
     stops = [stops] if isinstance(stops, str) else stops
@@ -424,7 +424,7 @@ def check_answers(model: Model, length: int, seed: int = 42) -> Iterator[Finding
         yield Finding(seen, "see the answer", NOTE, "both ends")
 
 
-def new_text(case: Case, answer: Answer) -> Seen:
+def new_text(case: Case, answer: Answer) -> CheckResult:
     """The answer is new text: the prompt itself would score 100 everywhere."""
     text, prompt = answer.text, case.example.prompt
     if not text.strip():
@@ -432,12 +432,12 @@ def new_text(case: Case, answer: Answer) -> Seen:
         level = NOTE if case.model.engine == "reader" else FAIL
         return Finding(seen, "check stop strings, refusals and the template", level)
     if case.example.input[:200] in text or (len(text) > 200 and text[:200] in prompt):
-        mend = "let the engine return the new text alone (echo: false, return_full_text: false)"
-        return Finding("the prompt came back with the answer", mend)
+        fix = "let the engine return the new text alone (echo: false, return_full_text: false)"
+        return Finding("the prompt came back with the answer", fix)
     return f"new text: {_short(text)}"
 
 
-def token_count(case: Case, answer: Answer) -> Seen:
+def token_count(case: Case, answer: Answer) -> CheckResult:
     """The engine counts as many prompt tokens as were sent: nothing added, nothing cut."""
     counted, sent = (answer.usage or {}).get("prompt_tokens"), case.example.num_tokens
     if not isinstance(counted, int):
@@ -446,14 +446,14 @@ def token_count(case: Case, answer: Answer) -> Seen:
         return f"{counted} prompt tokens, as sent"
     level = FAIL
     if counted < sent:
-        mend = "the prompt was cut: raise the server's context length and switch its truncation off"
+        fix = "the prompt was cut: raise the server's context length and switch its truncation off"
     elif counted == sent + 1:
-        mend = "one was added, most likely a second BOS: send ids, or switch add_special_tokens off"
+        fix = "one was added, most likely a second BOS: send ids, or switch add_special_tokens off"
     elif case.form.closes_user_turn and counted <= sent + _SERVICE_FRAME:
-        mend, level = "the service's own frame: keep as many tokens of the length free", NOTE
+        fix, level = "the service's own frame: keep as many tokens of the length free", NOTE
     else:
-        mend = "the server frames the prompt once more: send ids or raw text, or drop the template"
-    return Finding(f"the engine read {counted} tokens, {sent} were sent", mend, level)
+        fix = "the server frames the prompt once more: send ids or raw text, or drop the template"
+    return Finding(f"the engine read {counted} tokens, {sent} were sent", fix, level)
 
 
 ANSWER_CHECKS: Checks = {"answer": new_text, "engine's count": token_count}
@@ -513,16 +513,16 @@ def examine(arguments: JSON, longest: int) -> Finding:
         errors = getattr(error, "errors", None)  # pydantic's
         text = errors()[0]["msg"].removeprefix("Value error, ") if errors else str(error)
         reason = " ".join((text or type(error).__name__).split()).partition(". ")[0].rstrip(".")
-        mend = "change hf_overrides, max_length or engine_args of the model"
-        return Finding(f"vLLM refuses it: {reason}", mend)
+        fix = "change hf_overrides, max_length or engine_args of the model"
+        return Finding(f"vLLM refuses it: {reason}", fix)
     dual_chunk = getattr(config.hf_text_config, "dual_chunk_attention_config", None)
     if dual_chunk and not config.using_transformers_backend():
-        mend = "set engine_args: {model_impl: transformers}"
-        return Finding("vLLM has no dual-chunk attention any more", mend)
+        fix = "set engine_args: {model_impl: transformers}"
+        return Finding("vLLM has no dual-chunk attention any more", fix)
     if longest > config.max_model_len:
-        mend = "set max_length, or hf_overrides with rope_parameters and max_position_embeddings"
+        fix = "set max_length, or hf_overrides with rope_parameters and max_position_embeddings"
         seen = f"vLLM takes {config.max_model_len} tokens, {longest} are to be asked"
-        return Finding(seen, mend)
+        return Finding(seen, fix)
     return Finding(f"{config.architecture}, {config.max_model_len} tokens", level=OK)
 
 

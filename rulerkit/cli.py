@@ -39,9 +39,9 @@ place: Outputs folders, folders or files of predictions, or patterns; default: o
 """
 """Arguments and options that mean the same in several commands."""
 
-Count = Annotated[int, typer.Option(min=1)]
-CountOrNone = Annotated[int | None, typer.Option(min=1)]
-Files = Annotated[list[Path] | None, typer.Option("--file", "-f")]
+Positive = Annotated[int, typer.Option(min=1)]
+PositiveOrNone = Annotated[int | None, typer.Option(min=1)]
+ParameterFiles = Annotated[list[Path] | None, typer.Option("--file", "-f")]
 Set = Annotated[list[str] | None, typer.Option("--set", "-y", metavar="YAML")]
 Output = Annotated[Path, typer.Option("--output", "-o")]
 MaxFailures = Annotated[float | None, typer.Option(min=0)]
@@ -83,7 +83,7 @@ def settings_of(settings: list[str] | None) -> dict[str, Any]:
         content = parse_yaml(text, f"-y {text!r}")
         if not isinstance(content, dict):
             raise UserError(
-                f"-y {text!r} says no `name: value`; write it like -y 'num_examples: 5'"
+                f"-y {text!r} holds no `name: value`; write it like -y 'num_examples: 5'"
             )
         merged |= content
     return merged
@@ -159,8 +159,8 @@ def show(
     template: str = "auto",
     model: str | None = None,
 ) -> None:
-    """Show one example with the roles of its pieces marked; with --model as this model was asked it,
-    and what it wrote.
+    """Show one example with the role of each piece marked; with --model, the prompt that this model
+    was sent, and its answer.
 
     Args:
         task: A task's name, or a mapping: '{base: vt, num_hops: 6}'.
@@ -184,13 +184,13 @@ def generate(
     *,
     output: Output,
     length: list[str] | None = None,
-    num_examples: Count = 500,
+    num_examples: Positive = 500,
     seed: int = 42,
     tokenizer: str = "builtin",
     corpora: str = "builtin",
     protocol: str = "clean",
     template: str = "auto",
-    workers: Count = 1,
+    workers: Positive = 1,
 ) -> None:
     """Write examples as upstream's JSONL: index, input, outputs, length, answer_prefix, and a few
     fields more.
@@ -227,7 +227,7 @@ def generate(
 def evaluate(
     model: str | None = None,
     *,
-    files: Files = None,
+    files: ParameterFiles = None,
     settings: Set = None,
     model_option: Annotated[str | None, typer.Option("--model", "-m")] = None,
     fresh: bool = False,
@@ -273,8 +273,8 @@ def score(
 
     Args:
         path: Prediction files or folders: ours, upstream's, lm-eval's samples.
-        task: The task of the files, where their names do not tell.
-        length: Their nominal length, where folders do not tell.
+        task: The task of the files, where their names do not say.
+        length: Their nominal length, where their folders do not say.
     """
     from rulerkit.other_formats import read_predictions
     from rulerkit.paths import resolve_file
@@ -295,8 +295,8 @@ def report(
     """The leaderboard over a folder of predictions, with intervals; needs no model, tokenizer or
     corpus.
 
-    Cells that were made otherwise (another seed, other prompts, another checkpoint of that name)
-    are not mixed: it is said which and why. Where only the environment differs (GPU, versions,
+    Cells made in different ways (another seed, other prompts, another checkpoint of that name) are
+    not mixed: a message names them and says why. Where only the environment differs (GPU, versions,
     commit), a line below the table says so.
 
     Args:
@@ -366,30 +366,29 @@ def compare(
 def check(
     data: list[Path] | None = None,
     *,
-    files: Files = None,
+    files: ParameterFiles = None,
     settings: Set = None,
     ask: bool | None = None,
     task: str | None = None,
     length: str | None = None,
     tokenizer: str = "builtin",
 ) -> None:
-    """Look for what would spoil the scores: in a model's prompts before a GPU is paid for, or in
-    somebody's files.
+    """Find what would make scores wrong: in a model's prompts, before a GPU is paid for, or in files
+    of data or predictions.
 
-    `rulerkit check -f params/models/x.yaml` looks at every task at the shortest and longest length;
-    `rulerkit check FILE.jsonl --task vt --length 4K --tokenizer x` at data or predictions. Ends
-    with status 1 on any FAIL.
+    `rulerkit check -f params/models/x.yaml` checks every task at the shortest and longest length;
+    `rulerkit check FILE.jsonl --task vt --length 4K --tokenizer x` checks a file. Ends with status
+    1 on any FAIL.
 
     Args:
         data: Data or predictions: ours, upstream's, lm-eval's samples.
-        ask: Put two short examples to the model; done unasked where that is cheap.
-        task: The task of the files, where their names do not tell.
-        length: Their nominal length, where folders do not tell.
+        ask: Send the model two short examples; by default only where that is cheap.
+        task: The task of the files, where their names do not say.
+        length: Their nominal length, where their folders do not say.
     """
     if bool(data) == bool(files or settings):
         raise UserError(
-            "nothing to look at, or too much: name a model (-f params/models/x.yaml), or else files "
-            "of JSON lines"
+            "name either a model (-f params/models/x.yaml) or files of data or predictions"
         )
     of_files = _check_files(data or [], task, length, tokenizer)
     reports = of_files if data else _check_models(files, settings, ask)
@@ -398,25 +397,25 @@ def check(
         echo("\n  ".join([title, *lines]))
         bad += sum(line.startswith("FAIL") for line in lines)
     if bad:
-        echo(f"\n{bad} of these would spoil scores; mend them first", err=True)
+        echo(f"\n{bad} of these would make scores wrong; fix them first", err=True)
         raise typer.Exit(1)
 
 
 def plan(
     *,
-    files: Files = None,
+    files: ParameterFiles = None,
     settings: Set = None,
     gpu: str = "h100",
     memory: Annotated[float | None, typer.Option(min=1)] = None,
     params: str | None = None,
     mfu: Annotated[float, typer.Option(min=0.01, max=1)] = 0.4,
-    replicas: CountOrNone = None,
+    replicas: PositiveOrNone = None,
     calibrate: bool = False,
     compare: bool = False,
     margin: float = 1.0,
     flips: float = 0.02,
 ) -> None:
-    """Tell what a study costs before it is run: tokens, FLOPs, KV cache, requests that fit, hours
+    """Estimate what a study costs before it runs: tokens, FLOPs, KV cache, requests that fit, hours
     per cell; dollars where the model's file has prices.
 
     Takes the parameter files of `evaluate`: -f params/models/x.yaml -f params/sizes/paper.yaml.
@@ -456,11 +455,11 @@ def plan(
     echo("\n\n".join(texts))
 
 
-def fetch(*, files: Files = None, settings: Set = None) -> None:
+def fetch(*, files: ParameterFiles = None, settings: Set = None) -> None:
     """Download what a batch or a model needs, so that it runs on nodes without a network.
 
     With -f: the models of the hub, their tokenizers, and the original corpora where the files ask
-    for them; what is there is left alone. Without: the original essays and SQuAD from their owners'
+    for them; what is there is kept. Without: the original essays and SQuAD from their owners'
     addresses, and HotpotQA from a pinned copy on the hub.
 
     Args:
@@ -498,7 +497,7 @@ def notebooks(folder: Path) -> None:
     """Copy the notebooks and parameter files of the kit into a folder, which becomes a project of
     its own.
 
-    Files that are there are left alone. Then, in that folder: `jupyter lab`, papermill, or
+    Existing files are kept. Then, in that folder: `jupyter lab`, papermill, or
     `rulerkit batch params/batches/demo.yaml`.
 
     Args:
@@ -538,7 +537,7 @@ def export(
     Args:
         output: The file to write.
         format: parquet, csv or jsonl; default: as the file's name ends.
-        labels: Also say what went wrong; makes examples again.
+        labels: Also label what went wrong; examples are generated again for it.
     """
     from rulerkit.results import export as write
 
@@ -548,7 +547,7 @@ def export(
 
 
 def browse(
-    place: list[str] | None = None, *, output: Output = Path("examples.html"), most: Count = 1000
+    place: list[str] | None = None, *, output: Output = Path("examples.html"), most: Positive = 1000
 ) -> None:
     """Write a page that leads from each score to the answers behind it; it opens in a browser
     without a network.
@@ -569,7 +568,7 @@ def batch(
     file: Path,
     *,
     settings: Set = None,
-    jobs: CountOrNone = None,
+    jobs: PositiveOrNone = None,
     gpus: str | None = None,
     slurm: bool = False,
     site: Path | None = None,
@@ -603,7 +602,7 @@ def batch(
         failed, elsewhere = _execute(planned.jobs, gpus, jobs)
         if elsewhere:
             echo(
-                f"another process is at {elsewhere} jobs of this batch: run the same command again "
+                f"another process is doing {elsewhere} jobs of this batch: run the same command again "
                 "once it has ended",
                 err=True,
             )
@@ -613,9 +612,9 @@ def batch(
             raise typer.Exit(1)
 
 
-def run(files: list[Path], *, jobs: CountOrNone = None, gpus: str | None = None) -> None:
-    """Do jobs that `rulerkit batch` has planned, on this machine: the one command that any
-    scheduler can call.
+def run(files: list[Path], *, jobs: PositiveOrNone = None, gpus: str | None = None) -> None:
+    """Run jobs that `rulerkit batch` has planned, on this machine: the command for any scheduler
+    but Slurm.
 
     Args:
         files: Job files: outputs/notebooks/RUN/MODEL/BATCH.job.yaml.
@@ -630,8 +629,8 @@ def run(files: list[Path], *, jobs: CountOrNone = None, gpus: str | None = None)
 
 
 def status(file: Path, *, settings: Set = None, cells: bool = False) -> None:
-    """How far a batch is: what is done, running, queued, failed, missing; from its files, also
-    while it runs elsewhere.
+    """Show the progress of a batch: what is done, running, queued, failed or missing, by its files,
+    also while it runs on another machine.
 
     The exit code is 0 where all is done, 1 where something failed, is incomplete or was
     interrupted, else 3: work is running, queued, missing or outdated.
@@ -952,7 +951,7 @@ _INTERRUPTED = 130  # what typer makes of Ctrl-C
 
 
 def main() -> None:
-    """Run the command line; what the user can mend is one line and exit status 2."""
+    """Run the command line; what the user can correct is one line and exit status 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # letters that the terminal has not
             stream.reconfigure(errors="backslashreplace")

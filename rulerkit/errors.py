@@ -22,7 +22,7 @@ _QUERY = re.compile(r"(https?://[^\s?]*\?)[^\s\"'#]*")
 
 
 class UserError(Exception):
-    """Something the user can mend.
+    """Something the user can correct.
 
     The message is one line: who, what was seen, what is allowed, what to do. The command line
     prints it and exits with status 2; in a notebook it is the last line of the cell.

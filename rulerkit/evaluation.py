@@ -89,8 +89,8 @@ def predict_cells(
 
     `folder` is `predictions/<run>`. Rows are appended as the model answers. Answers of an earlier
     session stay where the record names the same task, length, seed, prompts, tokenizer, corpora
-    and model; `fresh` moves the old files aside first. A request that failed goes to the ledger
-    beside its cell and to stderr, and is sent again by the next call; `max_failures` is recorded
+    and model; `fresh` moves the old files aside first. A request that failed is listed
+    beside its cell and on stderr, and is sent again by the next call; `max_failures` is recorded
     for those who take means, and so is the `rule` of an adaptive run. With `soft` the soft scores
     that are missing are computed afterwards, of new and of earlier answers, and stored beside them.
     `progress`: None for a new bar, False for none, or a bar over many cells.
@@ -195,11 +195,11 @@ class _Job:
         return self.held.enter_context(Log(self.path))
 
     def add_failure(self, index: int, failure: "Failure") -> None:
-        """Append an attempt without an answer to the ledger beside the cell."""
+        """Append an attempt without an answer to the file of failures beside the cell."""
         self.failures.append(failure)
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        with Log(failures_file(self.path)) as ledger:
-            ledger.append({"index": index, "time": now, **failure._asdict()})
+        with Log(failures_file(self.path)) as log:
+            log.append({"index": index, "time": now, **failure._asdict()})
 
 
 def _answer(model: "Model", jobs: list[_Job], bar: Any) -> None:
@@ -667,13 +667,13 @@ def check_same(cells: Iterable[Cell]) -> None:
     The numbers of examples may differ: tables show them.
     """
     ours = [cell for cell in cells if cell.present and "format" in cell.record]
-    rooms: dict[str, Cell] = {}
+    by_room: dict[str, Cell] = {}
     for cell in ours:
         form = cell.record["result"].get("prompt_format", {})
         if form.get("thinking_tokens"):
-            rooms.setdefault(form.get("thinking_room", "inside"), cell)
-    if len(rooms) > 1:
-        (old, cell), (new, other), *_ = rooms.items()
+            by_room.setdefault(form.get("thinking_room", "inside"), cell)
+    if len(by_room) > 1:
+        (old, cell), (new, other), *_ = by_room.items()
         raise _mixed(cell, other, [("prompt_format.thinking_room", old, new)])
     for shared, free in _RULES:
         first: dict[tuple[str, ...], tuple[Cell, JSON]] = {}

@@ -24,7 +24,7 @@ def download(who: str, path: str, revision: str | None, patterns: Iterable[str])
     """The folder in the hub's cache that holds the files of a repository that match `patterns`.
 
     Only what the cache lacks is downloaded; an interrupted download resumes. Raises `UserError`,
-    which begins with `who`: why the files cannot be had, and what to do.
+    which begins with `who`: why the download failed, and what to do.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # of the HTTP client in use
@@ -42,7 +42,7 @@ def download(who: str, path: str, revision: str | None, patterns: Iterable[str])
 
 
 def _reason(path: str, error: Exception) -> str:
-    """Why a repository cannot be had, and what to do."""
+    """Why a repository cannot be downloaded, and what to do."""
     from huggingface_hub import constants, errors
 
     page = f"{constants.ENDPOINT}/{path}"
@@ -60,4 +60,4 @@ def _reason(path: str, error: Exception) -> str:
             "download it on a machine "
             f"with a network (hf download {path})"
         )
-    return f"it cannot be had from {constants.ENDPOINT} ({first_line(error)}): fetch it again; complete files are kept"
+    return f"it cannot be downloaded from {constants.ENDPOINT} ({first_line(error)}): fetch it again; complete files are kept"

@@ -65,7 +65,11 @@ def missing_of(specs: Iterable[Spec], corpora: str = "builtin") -> list[str]:
 
     Sends no request. What the function of a `function` engine loads by itself is not known here.
     """
-    return list(dict.fromkeys(line for need in _needs(specs, corpora) for line in need.missing()))
+    return list(
+        dict.fromkeys(
+            line for resource in _resources(specs, corpora) for line in resource.missing()
+        )
+    )
 
 
 def fetch_all(specs: Iterable[Spec], corpora: str = "builtin") -> Iterator[tuple[str, str]]:
@@ -74,16 +78,16 @@ def fetch_all(specs: Iterable[Spec], corpora: str = "builtin") -> Iterator[tuple
     Yields for each `there`, `fetched` or `failed`, and a line that says what, and where or why.
     One failure does not stop the others. Complete files of an interrupted download are kept.
     """
-    for need in _needs(specs, corpora):
+    for resource in _resources(specs, corpora):
         try:
-            if not need.missing():
-                yield "there", need.title
+            if not resource.missing():
+                yield "there", resource.title
                 continue
-            place = need.fetch()
-            if left := need.missing():
+            place = resource.fetch()
+            if left := resource.missing():
                 yield "failed", f"{left[0]} after the download: its repository does not have it"
             else:
-                yield "fetched", f"{need.title}: {place}"
+                yield "fetched", f"{resource.title}: {place}"
         except UserError as error:
             yield "failed", str(error)
 
@@ -99,11 +103,11 @@ def offline() -> dict[str, str]:
     return OFFLINE | {name: os.path.abspath(place) for name, place in places.items() if place}
 
 
-# --- what is needed -------------------------------------------------------------------------------
+# --- resources ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Need:
+class Resource:
     """Something that has to be on this disk. An object of this class itself cannot be fetched;
     `title` says why."""
 
@@ -114,12 +118,12 @@ class Need:
         return [self.title]
 
     def fetch(self) -> Path:
-        """Download it; where it lies. Raises `UserError` where it cannot be had."""
+        """Download it, and return where it lies. Raises `UserError` where that fails."""
         raise UserError(f"{self.title}; this cannot be fetched")
 
 
 @dataclass(frozen=True)
-class Files(Need):
+class HubFiles(Resource):
     """The files of a repository of the hub that match `patterns`, or a folder of such files.
 
     A pattern without `*` names a file that must be there. A model has `weights` besides; with
@@ -190,7 +194,7 @@ def _shards(name: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Encoding(Need):
+class Encoding(Resource):
     """A tiktoken encoding, whose files OpenAI serves."""
 
     name: str
@@ -209,7 +213,7 @@ class Encoding(Need):
 
 
 @dataclass(frozen=True)
-class OriginalCorpora(Need):
+class OriginalCorpora(Resource):
     """The paper's essays and data sets."""
 
     title: str = "corpora: original"
@@ -230,15 +234,15 @@ class OriginalCorpora(Need):
         return cache_dir()
 
 
-def _needs(specs: Iterable[Spec], corpora: str) -> list[Need]:
+def _resources(specs: Iterable[Spec], corpora: str) -> list[Resource]:
     """What models and corpora need, each thing once, in the order of the models."""
-    needs = [need for spec in specs for need in _needs_of(spec)]
+    resources = [resource for spec in specs for resource in _resources_of(spec)]
     if corpora == "original":
-        needs.append(OriginalCorpora())
-    return list(dict.fromkeys(needs))
+        resources.append(OriginalCorpora())
+    return list(dict.fromkeys(resources))
 
 
-def _needs_of(spec: Spec) -> Iterator[Need]:
+def _resources_of(spec: Spec) -> Iterator[Resource]:
     path, revision = spec.get("path", ""), spec.get("revision")
     try:
         model: Any = load_model(spec)
@@ -247,16 +251,16 @@ def _needs_of(spec: Spec) -> Iterator[Need]:
             tokenizer = model.tokenizer_name()
         kind = tokenizer_kind(tokenizer)
     except UserError as error:  # such as a folder that is not there
-        yield Need(str(error))
+        yield Resource(str(error))
         return
     place, at = resolve(path), f" at {revision}" if revision else ""
     title = f"folder {place}" if place.is_dir() else f"model {path}{at} (hub id)"
     if model.engine == "rwkv" and not place.exists():
-        yield Files(title, path, revision, (spec["file"],))
+        yield HubFiles(title, path, revision, (spec["file"],))
     elif model.engine in ("transformers", "vllm"):
         code = ["*.py"] if spec.get("trust_remote_code") else []
-        yield Files(title, path, revision, (*_SMALL, *code), True, "tokenizer" not in spec)
+        yield HubFiles(title, path, revision, (*_SMALL, *code), True, "tokenizer" not in spec)
     if kind == "tiktoken":
         yield Encoding(f"tokenizer {tokenizer} (tiktoken)", tokenizer)
     elif kind == "hub":
-        yield Files(f"tokenizer {tokenizer} (hub id)", tokenizer, vocabulary=True)
+        yield HubFiles(f"tokenizer {tokenizer} (hub id)", tokenizer, vocabulary=True)

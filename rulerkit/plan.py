@@ -317,8 +317,8 @@ def plan_model(
             why_not = limit or gpus_beyond_node(spec, nodes, gpus_per_node)
             if not why_not and fits is not None and fits < 1:
                 what = "the weights alone do not fit" if fits < 0 else "not one request fits"
-                mend = "raise tensor_parallel_size, or take kv_cache_dtype: fp8 or a larger card"
-                why_not = f"{what} on {cards} x {gpu.name}: {mend}"
+                fix = "raise tensor_parallel_size, or take kv_cache_dtype: fp8 or a larger card"
+                why_not = f"{what} on {cards} x {gpu.name}: {fix}"
             tokens = study.num_examples * num_tasks * length
             hours = study.num_examples * (work / speed + decoding) / 3600 / replicas
             lines.append(LengthCost(length, tokens, flops, kv_bytes, fits, hours, why_not))

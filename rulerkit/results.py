@@ -86,8 +86,8 @@ def answers_of(
     cells: list[Cell] | None = None,
     report: Report = remark,
 ) -> "pd.DataFrame":
-    """Rows of `score`, all or some, with ANSWER_COLUMNS and, with `labels`, LABEL_COLUMNS, read
-    from their files."""
+    """Rows of `score` or `load`, all or some, with ANSWER_COLUMNS and, with `labels`,
+    LABEL_COLUMNS, read from their files."""
     import pandas as pd
 
     if cells is None:
@@ -107,7 +107,8 @@ def answers_of(
             values[position] = _answer(rows[number]) + failures.get(number, unlabelled)
     answers = pd.DataFrame(values, scores.index, names)
     numbers = {"num_answer_tokens", "missed_depth"} & {*names}
-    return scores.join(answers.astype(dict.fromkeys(numbers, float)))
+    answers = answers.astype(dict.fromkeys(numbers, float))
+    return pd.concat([scores.drop(columns=names, errors="ignore"), answers], axis=1)
 
 
 def _answer(row: JSON) -> tuple[Any, ...]:

@@ -41,7 +41,7 @@ PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "vllm", "sentencepie
 SYNC = 5.0  # seconds of answers that a power cut may cost
 BEAT = 20.0  # seconds between two touches of a lock by its owner
 STALE = 120.0  # seconds without a touch after which an owner that cannot be checked counts as dead
-_LEDGER = ".failures.jsonl"
+_FAILURES = ".failures.jsonl"
 _SOFT = ".soft.jsonl"
 _INDEX = re.compile(rb'\{"index": (\d{1,9}),')
 _CHECKSUM = b', "checksum": "'
@@ -60,14 +60,14 @@ class DamagedCell(UserError):  # noqa: N818
 @contextmanager
 def disk(
     path: Path,
-    mend: str = "everything written so far is kept: make room or choose a folder that can be "
+    fix: str = "everything written so far is kept: make room or choose a folder that can be "
     "written, and run the same command again to resume",
 ) -> Iterator[None]:
     """Turn an error of the file system (full disk, read-only, no permission) into one line."""
     try:
         yield
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}; {mend}") from error
+        raise UserError(f"cannot write {path}: {error.strerror or error}; {fix}") from error
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
@@ -411,8 +411,8 @@ def load_cell(path: Path) -> Cell | None:
 
 
 def failures_file(path: Path) -> Path:
-    """The ledger beside a prediction file: the requests that failed, one line per attempt."""
-    return path.with_name(f"{path.stem}{_LEDGER}")
+    """The file of failed requests beside a prediction file, one line per attempt."""
+    return path.with_name(f"{path.stem}{_FAILURES}")
 
 
 def soft_file(path: Path) -> Path:
@@ -469,7 +469,7 @@ def _cell_files(folder: Path, report: Report) -> list[Path]:
         folders[:] = [name for name in sorted(folders) if not name.startswith(".")]
         for name in names:
             file = Path(place, name)
-            if name.startswith(".") or name.endswith((".bak.jsonl", _LEDGER, _SOFT)):
+            if name.startswith(".") or name.endswith((".bak.jsonl", _FAILURES, _SOFT)):
                 continue
             if file.suffix == ".jsonl" or (file.suffix == ".json" and file.stem.isdigit()):
                 files.add(file.with_suffix(".jsonl"))
@@ -484,7 +484,7 @@ def stamp(path: Path) -> list[list[int]]:
 
 
 def cell_files(path: Path) -> list[Path]:
-    """The files of a cell: rows, record, ledger, soft scores."""
+    """The files of a cell: rows, record, failed requests, soft scores."""
     return [path, path.with_suffix(".json"), failures_file(path), soft_file(path)]
 
 

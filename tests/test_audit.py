@@ -76,7 +76,7 @@ def test_the_protocol_paper_fills_less_by_design(tmp_path, protocol, failed):
     )
     found = audit_file(cell.path)
     assert {finding.name for finding in found if finding.level == FAIL} == failed
-    assert any("by design" in finding.mend for finding in found) == (protocol == "paper")
+    assert any("by design" in finding.fix for finding in found) == (protocol == "paper")
 
 
 # --- one fault at a time --------------------------------------------------------------------------

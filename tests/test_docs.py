@@ -35,17 +35,26 @@ def test_files_and_links_that_pages_name_exist(page):
     ] == []
 
 
-def test_the_code_for_a_paper_runs_as_printed(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("pages", "model", "cells"),
+    [
+        (["README.md", "docs/student.md"], "mine", 13 * 2),
+        (["docs/author.md"], "reader-4096", 3 * 2),
+    ],
+    ids=["student", "author"],
+)
+def test_the_code_of_pages_runs_as_printed(tmp_path, monkeypatch, pages, model, cells):
     import matplotlib.pyplot as plt
 
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
-    text = (ROOT / "docs" / "author.md").read_text(encoding="utf-8")
+    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in pages)
     with plt.rc_context():
         codes = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
         codes.sort(key=lambda code: "import rulerkit" not in code)  # which makes the summary
         exec("\n".join(codes), {})
     plt.close("all")
-    assert len(list(tmp_path.rglob("reader-4096/*/*.jsonl"))) == 6, "three tasks at two lengths"
+    assert len(list(tmp_path.rglob(f"{model}/*/*.jsonl"))) == cells
 
 
 def test_the_citation_has_what_its_format_requires():

@@ -385,7 +385,9 @@ def test_what_cannot_be_had_is_said_in_one_line_and_the_others_go_on(place, hub,
     closed.socket.close()
     (away,) = failures(program("fetch", "-y", "model: org/other", HF_ENDPOINT=closed.address))
     holds(
-        away, f"model org/other (hub id): it cannot be had from {closed.address}", "fetch it again"
+        away,
+        f"model org/other (hub id): it cannot be downloaded from {closed.address}",
+        "fetch it again",
     )
     (unset,) = failures(
         program("fetch", "-y", "model: org/other", HF_ENDPOINT=hub.address, HF_HUB_OFFLINE="1")

@@ -169,7 +169,7 @@ def test_the_check_command(rulerkit, tmp_path):
     status, out, err = rulerkit("check", "-y", "model: perfect", *bad)
     assert status == 1
     assert "FAIL  answer room" in out
-    assert "mend them first" in err
+    assert "fix them first" in err
     file = tmp_path / "vt.jsonl"
     size = ("--length", "2K", "--num-examples", "9")
     rulerkit("generate", "vt", "--output", str(file), *size)

@@ -255,7 +255,7 @@ def test_a_faulty_prompt_is_caught(folder, name, fault):
     whole = one(asked_of(folder("llama-3.1")))
     assert fails(check_case(whole)) == set()
     (finding,) = [f for f in check_case(fault(whole)) if f.level == FAIL and f.name == name]
-    assert finding.mend
+    assert finding.fix
     assert finding.where == f"vt at {LENGTH}, example 0"
 
 
@@ -364,7 +364,7 @@ def the_same(ids):
 def test_what_a_server_does_to_a_prompt(folder, change, names, says):
     found = list(check_answers(Server(folder("llama-3.1"), change), LENGTH))
     assert fails(found) == names
-    assert says in "".join(finding.mend for finding in found if finding.level == FAIL)
+    assert says in "".join(finding.fix for finding in found if finding.level == FAIL)
 
 
 def test_functions_that_echo_truncate_or_say_nothing():

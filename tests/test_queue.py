@@ -211,7 +211,9 @@ def test_a_job_is_done_by_one_process_and_named_by_the_other(project, tmp_path):
     assert (second.returncode, second.stderr) == (0, "")
     assert re.match(rf"elsewhere +a predictions .*; process {pid} on host ", second.stdout)
     assert (whole.returncode, status.returncode) == (1, 3)
-    assert "another process is at 2 jobs of this batch: run the same command again" in whole.stderr
+    assert (
+        "another process is doing 2 jobs of this batch: run the same command again" in whole.stderr
+    )
     assert "page:" not in whole.stdout
     assert set(project.asked("a").values()) == {1}
     (tmp_path / "empty").mkdir()

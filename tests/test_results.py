@@ -93,6 +93,9 @@ def test_answers_of_some_rows(outputs: Path) -> None:
     assert rows.index.equals(wrong.index)
     whole = load(outputs, labels=True).loc[wrong.index]
     pd.testing.assert_frame_equal(rows, whole)
+    pd.testing.assert_frame_equal(answers_of(load(outputs).loc[wrong.index], labels=True), whole)
+    twice = answers_of(pd.concat([wrong, wrong]), labels=True)  # indices stand twice
+    pd.testing.assert_frame_equal(twice, pd.concat([whole, whole]))
 
 
 def test_files_of_other_programs_stand_in_the_same_table(tmp_path: Path) -> None:
