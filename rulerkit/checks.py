@@ -110,10 +110,6 @@ class Case:
         return f"{self.example.task} at {self.example.length}, example {self.example.index}"
 
     @property
-    def spec(self) -> Spec:
-        return getattr(self.model, "spec", {})
-
-    @property
     def complete_answer(self) -> str:
         """The references as the family writes them; of several alternatives the shortest."""
         references = self.draft.references
@@ -311,7 +307,7 @@ def answer_room(case: Case) -> CheckResult:
 
 def stop_strings(case: Case) -> CheckResult:
     """No stop string stands inside a complete answer."""
-    stops = case.spec.get("extra_body", {}).get("stop") or []
+    stops = getattr(case.model, "spec", {}).get("extra_body", {}).get("stop") or []
     stops = [stops] if isinstance(stops, str) else stops
     for stop in stops:
         if stop in case.complete_answer:

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from copy import copy
 from io import TextIOWrapper
@@ -74,11 +74,12 @@ def echo(text: str, err: bool = False, nl: bool = True) -> None:
     typer.echo(escape.terminal(text), err=err, nl=nl)
 
 
-def settings_of(settings: list[str] | None) -> dict[str, Any]:
-    """The parameters given as YAML on the command line."""
+def settings_of(settings: list[str] | None, files: list[Path] | None = None) -> dict[str, Any]:
+    """The parameters of files, and over them those given as YAML on the command line."""
     from rulerkit.settings import parse_yaml
+    from rulerkit.studies import load_files
 
-    merged: dict[str, Any] = {}
+    merged = load_files(files or [])
     for text in settings or []:
         content = parse_yaml(text, f"-y {text!r}")
         if not isinstance(content, dict):
@@ -91,9 +92,9 @@ def settings_of(settings: list[str] | None) -> dict[str, Any]:
 
 def study_of(files: list[Path] | None, settings: list[str] | None, model: str | None = None) -> Any:
     """The study of parameter files, settings and a model; `UserError` where no model is named."""
-    from rulerkit.studies import load_files, study
+    from rulerkit.studies import study
 
-    given = load_files(files or []) | settings_of(settings)
+    given = settings_of(settings, files)
     given |= {"model": model_of(model)} if model else {}
     asked = study(given)
     if not asked.models or not {"model", "models"} & given.keys():
@@ -277,7 +278,6 @@ def score(
         length: Their nominal length, where their folders do not say.
     """
     from rulerkit.other_formats import read_predictions
-    from rulerkit.paths import resolve_file
 
     nominal = parse_length(length) if length else None
     paths = map(resolve_file, path)
@@ -390,10 +390,25 @@ def check(
         raise UserError(
             "name either a model (-f params/models/x.yaml) or files of data or predictions"
         )
-    of_files = _check_files(data or [], task, length, tokenizer)
-    reports = of_files if data else _check_models(files, settings, ask)
+    from rulerkit import audit, checks
+
+    reports: Iterable[tuple[str, Iterable[Any]]]
+    if data:
+        vocabulary, nominal = rk.load_tokenizer(tokenizer), parse_length(length) if length else None
+        reports = (
+            (f"{path}: {cell.task.name} at {cell.length}, {len(cell.rows)} rows", audit.audit(cell))
+            for path in data
+            for cell in audit.read_file(path, vocabulary, task, nominal)
+        )
+    else:
+        asked = study_of(files, settings)
+        lengths = " and ".join(str(n) for n in sorted({min(asked.lengths), max(asked.lengths)}))
+        about = f"{len(asked.tasks)} tasks at {lengths} tokens"
+        by_model = checks.check(asked, ask, _gpus_per_node())
+        reports = ((f"{name}: {about}", findings) for name, findings in by_model.items())
     bad = 0
-    for title, lines in reports:
+    for title, findings in reports:
+        lines = checks.summary_lines(findings)
         echo("\n  ".join([title, *lines]))
         bad += sum(line.startswith("FAIL") for line in lines)
     if bad:
@@ -436,9 +451,9 @@ def plan(
 
     if compare:
         from rulerkit.compare import power_text
-        from rulerkit.studies import load_files, study
+        from rulerkit.studies import study
 
-        asked = study(load_files(files or []) | settings_of(settings))
+        asked = study(settings_of(settings, files))
         echo(power_text(len(asked.tasks), len(asked.lengths), asked.num_examples, margin, flips))
         return
     asked = study_of(files, settings)
@@ -473,17 +488,15 @@ def fetch(*, files: ParameterFiles = None, settings: Set = None) -> None:
         return
     from rulerkit.batch import read_batch
     from rulerkit.offline import fetch_all
-    from rulerkit.paths import resolve_file
     from rulerkit.settings import read_yaml
-    from rulerkit.studies import load_files, study
+    from rulerkit.studies import study
 
-    given = settings_of(settings)
     paths = [resolve_file(file) for file in files or []]
     asked: list[Any] = []
     if paths and {"notebooks", "together"} & read_yaml(paths[0]).keys():
-        asked += [read_batch(path, given) for path in paths]
+        asked += [read_batch(path, settings_of(settings)) for path in paths]
     else:
-        asked.append(study(load_files(paths) | given))
+        asked.append(study(settings_of(settings, paths)))
     models = [model for entry in asked for model in entry.models]
     original = any(entry.corpora == "original" for entry in asked)
     states = set()
@@ -766,33 +779,6 @@ def _list_cells(study: Any) -> None:
         f"{sum(need.tokens_left for need in needs):,} tokens of prompts and answers left, "
         + ("in this round of the adaptive run" if study.adaptive else "at most")
     )
-
-
-Reports = Iterator[tuple[str, list[str]]]
-"""Of each model or file a title, and a line for each check."""
-
-
-def _check_models(
-    files: list[Path] | None, settings: list[str] | None, ask: bool | None
-) -> Reports:
-    from rulerkit.checks import check, summary_lines
-
-    asked = study_of(files, settings)
-    lengths = " and ".join(str(n) for n in sorted({min(asked.lengths), max(asked.lengths)}))
-    for name, findings in check(asked, ask, _gpus_per_node()).items():
-        title = f"{name}: {len(asked.tasks)} tasks at {lengths} tokens"
-        yield title, summary_lines(findings)
-
-
-def _check_files(data: list[Path], task: str | None, length: str | None, tokenizer: str) -> Reports:
-    from rulerkit.audit import audit, read_file
-    from rulerkit.checks import summary_lines
-
-    vocabulary = rk.load_tokenizer(tokenizer)
-    for path in data:
-        for cell in read_file(path, vocabulary, task, parse_length(length) if length else None):
-            title = f"{path}: {cell.task.name} at {cell.length}, {len(cell.rows)} rows"
-            yield title, summary_lines(audit(cell))
 
 
 def _gpus_per_node() -> int:

@@ -29,6 +29,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from importlib.util import find_spec
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import httpx2
@@ -1129,7 +1130,9 @@ class OpenAI(ServerEngine):
         try:
             sampling = self.spec.get("sampling", {"temperature": 0})
             body = self._request(facts, prompt, _PROBE_TOKENS, sampling)
-            count: int | None = replica.send(body, timeout, _prompt_tokens, patient=False).result()
+            count: int | None = replica.send(
+                body, timeout, attrgetter("prompt_tokens"), patient=False
+            ).result()
         except RequestError as failure:
             # reasoning models of services insist on a newer name, and on their own temperature
             newer = "max_completion_tokens"
@@ -1200,7 +1203,3 @@ def _messages(path: str, user: str, prefix: str, system: str | None = None) -> J
     roles = {"system": system, "user": user, "assistant": prefix if path == "prefill" else None}
     chat = [{"role": role, "content": content} for role, content in roles.items() if content]
     return {"messages": chat, **(_CONTINUE if path == "prefill" else {})}
-
-
-def _prompt_tokens(reply: Reply) -> int | None:
-    return reply.prompt_tokens
