@@ -750,17 +750,19 @@ def _answered(model: str, task: str, length: int, index: int) -> tuple[Any, str]
 
 def _print_scores(cells: list[Any], *grid: Any, max_failures: float | None = None) -> None:
     from rulerkit.evaluation import check_same
+    from rulerkit.summary import base_run
     from rulerkit.tables import footnotes, task_table_text
 
     by_model = defaultdict(list)
     for cell in cells:
-        by_model[cell.run, cell.model].append(cell)
+        by_model[base_run(cell.run), cell.model].append(cell)
     for group in by_model.values():  # each model may have been asked differently
         check_same(group)
     scores = rk.score(cells, max_failures=max_failures)
     summary = rk.summarize(scores, *grid)
     for (name, model), group in by_model.items():
-        notes = footnotes(group, scores.query("run == @name and model == @model"))
+        rows = scores[(scores["run"].map(base_run) == name) & (scores["model"] == model)]
+        notes = footnotes(group, rows)
         echo(f"\n{model} ({name})")
         echo(task_table_text(summary, model, name, notes=notes), nl=False)
 

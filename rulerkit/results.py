@@ -141,7 +141,9 @@ def export(results: "pd.DataFrame", path: Path, format: str | None = None) -> No
     """
     kind = format or path.suffix.removeprefix(".")
     if kind not in FORMATS:
-        raise unknown("format", kind, FORMATS)
+        raise unknown(
+            "format", kind, FORMATS, "The name of the file ends in it, or --format names it"
+        )
     if kind == "csv":
         lists = {"references", "depths"} & {*results.columns}
         results = results.assign(**{name: results[name].map(json.dumps) for name in lists})

@@ -193,7 +193,12 @@ def study(
         _task_of_study(spec, values).with_corpora(values.corpora)
         for spec in values.tasks or THIRTEEN
     ]
+    by_name = {task.name: task for task in tasks}
     for task in tasks:
+        if task != by_name[task.name]:
+            raise UserError(
+                f"tasks: two different ones are named {task.name}: give each another `name:`"
+            )
         for kind, knob in task.corpora:
             refresh(kind, getattr(task, knob))
     adaptive, num_examples = None, values.num_examples
@@ -215,7 +220,7 @@ def study(
     return Study(
         notebook=notebook,
         models=_checked_models(expand(models)),
-        tasks=tuple({task.name: task for task in tasks}.values()),
+        tasks=tuple(by_name.values()),
         lengths=tuple(sorted(set(values.lengths))),
         outputs=resolve(values.outputs),
         corpora=choices(values.corpora)["base"],

@@ -132,6 +132,8 @@ def test_what_is_no_model(project):
     refused({"model": 5}, "a hub id or a mapping (several stand in `models`); seen: 5")
     refused({"models": "mute"}, "-y 'models: [reader-4096, reader-8192]'")
     refused({"models": ["mute", {"base": "mute"}]}, "models: mute named twice")
+    both = [{"base": "vt", "num_hops": 2, "name": "vt"}, "vt"]
+    refused({"tasks": both}, "tasks: two different ones are named vt: give each another")
     refused({"models": ["nothing/*"]}, "nothing matches 'nothing/*'")
     refused({"model": "raeder-8192"}, "did you mean 'reader-8192'")
     refused({"model": {"base": "perfect", "name": "a/b"}}, "cannot name a folder")
