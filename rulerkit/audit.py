@@ -12,12 +12,21 @@ from pathlib import Path
 
 from pydantic import ConfigDict
 
-from rulerkit.checks import NOTE, CheckResult, Checks, Finding, judge_tokens, run_checks
+from rulerkit.checks import (
+    BY_DESIGN,
+    NOTE,
+    CheckResult,
+    Checks,
+    Finding,
+    judge_tokens,
+    run_checks,
+)
 from rulerkit.errors import UserError
 from rulerkit.other_formats import DataRow, json_lines, read_rows
 from rulerkit.scoring import clean, string_match_all
 from rulerkit.store import load_cell
 from rulerkit.tasks import TASKS, Task, family_of
+from rulerkit.tasks.base import PROTOCOLS
 from rulerkit.tokenizers import Tokenizer
 
 MIN_ROWS = 8
@@ -90,17 +99,18 @@ def read_file(
     """
     if not path.is_file():
         raise UserError(f"no file {path}: give a file of JSON lines, data or predictions")
-    protocol, wanted = "clean", None
+    family, wanted = "", None
     if path.with_suffix(".json").is_file() and (cell := load_cell(path)):
         _ = cell.present  # raises where a row is damaged
         name, wanted, result = cell.task, cell.wanted, cell.record["result"]
-        protocol = result.get("protocol", protocol)
-        family = result["task"].get("family") or name
+        family, protocol = result["task"].get("family", ""), result.get("protocol")
         by_length = {cell.length: [row | {"line": line} for line, row in json_lines(path)]}
     else:
         name, by_length = read_rows(path, task, length, Row)
-        family = name
-    asked = (TASKS.get(name) or family_of(family)(name=name)).with_protocol(protocol)
+        protocol = next(iter(by_length.values()))[0].get("protocol")  # in files of `generate`
+    asked = TASKS.get(name) or family_of(name, family)(name=name)
+    if protocol in PROTOCOLS:
+        asked = asked.with_protocol(protocol)
     return [
         FileCell(asked, budget, [Row(**row) for row in rows], tokenizer, wanted)
         for budget, rows in sorted(by_length.items())
@@ -158,6 +168,8 @@ def positions(cell: FileCell) -> CheckResult:
     ((usual, same),) = places.most_common(1)
     if same > count / 2:
         seen = f"the answer at {usual} in {same} of {count} rows"
+        if cell.task.protocol == "paper":
+            return Finding(seen, BY_DESIGN, NOTE)
         return Finding(seen, "a model that only reads there scores as well: shuffle per example")
     return f"{len(places)} places in {count} rows"
 

@@ -204,17 +204,18 @@ def generate(
         workers: Processes; the files are the same whatever their number.
     """
     from rulerkit.other_formats import write_grid
+    from rulerkit.tasks import by_name
 
-    asked = [
+    asked = by_name(
         task_of(name, protocol, corpora)
         for given in task
         for name in (rk.THIRTEEN if given == "all" else (given,))
-    ]
+    )
     form = rk.PromptFormat(tokenizer, template)
     cells = [
         rk.generate(one, tokens, num_examples, seed, form)
-        for tokens in length or ["4096"]
-        for one in asked
+        for tokens in dict.fromkeys(map(parse_length, length or ["4096"]))
+        for one in asked.values()
     ]
     if len(cells) == 1 and output.is_dir():
         raise UserError(

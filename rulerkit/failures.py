@@ -21,7 +21,7 @@ from rulerkit.prompt_format import PromptFormat
 from rulerkit.statistics import wilson
 from rulerkit.store import Cell
 from rulerkit.studies import Study
-from rulerkit.tasks import FAMILIES
+from rulerkit.tasks import FAMILIES, by_name, read_prompt
 from rulerkit.tasks.base import JudgedAnswer, Rule
 
 _SHORTEST_COPY = 20
@@ -52,8 +52,7 @@ def with_baselines(study: Study, wanted: bool = True) -> Study:
     """The study with the baselines of its tasks: common words without the demonstration, questions
     without context."""
     baselines = [variant for task in study.tasks for variant in task.baselines()] if wanted else []
-    tasks = [*study.tasks, *baselines]
-    return replace(study, tasks=tuple({task.name: task for task in tasks}.values()))
+    return replace(study, tasks=tuple(by_name([*study.tasks, *baselines]).values()))
 
 
 def label(cells: Iterable[Cell], no_context: NoContext | None = None) -> pd.DataFrame:
@@ -135,10 +134,12 @@ def _demonstration(answer: JudgedAnswer) -> str | None:
     stretch = len(written) >= _SHORTEST_COPY and written in _squeezed(shown)
     if stretch and written not in _squeezed(answer.example.context_text):  # noise stands in both
         return written
-    shown_answer = re.split(r"(?:they are|in the list are):", shown)[-1]
-    items = {word.lower() for word in re.findall(r"[^\W\d]\w*(?:-\w+)*", shown_answer)}
+    reading = read_prompt(answer.example.prompt)
+    shown_answer = reading.demonstration.lower() if reading else ""
+    items = {*re.findall(r"[^\W\d]\w*(?:-\w+)*", shown_answer)}
     copied = [word for word in dict.fromkeys(answer.words) if word in items]
-    return " ".join(copied) if len(copied) >= max(2, len(items) / 2) else None
+    least = max(2, len(items) / 2) if len(items) > 1 else 1
+    return " ".join(copied) if len(copied) >= least else None
 
 
 def _beginning(answer: JudgedAnswer) -> str | None:

@@ -25,7 +25,7 @@ from rulerkit.example import Example
 from rulerkit.generation import Examples
 from rulerkit.lengths import parse_length
 from rulerkit.paths import completed
-from rulerkit.scoring import category, task_name
+from rulerkit.scoring import task_name
 from rulerkit.settings import JSON
 from rulerkit.store import (
     Cell,
@@ -37,6 +37,7 @@ from rulerkit.store import (
     parse_json,
     read_cells,
 )
+from rulerkit.tasks import family_of
 
 _NAME = re.compile(r"^samples_|_\d{4}-\d\d-\d\dT.*$|-\d+$")
 _PART = re.compile(r"-\d+$")
@@ -121,8 +122,8 @@ def read_predictions(
 
 
 def _cell(name: str, length: int, file: Path, rows: Rows) -> Cell:
-    kind, model = category(name), _model_name(file)
-    settings = {"name": name, "category": kind, "match": "part" if kind == "qa" else "all"}
+    family, model = family_of(name), _model_name(file)
+    settings = {"name": name, "category": family.category, "match": family.match}
     record = {
         "result": {"task": settings, "length": length, "model": {"name": model}},
         "num_examples": len(rows),
@@ -271,4 +272,5 @@ def write_grid(cells: Sequence[Examples], paths: Sequence[Path], workers: int = 
 
 def _line(place: tuple[Examples, int]) -> str:
     examples, index = place
-    return json.dumps(to_json(examples[index]), ensure_ascii=False) + "\n"
+    row = to_json(examples[index]) | {"protocol": examples.task.protocol}
+    return json.dumps(row, ensure_ascii=False) + "\n"

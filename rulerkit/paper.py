@@ -220,7 +220,7 @@ def _departures(cells: "pd.DataFrame", slug: str = "") -> "dict[str, pd.Series[b
     printed = _key(paper_models().set_index("slug")["template"].get(slug, ""))
     templates = cells["template"].dropna().map(_key)
     return {
-        "protocol": ~cells["note"].str.contains("Protocol paper", na=False),
+        "protocol": ~cells["note"].str.contains("Protocol paper:", na=False),
         "tokenizer": cells["tokenizer"] == "builtin",
         "template": templates.map(lambda name: name not in printed and name[:4] != "auto"),
         "examples": cells["stand_in"],
@@ -550,6 +550,6 @@ def page(boards: Iterable[Board], bold: str = "ours") -> Html:
         for i, board in enumerate(boards)
     ]
     return Html(
-        '<div class="rulerkit-boards mathjax_ignore" onclick="rulerkitSort(event.target)">'
+        '<meta charset="utf-8"><div class="rulerkit-boards mathjax_ignore" onclick="rulerkitSort(event.target)">'
         f"<style>{_STYLE}</style><script>{_SCRIPT}</script>{''.join(tables)}</div>\n"
     )

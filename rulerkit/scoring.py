@@ -66,14 +66,16 @@ def task_name(name: str) -> str:
     known family."""
     ours = name.removeprefix("ruler_")
     ours = OTHER_NAMES.get(ours, ours)
-    category(ours)
+    family_of(ours)
     return ours
 
 
 def category(task: str) -> str:
-    """'niah', 'vt', 'aggregation' or 'qa', by the first letters of a task's name, so that variants
-    have one too."""
-    return family_of(task).category
+    """The category of a task by the first letters of its name, so that variants have one too; ''
+    where they tell none."""
+    with suppress(UserError):
+        return family_of(task).category
+    return ""
 
 
 def clean(prediction: str) -> str:
@@ -92,11 +94,13 @@ def answer_of(prediction: str, record: Mapping[str, Any]) -> tuple[str, bool]:
     return clean(answer or ""), answer is None
 
 
-def strict_items(prediction: str, references: Iterable[str]) -> Strict:
+def strict_items(prediction: str, references: Iterable[str], blanks: bool = False) -> Strict:
     """Precision and F1 over the distinct items named: a wrong word costs, and so does a sentence
-    around the answer."""
-    named, wanted = set(named_items(prediction)), {reference.lower() for reference in references}
-    return _overlap(sorted(named), sorted(wanted))
+    around the answer. `blanks`: whether blanks, too, stand between items."""
+    named, wanted = named_items(prediction), {reference.lower() for reference in references}
+    if blanks:
+        named = " ".join(named).split()
+    return _overlap(sorted({*named}), sorted(wanted))
 
 
 def strict_answer(prediction: str, references: Iterable[str]) -> Strict:
@@ -182,7 +186,10 @@ def describe(cell: Cell) -> JSON:
     record, result = cell.record, cell.record["result"]
     task, model, sources = result["task"], result["model"], result.get("sources", {})
     notes = {source["note"] for source in sources.values() if source.get("note")}
-    if result.get("protocol") == "paper":
+    protocol, edition = result.get("protocol", "clean"), task.get("edition")
+    if edition and edition != base.PROTOCOLS.get(protocol):
+        notes.add(f"Protocol {protocol} with the prompts of {edition}")
+    elif protocol == "paper":
         notes.add("Protocol paper: prompts and layouts of upstream at the time of the paper")
     return {
         "run": cell.run,
@@ -325,7 +332,7 @@ def _read_cache(cell: Cell) -> Rows | None:
 @cache
 def _code_version() -> str:
     """A digest of the code that judges: what other code judged is judged again."""
-    files = (Path(__file__), Path(base.__file__))
+    files = (Path(__file__), *sorted(Path(base.__file__).parent.glob("*.py")))
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
@@ -361,16 +368,20 @@ def _judge_in_parallel(cells: list[Cell]) -> None:
 
 def _judged(cell: Cell) -> Rows:
     task = cell.record["result"]["task"]
-    kind = task.get("category") or category(cell.task)
-    part = task.get("match", "part" if kind == "qa" else "all") == "part"
-    rows = sorted((_judge(cell, row, part) for row in cell.stream()), key=lambda row: row[0])
+    family = base.Task  # for one that is not here
+    with suppress(UserError):
+        family = family_of(cell.task, task.get("family", ""))
+    part, blanks = task.get("match", family.match) == "part", family.separator == " "
+    rows = sorted(
+        (_judge(cell, row, part, blanks) for row in cell.stream()), key=lambda row: row[0]
+    )
     kinds: JSON = dict.fromkeys(ROW_COLUMNS, float)
     kinds |= dict.fromkeys(("empty", "cut_off", "cut_thought", "refused"), bool) | {"index": int}
     longest = max((len(row[ROW_COLUMNS.index("digest")]) for row in rows), default=0)
     return np.array(rows, list((kinds | {"digest": f"S{longest or 1}"}).items()))
 
 
-def _judge(cell: Cell, row: JSON, part: bool) -> tuple[Any, ...]:
+def _judge(cell: Cell, row: JSON, part: bool, blanks: bool) -> tuple[Any, ...]:
     """One row of ROW_COLUMNS."""
     raw, references = row.get("pred"), row.get("outputs")
     if not isinstance(raw, str) or not references:
@@ -382,7 +393,7 @@ def _judge(cell: Cell, row: JSON, part: bool) -> tuple[Any, ...]:
     usage, soft = row.get("usage") or {}, cell.soft.get(row["index"], {})
     (text, unfinished), reason = answer_of(raw, cell.record), row.get("finish_reason", "")
     value = (string_match_part if part else string_match_all)(text, references)
-    strict = (strict_answer if part else strict_items)(text, references)
+    strict = strict_answer(text, references) if part else strict_items(text, references, blanks)
     return (
         row["index"], value, strict.f1, strict.precision, strict.exact,
         not text and not unfinished, reason == "length" or unfinished, unfinished, reason == "refused",

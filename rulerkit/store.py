@@ -171,7 +171,7 @@ class Row(_Part):
 
 class _Task(_Part):
     name: str
-    category: Literal["niah", "vt", "aggregation", "qa"] | None = None
+    category: str | None = None
 
 
 class _Model(_Part):

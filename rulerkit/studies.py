@@ -28,7 +28,7 @@ from rulerkit.models import Model
 from rulerkit.paths import cell_file, home, project_files, resolve, resolve_file
 from rulerkit.settings import JSON, Parameters, Spec, check, read_spec, read_yaml
 from rulerkit.store import disk
-from rulerkit.tasks import THIRTEEN, Task
+from rulerkit.tasks import THIRTEEN, Task, by_name
 from rulerkit.tasks import task as make_task
 from rulerkit.tasks.base import PROTOCOLS
 
@@ -193,12 +193,7 @@ def study(
         _task_of_study(spec, values).with_corpora(values.corpora)
         for spec in values.tasks or THIRTEEN
     ]
-    by_name = {task.name: task for task in tasks}
     for task in tasks:
-        if task != by_name[task.name]:
-            raise UserError(
-                f"tasks: two different ones are named {task.name}: give each another `name:`"
-            )
         for kind, knob in task.corpora:
             refresh(kind, getattr(task, knob))
     adaptive, num_examples = None, values.num_examples
@@ -220,7 +215,7 @@ def study(
     return Study(
         notebook=notebook,
         models=_checked_models(expand(models)),
-        tasks=tuple(by_name.values()),
+        tasks=tuple(by_name(tasks).values()),
         lengths=tuple(sorted(set(values.lengths))),
         outputs=resolve(values.outputs),
         corpora=choices(values.corpora)["base"],

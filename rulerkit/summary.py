@@ -8,7 +8,6 @@ Every interval is that of `statistics.weighted_sum`.
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -125,7 +124,8 @@ def summarize(
     first = by_cell.head(1)
     answered = dict(zip(first["task"], first["category"], strict=True))
     averaged = list(tasks or (scoring.THIRTEEN if {*answered} & {*scoring.THIRTEEN} else answered))
-    categories = {task: _category(task) for task in averaged} | answered
+    categories = {task: scoring.category(task) for task in averaged}
+    categories |= {cell["task"]: cell["category"] for cell in empty_cells} | answered
     shown = dict.fromkeys([*(tasks or [t for t in averaged if t in answered]), *answered])
     facts = _facts_by_cell(by_cell, first, empty_cells)
     known = {*zip(first["run"], first["model"], strict=True)}
@@ -170,13 +170,6 @@ def summarize(
         models[rank] = of_kind.rank(method="min", ascending=False)
     cells = pd.DataFrame(cell_records, columns=_COLUMNS)
     return Summary(cells, pd.DataFrame(length_rows), models, confidence)
-
-
-def _category(task: str) -> str:
-    """The category of a task without a row, by its name; "" where the name does not tell."""
-    with suppress(UserError):
-        return scoring.category(task)
-    return ""
 
 
 def _select(
@@ -299,7 +292,8 @@ def _model_row(
     states = {row["length"]: "failed" for row in rows if row["failed"]}
     states |= {row["length"]: "unfinished" for row in rows if row["n"]}
     claimed = rows[0]["claimed_length"]
-    threshold, whose = THRESHOLDS[rows[0]["aligned"]][category], PAPERS_THRESHOLD
+    threshold = THRESHOLDS[rows[0]["aligned"]].get(category, np.nan)
+    whose = f"the paper has no category {category}" if np.isnan(threshold) else PAPERS_THRESHOLD
     complete = [row["complete"] for row in length_rows]
     # the thresholds of the paper are those of the benchmark's own tasks
     benchmark = {t for t in scoring.THIRTEEN if category in ("all", scoring.category(t))}

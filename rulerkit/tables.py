@@ -16,7 +16,7 @@ from rulerkit import escape
 from rulerkit.corpora import OWN_TEXTS
 from rulerkit.errors import UserError, listed, unknown
 from rulerkit.floors import not_above
-from rulerkit.lengths import SMALL, THRESHOLDS, has_own_threshold, length_name
+from rulerkit.lengths import SMALL, has_own_threshold, length_name
 from rulerkit.scoring import own_labels
 from rulerkit.store import Cell
 from rulerkit.summary import (
@@ -301,8 +301,8 @@ def _notes(
     models: "pd.DataFrame", category: str, tasks: Iterable[str], confidence: float
 ) -> list[str]:
     percent = f"{100 * confidence:g} %"
-    kinds = models["aligned"].unique()
-    used = ", ".join(f"{THRESHOLDS[kind][category]} ({kind})" for kind in kinds)
+    pairs = models[["threshold", "aligned"]].drop_duplicates()
+    used = ", ".join(f"{threshold} ({kind})" for threshold, kind in pairs.itertuples(index=False))
     what = "the 13 tasks" if category == "all" else f"the {category} tasks"
     num_tasks = int(models["tasks"].iloc[0])
     means = (
@@ -313,6 +313,8 @@ def _notes(
     if has_own_threshold(tasks):
         reached = models.dropna(subset=["threshold"])["threshold_of"].unique()
         rules = [f"with at least {share}, as NoLiMa counts it" for share in reached]
+    elif models["threshold"].isna().all():
+        return [means]
     elif (models["effective_length"] == "").all():
         return [
             means,

@@ -13,7 +13,7 @@ from rulerkit.checks import FAIL, summary_lines
 from rulerkit.errors import UserError
 from rulerkit.evaluation import predict
 from rulerkit.generation import generate
-from rulerkit.other_formats import to_json
+from rulerkit.other_formats import to_json, write_grid
 from rulerkit.tasks import THIRTEEN, task
 from rulerkit.tokenizers import load_tokenizer
 
@@ -77,6 +77,11 @@ def test_the_protocol_paper_fills_less_by_design(tmp_path, protocol, failed):
     found = audit_file(cell.path)
     assert {finding.name for finding in found if finding.level == FAIL} == failed
     assert any("by design" in finding.fix for finding in found) == (protocol == "paper")
+    write_grid([generate(task("cwe", "paper"), LENGTH, COUNT)], [tmp_path / "cwe.jsonl"])
+    text = (tmp_path / "cwe.jsonl").read_text().replace('"paper"', f'"{protocol}"')
+    (tmp_path / "cwe.jsonl").write_text(text)
+    found = {finding.name: finding for finding in audit_file(tmp_path / "cwe.jsonl", "cwe", LENGTH)}
+    assert (found["positions"].level == FAIL) == (protocol == "clean")
 
 
 # --- one fault at a time --------------------------------------------------------------------------

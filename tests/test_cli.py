@@ -129,14 +129,15 @@ def test_generate_writes_upstreams_lines(rulerkit, tmp_path):
     examples = rk.generate(builtin("qa_2"), 2048, 3, 9)
     for row, example in zip(rows(file), examples, strict=True):
         fields = "index input outputs length answer_prefix context question task max_new_tokens"
-        assert list(row) == fields.split()
+        assert list(row) == [*fields.split(), "protocol"]
         assert (row["index"], row["outputs"]) == (example.index, list(example.references))
         assert row["input"] + row["answer_prefix"] == example.prompt
         assert row["context"] in row["input"]
         assert row["question"] in row["input"]
         assert row["length"] == example.num_tokens + example.max_new_tokens <= 2048
     grid = tmp_path / "grid"
-    rulerkit("generate", "qa_2", "vt", "--length", "1K", *same, "--output", grid)
+    cells = ("qa_2", "vt", "qa_2", "--length", "1K", "--length", 1024)
+    assert "4 x 3 examples" in rulerkit("generate", *cells, *same, "--output", grid).out
     names = [f"{n}/data/{t}/validation.jsonl" for n in (1024, 2048) for t in ("qa_2", "vt")]
     assert list(tree(grid)) == names
     assert (grid / names[2]).read_bytes() == file.read_bytes()
@@ -169,17 +170,15 @@ def test_evaluate_prints_a_table_per_model_and_keeps_the_rows(project, rulerkit)
 
 
 def test_evaluate_takes_a_model_by_position_or_option(project, rulerkit):
-    """The name of a variant need not say its family."""
-    small = ("-y", "{tasks: [{base: vt, name: mine}], lengths: [1024], num_examples: 1, run: new}")
+    own = "{base: qa_1, name: finnish}"  # a name that tells no family
+    small = ("-y", f"{{tasks: [{own}], lengths: [1024], num_examples: 1, run: new}}")
     for arguments in (["mute"], ["--model", "perfect"], ["-y", "model: reader-2048"]):
         assert rulerkit("evaluate", *arguments, *small).status == 0
-    models = {path.name for path in (project / "outputs/predictions/new").iterdir()}
-    assert models >= {"mute", "perfect", "reader-2048"}
-    file = project / "outputs/predictions/new/perfect/mine/1024.jsonl"
-    assert "mine at 1024, 1 rows" in rulerkit("check", file).out
-    (project.parent / "here/empty").mkdir()
-    refused(rulerkit("evaluate", "empty", *small), "here/empty is no model", "no config.json")
-    refused(rulerkit("evaluate", project.parent / "hé re", *small), "there is no folder")
+    folder = project / "outputs/predictions/new"
+    assert {path.name for path in folder.iterdir()} >= {"mute", "perfect", "reader-2048"}
+    for command in ("check", "score"):
+        ended = rulerkit(command, folder / "perfect/finnish/1024.jsonl")
+        assert (ended.status, "finnish" in ended.out) == (0, True)
     refused(rulerkit("evaluate", *small), "no model is named: give a name of params/models (llama")
     refused(rulerkit("check", *small), "no model is named")
 
@@ -364,6 +363,10 @@ BAD_INPUT = {
     ("evaluate", "perfekt"): ("unknown model", "did you mean 'perfect'", "hub id"),
     ("evaluate", "-y", SMALL, "-y", "{lengths: [200], run: other}"): ("not fit into 200 tokens",),
     ("evaluate", "-y", SMALL, "-y", "outputs: ../file"): ("cannot write", "Not a directory"),
+    ("evaluate", "-y", SMALL, "-y", "tasks: [vt, {base: cwe, name: vt}]"): ("are named vt: give",),
+    ("generate", "vt", "{base: cwe, name: vt}", "-o", "new"): (
+        "are named vt: give one of them another",
+    ),
     ("check",): ("name either a model",),
     ("report", "."): ("no predictions in /", "<model>/<task>/<length>.jsonl"),
     ("report", "../project/outputs", "--format", "xls"): ("allowed: table, csv, markdown, latex",),

@@ -105,6 +105,7 @@ HAND = [
         "not mentioned",
     ),
     ("copied demonstration", "cwe", shown_answer, ""),
+    ("copied demonstration", {"base": "cwe", "num_cw": 1}, shown_answer, ""),
     ("copied beginning", "cwe", lambda e: first_words(e) + " 1. 2. 3.", ""),
     ("parametric words", "cwe", lambda e: "1. the 2. an 3. a 4. of", "the an a of"),
     ("duplicated values", "niah_multivalue", lambda e: ", ".join([e.references[0]] * 4), ""),

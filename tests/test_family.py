@@ -1,24 +1,25 @@
-"""A new family of tasks touches its own file and one line: everything else works for it."""
+"""A new family of tasks is one file, an entry of FAMILIES and a line for each task: everything else
+works for it."""
 
-import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent.parent / "rulerkit"
+FAMILY = '''
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
-import pytest
-
-from rulerkit import failures, tasks
-from rulerkit.evaluation import predict
 from rulerkit.example import Draft, Piece
-from rulerkit.floors import floors
-from rulerkit.generation import generate
-from rulerkit.models import load_model
-from rulerkit.scoring import score
 from rulerkit.tasks.base import Reading, Rule, Task
 from rulerkit.tasks.haystacks import fill_with_sentences
 
 NAMES, COLOURS = ("Ada", "Bo", "Cy", "Di"), ("ochre", "teal", "puce", "mauve", "azure", "coral")
+OPENING = "Remember the colours of all names.\\n"
 
 
 def colour_of_another_name(answer):
@@ -28,37 +29,42 @@ def colour_of_another_name(answer):
 
 @dataclass(frozen=True, kw_only=True)
 class Colours(Task):
-    """Say which colour one of four names has."""
+    """Say which two colours one of four names has."""
 
-    family: ClassVar[str] = "colours"
-    category: ClassVar[str] = "niah"
-    short_name: ClassVar[str] = "colours"
-    new_tokens: ClassVar[tuple[int, int]] = (16, 1)
-    question_form: ClassVar[str] = r"What about (\w+)\?"
-    answer_prefix_form: ClassVar[str] = r"has the colour"
-    failure_rules: ClassVar[tuple[Rule, ...]] = (
-        Rule("other name", "The colour of another name.", colour_of_another_name),
-    )
+    family = "colours"
+    category = "memory"
+    short_name = "colours"
+    match = "part"
+    separator = " "
+    new_tokens = (16, 1)
+    question_form = r"What about (\\w+)\\?"
+    answer_prefix_form = r"has the colours:"
+    demonstration_opening = OPENING
+    failure_rules = (Rule("other name", "A colour of another name.", colour_of_another_name),)
+
+    demonstration: bool = True
 
     def draft(self, stream, length):
-        colours = stream.random.sample(COLOURS, len(NAMES))
-        lines = [
-            Piece(
-                f"{name} has the colour {colour}.\n",
-                role,
-                key=name,
-                value=colour,
-                depth=stream.random.random(),
-            )
-            for role, name, colour in zip(
-                ["needle"] + ["distractor"] * 3, NAMES, colours, strict=True
-            )
-        ]
+        lines, pairs = [], {}
+        for name in NAMES:
+            pairs[name] = stream.random.sample(COLOURS, 2) if name == "Ada" else ["grey", "white"]
+            lines += [
+                Piece(
+                    f"{name} has the colour {colour}.\\n",
+                    "needle" if name == "Ada" else "distractor",
+                    key=name,
+                    value=colour,
+                    depth=stream.random.random(),
+                )
+                for colour in pairs[name]
+            ]
+        example = f"{OPENING}Eve has the colour red.\\nWhat about Eve? Eve has the colours: red tan\\n\\n"
         return Draft(
-            "Remember all colours.\n",
-            f"What about {NAMES[0]}?",
-            f" {NAMES[0]} has the colour",
-            (colours[0],),
+            OPENING,
+            "What about Ada?",
+            " Ada has the colours:",
+            tuple(pairs["Ada"]),
+            demonstration=example if self.demonstration else "",
             plan=lines,
         )
 
@@ -67,38 +73,88 @@ class Colours(Task):
 
     @staticmethod
     def read_context(text, question):
-        line = re.compile(r"(?P<name>\w+) has the colour (?P<item>\w+)\.")
-        colours = {match["name"]: match["item"] for match in line.finditer(text)}
+        line = re.compile(r"(?P<name>\\w+) has the colour (?P<item>\\w+)\\.")
+        colours = [(match["name"], match["item"]) for match in line.finditer(text)]
         return Reading(
             "colours",
-            items=[colour for name, colour in colours.items() if name == question[1]],
-            others=[colour for name, colour in colours.items() if name != question[1]],
+            items=[colour for name, colour in colours if name == question[1]],
+            others=[colour for name, colour in colours if name != question[1]],
             occurrences=partial(line.finditer, text),
+            demonstration="".join(re.findall(r"has the colours: (.*)", text)[-1:]),
         )
+'''
+SCRIPT = """
+import json
+from pathlib import Path
+import rulerkit as rk
+from rulerkit import failures
+from rulerkit.cli import app
+
+effects = {"reader": {}, "confused": {"confuse": 1.0}, "copying": {"copy": 1.0}}
+effects |= {"window": {"window": 200}}
+models = [{"engine": "reader", "name": name} | effect for name, effect in effects.items()]
+study = rk.study(models=models, tasks=["colours"], lengths=["1K"], num_examples=12)
+cells = rk.evaluate(study, progress=False)
+means = rk.score(cells).groupby("model")["score"].mean()
+labels = failures.label(cells).groupby("model")["label"].unique().map(list).to_dict()
+print(json.dumps([means.to_dict(), labels, [cell.record["floors"]["copy"] for cell in cells]]))
 
 
-@pytest.fixture
-def colours(monkeypatch):
-    """The family in the one line that lists families."""
-    monkeypatch.setattr(tasks, "FAMILIES", (*tasks.FAMILIES, Colours))
-    importlib.reload(failures)
-    yield Colours(name="colours")
-    monkeypatch.undo()
-    importlib.reload(failures)
+def command(line):
+    try:
+        app(line.split(), standalone_mode=False)
+    except SystemExit:
+        pass
 
 
-def test_everything_works_for_a_new_family(colours, tmp_path):
-    examples = generate(colours, 1024, 12)
-    assert all(900 < example.num_tokens + 16 <= 1024 for example in examples)
-    cells = {}
-    for effects in ({}, {"confuse": 1.0}, {"window": 200}):
-        name = "-".join(["reader", *effects])
-        model = load_model({"engine": "reader", "name": name, **effects})
-        cells[name] = predict(model, examples, tmp_path / "main", progress=False)
-    means = score(cells.values()).groupby("model")["score"].mean()
-    assert means["reader"] == 1
-    assert means["reader-confuse"] == 0
-    assert 0 < means["reader-window"] < 1
-    assert set(failures.label([cells["reader-confuse"]])["label"]) == {"other name"}
-    assert "other name" in failures.LABELS
-    assert floors(examples)["copy"] < 1
+command("report outputs/predictions/main --category memory")
+command("generate colours -o colours.jsonl --num-examples 9")
+command("check colours.jsonl --length 4K")
+rows = [json.loads(line) for line in Path("colours.jsonl").read_text().splitlines()]
+for row in rows:
+    row |= {"input": row["input"].replace("has the colour ", "is "), "answer_prefix": ""}
+    row["pred"] = row["outputs"][0]
+Path("colours.jsonl").write_text("".join(json.dumps(row) + chr(10) for row in rows))
+command("score colours.jsonl --length 4K")
+command("check colours.jsonl --length 4K")
+"""
+
+
+def test_everything_works_for_a_new_family(tmp_path):
+    shutil.copytree(PACKAGE, tmp_path / "rulerkit", ignore=shutil.ignore_patterns("__pycache__"))
+    tasks = tmp_path / "rulerkit/tasks"
+    (tasks / "colours.py").write_text(FAMILY)
+    text = (tasks / "__init__.py").read_text()
+    for line, new in (
+        ("from rulerkit.tasks.common_words", "from rulerkit.tasks.colours import Colours\n"),
+        ("    QuestionAnswering,\n)", "    Colours,\n"),
+        ('    Needles(name="niah_single_words"', '    Colours(name="colours"),\n'),
+    ):
+        text = text.replace(line, new + line)
+    (tasks / "__init__.py").write_text(text)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "RULERKIT_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    first, _, text = done.stdout.partition("\n")
+    means, labels, copied = json.loads(first)
+    assert (means["reader"], means["confused"], means["copying"]) == (1, 0, 0)
+    assert 0 < means["window"] < 1
+    assert labels["confused"] == ["other name"]
+    assert labels["copying"] == ["copied demonstration"]
+    assert max(copied) < 1
+
+    report, _, text = text.partition("1 x 9 examples")
+    assert "Means over 1 task;" in report
+    assert "No effective length of perfect reader: the paper has no category memory." in report
+    sound, _, text = text.partition("(upstream)")
+    assert "FAIL" not in sound
+    assert "ok    demonstration   there" in sound
+    scored, _, damaged = text.partition("colours.jsonl")
+    assert "100.00 [" in scored, "one of two references"
+    assert "FAIL  answer prefix   none at the end" in damaged

@@ -125,6 +125,7 @@ COMPARABLE = {
         (0.955, {}, "agrees"),
         (0.945, {}, "differs"),
         (0.955, {"note": ""}, "not comparable: protocol"),
+        (0.955, {"note": "Protocol paper with the prompts of 2025"}, "not comparable: protocol"),
         (
             0.955,
             {"tokenizer": "builtin", "template": "qwen"},

@@ -133,7 +133,7 @@ def test_what_is_no_model(project):
     refused({"models": "mute"}, "-y 'models: [reader-4096, reader-8192]'")
     refused({"models": ["mute", {"base": "mute"}]}, "models: mute named twice")
     both = [{"base": "vt", "num_hops": 2, "name": "vt"}, "vt"]
-    refused({"tasks": both}, "tasks: two different ones are named vt: give each another")
+    refused({"tasks": both}, "two different tasks are named vt: give one of them another")
     refused({"models": ["nothing/*"]}, "nothing matches 'nothing/*'")
     refused({"model": "raeder-8192"}, "did you mean 'reader-8192'")
     refused({"model": {"base": "perfect", "name": "a/b"}}, "cannot name a folder")

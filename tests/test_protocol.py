@@ -156,6 +156,13 @@ def test_protocols_never_stand_in_one_table_and_are_never_resumed_by_the_other(
         )
     ]
     assert cells[0].record["result"]["protocol"] == "clean"
+    notes = {}
+    for protocol, edition in (("clean", "2025"), ("clean", "2024"), ("paper", "2025")):
+        made = generate(task("niah_single_1", protocol, edition), 1024, 1)
+        cell = predict(model, made, tmp_path / f"{protocol}-{edition}", progress=False)
+        notes[protocol, edition] = score([cell])["note"][0]
+    assert notes.popitem()[1] == "Protocol paper with the prompts of 2025"
+    assert list(notes.values()) == ["", "Protocol clean with the prompts of 2024"]
     with pytest.raises(UserError, match="protocol"):
         predict(
             model, examples("niah_single_1", "paper", 1024, 2), tmp_path / "main", progress=False

@@ -145,6 +145,11 @@ def test_strict_scores_ask_for_nothing_else():
     assert strict_items("a", ["a", "b"]) == (1.0, pytest.approx(2 / 3), 0.0)
     assert strict_items("", ["a"]) == (0.0, 0.0, 0.0)
     assert strict_items("I know", ["no"]).f1 == 0  # where the lenient match gives full marks
+    rows = [row("AB CD", ["ab", "cd"]), row("AB, CD, and EF", ["ab", "cd"], 1)]
+    for task, exact in (("vt", 1), ("cwe", 0)):  # variables, unlike words, stand between blanks
+        found = score([cell(rows, task=task)])
+        assert found["exact"].tolist() == [exact, 0]
+        assert found["precision"].tolist() == [exact, pytest.approx(2 / 3)]
 
 
 @pytest.mark.parametrize(

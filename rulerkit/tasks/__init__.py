@@ -5,7 +5,7 @@ one entry of FAMILIES.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -49,7 +49,7 @@ _ALL: tuple[Task, ...] = (
 )
 TASKS: dict[str, Task] = {task.name: task for task in _ALL}
 THIRTEEN: tuple[str, ...] = tuple(TASKS)[:13]
-CATEGORIES: tuple[str, ...] = ("niah", "vt", "aggregation", "qa")
+CATEGORIES: tuple[str, ...] = tuple(dict.fromkeys(family.category for family in FAMILIES))
 
 
 def task(
@@ -91,12 +91,26 @@ def task(
     return replace(variant, name=name)
 
 
-def family_of(name: str) -> type[Task]:
-    """The family of that name, or of a task that a file of ours or of others names, by the first
-    letters of the name."""
-    for family in FAMILIES:
-        if name == family.family or re.match(rf"{family.short_name}(?![a-zA-Z])", name):
-            return family
+def by_name(tasks: Iterable[Task]) -> dict[str, Task]:
+    """The tasks by their names, each once.
+
+    Raises UserError for two different ones of one name, whose answers would be mixed.
+    """
+    named: dict[str, Task] = {}
+    for task in tasks:
+        if named.setdefault(task.name, task) != task:
+            raise UserError(
+                f"two different tasks are named {task.name}: give one of them another `name:`"
+            )
+    return named
+
+
+def family_of(name: str, family: str = "") -> type[Task]:
+    """The family of a task: the one that a record calls `family`, or, where nothing says so, the
+    one that the first letters of the task's name tell."""
+    for one in FAMILIES:
+        if one.family == family if family else re.match(rf"{one.short_name}(?![a-zA-Z])", name):
+            return one
     names = ", ".join(family.short_name for family in FAMILIES)
     raise unknown(
         "task", name, THIRTEEN, f"Other names must begin with one of {names}; --task names it"

@@ -161,6 +161,8 @@ class Task(ABC):
     category: ClassVar[str]
     match: ClassVar[str] = "all"
     """`all`: the share of references found; `part`: 1 if any is found."""
+    separator: ClassVar[str] = ", "
+    """What stands between several items of an answer."""
     failure_rules: ClassVar[tuple[Rule, ...]] = ()
     """The rules for what goes wrong in this family alone, in the order in which they are tried."""
     short_name: ClassVar[str]
@@ -233,10 +235,10 @@ class Task(ABC):
         reading = cls.read_context(text[: questions[-1].start()], questions[-1])
         return replace(reading, join=cls.join)
 
-    @staticmethod
-    def join(items: Sequence[str]) -> str:
+    @classmethod
+    def join(cls, items: Sequence[str]) -> str:
         """Several items as an answer writes them."""
-        return ", ".join(items)
+        return cls.separator.join(items)
 
     @property
     def num_items(self) -> int:

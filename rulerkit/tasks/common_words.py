@@ -165,8 +165,8 @@ class CommonWords(WordCount):
             opening=text[start:] if opening >= 0 else "",
         )
 
-    @staticmethod
-    def join(items: Sequence[str]) -> str:
+    @classmethod
+    def join(cls, items: Sequence[str]) -> str:
         return " ".join(f"{i}. {word}" for i, word in enumerate(items, 1))
 
     def _demonstration(self, stream: ExampleStream, taken: list[str], length: int) -> str:

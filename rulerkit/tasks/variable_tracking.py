@@ -2,7 +2,7 @@
 sentences."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -44,6 +44,7 @@ class VariableTracking(Task):
     family = "variable_tracking"
     category = "vt"
 
+    separator = " "
     short_name = "vt"
     new_tokens = (30, 5)
     question_form = r"Find all variables that are assigned the value (\d+) in the text"
@@ -103,10 +104,6 @@ class VariableTracking(Task):
             demonstration="".join(answers[-1:]),
             opening=text[start:] if opening >= 0 else "",
         )
-
-    @staticmethod
-    def join(items: Sequence[str]) -> str:
-        return " ".join(items)
 
     def _prefix(self, value: str) -> str:
         assigned = "assgined" if self.edition == "2024" else "assigned"  # upstream's spelling
