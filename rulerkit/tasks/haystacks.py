@@ -1,7 +1,7 @@
 """What needles and statements are hidden in: essays, repeated sentences, or lines of other needles.
 
-Each function fills a budget with as much haystack as fits and puts passages at their depths; it
-returns None where the passages alone do not fit.
+Each function fills a budget with as much haystack as fits and puts items (needles, statements) at
+their depths; it returns None where the items alone do not fit.
 """
 
 import re
@@ -28,7 +28,7 @@ SENTENCES = (
 LINE = " ".join(SENTENCES)
 
 _ADJUSTED = 8
-"""How many of the last lines of needles are chosen again so that their counts close the gap."""
+"""How many of the last lines of needles are chosen again so that they fill the budget."""
 _CANDIDATES = 512
 """Among how many keys and values each of them is chosen."""
 _CUT = re.compile(
@@ -46,8 +46,8 @@ def _by_depth(items: Iterable[Piece], budget: ContextBudget) -> tuple[list[Piece
 
 
 def _apart(places: list[int], count: int) -> list[int]:
-    """Distinct places below `count` near the given ones, which increase; the given ones where
-    there are more passages than places."""
+    """Distinct places up to `count` near the given ones, which increase; the given ones where there
+    are more items than places."""
     if count < len(places):
         return [min(place, count) for place in places]
     for i in range(1, len(places)):
@@ -55,22 +55,23 @@ def _apart(places: list[int], count: int) -> list[int]:
     return [min(place, count - len(places) + i) for i, place in enumerate(places)]
 
 
-def _between(
+def _interleaved(
     items: Sequence[Piece],
     places: Sequence[int],
     end: int,
-    stretch: Callable[[int, int], list[Piece]],
+    haystack: Callable[[int, int], list[Piece]],
 ) -> list[Piece]:
-    """The items before their places, and the stretches of haystack between them, up to `end`."""
+    """The haystack from its start to `end` with each item before its place; `haystack(start, stop)`
+    gives a part of it."""
     pieces, start = [], 0
     for item, place in zip(items, places, strict=True):
-        pieces += [*stretch(start, place), item]
+        pieces += [*haystack(start, place), item]
         start = place
-    return pieces + stretch(start, end)
+    return pieces + haystack(start, end)
 
 
-def _runs(units: Units, start: int, stop: int) -> list[Piece]:
-    """A stretch of a row of texts: the first, the last, and those between in one piece."""
+def _part(units: Units, start: int, stop: int) -> list[Piece]:
+    """A part of a row of texts: the first text, the last, and those between in one piece."""
     if start >= stop:
         return []
     bounds = sorted({start, start + 1, stop - 1, stop})
@@ -112,24 +113,28 @@ def fill_with_sentences(
     line = f"{blank}{LINE}\n"
     most = max(0, left // len(budget.encoder(line))) + 2 * blanks
     units = _lines(line, budget.encoder, 1 << most.bit_length())
-    for lines, sentences in product(range(most, -1, -1), range(len(SENTENCES) - 1, -1, -1)):
-        short = blank + " ".join(SENTENCES[:sentences]) + "\n"
-        last = budget.encoded(Piece(short, "haystack")) if sentences else None
-        end = lines + bool(last)
-        places = _apart([int(item.depth * end) for item in items], end)
-        pieces = _between(items, places, end, partial(_lines_between, units, lines, last))
-        pieces = _joined_by_blanks(pieces, budget) if blanks else pieces
-        if _num_tokens(pieces) <= budget.tokens:
-            return pieces
+    for lines in range(most, -1, -1):
+        for sentences in range(len(SENTENCES) - 1, -1, -1):
+            last = []
+            if sentences:
+                text = f"{blank}{' '.join(SENTENCES[:sentences])}\n"
+                last = [budget.encoded(Piece(text, "haystack"))]
+            end = lines + len(last)
+            places = _apart([int(item.depth * end) for item in items], end)
+            pieces = _interleaved(items, places, end, partial(_part_of_lines, units, lines, last))
+            if blanks:
+                pieces = _joined_by_blanks(pieces, budget)
+            if _num_tokens(pieces) <= budget.tokens:
+                return pieces
     return None
 
 
-def _lines_between(
-    units: Units, lines: int, last: Piece | None, start: int, stop: int
+def _part_of_lines(
+    units: Units, lines: int, last: list[Piece], start: int, stop: int
 ) -> list[Piece]:
-    """A stretch of lines, the last of which, behind all others, is another one."""
-    runs = _runs(units, start, min(stop, lines))
-    return [*runs, last] if last and start <= lines < stop else runs
+    """A part of so many whole lines and the last one, which is cut, if there is any."""
+    whole = _part(units, start, min(stop, lines))
+    return whole + last if start <= lines < stop else whole
 
 
 @lru_cache(maxsize=8)
@@ -155,8 +160,8 @@ def fill_with_needles(
     """Lines `before[0] key before[1] value` with the items among them.
 
     Every example pairs keys and values anew. They come from pools whose sizes follow from the
-    length alone, so an example does not depend on what was generated before it. The count of every
-    line is known before it is written, so the last lines are chosen to fill the budget.
+    length alone, so an example does not depend on what was generated before it. The tokens of every
+    line are known before it is written, so the last lines are chosen to fill the budget.
     """
     items, left = _by_depth(items, budget)
     if left < 0:
@@ -165,69 +170,69 @@ def fill_with_needles(
     key_order = keys.others([f" {item.key}" for item in items], budget.random)
     value_order = values.others([f" {item.value}.\n" for item in items], budget.random)
     size = min(len(key_order), len(value_order))
-    columns = ((keys, key_order[:size]), (values, value_order[:size]))
-    lines = _choose_lines(left, int(frames.counts.sum()), columns)
+    pools = ((keys, key_order[:size]), (values, value_order[:size]))
+    lines = _choose_lines(left, int(frames.counts.sum()), pools)
 
-    def stretch(start: int, stop: int) -> list[Piece]:
+    def haystack(start: int, stop: int) -> list[Piece]:
         if start == stop:
             return []
+        key_numbers, value_numbers = key_order[start:stop], value_order[start:stop]
+
+        def describe(line: int) -> tuple[str, str, str]:
+            key, value = keys.texts[key_numbers[line]], values.texts[value_numbers[line]]
+            return "distractor", key.strip(), value.strip().removesuffix(".")
+
         zeros = np.zeros(stop - start, dtype=int)
-        row = budget.rows(
-            (frames, zeros),
-            (keys, key_order[start:stop]),
-            (frames, zeros + 1),
-            (values, value_order[start:stop]),
-            describe=lambda i: (
-                "distractor",
-                keys.texts[key_order[start + i]].strip(),
-                values.texts[value_order[start + i]].strip().removesuffix("."),
-            ),
-        )
-        return [row]
+        columns = ((frames, zeros), (keys, key_numbers), (frames, zeros + 1))
+        return [budget.rows(*columns, (values, value_numbers), describe=describe)]
 
     places = [min(int(item.depth * (lines + 1)), lines) for item in items]
-    return _between(items, places, lines, stretch)
+    return _interleaved(items, places, lines, haystack)
 
 
-def _choose_lines(left: int, fixed: int, columns: Sequence[tuple[Units, np.ndarray]]) -> int:
-    """How many lines, of `fixed` tokens and an entry of each column, fit into the tokens left.
+def _choose_lines(left: int, fixed: int, pools: Sequence[tuple[Units, np.ndarray]]) -> int:
+    """How many lines, of `fixed` tokens, a key and a value, fit into the tokens left.
 
-    The last of them are chosen again, from entries not used, so that their counts add up to what is
-    left; the orders are changed in place.
+    A pool is keys or values, and the order in which lines take them. The keys and values of the
+    last lines are chosen again, so that these lines share out what the others leave: they change
+    places with later ones in the orders.
     """
-
-    def counts(start: int, stop: int | None = None) -> list[np.ndarray]:
-        return [units.counts[order[start:stop]] for units, order in columns]
-
-    total = np.cumsum(fixed + sum(counts(0)))
-    lines = int(np.searchsorted(total, left, side="right"))
+    counts = [units.counts[order] for units, order in pools]
+    ends = np.cumsum(fixed + sum(counts))
+    lines = int(np.searchsorted(ends, left, side="right"))
     first = max(0, lines - _ADJUSTED)
-    gap = left - (int(total[first - 1]) if first else 0)
-    longest = fixed + sum(int(column.max()) for column in counts(first))
-    one_more = min(lines + (gap > (lines - first) * longest), len(total))
-    for stop in (one_more, lines):
-        rest = gap
-        for line in range(first, stop):
-            tokens = rest // (stop - line) - fixed
-            pair = _best_pair(tokens, *counts(line, line + _CANDIDATES))
+    for_last = left - (int(ends[first - 1]) if first else 0)
+    longest = fixed + sum(int(column[first:].max()) for column in counts)
+    one_more = lines < len(ends) and for_last > (lines - first) * longest
+    for stop in (lines + one_more, lines):
+        line, rest = first, for_last
+        while line < stop:
+            candidates = [column[line : line + _CANDIDATES] for column in counts]
+            pair = _best_pair(rest // (stop - line) - fixed, *candidates)
             if pair is None:
                 break
-            for (_, order), chosen in zip(columns, pair, strict=True):
-                order[[line, line + chosen]] = order[[line + chosen, line]]
-            rest -= fixed + sum(int(column[0]) for column in counts(line, line + 1))
-        else:
-            return stop
+            for (_, order), column, chosen in zip(pools, counts, pair, strict=True):
+                for entries in (order, column):
+                    entries[[line, line + chosen]] = entries[[line + chosen, line]]
+            rest -= fixed + sum(int(column[line]) for column in counts)
+            line += 1
+        if line == stop:
+            break
     return line
 
 
 def _best_pair(tokens: int, keys: np.ndarray, values: np.ndarray) -> tuple[int, int] | None:
     """Positions of a key and a value whose counts together come nearest to `tokens` from below."""
-    key_counts, key_at = np.unique(keys, return_index=True)
-    value_counts, value_at = np.unique(values, return_index=True)
-    fitting = np.searchsorted(value_counts, tokens - key_counts, side="right") - 1
-    sums = np.where(fitting >= 0, key_counts + value_counts[np.maximum(fitting, 0)], -1)
-    best = int(np.argmax(sums))
-    return (int(key_at[best]), int(value_at[fitting[best]])) if sums[best] >= 0 else None
+    key_at, value_at = (
+        dict(zip(*np.unique(counts, return_index=True), strict=True)) for counts in (keys, values)
+    )
+    fitting = [
+        (key + value, -key) for key, value in product(key_at, value_at) if key + value <= tokens
+    ]
+    if not fitting:
+        return None
+    total, less_key = max(fitting)  # of several pairs the one with the shortest key
+    return int(key_at[-less_key]), int(value_at[total + less_key])
 
 
 # --- essays ---------------------------------------------------------------------------------------
@@ -236,31 +241,36 @@ def _best_pair(tokens: int, keys: np.ndarray, values: np.ndarray) -> tuple[int, 
 def fill_with_essay(
     items: Iterable[Piece], budget: ContextBudget, corpus: Haystack
 ) -> list[Piece] | None:
-    """As many words of the essays as fit, joined by blanks, with each needle at the sentence
-    boundary nearest to its depth in tokens. In scripts without blanks a word is a sentence, and the
-    last one is cut where the budget ends."""
-    encoder, passes = budget.encoder, 1
-    while _essay_units(corpus, encoder, passes)[0].offsets[-1] < budget.tokens:
+    """As many words of the essays as fit, joined by blanks, with each item at the sentence boundary
+    nearest to its depth in tokens. In scripts without blanks a word is a sentence, and the last one
+    is cut where the budget ends."""
+    passes = 1
+    units, starts = _essay_units(corpus, budget.encoder, passes)
+    while units.offsets[-1] < budget.tokens:
         passes *= 2
-    units, starts = _essay_units(corpus, encoder, passes)
-    spaced = [replace(item, text=" " + item.text) for item in items]
-    items, left = _by_depth(spaced, budget)
-
-    def ended(pieces: list[Piece], last: str) -> list[Piece]:
-        return _joined_by_blanks([*pieces, Piece(last, "haystack")] if last else pieces, budget)
-
-    def count(pieces: list[Piece], last: str) -> int:
-        return _num_tokens(ended(pieces, last))
-
+        units, starts = _essay_units(corpus, budget.encoder, passes)
+    items, left = _by_depth([replace(item, text=" " + item.text) for item in items], budget)
     most = int(np.searchsorted(units.offsets, left, side="right")) + 1
     for words in range(min(most, len(units)), -1, -1):
         places = _sentence_boundaries(items, units, starts, words)
-        pieces = _between(items, places, words, partial(_runs, units))
-        after = "".join(units.texts[words : words + 1])
-        parts = ["", *(after[: cut.start()] for cut in _CUT.finditer(after, 2))]
-        if fitting := bisect_right(parts, budget.tokens, key=partial(count, pieces)):
-            return ended(pieces, parts[fitting - 1])
+        pieces = _interleaved(items, places, words, partial(_part, units))
+        next_word = "".join(units.texts[words : words + 1])
+        if filled := _with_beginning(pieces, next_word, budget):
+            return filled
     return None
+
+
+def _with_beginning(pieces: list[Piece], word: str, budget: ContextBudget) -> list[Piece] | None:
+    """Pieces joined by blanks and, behind them, as much of the next word as fits; None where the
+    pieces alone do not fit."""
+
+    def context(beginning: str) -> list[Piece]:
+        last = [Piece(beginning, "haystack")] if beginning else []
+        return _joined_by_blanks(pieces + last, budget)
+
+    beginnings = ["", *(word[: cut.start()] for cut in _CUT.finditer(word, 2))]
+    fitting = bisect_right(beginnings, budget.tokens, key=lambda b: _num_tokens(context(b)))
+    return context(beginnings[fitting - 1]) if fitting else None
 
 
 @lru_cache(maxsize=8)
@@ -278,13 +288,12 @@ def _essay_units(corpus: Haystack, encoder: PieceEncoder, passes: int) -> tuple[
 def _sentence_boundaries(
     items: list[Piece], units: Units, starts: np.ndarray, words: int
 ) -> list[int]:
-    """For each needle the word before which it stands: distinct boundaries while there are
-    enough."""
-    allowed = np.append(starts[: np.searchsorted(starts, words)], words)
-    offsets = units.offsets[allowed]
+    """For each item the word before which it stands: distinct boundaries while there are enough."""
+    boundaries = np.append(starts[: np.searchsorted(starts, words)], words)
+    offsets = units.offsets[boundaries]
     wanted = np.array([item.depth for item in items]) * offsets[-1]
     right = np.minimum(np.searchsorted(offsets, wanted), len(offsets) - 1)
     left = np.maximum(right - 1, 0)
     nearest = np.where(wanted - offsets[left] < offsets[right] - wanted, left, right)
-    places: list[int] = allowed[_apart(nearest.tolist(), len(allowed))].tolist()
+    places: list[int] = boundaries[_apart(nearest.tolist(), len(boundaries))].tolist()
     return places
