@@ -109,7 +109,7 @@ def read_file(
         name, by_length = read_rows(path, task, length, Row)
         protocol = next(iter(by_length.values()))[0].get("protocol")  # in files of `generate`
     asked = TASKS.get(name) or family_of(name, family)(name=name)
-    if protocol in PROTOCOLS:
+    if str(protocol) in PROTOCOLS:
         asked = asked.with_protocol(protocol)
     return [
         FileCell(asked, budget, [Row(**row) for row in rows], tokenizer, wanted)

@@ -92,12 +92,13 @@ class CommonWords(WordCount):
         paper = self.protocol == "paper"
         step = 10 if paper else 1  # upstream adds and removes ten words at a time
         words, num_pairs = _words(self._list_of_words, budget.encoder), 0
+        most = len(self._list_of_words.adjectives) * len(self._list_of_words.nouns) // 2
         texts = [" " + word for word in draft.plan]
         common = np.array([words.position[text] for text in texts])
         order = singles = words.others(texts, budget.random)
         parts = {word.lower() for word in draft.plan}
         while (fitting := self._num_fitting(words, common, order, budget)) == len(order):
-            num_pairs = max(8192, 2 * num_pairs)
+            num_pairs = max(min(8192, most), 2 * num_pairs)
             words = _words(self._list_of_words, budget.encoder, num_pairs, random_letters=paper)
             pairs = (len(words) - num_pairs + budget.random.permutation(num_pairs)).tolist()
             pairs = [i for i in pairs if parts.isdisjoint(words.texts[i][1:].lower().split("-"))]

@@ -172,6 +172,7 @@ class QuestionAnswering(Task):
             [
                 np.full(len(documents), bodies.counts[documents].mean())
                 for documents in self._article_first(first, bodies, budget.random)
+                if documents
             ]
         )
         longer = len(budget.encoder(question.text)) - len(budget.encoder(first.text))
