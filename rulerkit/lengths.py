@@ -5,7 +5,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from itertools import groupby
-from operator import itemgetter
 
 from rulerkit.errors import UserError
 from rulerkit.paths import package_data
@@ -85,15 +84,13 @@ def effective_set(
 
     Neighbours are written '4K..16K', a gap '4K, 16K'.
     """
-    lengths = sorted(intervals)
-    answers = [n in possible_lengths(intervals, threshold) for n in [0, *lengths]]
-    names = [_answer_name(n, lengths, claimed) for n in [0, *lengths]]
-    runs = [
-        [name for name, _ in run]
-        for is_possible, run in groupby(zip(names, answers, strict=True), itemgetter(1))
-        if is_possible
-    ]
-    return ", ".join(run[0] if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)
+    lengths, texts = sorted(intervals), []
+    possible = possible_lengths(intervals, threshold)
+    for is_possible, neighbours in groupby([0, *lengths], possible.__contains__):
+        if is_possible:
+            names = [_answer_name(length, lengths, claimed) for length in neighbours]
+            texts.append(names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}")
+    return ", ".join(texts)
 
 
 def has_own_threshold(tasks: Iterable[str]) -> bool:

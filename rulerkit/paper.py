@@ -31,6 +31,7 @@ from rulerkit.tables import (
     names_of,
     number_range,
     origin,
+    thresholds_text,
 )
 from rulerkit.view import Html
 
@@ -470,11 +471,10 @@ def _notes(rows: "pd.DataFrame", shared: Iterable[int]) -> list[str]:
             "scores, which in the list itself they do not always."
         )
     if rows["threshold"].notna().any():
-        pairs = rows[["aligned", "threshold"]].drop_duplicates()
-        used = ", ".join(f"{value} ({kind})" for kind, value in pairs.itertuples(index=False))
         lines.append(
-            f"Marked scores reach the threshold, Llama2-7B at 4K: {used}. Ranks are among the "
-            "paper's models; reference readers and scores over stand-in corpora have none."
+            f"Marked scores reach the threshold, Llama2-7B at 4K: {thresholds_text(rows)}. Ranks "
+            "are among the paper's models; reference readers and scores over stand-in corpora have "
+            "none."
         )
     return lines
 

@@ -300,9 +300,7 @@ def _model_field(row: "pd.Series[Any]", column: str | int) -> Field:
 def _notes(
     models: "pd.DataFrame", category: str, tasks: Iterable[str], confidence: float
 ) -> list[str]:
-    percent = f"{100 * confidence:g} %"
-    pairs = models[["threshold", "aligned"]].drop_duplicates()
-    used = ", ".join(f"{threshold} ({kind})" for threshold, kind in pairs.itertuples(index=False))
+    percent, used = f"{100 * confidence:g} %", thresholds_text(models)
     what = "the 13 tasks" if category == "all" else f"the {category} tasks"
     num_tasks = int(models["tasks"].iloc[0])
     means = (
@@ -324,6 +322,12 @@ def _notes(
         rules = [f"with a score of at least {used}, Llama2-7B at 4K on {what} in the paper"]
     allowed = f"in brackets all that the {percent} intervals cannot rule out"
     return [means, *(f"Effective: longest length {rule}; {allowed}." for rule in rules)]
+
+
+def thresholds_text(models: "pd.DataFrame") -> str:
+    """'85.6 (chat), 79.4 (base)': the thresholds of the rows."""
+    pairs = models[["threshold", "aligned"]].drop_duplicates()
+    return ", ".join(f"{threshold} ({kind})" for threshold, kind in pairs.itertuples(index=False))
 
 
 # --- tasks of a model -----------------------------------------------------------------------------
