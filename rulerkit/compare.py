@@ -20,6 +20,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,7 +35,7 @@ from rulerkit.paths import resolve, resolve_file
 from rulerkit.scoring import THIRTEEN, score
 from rulerkit.statistics import WeightedCell, critical_value, holm, no_difference_p, weighted_sum
 from rulerkit.store import Cell, allowed_failures, read_cells
-from rulerkit.summary import merge_repetitions, weighted_cells
+from rulerkit.summary import base_run, merge_repetitions, weighted_cells
 from rulerkit.tables import FORMATS, Field, number_range, render, snapshot_notes
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Side(NamedTuple):
     """One model's predictions of one run and of its repetitions: its cells, the rows of `score` of
     what is compared, and by task and length the settings on record (of several repetitions those of
     the first), without the cells of which too many requests failed: of these the number of failed
-    requests."""
+    requests. It answered each example in all `repetitions`, but for those `lacking`."""
 
     name: str
     label: str
@@ -87,6 +88,8 @@ class Side(NamedTuple):
     scores: "pd.DataFrame"
     results: dict[Key, dict[str, Any]]
     failed: dict[Key, int]
+    repetitions: int
+    lacking: int
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,10 @@ class Comparison:
         """Both sides are one model, served alike: the differences are the noise floor of serving
         it."""
         other = self.b.results
-        return all(other.get(key, result) == result for key, result in self.a.results.items())
+        return all(
+            "seed" in result and other.get(key, result) == result
+            for key, result in self.a.results.items()
+        )
 
     @property
     def mean(self) -> "pd.Series[Any]":
@@ -134,10 +140,15 @@ class Comparison:
         models, seen = f"worse than {self.a.name} by more than {_points(self.margin)}", self.mean
         mean = f"mean {_interval(seen)}"
         if self.rows["loss"].any():
-            losses = self.rows[self.rows["loss"]].sort_values("p", kind="stable")
+            cells = self.rows[self.rows["level"] == "cell"]
+            several_tasks, several_lengths = (cells[of].nunique() > 1 for of in ("task", "length"))
+            # with one length a task is its cell, with one task a length is
+            levels = ["cell", *["task"] * several_lengths, *["length"] * several_tasks]
+            losses = self.rows[self.rows["loss"] & self.rows["level"].isin(levels)]
+            losses = losses.sort_values("p", kind="stable")
             names = [f"{_place(row)} {_interval(row)}" for _, row in losses.iterrows()]
-            text = f"{self.b.name} is {models}: {listed(names, _MOST_NAMED)}; {mean}"
-            return Decision(WORSE, text)
+            seen_in = "; ".join(filter(None, [listed(names, _MOST_NAMED), mean]))
+            return Decision(WORSE, f"{self.b.name} is {models}: {seen_in}")
         if seen["low"] > -self.margin:
             below = ", though its mean is below for certain" if seen["high"] < 0 else ""
             text = f"{self.b.name} is not {models}{below}, and no task, length or cell lost more"
@@ -179,10 +190,15 @@ def compare(
     )
     first = _side(a, cells_a, cells_b, max_failures, **grid)
     second = _side(b, cells_b, cells_a, max_failures, **grid)
+    if first.name == second.name:  # a stored baseline, or files of other programs
+        first, second = (
+            side._replace(name=str(given)) if isinstance(given, str | Path) else side
+            for side, given in ((first, a), (second, b))
+        )
     pairs, notes = paired(first, second, by)
     answers, with_soft = pairs, pairs.dropna(subset=["gold_a", "gold_b"])
     gold = with_soft.assign(a=with_soft["gold_a"], b=with_soft["gold_b"])
-    gold["difference"] = gold["b"] - gold["a"]
+    gold = gold.assign(difference=gold["b"] - gold["a"]).drop(columns="spread", errors="ignore")
     measures = {"accuracy": with_soft, "probability": gold} if len(gold) else {}
     if soft and not measures:
         raise UserError(
@@ -249,7 +265,10 @@ def judge_pairs(
     of the means."""
     import pandas as pd
 
-    cells_a, cells_b = (weighted_cells(pairs.assign(score=pairs[side])) for side in ("a", "b"))
+    cells_a, cells_b, spreads = (
+        weighted_cells(pairs.assign(score=pairs[column])) if column in pairs else {}
+        for column in ("a", "b", "spread")
+    )
     tasks = [*THIRTEEN, *pairs["task"]]
     flips = pairs.assign(better=pairs["difference"] > 0, worse=pairs["difference"] < 0, n=1)
     counts = ["n", "better", "worse"]
@@ -275,7 +294,12 @@ def judge_pairs(
             row |= members[counts].sum()
             row |= {side: 100 * (members[side] * weights).sum() for side in ("a", "b")}
             rows.append(row | weighted_sum(cells, confidence).percent()._asdict())
-            tests.append((frozenset(keys), no_difference_p(cells)))
+            of_spread = [
+                spreads[key]._replace(weight=weight)
+                for key, weight in zip(keys, weights, strict=True)
+                if spreads
+            ]
+            tests.append((frozenset(keys), no_difference_p(cells, of_spread)))
     distinct = dict(tests)
     adjusted = dict(zip(distinct, holm(list(distinct.values())), strict=True))
     frame = pd.DataFrame(rows).rename(columns={"value": "difference"})
@@ -318,7 +342,7 @@ def smallest_loss(num_examples: int, num_tests: int, margin: float = 0.0) -> flo
 
 
 def _check_margin(margin: float) -> None:
-    if not margin > 0:
+    if not isinstance(margin, Real) or not 0 < margin < math.inf:
         raise UserError(f"margin is {margin!r}: it must be a number of points above 0, such as 1.0")
 
 
@@ -347,7 +371,7 @@ def power_text(
     smallest = [smallest_loss(n, num_tests, margin) for n in pairs_of_levels]
     return (
         f"{num_tasks} tasks at {num_lengths} lengths, margin {_points(margin)}, 95 % intervals:\n"
-        f"- needs {math.ceil(pairs / num_cells)} examples per task and length (now {num_examples}) "
+        f"- needs {max(1, math.ceil(pairs / num_cells))} examples per task and length (now {num_examples}) "
         f"for the mean, where {100 * flips:g} % of the answers of equal models flip each way: then "
         "9 of 10 comparisons of equals end with 'not worse'\n"
         f"- the smallest loss that {num_examples} examples can show, where nothing else flips: "
@@ -366,17 +390,20 @@ def find(name: str | Path, outputs: str | Path = "outputs", scan: bool = True) -
     """
     root = resolve(outputs) / "predictions"
     for path in (resolve_file(name), root / name):
-        if path.exists():
+        if name and path.exists():
             return read_predictions(path, scan=scan)
-    known = sorted(f"{path.parent.name}/{path.name}" for path in root.glob("*/*") if path.is_dir())
-    matches = [folder for folder in known if folder.rpartition("/")[2] == str(name)]
-    if len(matches) > 1:
+    known = sorted(path for path in root.glob("*/*") if path.is_dir())
+    runs = [path.parent.name for path in known if path.name == str(name)]
+    runs = [run for run in runs if base_run(run) not in runs or base_run(run) == run]
+    if len(runs) > 1:
+        matches = ", ".join(f"{run}/{name}" for run in runs)
         raise UserError(
-            f"model {str(name)!r} has predictions in several runs: name one of {', '.join(matches)}"
+            f"model {str(name)!r} has predictions in several runs: name one of {matches}"
         )
-    if not matches:
-        raise unknown("model or folder of predictions", name, known, f"Predictions lie in {root}")
-    return read_cells(root / matches[0], scan=scan)
+    if not runs:
+        names = [f"{path.parent.name}/{path.name}" for path in known]
+        raise unknown("model or folder of predictions", name, names, f"Predictions lie in {root}")
+    return read_cells(root / runs[0] / name, scan=scan)
 
 
 def _repetitions(cells: Sequence[Cell], other: Sequence[Cell]) -> list[Cell]:
@@ -385,9 +412,9 @@ def _repetitions(cells: Sequence[Cell], other: Sequence[Cell]) -> list[Cell]:
     repetitions = []
     # <predictions>/<run>/<model>
     for folder in {cell.path.absolute().parents[1] for cell in cells}:
-        pattern = f"{glob.escape(folder.parent.name)}-repeat*/{glob.escape(folder.name)}"
-        for path in sorted(folder.parent.parent.glob(pattern)):
-            repetitions += [cell for cell in read_cells(path) if cell.path.resolve() not in taken]
+        for path in sorted(folder.parent.parent.glob(f"*-repeat*/{glob.escape(folder.name)}")):
+            if base_run(path.parent.name) == folder.parent.name:
+                repetitions += [c for c in read_cells(path) if c.path.resolve() not in taken]
     return repetitions
 
 
@@ -414,13 +441,14 @@ def _side(
         for cell in cells
         if (tasks is None or cell.task in tasks) and (lengths is None or cell.length in lengths)
     ]
-    scores = merge_repetitions(score(chosen))
-    scores = scores[scores["index"] < most]
+    answers = score(chosen)
+    answers = answers[answers["index"] < most]
+    scores = merge_repetitions(answers)
     models = dict.fromkeys(zip(scores["run"], scores["model"], strict=True))
     if len(models) != 1:
         raise UserError(
-            f"{name} holds {', '.join(map('/'.join, models)) or 'no answer at all'}: a side is one "
-            "model in one run; name its folder"
+            f"{name} holds {', '.join(map('/'.join, models)) or 'no answer to compare'}: a side is "
+            "one model in one run; name its folder"
         )
     label = str(scores["label"].iloc[0])
     results: dict[Key, dict[str, Any]] = {}
@@ -432,27 +460,37 @@ def _side(
         allowed = cell.record.get("max_failures", 0) if max_failures is None else max_failures
         if num_failed > allowed_failures(allowed, cell.wanted):
             failed[key] = num_failed
+    lacking = len(answers.drop_duplicates(["task", "length", "index"])) - len(scores)
     answered = set(zip(scores["task"], scores["length"], strict=True)) - failed.keys()
     results = {key: result for key, result in results.items() if key in answered}
     scores = scores[scores.set_index(["task", "length"]).index.isin(results)]
     name = "/".join(filter(None, *models))
-    return Side(name, label, chosen, scores, results, failed)
+    return Side(name, label, chosen, scores, results, failed, answers["run"].nunique(), lacking)
 
 
 def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
     """The examples that both answered, and what a reader must know about the two.
 
     Columns task, category, length, index, digest, a, b (scores 0..1), difference (b - a), `group`
-    where the scores have it, gold_a and gold_b (0..1; NaN without soft scores). Pairs have the same
+    where the scores have it, gold_a and gold_b (0..1; NaN without soft scores), and where the two
+    answered different numbers of times `spread`: of equal models a mean of many answers is often a
+    little lower than one answer and seldom much higher, so the spread of the difference is that of
+    answers which are dealt to the two at random. Pairs have the same
     task, length and index, and with `by='digest'` the same prompt: other prompts are a `UserError`
     that names the cells.
     """
-    notes = [
-        f"{sum(side.failed.values())} requests of {side.name} failed, more than max_failures "
-        f"allows: left out {_keys(side.failed)}"
-        for side in (a, b)
-        if side.failed
-    ]
+    notes = []
+    for side in (a, b):
+        if side.failed:
+            notes.append(
+                f"{sum(side.failed.values())} requests of {side.name} failed, more than "
+                f"max_failures allows: left out {_keys(side.failed)}"
+            )
+        if side.lacking:
+            notes.append(
+                f"{side.lacking} examples lack an answer in one of the repetitions of {side.name}: "
+                "left out"
+            )
     if {cell.path.resolve() for cell in a.cells} & {cell.path.resolve() for cell in b.cells}:
         raise UserError(
             f"{a.name} and {b.name} are the same predictions; name two models, or two runs of one"
@@ -496,9 +534,14 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
         notes.insert(0, f"paired by index: {few} have prompts that differ or are not known")
     pairs = pairs.rename(columns={"score_a": "a", "score_b": "b", "digest_a": "digest"})
     pairs = pairs.rename(columns=lambda name: name.replace("_probability", ""))
-    pairs["difference"] = pairs["b"] - pairs["a"]
+    pairs["difference"] = (pairs["b"] - pairs["a"]).round(12)  # means over repetitions are rounded
     columns = ["task", "category", "length", "index", "digest", "a", "b", "difference", "group"]
     columns += ["gold_a", "gold_b"]
+    if a.repetitions != b.repetitions:
+        total, product = a.repetitions + b.repetitions, a.repetitions * b.repetitions
+        share = (a.repetitions * pairs["a"] + b.repetitions * pairs["b"]) / total
+        pairs["spread"] = np.sqrt(share * (1 - share) * total**2 / (total - 1) / product)
+        columns.append("spread")
     return pairs[columns], [*notes, *settings, *snapshot_notes([*a.cells, *b.cells])]
 
 
@@ -509,10 +552,12 @@ def differing(a: Side, b: Side) -> list[str]:
     common = [key for key in a.results if key in b.results]
     for key in common:
         one, other = a.results[key], b.results[key]
+        if (
+            "seed" not in one.keys() & other
+        ):  # files of other programs do not say how they were made
+            continue
         for field, *values in differences(one, other):
-            # records of other programs lack whole sections
-            section = field.partition(".")[0]
-            if field != "model.name" and (section == "protocol" or section in one.keys() & other):
+            if field != "model.name":
                 text = f"{field}: {' | '.join(map(_brief, values))}"
                 if field.startswith(("model.loaded", "model.weights")):  # digests
                     text = "other weights or configuration"
@@ -565,8 +610,8 @@ def _notes(comparison: Comparison) -> list[str]:
         f"A: {a.name} ({a.label}); B: {b.name} ({b.label}).",
         f"Paired by {comparison.by}, {number_range(cells['n'])} examples per task and length, in "
         f"brackets the {100 * comparison.confidence:g} % intervals; marked where they leave out 0.",
-        "The smallest loss that could have been seen, where nothing else differs (Holm-adjusted, "
-        f"{100 * ALARMS:g} %): {_losses(smallest[list(LEVELS)])}.",
+        "The smallest loss of whole answers that could have been seen, where nothing else differs "
+        f"(Holm-adjusted, {100 * ALARMS:g} %): {_losses(smallest[list(LEVELS)])}.",
     ]
     unable = cells[cells["unable"]]
     if len(unable):

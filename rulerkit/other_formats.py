@@ -208,7 +208,8 @@ def _length_of(file: Path) -> int:
         if (length := _parsed_length(folder.name)) >= _SHORTEST:
             return length
     raise UserError(
-        f"{file}: no folder above it is named by a length (as in 4096/pred/vt.jsonl); give --length"
+        f"{file}: no folder above it is named by a length: lay it out as 4096/pred/vt.jsonl, or, for "
+        "score and check, give --length"
     )
 
 

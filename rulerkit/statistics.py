@@ -15,7 +15,8 @@ probability in each cell, keeps a task without any error from counting as certai
 was not seen may be in the cell whose examples count most: where cells have different numbers of
 examples, this widens the interval. No interval has zero width. `benchmarks/coverage.py` measures
 the coverage: 93 to 98 % with at least 20 examples in each cell and two errors or flips expected,
-above that where fewer are, 88 to 95 % with five examples or fewer.
+above that where fewer are and where a few answers differ by a small part each, 88 to 95 % with five
+examples or fewer.
 
 The interval is about the examples that could have been drawn. Questions that share an article
 (`groups`) are drawn together, so their deviations are added up before they are squared, and few
@@ -30,6 +31,8 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from rulerkit.errors import UserError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,6 +71,8 @@ class Estimate(NamedTuple):
 
 def critical_value(confidence: float) -> float:
     """The number of standard errors of a two-sided normal interval."""
+    if not 0 < confidence < 1:
+        raise UserError(f"confidence is {confidence!r}: it must be between 0 and 1, such as 0.95")
     return NormalDist().inv_cdf(0.5 + confidence / 2)
 
 
@@ -152,27 +157,34 @@ def weighted_sum(
     value = up - down
     low = value - distance(up - up_low, down_high - down)
     high = value + distance(up_high - up, down - down_low)
-    return Estimate(*(round(float(number), _DIGITS) for number in (value, low, high)))
+    # 0 is added, as a difference of -0.0 is shown with its sign
+    return Estimate(*(round(float(number), _DIGITS) + 0.0 for number in (value, low, high)))
 
 
-def no_difference_p(cells: Iterable[WeightedCell]) -> float:
+def no_difference_p(cells: Iterable[WeightedCell], spreads: Iterable[WeightedCell] = ()) -> float:
     """The one-sided p-value of a loss: the chance of a difference as low if each example's
-    difference was as likely up as down.
+    difference was as likely up as down, whatever the others are.
 
     Where all differences have one size, as those of right-or-wrong scores, this is the exact sign
-    test (McNemar's), else a normal test with a correction for the steps of the sum.
+    test (McNemar's), else a normal test with a correction for the steps of the sum. Where examples
+    are not as likely up as down, the `scores` of `spreads` are the standard deviations of their
+    differences, and the test is normal.
     """
     differences = np.concatenate([task.differences() for task in _by_task(cells).values()])
     differences = differences[np.abs(differences) > _ROUNDING / differences.size]
     sizes = np.abs(differences)
     if not sizes.size:
         return 0.5
-    if np.ptp(sizes) < _ROUNDING * sizes.max():
+    variance = sum(
+        float(np.nansum((task.per_answer[:, None] * task.scores) ** 2))
+        for task in _by_task(spreads).values()
+    )
+    if not variance and np.ptp(sizes) < _ROUNDING * sizes.max():
         from scipy.special import bdtr
 
         return float(bdtr((differences > 0).sum(), sizes.size, 0.5))
     nearer = min(0.0, float(differences.sum() + sizes.min()))  # by half a step of the sum
-    return NormalDist().cdf(nearer / math.sqrt(sizes @ sizes))
+    return NormalDist().cdf(nearer / math.sqrt(max(variance, sizes @ sizes)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -252,15 +264,18 @@ class _Side:
 
     def _of_groups(self, groups: "NDArray[np.float64]", confidence: float) -> float:
         """The variance of the mean where whole groups are drawn, with what few groups add to it, at
-        most that of groups which are all right or all wrong; 0 where all are in one group."""
+        most that of groups which are all right or all wrong; 0 where all are in one group. Groups
+        of different sizes count as so many equal ones, two at least, as have the same sum of
+        squares (Kish)."""
         from scipy.special import stdtrit
 
         _, numbers = np.unique(groups, return_inverse=True, equal_nan=False)
         sums, sizes = np.bincount(numbers, weights=self.deviations), np.bincount(numbers)
         if sizes.size in (1, numbers.size):
             return 0.0
-        few = stdtrit(sizes.size - 1, 0.5 + confidence / 2) / critical_value(confidence)
-        variance = (sums @ sums) * few**2 * sizes.size / (sizes.size - 1)
+        equal = max(2.0, numbers.size**2 / (sizes @ sizes))
+        few = stdtrit(equal - 1, 0.5 + confidence / 2) / critical_value(confidence)
+        variance = (sums @ sums) * few**2 * equal / (equal - 1)
         largest = self.mean * max(0.0, self.span - self.mean) * (sizes @ sizes)
         return float(min(variance, largest) / numbers.size**2)
 

@@ -144,7 +144,7 @@ def test_gains_are_no_losses_and_cells_without_a_miss_are_named():
 )
 def test_the_verdict_follows_from_losses_and_the_mean(n, lost, margin, word):
     rows, cells = judge_pairs(pairs(2, 1, n, t0_0=lost), margin, 0.95)
-    sides = (Side(name, name, (), pd.DataFrame(), {}, {}) for name in "AB")
+    sides = (Side(name, name, (), pd.DataFrame(), {}, {}, 1, 0) for name in "AB")
     found = Comparison(
         *sides, margin, 0.95, "digest", rows, pd.DataFrame(), tuple(cells), (), pd.DataFrame()
     )
@@ -166,8 +166,19 @@ def test_repetitions_are_one_side(outputs):
     assert twice.b.name == "main/perfect"
     assert twice.rows["n"].tolist() == once["n"].tolist()
     assert twice.rows["difference"].tolist() == pytest.approx((once["difference"] / 2).tolist())
+    # a mean of two answers against one: their differences are not as likely up as down
+    assert 1 > twice.rows["p"].iloc[-1] > 2 * once["p"].iloc[-1]
     apart = compare("main/perfect", "main-repeat2/perfect", outputs=outputs).rows
     assert apart["difference"].tolist() == pytest.approx(once["difference"].tolist())
+    with pytest.raises(UserError, match=r"name one of again/perfect, main/perfect$"):
+        compare("perfect", "reader-1024", outputs=outputs)
+    # another run whose name only begins like one; an interrupted repetition
+    predictions = outputs / "predictions"
+    shutil.copytree(predictions / "again/perfect", predictions / "main-repeated/perfect")
+    shutil.rmtree(predictions / "main-repeat2/perfect/vt")
+    found = compare("again/perfect", "main/perfect", outputs=outputs)
+    note = "16 examples lack an answer in one of the repetitions of main/perfect: left out"
+    assert found.notes[0] == note
 
 
 def test_missing_cells_and_rows_are_left_out_and_named(outputs):
@@ -187,6 +198,23 @@ def test_missing_cells_and_rows_are_left_out_and_named(outputs):
     assert math.isclose(
         found.rows.set_index(["level", "length"]).loc[("length", 1024), "difference"], 0
     )
+
+
+def test_a_baseline_of_the_same_name_and_files_of_other_programs(made, tmp_path):
+    """Both are named by what was given; nobody knows how other programs served their model."""
+    baseline = shutil.copytree(made / "predictions/main/perfect", tmp_path / "my baseline")
+    found = compare(baseline, "main/perfect", margin=15, outputs=made)
+    assert f"main/perfect is not worse than {baseline} by" in found.verdict.text
+    for name, kept in (("before", 1), ("after", 0)):
+        file = tmp_path / name / "model/synthetic/1024/pred/vt.jsonl"
+        file.parent.mkdir(parents=True)
+        row = {"pred": "X1" * kept, "outputs": ["X1"]}
+        file.write_text((json.dumps(row) + "\n") * 8, encoding="utf-8")
+    found = compare(tmp_path / "before", tmp_path / "after", by="index")
+    assert (found.verdict.word, found.same_model) == (WORSE, False)
+    assert f"{tmp_path / 'after'} is worse than {tmp_path / 'before'}" in found.verdict.text
+    found = compare("main/perfect", tmp_path / "after", by="index", outputs=made)
+    assert not any(note.startswith("task.") for note in found.notes)
 
 
 # --- pairing --------------------------------------------------------------------------------------
@@ -219,8 +247,17 @@ def test_other_prompts_are_refused_and_named(outputs):
         ("perfect", "reader-1024", {}, "several runs: name one of again/perfect, main/perfect"),
         ("main", "reader-1024", {}, "main holds main/dropping, main/perfect, main/reader-1024: a"),
         ("main/perfect", "main/perfect", {}, "are the same predictions"),
+        ("", "main/perfect", {}, "unknown model or folder of predictions ''"),
         ("main/perfect", "reader-1024", {"margin": 0}, "margin is 0: it must be a number of"),
-        ("main/perfect", "reader-1024", {"tasks": ["cwe"]}, "main/perfect holds no answer at all"),
+        ("main/perfect", "reader-1024", {"margin": math.inf}, "margin is inf: it must be"),
+        ("main/perfect", "reader-1024", {"margin": "1"}, "margin is '1': it must be"),
+        ("main/perfect", "reader-1024", {"confidence": 95}, "confidence is 95: it must be"),
+        (
+            "main/perfect",
+            "reader-1024",
+            {"tasks": ["cwe"]},
+            "main/perfect holds no answer to compare",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_said_in_one_line(made, a, b, options, message):
@@ -236,6 +273,7 @@ def test_worse_and_not_worse(made):
     found = compare("main/perfect", "reader-1024", outputs=made)
     assert (found.verdict.word, found.same_model) == (WORSE, False)
     assert "by more than 1 point" in found.verdict.text
+    assert found.verdict.text.count("mean") == 1
     with pytest.raises(AssertionError, match="main/reader-1024 is worse than main/perfect"):
         rk.assert_not_worse("main/perfect", "reader-1024", outputs=made)
     found = compare("main/perfect", "again/perfect", margin=15, outputs=made)
@@ -266,6 +304,7 @@ def test_the_power_of_a_comparison():
     assert "needs 324 examples" in text  # 2 * 0.02 * ((1.96 + 1.2816) / 0.01)**2 / 13
     assert "a cell 4.5 points" in text  # 9 of 200: 2**-9 is below 0.05 / 14
     assert "too few examples" in power_text(1, 1, 2)
+    assert "needs 1 examples" in power_text(1, 1, 2, margin=100, flips=0)
     assert smallest_loss(9, 14) == 100
     assert math.isnan(smallest_loss(7, 14))
     for wrong in ({"margin": 0}, {"flips": 0.6}):
