@@ -24,8 +24,6 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from rulerkit.errors import UserError, listed, shorten, unknown
 from rulerkit.escape import csv_text
 from rulerkit.evaluation import ABSENT, differences
@@ -40,7 +38,6 @@ from rulerkit.tables import FORMATS, Field, number_range, render, snapshot_notes
 
 if TYPE_CHECKING:
     import pandas as pd
-    from numpy.typing import NDArray
 
 NOT_WORSE, WORSE, CANNOT_TELL = "not worse", "worse", "cannot tell"
 EXIT = {NOT_WORSE: 0, WORSE: 1, CANNOT_TELL: 3}
@@ -52,14 +49,11 @@ LEVELS = {"cell": "a cell", "task": "a task", "length": "a length", "all": "the 
 _MOST_NAMED = 4
 _MOST_FLIPS = 12
 _ROUNDING = 1e-9  # points: a loss of just the margin is none, however it was rounded
-_TIMES = np.geomspace(1, 1e6, 14000)  # times as many examples, in steps of 0.1 %
-_FEWER_OR_MORE = np.concatenate([1 / _TIMES[::-1], _TIMES])
 _COLUMNS = [
     *("level", "task", "category", "length", "n", "a", "b", "difference", "low", "high"),
     *("better", "worse", "unable", "p", "smallest_loss", "loss"),
 ]
 _MEAN = ["a", "b", "difference", "low", "high"]
-_FLIPS = ["task", "length", "index", "digest", "a", "b", "difference"]
 Key = tuple[str, int]
 
 
@@ -153,7 +147,7 @@ class Comparison:
             below = ", though its mean is below for certain" if seen["high"] < 0 else ""
             text = f"{self.b.name} is not {models}{below}, and no task, length or cell lost more"
             return Decision(NOT_WORSE, f"{text}: {mean}")
-        needed = examples_needed(self.rows, self.cells, self.confidence, self.margin, _TIMES)
+        needed = examples_needed(self.rows, self.cells, self.confidence, self.margin)
         text = f"cannot tell whether {self.b.name} is {models}: {mean}"
         return Decision(
             CANNOT_TELL, f"{text}; would need about {needed} examples per task and length", needed
@@ -198,7 +192,7 @@ def compare(
     pairs, notes = paired(first, second, by)
     answers, with_soft = pairs, pairs.dropna(subset=["gold_a", "gold_b"])
     gold = with_soft.assign(a=with_soft["gold_a"], b=with_soft["gold_b"])
-    gold = gold.assign(difference=gold["b"] - gold["a"]).drop(columns="spread", errors="ignore")
+    gold = gold.assign(difference=gold["b"] - gold["a"], variance=0.0)
     measures = {"accuracy": with_soft, "probability": gold} if len(gold) else {}
     if soft and not measures:
         raise UserError(
@@ -221,7 +215,8 @@ def compare(
         if measure == "probability" and mean["high"] < 0 and not soft:
             notes[-1] += "; soft=True (--soft) judges this loss"
     rows, cells = judge_pairs(pairs, margin, confidence)
-    flips = answers.loc[pairs.index, _FLIPS].query("difference != 0").reset_index(drop=True)
+    columns = ["task", "length", "index", "digest", "a", "b", "difference"]
+    flips = answers.loc[pairs.index, columns].query("difference != 0").reset_index(drop=True)
     flips["difference"] *= 100
     soft_means = pd.DataFrame(means, columns=["measure", *_MEAN, "needed"])
     return Comparison(
@@ -265,14 +260,13 @@ def judge_pairs(
     of the means."""
     import pandas as pd
 
-    cells_a, cells_b, spreads = (
-        weighted_cells(pairs.assign(score=pairs[column])) if column in pairs else {}
-        for column in ("a", "b", "spread")
-    )
+    cells_a, cells_b = (weighted_cells(pairs.assign(score=pairs[side])) for side in ("a", "b"))
     tasks = [*THIRTEEN, *pairs["task"]]
     flips = pairs.assign(better=pairs["difference"] > 0, worse=pairs["difference"] < 0, n=1)
+    flips["variance"] = pairs.get("variance", 0.0)
     counts = ["n", "better", "worse"]
-    rules = dict.fromkeys(counts, "sum") | {"category": "first", "a": "mean", "b": "mean"}
+    rules = dict.fromkeys(counts, "sum") | {"category": "first"}
+    rules |= dict.fromkeys(["a", "b", "variance"], "mean")
     by_cell = flips.groupby(["task", "length"]).agg(rules).reset_index()
     by_cell = by_cell.sort_values("task", key=lambda names: names.map(tasks.index), kind="stable")
     rows, tests = [], []
@@ -282,24 +276,21 @@ def judge_pairs(
         places = by_cell.assign(of_task=of_task, of_length=of_length)
         for (task, length), members in places.groupby(["of_task", "of_length"], sort=False):
             lengths = members.groupby("length")["n"]
-            weights = 1 / lengths.ngroups / lengths.transform("size")
-            keys = list(zip(members["task"], members["length"], strict=True))
+            shares = 1 / lengths.ngroups / lengths.transform("size")
+            keys = zip(members["task"], members["length"], strict=True)
+            weights = dict(zip(keys, shares, strict=True))
             cells = [
                 cell._replace(weight=sign * weight)
-                for key, weight in zip(keys, weights, strict=True)
+                for key, weight in weights.items()
                 for sign, cell in ((1, cells_b[key]), (-1, cells_a[key]))
             ]
             category = members["category"].iloc[0] if task else ""
             row = {"level": level, "task": task, "length": length, "category": category}
             row |= members[counts].sum()
-            row |= {side: 100 * (members[side] * weights).sum() for side in ("a", "b")}
+            row |= {side: 100 * (members[side] * shares).sum() for side in ("a", "b")}
             rows.append(row | weighted_sum(cells, confidence).percent()._asdict())
-            of_spread = [
-                spreads[key]._replace(weight=weight)
-                for key, weight in zip(keys, weights, strict=True)
-                if spreads
-            ]
-            tests.append((frozenset(keys), no_difference_p(cells, of_spread)))
+            variance = (shares**2 * members["variance"] / members["n"]).sum()
+            tests.append((frozenset(weights), no_difference_p(cells, variance)))
     distinct = dict(tests)
     adjusted = dict(zip(distinct, holm(list(distinct.values())), strict=True))
     frame = pd.DataFrame(rows).rename(columns={"value": "difference"})
@@ -312,22 +303,17 @@ def judge_pairs(
 
 
 def examples_needed(
-    rows: "pd.DataFrame",
-    cells: Iterable[WeightedCell],
-    confidence: float,
-    margin: float = 0.0,
-    times: "NDArray[np.float64]" = _FEWER_OR_MORE,
+    rows: "pd.DataFrame", cells: Iterable[WeightedCell], confidence: float, margin: float = 0.0
 ) -> int:
     """The examples per task and length from which on the interval of a mean difference, as
     `judge_pairs` gives it, would leave out minus the margin, if scores stayed as they are."""
+    num_examples = float(rows.loc[rows["level"] == "cell", "n"].median())
 
-    def decides(factor: float) -> bool:
-        mean = weighted_sum(cells, confidence, factor).percent()
+    def decides(number: int) -> bool:
+        mean = weighted_sum(cells, confidence, number / num_examples).percent()
         return mean.low > -margin or mean.high < -margin
 
-    num_examples = float(rows.loc[rows["level"] == "cell", "n"].median())
-    factor: float = times[min(bisect_left(times, True, key=decides), len(times) - 1)]
-    return math.ceil(num_examples * factor)
+    return 1 + bisect_left(range(1, 10**9), True, key=decides)
 
 
 def smallest_loss(num_examples: int, num_tests: int, margin: float = 0.0) -> float:
@@ -364,11 +350,12 @@ def power_text(
         )
     z, share, num_cells = critical_value(0.95), margin / 100, num_tasks * num_lengths
     pairs = max(2 * flips * ((z + critical_value(0.8)) / share) ** 2, z * z * (1 / share - 1))
-    several_tasks, several_lengths = num_tasks > 1, num_lengths > 1
-    num_tests = num_cells + num_tasks * several_lengths + num_lengths * several_tasks
-    num_tests += several_tasks and several_lengths
-    pairs_of_levels = [num_examples * n for n in (1, num_lengths, num_tasks, num_cells)]
-    smallest = [smallest_loss(n, num_tests, margin) for n in pairs_of_levels]
+    # a mean over one task, or one length, is no test of its own
+    num_tests = (num_tasks + (num_tasks > 1)) * (num_lengths + (num_lengths > 1))
+    smallest = [
+        smallest_loss(num_examples * cells, num_tests, margin)
+        for cells in (1, num_lengths, num_tasks, num_cells)
+    ]
     return (
         f"{num_tasks} tasks at {num_lengths} lengths, margin {_points(margin)}, 95 % intervals:\n"
         f"- needs {max(1, math.ceil(pairs / num_cells))} examples per task and length (now {num_examples}) "
@@ -472,12 +459,11 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
     """The examples that both answered, and what a reader must know about the two.
 
     Columns task, category, length, index, digest, a, b (scores 0..1), difference (b - a), `group`
-    where the scores have it, gold_a and gold_b (0..1; NaN without soft scores), and where the two
-    answered different numbers of times `spread`: of equal models a mean of many answers is often a
-    little lower than one answer and seldom much higher, so the spread of the difference is that of
-    answers which are dealt to the two at random. Pairs have the same
+    where the scores have it, gold_a and gold_b (0..1; NaN without soft scores). Pairs have the same
     task, length and index, and with `by='digest'` the same prompt: other prompts are a `UserError`
-    that names the cells.
+    that names the cells. Where the two answered different numbers of times, `variance` is that of
+    the difference if their answers were dealt to the two at random: a mean of many answers of an
+    equal model is often a little below one answer, and seldom far above it.
     """
     notes = []
     for side in (a, b):
@@ -535,30 +521,24 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
     pairs = pairs.rename(columns={"score_a": "a", "score_b": "b", "digest_a": "digest"})
     pairs = pairs.rename(columns=lambda name: name.replace("_probability", ""))
     pairs["difference"] = (pairs["b"] - pairs["a"]).round(12)  # means over repetitions are rounded
-    columns = ["task", "category", "length", "index", "digest", "a", "b", "difference", "group"]
-    columns += ["gold_a", "gold_b"]
     if a.repetitions != b.repetitions:
         total, product = a.repetitions + b.repetitions, a.repetitions * b.repetitions
         share = (a.repetitions * pairs["a"] + b.repetitions * pairs["b"]) / total
-        pairs["spread"] = np.sqrt(share * (1 - share) * total**2 / (total - 1) / product)
-        columns.append("spread")
-    return pairs[columns], [*notes, *settings, *snapshot_notes([*a.cells, *b.cells])]
+        pairs["variance"] = share * (1 - share) * total**2 / (total - 1) / product
+    return pairs, [*notes, *settings, *snapshot_notes([*a.cells, *b.cells])]
 
 
 def differing(a: Side, b: Side) -> list[str]:
     """Result-defining settings that differ between cells of the two, the models' names apart:
     'engine: vllm | openai'."""
     settings: dict[str, list[Key]] = {}
-    common = [key for key in a.results if key in b.results]
+    # files of other programs do not say how they were made
+    common = [key for key in a.results if "seed" in a.results[key].keys() & b.results.get(key, {})]
     for key in common:
-        one, other = a.results[key], b.results[key]
-        if (
-            "seed" not in one.keys() & other
-        ):  # files of other programs do not say how they were made
-            continue
-        for field, *values in differences(one, other):
+        for field, *values in differences(a.results[key], b.results[key]):
             if field != "model.name":
-                text = f"{field}: {' | '.join(map(_brief, values))}"
+                shown = ("-" if value is ABSENT else shorten(value, 40) for value in values)
+                text = f"{field}: {' | '.join(shown)}"
                 if field.startswith(("model.loaded", "model.weights")):  # digests
                     text = "other weights or configuration"
                 settings.setdefault(text, []).append(key)
@@ -570,10 +550,6 @@ def differing(a: Side, b: Side) -> list[str]:
 
 def _keys(keys: Iterable[Key]) -> str:
     return listed((f"{task} at {length}" for task, length in keys), _MOST_NAMED)
-
-
-def _brief(value: Any) -> str:
-    return "-" if value is ABSENT else shorten(value, 40)
 
 
 # --- text and JSON --------------------------------------------------------------------------------
@@ -632,14 +608,13 @@ def flips_text(comparison: Comparison) -> str:
     lines = []
     groups: Any = comparison.flips.groupby(["task", "length"], sort=False)
     for (task, length), flips in groups:
-        parts = []
-        for way, is_way in (
-            ("better", flips["difference"] > 0),
-            ("worse", flips["difference"] < 0),
-        ):
-            indices = flips.loc[is_way, "index"]
-            examples = f"example{'s' * (len(indices) > 1)} {listed(indices, _MOST_FLIPS)}"
-            parts += [f"{way} {len(indices)} ({examples})"] * (len(indices) > 0)
+        ways = {"better": flips["difference"] > 0, "worse": flips["difference"] < 0}
+        parts = [
+            f"{way} {count} (example{'s' if count > 1 else ''} "
+            f"{listed(flips.loc[rows, 'index'], _MOST_FLIPS)})"
+            for way, rows in ways.items()
+            if (count := rows.sum())
+        ]
         lines.append(f"{task} at {length_name(length)}: {'; '.join(parts)}")
     return "\n".join(lines) or "No example has another score."
 
@@ -647,13 +622,14 @@ def flips_text(comparison: Comparison) -> str:
 def json_text(comparison: Comparison) -> str:
     """All of a comparison as JSON; numbers in points, examples by task, length and index."""
     verdict = comparison.verdict
-    sides = {"a": comparison.a, "b": comparison.b}
+    a, b = comparison.a, comparison.b
     rows, flips, soft = (
         json.loads(frame.to_json(orient="records", double_precision=4))
         for frame in (comparison.rows, comparison.flips, comparison.soft)
     )
     content = {
-        **{letter: {"name": side.name, "label": side.label} for letter, side in sides.items()},
+        "a": {"name": a.name, "label": a.label},
+        "b": {"name": b.name, "label": b.label},
         "verdict": {**verdict._asdict(), "status": verdict.status},
         "margin": comparison.margin,
         "confidence": comparison.confidence,

@@ -485,7 +485,9 @@ def differences_by_task(
     if tasks.empty or mean.empty:
         raise UserError("no differences to draw; give the rows of a comparison")
     notes = (note, "" if margin is None else f"dashed: margin -{margin:g}")
-    with _figure(1, 1, 0.16 * (len(tasks) + 2.8), ax, *notes) as (axes,):
+    labels = [_wrapped(task, 24) for task in [*tasks["task"], "mean"]]
+    lines = 1 + max(label.count("\n") for label in labels)
+    with _figure(1, 1, 0.16 * lines * (len(tasks) + 2.8), ax, *notes) as (axes,):
         axes.axvline(0, color=_GREY, linewidth=0.7, zorder=1)
         if margin is not None:
             axes.axvline(-margin, color=_GREY, linewidth=0.7, linestyle=_THRESHOLD, zorder=1)
@@ -499,7 +501,7 @@ def differences_by_task(
             axes.hlines(y, row.low, row.high, shape["color"], linewidth=1.0, zorder=2)
             axes.plot([row.difference], [y], **shape)
         axes.axhline(len(tasks) - 0.5, color="0.7", linewidth=0.5)
-        axes.set_yticks(range(len(tasks) + 1), [*map(str, tasks["task"]), "mean"])
+        axes.set_yticks(range(len(tasks) + 1), labels)
         axes.set_ylim(len(tasks) + 0.7, -0.7)
         axes.set_xlabel(_wrapped(f"{names[1]} - {names[0]} (points)", _letters(axes)))
     return axes

@@ -161,24 +161,19 @@ def weighted_sum(
     return Estimate(*(round(float(number), _DIGITS) + 0.0 for number in (value, low, high)))
 
 
-def no_difference_p(cells: Iterable[WeightedCell], spreads: Iterable[WeightedCell] = ()) -> float:
+def no_difference_p(cells: Iterable[WeightedCell], variance: float = 0.0) -> float:
     """The one-sided p-value of a loss: the chance of a difference as low if each example's
     difference was as likely up as down, whatever the others are.
 
     Where all differences have one size, as those of right-or-wrong scores, this is the exact sign
-    test (McNemar's), else a normal test with a correction for the steps of the sum. Where examples
-    are not as likely up as down, the `scores` of `spreads` are the standard deviations of their
-    differences, and the test is normal.
+    test (McNemar's), else a normal test with a correction for the steps of the sum. A `variance` of
+    the sum, where one is known, is the least that the normal test takes.
     """
     differences = np.concatenate([task.differences() for task in _by_task(cells).values()])
     differences = differences[np.abs(differences) > _ROUNDING / differences.size]
     sizes = np.abs(differences)
     if not sizes.size:
         return 0.5
-    variance = sum(
-        float(np.nansum((task.per_answer[:, None] * task.scores) ** 2))
-        for task in _by_task(spreads).values()
-    )
     if not variance and np.ptp(sizes) < _ROUNDING * sizes.max():
         from scipy.special import bdtr
 
@@ -273,7 +268,7 @@ class _Side:
         sums, sizes = np.bincount(numbers, weights=self.deviations), np.bincount(numbers)
         if sizes.size in (1, numbers.size):
             return 0.0
-        equal = max(2.0, numbers.size**2 / (sizes @ sizes))
+        equal = max(2.0, float(numbers.size**2 / (sizes @ sizes)))
         few = stdtrit(equal - 1, 0.5 + confidence / 2) / critical_value(confidence)
         variance = (sums @ sums) * few**2 * equal / (equal - 1)
         largest = self.mean * max(0.0, self.span - self.mean) * (sizes @ sizes)

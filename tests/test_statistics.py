@@ -107,17 +107,15 @@ def test_the_test_of_fractional_scores_counts_their_steps():
     assert 0.1 < p < 0.15
 
 
-def test_means_of_many_answers_against_one_have_their_own_spread():
+def test_means_of_many_answers_against_one_have_a_variance_of_their_own():
     """Eight answers, of which some examples miss one, against one answer that is right: 2**-20 by
     the sign test, though a right answer every time is what most equal models begin with."""
     once, often = array([1] * 50), array([1] * 30 + [7 / 8] * 20)
     share = (once + 8 * often) / 9
-    spread = np.sqrt(share * (1 - share) * 9 / 8 * (1 + 1 / 8))
+    variance = float(share @ (1 - share)) * 9 / 8 * (1 + 1 / 8) / 50**2
     cells = [WeightedCell(1.0, "vt", often), WeightedCell(-1.0, "vt", once)]
     assert no_difference_p(cells) < 1e-5
-    assert no_difference_p(cells, [WeightedCell(1.0, "vt", spread)]) == pytest.approx(
-        0.066, abs=1e-3
-    )
+    assert no_difference_p(cells, variance) == pytest.approx(0.066, abs=1e-3)
 
 
 def shares_covered(make, truth, runs=300):
