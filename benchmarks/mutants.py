@@ -107,7 +107,7 @@ MUTATIONS = [
         ("if lost <= num_examples", "if lost < num_examples"),
         ("isin([0, 100])", "isin([0])"),
         ("math.log2(num_tests / ALARMS)", "math.log2(1 / ALARMS)"),
-        ("max(2 * flips *", "max(1 * flips *"),
+        ("flipped = 2 * flips", "flipped = 1 * flips"),
     ),
     *mutations(
         "claims.py",

@@ -24,10 +24,10 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rulerkit.errors import UserError, listed, shorten, unknown
+from rulerkit.errors import UserError, listed, unknown
 from rulerkit.escape import csv_text
-from rulerkit.evaluation import ABSENT, differences
-from rulerkit.lengths import length_name
+from rulerkit.evaluation import describe_first, differences
+from rulerkit.lengths import length_name, parse_length
 from rulerkit.other_formats import read_predictions
 from rulerkit.paths import resolve, resolve_file
 from rulerkit.scoring import THIRTEEN, score
@@ -179,16 +179,15 @@ def compare(
     _check_margin(margin)
     if by not in PAIRINGS:
         raise unknown("way to pair examples", by, PAIRINGS)
-    cells_a, cells_b = (
-        find(given, outputs) if isinstance(given, str | Path) else list(given) for given in (a, b)
+    (name_a, cells_a), (name_b, cells_b) = (
+        (str(given), find(given, outputs)) if isinstance(given, str | Path) else ("", list(given))
+        for given in (a, b)
     )
-    first = _side(a, cells_a, cells_b, max_failures, **grid)
-    second = _side(b, cells_b, cells_a, max_failures, **grid)
+    first = _side(name_a, cells_a, cells_b, max_failures, **grid)
+    second = _side(name_b, cells_b, cells_a, max_failures, **grid)
     if first.name == second.name:  # a stored baseline, or files of other programs
-        first, second = (
-            side._replace(name=str(given)) if isinstance(given, str | Path) else side
-            for side, given in ((first, a), (second, b))
-        )
+        first = first._replace(name=name_a or first.name)
+        second = second._replace(name=name_b or second.name)
     pairs, notes = paired(first, second, by)
     answers, with_soft = pairs, pairs.dropna(subset=["gold_a", "gold_b"])
     gold = with_soft.assign(a=with_soft["gold_a"], b=with_soft["gold_b"])
@@ -348,8 +347,17 @@ def power_text(
         raise UserError(
             f"flips is {flips!r}: it must be the share of answers that change each way, 0 to 0.5"
         )
-    z, share, num_cells = critical_value(0.95), margin / 100, num_tasks * num_lengths
-    pairs = max(2 * flips * ((z + critical_value(0.8)) / share) ** 2, z * z * (1 / share - 1))
+    z, num_cells = critical_value(0.95), num_tasks * num_lengths
+
+    def is_enough(examples: int) -> bool:
+        """Whether gains and losses, as many as are expected of equal models, with Wilson's limits
+        and a difference that 9 of 10 exceed, leave the mean within the margin."""
+        pairs = examples * num_cells
+        flipped = 2 * flips * pairs
+        wide = critical_value(0.8) * math.sqrt(flipped) + math.sqrt(z**2 * flipped + z**4)
+        return wide < margin / 100 * pairs
+
+    needed = 1 + bisect_left(range(1, 10**15), True, key=is_enough)
     # a mean over one task, or one length, is no test of its own
     num_tests = (num_tasks + (num_tasks > 1)) * (num_lengths + (num_lengths > 1))
     smallest = [
@@ -358,7 +366,7 @@ def power_text(
     ]
     return (
         f"{num_tasks} tasks at {num_lengths} lengths, margin {_points(margin)}, 95 % intervals:\n"
-        f"- needs {max(1, math.ceil(pairs / num_cells))} examples per task and length (now {num_examples}) "
+        f"- needs {needed} examples per task and length (now {num_examples}) "
         f"for the mean, where {100 * flips:g} % of the answers of equal models flip each way: then "
         "9 of 10 comparisons of equals end with 'not worse'\n"
         f"- the smallest loss that {num_examples} examples can show, where nothing else flips: "
@@ -406,27 +414,27 @@ def _repetitions(cells: Sequence[Cell], other: Sequence[Cell]) -> list[Cell]:
 
 
 def _side(
-    given: str | Path | Sequence[Cell],
+    name: str,
     cells: Sequence[Cell],
     other: Sequence[Cell],
     max_failures: float | None,
     tasks: Sequence[str] | None = None,
-    lengths: Sequence[int] | None = None,
+    lengths: Sequence[int | str] | None = None,
     num_examples: int | None = None,
 ) -> Side:
     """One side of these tasks and lengths, with the first `num_examples` examples of each cell, and
-    with its repetitions where it was given by name.
+    with its repetitions where it was given by name (else '').
 
     Raises UserError for more than one model or run.
     """
-    name = "one side"
-    if isinstance(given, str | Path):
-        name, cells = str(given), [*cells, *_repetitions(cells, other)]
+    if name:
+        cells = [*cells, *_repetitions(cells, other)]
     most = math.inf if num_examples is None else num_examples
     chosen = [
         cell
         for cell in cells
-        if (tasks is None or cell.task in tasks) and (lengths is None or cell.length in lengths)
+        if (tasks is None or cell.task in tasks)
+        and (lengths is None or cell.length in map(parse_length, lengths))
     ]
     answers = score(chosen)
     answers = answers[answers["index"] < most]
@@ -434,10 +442,9 @@ def _side(
     models = dict.fromkeys(zip(scores["run"], scores["model"], strict=True))
     if len(models) != 1:
         raise UserError(
-            f"{name} holds {', '.join(map('/'.join, models)) or 'no answer to compare'}: a side is "
+            f"{name or 'one side'} holds {', '.join(map('/'.join, models)) or 'no answer to compare'}: a side is "
             "one model in one run; name its folder"
         )
-    label = str(scores["label"].iloc[0])
     results: dict[Key, dict[str, Any]] = {}
     failed: dict[Key, int] = {}
     for cell in chosen:
@@ -451,8 +458,17 @@ def _side(
     answered = set(zip(scores["task"], scores["length"], strict=True)) - failed.keys()
     results = {key: result for key, result in results.items() if key in answered}
     scores = scores[scores.set_index(["task", "length"]).index.isin(results)]
-    name = "/".join(filter(None, *models))
-    return Side(name, label, chosen, scores, results, failed, answers["run"].nunique(), lacking)
+    label = str(scores["label"].iloc[0])
+    return Side(
+        "/".join(filter(None, *models)),
+        label,
+        chosen,
+        scores,
+        results,
+        failed,
+        answers["run"].nunique(),
+        lacking,
+    )
 
 
 def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
@@ -490,12 +506,10 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
             f"nothing is left to compare, as {a.name} and {b.name} have no task, length and index "
             f"in common: {'; '.join(held + notes)}"
         )
-    most = 0
     for side, other in ((a, b), (b, a)):
         if alone := [key for key in side.results if key not in other.results]:
             notes.append(f"only {side.name} has {_keys(alone)}: left out")
-        both = side.scores.set_index(["task", "length"]).index.isin(other.results)
-        most = max(most, both.sum())
+    most = max(len(a.scores), len(b.scores))
     if len(pairs) < most:
         notes.append(
             f"{len(pairs)} of {most} examples were answered by both; the others are left out"
@@ -505,10 +519,10 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
     if other_prompts.any() and by == "digest":
         kinds = ("tokenizer", "prompt", "seed", "sources", "task")
         reasons = [note for note in settings if note.startswith(kinds)]
-        if (pairs.loc[other_prompts, ["digest_a", "digest_b"]] == "").any(axis=None):
+        different = pairs[other_prompts]
+        if (different[["digest_a", "digest_b"]] == "").any(axis=None):
             reasons = ["predictions of other programs carry no digest"]
-        places = pairs.loc[other_prompts, ["task", "length"]].drop_duplicates()
-        named = places.sort_values(["task", "length"]).itertuples(index=False, name=None)
+        named = sorted({*zip(different["task"], different["length"], strict=True)})
         raise UserError(
             f"{a.name} and {b.name} were not asked the same prompts in {_keys(named)} "
             f"({'; '.join(reasons[:_MOST_NAMED]) or 'digests differ'}): compare runs with the same "
@@ -518,8 +532,9 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
     if other_prompts.any():
         few = f"{other_prompts.sum()} of {len(pairs)} pairs"
         notes.insert(0, f"paired by index: {few} have prompts that differ or are not known")
-    pairs = pairs.rename(columns={"score_a": "a", "score_b": "b", "digest_a": "digest"})
-    pairs = pairs.rename(columns=lambda name: name.replace("_probability", ""))
+    names = {"score_a": "a", "score_b": "b", "digest_a": "digest"}
+    names |= {"gold_probability_a": "gold_a", "gold_probability_b": "gold_b"}
+    pairs = pairs.rename(columns=names)
     pairs["difference"] = (pairs["b"] - pairs["a"]).round(12)  # means over repetitions are rounded
     if a.repetitions != b.repetitions:
         total, product = a.repetitions + b.repetitions, a.repetitions * b.repetitions
@@ -535,10 +550,10 @@ def differing(a: Side, b: Side) -> list[str]:
     # files of other programs do not say how they were made
     common = [key for key in a.results if "seed" in a.results[key].keys() & b.results.get(key, {})]
     for key in common:
-        for field, *values in differences(a.results[key], b.results[key]):
+        for change in differences(a.results[key], b.results[key]):
+            field, one, other, _ = describe_first([change])
             if field != "model.name":
-                shown = ("-" if value is ABSENT else shorten(value, 40) for value in values)
-                text = f"{field}: {' | '.join(shown)}"
+                text = f"{field}: {one} | {other}"
                 if field.startswith(("model.loaded", "model.weights")):  # digests
                     text = "other weights or configuration"
                 settings.setdefault(text, []).append(key)
@@ -566,7 +581,13 @@ def difference_table(comparison: Comparison, format: str = "table") -> str:
     rows = comparison.rows
     if format == "csv":
         return csv_text(rows, "%.4f")
-    fields = {(row["task"], row["length"]): _field(row) for _, row in rows.iterrows()}
+    each_row: Any = rows.itertuples()
+    fields = {
+        (row.task, row.length): Field(
+            f"{row.difference:+.1f} [{row.low:+.1f}, {row.high:+.1f}]", row.low > 0 or row.high < 0
+        )
+        for row in each_row
+    }
     lengths = [*sorted(set(rows["length"]) - {0}), 0]
     header = ["B - A (points)", *map(length_name, lengths[:-1]), "all lengths"]
     body = [
@@ -589,11 +610,11 @@ def _notes(comparison: Comparison) -> list[str]:
         "The smallest loss of whole answers that could have been seen, where nothing else differs "
         f"(Holm-adjusted, {100 * ALARMS:g} %): {_losses(smallest[list(LEVELS)])}.",
     ]
-    unable = cells[cells["unable"]]
+    unable = cells.loc[cells["unable"], ["task", "length"]].to_numpy()
     if len(unable):
         notes.append(
             "Unable to tell, because all answers are right, or all are wrong, on both sides: "
-            f"{_keys(zip(unable['task'], unable['length'], strict=True))}."
+            f"{_keys(unable)}."
         )
     if comparison.same_model:
         notes.append(
@@ -646,16 +667,11 @@ def json_text(comparison: Comparison) -> str:
 
 def _place(row: "pd.Series[Any]") -> str:
     length = f"at {length_name(int(row['length']))}" if row["length"] else ""
-    return f"{row['task']} {length}".strip() or "mean"
+    return f"{row['task']} {length}".strip()
 
 
 def _interval(row: "pd.Series[Any]") -> str:
     return f"{row['difference']:+.2f} points [{row['low']:+.2f}, {row['high']:+.2f}]"
-
-
-def _field(row: "pd.Series[Any]") -> Field:
-    low, high = row["low"], row["high"]
-    return Field(f"{row['difference']:+.1f} [{low:+.1f}, {high:+.1f}]", bool(low > 0 or high < 0))
 
 
 def _points(number: float) -> str:
