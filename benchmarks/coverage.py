@@ -58,6 +58,12 @@ def grouped(sizes: list[int]) -> Cells:
     return [WeightedCell(1.0, "a", right_or_wrong(groups.size, means[groups]), groups * 1.0)]
 
 
+def repeated(n: int, a: int, b: int) -> Cells:
+    """Mean scores of equal models, which answered so many times each."""
+    chances = RANDOM.beta(4, 1, n)
+    return difference(RANDOM.binomial(a, chances) / a, RANDOM.binomial(b, chances) / b)
+
+
 def soft(n: int) -> Cells:
     """Probabilities of the right answer, by two models."""
     first = RANDOM.uniform(0.3, 0.8, n)
@@ -154,9 +160,13 @@ def cases() -> Iterator[Case]:
                 for length, scores in enumerate(correlated(m, means, 0.5), 1)
             ],
         )
-    for sizes in ([96, 197, 180, 27], [20] * 5, [14] * 35):
+    for sizes in ([96, 197, 180, 27], [20] * 5, [14] * 35, [1] * 50 + [30] * 5):
         name = f"questions on {len(sizes)} articles, n={sum(sizes)}"
         yield name, 0.7, lambda sizes=sizes: grouped(sizes)
+    for n in (20, 200):
+        for a, b in ((4, 4), (1, 4)):
+            name = f"mean of {b} answers against mean of {a}, n={n}"
+            yield name, 0.0, lambda n=n, a=a, b=b: repeated(n, a, b)
     for n in (5, 20, 200):
         yield f"difference of probabilities, n={n}", -0.02, lambda n=n: soft(n)
 

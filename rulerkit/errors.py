@@ -38,7 +38,7 @@ def unknown(what: str, seen: object, allowed: Iterable[object], hint: str = "") 
     names = [str(name) for name in allowed]
     near = [f"did you mean {name!r}? " for name in get_close_matches(str(seen)[:100], names, n=1)]
     return UserError(
-        f"unknown {what} {shortened(str(seen))}: {''.join(near)}allowed: {', '.join(names)}"
+        f"unknown {what} {shortened(str(seen))}: {''.join(near)}allowed: {', '.join(names) or 'none'}"
         + (f". {hint}" if hint else "")
     )
 
