@@ -34,7 +34,7 @@ from rulerkit.scoring import THIRTEEN, score
 from rulerkit.statistics import WeightedCell, critical_value, holm, no_difference_p, weighted_sum
 from rulerkit.store import Cell, allowed_failures, read_cells
 from rulerkit.summary import base_run, merge_repetitions, weighted_cells
-from rulerkit.tables import FORMATS, Field, number_range, render, snapshot_notes
+from rulerkit.tables import Field, number_range, render, snapshot_notes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,8 +92,8 @@ class Comparison:
 
     `rows`: level ('cell', 'task', 'length', 'all'), task, category, length (0 where it is a mean
     over lengths), n (pairs), a, b, difference, low, high (points), better, worse (examples with a
-    higher and a lower score), p (of a loss, adjusted), smallest_loss (the smallest that could have
-    been seen if nothing else differed, points; NaN where there are too few examples), loss (whether
+    higher and a lower score), p (of a loss, adjusted), smallest_loss (the smallest loss of whole
+    answers that could have been seen if nothing else differed, points; NaN where there are too few examples), loss (whether
     one is seen), unable (a cell all right, or all wrong, on both sides). `flips`: a row per example
     whose answers have other scores: task, length, index, digest, a, b (0..1), difference (points).
     """
@@ -134,10 +134,9 @@ class Comparison:
         models, seen = f"worse than {self.a.name} by more than {_points(self.margin)}", self.mean
         mean = f"mean {_interval(seen)}"
         if self.rows["loss"].any():
-            cells = self.rows[self.rows["level"] == "cell"]
-            several_tasks, several_lengths = (cells[of].nunique() > 1 for of in ("task", "length"))
-            # with one length a task is its cell, with one task a length is
-            levels = ["cell", *["task"] * several_lengths, *["length"] * several_tasks]
+            # with one length each task is a cell, and one of a level is the mean
+            sizes = self.rows["level"].value_counts()
+            levels = ["cell", *sizes.index[sizes.between(2, sizes["cell"] - 1)]]
             losses = self.rows[self.rows["loss"] & self.rows["level"].isin(levels)]
             losses = losses.sort_values("p", kind="stable")
             names = [f"{_place(row)} {_interval(row)}" for _, row in losses.iterrows()]
@@ -388,17 +387,17 @@ def find(name: str | Path, outputs: str | Path = "outputs", scan: bool = True) -
         if name and path.exists():
             return read_predictions(path, scan=scan)
     known = sorted(path for path in root.glob("*/*") if path.is_dir())
-    runs = [path.parent.name for path in known if path.name == str(name)]
-    runs = [run for run in runs if base_run(run) not in runs or base_run(run) == run]
-    if len(runs) > 1:
-        matches = ", ".join(f"{run}/{name}" for run in runs)
+    # of a run and its repetitions the run
+    found = {base_run(path.parent.name): path for path in known[::-1] if path.name == str(name)}
+    if len(found) == 1:
+        (path,) = found.values()
+        return read_cells(path, scan=scan)
+    names = sorted(f"{path.parent.name}/{path.name}" for path in found.values() or known)
+    if found:
         raise UserError(
-            f"model {str(name)!r} has predictions in several runs: name one of {matches}"
+            f"model {str(name)!r} has predictions in several runs: name one of {', '.join(names)}"
         )
-    if not runs:
-        names = [f"{path.parent.name}/{path.name}" for path in known]
-        raise unknown("model or folder of predictions", name, names, f"Predictions lie in {root}")
-    return read_cells(root / runs[0] / name, scan=scan)
+    raise unknown("model or folder of predictions", name, names, f"Predictions lie in {root}")
 
 
 def _repetitions(cells: Sequence[Cell], other: Sequence[Cell]) -> list[Cell]:
@@ -576,8 +575,6 @@ def difference_table(comparison: Comparison, format: str = "table") -> str:
 
     `format` is one of tables.FORMATS; 'csv' is `Comparison.rows`.
     """
-    if format not in FORMATS:
-        raise unknown("format", format, FORMATS)
     rows = comparison.rows
     if format == "csv":
         return csv_text(rows, "%.4f")

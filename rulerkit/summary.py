@@ -344,15 +344,7 @@ def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
     keys = [*CELL, "index"]
     answers = scores.groupby(keys)["repetition"].transform("size")
     rules = dict.fromkeys(scores.columns.difference([*keys, "repetition"]), "first")
-    means = [
-        "score",
-        "strict",
-        "precision",
-        "exact",
-        "reasoning_tokens",
-        "gold_probability",
-        "gold_greedy",
-    ]
+    means = ["score", "precision", "gold_probability", "gold_greedy", *_MEANS]
     rules |= dict.fromkeys(means, "mean")
     rules |= dict.fromkeys(COUNTS, "sum")
     return scores[answers == repetitions].groupby(keys, sort=False, as_index=False).agg(rules)

@@ -196,6 +196,15 @@ def test_long_names_and_many_models_leave_the_plot_whole(name, num_models):
     assert axes.figure.get_figwidth() == (SINGLE if num_models <= 8 else DOUBLE)
 
 
+def test_a_long_name_of_a_task_leaves_the_differences_whole():
+    name = "niah_multikey_3_with_a_very_long_variant_name_of_mine"
+    rows = pd.DataFrame([("task", name), ("task", "vt"), ("all", "")], columns=["level", "task"])
+    axes = plots.differences_by_task(rows.assign(difference=-2.0, low=-5.0, high=1.0), 1)
+    assert name in {text.replace("\n", "") for text, _ in boxes(axes.figure)}
+    assert_fit_for_print(axes)
+    assert axes.get_window_extent().width / axes.figure.dpi > axes.figure.get_figwidth() / 2
+
+
 def test_notes_of_several_panels_stand():
     rows = summary_of("a").lengths
     figure, axes = plt.subplots(1, 2, layout="constrained", figsize=(4.1, 2))
