@@ -493,13 +493,11 @@ def differences_by_task(
             axes.axvline(-margin, color=_GREY, linewidth=0.7, linestyle=_THRESHOLD, zorder=1)
         drawn: Any = pd.concat([tasks, mean]).itertuples()
         for y, row in enumerate(drawn):
+            color = _GREY if row.low <= 0 <= row.high else _color(int(row.high < 0))
             shape: Any = {"marker": "D" if row.level == "all" else "o", "markeredgewidth": 0.8}
-            if row.low <= 0 <= row.high:
-                shape |= {"color": _GREY, "markerfacecolor": "white"}
-            else:
-                shape |= {"color": _color(0 if row.low > 0 else 1)}
-            axes.hlines(y, row.low, row.high, shape["color"], linewidth=1.0, zorder=2)
-            axes.plot([row.difference], [y], **shape)
+            face = "white" if color == _GREY else color
+            axes.hlines(y, row.low, row.high, color, linewidth=1.0, zorder=2)
+            axes.plot([row.difference], [y], color=color, markerfacecolor=face, **shape)
         axes.axhline(len(tasks) - 0.5, color="0.7", linewidth=0.5)
         axes.set_yticks(range(len(tasks) + 1), labels)
         axes.set_ylim(len(tasks) + 0.7, -0.7)

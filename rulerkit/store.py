@@ -423,7 +423,8 @@ def soft_file(path: Path) -> Path:
 def read_cells(
     path: Path, strict: bool = True, report: Report = remark, scan: bool = True
 ) -> list[Cell]:
-    """The cells in a `.jsonl` file or anywhere below a folder, by run, model, task and length.
+    """The cells of a `.jsonl` file, of the record beside it, or anywhere below a folder, by run,
+    model, task and length.
 
     Skips hidden files, locks, files beside the rows, and old files moved aside; follows links to folders. Of a
     folder, a damaged cell and a folder that cannot be read are left out and passed to `report`;
@@ -437,7 +438,7 @@ def read_cells(
             "outputs/predictions"
         )
     cells = []
-    for file in [path] if path.is_file() else _cell_files(path, report):
+    for file in [path.with_suffix(".jsonl")] if path.is_file() else _cell_files(path, report):
         if not strict and not file.with_suffix(".json").exists():
             continue
         try:

@@ -205,6 +205,8 @@ def test_a_baseline_of_the_same_name_and_files_of_other_programs(made, tmp_path)
     baseline = shutil.copytree(made / "predictions/main/perfect", tmp_path / "my baseline")
     found = compare(baseline, "main/perfect", margin=15, outputs=made)
     assert f"main/perfect is not worse than {baseline} by" in found.verdict.text
+    record = made / "predictions/main/reader-1024/vt/1024.json"
+    assert set(compare(record, "main/perfect", outputs=made).rows["task"]) == {"vt", ""}
     for name, kept in (("before", 1), ("after", 0)):
         file = tmp_path / name / "model/synthetic/1024/pred/vt.jsonl"
         file.parent.mkdir(parents=True)
