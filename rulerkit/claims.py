@@ -84,7 +84,8 @@ def by_label(frame: "pd.DataFrame", tasks: Mapping[str, Any], panel: str = "") -
         frame[frame["task"] == task(spec).name].assign(panel=panel, series=label)
         for label, spec in tasks.items()
     ]
-    return pd.concat(parts, ignore_index=True)[["panel", "series", *frame.columns]]
+    rows = pd.concat(parts or [frame[:0]], ignore_index=True)
+    return rows.reindex(columns=["panel", "series", *frame.columns])
 
 
 def by_model(rows: "pd.DataFrame", label: str = "label") -> "Iterator[tuple[str, pd.DataFrame]]":
@@ -260,7 +261,8 @@ def falls(
     """
     groups = _groups(rows, by)
     if len(groups) < 2:
-        return Verdict(claim, NOT_APPLICABLE, f"only {', '.join(groups) or 'nothing'} to compare")
+        seen = f"only {', '.join(groups)} to compare" if groups else "not asked"
+        return Verdict(claim, NOT_APPLICABLE, seen)
     if any(group["score"].isna().any() for group in groups.values()):
         return Verdict(claim, UNKNOWN, "answers are missing")
     (first, start), *_, (last, end) = groups.items()
@@ -360,6 +362,8 @@ def rate(
 ) -> Verdict:
     """The share of answers with one of these labels (rows of `failures.label`) lies between two
     limits in percent."""
+    if rows.empty:
+        return Verdict(claim, NOT_APPLICABLE, "there is no such answer")
     hits = rows["label"].isin(labels)
     weights = rows.groupby(CELL)["label"].transform("size")
     counted = rows.assign(score=hits.astype(float), weight=weights)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import rulerkit as rk
 from rulerkit import claims, correlation, evaluation, failures, scoring
 from rulerkit.claims import FAILS, HOLDS, NOT_APPLICABLE, UNKNOWN, Verdict
+from rulerkit.errors import UserError
 from rulerkit.paths import home
 from rulerkit.plots import series_by_length
 from rulerkit.statistics import Estimate
@@ -69,11 +70,14 @@ SETTINGS = {
         "names": ["gemini-1.5-pro", "gpt-4-1106", "lwm-7b-chat-1m", "mistral-7b-v0.2"],
         "num_examples": 100,
     },
+    "lwm at 4K": {"names": ["lwm-7b-chat-1m", "mistral-7b-v0.2"], "lengths": [4 * K]},
     "one task": {"tasks": ["vt"]},
+    "one length": {"lengths": [4 * K]},
+    "one number": {"values": [4], "queries": []},
     "passkey": {"needles": ["passkey"]},
     "keys down": {"keys": ["full", "full uuid-uuid", 8, 1, 4]},
     "yi at 256K": {"names": ["yi-34b"], "lengths": [256 * K]},
-    "beyond 16K": {"lengths": [4 * K, 8 * K, 16 * K, 32 * K], "beyond": 16 * K},
+    "beyond 16K": {"lengths": [4 * K, 8 * K, 16 * K, 32 * K], "beyond": "16K"},
     "beyond 8K": {"lengths": [4 * K, 8 * K, 16 * K], "beyond": 8 * K},
     "trained": {
         "names": ["a", "b"],
@@ -88,7 +92,8 @@ SETTINGS = {
         "training_lengths": {"lwm-7b-chat-512k": "512K", "lwm-7b-chat-1m": "1M"},
     },
     "untrained": {"names": ["a", "b"], "tasks": ["vt"], "claimed": float("nan")},
-    "two": {"names": ["a", "b"], "tasks": ["vt", "cwe"], "reference": "b"},
+    "two": {"names": ["a", "b"], "tasks": ["vt", "cwe"], "reference": "b", "edge": "4K"},
+    "one": {"tasks": ["vt", "cwe"]},
     "two at 4K": {"names": ["a", "b"], "tasks": ["vt", "cwe"], "lengths": [4 * K]},
 }
 CASES = """
@@ -97,11 +102,12 @@ CASES = """
 01_main_results        | HFFF--- | main        | *: 99
 01_main_results        | FH--HHH | named       | gemini-1.5-pro: 96 80, gpt-4-1106: 94 76, lwm-7b-chat-1m: 60 45, *: 80 20
 01_main_results        | FF--FFF | named       | gpt-4-1106: 60 50, *: 95 94
+01_main_results        | F-----H | lwm at 4K   | lwm-7b-chat-1m: 50, *: 90
 01_main_results        | ------- | one task    | *: 50
 02_needle_types        | HHH     |             | ~single_1: 99, ~single_2: 99, ~single_3: 30, *: 70
 02_needle_types        | HHF     |             | ~single_1: 99, ~single_2: 99, ~single_words: 30, *: 80
 02_needle_types        | FFF     |             | ~single_2: 60, *: 90
-02_needle_types        | H--     | passkey     | *: 99
+02_needle_types        | ---     | passkey     | *: 99
 03_distractors         | H-      |             | ~single_2: 99, ~multikey_2: 40, *: 70
 03_distractors         | F-      |             | ~multikey_1: 40, *: 99
 03_distractors         | H-      | keys down   | ~single_2: 99, ~multikey_2: 40, *: 70
@@ -109,6 +115,7 @@ CASES = """
 03_distractors         | FF      | yi at 256K  | ~multikey_2: 20, *: 100
 04_multiple_needles    | HH-     |             | ~num_: 60, *: 99
 04_multiple_needles    | FF-     |             | ~single_2: 60, *: 99
+04_multiple_needles    | ---     | one number  | *: 99
 04_multiple_needles    | HHH     | yi at 256K  | ~num_: 85, *: 100
 04_multiple_needles    | HHF     | yi at 256K  | ~num_: 60, *: 100
 05_variable_tracking   | HH      | beyond 16K  | *: 99 80 60 5
@@ -119,6 +126,7 @@ CASES = """
 07_question_answering  | H-      |             | ~none: 30, *: 95 50
 07_question_answering  | F-      |             | ~none: 80, *: 95 5
 07_question_answering  | F-      |             | ~none: 30, *: 95
+07_question_answering  | --      | one length  | ~none: 30, *: 95
 08_training_length     | HF-HH   | trained     | a: 90 80 70 20, b: 99 90 82 73
 08_training_length     | HF-FF   | trained     | a: 90 50 50 49, b: 99 60 60 60
 08_training_length     | FH-HH   | trained     | a: 95 90 85 60, b: 75 65 55 45
@@ -128,6 +136,7 @@ CASES = """
 09_model_size          | HH      | two         | a: 60 20, b: 95 90
 09_model_size          | FF      | two         | a: 95 90, b: 60 20
 09_model_size          | F-      | two at 4K   | *: 90
+09_model_size          | --      | one         | *: 90
 10_architectures       | HHH     | two         | a: 60 20, b: 95 60
 10_architectures       | FFF     | two         | a: 90, b: 95
 """
@@ -229,6 +238,7 @@ ERRORS = """
 4 | H | m      | cwe@4096: 1 copied demonstration, 99 complete; cwe@8192: 20 copied demonstration
 4 | F | m      | cwe@4096: 9 copied demonstration, 20 complete; cwe@8192: 20 copied demonstration
 4 | F | m      | cwe@4096: 60 complete; cwe@8192: 2 copied demonstration, 18 empty
+4 | - | m      | cwe@4096: 60 complete
 4 | U | m      | cwe@4096: 9 complete; cwe@8192: 20 copied demonstration
 5 | H | yi-34b | cwe@131072: 95 copied demonstration, 5 empty
 5 | F | yi-34b | cwe@131072: 65 copied demonstration, 35 empty
@@ -264,11 +274,17 @@ def labels(answers, model="m"):
 
 
 def test_claims_about_errors():
+    given = {"model": "perfect", "num_examples": 200}
     for number, letter, model, answers in lines(ERRORS):
         frame = labels(answers, model)
-        found = verdicts_of("12_failures", {"model": "perfect"}, pd.DataFrame, lambda _, f=frame: f)
+        found = verdicts_of("12_failures", given, pd.DataFrame, lambda _, f=frame: f)
         assert len(found) == 9
         assert found[int(number)].verdict == LETTERS[letter], answers
+    seen = labels(
+        "qa_1@8192: 5 empty, 5 no-context answer"
+    )  # more answers than this study asks for
+    few = verdicts_of("12_failures", given | {"num_examples": 5}, pd.DataFrame, lambda _: seen)
+    assert few[8].verdict == UNKNOWN
     for answers, letter in (("1 no-context answer", "H"), ("200 empty", "F"), ("2 empty", "U")):
         frame = labels(f"qa_1@8192: {answers}")
         assert judged("07_question_answering", "", "~none: 30, *: 99", labels=frame)[-1] == letter
@@ -299,6 +315,9 @@ def test_claims_about_correlations(monkeypatch):
         monkeypatch.setattr(correlation, "task_vectors", lambda cells, v=vectors: v)
         tasks = list(vectors)
         assert judged("11_task_correlation", "", "*: 99", tasks=tasks, num_examples=20) == letters
+    monkeypatch.undo()
+    with pytest.raises(UserError, match="give at least two tasks"):
+        judged("11_task_correlation", "one task", "*: 99")
 
 
 def test_intervals_of_correlations_cover_the_truth():
