@@ -33,6 +33,8 @@ def task_vectors(cells: pd.DataFrame) -> pd.DataFrame:
         index=["run", "model", "length"], columns="task", values="score", sort=False
     )
     complete: pd.DataFrame = wide[cells["task"].unique()].dropna()
+    if complete.shape[1] < 2:
+        raise UserError("one task has no correlation: give at least two tasks")
     if len(complete) < 3:
         raise UserError(
             f"{len(complete)} complete rows of scores (a model at a length): correlations need at "
@@ -71,13 +73,21 @@ def redundancy(
         category = categories[str(task)]
         others = [name for name in members if name != task and categories[name] == category]
         near = coefficients[task][others].dropna()
-        nearest = near.idxmax() if len(near) else ""
         interval = fisher(float(near.max()), len(vectors))
         rows.append(
-            [task, category, cluster[task], task in members, task in cut_keeps, nearest, *interval]
+            {
+                "task": task,
+                "category": category,
+                "cluster": cluster[task],
+                "in_benchmark": task in members,
+                "cut_keeps": task in cut_keeps,
+                "nearest": near.idxmax() if len(near) else "",
+                "correlation": interval.value,
+                "low": interval.low,
+                "high": interval.high,
+            }
         )
-    columns = ["task", "category", "cluster", "in_benchmark", "cut_keeps", "nearest"]
-    return pd.DataFrame(rows, columns=[*columns, "correlation", "low", "high"])
+    return pd.DataFrame(rows)
 
 
 def cohesion(vectors: pd.DataFrame, categories: Mapping[str, str]) -> dict[str, Estimate]:
@@ -85,21 +95,20 @@ def cohesion(vectors: pd.DataFrame, categories: Mapping[str, str]) -> dict[str, 
     tasks of the others, with a 95 % interval over resampled rows (bootstrap, percentiles)."""
     random = np.random.default_rng(0)
     values = vectors.to_numpy(dtype=float)
-    num_rows = len(values)
-    samples = [np.arange(num_rows)]
-    samples += [random.integers(num_rows, size=num_rows) for _ in range(RESAMPLES)]
     names = np.asarray([categories[str(task)] for task in vectors])
+    num_rows = len(values)
+    samples = [np.arange(num_rows), *random.integers(num_rows, size=(RESAMPLES, num_rows))]
     intervals = {}
     with catch_warnings(action="ignore", category=RuntimeWarning):  # a task may never vary
         coefficients = np.stack([np.corrcoef(values[rows], rowvar=False) for rows in samples])
         for name in dict.fromkeys(names):
             inside = names == name
-            if inside.sum() > 1 and not inside.all():
-                within = coefficients[:, np.triu(np.outer(inside, inside), 1)]
-                between = coefficients[:, np.outer(inside, ~inside)]
-                seen, *resampled = np.nanmean(within, axis=1) - np.nanmean(between, axis=1)
-                low, high = np.nanquantile(resampled, [0.025, 0.975])
-                intervals[str(name)] = Estimate(float(seen), float(low), float(high))
+            within = coefficients[:, np.triu(np.outer(inside, inside), 1)]
+            between = coefficients[:, np.outer(inside, ~inside)]
+            if within.size and between.size:
+                differences = np.nanmean(within, axis=1) - np.nanmean(between, axis=1)
+                low, high = np.nanquantile(differences[1:], [0.025, 0.975])
+                intervals[str(name)] = Estimate(float(differences[0]), float(low), float(high))
     return intervals
 
 

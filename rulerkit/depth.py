@@ -45,16 +45,19 @@ def places(example: Example) -> list[Place]:
     """The place of each piece of an example, runs of lines taken apart."""
     first, last = example.context
     total = sum(block.num_tokens for block in example.blocks[first:last])
-    result, at, before = [], 0, 0
+    result = []
+    start = tokens_before = 0
     for number, block in enumerate(example.blocks):
-        inside = first <= number < last
+        is_context = first <= number < last
         for piece in block.pieces:
-            depth = 100 * before / max(1, total - piece.num_tokens) if inside or before else 0.0
+            depth = 100 * tokens_before / max(1, total - piece.num_tokens)
             names = [piece.key, piece.value] if piece.key else [piece.text.strip().split(" ")[-1]]
             known = frozenset(name.lower() for name in names if name)
-            end = at + len(piece.text)
-            result.append(Place(piece.role, round(min(100.0, depth), 2), at, end, known))
-            at, before = end, before + piece.num_tokens * inside
+            end = start + len(piece.text)
+            result.append(Place(piece.role, round(min(100.0, depth), 2), start, end, known))
+            start = end
+            if is_context:
+                tokens_before += piece.num_tokens
     return result
 
 
@@ -73,7 +76,8 @@ def recall_by_depth(results: "pd.DataFrame", report: Report = remark) -> "pd.Dat
         make = remaker(cells[path])
         try:
             for answer in answers.to_dict("records"):
-                about, before = [answer[name] for name in [*_CELL, "index"]], np.nan
+                about = [answer[name] for name in [*_CELL, "index"]]
+                before = np.nan
                 for item, (depth, copies, recalled) in enumerate(_items(answer, make)):
                     rows.append((*about, item, depth, depth - before, copies, recalled))
                     before = depth
@@ -86,13 +90,14 @@ def recall_by_depth(results: "pd.DataFrame", report: Report = remark) -> "pd.Dat
 
 def _items(answer: Any, make: Callable[[Any], Example]) -> list[tuple[float, list[float], float]]:
     """Depth, places and recall of each item of an answer, from the beginning of the context on."""
-    written, references = answer["prediction"].lower(), answer["references"]
-    score, documents = float(answer["score"]), json.loads(answer["knobs"]).get("match") == "part"
-    if len(answer["depths"]) == 1 and (documents or len(references) == 1):
+    score, references = float(answer["score"]), answer["references"]
+    are_documents = json.loads(answer["knobs"]).get("match") == "part"
+    if len(answer["depths"]) == 1 and (are_documents or len(references) == 1):
         return [(float(depth), [float(depth)], score) for depth in answer["depths"]]
-    needles = [p for p in places(make(answer)) if p.role == "needle"]
-    if documents:
+    needles = [place for place in places(make(answer)) if place.role == "needle"]
+    if are_documents:
         return [(place.depth, [place.depth], score) for place in needles]
+    written = answer["prediction"].lower()
     copies = defaultdict(list)
     for place in needles:
         for name in place.names:
@@ -107,6 +112,10 @@ def _items(answer: Any, make: Callable[[Any], Example]) -> list[tuple[float, lis
 def bin_numbers(depths: Any, bins: int) -> "NDArray[Any]":
     """The number of the part of the context, 0 to `bins` - 1, in which each depth (percent) lies;
     `depths` is a column of a table."""
+    if not (isinstance(bins, int) and bins > 0):
+        raise UserError(
+            f"bins is {bins!r}: it must be a whole number of at least 1, such as {BINS}"
+        )
     numbers: NDArray[Any] = np.clip((depths.to_numpy(float) * bins / 100).astype(int), 0, bins - 1)
     return numbers
 
@@ -121,15 +130,13 @@ def by_bin(
     Items of one example are drawn together in the interval.
     """
     binned = recall[recall[by].notna()]
-    binned = binned.assign(bin=bin_numbers(binned[by], bins))
+    groups: Any = binned.groupby([*_CELL, bin_numbers(binned[by], bins)])
     rows = []
-    by_cell: Any = binned.groupby([*_CELL, "bin"])
-    for (*about, number), items in by_cell:
-        outcomes, examples = (items[name].to_numpy(float) for name in ("recalled", "index"))
-        cell = WeightedCell(1.0, "", outcomes, examples)
+    for (*about, number), items in groups:
+        outcomes = items["recalled"].to_numpy(float)
+        cell = WeightedCell(1.0, "", outcomes, items["index"].to_numpy(float))
         mean = weighted_sum([cell], confidence).percent()
-        limits = number * 100 / bins, (number + 1) * 100 / bins
-        rows.append((*about, *limits, *mean, len(items)))
+        rows.append((*about, *_limits(number, bins), *mean, len(items)))
     columns = [*_CELL, f"{by}_from", f"{by}_to", "score", "low", "high", "n"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -148,21 +155,25 @@ def depth_tests(recall: "pd.DataFrame", bins: int = BINS, seed: int = 0) -> "pd.
         recalled = items["recalled"].to_numpy(float)
         residuals = recalled - recalled.mean()
         shares = _shares(items["places"], bins)
-        counts = shares.sum(axis=0)
-        means = np.full(bins, np.inf)
-        enough = counts >= counts.max() / 4
-        means[enough] = (residuals @ shares)[enough] / counts[enough]
-        lowest = int(means.argmin())
-        here, limits = shares[:, lowest], (lowest * 100 / bins, (lowest + 1) * 100 / bins)
-        score = 100 * recalled @ here / here.sum()
-        elsewhere = 100 * recalled @ (1 - here) / (1 - here).sum() if (here < 1).any() else np.nan
-        p = _permutation_p(items, residuals, shares, seed)
-        rows.append((*key, len(items), p, *limits, score, elsewhere))
+        p = _permutation_p(items["index"], residuals, shares, seed)
+        lowest = _lowest_bin(residuals, shares)
+        inside = shares[:, lowest]
+        score = np.average(recalled, weights=inside)
+        elsewhere = np.nan
+        if inside.min() < 1:
+            elsewhere = np.average(recalled, weights=1 - inside)
+        limits = _limits(lowest, bins)
+        rows.append((*key, len(items), p, *limits, 100 * score, 100 * elsewhere))
     columns = [*_MODEL, "task", "length", "n", "p", "depth_from", "depth_to", "score", "elsewhere"]
     frame = pd.DataFrame(rows, columns=columns)
     tested = frame["p"].notna()
     frame.loc[tested, "p"] = holm(list(frame.loc[tested, "p"]))
     return frame
+
+
+def _limits(number: int, bins: int) -> tuple[float, float]:
+    """Where a bin begins and ends, in percent."""
+    return number * 100 / bins, (number + 1) * 100 / bins
 
 
 def _shares(copies: "pd.Series[Any]", bins: int) -> "NDArray[Any]":
@@ -175,23 +186,30 @@ def _shares(copies: "pd.Series[Any]", bins: int) -> "NDArray[Any]":
     return shares
 
 
+def _lowest_bin(residuals: "NDArray[Any]", shares: "NDArray[Any]") -> int:
+    """The bin with the lowest mean, of those with at least a quarter of the items of the
+    fullest."""
+    counts = shares.sum(axis=0)
+    means = residuals @ shares / np.maximum(counts, 1e-9)
+    return int(np.where(counts >= counts.max() / 4, means, np.inf).argmin())
+
+
 def _permutation_p(
-    items: "pd.DataFrame", residuals: "NDArray[Any]", shares: "NDArray[Any]", seed: int
+    examples: "pd.Series[Any]", residuals: "NDArray[Any]", shares: "NDArray[Any]", seed: int
 ) -> float:
-    """The share of permutations in which the bins differ at least as much."""
+    """The share of permutations in which the bins differ at least as much. `examples` holds the
+    number of the example of each item; those with as many items change places."""
     if np.allclose(residuals, 0):
         return float("nan")
     random = np.random.default_rng(seed)
-    ordered = items.assign(position=range(len(items))).sort_values("index", kind="stable")
-    sizes = ordered.groupby("index")["position"].transform("size")
-    totals = np.zeros((PERMUTATIONS + 1, shares.shape[1]))
-    for size, of_size in ordered["position"].groupby(sizes):
-        positions = of_size.to_numpy()
-        outcomes = residuals[positions].reshape(-1, size)  # a row per example
-        for number in range(PERMUTATIONS + 1):
-            shuffled = outcomes
-            if number:
-                shuffled = random.permuted(random.permutation(outcomes), axis=1)
-            totals[number] += shuffled.ravel() @ shares[positions]
+    items_of = pd.Series(range(len(examples))).groupby(examples.to_numpy()).agg(list)
+    totals = np.zeros((PERMUTATIONS + 1, shares.shape[1]))  # of each bin; first as they were seen
+    for _, same_size in items_of.groupby(items_of.map(len)):
+        items = np.array(same_size.tolist())  # a row per example
+        outcomes = residuals[items]
+        totals[0] += outcomes.ravel() @ shares[items.ravel()]
+        for number in range(1, PERMUTATIONS + 1):
+            shuffled = random.permuted(random.permutation(outcomes), axis=1)
+            totals[number] += shuffled.ravel() @ shares[items.ravel()]
     spread = (totals**2 / np.maximum(1, shares.sum(axis=0))).sum(axis=1)
     return float((spread >= spread[0] * (1 - 1e-9)).mean())
