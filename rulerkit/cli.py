@@ -616,8 +616,8 @@ def batch(
         failed, elsewhere = _execute(planned.jobs, gpus, jobs)
         if elsewhere:
             echo(
-                f"another process is doing {elsewhere} jobs of this batch: run the same command again "
-                "once it has ended",
+                "another process is doing a part of this batch: run the same command again once it has "
+                "ended",
                 err=True,
             )
         else:

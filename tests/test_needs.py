@@ -53,6 +53,12 @@ def test_notebooks_of_the_kit_can_be_planned(name):
         ("%matplotlib inline\n" + START + "  \n!ls\nrk.evaluate(study)\n", "%%bash\nls | head (\n"),
         (START, "%%time\ncells = rk.evaluate(study)\n"),
         (START + "def ask(study):\n    return rk.evaluate(study)\n", "cells = ask(study)\n"),
+        (
+            START + "def ask(s):\n    return rk.evaluate(s)\ndef both(s):\n    return ask(s)\n",
+            "cells = both(study)\n",
+        ),
+        (START, "ask = lambda: rk.evaluate(study)\n", "cells = ask()\n"),
+        (START, "from rulerkit import evaluate as ask\ncells = ask(study)\n"),
         ("get_ipython()\nassert __name__ == '__main__'\n" + START + "print(rk.evaluate(study))\n",),
     ],
 )

@@ -19,7 +19,7 @@ import os
 import re
 import shlex
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -48,7 +48,7 @@ from rulerkit.settings import (
     read_spec,
     read_yaml,
 )
-from rulerkit.store import disk, plain, soft_file, write_whole
+from rulerkit.store import plain, soft_file, write_whole
 from rulerkit.studies import (
     Study,
     expand,
@@ -208,13 +208,11 @@ class Job:
         return bool(before != [settings, files or before[1]])
 
     def save(self) -> None:
-        """Write the job file, if it differs from the one that is there."""
+        """Write the job file."""
         content = _JOB.dump_python(self, mode="json") | {"home": str(home())}
         head = f"# What `rulerkit run {self.file.name}` does; written by `rulerkit batch`.\n"
         text = head + yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True)
-        with disk(self.file):
-            if not self.file.exists() or self.file.read_text(encoding="utf-8") != text:
-                write_whole(self.file, text)
+        write_whole(self.file, text)
 
 
 _JOB = TypeAdapter(Job)
@@ -483,15 +481,15 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
             raise UserError(f"baseline in {path}: {error}") from error
     command = ["rulerkit", "batch", str(path.absolute())]
     command += ["-y", _one_line(settings)] if settings else []
-    of_models = [*_model_jobs(path, folder, runs)]
-    of_notebooks = _notebook_jobs(path, folder, runs, over_all, of_models)
-    planned_by = shlex.join(command)
-    jobs = [replace(job, planned_by=planned_by) for job in (*of_models, *of_notebooks)]
+    jobs = _jobs(path, folder, runs, over_all, shlex.join(command))
     return Batch(path, whole, runs, jobs, keys)
 
 
-def _model_jobs(path: Path, folder: Path, runs: list[Notebook]) -> Iterator[Job]:
-    """A job for each model that a notebook asks."""
+def _jobs(
+    path: Path, folder: Path, runs: list[Notebook], over_all: list[Notebook], planned_by: str
+) -> list[Job]:
+    """A job for each model that a notebook asks, then one for each notebook that is not about one
+    model alone."""
     models: dict[str, Any] = {}
     for spec in (spec for run in runs for asked in run.studies for spec in asked.models):
         assert isinstance(spec, dict), "a batch file holds no model made in Python"
@@ -507,26 +505,23 @@ def _model_jobs(path: Path, folder: Path, runs: list[Notebook]) -> Iterator[Job]
                 f"{path} has two models named {name}, which differ in {', '.join(differs)}: give "
                 "one of them a `name:` of its own"
             )
+    jobs = []
     for name, spec in models.items():
         asks = tuple(run for run in runs if name in run.models)
         about_it = tuple(run for run in runs if run.subject == name and run.models <= {name})
-        yield Job(name, folder / name / f"{path.stem}.job.yaml", spec, asks, about_it)
-
-
-def _notebook_jobs(
-    path: Path, folder: Path, runs: list[Notebook], over_all: list[Notebook], models: list[Job]
-) -> Iterator[Job]:
-    """A job for each notebook that is not about one model alone."""
-    for run in runs:
-        if not any(run in job.runs for job in models):
-            # a notebook over all models that asks nobody reads whatever the others have asked
-            reads_all = run in over_all and not run.models
-            asks = tuple(other for other in runs if other.models) if reads_all else (run,)
-            after = tuple(job.name for job in models if reads_all or job.name in run.models)
-            stem = run.output.stem
-            name = stem if run.subject == "all" else f"{run.subject}-{stem}"
-            file = folder / "all" / f"{path.stem}-{name}.job.yaml"
-            yield Job(name, file, None, asks, (run,), after)
+        file = folder / name / f"{path.stem}.job.yaml"
+        jobs.append(Job(name, file, spec, asks, about_it, (), planned_by))
+    done = [run for job in jobs for run in job.runs]
+    for run in (run for run in runs if run not in done):
+        # a notebook over all models that asks nobody reads whatever the others have asked
+        reads_all = run in over_all and not run.models
+        asks = tuple(other for other in runs if other.models) if reads_all else (run,)
+        after = tuple(name for name in models if reads_all or name in run.models)
+        stem = run.output.stem
+        name = stem if run.subject == "all" else f"{run.subject}-{stem}"
+        file = folder / "all" / f"{path.stem}-{name}.job.yaml"
+        jobs.append(Job(name, file, None, asks, (run,), after, planned_by))
+    return jobs
 
 
 def _find(what: str, name: str, folder: str, suffix: str) -> Path:
@@ -555,8 +550,15 @@ def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
         "__name__": "__main__",
     }
     statements, asking = _statements(notebook), {"evaluate"}
-    functions = [node for statement in statements if statement for node in ast.walk(statement)]
-    asking |= {f.name for f in functions if isinstance(f, ast.FunctionDef) and _calls(f, asking)}
+    for node in (node for statement in statements if statement for node in ast.walk(statement)):
+        match node:
+            case ast.alias(name="evaluate", asname=str(name)):
+                asking.add(name)
+            case (
+                ast.FunctionDef(name=name)
+                | ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda())
+            ) if _calls(node, asking):
+                asking.add(name)
     while statements and not (statements[-1] and _calls(statements[-1], asking)):
         statements.pop()
     with asked_studies() as studies, redirect_stdout(io.StringIO()):
