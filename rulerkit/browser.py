@@ -49,8 +49,9 @@ class Page:
 
     def save(self, path: str | Path) -> Path:
         """Write the page as one file that needs no network."""
-        write_whole(Path(path), self.text)
-        return Path(path)
+        path = Path(path)
+        write_whole(path, self.text)
+        return path
 
 
 def browse(scores: "pd.DataFrame", most: int = MOST_EXAMPLES) -> Page:

@@ -261,7 +261,7 @@ def falls(
     """
     groups = _groups(rows, by)
     if len(groups) < 2:
-        seen = f"only {', '.join(groups)} to compare" if groups else "not asked"
+        seen = f"fewer than two to compare: {', '.join(groups) or 'none'}"
         return Verdict(claim, NOT_APPLICABLE, seen)
     if any(group["score"].isna().any() for group in groups.values()):
         return Verdict(claim, UNKNOWN, "answers are missing")

@@ -70,8 +70,7 @@ def recall_by_depth(results: "pd.DataFrame", report: Report = remark) -> "pd.Dat
     passed to `report`. Raises UserError where nothing is left.
     """
     rows: list[tuple[Any, ...]] = []
-    paths = dict.fromkeys(results["path"])
-    cells: dict[Any, Any] = {str(cell.path): cell for cell in find_cells(paths)}
+    cells: Any = {str(cell.path): cell for cell in find_cells(results["path"].unique())}
     for (path, *_), answers in results.groupby(["path", "task", "length"], sort=False):
         make = remaker(cells[path])
         try:
@@ -112,10 +111,8 @@ def _items(answer: Any, make: Callable[[Any], Example]) -> list[tuple[float, lis
 def bin_numbers(depths: Any, bins: int) -> "NDArray[Any]":
     """The number of the part of the context, 0 to `bins` - 1, in which each depth (percent) lies;
     `depths` is a column of a table."""
-    if not (isinstance(bins, int) and bins > 0):
-        raise UserError(
-            f"bins is {bins!r}: it must be a whole number of at least 1, such as {BINS}"
-        )
+    if bins not in range(1, 1001):
+        raise UserError(f"bins is {bins!r}: it must be a whole number from 1 to 1000")
     numbers: NDArray[Any] = np.clip((depths.to_numpy(float) * bins / 100).astype(int), 0, bins - 1)
     return numbers
 
@@ -178,12 +175,10 @@ def _limits(number: int, bins: int) -> tuple[float, float]:
 
 def _shares(copies: "pd.Series[Any]", bins: int) -> "NDArray[Any]":
     """A row per item: the share of its places that lie in each bin."""
-    counts = copies.map(len).to_numpy()
-    shares: NDArray[Any] = np.zeros((len(copies), bins))
-    items = np.repeat(np.arange(len(copies)), counts)
-    np.add.at(shares, (items, bin_numbers(copies.explode(), bins)), 1)
-    shares /= counts[:, None]
-    return shares
+    places_of = copies.reset_index(drop=True).explode()
+    shares = pd.crosstab(places_of.index, bin_numbers(places_of, bins), normalize="index")
+    whole: NDArray[Any] = shares.reindex(columns=range(bins), fill_value=0.0).to_numpy()
+    return whole
 
 
 def _lowest_bin(residuals: "NDArray[Any]", shares: "NDArray[Any]") -> int:

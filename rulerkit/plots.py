@@ -616,8 +616,9 @@ def _figure(
         else:
             panels = np.ravel(np.asarray(ax)).tolist()
             if len(panels) != count:
-                given = f"ax has {len(panels)} axes, the figure {count} panels: give {count}"
-                raise UserError(given)
+                raise UserError(
+                    f"ax has {len(panels)} axes, the figure {count} panels: give {count}"
+                )
         yield panels[:count]
         figure: Any = panels[0].figure
         # notes of other panels of the figure stay

@@ -309,14 +309,10 @@ def read_notebook(path: Path) -> list[tuple[str, bool]]:
             for cell in cells
             if cell["cell_type"] == "code"
         ]
-    except OSError as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"cannot read the notebook {path}: {error.strerror}; where it has another name now, let "
-            "`rulerkit batch` plan it again"
-        ) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{path} is no notebook: {error}; repair it, or move it out of {path.parent}"
+            f"{path} cannot be read as a notebook: {error}; repair it, move it out of {path.parent}, "
+            "or, where it has another name now, let `rulerkit batch` plan it again"
         ) from error
 
 

@@ -168,15 +168,15 @@ def _lock(gpu: str) -> IO[bytes] | None:
     it. A scheduler's GPUs are ours, whatever their numbers."""
     import fcntl  # not on Windows
 
-    scheduled = "SLURM_JOB_ID" in os.environ
-    path = os.devnull if scheduled else f"{tempfile.gettempdir()}/rulerkit-gpu-{gpu}"
+    if "SLURM_JOB_ID" in os.environ:
+        return open(os.devnull, "rb")
+    path = f"{tempfile.gettempdir()}/rulerkit-gpu-{gpu}"
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL))
         os.chmod(path, 0o644)  # other users read it, whatever the umask
     file = open(path, "rb")  # noqa: SIM115
     try:
-        if not scheduled:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
         return None
