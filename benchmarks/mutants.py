@@ -64,6 +64,8 @@ MUTATIONS = [
         ("cdf(nearer / math.sqrt(", "cdf(-nearer / math.sqrt("),
         ("differences.sum() + sizes.min()", "differences.sum()"),
         ("(differences > 0).sum()", "(differences < 0).sum()"),
+        ("max(variance, sizes @ sizes)", "sizes @ sizes"),
+        ("if not variance and np.ptp(sizes)", "if np.ptp(sizes)"),
         ("if task.groups is not None:", "if False:"),
         ("max(self.seen, self._of_groups", "min(self.seen, self._of_groups"),
         ("self.scores.shape[1] * (self", "1 * (self"),

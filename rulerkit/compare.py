@@ -653,7 +653,7 @@ def json_text(comparison: Comparison) -> str:
         "confidence": comparison.confidence,
         "paired_by": comparison.by,
         "same_model": comparison.same_model,
-        "difference": {name: rows[-1][name] for name in ("difference", "low", "high", "a", "b")},
+        "difference": {name: rows[-1][name] for name in _MEAN},
         "rows": rows,
         "flips": flips,
         "soft": soft,
