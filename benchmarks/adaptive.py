@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 import rulerkit as rk
-from rulerkit.adaptive import FULL_GRID, Rule, least_tokens, replay
+from rulerkit.adaptive import FULL_GRID, StoppingRule, least_tokens, replay
 from rulerkit.lengths import THRESHOLDS, effective_length, possible_lengths
 from rulerkit.paper import PAPER_LENGTHS, paper_scores
 from rulerkit.statistics import WeightedCell, weighted_sum
@@ -116,10 +116,12 @@ def floor(grid: Cells, means: dict[int, float], threshold: float) -> float:
     """Tokens that any rule needs, as a share of the full grid's."""
     answer = possible_lengths({n: (mean, mean) for n, mean in means.items()}, threshold)[0]
     above = {n: abs(mean - threshold + 0.05) for n, mean in means.items() if n >= answer}
-    return sum(least_tokens(grid, n, gap, Rule()) for n, gap in above.items()) / FULL_TOKENS
+    return sum(least_tokens(grid, n, gap, StoppingRule()) for n, gap in above.items()) / FULL_TOKENS
 
 
-def simulate(title: str, curves: list[Curve], repetitions: int, rule: Rule, seed: int) -> None:
+def simulate(
+    title: str, curves: list[Curve], repetitions: int, rule: StoppingRule, seed: int
+) -> None:
     """Print a row of the table, and one for each kind of curve."""
     random, rows = np.random.default_rng(seed), []
     for curve in curves:
@@ -153,7 +155,7 @@ def simulate_average(curves: list[Curve], width: float, repetitions: int, seed: 
     for curve in curves:
         for _ in range(repetitions):
             grid = draw(random, curve)
-            state = replay(Rule(average=width), grid)
+            state = replay(StoppingRule(average=width), grid)
             cells = [
                 WeightedCell(1 / len(grid), task, grid[task, length][:count])
                 for (task, length), count in state.counts.items()
@@ -205,7 +207,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.readers:
         return simulate_readers(given.readers)
-    repetitions, rule = given.repetitions, Rule(given.confidence, given.max_examples)
+    repetitions, rule = given.repetitions, StoppingRule(given.confidence, given.max_examples)
     print(
         "| curves | runs | same | tokens | floor | tokens / floor | certain | certain and wrong |"
     )

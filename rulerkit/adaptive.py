@@ -53,7 +53,7 @@ _HALVINGS = 40
 
 
 @dataclass(frozen=True)
-class Rule:
+class StoppingRule:
     """A question, and when it is settled: one of effective length (neither `average` nor `other`),
     average over all cells, and comparison with another model."""
 
@@ -128,7 +128,7 @@ def threshold_of(tasks: Collection[str], aligned: str) -> float | None:
 
 
 def replay(
-    rule: Rule,
+    rule: StoppingRule,
     scores: Scores,
     aligned: str = "chat",
     claimed: float | None = None,
@@ -183,7 +183,7 @@ class _Judgement(NamedTuple):
 class _Run:
     """A question and the answers so far, see `replay`."""
 
-    rule: Rule
+    rule: StoppingRule
     scores: Scores
     aligned: str
     claimed: float | None
@@ -325,7 +325,7 @@ class _Run:
         return dict(zip(cells, planned.tolist(), strict=True))
 
 
-def least_tokens(scores: Scores, length: int, gap: float, rule: Rule) -> float:
+def least_tokens(scores: Scores, length: int, gap: float, rule: StoppingRule) -> float:
     """The tokens that no rule of the same error can do without, on average (Wald 1945): for
     kl(error, confidence) nats of evidence that the mean at a length (0: all) is so many points off
     a limit, with spreads known in advance and what is left of the grid as the only unknown."""

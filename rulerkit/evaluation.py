@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from rulerkit.adaptive import FIRST, Rule, State, replay
+from rulerkit.adaptive import FIRST, State, StoppingRule, replay
 from rulerkit.errors import ModelError, TooLong, UserError, listed, remark, shorten
 from rulerkit.generation import Examples, asked_record, generate
 from rulerkit.paths import cell_file
@@ -83,7 +83,7 @@ def predict_cells(
     progress: Any = None,
     max_failures: float = 0,
     soft: bool = False,
-    rule: Rule | None = None,
+    rule: StoppingRule | None = None,
 ) -> list[Cell]:
     """Let a model answer the examples of several tasks that have no answer yet, in one stream.
 

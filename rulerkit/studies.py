@@ -20,7 +20,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rulerkit.adaptive import Rule, threshold_of
+from rulerkit.adaptive import StoppingRule, threshold_of
 from rulerkit.corpora import choices, refresh
 from rulerkit.errors import UserError, listed, remark, unknown
 from rulerkit.escape import csv_text, latex_text
@@ -66,7 +66,7 @@ class Study:
     over the rest."""
     soft: bool = False
     """Whether the probability of the right answer is stored too."""
-    adaptive: Rule | None = None
+    adaptive: StoppingRule | None = None
     """Gives each cell only the examples that its question needs."""
 
     @property
@@ -211,7 +211,7 @@ def study(
         if reason:
             remark(f"num_examples: adaptive becomes {num_examples} for each cell: {reason}")
         else:
-            adaptive = Rule(values.confidence, values.max_examples, **asked)
+            adaptive = StoppingRule(values.confidence, values.max_examples, **asked)
     return Study(
         notebook=notebook,
         models=_checked_models(expand(models)),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rulerkit import scoring
-from rulerkit.adaptive import Rule, replay
+from rulerkit.adaptive import StoppingRule, replay
 from rulerkit.errors import UserError
 from rulerkit.lengths import (
     OWN_SHARE,
@@ -217,7 +217,7 @@ def _facts_by_cell(
 def _adaptive(rows: "Sequence[_Row]", examples: Mapping[Any, WeightedCell]) -> str:
     """What an adaptive run of a model has found, by the rows of its cells."""
     first = next(row for row in rows if row["adaptive"])
-    rule = Rule(**json.loads(first["adaptive"]))
+    rule = StoppingRule(**json.loads(first["adaptive"]))
     nothing = WeightedCell(1.0, "", np.empty(0))
     scores, other = (
         {

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rulerkit as rk
-from rulerkit.adaptive import Rule, replay
+from rulerkit.adaptive import StoppingRule, replay
 from rulerkit.errors import UserError
 from rulerkit.models import load_model
 from rulerkit.statistics import critical_value, look_confidences
@@ -37,10 +37,10 @@ def test_a_stopped_run_ends_as_any_other(seed, means):
     """Also of a model that is better at a longer length than at a shorter one."""
     random = np.random.default_rng(seed)
     grid = planted(random, *means)
-    whole = replay(Rule(), grid)
+    whole = replay(StoppingRule(), grid)
     seen = {key: rows[:0] for key, rows in grid.items()}
     for _ in range(10**4):
-        state = replay(Rule(), seen)
+        state = replay(StoppingRule(), seen)
         if state.settled is not None:
             break
         key = random.choice([k for k, n in state.counts.items() if len(seen[tuple(k)]) < n])
@@ -56,7 +56,7 @@ def test_what_is_certain_is_right_at_the_threshold_too():
     random, wrong, share = np.random.default_rng(1), 0, []
     for _ in range(15):
         for mean, answer in ((89.8, "2K"), (89.6, "1K"), (80, "1K"), (99, "2K")):
-            state = replay(Rule(), planted(random, 99, mean, 50))
+            state = replay(StoppingRule(), planted(random, 99, mean, 50))
             assert state.settled
             wrong += state.answer != answer
             share.append(sum(state.counts.values()) / 1500)
@@ -66,29 +66,29 @@ def test_what_is_certain_is_right_at_the_threshold_too():
 
 def test_the_longest_length_that_passes_counts():
     random = np.random.default_rng(2)
-    assert replay(Rule(), planted(random, 70, 60, 99)).answer == ">4K"
-    assert replay(Rule(), planted(random, 99, 60, 99), claimed=4096).answer == "4K"
-    state = replay(Rule(), planted(random, 70, 60, 50))
+    assert replay(StoppingRule(), planted(random, 70, 60, 99)).answer == ">4K"
+    assert replay(StoppingRule(), planted(random, 99, 60, 99), claimed=4096).answer == "4K"
+    state = replay(StoppingRule(), planted(random, 70, 60, 50))
     assert (state.answer, state.settled) == ("<1K", True)
     nothing = {("vt_small", length): np.zeros(500) for length in (256, 512)}
-    assert replay(Rule(), nothing).answer == "none, as the mean at 256 is 0"
+    assert replay(StoppingRule(), nothing).answer == "none, as the mean at 256 is 0"
 
 
 def test_too_few_examples_leave_a_set_and_say_what_it_takes():
-    state = replay(Rule(max_examples=90), planted(np.random.default_rng(3), 100, 91, 50))
+    state = replay(StoppingRule(max_examples=90), planted(np.random.default_rng(3), 100, 91, 50))
     assert (state.settled, state.answer) == (False, "1K..2K")
     assert 90 < state.needed <= 500
-    assert "1K..2K cannot be told apart with 90 examples a cell" in Rule(max_examples=90).describe(
-        state
-    )
+    assert "1K..2K cannot be told apart with 90 examples a cell" in StoppingRule(
+        max_examples=90
+    ).describe(state)
     assert state.counts["vt", 2048] == 90
 
 
 def test_requests_that_failed():
     grid = planted(np.random.default_rng(4), 99, 97, 50)
     grid["vt", 4096][1] = np.nan
-    assert replay(Rule(), grid).settled is None
-    assert replay(Rule(), grid, max_failures=1).answer == "2K"
+    assert replay(StoppingRule(), grid).settled is None
+    assert replay(StoppingRule(), grid, max_failures=1).answer == "2K"
 
 
 @pytest.mark.parametrize("width", [8, 4])
@@ -96,7 +96,7 @@ def test_an_average_is_within_its_width(width):
     random, held = np.random.default_rng(5), []
     for _ in range(40):
         grid = planted(random, 90, 70, 50)
-        state = replay(Rule(average=width), grid)
+        state = replay(StoppingRule(average=width), grid)
         value, half = map(float, state.answer.removeprefix("average ").split(" ± "))
         assert half <= width
         held.append(abs(value - 70) <= width)
@@ -112,11 +112,11 @@ def test_better_or_worse_than_another_model():
         (0, "not better or worse"),
     ):
         means = (90 + points, 80 + points, 70 + points)
-        state = replay(Rule(other="other", margin=3), planted(random, *means), other=other)
+        state = replay(StoppingRule(other="other", margin=3), planted(random, *means), other=other)
         assert state.settled
         assert state.answer.startswith(word)
     few = {key: rows[:10] for key, rows in other.items()}
-    state = replay(Rule(other="other", margin=3), planted(random, 91, 81, 71), other=few)
+    state = replay(StoppingRule(other="other", margin=3), planted(random, 91, 81, 71), other=few)
     assert (state.settled, max(state.counts.values())) == (False, 10)
 
 
