@@ -260,8 +260,8 @@ def judge_pairs(
 
     cells_a, cells_b = (weighted_cells(pairs.assign(score=pairs[side])) for side in ("a", "b"))
     tasks = [*THIRTEEN, *pairs["task"]]
-    flips = pairs.assign(better=pairs["difference"] > 0, worse=pairs["difference"] < 0, n=1)
-    flips["variance"] = pairs.get("variance", 0.0)
+    variance, difference = pairs.get("variance", 0.0), pairs["difference"]
+    flips = pairs.assign(better=difference > 0, worse=difference < 0, n=1, variance=variance)
     counts = ["n", "better", "worse"]
     rules = dict.fromkeys(counts, "sum") | {"category": "first"}
     rules |= dict.fromkeys(["a", "b", "variance"], "mean")
