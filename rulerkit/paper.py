@@ -356,10 +356,11 @@ def everything(study: "Study", leave_out: Iterable[str] = ()) -> "pd.DataFrame |
 
     cells = read_cells(study.predictions, scan=False) if study.predictions.is_dir() else []
     models = {cell.model for cell in cells}
-    for name in leave_out:
+    left_out = [leave_out] if isinstance(leave_out, str) else [*leave_out]
+    for name in left_out:
         if name not in models:
             raise unknown(f"model in run {study.run}", name, sorted(models))
-    cells = [cell for cell in cells if cell.task in THIRTEEN and cell.model not in [*leave_out]]
+    cells = [cell for cell in cells if cell.task in THIRTEEN and cell.model not in left_out]
     scores = score(cells, report=remark)
     if scores.empty:
         return None
