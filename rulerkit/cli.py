@@ -281,8 +281,8 @@ def score(
     from rulerkit.other_formats import read_predictions
 
     nominal = parse_length(length) if length else None
-    paths = map(resolve_file, path)
-    cells = [cell for file in paths for cell in read_predictions(file, task, nominal)]
+    files = map(resolve_file, path)
+    cells = [cell for file in files for cell in read_predictions(file, task, nominal)]
     _print_scores(cells, max_failures=max_failures)
 
 
@@ -493,11 +493,11 @@ def fetch(*, files: ParameterFiles = None, settings: Set = None) -> None:
     from rulerkit.studies import study
 
     paths = [resolve_file(file) for file in files or []]
-    asked: list[Any] = []
+    asked: list[Any]
     if paths and {"notebooks", "together"} & read_yaml(paths[0]).keys():
-        asked += [read_batch(path, settings_of(settings)) for path in paths]
+        asked = [read_batch(path, settings_of(settings)) for path in paths]
     else:
-        asked.append(study(settings_of(settings, paths)))
+        asked = [study(settings_of(settings, paths))]
     models = [model for entry in asked for model in entry.models]
     original = any(entry.corpora == "original" for entry in asked)
     states = set()
@@ -737,16 +737,15 @@ def _answered(model: str, task: str, length: int, index: int) -> tuple[Any, str]
     if asked not in cells:
         raise unknown("task and length of this model", asked, cells)
     cell = cells[asked]
-    rows = rk.answers_of(rk.score([cell]), cells=[cell]).set_index("index")
     if index not in cell.present:
         raise UserError(
             f"{model} has no answer to example {index} of {task} at {length}: it has {cell.wanted} "
             "examples, from 0; those without an answer are in its *.failures.jsonl"
         )
-    row: Any = rows.loc[index]
-    example = remaker(cell)(next(row for row in cell.rows if row["index"] == index))
-    score = f"score: {100 * row['score']:.0f} of 100 ({row['finish_reason']})"
-    return example, f"{cell.model} wrote: {row['prediction'].strip()}\n{score}\n"
+    row = next(row for row in cell.rows if row["index"] == index)
+    score = rk.score([cell]).set_index("index")["score"][index]
+    text = f"{cell.model} wrote: {row['pred'].strip()}\nscore: {100 * score:.0f} of 100"
+    return remaker(cell)(row), f"{text} ({row['finish_reason']})\n"
 
 
 def _print_scores(cells: list[Any], *grid: Any, max_failures: float | None = None) -> None:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from rulerkit.adaptive import FIRST, State, StoppingRule, replay
 from rulerkit.errors import ModelError, TooLong, UserError, listed, remark, shorten
 from rulerkit.generation import Examples, asked_record, generate
+from rulerkit.models import Answer, Failure, Model, load_model, refuse_echo
 from rulerkit.paths import cell_file
 from rulerkit.settings import JSON
 from rulerkit.store import (
@@ -46,7 +47,6 @@ from rulerkit.store import (
 from rulerkit.tasks import Task
 
 if TYPE_CHECKING:
-    from rulerkit.models import Answer, Failure, Model
     from rulerkit.studies import Study
 
 ASK = "RULERKIT_ASK"
@@ -61,7 +61,7 @@ _BEFORE = 20  # and how many of them before the first that differs
 
 
 def predict(
-    model: "Model",
+    model: Model,
     examples: Examples,
     folder: Path,
     fresh: bool = False,
@@ -76,7 +76,7 @@ def predict(
 
 
 def predict_cells(
-    model: "Model",
+    model: Model,
     cells: Sequence[Examples],
     folder: Path,
     fresh: bool = False,
@@ -132,14 +132,14 @@ class _Job:
 
     def __init__(
         self,
-        model: "Model",
+        model: Model,
         examples: Examples,
         folder: Path,
         about: JSON,
         fresh: bool,
         stack: ExitStack,
     ) -> None:
-        self.examples, self.failures = examples, list["Failure"]()
+        self.examples, self.failures = examples, list[Failure]()
         self.result = plain(
             {**examples.record(), "model": {"name": model.name, **model.identity()}}
         )
@@ -194,7 +194,7 @@ class _Job:
         self._write_record()
         return self.held.enter_context(Log(self.path))
 
-    def add_failure(self, index: int, failure: "Failure") -> None:
+    def add_failure(self, index: int, failure: Failure) -> None:
         """Append an attempt without an answer to the file of failures beside the cell."""
         self.failures.append(failure)
         now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -202,10 +202,8 @@ class _Job:
             log.append({"index": index, "time": now, **failure._asdict()})
 
 
-def _answer(model: "Model", jobs: list[_Job], bar: Any) -> None:
+def _answer(model: Model, jobs: list[_Job], bar: Any) -> None:
     """Append a row for each missing example to the file of its cell, as the model answers."""
-    from rulerkit.models import Failure
-
     model.asked = True  # type: ignore[attr-defined]
     by_task = {job.task: job for job in jobs}
     answers = model.answer(job.examples[index] for job in jobs for index in job.missing)
@@ -243,7 +241,7 @@ def _answer(model: "Model", jobs: list[_Job], bar: Any) -> None:
             )
 
 
-def _add_soft(model: "Model", cells: Sequence[Cell], questions: Sequence[Examples]) -> None:
+def _add_soft(model: Model, cells: Sequence[Cell], questions: Sequence[Examples]) -> None:
     """Append the soft scores that are missing to the file beside each cell: of the likeliest
     reference `gold_probability` (geometric mean over its tokens, 0..1), `gold_product` and
     `num_tokens`; `gold_greedy`: whether greedy decoding writes one of the references."""
@@ -285,13 +283,8 @@ def _errors_named(answers: "Iterable[tuple[Any, Any]]") -> "Iterator[tuple[Any, 
         raise ModelError(str(error)) from error
 
 
-def _row(example: Any, answer: "Answer", name: str) -> JSON:
-    if _echoes(answer.text, example.prompt):
-        raise ModelError(
-            f"{name} returned the prompt of example {example.index} of {example.task}: the engine "
-            "returns the prompt with its answer, which would score 100 everywhere; let it return "
-            "only the new text (a transformers pipeline: return_full_text=False)"
-        )
+def _row(example: Any, answer: Answer, name: str) -> JSON:
+    refuse_echo(name, example, answer.text)
     row = {
         "index": example.index,
         "pred": answer.text,
@@ -308,19 +301,6 @@ def _row(example: Any, answer: "Answer", name: str) -> JSON:
     if answer.usage:
         row["usage"] = dict(answer.usage)
     return row
-
-
-def _echoes(text: str, prompt: str) -> bool:
-    """Whether a text holds the prompt: stretches from three places, in a text at least half as long.
-
-    Its end alone is no sign: engines drop special tokens there. Nor is one stretch: a base model
-    may repeat the question, and a thinking model quotes what it reads.
-    """
-    if not prompt or 2 * len(text) < len(prompt):
-        return False
-    written, asked = " ".join(text.split()), " ".join(prompt.split())
-    places = [len(asked) * quarter // 4 for quarter in (1, 2, 3)]
-    return all(asked[place : place + 100] in written for place in places)
 
 
 def _check_result(cell: Cell, result: JSON) -> None:
@@ -360,7 +340,7 @@ def _floors(examples: Examples) -> dict[str, float]:
     return floors.floors(examples) if isinstance(examples, generation.Examples) else {}
 
 
-def _environments(record: JSON, model: "Model") -> JSON:
+def _environments(record: JSON, model: Model) -> JSON:
     """The environment of the last writer and, where they changed, all environments."""
     now = plain(machine(model.environment()))
     known = record.get("environments") or [record.get("environment", now)]
@@ -465,7 +445,7 @@ def evaluate(
 
 def _ask(
     study: "Study",
-    model: "Model",
+    model: Model,
     fresh: bool,
     bar: Any,
     not_run: Callable[[str, int, str], None] | None,
@@ -634,10 +614,8 @@ def close() -> None:
         _loaded.pop()[1].close()
 
 
-def _ready(specs: Iterable[Any]) -> list["Model"]:
+def _ready(specs: Iterable[Any]) -> list[Model]:
     """The models that specs describe, no weights read yet; a model that is loaded is used again."""
-    from rulerkit.models import load_model
-
     loaded: tuple[Any, Any] = _loaded[0] if _loaded else (None, None)
     return [loaded[1] if spec == loaded[0] else load_model(spec) for spec in specs]
 

@@ -649,8 +649,7 @@ def check_spec(spec: Spec, who: str) -> JSON:
 
 def known_models() -> list[str]:
     """The names that need no path: the files of params/models/, and the readers."""
-    files = sorted(project_files("params/models", ".yaml"))
-    return list(dict.fromkeys([*files, *READERS, "reader-<tokens>"]))
+    return sorted({*project_files("params/models", ".yaml"), *READERS, "reader-<tokens>"})
 
 
 def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:

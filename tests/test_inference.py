@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import rulerkit as rk
 from rulerkit.errors import ModelError, TooLong, UserError
 from rulerkit.evaluation import predict
 from rulerkit.models import Answer, Failure
@@ -287,6 +288,11 @@ def test_quoting_the_prompt_is_an_answer(folder, text):
 def test_an_engine_that_returns_the_prompt_is_stopped(folder):
     with pytest.raises(ModelError, match="only the new text"):
         go(Parrot(text=lambda example: example.prompt + " yes"), Questions(3), folder)
+    pipeline = rk.model(
+        lambda prompts: [f"{p} yes" for p in prompts], name="m", tokenizer="builtin"
+    )
+    with pytest.raises(ModelError, match="return_full_text=False"):  # also where answers are short
+        rk.evaluate(rk.study(model=pipeline, tasks=["vt"], lengths=[1024], outputs=folder))
 
 
 def test_an_example_asked_twice_counts_once(folder):

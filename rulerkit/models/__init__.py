@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 from zlib import crc32
 
 from rulerkit.checkpoint import Checkpoint, max_positions, merge_config, newer_rope
-from rulerkit.errors import TooLong, UserError
+from rulerkit.errors import ModelError, TooLong, UserError
 from rulerkit.example import Example
 from rulerkit.gpus import torch_module
 from rulerkit.prompt_format import (
@@ -328,6 +328,25 @@ def cut(text: str, tokenizer: Tokenizer, most: int) -> Answer:
     if len(ids) <= most:
         return Answer(text, "stop", len(ids))
     return Answer(tokenizer.decode(ids[:most]), "length", most)
+
+
+def refuse_echo(name: str, example: Example, text: str) -> None:
+    """Raise `ModelError` where an answer holds the prompt: stretches from three places, in a text
+    at least half as long.
+
+    Its end alone is no sign: engines drop special tokens there. Nor is one stretch: a base model
+    may repeat the question, and a thinking model quotes what it reads.
+    """
+    if not example.prompt or 2 * len(text) < len(example.prompt):
+        return
+    written, asked = " ".join(text.split()), " ".join(example.prompt.split())
+    places = [len(asked) * quarter // 4 for quarter in (1, 2, 3)]
+    if all(asked[place : place + 100] in written for place in places):
+        raise ModelError(
+            f"{name} returned the prompt of example {example.index} of {example.task}: the engine "
+            "returns the prompt with its answer, which would be scored; let it return only the new "
+            "text (a transformers pipeline: return_full_text=False)"
+        )
 
 
 def num_shares(spec: Spec) -> int:

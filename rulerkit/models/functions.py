@@ -17,7 +17,7 @@ from typing import Any
 from rulerkit.checkpoint import code_digest
 from rulerkit.errors import UserError, first_line
 from rulerkit.example import Example
-from rulerkit.models import Answers, Engine, Model, cut, model
+from rulerkit.models import Answers, Engine, Model, cut, model, refuse_echo
 from rulerkit.paths import home
 from rulerkit.settings import JSON, Spec
 from rulerkit.tokenizers import Tokenizer
@@ -80,6 +80,7 @@ class Function(Engine):
                     f"return a list of {len(batch)} texts (str), one for each prompt"
                 )
             for example, text in zip(batch, texts, strict=True):
+                refuse_echo(self.name, example, text)  # before it is cut
                 yield example, cut(text, self.prompt_format.tokenizer, self.most_tokens(example))
 
     def close(self) -> None:
