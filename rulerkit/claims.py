@@ -261,8 +261,7 @@ def falls(
     """
     groups = _groups(rows, by)
     if len(groups) < 2:
-        seen = f"fewer than two to compare: {', '.join(groups) or 'none'}"
-        return Verdict(claim, NOT_APPLICABLE, seen)
+        return Verdict(claim, NOT_APPLICABLE, f"fewer than two: {', '.join(groups) or 'none'}")
     if any(group["score"].isna().any() for group in groups.values()):
         return Verdict(claim, UNKNOWN, "answers are missing")
     (first, start), *_, (last, end) = groups.items()

@@ -212,7 +212,7 @@ def test_a_job_is_done_by_one_process_and_named_by_the_other(project, tmp_path):
     assert re.match(rf"elsewhere +a predictions .*; process {pid} on host ", second.stdout)
     assert (whole.returncode, status.returncode) == (1, 3)
     assert (
-        "another process is doing 2 jobs of this batch: run the same command again" in whole.stderr
+        "another process is doing a part of this batch: run the same command again" in whole.stderr
     )
     assert "page:" not in whole.stdout
     assert set(project.asked("a").values()) == {1}

@@ -71,8 +71,10 @@ def served(folder, model, **more):
     file.write_text(json.dumps({"model": model}))
     call = [*PROGRAM, "serve", str(file)]
     serving = subprocess.Popen(
-        call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, **more
-    )
+        call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell would have it ignored
+        **more,
+    )  # fmt: skip
     try:
         assert serving.stdout
         assert serving.stdout.readline().startswith("served answers at http://127.0.0.1:")
