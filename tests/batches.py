@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.processes import hear_signals
 from tests.projects import make_project, notebook
 
 TOLD = '''\
@@ -234,12 +235,6 @@ def printed(book):
     return "".join(
         "".join(out.get("text", [])) for cell in book["cells"] for out in cell.get("outputs", [])
     )
-
-
-def hear_signals():
-    """A shell in the background, and nohup, have their children ignore these."""
-    for each in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(each, signal.SIG_DFL)
 
 
 class Started(NamedTuple):

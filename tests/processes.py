@@ -2,6 +2,7 @@
 environment."""
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -25,3 +26,9 @@ def gone_within(seconds, mark, file="cmdline"):
     while processes(mark, file) and time.monotonic() < until:
         time.sleep(0.1)
     return not processes(mark, file)
+
+
+def hear_signals():
+    """A shell in the background, and nohup, have their children ignore these."""
+    for each in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(each, signal.SIG_DFL)

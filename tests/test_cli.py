@@ -21,6 +21,7 @@ import rulerkit as rk
 from rulerkit.cli import app
 from rulerkit.studies import study
 from rulerkit.tasks import TASKS
+from tests.processes import hear_signals
 
 COMMANDS = (
     *("tasks", "show", "generate", "evaluate", "score", "report", "batch", "run", "status"),
@@ -229,7 +230,7 @@ def test_interrupted_it_says_how_to_resume(project):
     asked = "{model: perfect, tasks: [fwe], lengths: [32K], num_examples: 5000, run: long}"
     with subprocess.Popen(
         [*PROGRAM, "evaluate", "-y", asked], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell would have it ignored
+        preexec_fn=hear_signals,
     ) as process:  # fmt: skip
         until = time.monotonic() + 60
         folder = project / "outputs/predictions"

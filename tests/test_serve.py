@@ -25,7 +25,7 @@ from rulerkit.models.process import find_servers, last_error
 from rulerkit.models.server import ServerEngine
 from rulerkit.scoring import string_match_all
 from rulerkit.tasks import THIRTEEN, task
-from tests.processes import gone_within, processes
+from tests.processes import gone_within, hear_signals, processes
 from tests.projects import make_project
 
 pytestmark = pytest.mark.xdist_group("serve")
@@ -72,8 +72,7 @@ def served(folder, model, **more):
     call = [*PROGRAM, "serve", str(file)]
     serving = subprocess.Popen(
         call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell would have it ignored
-        **more,
+        preexec_fn=hear_signals, **more,
     )  # fmt: skip
     try:
         assert serving.stdout
