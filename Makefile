@@ -46,7 +46,7 @@ test-all: $(VENV)/.dev $(VENV)/.torch
 	RULERKIT_FAULTS=600 $(BIN)/python -m pytest -n auto --dist loadgroup
 
 test-vllm: .venv-vllm/.made
-	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -m "not slow" tests/test_vllm.py tests/test_vllm_config.py
+	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -n 2 -m "not slow" tests/test_vllm.py tests/test_vllm_config.py
 
 # On a GPU node, in the environment that has vLLM; nothing is installed.
 test-gpu:

@@ -444,6 +444,7 @@ def _side(
             f"{name or 'one side'} holds {', '.join(map('/'.join, models)) or 'no answer to compare'}: a side is "
             "one model in one run; name its folder"
         )
+    label = str(scores["label"].iloc[0])
     results: dict[Key, dict[str, Any]] = {}
     failed: dict[Key, int] = {}
     for cell in chosen:
@@ -457,7 +458,6 @@ def _side(
     answered = set(zip(scores["task"], scores["length"], strict=True)) - failed.keys()
     results = {key: result for key, result in results.items() if key in answered}
     scores = scores[scores.set_index(["task", "length"]).index.isin(results)]
-    label = str(scores["label"].iloc[0])
     return Side(
         "/".join(filter(None, *models)),
         label,
