@@ -48,7 +48,7 @@ from rulerkit.settings import (
     read_spec,
     read_yaml,
 )
-from rulerkit.store import plain, soft_file, write_whole
+from rulerkit.store import disk, plain, soft_file, write_whole
 from rulerkit.studies import (
     Study,
     expand,
@@ -208,11 +208,13 @@ class Job:
         return bool(before != [settings, files or before[1]])
 
     def save(self) -> None:
-        """Write the job file."""
+        """Write the job file, if it differs from the one that is there."""
         content = _JOB.dump_python(self, mode="json") | {"home": str(home())}
         head = f"# What `rulerkit run {self.file.name}` does; written by `rulerkit batch`.\n"
         text = head + yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True)
-        write_whole(self.file, text)
+        with disk(self.file):
+            if not self.file.exists() or self.file.read_text(encoding="utf-8") != text:
+                write_whole(self.file, text)
 
 
 _JOB = TypeAdapter(Job)
