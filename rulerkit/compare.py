@@ -287,8 +287,8 @@ def judge_pairs(
             row |= members[counts].sum()
             row |= {side: 100 * (members[side] * shares).sum() for side in ("a", "b")}
             rows.append(row | weighted_sum(cells, confidence).percent()._asdict())
-            variance = (shares**2 * members["variance"] / members["n"]).sum()
-            tests.append((frozenset(weights), no_difference_p(cells, variance)))
+            of_mean = (shares**2 * members["variance"] / members["n"]).sum()
+            tests.append((frozenset(weights), no_difference_p(cells, of_mean)))
     distinct = dict(tests)
     adjusted = dict(zip(distinct, holm(list(distinct.values())), strict=True))
     frame = pd.DataFrame(rows).rename(columns={"value": "difference"})
@@ -388,12 +388,12 @@ def find(name: str | Path, outputs: str | Path = "outputs", scan: bool = True) -
             return read_predictions(path, scan=scan)
     known = sorted(path for path in root.glob("*/*") if path.is_dir())
     # of a run and its repetitions the run
-    found = {base_run(path.parent.name): path for path in known[::-1] if path.name == str(name)}
-    if len(found) == 1:
-        (path,) = found.values()
+    matches = {base_run(path.parent.name): path for path in known[::-1] if path.name == str(name)}
+    if len(matches) == 1:
+        (path,) = matches.values()
         return read_cells(path, scan=scan)
-    names = sorted(f"{path.parent.name}/{path.name}" for path in found.values() or known)
-    if found:
+    names = sorted(f"{path.parent.name}/{path.name}" for path in matches.values() or known)
+    if matches:
         raise UserError(
             f"model {str(name)!r} has predictions in several runs: name one of {', '.join(names)}"
         )
@@ -429,11 +429,11 @@ def _side(
     if name:
         cells = [*cells, *_repetitions(cells, other)]
     most = math.inf if num_examples is None else num_examples
+    tokens = None if lengths is None else [parse_length(length) for length in lengths]
     chosen = [
         cell
         for cell in cells
-        if (tasks is None or cell.task in tasks)
-        and (lengths is None or cell.length in map(parse_length, lengths))
+        if (tasks is None or cell.task in tasks) and (tokens is None or cell.length in tokens)
     ]
     answers = score(chosen)
     answers = answers[answers["index"] < most]
@@ -505,10 +505,12 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
             f"nothing is left to compare, as {a.name} and {b.name} have no task, length and index "
             f"in common: {'; '.join(held + notes)}"
         )
+    most = 0
     for side, other in ((a, b), (b, a)):
         if alone := [key for key in side.results if key not in other.results]:
             notes.append(f"only {side.name} has {_keys(alone)}: left out")
-    most = max(len(a.scores), len(b.scores))
+        in_both = side.scores.set_index(["task", "length"]).index.isin(other.results)
+        most = max(most, in_both.sum())
     if len(pairs) < most:
         notes.append(
             f"{len(pairs)} of {most} examples were answered by both; the others are left out"

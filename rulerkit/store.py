@@ -437,8 +437,8 @@ def read_cells(
             f"no predictions at {path}: no such file or folder; give a .jsonl file, a run's folder, or "
             "outputs/predictions"
         )
-    cells = []
-    for file in [path.with_suffix(".jsonl")] if path.is_file() else _cell_files(path, report):
+    cells, file_given = [], path.with_suffix(".jsonl") if path.suffix == ".json" else path
+    for file in [file_given] if path.is_file() else _cell_files(path, report):
         if not strict and not file.with_suffix(".json").exists():
             continue
         try:

@@ -10,6 +10,7 @@ from faults import cases, places, result_or_line
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rulerkit.errors import UserError
 from rulerkit.evaluation import check_same
 from rulerkit.other_formats import read_predictions
 from rulerkit.scoring import completeness, score
@@ -242,3 +243,13 @@ def test_links_and_unreadable_things_are_named(tmp_path, rows):
     scores, problems = report(tmp_path)
     assert len(scores) == 4
     assert problems == [f"left out: {models / 'gone'} is a link to nothing"]
+
+
+def test_a_file_that_is_no_cell_is_not_an_empty_one(tmp_path):
+    path = write(tmp_path, "one", named("one"), GOOD)
+    (cell,) = read_cells(path.with_suffix(".json"))
+    assert (cell.path, len(cell.rows)) == (path, 4)
+    other = tmp_path / "1024.csv"
+    other.write_text("index,pred\n")
+    with pytest.raises(UserError, match=r"its record 1024\.json cannot be read"):
+        read_cells(other)
