@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# A file's tests run in one process, which makes what they share once.
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 TORCH  ?= torch==2.13.0
 DEMO   ?=
 
@@ -37,13 +39,13 @@ lab: $(VENV)/.core
 	$(BIN)/jupyter lab notebooks
 
 test: $(VENV)/.dev $(VENV)/.torch
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-slow: $(VENV)/.dev $(VENV)/.torch
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m slow
+	$(PYTEST) -m slow
 
 test-all: $(VENV)/.dev $(VENV)/.torch
-	RULERKIT_FAULTS=600 $(BIN)/python -m pytest -n auto --dist loadgroup
+	RULERKIT_FAULTS=600 $(PYTEST)
 
 test-vllm: .venv-vllm/.made
 	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -n 2 -m "not slow" tests/test_vllm.py tests/test_vllm_config.py

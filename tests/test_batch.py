@@ -23,7 +23,6 @@ from rulerkit.store import row_line
 from tests.batches import Project, outcomes, printed, told
 from tests.projects import FREE, REPOSITORY, make_project, notebook
 
-one_story = pytest.mark.xdist_group("batch")
 
 
 @pytest.fixture
@@ -279,7 +278,6 @@ def story(tmp_path_factory):
 
 
 @pytest.mark.slow
-@one_story
 def test_inference_that_is_shared_is_done_once(story):
     """2 examples for one notebook and 4 for another are 4; no notebook asks by itself."""
     assert set(Counter(story.first.asked).values()) == {1}
@@ -298,7 +296,6 @@ def test_inference_that_is_shared_is_done_once(story):
 
 
 @pytest.mark.slow
-@one_story
 def test_a_failing_notebook_stops_nobody_and_names_the_command_to_repeat_it(story):
     assert story.first.ended.returncode == 1
     done = re.findall(r"^done +(\S+ \S+)", story.first.ended.stdout, re.MULTILINE)
@@ -326,7 +323,6 @@ def test_a_failing_notebook_stops_nobody_and_names_the_command_to_repeat_it(stor
 
 
 @pytest.mark.slow
-@one_story
 def test_only_what_has_changed_is_done_again(story):
     """A cell that was deleted is answered again; where that changed nothing, nobody who reads it is
     executed again."""
@@ -340,7 +336,6 @@ def test_only_what_has_changed_is_done_again(story):
 
 
 @pytest.mark.slow
-@one_story
 def test_where_nothing_is_left_nothing_is_done(story):
     """The leaderboard and the places end the report."""
     assert (story.last.ended.returncode, story.last.ended.stderr) == (0, "")

@@ -20,7 +20,6 @@ from tests.batches import outcomes
 REPOSITORY = Path(__file__).parents[1]
 DEMO = REPOSITORY / "params/batches/demo-all.yaml"
 planted = pytest.mark.slow
-together = pytest.mark.xdist_group("demo-all")
 
 
 # --- entries with models and parameters of their own ----------------------------------------------
@@ -63,7 +62,6 @@ def share_within(frame, planted):
 
 
 @planted
-@together
 def test_what_was_planned_is_what_was_asked(outputs):
     """Every cell that a notebook asks for is planned, none besides, and each notebook found all
     that it asked for."""
@@ -86,7 +84,6 @@ def test_what_was_planned_is_what_was_asked(outputs):
 
 
 @planted
-@together
 def test_fading_takes_the_same_share_of_every_needle(outputs):
     """An item at distance d is found with probability 2 ** (-d / 8192), and distances are even from
     0 to the length."""
@@ -98,7 +95,6 @@ def test_fading_takes_the_same_share_of_every_needle(outputs):
 
 
 @planted
-@together
 def test_confusion_needs_a_neighbour(outputs):
     found = table(outputs, "03_distractors", "reader-confused")
     alone = found["series"] == "#K = 1"
@@ -111,7 +107,6 @@ def test_confusion_needs_a_neighbour(outputs):
 
 
 @planted
-@together
 def test_dropping_takes_the_same_share_of_few_and_of_many(outputs):
     found = table(outputs, "04_multiple_needles", "reader-dropping")
     assert share_within(found, 80) >= 0.9
@@ -120,7 +115,6 @@ def test_dropping_takes_the_same_share_of_few_and_of_many(outputs):
 
 
 @planted
-@together
 def test_a_steady_fall_and_one_past_a_window(outputs):
     assert verdicts(outputs, "05_variable_tracking", "reader-fading")[0] == "holds"
     assert verdicts(outputs, "05_variable_tracking", "reader-fading")[1] != "holds"
@@ -131,7 +125,6 @@ def test_a_steady_fall_and_one_past_a_window(outputs):
 
 
 @planted
-@together
 def test_a_sample_misleads_where_frequencies_are_close(outputs):
     means = (
         table(outputs, "06_frequent_words", "reader-sample")
@@ -144,7 +137,6 @@ def test_a_sample_misleads_where_frequencies_are_close(outputs):
 
 
 @planted
-@together
 def test_what_is_known_by_heart_stays(outputs):
     found = table(outputs, "07_question_answering", "reader-remembering")
     alone = found["series"].str.endswith("no context")
@@ -156,7 +148,6 @@ def test_what_is_known_by_heart_stays(outputs):
 
 
 @planted
-@together
 def test_models_by_training_length_size_and_kind(outputs):
     windows = "reader-8192+reader-16384"
     expected = ["holds", "does not hold", "not applicable", "holds", "holds"]
@@ -169,7 +160,6 @@ def test_models_by_training_length_size_and_kind(outputs):
 
 
 @planted
-@together
 def test_faults_follow_the_families(outputs):
     (path,) = (outputs / "tables/demo-all/11_task_correlation").glob("*+etc-?????.csv")
     found = pd.read_csv(path).set_index("task")
@@ -181,7 +171,6 @@ def test_faults_follow_the_families(outputs):
 
 
 @planted
-@together
 def test_thinking_helps_as_much_as_was_planted(outputs):
     (prices,) = outputs.glob("tables/demo-all/14_thinking/*-prices.csv")
     gains = pd.read_csv(prices)
@@ -192,7 +181,6 @@ def test_thinking_helps_as_much_as_was_planted(outputs):
 
 
 @planted
-@together
 def test_a_window_hides_the_first_half_of_twice_its_length(outputs):
     """A needle of several values is read or not as a whole bin of the context; chains and documents
     that the window cuts are left to the test of depth."""
@@ -209,7 +197,6 @@ def test_a_window_hides_the_first_half_of_twice_its_length(outputs):
 
 
 @planted
-@together
 def test_the_later_checkpoint_sees_more(outputs):
     checkpoints = "reader-4096+reader-8192"
     means = table(outputs, "16_checkpoints", checkpoints)
@@ -220,7 +207,6 @@ def test_the_later_checkpoint_sees_more(outputs):
 
 
 @planted
-@together
 def test_the_others_wrote_their_tables(outputs):
     board = table(outputs, "01_main_results", "reader-4096+reader-8192+perfect+mute")
     means = board.groupby(["model", "length"])["score"].mean()

@@ -54,7 +54,6 @@ pytestmark = [
         reason="RULERKIT_GPU_MODEL names no model: set it to a folder or hub id, then make test-gpu",
     ),
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
-    pytest.mark.xdist_group("vllm"),
 ]
 
 EVALUATE = """

@@ -27,7 +27,7 @@ HOSTILE = (
 )
 BACKGROUNDS = {"Light": "rgb(255, 255, 255)", "Dark": "rgb(22, 24, 27)"}
 PATIENCE = 150.0  # seconds for one notebook on a busy machine
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("jupyterlab")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -111,7 +111,7 @@ def test_lines_are_the_scores_and_bars_their_intervals():
     assert [label.get_text() for label in axes.get_xticklabels()] == ["4K", "8K", "16K"]
 
 
-@pytest.mark.parametrize("num_models", [1, 8, 14, 20])
+@pytest.mark.parametrize("num_models", [8, 20])
 def test_every_model_is_named_and_nothing_overlaps(num_models):
     names = [f"model number {i}" for i in range(num_models)]
     summary = summary_of(*names)
@@ -287,6 +287,7 @@ def figures(tmp_path_factory):
     scores = rk.score(cells)
     summary = rk.summarize(scores)
     bins = by_bin(recall_by_depth(rk.answers_of(scores, cells=cells)))
+    shares = failures.shares(failures.label(cells))
     note = plots.remarks(summary.cells) + "; a note that is longer than one line of a column"
     four = summary.cells[summary.cells["task"] != "cwe"].rename(columns={"task": "panel"})
     grey = {"vt": rk.paper.published_scores(["yi-34b"], "vt")}
@@ -312,9 +313,7 @@ def figures(tmp_path_factory):
         "correlation_heatmap": lambda **ax: plots.correlation_heatmap(
             correlations, ["niah_task_3"], list("aabbccddeeffgghhii"), note, **ax
         ),
-        "failures_by_length": lambda **ax: plots.failures_by_length(
-            failures.shares(failures.label(cells)), note, **ax
-        ),
+        "failures_by_length": lambda **ax: plots.failures_by_length(shares, note, **ax),
         "differences_by_task": lambda **ax: plots.differences_by_task(
             compare.compare_study(study, cells).rows, 1, ("reader-1024", "reader-dropping"), **ax
         ),
@@ -342,8 +341,8 @@ def ground_of(text):
     "name", [name for name in vars(plots) if "ax" in signature_of(vars(plots)[name])]
 )
 def test_a_figure_is_readable_in_print_and_drawn_where_asked(figures, name, ground, monkeypatch):
-    """All text of 7 points or more, with a contrast of 4.5 to 1, nothing cut or on another; in a
-    dark style of the user too."""
+    """All text of 7 points or more, with a contrast of 4.5 to 1, in a dark style of the user too;
+    nothing cut or on another."""
     if ground == "black":
         for key, value in matplotlib.style.library["dark_background"].items():
             monkeypatch.setitem(matplotlib.rcParams, key, value)
@@ -355,9 +354,10 @@ def test_a_figure_is_readable_in_print_and_drawn_where_asked(figures, name, grou
             assert text.get_fontsize() >= 7, text
             dark, light = sorted((luminance(text.get_color()), luminance(ground_of(text))))
             assert (light + 0.05) / (dark + 0.05) >= 4.5, text
-    assert_fit_for_print(drawn[0])
-    given = plt.subplots(1, len(drawn), squeeze=False)[1].ravel()
-    assert list(np.ravel(figures[name](ax=given))) == list(given)
+    if ground == "white":
+        assert_fit_for_print(drawn[0])
+        given = plt.subplots(1, len(drawn), squeeze=False)[1].ravel()
+        assert list(np.ravel(figures[name](ax=given))) == list(given)
 
 
 # --- style ----------------------------------------------------------------------------------------

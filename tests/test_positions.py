@@ -27,7 +27,7 @@ def depth_of_an_answer(example, random):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "fwe")) for n in THIRTEEN]
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in ("cwe", "fwe"))) for n in THIRTEEN]
 )
 def test_answers_may_stand_anywhere(name):
     from scipy.stats import kstest

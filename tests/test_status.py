@@ -13,7 +13,7 @@ from rulerkit.batch.status import exit_code, grid, jobs_in, report, statuses
 from rulerkit.errors import UserError
 from tests.batches import Project, told, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("status")]
+pytestmark = pytest.mark.slow
 
 
 class Seen(NamedTuple):

@@ -34,7 +34,6 @@ from tests.tiny_llama import save_llama, save_tokenizer
 needs_vllm = pytest.mark.skipif(
     find_spec("vllm") is None, reason="vllm is not installed: make test-vllm"
 )
-pytestmark = pytest.mark.xdist_group("vllm")
 
 # --- without an engine: the order, the mapping, what does not fit ---------------------------------
 

@@ -24,7 +24,6 @@ from tests.tiny_llama import save_tokenizer
 needs_vllm = pytest.mark.skipif(
     find_spec("vllm") is None, reason="vllm is not installed: make test-vllm"
 )
-pytestmark = pytest.mark.xdist_group("vllm")
 
 K = 1024
 SMALL = {
