@@ -3,6 +3,9 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# Where bytecode is not kept, as in many container images, each process compiles all that it imports: five seconds more.
+unexport PYTHONDONTWRITEBYTECODE
+
 # A file's tests run in one process, which makes what they share once.
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 TORCH  ?= torch==2.13.0
