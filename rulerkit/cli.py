@@ -391,6 +391,7 @@ def check(
         raise UserError(
             "name either a model (-f params/models/x.yaml) or files of data or predictions"
         )
+    _refuse("with files", ask=ask) if data else _refuse("with a model", task=task, length=length)
     from rulerkit import audit, checks
 
     reports: Iterable[tuple[str, Iterable[Any]]]
@@ -605,6 +606,9 @@ def batch(
     from rulerkit.batch import read_batch
     from rulerkit.batch.status import report, statuses
 
+    _refuse("with --slurm", jobs=jobs, gpus=gpus) if slurm else _refuse(
+        "without --slurm", site=site
+    )
     planned = read_batch(resolve_file(file), settings_of(settings))
     if slurm:
         _submit(planned, site, dry_run)
@@ -791,6 +795,12 @@ def _gpus_per_node() -> int:
     return read_site().whole_nodes or GPUS_PER_NODE
 
 
+def _refuse(where: str, **options: Any) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise UserError(f"--{name} does nothing {where}: leave it out")
+
+
 def _refuse_windows() -> None:
     if os.name == "nt":
         raise UserError(
@@ -882,6 +892,10 @@ def print_leaderboard(batch: Any) -> None:
         check_same(cells)
         if cells:
             scores = rk.score(cells)
+            needs = [need for job in batch.jobs if job.model for need in job.steps[0].cells]
+            counts = scores["path"].map({str(need.path): need.wanted for need in needs})
+            wanted = counts.fillna(scores["wanted"]).astype(int)  # more may be stored
+            scores = scores.assign(wanted=wanted)[scores["index"] < wanted]
             summary = rk.summarize(scores, [task.name for task in study.tasks], study.lengths)
             text = table_text(summary, notes=footnotes(cells, scores))
             echo(f"\n{text}")

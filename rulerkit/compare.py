@@ -29,7 +29,7 @@ from rulerkit.escape import csv_text
 from rulerkit.evaluation import describe_first, differences
 from rulerkit.lengths import length_name, parse_length
 from rulerkit.other_formats import read_predictions
-from rulerkit.paths import resolve, resolve_file
+from rulerkit.paths import resolve_file
 from rulerkit.scoring import THIRTEEN, score
 from rulerkit.statistics import WeightedCell, critical_value, holm, no_difference_p, weighted_sum
 from rulerkit.store import Cell, allowed_failures, read_cells
@@ -144,10 +144,15 @@ class Comparison:
             return Decision(WORSE, f"{self.b.name} is {models}: {seen_in}")
         if seen["low"] > -self.margin:
             below = ", though its mean is below for certain" if seen["high"] < 0 else ""
-            text = f"{self.b.name} is not {models}{below}, and no task, length or cell lost more"
+            text = (
+                f"{self.b.name} is not {models}{below}, and no task, length or cell is seen to be"
+            )
             return Decision(NOT_WORSE, f"{text}: {mean}")
-        needed = examples_needed(self.rows, self.cells, self.confidence, self.margin)
         text = f"cannot tell whether {self.b.name} is {models}: {mean}"
+        if seen["high"] < -self.margin:
+            few = "is below for certain, but too few examples differ for the test of a loss"
+            return Decision(CANNOT_TELL, f"{text}; it {few}")
+        needed = examples_needed(self.rows, self.cells, self.confidence, self.margin)
         return Decision(
             CANNOT_TELL, f"{text}; would need about {needed} examples per task and length", needed
         )
@@ -382,7 +387,7 @@ def find(name: str | Path, outputs: str | Path = "outputs", scan: bool = True) -
     A file or folder of predictions (ours or others'), else `run/model` or `run` in
     `outputs/predictions`, else a model's name that stands there in one run only.
     """
-    root = resolve(outputs) / "predictions"
+    root = resolve_file(outputs) / "predictions"
     for path in (resolve_file(name), root / name):
         if name and path.exists():
             return read_predictions(path, scan=scan)
@@ -555,7 +560,9 @@ def differing(a: Side, b: Side) -> list[str]:
             field, one, other, _ = describe_first([change])
             if field != "model.name":
                 text = f"{field}: {one} | {other}"
-                if field.startswith(("model.loaded", "model.weights")):  # digests
+                if field.startswith(
+                    ("model.fingerprint", "model.loaded", "model.weights")
+                ):  # digests
                     text = "other weights or configuration"
                 settings.setdefault(text, []).append(key)
     return [

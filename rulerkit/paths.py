@@ -11,8 +11,13 @@ from typing import Any
 
 import yaml
 
+
+def _is_project(folder: Path) -> bool:
+    return all((folder / name).is_dir() for name in ("params", "notebooks"))
+
+
 _PACKAGE = Path(__file__).resolve().parent
-_CHECKOUT = all((_PACKAGE.parent / name).is_dir() for name in ("params", "notebooks"))
+_CHECKOUT = _is_project(_PACKAGE.parent)
 KIT = _PACKAGE.parent if _CHECKOUT else _PACKAGE / "data/project"
 """The folder of the kit's own params/ and notebooks/: the checkout, or inside the installed
 package."""
@@ -38,17 +43,13 @@ def package_version(name: str) -> str | None:
 
 
 def home() -> Path:
-    """The project root: RULERKIT_HOME, else the checkout that holds this package, else the nearest
-    folder above the working directory with `params/` and `notebooks/`, else the working directory
-    itself."""
+    """The project root: RULERKIT_HOME, else the nearest folder above the working directory with
+    `params/` and `notebooks/`, else the checkout that holds this package, else the working
+    directory itself."""
     if root := os.environ.get("RULERKIT_HOME"):
         return Path(root).expanduser().resolve()
-    if _CHECKOUT:
-        return KIT
-    places = (Path.cwd(), *Path.cwd().parents)
-    return next(
-        (p for p in places if (p / "params").is_dir() and (p / "notebooks").is_dir()), Path.cwd()
-    )
+    here = Path.cwd()
+    return next(filter(_is_project, (here, *here.parents)), KIT if _CHECKOUT else here)
 
 
 def project_files(folder: str, suffix: str) -> dict[str, Path]:

@@ -182,7 +182,8 @@ class Plan:
 
     model: str
     num_tasks: int
-    num_examples: int
+    num_answers: int
+    """Of each cell: its examples, as often as they are repeated."""
     lines: list[LengthCost]
     assumptions: list[str]
 
@@ -213,7 +214,7 @@ class Plan:
             "assumed:",
             *(f"  {text}" for text in self.assumptions),
         ]
-        title = f"{self.model}: {self.num_tasks} tasks x {self.num_examples} examples"
+        title = f"{self.model}: {self.num_tasks} tasks x {self.num_answers} answers"
         return f"{title}\n{render(head, rows, notes=below)}".rstrip()
 
 
@@ -231,7 +232,9 @@ def bill_text(study: Study, spec: Spec) -> str:
         f"assumed: answers as long as they may be, nothing cached, the prices of its file{day}",
     ]
     head = ("length", "prompt tokens", "answer tokens", "dollars")
-    title = f"{spec['name']}: {len(study.tasks)} tasks x {study.num_examples} examples"
+    title = (
+        f"{spec['name']}: {len(study.tasks)} tasks x {study.num_examples * study.repeat} answers"
+    )
     return f"{title}\n{render(head, fields, notes=below)}".rstrip()
 
 
@@ -255,7 +258,7 @@ def plan_model(
     """
     with closing(load_model(described)) as model:
         spec: Spec = getattr(model, "spec", {})
-        num_tasks = len(study.tasks)
+        num_tasks, count = len(study.tasks), study.num_examples * study.repeat
         cards, nodes = num_shares(spec), spec.get("nodes", 1)
         answer = sum(task.answer_tokens for task in study.tasks) / num_tasks
         answer += spec.get("thinking_tokens", 0)
@@ -301,7 +304,7 @@ def plan_model(
             work, decoding, at_once = float(length), 0.0, _GUESSED
             if shape:
                 work = shape.prefill_flops(length)
-                flops = study.num_examples * num_tasks * work
+                flops = count * num_tasks * work
                 if shape.windows:
                     tensor = spec.get("tensor_parallel_size", 1)
                     kv_bytes = shape.kv_bytes(length, tensor) * tensor / cards
@@ -319,10 +322,10 @@ def plan_model(
                 what = "the weights alone do not fit" if fits < 0 else "not one request fits"
                 fix = "raise tensor_parallel_size, or take kv_cache_dtype: fp8 or a larger card"
                 why_not = f"{what} on {cards} x {gpu.name}: {fix}"
-            tokens = study.num_examples * num_tasks * length
-            hours = study.num_examples * (work / speed + decoding) / 3600 / replicas
+            tokens = count * num_tasks * length
+            hours = count * (work / speed + decoding) / 3600 / replicas
             lines.append(LengthCost(length, tokens, flops, kv_bytes, fits, hours, why_not))
-        return Plan(model.name, num_tasks, study.num_examples, lines, assumed)
+        return Plan(model.name, num_tasks, count, lines, assumed)
 
 
 def calibrated(model: Model, study: Study, shape: Shape | None) -> tuple[float, str]:

@@ -36,7 +36,10 @@ from rulerkit.paths import completed, home, package_version
 from rulerkit.settings import JSON
 
 FORMAT = 2
-WAYS_OUT = "give this run a place of its own with run: NAME, or start anew: fresh=True (--fresh) moves the old files aside"
+WAYS_OUT = (
+    "give this run a place of its own with run: NAME, or move the old files away, as fresh=True "
+    "(`rulerkit evaluate --fresh`) does"
+)
 PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "vllm", "sentencepiece", "tiktoken")
 SYNC = 5.0  # seconds of answers that a power cut may cost
 BEAT = 20.0  # seconds between two touches of a lock by its owner

@@ -379,6 +379,8 @@ def test_status_says_what_has_changed_since_a_notebook_was_executed(project):
     assert states == [("outdated", "the notebook or its parameters have changed since")]
     assert f"again: rulerkit batch {project}/params/batches/mine.yaml" in said
     assert "    | " not in said
+    _, said = status_of(project, ONE | {"parameters": {"num_examples": 2}})
+    assert "again: rulerkit run" not in said, "its job file plans something else"
     rows = project / "outputs/predictions/main/mute/vt/1024.jsonl"
     (row,) = rows.read_text().splitlines()
     rows.write_bytes(

@@ -369,6 +369,8 @@ BAD_INPUT = {
         "are named vt: give one of them another",
     ),
     ("check",): ("name either a model",),
+    ("check", "../vt.jsonl", "--ask"): ("--ask does nothing with files: leave it out",),
+    ("batch", "params/batches/demo.yaml", "--site", "x"): ("--site does nothing without --slurm",),
     ("report", "."): ("no predictions in /", "<model>/<task>/<length>.jsonl"),
     ("report", "../project/outputs", "--format", "xls"): ("allowed: table, csv, markdown, latex",),
     ("score", "nothere"): ("/nothere: no such file or folder",),

@@ -138,6 +138,7 @@ def test_gains_are_no_losses_and_cells_without_a_miss_are_named():
     [
         (500, 0, 1.0, NOT_WORSE),
         (20, 0, 1.0, CANNOT_TELL),
+        (4, 4, 1.0, CANNOT_TELL),  # four flips of one task pass no test
         (500, 50, 1.0, WORSE),
         (500, 50, 99.0, NOT_WORSE),
     ],
@@ -149,6 +150,7 @@ def test_the_verdict_follows_from_losses_and_the_mean(n, lost, margin, word):
         *sides, margin, 0.95, "digest", rows, pd.DataFrame(), tuple(cells), (), pd.DataFrame()
     )
     assert found.verdict.word == word
+    assert (found.verdict.needed or math.inf) > n
 
 
 def test_repetitions_are_one_side(outputs):

@@ -52,6 +52,7 @@ def test_notebooks_of_the_kit_can_be_planned(name):
         (START, "from rulerkit import evaluate\ncells = evaluate(study)\n"),
         ("%matplotlib inline\n" + START + "  \n!ls\nrk.evaluate(study)\n", "%%bash\nls | head (\n"),
         (START, "%%time\ncells = rk.evaluate(study)\n"),
+        (START, "%time cells = rk.evaluate(study)\n"),
         (START + "def ask(study):\n    return rk.evaluate(study)\n", "cells = ask(study)\n"),
         (
             START + "def ask(s):\n    return rk.evaluate(s)\ndef both(s):\n    return ask(s)\n",

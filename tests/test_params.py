@@ -97,7 +97,7 @@ def test_every_file_of_params_can_be_used():
 # --- models ---------------------------------------------------------------------------------------
 
 
-def test_globs_and_paths_count_from_the_project_root(project, tmp_path):
+def test_globs_and_paths_count_from_the_project_root(project, tmp_path, monkeypatch):
     for step in (2000, 1000, 3000):
         (project / f"checkpoints/r7-{step}").mkdir(parents=True)
     (tmp_path / "elsewhere/checkpoints/r7-9000").mkdir(parents=True)
@@ -113,6 +113,10 @@ def test_globs_and_paths_count_from_the_project_root(project, tmp_path):
     assert study_of(None, None, "./checkpoints/r7-9000").models[0]["path"] == str(here)
     assert study(outputs="results/a").outputs == project / "results/a"
     assert study(outputs=str(tmp_path / "b")).outputs == tmp_path / "b"
+    monkeypatch.delenv("RULERKIT_HOME")
+    for name in ("params", "notebooks"):  # as `rulerkit notebooks` makes it
+        (tmp_path / "elsewhere" / name).mkdir()
+    assert study(outputs="a").outputs == tmp_path / "elsewhere/a"
 
 
 def test_models_win_over_model_and_may_be_made_in_python(project):

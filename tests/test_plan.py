@@ -106,6 +106,7 @@ def test_what_does_not_fit_is_named_and_not_counted(folder):
     assert small.lines[0].why_not == ""
     assert "not one request fits" in small.lines[1].why_not
     assert small.hours == 13 * (small.lines[0].hours or 0)
+    assert planned("4090", models=[spec], repeat=3).hours == pytest.approx(3 * small.hours)
     assert "tensor_parallel_size" in small.text()
     assert "the weights alone do not fit" in planned(memory=12, models=[spec]).lines[0].why_not
     assert (

@@ -168,8 +168,9 @@ class Job:
 
     @property
     def command(self) -> str:
-        """The command that does what is left to do."""
-        return f"rulerkit run {shlex.quote(str(self.file))}"
+        """The command that does what is left to do: the one that plans it, where its file is gone or
+        plans something else."""
+        return f"rulerkit run {shlex.quote(str(self.file))}" if self._is_saved else self.planned_by
 
     @property
     def resources(self) -> tuple[int, int]:
@@ -209,12 +210,21 @@ class Job:
 
     def save(self) -> None:
         """Write the job file, if it differs from the one that is there."""
+        with disk(self.file):
+            if not self._is_saved:
+                write_whole(self.file, self._text)
+
+    @property
+    def _is_saved(self) -> bool:
+        with suppress(OSError):
+            return self.file.read_text(encoding="utf-8") == self._text
+        return False
+
+    @cached_property
+    def _text(self) -> str:
         content = _JOB.dump_python(self, mode="json") | {"home": str(home())}
         head = f"# What `rulerkit run {self.file.name}` does; written by `rulerkit batch`.\n"
-        text = head + yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True)
-        with disk(self.file):
-            if not self.file.exists() or self.file.read_text(encoding="utf-8") != text:
-                write_whole(self.file, text)
+        return head + yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True)
 
 
 _JOB = TypeAdapter(Job)
@@ -584,7 +594,8 @@ def _statements(notebook: Path) -> list[ast.stmt | None]:
     statements: list[ast.stmt | None] = []
     for source, sets_parameters in read_notebook(notebook):
         try:
-            statements += ast.parse(re.sub(r"(?m)^\s*[%!]+[a-zA-Z].*$", "", source)).body
+            python = re.sub(r"(?m)^([ \t]*)(?:%time\b *|[%!]+[a-zA-Z].*$)", r"\1", source)
+            statements += ast.parse(python).body
         except SyntaxError as error:
             if not source.lstrip().startswith("%%"):
                 raise _cannot_plan(notebook, error) from error

@@ -48,6 +48,8 @@ def _changes(batch: Batch) -> Iterator[tuple[str, str, Comparison | str, str, Pa
     outputs, run, named = batch.study.outputs, batch.study.run, batch.keys.baseline
     predictions = outputs / "predictions"
     for model in (model["name"] for model in batch.models):
+        if not (predictions / run / model).exists():
+            continue  # it failed, as its step says
         others = [
             folder
             for folder in predictions.glob(f"*/{model}")

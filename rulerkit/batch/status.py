@@ -99,8 +99,7 @@ def describe(status: Status) -> list[str]:
             lines.append(f"    log: {log}")
     stopped = state in ("failed", "interrupted", "outdated")
     if last or stopped or (state == "incomplete" and not step.run):
-        was_done = read_record(step.record).get("state") == "done"  # as its job file says
-        lines.append(f"    again: {step.job.planned_by if was_done else step.job.command}")
+        lines.append(f"    again: {step.job.command}")
     return lines
 
 
