@@ -26,7 +26,7 @@ from rulerkit.generation import Examples, generate
 from rulerkit.models import Answer, Failure, Model, load_model, num_shares
 from rulerkit.models.server import Vllm
 from rulerkit.prompt_format import DIRECT, THOUGHTS, PromptFormat, opens_thought
-from rulerkit.settings import JSON, Spec
+from rulerkit.settings import JSON, Spec, read_site
 from rulerkit.studies import Study, bills
 from rulerkit.tasks import Task, task
 from rulerkit.tokenizers import Tokenizer, load_tokenizer
@@ -334,9 +334,7 @@ CHECKS: Checks = {
 # --- models ---------------------------------------------------------------------------------------
 
 
-def check(
-    study: Study, ask: bool | None = None, gpus_per_node: int = GPUS_PER_NODE
-) -> dict[str, list[Finding]]:
+def check(study: Study, ask: bool | None = None) -> dict[str, list[Finding]]:
     """Findings by model: every check of every task at the shortest and the longest length.
 
     With `ask` two short examples are sent to each model, by default only where that is cheap. For
@@ -354,7 +352,7 @@ def check(
                     findings.append(Finding(seen, level=OK, name="cost"))
                 if isinstance(model, Vllm):
                     lengths = [length for length in study.lengths if not model.too_long(length)]
-                    findings += check_vllm(vllm_arguments(model), lengths, gpus_per_node)
+                    findings += check_vllm(vllm_arguments(model), lengths)
                 cheap = model.engine in _CHEAP and not getattr(model, "startable", False)
                 if cheap if ask is None else ask:
                     findings += check_answers(model, study.lengths[0], study.seed)
@@ -464,22 +462,20 @@ def vllm_arguments(model: Vllm) -> JSON:
     return one_node.arguments() | {"nnodes": model.spec.get("nodes", 1)}
 
 
-def gpus_beyond_node(arguments: Spec, nodes: int, gpus_per_node: int = GPUS_PER_NODE) -> str:
+def gpus_beyond_node(arguments: Spec, nodes: int) -> str:
     """Why the GPUs of a model do not fit its nodes; empty where they do. `arguments` are keys of a
-    model or of vLLM."""
-    gpus = num_shares(arguments)
-    if gpus <= nodes * gpus_per_node:
+    model or of vLLM. A node has as many as the site file says."""
+    gpus, per_node = num_shares(arguments), read_site().whole_nodes or GPUS_PER_NODE
+    if gpus <= nodes * per_node:
         return ""
-    place = f"{nodes} nodes of {gpus_per_node}" if nodes > 1 else f"one node of {gpus_per_node}"
-    return f"{gpus} GPUs do not fit {place}: set nodes: {-(-gpus // gpus_per_node)} or lower tensor_parallel_size"
+    place = f"{nodes} nodes of {per_node}" if nodes > 1 else f"one node of {per_node}"
+    return f"{gpus} GPUs do not fit {place}: set nodes: {-(-gpus // per_node)} or lower tensor_parallel_size"
 
 
-def check_vllm(
-    arguments: Spec, lengths: Sequence[int], gpus_per_node: int = GPUS_PER_NODE
-) -> Iterator[Finding]:
+def check_vllm(arguments: Spec, lengths: Sequence[int]) -> Iterator[Finding]:
     """Whether vLLM can start with these arguments and be asked these lengths: it builds its
     configuration in a process of its own."""
-    if reason := gpus_beyond_node(arguments, arguments.get("nnodes", 1), gpus_per_node):
+    if reason := gpus_beyond_node(arguments, arguments.get("nnodes", 1)):
         yield Finding(reason, name="GPUs")
     if find_spec("vllm") is None:
         yield Finding("not built: vllm is not installed here", "", NOTE, "vLLM config")

@@ -92,11 +92,9 @@ def settings_of(settings: list[str] | None, files: list[Path] | None = None) -> 
 
 def study_of(files: list[Path] | None, settings: list[str] | None, model: str | None = None) -> Any:
     """The study of parameter files, settings and a model; `UserError` where no model is named."""
-    from rulerkit.studies import study
-
     given = settings_of(settings, files)
     given |= {"model": model_of(model)} if model else {}
-    asked = study(given)
+    asked = rk.study(given)
     if not asked.models or not {"model", "models"} & given.keys():
         raise UserError(
             "no model is named: give a name of params/models (llama-3.1-8b), a folder or hub id "
@@ -117,10 +115,9 @@ def model_of(name: str) -> str:
 def task_of(text: str, protocol: str, corpora: str) -> Any:
     """A task given on the command line, and its corpora: names, or mappings in YAML."""
     from rulerkit.settings import parse_yaml
-    from rulerkit.tasks import task
 
     spec = parse_yaml(text, f"the task {text!r}") if text.lstrip().startswith("{") else text
-    return task(spec, protocol).with_corpora(parse_yaml(corpora, "--corpora"))
+    return rk.task(spec, protocol).with_corpora(parse_yaml(corpora, "--corpora"))
 
 
 # --- commands -------------------------------------------------------------------------------------
@@ -168,15 +165,13 @@ def show(
         index: Which example.
         model: Show the answer too: a folder of predictions, run/model, or a name.
     """
-    from rulerkit.view import to_terminal
-
     if model:
         example, answer = _answered(model, task, parse_length(length), index)
     else:
         form = rk.PromptFormat(tokenizer, template)
         asked = task_of(task, protocol, corpora)
         example, answer = rk.generate(asked, length, index + 1, seed, form)[index], ""
-    typer.echo(to_terminal(example, color=sys.stdout.isatty()), nl=not model)
+    typer.echo(rk.view.to_terminal(example, color=sys.stdout.isatty()), nl=not model)
     echo(answer, nl=False)
 
 
@@ -253,8 +248,8 @@ def evaluate(
         return
     errors: list[UserError] = []
     cells = rk.evaluate(asked, fresh=fresh, failed=errors.append)
-    wanted = None if asked.adaptive else asked.num_examples
     if any(cell.present for cell in cells):
+        wanted = None if asked.adaptive else asked.num_examples
         _print_scores(cells, [task.name for task in asked.tasks], asked.lengths, wanted)
     echo(f"\npredictions: {asked.predictions}")
     for error in errors:
@@ -391,10 +386,9 @@ def check(
         raise UserError(
             "name either a model (-f params/models/x.yaml) or files of data or predictions"
         )
-    _refuse("with files", ask=ask) if data else _refuse("with a model", task=task, length=length)
     from rulerkit import audit, checks
 
-    reports: Iterable[tuple[str, Iterable[Any]]]
+    reports: Iterable[Any]
     if data:
         vocabulary, nominal = rk.load_tokenizer(tokenizer), parse_length(length) if length else None
         reports = (
@@ -406,7 +400,7 @@ def check(
         asked = study_of(files, settings)
         lengths = " and ".join(str(n) for n in sorted({min(asked.lengths), max(asked.lengths)}))
         about = f"{len(asked.tasks)} tasks at {lengths} tokens"
-        by_model = checks.check(asked, ask, _gpus_per_node())
+        by_model = checks.check(asked, ask)
         reports = ((f"{name}: {about}", findings) for name, findings in by_model.items())
     bad = 0
     for title, findings in reports:
@@ -453,15 +447,15 @@ def plan(
 
     if compare:
         from rulerkit.compare import power_text
-        from rulerkit.studies import study
 
-        asked = study(settings_of(settings, files))
+        asked = rk.study(settings_of(settings, files))
         echo(power_text(len(asked.tasks), len(asked.lengths), asked.num_examples, margin, flips))
         return
     asked = study_of(files, settings)
-    options = card(gpu, memory), params, mfu, calibrate, _gpus_per_node(), replicas
     texts = [
-        bill_text(asked, spec) if "prices" in spec else plan_model(spec, asked, *options).text()
+        bill_text(asked, spec)
+        if "prices" in spec
+        else plan_model(spec, asked, card(gpu, memory), params, mfu, calibrate, replicas).text()
         for spec in asked.models
     ]
     if asked.adaptive:
@@ -491,21 +485,20 @@ def fetch(*, files: ParameterFiles = None, settings: Set = None) -> None:
     from rulerkit.batch import read_batch
     from rulerkit.offline import fetch_all
     from rulerkit.settings import read_yaml
-    from rulerkit.studies import study
 
     paths = [resolve_file(file) for file in files or []]
     asked: list[Any]
     if paths and {"notebooks", "together"} & read_yaml(paths[0]).keys():
         asked = [read_batch(path, settings_of(settings)) for path in paths]
     else:
-        asked = [study(settings_of(settings, paths))]
+        asked = [rk.study(settings_of(settings, paths))]
     models = [model for entry in asked for model in entry.models]
     original = any(entry.corpora == "original" for entry in asked)
     states = set()
     for state, line in fetch_all(models, "original" if original else "builtin"):
         echo(f"{state:8} {line}")
         states.add(state)
-    raise typer.Exit(1 if "failed" in states else 0)
+    raise typer.Exit("failed" in states)
 
 
 def notebooks(folder: Path) -> None:
@@ -606,9 +599,8 @@ def batch(
     from rulerkit.batch import read_batch
     from rulerkit.batch.status import report, statuses
 
-    _refuse("with --slurm", jobs=jobs, gpus=gpus) if slurm else _refuse(
-        "without --slurm", site=site
-    )
+    if (site and not slurm) or (slurm and (jobs or gpus)):
+        raise UserError("--site goes with --slurm; --jobs and --gpus go without it")
     planned = read_batch(resolve_file(file), settings_of(settings))
     if slurm:
         _submit(planned, site, dry_run)
@@ -641,9 +633,7 @@ def run(files: list[Path], *, jobs: PositiveOrNone = None, gpus: str | None = No
     from rulerkit.batch import read_job
 
     paths = dict.fromkeys(file.absolute() for file in files)
-    failed, _ = _execute([read_job(path) for path in paths], gpus, jobs)
-    if failed:
-        raise typer.Exit(1)
+    raise typer.Exit(_execute([read_job(path) for path in paths], gpus, jobs)[0] > 0)
 
 
 def status(file: Path, *, settings: Set = None, cells: bool = False) -> None:
@@ -787,20 +777,6 @@ def _list_cells(study: Any) -> None:
     )
 
 
-def _gpus_per_node() -> int:
-    """What params/site.yaml says, else the size of the largest common node."""
-    from rulerkit.checks import GPUS_PER_NODE
-    from rulerkit.settings import read_site
-
-    return read_site().whole_nodes or GPUS_PER_NODE
-
-
-def _refuse(where: str, **options: Any) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise UserError(f"--{name} does nothing {where}: leave it out")
-
-
 def _refuse_windows() -> None:
     if os.name == "nt":
         raise UserError(
@@ -885,8 +861,13 @@ def print_leaderboard(batch: Any) -> None:
 
     study = batch.study
     asked = {path for _, path, *_ in study.cells()}
-    stored = rk.read_cells(study.predictions) if study.predictions.is_dir() else []
-    cells = [cell for cell in stored if cell.path in asked and cell.rows]
+    cells = [
+        cell
+        for folder in study.folders
+        if folder.is_dir()
+        for cell in rk.read_cells(folder)
+        if cell.path in asked and cell.rows
+    ]
     scores, text = None, "no answer yet"
     try:
         check_same(cells)

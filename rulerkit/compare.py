@@ -150,8 +150,8 @@ class Comparison:
             return Decision(NOT_WORSE, f"{text}: {mean}")
         text = f"cannot tell whether {self.b.name} is {models}: {mean}"
         if seen["high"] < -self.margin:
-            few = "is below for certain, but too few examples differ for the test of a loss"
-            return Decision(CANNOT_TELL, f"{text}; it {few}")
+            text += "; it is below for certain, but too few examples differ for the test of a loss"
+            return Decision(CANNOT_TELL, text)
         needed = examples_needed(self.rows, self.cells, self.confidence, self.margin)
         return Decision(
             CANNOT_TELL, f"{text}; would need about {needed} examples per task and length", needed
@@ -648,15 +648,13 @@ def flips_text(comparison: Comparison) -> str:
 
 def json_text(comparison: Comparison) -> str:
     """All of a comparison as JSON; numbers in points, examples by task, length and index."""
-    verdict = comparison.verdict
-    a, b = comparison.a, comparison.b
+    verdict, sides = comparison.verdict, {"a": comparison.a, "b": comparison.b}
     rows, flips, soft = (
         json.loads(frame.to_json(orient="records", double_precision=4))
         for frame in (comparison.rows, comparison.flips, comparison.soft)
     )
     content = {
-        "a": {"name": a.name, "label": a.label},
-        "b": {"name": b.name, "label": b.label},
+        **{name: {"name": side.name, "label": side.label} for name, side in sides.items()},
         "verdict": {**verdict._asdict(), "status": verdict.status},
         "margin": comparison.margin,
         "confidence": comparison.confidence,

@@ -9,12 +9,12 @@ import re
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, nan
 from time import perf_counter
 from typing import NamedTuple
 
 from rulerkit.checkpoint import Checkpoint, merge_config
-from rulerkit.checks import GPUS_PER_NODE, gpus_beyond_node
+from rulerkit.checks import gpus_beyond_node
 from rulerkit.errors import UserError, unknown
 from rulerkit.generation import generate
 from rulerkit.lengths import length_name
@@ -163,14 +163,15 @@ def find_shape(name: str, spec: Spec, parameters: str) -> tuple[Shape, str]:
 
 
 class LengthCost(NamedTuple):
-    """The cost of one length: of all its cells, but `hours`, which is of one cell."""
+    """The cost of one length: of all its cells, but `hours`, which is of one cell; NaN where it is
+    not known."""
 
     length: int
     tokens: int
-    flops: float | None
-    kv_bytes: float | None
+    flops: float
+    kv_bytes: float
     """Of one request, on one card."""
-    fits: float | None
+    fits: float
     """How many requests of this length a replica holds at once."""
     hours: float
     why_not: str
@@ -196,15 +197,18 @@ class Plan:
         """The table, and the assumptions under it."""
         head = ("length", "tokens", "PFLOP", "KV GiB", "fit", "h/cell", "h/length")
         rows = [
-            (
-                length_name(line.length),
-                f"{line.tokens:,}",
-                "-" if line.flops is None else f"{line.flops / 1e15:,.0f}",
-                "-" if line.kv_bytes is None else f"{line.kv_bytes / GIB:.2f}",
-                "-" if line.fits is None else f"{line.fits:.1f}",
-                _hours(line.hours),
-                _hours(line.hours * self.num_tasks),
-            )
+            [
+                field.replace("nan", "-")
+                for field in (
+                    length_name(line.length),
+                    f"{line.tokens:,}",
+                    f"{line.flops / 1e15:,.0f}",
+                    f"{line.kv_bytes / GIB:.2f}",
+                    f"{line.fits:.1f}",
+                    _hours(line.hours),
+                    _hours(line.hours * self.num_tasks),
+                )
+            ]
             for line in self.lines
         ]
         tokens = sum(line.tokens for line in self.lines if not line.why_not)
@@ -249,7 +253,6 @@ def plan_model(
     parameters: str | None = None,
     mfu: float = 0.4,
     calibrate: bool = False,
-    gpus_per_node: int = GPUS_PER_NODE,
     replicas: int | None = None,
 ) -> Plan:
     """The cost of a study for one model; `parameters` (8B) and `replicas` override its spec.
@@ -300,7 +303,7 @@ def plan_model(
             limits = [""] * len(study.lengths)
         lines = []
         for length, limit in zip(study.lengths, limits, strict=True):
-            flops = kv_bytes = fits = None
+            flops = kv_bytes = fits = nan
             work, decoding, at_once = float(length), 0.0, _GUESSED
             if shape:
                 work = shape.prefill_flops(length)
@@ -317,8 +320,8 @@ def plan_model(
                         length
                     )
                     decoding = answer * read / (gpu.bandwidth * 1e12 * cards)
-            why_not = limit or gpus_beyond_node(spec, nodes, gpus_per_node)
-            if not why_not and fits is not None and fits < 1:
+            why_not = limit or gpus_beyond_node(spec, nodes)
+            if not why_not and fits < 1:
                 what = "the weights alone do not fit" if fits < 0 else "not one request fits"
                 fix = "raise tensor_parallel_size, or take kv_cache_dtype: fp8 or a larger card"
                 why_not = f"{what} on {cards} x {gpu.name}: {fix}"

@@ -36,10 +36,7 @@ from rulerkit.paths import completed, home, package_version
 from rulerkit.settings import JSON
 
 FORMAT = 2
-WAYS_OUT = (
-    "give this run a place of its own with run: NAME, or move the old files away, as fresh=True "
-    "(`rulerkit evaluate --fresh`) does"
-)
+WAYS_OUT = "give this run a place of its own with run: NAME, or move its files away, as fresh=True (rulerkit evaluate --fresh) does"
 PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "vllm", "sentencepiece", "tiktoken")
 SYNC = 5.0  # seconds of answers that a power cut may cost
 BEAT = 20.0  # seconds between two touches of a lock by its owner

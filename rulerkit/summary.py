@@ -193,7 +193,7 @@ def _select(
             "nothing to summarize: no scored example is among the tasks, lengths and examples "
             f"asked for{failures}; evaluate first, or ask for what the predictions hold"
         )
-    return scores if wanted.all() else scores[wanted]
+    return scores[wanted]
 
 
 def _facts_by_cell(

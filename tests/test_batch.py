@@ -130,7 +130,6 @@ ONE = {"models": ["mute"], "notebooks": ["10_small"]}
             },
             "two models named mute, which differ in window",
         ),
-        (ONE | {"parameters": {"lenths": [1]}}, "did you mean 'lengths'"),
     ],
 )
 def test_errors_are_found_before_anything_runs(project, content, says):

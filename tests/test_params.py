@@ -114,8 +114,8 @@ def test_globs_and_paths_count_from_the_project_root(project, tmp_path, monkeypa
     assert study(outputs="results/a").outputs == project / "results/a"
     assert study(outputs=str(tmp_path / "b")).outputs == tmp_path / "b"
     monkeypatch.delenv("RULERKIT_HOME")
-    for name in ("params", "notebooks"):  # as `rulerkit notebooks` makes it
-        (tmp_path / "elsewhere" / name).mkdir()
+    (tmp_path / "elsewhere/params").mkdir()  # as `rulerkit notebooks` makes it
+    (tmp_path / "elsewhere/notebooks").mkdir()
     assert study(outputs="a").outputs == tmp_path / "elsewhere/a"
 
 

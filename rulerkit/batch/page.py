@@ -31,9 +31,14 @@ def write_page(batch: Batch, scores: "pd.DataFrame | None", leaderboard: str) ->
     all batches. Pages of answers go to `pages/`, notebooks become HTML beside themselves."""
     outputs, run = batch.study.outputs, batch.study.run
     answers = None if scores is None else browse(scores).save(outputs / f"pages/{run}.html")
-    values: dict[str, Any] = {"answers": answers, "leaderboard": leaderboard}
-    values |= {"name": f"{run}: {batch.path.stem}", "steps": report(statuses(batch.jobs))}
-    values |= {"changes": [*_changes(batch)], "notebooks": [*_notebooks(outputs, run)]}
+    values: dict[str, Any] = {
+        "answers": answers,
+        "leaderboard": leaderboard,
+        "name": f"{run}: {batch.path.stem}",
+        "steps": report(statuses(batch.jobs)),
+        "changes": [*_changes(batch)],
+        "notebooks": [*_notebooks(outputs, run)],
+    }
     for file in (outputs / f"pages/batches/{run}/{batch.path.stem}.html", outputs / "index.html"):
         newest_first = sorted(outputs.glob("pages/batches/*/*.html"), key=_time, reverse=True)
         values |= {"here": file.parent, "relative": os.path.relpath, "batches": newest_first}
@@ -55,7 +60,10 @@ def _changes(batch: Batch) -> Iterator[tuple[str, str, Comparison | str, str, Pa
             for folder in predictions.glob(f"*/{model}")
             if base_run(folder.parent.name) == folder.parent.name != run
         ]
-        last = sorted(others, key=_last_change)[-1:]
+        # the folder in which the newest answer is
+        last = sorted(others, key=lambda place: max(map(_time, place.rglob("*.jsonl")), default=0))[
+            -1:
+        ]
         sides: dict[str, Any] = {folder.parent.name: folder for folder in last}
         if named:
             cells = find(named, outputs)
@@ -72,10 +80,6 @@ def _changes(batch: Batch) -> Iterator[tuple[str, str, Comparison | str, str, Pa
                 places = {cell.path for side in (result.a, result.b) for cell in side.cells}
                 browse(load(*places).merge(flips[keys], on=keys)).save(page)
             yield model, name, result, difference_table(result), page
-
-
-def _last_change(folder: Path) -> float:
-    return max(map(_time, folder.rglob("*.jsonl")), default=0.0)
 
 
 def _time(file: Path) -> float:
