@@ -318,7 +318,11 @@ def code_digest(value: Any) -> dict[str, str]:
             digest.update(repr((part.co_code, part.co_names)).encode())
             called = [names.get(name) for name in part.co_names]
             parts = [*part.co_consts, *(one for one in called if isinstance(one, FunctionType))]
-        elif isinstance(part, FunctionType) and part not in seen and not _is_installed(part):
+        elif (
+            isinstance(part, FunctionType)
+            and part not in seen
+            and not str(part.__globals__.get("__file__")).startswith(_INSTALLED)
+        ):
             seen.add(part)
             names, options = part.__globals__, part.__kwdefaults__ or {}
             parts = [part.__code__, part.__defaults__, *options.items(), *_closure(part)]
@@ -331,10 +335,6 @@ def code_digest(value: Any) -> dict[str, str]:
             digest.update(f"{named.__module__}.{named.__qualname__}".encode())
         waiting += [(inner, names) for inner in parts]
     return {f"bytecode{sys.version_info[0]}.{sys.version_info[1]}": short(digest)}
-
-
-def _is_installed(function: FunctionType) -> bool:
-    return str(function.__globals__.get("__file__")).startswith(_INSTALLED)
 
 
 def _closure(function: FunctionType) -> list[Any]:
@@ -350,23 +350,16 @@ SSM_KEYS: dict[str, str] = package_data("model_keys.yaml")["mamba_ssm"]
 """Keys of mamba_ssm's `ssm_cfg` and their names in transformers, whose defaults are the same."""
 
 
-def is_mamba_ssm(config: Spec) -> bool:
-    """Whether a config.json has mamba_ssm's layout, which names no `model_type`."""
-    return (
-        "model_type" not in config
-        and "d_model" in config
-        and ("ssm_cfg" in config or "n_layer" in config)
-    )
-
-
 def mamba_ssm_options(checkpoint: Checkpoint) -> JSON:
     """The options with which `from_pretrained` of transformers reads a checkpoint in mamba_ssm's
-    layout.
+    layout, whose config.json names no `model_type`; {} for any other.
 
     Raises `UserError` for what transformers' Mamba cannot hold: Mamba-2, attention layers, layer
     norms. Keys that config.json leaves out have mamba_ssm's defaults.
     """
     given = checkpoint.config
+    if "model_type" in given or "d_model" not in given or not {"ssm_cfg", "n_layer"} & {*given}:
+        return {}
     ssm = {"layer": "Mamba1", **(given.get("ssm_cfg") or {})}
     mixed = given.get("attn_layer_idx") or given.get("d_intermediate")
     if ssm["layer"] != "Mamba1" or mixed or not given.get("rms_norm", True):

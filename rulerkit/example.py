@@ -181,7 +181,7 @@ class Example:
             return self.whole_ids
         return np.concatenate([block.tokens for block in self.blocks])
 
-    @property
+    @cached_property
     def num_tokens(self) -> int:
         """The number of tokens of the prompt; known before ids are joined."""
         if self.whole_ids is not None:

@@ -62,18 +62,15 @@ class Examples:
     def __getitem__(self, index: int) -> Example:
         if not 0 <= index < self.num_examples:
             raise IndexError(f"index {index} of {self.num_examples} examples")
-        if example := self._example(index, self.length):
+        if example := self._compose(index, self.length):
             return example
         longer = (2**power for power in range(8, 18) if 2**power > self.length)
-        fitting = next((length for length in longer if self._example(index, length)), None)
+        fitting = next((length for length in longer if self._compose(index, length)), None)
         hint = f" (example {index} fits into {fitting} tokens)" if fitting else ""
         raise UserError(
             f"{self.task.name} does not fit into {self.length} tokens, with its template, question "
             f"and answer: take a longer length{hint}, or leave the task out"
         )
-
-    def _example(self, index: int, length: int) -> Example | None:
-        return _compose(self.task, length, index, self.seed, self.prompt_format)
 
     def __iter__(self) -> Iterator[Example]:
         return (self[index] for index in range(self.num_examples))
@@ -85,6 +82,41 @@ class Examples:
             "prompt_format": self.prompt_format.settings(),
             "tokenizer": {"name": token.name, "fingerprint": token.fingerprint},
         }
+
+    def _compose(self, index: int, length: int) -> Example | None:
+        """Draft the example, encode what is fixed, fill the rest of the length with context. None where
+        its pieces do not fit into the length."""
+        task, seed, form = self.task, self.seed, self.prompt_format
+        stream = ExampleStream(seed, task.name, index)
+        draft = task.draft(stream, length)
+        second_seed = stream.random.getrandbits(32)
+        head, tail = _fixed(draft, form)
+        encoder = piece_encoder(form.tokenizer)
+        budget = length - task.answer_tokens - form.thinking_inside
+
+        def filled(tokens: int) -> Example | None:
+            """The example with so many tokens of context; None where its pieces do not fit."""
+            random = np.random.RandomState(second_seed)
+            room = ContextBudget(length, tokens, encoder, random, seed)
+            context = task.fill(draft, room) if tokens >= 0 else None
+            if context is None:
+                return None
+            return Example(
+                index,
+                task.name,
+                length,
+                draft.references,
+                task.answer_tokens,
+                blocks=(*head, *context, *tail),
+                context=(len(head), len(head) + len(context)),
+                group=draft.group,
+            )
+
+        if encoder.exact:
+            example = filled(budget - sum(piece.num_tokens for piece in head + tail))
+            if example is None or _clean(example, encoder):
+                return example
+        return _fitted(filled, head + tail, budget, form)
 
 
 def asked_record(task: Task, length: int, seed: int) -> JSON:
@@ -100,41 +132,6 @@ def asked_record(task: Task, length: int, seed: int) -> JSON:
 
 
 # --- composing ------------------------------------------------------------------------------------
-
-
-def _compose(task: Task, length: int, index: int, seed: int, form: PromptFormat) -> Example | None:
-    """Draft the example, encode what is fixed, fill the rest of the length with context. None where
-    its pieces do not fit into the length."""
-    stream = ExampleStream(seed, task.name, index)
-    draft = task.draft(stream, length)
-    second_seed = stream.random.getrandbits(32)
-    head, tail = _fixed(draft, form)
-    encoder = piece_encoder(form.tokenizer)
-    budget = length - task.answer_tokens - form.thinking_inside
-
-    def filled(tokens: int) -> Example | None:
-        """The example with so many tokens of context; None where its pieces do not fit."""
-        random = np.random.RandomState(second_seed)
-        room = ContextBudget(length, tokens, encoder, random, seed)
-        context = task.fill(draft, room) if tokens >= 0 else None
-        if context is None:
-            return None
-        return Example(
-            index,
-            task.name,
-            length,
-            draft.references,
-            task.answer_tokens,
-            blocks=(*head, *context, *tail),
-            context=(len(head), len(head) + len(context)),
-            group=draft.group,
-        )
-
-    if encoder.exact:
-        example = filled(budget - sum(piece.num_tokens for piece in head + tail))
-        if example is None or _clean(example, encoder):
-            return example
-    return _fitted(filled, head + tail, budget, form)
 
 
 def _clean(example: Example, encoder: PieceEncoder) -> bool:

@@ -88,10 +88,9 @@ def load_tokenizer(spec: str) -> Tokenizer:
     """
     kind = tokenizer_kind(spec)
     if kind == "builtin":
-        return replace(_builtin(), name=spec, fingerprint=_fingerprint(BUILTIN.pattern.encode()))
+        return _builtin()
     if kind == "tiktoken":
-        tokenizer, identity = encoding_by_name(spec)
-        return replace(tokenizer, name=spec, fingerprint=_fingerprint(identity))
+        return encoding_by_name(spec)
     if kind == "hub":
         who = f"tokenizer {spec}: there is no folder {resolve(spec)}; as a hub id"
         return _from_folder(spec, download(who, spec, None, ON_HUB))
@@ -333,9 +332,8 @@ def tiktoken_dir() -> Path:
     return Path(folder) if folder else cache_dir() / "tiktoken"
 
 
-def encoding_by_name(name: str) -> tuple[Tokenizer, bytes]:
-    """A tiktoken encoding by its name, downloaded or cached by tiktoken, and the bytes that
-    identify it."""
+def encoding_by_name(name: str) -> Tokenizer:
+    """A tiktoken encoding by its name, downloaded or cached by tiktoken."""
     import tiktoken
 
     os.environ["TIKTOKEN_CACHE_DIR"] = str(tiktoken_dir())
@@ -347,7 +345,8 @@ def encoding_by_name(name: str) -> tuple[Tokenizer, bytes]:
             f"({shorten(first_line(error))}): fetch it again, or name a ranks file instead, such as "
             f"{name}.tiktoken"
         ) from error
-    return _tiktoken(encoding), repr(sorted(encoding._mergeable_ranks.items())).encode()
+    ranks = repr(sorted(encoding._mergeable_ranks.items()))
+    return _tiktoken(encoding, name=name, fingerprint=_fingerprint(ranks.encode()))
 
 
 def _rwkv(data: bytes) -> Tokenizer:
@@ -383,7 +382,6 @@ def _rwkv(data: bytes) -> Tokenizer:
 BUILTIN = re.compile(r"\n| ?[^\W\d_]+| ?\d{1,3}| ?[^\w\s]+|_|[^\S\n]")
 
 
-@cache
 def _builtin() -> Tokenizer:
     """Words, groups of digits and runs of punctuation, each with the blank before it: no
     vocabulary, no download.
@@ -405,4 +403,6 @@ def _builtin() -> Tokenizer:
     return Tokenizer(
         lambda batch: [[number(token) for token in BUILTIN.findall(text)] for text in batch],
         lambda row: "".join([texts[i] for i in row]),
+        name="builtin",
+        fingerprint=_fingerprint(BUILTIN.pattern.encode()),
     )

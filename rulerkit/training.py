@@ -115,33 +115,24 @@ def train(
         for part, content in zip(parts, state["parts"], strict=True):
             part.load_state_dict(content)
         rows = state["rows"]
-    started = saved = time.monotonic()
     done, spent = (rows[-1]["step"], rows[-1]["seconds"]) if rows else (0, 0.0)
-    sums, shares, stops = np.zeros(2), [point[0] for point in points], False
+    started = saved = time.monotonic()
+    shares, *columns = zip(*points, strict=True)
+    stops = False
     while done < steps and not stops:
-        longest, known = (
-            round(np.interp(done / steps, shares, [point[column] for point in points]))
-            for column in (1, 2)
-        )
-        ids, answers = _batch(tasks[:known], form, longest, Random(f"{seed}/{done}"))
-        cosine = 0.55 + 0.45 * math.cos(math.pi * done / steps)
-        for rate, optimizer in zip(reversed(rates), optimizers, strict=False):
-            optimizer.param_groups[0]["lr"] = rate * min(1.0, (done + 1) / _WARM_UP) * cosine
-        torch.manual_seed(seed + done)
-        loss, right = _loss(network, ids.to(device), answers.to(device), prompt_weight)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
-        done += 1
-        sums += right
-        if done % EVERY and done < steps:
-            continue
-        now = time.monotonic()
-        mean_loss, mean_right = (sums / ((done - 1) % EVERY + 1)).tolist()
-        sums[:] = 0
-        row = {"step": done, "length": longest, "loss": mean_loss, "right": mean_right}
+        results = []
+        for step in range(done, min(done + EVERY, steps)):
+            longest, known = (round(np.interp(step / steps, shares, column)) for column in columns)
+            ids, answers = _batch(tasks[:known], form, longest, Random(f"{seed}/{step}"))
+            warm_up = min(1.0, (step + 1) / _WARM_UP)
+            cosine = 0.55 + 0.45 * math.cos(math.pi * step / steps)
+            for rate, optimizer in zip(reversed(rates), optimizers, strict=False):
+                optimizer.param_groups[0]["lr"] = rate * warm_up * cosine
+            torch.manual_seed(seed + step)
+            results.append(_learn(parts, ids.to(device), answers.to(device), prompt_weight))
+        done, now = step + 1, time.monotonic()
+        loss, right = np.mean(results, axis=0).tolist()
+        row = {"step": done, "length": longest, "loss": loss, "right": right}
         rows.append(row | {"seconds": round(spent + now - started, 1)})
         history = pd.DataFrame(rows)
         history.to_csv(folder / _HISTORY, index=False, float_format="%.4f")
@@ -218,19 +209,25 @@ def _fits(task: Task, length: int, form: PromptFormat) -> bool:
     return False
 
 
-def _loss(
-    network: Any, ids: Any, answers: Any, prompt_weight: float
-) -> tuple[Any, tuple[float, float]]:
-    """The loss; and the mean loss of answer tokens with the share of answers without an error."""
-    torch = torch_module()
+def _learn(
+    parts: Sequence[Any], ids: Any, answers: Any, prompt_weight: float
+) -> tuple[float, float]:
+    """One step of a network by its optimizers: the mean loss of answer tokens before it, and the
+    share of answers without an error."""
+    torch, (network, *optimizers) = torch_module(), parts
+    cross_entropy = torch.nn.functional.cross_entropy
     hidden = network.base_model(ids).last_hidden_state[:, :-1]
     targets, answers = ids[:, 1:], answers[:, 1:]
     prompts = torch.randint_like(targets, _PROMPT_SHARE).eq(0) & ~answers
     head = network.get_output_embeddings()
     logits = head(hidden[answers]).float()
-    loss = torch.nn.functional.cross_entropy(logits, targets[answers])
+    loss = cross_entropy(logits, targets[answers])
+    prompt_loss = cross_entropy(head(hidden[prompts]).float(), targets[prompts])
+    (loss + prompt_weight * prompt_loss).backward()
+    torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
     wrong = torch.zeros(answers.shape, dtype=torch.bool, device=ids.device)
     wrong[answers] = logits.argmax(-1) != targets[answers]
-    right = float((~wrong.any(dim=1)).float().mean())
-    prompt_loss = torch.nn.functional.cross_entropy(head(hidden[prompts]).float(), targets[prompts])
-    return loss + prompt_weight * prompt_loss, (loss.item(), right)
+    return loss.item(), float((~wrong.any(dim=1)).float().mean())

@@ -204,12 +204,10 @@ def _positions(reading: Reading) -> dict[str, int]:
 
 def _nearest(item: str, others: Sequence[str], positions: Mapping[str, int]) -> list[str]:
     """The others that stand nearest to an item, at most `_NEIGHBOURS` on either side."""
-    before = sorted(
-        (o for o in others if positions[o] < positions[item]), key=lambda o: -positions[o]
-    )
-    after = sorted(
-        (o for o in others if positions[o] >= positions[item]), key=lambda o: positions[o]
-    )
+    place = positions[item]
+    nearest = sorted(others, key=lambda other: abs(positions[other] - place))
+    before = [other for other in nearest if positions[other] < place]
+    after = [other for other in nearest if positions[other] >= place]
     return before[:_NEIGHBOURS] + after[:_NEIGHBOURS]
 
 

@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -117,31 +117,6 @@ for an account without money; a pattern for prompts that are too long; and our m
 that end a run."""
 
 
-def read_reply(
-    reply: Reply, form: PromptFormat, prices: Mapping[str, float] | None = None
-) -> Answer:
-    """The text, why it ended, its tokens (the server's count, else ours) and what it took.
-
-    `prices` are dollars per million tokens. Raises `RequestError` where the service declined, and
-    where the reply is no answer: no text, an empty one for which nothing was generated, or an end
-    that is neither the model's own nor the limit.
-    """
-    choice, usage = reply.choice, reply.about(prices)
-    reason = str(choice.finish_reason).lower()
-    if reason in _SERVER_WORDS["refused"] or choice.refusal:
-        raise RequestError(f"the service declined ({choice.refusal or reason})"[:300], "refused")
-    text = choice.text if choice.content is None else choice.content
-    thought = choice.reasoning_content or choice.reasoning or ""
-    finish, written = reply.finish(), reply.completion_tokens
-    cut = not text and finish == "length"
-    if form.thinking_tokens and (thought or cut):  # as a model writes it, before it is taken apart
-        text = f"<think>{thought}" + f"</think>{text}" * (not cut)
-    if text is None or (not text and (finish != "stop" or written == 0)):
-        raise RequestError(f"an answer without text (finish_reason {reason})", "temporary")
-    written = form.tokenizer.count(text) if written is None else written
-    return Answer(text, finish, written, with_reasoning(text, form, usage))
-
-
 # --- requests -------------------------------------------------------------------------------------
 
 FIRST_WAIT = 1.0  # seconds before the second attempt; doubled each time
@@ -163,14 +138,6 @@ class RequestError(Exception):
     def __init__(self, reason: str, kind: str, wait: float | None = None) -> None:
         super().__init__(reason)
         self.reason, self.kind, self.wait = reason.rstrip("."), kind, wait
-
-
-@dataclass(order=True)
-class Request:
-    """An example that waits for its answer; requests compare as the token ids of their prompts."""
-
-    ids: bytes
-    example: Example = field(compare=False)
 
 
 @cache
@@ -200,8 +167,8 @@ class Replica:
     ) -> None:
         """`number` counts from 1 where there are several."""
         self.address, self.number, self.process = address, number, process
-        self.under_way: dict[Future[Answer], Request] = {}
-        self.last = b""  # the ids of the prompt that it was sent last
+        self.under_way: dict[Future[Answer], Example] = {}
+        self.last: Example | None = None  # that it was sent
         # prompt tokens that are sent ahead of its answers; of more it would choose its own order
         self.most_tokens = 4 * 2**20
         self.longest: int | None = None  # tokens of one request, once it was asked
@@ -224,7 +191,7 @@ class Replica:
     @property
     def tokens(self) -> int:
         """The tokens of the prompts under way."""
-        return sum(request.example.num_tokens for request in self.under_way.values())
+        return _num_tokens(self.under_way.values())
 
     def drop(self) -> None:
         """Give up what is under way: the server sees the connections close, and stops."""
@@ -263,8 +230,13 @@ class Replica:
                 return result
             except RequestError as failure:
                 again = failure.kind in kinds and attempt <= self._retries
-                if failure.kind == "later" or not again:
-                    self._note(failure)
+                if failure.kind == "refused":  # the server works
+                    self._failures = 0
+                elif failure.kind == "later" or not (again or failure.kind in ("fatal", "cut")):
+                    self._failures += 1
+                if self._failures >= self._most_failures:
+                    reason = f"{self._failures} requests to {self.address} in a row had no answer"
+                    raise RequestError(f"{reason} ({failure.reason})", "storm") from None
                 if not again:
                     raise
                 pause = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (attempt - 1))
@@ -272,19 +244,6 @@ class Replica:
                     self._quiet_until = max(self._quiet_until, time.monotonic() + failure.wait)
                     pause = 0.1 * FIRST_WAIT
             await asyncio.sleep(random.uniform(0.5, 1.5) * pause)
-
-    def _note(self, failure: RequestError) -> None:
-        """Raises a `storm` where too many requests in a row had no answer."""
-        if failure.kind == "refused":  # the server works
-            self._failures = 0
-        elif failure.kind not in ("fatal", "cut"):
-            self._failures += 1
-        if self._failures >= self._most_failures:
-            raise RequestError(
-                f"{self._failures} requests to {self.address} in a row had no answer "
-                f"({failure.reason})",
-                "storm",
-            ) from None
 
     async def _try(self, body: Spec, timeout: float) -> Reply:
         """The reply to one attempt; whatever goes wrong is a `RequestError`."""
@@ -347,7 +306,7 @@ AHEAD_TOKENS = 32 * 2**20  # and their tokens: about half a gigabyte
 
 
 class PromptQueue:
-    """Prompts that wait, given out in the order of their token ids, so that neighbours share the
+    """Examples that wait, given out in the order of their token ids, so that neighbours share the
     longest prefixes.
 
     Each server gets the prompt that follows the one it got last, and after the end of the order the
@@ -357,36 +316,41 @@ class PromptQueue:
 
     def __init__(self, examples: Iterable[Example] = ()) -> None:
         self._source = iter(examples)
-        self.waiting: list[Request] = []
-        self.tokens = 0
+        self.waiting: list[Example] = []
         self.stop = ""  # why no more is asked
 
     def make(self) -> bool:
         """Make one more example; False where there is none, or enough are made."""
-        if self.stop or len(self.waiting) >= AHEAD or self.tokens >= AHEAD_TOKENS:
+        enough = len(self.waiting) >= AHEAD or _num_tokens(self.waiting) >= AHEAD_TOKENS
+        if self.stop or enough or (example := next(self._source, None)) is None:
             return False
-        example = next(self._source, None)
-        if example:
-            self.add(Request(example.ids.astype(">i4").tobytes(), example))
-        return example is not None
+        self.add(example)
+        return True
 
     def ready(self) -> bool:
         """Whether a prompt waits that is still to be sent; makes one where none does."""
         return not self.stop and (bool(self.waiting) or self.make())
 
-    def add(self, request: Request) -> None:
-        """Put a request in its place."""
-        insort(self.waiting, request)
-        self.tokens += request.example.num_tokens
+    def add(self, example: Example) -> None:
+        """Put an example in its place."""
+        insort(self.waiting, example, key=_order)
 
-    def take(self, last: bytes, start: float = 0.0) -> Request:
-        """The request that follows the ids `last`, taken out; for a server that has had none, the
-        one at the share `start` of the order."""
-        size = len(self.waiting)
-        place = bisect_left(self.waiting, last, key=lambda r: r.ids) if last else int(start * size)
-        request = self.waiting.pop(place % size)
-        self.tokens -= request.example.num_tokens
-        return request
+    def take(self, last: Example | None, start: float = 0.0) -> Example:
+        """The example that follows `last`, taken out; for a server that has had none, the one at
+        the share `start` of the order."""
+        place = int(start * len(self.waiting))
+        if last:
+            place = bisect_left(self.waiting, _order(last), key=_order)
+        return self.waiting.pop(place % len(self.waiting))
+
+
+def _order(example: Example) -> bytes:
+    """Bytes that compare as the token ids of a prompt."""
+    return bytes(example.ids.astype(">i4"))
+
+
+def _num_tokens(examples: Iterable[Example]) -> int:
+    return sum(example.num_tokens for example in examples)
 
 
 # --- engines --------------------------------------------------------------------------------------
@@ -458,8 +422,8 @@ class ServerEngine(Engine):
         loading."""
         if not self.replicas:
             addresses = self.addresses()
-            for number, address in enumerate(addresses, 1):
-                self._add(address, number if len(addresses) > 1 else 0)
+            for number, address in enumerate(addresses, int(len(addresses) > 1)):
+                self._add(address, number)
             if not addresses:
                 self.start()
 
@@ -469,7 +433,7 @@ class ServerEngine(Engine):
             ServerEngine._running.close()
         ServerEngine._running = self
         groups, timeout = self._gpu_groups(), self.spec.get("start_timeout", START_TIMEOUT)
-        for number, gpus in enumerate(groups, 1 if len(groups) > 1 else 0):
+        for number, gpus in enumerate(groups, int(len(groups) > 1)):
             name = f"{self.name}-replica{number}" if number else self.name
             visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
             process = ServerProcess(name, self.command, self.variables() | visible, timeout)
@@ -501,7 +465,7 @@ class ServerEngine(Engine):
         """Wait until all servers that were started are healthy, and print what they load. Raises
         `UserError` where none gets healthy."""
         while self._loading():
-            self._wait([])
+            time.sleep(_WAIT)
 
     def _loading(self) -> bool:
         """Whether a server is not healthy yet. Prints every few seconds what is being loaded."""
@@ -511,12 +475,6 @@ class ServerEngine(Engine):
                 remark(f"loading {self.name}: {text[:120]}")
             self._next_line = time.monotonic() + _NEXT_LINE
         return process is not None
-
-    def _wait(self, requests: Collection["Future[Answer]"]) -> set["Future[Answer]"]:
-        """The requests that end within a second."""
-        if not requests:
-            time.sleep(_WAIT)
-        return wait(requests, timeout=_WAIT, return_when=FIRST_COMPLETED).done
 
     def alive(self) -> list[Replica]:
         """The servers that have not ended. Prints the end of one; raises `UserError` where all have
@@ -531,8 +489,8 @@ class ServerEngine(Engine):
 
     def _lose(self, replica: Replica, reason: str) -> None:
         """A server is gone: the others take over its work; raises where there are none."""
-        for request in replica.under_way.values():
-            self._queue.add(request)
+        for example in replica.under_way.values():
+            self._queue.add(example)
         replica.close()
         self.replicas.remove(replica)
         if not self.replicas:
@@ -561,7 +519,7 @@ class ServerEngine(Engine):
         if not queue.make():
             return
         self._check_budget()
-        self.check_fits(queue.waiting[0].example)
+        self.check_fits(queue.waiting[0])
         self.open()
         try:
             while True:
@@ -573,12 +531,14 @@ class ServerEngine(Engine):
                     break
                 if not any(future.done() for future in under_way) and queue.make():
                     continue
-                for future in self._wait(under_way):
+                if not under_way:
+                    time.sleep(_WAIT)
+                for future in wait(under_way, timeout=_WAIT, return_when=FIRST_COMPLETED).done:
                     replica = under_way[future]
-                    # where the server was lost meanwhile, the request is in the queue again
-                    request = replica.under_way.pop(future, None)
-                    if request and (outcome := self._outcome(future, replica, request)):
-                        yield request.example, outcome
+                    # where the server was lost meanwhile, the example is in the queue again
+                    example = replica.under_way.pop(future, None)
+                    if example and (outcome := self._outcome(future, replica, example)):
+                        yield example, outcome
         finally:
             for replica in self.replicas:
                 replica.drop()
@@ -595,19 +555,18 @@ class ServerEngine(Engine):
     def _send(self, replica: Replica) -> None:
         """Send the next prompt. At least 1000 tokens of all prompts under way, and 5 of an answer,
         are expected in a second; a tenth of that from a server whose process we can see."""
-        request = self._queue.take(replica.last, replica.number / len(self.replicas))
-        example = request.example
+        example = self._queue.take(replica.last, replica.number / len(self.replicas))
         self.check_fits(example)
         reading, writing = example.num_tokens * self.concurrency / 1000, self.most_tokens(example)
         usual = 60 + (10 if replica.process else 1) * (reading + writing / 5)
         timeout, read = self.spec.get("timeout", usual), partial(self.read, example)
-        replica.last = request.ids
-        replica.under_way[replica.send(self.body(example), timeout, read)] = request
+        replica.last = example
+        replica.under_way[replica.send(self.body(example), timeout, read)] = example
 
     def _outcome(
-        self, future: "Future[Answer]", replica: Replica, request: Request
+        self, future: "Future[Answer]", replica: Replica, example: Example
     ) -> Answer | Failure | None:
-        """The answer to a request, or why there is none; None where another server is sent it, or
+        """The answer to an example, or why there is none; None where another server is sent it, or
         nothing more is sent."""
         queue = self._queue
         try:
@@ -618,7 +577,7 @@ class ServerEngine(Engine):
             if lost:
                 reason = f"its server at {replica.address} does not answer ({reason})"
             if lost or failure.kind == "storm":
-                queue.add(request)
+                queue.add(example)
                 self.alive()  # raises, or prints it, where the server's process has ended
                 if replica in self.replicas:
                     self._lose(
@@ -803,9 +762,8 @@ class Vllm(CheckpointEngine, ServerEngine):
         """Environment variables of vLLM. A value that the user exported wins, except for
         `batch_invariant`, which is part of the record."""
         defaults = {"VLLM_NO_USAGE_STATS": "1"}
-        bounds = ("gpu_memory_utilization", "kv_cache_memory_bytes")
-        bounded = any(name in {**self.spec, **self._engine_args} for name in bounds)
-        if not bounded and self.device() == "cpu":
+        bounds = {"gpu_memory_utilization", "kv_cache_memory_bytes"}
+        if bounds.isdisjoint({*self.spec, *self._engine_args}) and self.device() == "cpu":
             defaults["VLLM_CPU_KVCACHE_SPACE"] = "2"  # GiB; by default nearly all memory
         values = {name: os.environ.get(name, value) for name, value in defaults.items()}
         return values | {"VLLM_BATCH_INVARIANT": str(int(self.spec.get("batch_invariant", False)))}
@@ -872,13 +830,12 @@ def _flags(arguments: Spec) -> list[str]:
     values."""
     flags: list[str] = []
     for name, value in arguments.items():
-        flag = name.replace("_", "-")
-        if isinstance(value, bool):
-            flags.append(f"--{flag}" if value else f"--no-{flag}")
-        elif isinstance(value, list):
-            flags += [f"--{flag}", *map(str, value)]
-        elif value not in (None, {}):
-            flags += [f"--{flag}", json.dumps(value) if isinstance(value, dict) else str(value)]
+        if value not in (None, {}):
+            flags.append("--" + "no-" * (value is False) + name.replace("_", "-"))
+        if isinstance(value, dict) and value:
+            flags.append(json.dumps(value))
+        elif value is not None and not isinstance(value, dict | bool):
+            flags += map(str, value if isinstance(value, list) else [value])
     return flags
 
 
@@ -1055,42 +1012,51 @@ class OpenAI(ServerEngine):
         """
         self.open()
         self.wait_until_ready()
-        replica = self.alive()[0]
+        address = self.alive()[0].address
         wanted = self.spec.get("prompt_path", "auto")
         paths = ("ids", "text", "chat") if wanted == "auto" else (wanted,)
-        entries = replica.address.models()
+        entries = address.models()
         alone = entries[0] if len(entries) == 1 else {}
         entry = next((entry for entry in entries if entry["id"] == self.path), alone)
         about = {k: entry[k] for k in ("owned_by", "root", "max_model_len") if entry.get(k)}
         facts = ServerFacts(entry.get("id", self.path), entry.get("max_model_len"), about=about)
         for facts.path in paths:
             try:
-                self._find_out(replica, facts)
+                self._find_out(facts)
                 break
             except RequestError as failure:
                 # a chat service may say 404 to a completion, so only the last word counts
                 final = failure.kind in ("unreachable", "later") or "HTTP 401" in failure.reason
                 if facts.path == paths[-1] or final:
-                    raise UserError(fatal_message(self, replica.address, failure)) from None
+                    raise UserError(fatal_message(self, address, failure)) from None
         return facts
 
-    def _find_out(self, replica: Replica, facts: ServerFacts) -> None:
-        """How a server counts what is sent by a path; `RequestError` where it refuses the path."""
+    def _find_out(self, facts: ServerFacts) -> None:
+        """How a server counts what is sent by a path; `RequestError` where it refuses the path.
+
+        `UserError` where the counts show that the tokenizer is another one, or that a `prefill`
+        closes the assistant's turn: its words then add more than their own tokens.
+        """
         tokenizer, path = self.tokenizer(), facts.path
         ours = tokenizer.count(_WORDS)
         if path in CHATS:
-            counts = [self._count(replica, facts, path, text) for text in (_SHORT, _WORDS)]
-            short, long = [count or 0 for count in counts]
-            facts.exact = None not in counts and (
-                abs(long - short - ours + tokenizer.count(_SHORT)) <= 1
-            )
+            short, long = (self._count(facts, path, text) for text in (_SHORT, _WORDS))
+            if short and long:
+                facts.exact = abs(long - short - ours + tokenizer.count(_SHORT)) <= 1
             if path == "prefill" and short:
-                self._check_prefill(short, self._count(replica, facts, "chat", _SHORT) or short)
+                plain, words = self._count(facts, "chat", _SHORT) or short, tokenizer.count(_PREFIX)
+                if short > plain + words + 1:
+                    raise UserError(
+                        f"model {self.name}: its server does not go on with the assistant's words: "
+                        f"{words} tokens of them make its prompt {short - plain} tokens longer, so "
+                        "it closes the turn; use `prompt_path: text`, ids or chat, or give in "
+                        "`extra_body` what this server needs to continue a message"
+                    )
             return
         # ids mean nothing to a server that cuts texts into other ones
         for way in dict.fromkeys(("text", path)):
             try:
-                count = self._count(replica, facts, way, _WORDS)
+                count = self._count(facts, way, _WORDS)
             except RequestError:
                 if way == path:
                     raise
@@ -1107,19 +1073,7 @@ class OpenAI(ServerEngine):
             adds = count != ours if facts.exact else way == "text"
             facts.adds_bos = adds and tokenizer.bos_id is not None
 
-    def _check_prefill(self, count: int, plain: int) -> None:
-        """`UserError` where the first words of an answer make the count of a prompt larger by more
-        than their own tokens, because the server closes the turn."""
-        words = self.tokenizer().count(_PREFIX)
-        if count > plain + words + 1:
-            raise UserError(
-                f"model {self.name}: its server does not go on with the assistant's words: {words} "
-                f"tokens of them make its prompt {count - plain} tokens longer, so it closes the "
-                "turn; use `prompt_path: text`, ids or chat, or give in `extra_body` what this "
-                "server needs to continue a message"
-            )
-
-    def _count(self, replica: Replica, facts: ServerFacts, path: str, text: str) -> int | None:
+    def _count(self, facts: ServerFacts, path: str, text: str) -> int | None:
         """The server's own count of the tokens of a prompt; None where it gives none."""
         if path in CHATS:
             prompt = _messages(path, text, _PREFIX)
@@ -1130,9 +1084,8 @@ class OpenAI(ServerEngine):
         try:
             sampling = self.spec.get("sampling", {"temperature": 0})
             body = self._request(facts, prompt, _PROBE_TOKENS, sampling)
-            count: int | None = replica.send(
-                body, timeout, attrgetter("prompt_tokens"), patient=False
-            ).result()
+            read = attrgetter("prompt_tokens")
+            count: int | None = self.replicas[0].send(body, timeout, read, patient=False).result()
         except RequestError as failure:
             # reasoning models of services insist on a newer name, and on their own temperature
             newer = "max_completion_tokens"
@@ -1145,7 +1098,7 @@ class OpenAI(ServerEngine):
             facts.about["sent"] = f"{facts.limit_name}, " + (
                 "temperature 0" if facts.takes_sampling else "no temperature"
             )
-            return self._count(replica, facts, path, text)
+            return self._count(facts, path, text)
         if not count:
             facts.about["counts"] = False
         return count or None
@@ -1184,9 +1137,26 @@ class OpenAI(ServerEngine):
         return {"prompt": text.removeprefix(bos) if adds_bos else text}
 
     def read(self, example: Example, reply: Reply) -> Answer:
-        """The answer; a `RequestError` where the server did not read the whole prompt. One whose
-        tokenizer is not ours may count fewer tokens, but not half as many."""
-        answer = read_reply(reply, self.prompt_format, self.spec.get("prices"))
+        """The text, why it ended, its tokens (the server's count, else ours) and what it took.
+
+        Raises `RequestError` where the service declined; where the reply is no answer: no text, an
+        empty one for which nothing was generated, or an end that is neither the model's own nor the
+        limit; and where the server did not read the whole prompt. One whose tokenizer is not ours
+        may count fewer tokens, but not half as many.
+        """
+        form, choice = self.prompt_format, reply.choice
+        reason = str(choice.finish_reason).lower()
+        if reason in _SERVER_WORDS["refused"] or choice.refusal:
+            declined = f"the service declined ({choice.refusal or reason})"
+            raise RequestError(declined[:300], "refused")
+        text = choice.text if choice.content is None else choice.content
+        thought = choice.reasoning_content or choice.reasoning or ""
+        finish, written = reply.finish(), reply.completion_tokens
+        cut = not text and finish == "length"
+        if form.thinking_tokens and (thought or cut):  # as a model writes it
+            text = f"<think>{thought}" + f"</think>{text}" * (not cut)
+        if text is None or (not text and (finish != "stop" or written == 0)):
+            raise RequestError(f"an answer without text (finish_reason {reason})", "temporary")
         counted, sent = reply.prompt_tokens, example.num_tokens
         least = sent - self._overhead if self.server.exact else sent // 2
         if counted is not None and counted < least:
@@ -1195,7 +1165,9 @@ class OpenAI(ServerEngine):
                 f"{example.length})",
                 "cut",
             )
-        return answer
+        written = form.tokenizer.count(text) if written is None else written
+        usage = with_reasoning(text, form, reply.about(self.spec.get("prices")))
+        return Answer(text, finish, written, usage)
 
 
 def _messages(path: str, user: str, prefix: str, system: str | None = None) -> JSON:

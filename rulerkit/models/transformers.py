@@ -19,7 +19,6 @@ from typing import Any
 
 from rulerkit.checkpoint import (
     Checkpoint,
-    is_mamba_ssm,
     loaded_identity,
     mamba_ssm_options,
     short,
@@ -147,9 +146,9 @@ class Transformers(CheckpointEngine):
                 {"quant_method": quantization} if named else quantization
             )
         path = str(self.checkpoint.folder or self.checkpoint.path)
-        if is_mamba_ssm(self.checkpoint.config):
+        if mamba_ssm := mamba_ssm_options(self.checkpoint):
             self._refuse_modifiers("a checkpoint in mamba_ssm's layout")
-            options |= mamba_ssm_options(self.checkpoint)
+            options |= mamba_ssm
         elif "hf_overrides" in self.spec:
             source = {key: options[key] for key in ("revision", "trust_remote_code")}
             config = _transformers().AutoConfig.from_pretrained(path, **source)

@@ -96,11 +96,8 @@ class QuestionAnswering(Task):
         data: QASet = load("qa", self.dataset)
         return data
 
-    def _order(self, seed: int | None) -> list[int]:
-        return _question_order(self._data, seed)
-
     def draft(self, stream: ExampleStream, length: int) -> Draft:
-        order = self._order(None if self.protocol == "paper" else stream.seed)
+        order = _question_order(self._data, None if self.protocol == "paper" else stream.seed)
         question = self._data.questions[order[stream.index % len(order)]]
         alone = self.context == "none"
         return Draft(
@@ -167,7 +164,7 @@ class QuestionAnswering(Task):
         Their number is the most that usually fits the first question, and ten less as often as it
         must be.
         """
-        first = self._data.questions[self._order(None)[0]]
+        first = self._data.questions[_question_order(self._data, None)[0]]
         usual = np.concatenate(
             [
                 np.full(len(documents), bodies.counts[documents].mean())
@@ -206,21 +203,8 @@ class QuestionAnswering(Task):
 def _documents_at_depths(
     question: Question, depths: list[float], bodies: Units, headers: Units, budget: ContextBudget
 ) -> list[int] | None:
-    """The documents in order, the gold ones at their depths; None where the gold ones do not
-    fit."""
-    others = _documents_beside_gold(question, bodies, headers, budget)
-    if others is None:
-        return None
-    order: list[int] = budget.random.permutation(others).astype(int).tolist()
-    for depth, document in sorted(zip(depths, question.gold, strict=True)):
-        order.insert(int(depth * (len(others) + 1)) + len(order) - len(others), document)
-    return order
-
-
-def _documents_beside_gold(
-    question: Question, bodies: Units, headers: Units, budget: ContextBudget
-) -> list[int] | None:
-    """As many documents as fit beside the gold ones: the question's own first, then any.
+    """The gold documents at their depths among as many others as fit: the question's own are chosen
+    first, then any. None where the gold ones do not fit.
 
     The last is chosen for its length. None repeats before all were used; gold never.
     """
@@ -248,7 +232,11 @@ def _documents_beside_gold(
     before_last = max(0, fitting - 1)
     chosen += candidates[:before_last].tolist()
     next_headers = header_counts[before_last:][:2].tolist()
-    return chosen + _last_documents(candidates[before_last:], tokens_left(), bodies, *next_headers)
+    chosen += _last_documents(candidates[before_last:], tokens_left(), bodies, *next_headers)
+    order: list[int] = budget.random.permutation(chosen).astype(int).tolist()
+    for depth, document in sorted(zip(depths, gold, strict=True)):
+        order.insert(int(depth * (len(chosen) + 1)) + len(order) - len(chosen), document)
+    return order
 
 
 def _last_documents(
@@ -305,20 +293,20 @@ def _answer(documents_text: str, question: str) -> str:
     """The answer to a question of one of the data sets, if all of its gold documents stand in the
     text; else nothing."""
     for data in known_questions():
-        if rows := _answers_of(data).get(question):
+        if same := _by_text(data).get(question):
             readable = (
-                answer for gold, answer in rows if all(text in documents_text for text in gold)
+                one.answers[0]
+                for one in same
+                if all(data.documents[number] in documents_text for number in one.gold)
             )
             return next(readable, "")
     return ""
 
 
 @lru_cache(maxsize=8)
-def _answers_of(data: QASet) -> dict[str, list[tuple[list[str], str]]]:
-    """The gold documents and the first answer of each question; a few questions are asked of
-    several paragraphs."""
-    questions: dict[str, list[tuple[list[str], str]]] = {}
+def _by_text(data: QASet) -> dict[str, list[Question]]:
+    """The questions by their text; a few are asked of several paragraphs."""
+    questions: dict[str, list[Question]] = {}
     for question in data.questions:
-        gold = [data.documents[number] for number in question.gold]
-        questions.setdefault(question.text, []).append((gold, question.answers[0]))
+        questions.setdefault(question.text, []).append(question)
     return questions
