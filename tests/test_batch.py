@@ -24,7 +24,6 @@ from tests.batches import Project, outcomes, printed, told
 from tests.projects import FREE, REPOSITORY, make_project, notebook
 
 
-
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """The project root; the working directory is elsewhere."""

@@ -28,7 +28,6 @@ from rulerkit.tasks import THIRTEEN, task
 from tests.processes import gone_within, hear_signals, processes
 from tests.projects import make_project
 
-
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = [sys.executable, "-c", "from rulerkit.cli import main; main()"]
 
