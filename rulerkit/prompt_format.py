@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import date
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from rulerkit.errors import UserError, unknown
@@ -200,9 +200,6 @@ def _jinja(template: str) -> Any:
     def raise_exception(message: str) -> None:
         raise TemplateError(message)
 
-    def tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
-
     class Generation(Extension):
         """`{% generation %}` marks what an assistant wrote, for training; here its body is printed
         as it stands."""
@@ -220,5 +217,5 @@ def _jinja(template: str) -> Any:
         autoescape=False,
     )
     environment.globals |= {"raise_exception": raise_exception, "strftime_now": _TODAY.strftime}
-    environment.filters["tojson"] = tojson
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     return environment.from_string(template)
