@@ -168,7 +168,7 @@ class Replica:
         """`number` counts from 1 where there are several."""
         self.address, self.number, self.process = address, number, process
         self.under_way: dict[Future[Answer], Example] = {}
-        self.last: Example | None = None  # that it was sent
+        self.last: Example | None = None  # the example that it was sent last
         # prompt tokens that are sent ahead of its answers; of more it would choose its own order
         self.most_tokens = 4 * 2**20
         self.longest: int | None = None  # tokens of one request, once it was asked
