@@ -406,16 +406,17 @@ def check_answers(model: Model, length: int, seed: int = 42) -> Iterator[Finding
             return
         yield from run_checks(ANSWER_CHECKS, case.where, case, answer)
         right.append(all(reference in answer.text for reference in case.draft.references))
-    if all(right):
-        yield Finding("needles at 0 % and 100 % found", level=OK, name="both ends")
-    elif right[1]:
+    yield from run_checks({"both ends": both_ends}, "", *right)
+
+
+def both_ends(first: bool, last: bool) -> CheckResult:
+    """The needles at the beginning and at the end are found: the prompt is read whole."""
+    if first and last:
+        return "needles at 0 % and 100 % found"
+    if last:
         seen = "the needle at 100 % is found, that at 0 % is not"
-        yield Finding(
-            seen, "the prompt seems to lose its front: look for truncation", FAIL, "both ends"
-        )
-    else:
-        seen = "a needle at a short length was not found"
-        yield Finding(seen, "see the answer", NOTE, "both ends")
+        return Finding(seen, "the prompt seems to lose its front: look for truncation")
+    return Finding("a needle at a short length was not found", "see the answer", NOTE)
 
 
 def new_text(case: Case, answer: Answer) -> CheckResult:

@@ -681,8 +681,11 @@ def serve(
     from rulerkit.models import gpus_and_nodes
     from rulerkit.models.process import find_servers, registered
     from rulerkit.models.server import ServerEngine, Vllm
+    from rulerkit.settings import read_yaml
 
-    engine = rk.load_model(_spec(model, settings_of(settings)))
+    is_job, changes = model.endswith(".job.yaml"), settings_of(settings)
+    base = read_yaml(resolve_file(model))["model"] if is_job else model_of(model)
+    engine = rk.load_model({"base": base, **changes} if changes else base)
     if node and isinstance(engine, Vllm):
         command = engine.follow(node)
         os.execvpe(command[0], command, os.environ | engine.variables())
@@ -890,16 +893,6 @@ def print_leaderboard(batch: Any) -> None:
     echo(f"{'page:':10} {page}")
     for kind in ("figures", "tables", "notebooks"):
         echo(f"{kind + ':':10} {study.outputs / kind / study.run}")
-
-
-def _spec(model: str, settings: dict[str, Any]) -> Any:
-    """A model's name, path or file with changes, or the model of a job."""
-    from rulerkit.settings import read_yaml
-
-    base: Any = model_of(model)
-    if model.endswith(".job.yaml"):
-        base = read_yaml(resolve_file(model))["model"]
-    return {"base": base, **settings} if settings else base
 
 
 def _start(*, version: bool = False) -> None:

@@ -148,8 +148,11 @@ class HubFiles(Resource):
             except (LocalEntryNotFoundError, HFValidationError):
                 return [self.title]
         names, weights = self._names(folder), self._weights(folder)
-        wanted = [pattern for pattern in self.patterns if "*" not in pattern]
-        wanted += [name for pattern in self.patterns for name in fnmatch.filter(names, pattern)]
+        wanted = [
+            name
+            for pattern in self.patterns
+            for name in (fnmatch.filter(names, pattern) if "*" in pattern else [pattern])
+        ]
         lacking = [
             name for name in dict.fromkeys(wanted + weights) if not (folder / name).is_file()
         ]

@@ -247,9 +247,9 @@ class Step:
     @cached_property
     def cells(self) -> list[Need]:
         """Every cell that it is to answer or to read."""
-        if self.run and self.job.model:
-            return needs_of(self.run.studies, self.job.not_run)
-        return needs_of([study for _, study in self.job.studies], self.job.not_run)
+        alone = self.run if self.job.model else None
+        studies = alone.studies if alone else [study for _, study in self.job.studies]
+        return needs_of(studies, self.job.not_run)
 
     @property
     def needs(self) -> list[Need]:

@@ -66,11 +66,9 @@ def submissions(jobs: Sequence[Job], site: Site) -> list[Submission]:
 
     Errors: `UserError` where a model needs more GPUs than a whole node has.
     """
-    todo = [job for job in jobs if job.is_open]
-    sharing = [
-        job for job in todo if site.whole_nodes and job.resources[0] and job.resources[1] == 1
-    ]
-    planned = _whole_nodes(sharing, site.whole_nodes) if sharing and site.whole_nodes else []
+    todo, per_node = [job for job in jobs if job.is_open], site.whole_nodes or 0
+    sharing = [job for job in todo if per_node and job.resources[0] and job.resources[1] == 1]
+    planned = _whole_nodes(sharing, per_node) if sharing else []
     names = {job.name: [*whole_nodes(job)] for job in sharing}
     for job in todo:  # the models come first
         if job not in sharing:
