@@ -60,11 +60,10 @@ def _changes(batch: Batch) -> Iterator[tuple[str, str, Comparison | str, str, Pa
             for folder in predictions.glob(f"*/{model}")
             if base_run(folder.parent.name) == folder.parent.name != run
         ]
-        # the folder in which the newest answer is
-        last = sorted(others, key=lambda place: max(map(_time, place.rglob("*.jsonl")), default=0))[
-            -1:
-        ]
-        sides: dict[str, Any] = {folder.parent.name: folder for folder in last}
+        sides: dict[str, Any] = {}
+        if others:
+            last = max(others, key=_newest_answer)
+            sides[last.parent.name] = last
         if named:
             cells = find(named, outputs)
             sides[named] = [cell for cell in cells if cell.model == model] or cells
@@ -80,6 +79,10 @@ def _changes(batch: Batch) -> Iterator[tuple[str, str, Comparison | str, str, Pa
                 places = {cell.path for side in (result.a, result.b) for cell in side.cells}
                 browse(load(*places).merge(flips[keys], on=keys)).save(page)
             yield model, name, result, difference_table(result), page
+
+
+def _newest_answer(folder: Path) -> float:
+    return max(map(_time, folder.rglob("*.jsonl")), default=0.0)
 
 
 def _time(file: Path) -> float:
