@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rulerkit.depth import BINS, Place, bin_numbers, places
-from rulerkit.errors import UserError, shorten
+from rulerkit.errors import UserError, shorten, with_progress
 from rulerkit.failures import remaker
 from rulerkit.prompt_format import without_thought
 from rulerkit.results import answers_of, find_cells
@@ -73,11 +73,11 @@ def browse(scores: "pd.DataFrame", most: int = MOST_EXAMPLES) -> Page:
     if "prediction" not in rows:
         rows = answers_of(rows, cells=stored)
     remake = {str(cell.path): remaker(cell) for cell in stored}
-    prompts: dict[str, tuple[str, list[Place]] | None] = {}  # by digest: models are asked the same
+    digest, prompt = "", None  # of the last row: models are asked the same
     examples = []
-    for row in rows.to_dict("records"):
-        if prompts.get(row["digest"]) is None:
-            prompts[row["digest"]] = _prompt(remake[row["path"]], row)
+    for row in with_progress(rows.to_dict("records"), "answers"):
+        if digest != row["digest"] or prompt is None:
+            digest, prompt = row["digest"], _prompt(remake[row["path"]], row)
         example = {
             "m": row["m"],
             "t": row["t"],
@@ -89,7 +89,7 @@ def browse(scores: "pd.DataFrame", most: int = MOST_EXAMPLES) -> Page:
             "r": [shorten(reference, _WITHIN) for reference in row["references"]],
             "d": row["depths"][:1],
         }
-        examples.append(example | _traced(row, prompts[row["digest"]]))
+        examples.append(example | _traced(row, prompt))
     deep = scores if "depths" in scores else rows
     deep = deep[deep["depths"].map(len) == 1]
     content = {

@@ -19,7 +19,7 @@ import typer
 
 import rulerkit as rk
 from rulerkit import escape
-from rulerkit.errors import UserError, unknown
+from rulerkit.errors import UserError, counted, unknown
 from rulerkit.lengths import parse_length
 from rulerkit.paths import KIT, cache_dir, resolve_file
 
@@ -218,7 +218,7 @@ def generate(
         )
     inside = [output / str(c.length) / "data" / c.task.name / "validation.jsonl" for c in cells]
     write_grid(cells, inside if len(cells) > 1 else [output], workers)
-    echo(f"{len(cells)} x {num_examples} examples: {output}")
+    echo(f"{len(cells)} x {counted(num_examples, 'example')}: {output}")
 
 
 def evaluate(
@@ -298,7 +298,7 @@ def report(
     Args:
         folder: A folder of predictions: outputs/predictions/main, or one model's.
         format: table, csv (one row per model, task, length), markdown or latex.
-        category: all, niah, vt, aggregation or qa.
+        category: all, niah, vt, aggregation, qa, or the category of a family of your own.
     """
     from rulerkit.evaluation import check_same
     from rulerkit.scoring import describe
@@ -392,14 +392,17 @@ def check(
     if data:
         vocabulary, nominal = rk.load_tokenizer(tokenizer), parse_length(length) if length else None
         reports = (
-            (f"{path}: {cell.task.name} at {cell.length}, {len(cell.rows)} rows", audit.audit(cell))
+            (
+                f"{path}: {cell.task.name} at {cell.length}, {counted(len(cell.rows), 'row')}",
+                audit.audit(cell),
+            )
             for path in data
             for cell in audit.read_file(path, vocabulary, task, nominal)
         )
     else:
         asked = study_of(files, settings)
         lengths = " and ".join(str(n) for n in sorted({min(asked.lengths), max(asked.lengths)}))
-        about = f"{len(asked.tasks)} tasks at {lengths} tokens"
+        about = f"{counted(len(asked.tasks), 'task')} at {lengths} tokens"
         by_model = checks.check(asked, ask)
         reports = ((f"{name}: {about}", findings) for name, findings in by_model.items())
     bad = 0
@@ -551,7 +554,7 @@ def export(
 
     results = rk.load(*place or (), labels=labels)
     write(results, output, format)
-    echo(f"{len(results)} rows, {len(results.columns)} columns: {output}")
+    echo(f"{counted(len(results), 'row')}, {len(results.columns)} columns: {output}")
 
 
 def browse(
@@ -773,7 +776,7 @@ def _list_cells(study: Any) -> None:
     for model in dict.fromkeys(need.model for need in needs):
         echo(grid(model, [need for need in needs if need.model == model]) + "\n")
     echo(
-        f"{len(needs)} cells, {sum(need.have for need in needs):,} of "
+        f"{counted(len(needs), 'cell')}, {sum(need.have for need in needs):,} of "
         f"{sum(need.wanted for need in needs):,} examples are answered; "
         f"{sum(need.tokens_left for need in needs):,} tokens of prompts and answers left, "
         + ("in this round of the adaptive run" if study.adaptive else "at most")
@@ -820,11 +823,13 @@ def _execute(jobs: Any, gpus: str | None, side_by_side: int | None) -> tuple[int
                 due = time.monotonic() + 2
     states = [status.state for status in last.values()]
     if before := states.count("done before"):
-        echo(f"{before} steps were done before; nothing was asked again")
+        were = "was" if before == 1 else "were"
+        echo(f"{counted(before, 'step')} {were} done before; nothing was asked again")
     well = ("done", "done before", "elsewhere")
     left = [f"{step.title} ({state})" for step, state, _ in last.values() if state not in well]
     if left:
-        echo(f"{len(left)} steps are not done: {', '.join(left)}", err=True)
+        are = "is" if len(left) == 1 else "are"
+        echo(f"{counted(len(left), 'step')} {are} not done: {', '.join(left)}", err=True)
     return len(left), states.count("elsewhere")
 
 
@@ -844,7 +849,7 @@ def _submit(planned: Any, site_file: Path | None, dry_run: bool) -> None:
             echo(f"# {submission.script}{after}\n{submission.text(site)}")
     if site.offline and (missing := missing_of(planned.models, planned.corpora)):
         raise UserError(
-            f"nodes without a network lack {len(missing)} things: {'; '.join(missing)}: get them "
+            f"nodes without a network lack {counted(len(missing), 'thing')}: {'; '.join(missing)}: get them "
             f"with `rulerkit fetch -f {planned.path}`, or say `offline: false` in params/site.yaml "
             "where nodes have a network"
         )

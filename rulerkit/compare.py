@@ -24,7 +24,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rulerkit.errors import UserError, listed, unknown
+from rulerkit.errors import UserError, counted, listed, unknown
 from rulerkit.escape import csv_text
 from rulerkit.evaluation import describe_first, differences
 from rulerkit.lengths import length_name, parse_length
@@ -369,7 +369,7 @@ def power_text(
         for cells in (1, num_lengths, num_tasks, num_cells)
     ]
     return (
-        f"{num_tasks} tasks at {num_lengths} lengths, margin {_points(margin)}, 95 % intervals:\n"
+        f"{counted(num_tasks, 'task')} at {counted(num_lengths, 'length')}, margin {_points(margin)}, 95 % intervals:\n"
         f"- needs {needed} examples per task and length (now {num_examples}) "
         f"for the mean, where {100 * flips:g} % of the answers of equal models flip each way: then "
         "9 of 10 comparisons of equals end with 'not worse'\n"
@@ -611,7 +611,7 @@ def _notes(comparison: Comparison) -> list[str]:
     smallest = rows.groupby("level")["smallest_loss"].agg(lambda losses: losses.max(skipna=False))
     notes = [
         f"A: {a.name} ({a.label}); B: {b.name} ({b.label}).",
-        f"Paired by {comparison.by}, {number_range(cells['n'])} examples per task and length, in "
+        f"Paired by {comparison.by}, {counted(number_range(cells['n']), 'example')} per task and length, in "
         f"brackets the {100 * comparison.confidence:g} % intervals; marked where they leave out 0.",
         "The smallest loss of whole answers that could have been seen, where nothing else differs "
         f"(Holm-adjusted, {100 * ALARMS:g} %): {_losses(smallest[list(LEVELS)])}.",
@@ -679,7 +679,7 @@ def _interval(row: "pd.Series[Any]") -> str:
 
 
 def _points(number: float) -> str:
-    return f"{number:g} point{'s' if number != 1 else ''}"
+    return counted(f"{number:g}", "point")
 
 
 def _losses(smallest: Iterable[float]) -> str:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rulerkit.errors import UserError, remark
-from rulerkit.example import Example
+from rulerkit.errors import UserError, remark, with_progress
+from rulerkit.example import Example, Piece
 from rulerkit.failures import remaker
 from rulerkit.results import find_cells
 from rulerkit.statistics import WeightedCell, holm, weighted_sum
@@ -32,13 +32,20 @@ COLUMNS = [*_CELL, "index", "item", "depth", "distance", "places", "recalled"]
 
 class Place(NamedTuple):
     """Where a piece stands: its depth in the context (percent), its first character in the prompt
-    and the one behind its last; `names` are the lower-case texts that it stands for."""
+    and the one behind its last."""
 
     role: str
     depth: float
     start: int
     end: int
-    names: frozenset[str]
+    piece: Piece
+
+    @property
+    def names(self) -> set[str]:
+        """The lower-case texts that the piece stands for."""
+        piece = self.piece
+        names = [piece.key, piece.value] if piece.key else [piece.text.strip().split(" ")[-1]]
+        return {name.lower() for name in names if name}
 
 
 def places(example: Example) -> list[Place]:
@@ -51,10 +58,8 @@ def places(example: Example) -> list[Place]:
         is_context = first <= number < last
         for piece in block.pieces:
             depth = 100 * tokens_before / max(1, total - piece.num_tokens)
-            names = [piece.key, piece.value] if piece.key else [piece.text.strip().split(" ")[-1]]
-            known = frozenset(name.lower() for name in names if name)
             end = start + len(piece.text)
-            result.append(Place(piece.role, round(min(100.0, depth), 2), start, end, known))
+            result.append(Place(piece.role, round(min(100.0, depth), 2), start, end, piece))
             start = end
             if is_context:
                 tokens_before += piece.num_tokens
@@ -71,7 +76,8 @@ def recall_by_depth(results: "pd.DataFrame", report: Report = remark) -> "pd.Dat
     """
     rows: list[tuple[Any, ...]] = []
     cells: Any = {str(cell.path): cell for cell in find_cells(results["path"].unique())}
-    for (path, *_), answers in results.groupby(["path", "task", "length"], sort=False):
+    groups = results.groupby(["path", "task", "length"], sort=False)
+    for (path, *_), answers in with_progress(groups, "cells"):
         make = remaker(cells[path])
         try:
             for answer in answers.to_dict("records"):

@@ -6,7 +6,7 @@ import reprlib
 import sys
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 from rulerkit import escape
 
@@ -19,6 +19,7 @@ _SECRET_TEXT = re.compile(
     re.IGNORECASE,
 )
 _QUERY = re.compile(r"(https?://[^\s?]*\?)[^\s\"'#]*")
+Item = TypeVar("Item")
 
 
 class UserError(Exception):
@@ -71,6 +72,15 @@ def shorten(value: object, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def counted(number: object, noun: str) -> str:
+    """A number and its noun.
+
+    >>> counted(1, "task"), counted(20, "task")
+    ('1 task', '20 tasks')
+    """
+    return f"{number} {noun}{'s' * (str(number) != '1')}"
+
+
 def first_line(error: BaseException) -> str:
     """The first line of a library's message, without its full stop."""
     lines = str(error).strip().splitlines()
@@ -106,6 +116,15 @@ def remark(text: str) -> None:
     from tqdm import tqdm
 
     tqdm.write(escape.one_line(text), file=sys.stderr)
+
+
+def with_progress(items: Iterable[Item], unit: str) -> Iterable[Item]:
+    """The items; a bar in a terminal or notebook counts them where they take more than three
+    seconds."""
+    from tqdm.auto import tqdm
+
+    bar: Iterable[Item] = tqdm(items, unit=f" {unit}", delay=3, disable=None)
+    return bar
 
 
 class ModelError(UserError):

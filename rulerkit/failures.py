@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from rulerkit import scoring
-from rulerkit.errors import UserError, shorten
+from rulerkit.errors import UserError, shorten, with_progress
 from rulerkit.example import Example
 from rulerkit.generation import PROMPT_VERSION, Examples
 from rulerkit.prompt_format import PromptFormat
@@ -65,7 +65,7 @@ def label(cells: Iterable[Cell], no_context: NoContext | None = None) -> pd.Data
     """
     cells = list(cells)
     alone = no_context_answers(cells) if no_context is None else no_context
-    rows = [row for cell in cells for row in _label_cell(cell, alone)]
+    rows = [row for cell in with_progress(cells, "cells") for row in _label_cell(cell, alone)]
     labels = pd.DataFrame(rows, columns=COLUMNS)
     return labels.assign(name=scoring.own_labels(labels, "name"))
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from rulerkit.checkpoint import Checkpoint, merge_config
 from rulerkit.checks import gpus_beyond_node
-from rulerkit.errors import UserError, unknown
+from rulerkit.errors import UserError, counted, unknown
 from rulerkit.generation import generate
 from rulerkit.lengths import length_name
 from rulerkit.models import Model, load_model, num_shares, takes_more_gpus
@@ -218,7 +218,8 @@ class Plan:
             "assumed:",
             *(f"  {text}" for text in self.assumptions),
         ]
-        title = f"{self.model}: {self.num_tasks} tasks x {self.num_answers} answers"
+        answers = counted(self.num_answers, "answer")
+        title = f"{self.model}: {counted(self.num_tasks, 'task')} x {answers}"
         return f"{title}\n{render(head, rows, notes=below)}".rstrip()
 
 
@@ -236,9 +237,8 @@ def bill_text(study: Study, spec: Spec) -> str:
         f"assumed: answers as long as they may be, nothing cached, the prices of its file{day}",
     ]
     head = ("length", "prompt tokens", "answer tokens", "dollars")
-    title = (
-        f"{spec['name']}: {len(study.tasks)} tasks x {study.num_examples * study.repeat} answers"
-    )
+    answers = counted(study.num_examples * study.repeat, "answer")
+    title = f"{spec['name']}: {counted(len(study.tasks), 'task')} x {answers}"
     return f"{title}\n{render(head, fields, notes=below)}".rstrip()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rulerkit import escape
-from rulerkit.errors import UserError, remark, unknown
+from rulerkit.errors import UserError, remark, unknown, with_progress
 from rulerkit.failures import label, no_context_answers
 from rulerkit.other_formats import read_predictions
 from rulerkit.paths import resolve, resolve_file
@@ -97,7 +97,7 @@ def answers_of(
     names = [*ANSWER_COLUMNS, *(LABEL_COLUMNS if labels else ())]
     values: list[Any] = [None] * len(scores)
     index = scores["index"].to_numpy()
-    for key, positions in cell_rows(scores, _CELL).items():
+    for key, positions in with_progress(cell_rows(scores, _CELL).items(), "cells"):
         cell = by_key[key]
         rows = {row["index"]: row for row in cell.stream()}
         failures = _failures(cell, alone, report) if labels else {}

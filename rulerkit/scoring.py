@@ -132,7 +132,7 @@ _CELL = {
     "claimed_length": "tokens that the model claims to take; NaN where nobody says",
     "task": "name of the task or variant",
     "family": "name of the task's family; '' where the file does not name it",
-    "category": "niah, vt, aggregation or qa",
+    "category": "niah, vt, aggregation, qa, or that of a family of your own",
     "length": "tokens: template, prompt and answer together",
 }
 _ROW = {

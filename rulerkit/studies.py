@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit.adaptive import StoppingRule, threshold_of
 from rulerkit.corpora import choices, refresh
-from rulerkit.errors import UserError, listed, remark, unknown
+from rulerkit.errors import UserError, listed, remark, shortened, unknown
 from rulerkit.escape import csv_text, latex_text
 from rulerkit.models import Model
 from rulerkit.paths import cell_file, home, project_files, resolve, resolve_file
@@ -223,6 +223,17 @@ def study(
         adaptive=adaptive,
         **values.model_dump(include={"seed", "run", "protocol", "repeat", "max_failures", "soft"}),
     )
+
+
+def check_lists(**values: Any) -> None:
+    """Raises UserError for a parameter of a notebook's own that should be a list and is none: of a
+    text a cell would take the letters one by one."""
+    for name, value in values.items():
+        if not isinstance(value, list | tuple):
+            raise UserError(
+                f"{name}: {shortened(value)} is not allowed; it takes a list in brackets, such as "
+                f"`{name}: [FIRST, SECOND]`"
+            )
 
 
 def _task_of_study(spec: Any, values: Parameters) -> Task:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit import escape
 from rulerkit.corpora import OWN_TEXTS
-from rulerkit.errors import UserError, listed, unknown
+from rulerkit.errors import UserError, counted, listed, unknown
 from rulerkit.floors import not_above
 from rulerkit.lengths import SMALL, has_own_threshold, length_name
 from rulerkit.scoring import own_labels
@@ -304,7 +304,7 @@ def _notes(
     what = "the 13 tasks" if category == "all" else f"the {category} tasks"
     num_tasks = int(models["tasks"].iloc[0])
     means = (
-        f"Means over {num_tasks} task{'s' * (num_tasks > 1)}; marked scores reach the threshold; "
+        f"Means over {counted(num_tasks, 'task')}; marked scores reach the threshold; "
         f"± is the wider side of the {percent} interval; ranks are among models of the same "
         "alignment."
     )
@@ -441,7 +441,7 @@ def cell_notes(cells: "pd.DataFrame") -> list[str]:
     places = names + " on " + cells["task"] + " at " + cells["length"].map(length_name)
     if cells["complete"].any():
         n = number_range(cells.loc[cells["complete"], "n"])
-        notes.append(f"n = {n} examples per task and length, scores in percent.")
+        notes.append(f"n = {counted(n, 'example')} per task and length, scores in percent.")
     for what, is_so in unusual(cells).items():
         if is_so.any():
             notes.append(f"{_SENTENCES[what]}: {listed(names[is_so].unique(), 6)}.")
@@ -508,7 +508,7 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
         failures = [] if with_rows else [f for cell in of_model for f in cell.failures.values()]
         if failures:
             silent.append(
-                f"{name} has no answer: {len(failures)} requests failed, the first: "
+                f"{name} has no answer: {counted(len(failures), 'request')} failed, the first: "
                 f"{failures[0].reason}."
             )
     differ = []
@@ -573,7 +573,7 @@ def snapshot_notes(cells: Iterable[Cell]) -> list[str]:
     for model, of_model in by_model.items():
         versions = Counter(version for cell in of_model for version in sorted(cell.snapshots))
         if len(versions) > 1:
-            counts = [f"{name} ({n} cell{'s' * (n > 1)})" for name, n in versions.items()]
+            counts = [f"{name} ({counted(n, 'cell')})" for name, n in versions.items()]
             mixed = [
                 f"{c.run} {c.task} {c.length} ({', '.join(sorted(c.snapshots))})"
                 for c in of_model

@@ -313,7 +313,7 @@ def test_a_failing_notebook_stops_nobody_and_names_the_command_to_repeat_it(stor
     assert again.split() == ["again:", "rulerkit", "run", job]
     said = log.read_text()
     assert re.match(r"\$ RULERKIT_ASK=never \S+ -m papermill ", said)
-    assert "1 steps are not done: first 51_fails (failed)" in story.first.ended.stderr
+    assert "1 step is not done: first 51_fails (failed)" in story.first.ended.stderr
     assert story.repeated.ended.returncode == 1
     assert story.repeated.since(story.first) == {"first/51_fails"}
     assert story.repeated.asked == []

@@ -45,6 +45,20 @@ def test_notebooks_of_the_kit_can_be_planned(name):
 
 
 @pytest.mark.parametrize(
+    ("name", "wrong", "value"),
+    [
+        ("02_needle_types", "needles", "passkey"),
+        ("05_variable_tracking", "hops", 4),
+        ("15_depth", "tasks", "vt"),
+        ("19_paper_figures", "sizes", "perfect"),
+    ],
+)
+def test_one_value_is_no_list(name, wrong, value):
+    with pytest.raises(UserError, match=f"{wrong}: .* it takes a list in brackets"):
+        studies_of(REPOSITORY / f"notebooks/{name}.ipynb", {wrong: value})
+
+
+@pytest.mark.parametrize(
     "cells",
     [
         (START, "scores = rk.score(rk.evaluate(study, progress=False))[0]\n"),

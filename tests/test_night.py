@@ -239,7 +239,7 @@ def test_a_disk_that_can_only_be_read(project, small_disk):
         r"failed +all 50_asks +cannot write \S+: Read-only file system; everything written so far",
         ended.stdout,
     )
-    assert "1 steps were done before" in ended.stdout
+    assert "1 step was done before" in ended.stdout
 
     remount(small_disk, "rw")
     assert project.call("batch", batch).returncode == 0

@@ -219,5 +219,5 @@ def test_a_job_is_done_by_one_process_and_named_by_the_other(project, tmp_path):
     (tmp_path / "empty").mkdir()
     file = os.path.relpath(job.file, tmp_path / "empty")
     again = project.call("run", file, file, cwd=tmp_path / "empty", RULERKIT_HOME="")
-    assert again.stdout == "1 steps were done before; nothing was asked again\n"
+    assert again.stdout == "1 step was done before; nothing was asked again\n"
     assert list((tmp_path / "empty").iterdir()) == []

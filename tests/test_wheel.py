@@ -48,7 +48,7 @@ def test_the_wheel_works_alone_in_an_empty_folder(tmp_path):
     small = rulerkit(
         "evaluate", "small-llama", "--dry-run", "-y", "tasks: [vt]", "-y", "lengths: [1K]"
     )
-    assert "1 cells" in small
+    assert "1 cell," in small
     assert list(empty.iterdir()) == []
     assert " files copied to ., 0 were there before" in rulerkit("notebooks", ".")
     (empty / "params/sizes/smoke.yaml").write_text("mine")

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from rulerkit.batch import Job, Need, Status, Step, lines_of_log, read_job, read_record, slurm
-from rulerkit.errors import UserError, listed
+from rulerkit.errors import UserError, counted, listed
 from rulerkit.lengths import length_name
 from rulerkit.store import holder
 
@@ -82,7 +82,7 @@ def report(statuses: list[Status]) -> list[str]:
     left = sum(status.step.tokens_left for status in statuses)
     total = f"; {left:,} tokens left, at most" if left else ""
     lines = [line for status in statuses for line in describe(status)]
-    return [*lines, f"{len(states)} steps: {counts}{total}"]
+    return [*lines, f"{counted(len(states), 'step')}: {counts}{total}"]
 
 
 def describe(status: Status) -> list[str]:
@@ -115,7 +115,7 @@ def details(status: Status) -> str:
     if left:
         parts.append(f"{left:,} tokens left")
     if left and (gpus := step.job.resources[0]):
-        parts.append(f"{gpus} GPUs")
+        parts.append(counted(gpus, "GPU"))
     starts = read_record(step.record).get("starts")
     if state == "running" and starts:  # at the pace since its process began
         done = starts[-1].get("left", [left])[0] - left
