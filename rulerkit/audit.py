@@ -98,7 +98,10 @@ def read_file(
     task and length.
     """
     if not path.is_file():
-        raise UserError(f"no file {path}: give a file of JSON lines, data or predictions")
+        raise UserError(
+            f"no file {path}: give a file of JSON lines, data or predictions; a "
+            "model is named by -y 'model: NAME'"
+        )
     family, wanted = "", None
     if path.with_suffix(".json").is_file() and (cell := load_cell(path)):
         _ = cell.present  # raises where a row is damaged

@@ -10,13 +10,13 @@ import html
 import json
 import re
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rulerkit.depth import BINS, Place, bin_numbers, places
 from rulerkit.errors import UserError, shorten, with_progress
 from rulerkit.failures import remaker
+from rulerkit.paths import package_text
 from rulerkit.prompt_format import without_thought
 from rulerkit.results import answers_of, find_cells
 from rulerkit.scoring import clean
@@ -102,7 +102,7 @@ def browse(scores: "pd.DataFrame", most: int = MOST_EXAMPLES) -> Page:
         "remarks": remarks(scores),
     }
     data = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
-    template = (files("rulerkit") / "data" / "browse.html").read_text(encoding="utf-8")
+    template = package_text("browse.html")
     return Page(template.replace("{{DATA}}", data), len(examples))
 
 

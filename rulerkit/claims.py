@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rulerkit.errors import UserError, shortened, unknown
+from rulerkit.errors import unknown
 from rulerkit.lengths import length_name, parse_length
 from rulerkit.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.studies import Study
@@ -120,11 +120,6 @@ def training_lengths(
     Raises UserError where `given` names a model that is not shown.
     """
     trained = rows.groupby("label", sort=False)["claimed_length"].max().astype(float)
-    if not isinstance(given or {}, Mapping):
-        raise UserError(
-            f"training_lengths: {shortened(given)} is not allowed; it takes tokens by model name, "
-            "such as {mistral-7b-v0.2: 32K}"
-        )
     for name, length in (given or {}).items():
         trained[model_rows(rows, name)["label"].iloc[0]] = parse_length(length)
     return {str(label): length for label, length in trained.dropna().items()}

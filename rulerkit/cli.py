@@ -44,6 +44,7 @@ PositiveOrNone = Annotated[int | None, typer.Option(min=1)]
 ParameterFiles = Annotated[list[Path] | None, typer.Option("--file", "-f")]
 Set = Annotated[list[str] | None, typer.Option("--set", "-y", metavar="YAML")]
 Output = Annotated[Path, typer.Option("--output", "-o")]
+OutputFile = Annotated[Path, typer.Option("--output", "-o", dir_okay=False)]
 MaxFailures = Annotated[float | None, typer.Option(min=0)]
 
 
@@ -193,7 +194,7 @@ def generate(
 
     Args:
         task: Names or mappings; `all` for the thirteen.
-        output: The JSONL file; for several cells a folder, laid out as upstream does.
+        output: The JSONL file; for several cells, or where it is a folder, upstream's tree in it.
         length: Token budget, 4096 or 4K; may be given several times.
         num_examples: How many examples of each.
         workers: Processes; the files are the same whatever their number.
@@ -212,13 +213,11 @@ def generate(
         for tokens in dict.fromkeys(map(parse_length, length or ["4096"]))
         for one in asked.values()
     ]
-    if len(cells) == 1 and output.is_dir():
-        raise UserError(
-            f"--output {output} is a folder: give the name of a file, such as {output / 'vt.jsonl'}"
-        )
-    inside = [output / str(c.length) / "data" / c.task.name / "validation.jsonl" for c in cells]
-    write_grid(cells, inside if len(cells) > 1 else [output], workers)
-    echo(f"{len(cells)} x {counted(num_examples, 'example')}: {output}")
+    paths = [output]
+    if len(cells) > 1 or output.is_dir():
+        paths = [output / f"{c.length}/data/{c.task.name}/validation.jsonl" for c in cells]
+    write_grid(cells, paths, workers)
+    echo(f"{len(cells)} x {num_examples} examples: {output}")
 
 
 def evaluate(
@@ -393,7 +392,7 @@ def check(
         vocabulary, nominal = rk.load_tokenizer(tokenizer), parse_length(length) if length else None
         reports = (
             (
-                f"{path}: {cell.task.name} at {cell.length}, {counted(len(cell.rows), 'row')}",
+                f"{path}: {cell.task.name} at {cell.length}, {len(cell.rows)} rows",
                 audit.audit(cell),
             )
             for path in data
@@ -506,7 +505,7 @@ def fetch(*, files: ParameterFiles = None, settings: Set = None) -> None:
 
 def notebooks(folder: Path) -> None:
     """Copy the notebooks and parameter files of the kit into a folder, which becomes a project of
-    its own.
+    its own (beside a checkout: where RULERKIT_HOME names it).
 
     Existing files are kept. Then, in that folder: `jupyter lab`, papermill, or
     `rulerkit batch params/batches/demo.yaml`.
@@ -536,7 +535,7 @@ def notebooks(folder: Path) -> None:
 def export(
     place: list[str] | None = None,
     *,
-    output: Output = Path("results.csv"),
+    output: OutputFile = Path("results.csv"),
     format: str | None = None,
     labels: bool = False,
 ) -> None:
@@ -558,7 +557,10 @@ def export(
 
 
 def browse(
-    place: list[str] | None = None, *, output: Output = Path("examples.html"), most: Positive = 1000
+    place: list[str] | None = None,
+    *,
+    output: OutputFile = Path("examples.html"),
+    most: Positive = 1000,
 ) -> None:
     """Write a page that leads from each score to the answers behind it; it opens in a browser
     without a network.
@@ -849,7 +851,7 @@ def _submit(planned: Any, site_file: Path | None, dry_run: bool) -> None:
             echo(f"# {submission.script}{after}\n{submission.text(site)}")
     if site.offline and (missing := missing_of(planned.models, planned.corpora)):
         raise UserError(
-            f"nodes without a network lack {counted(len(missing), 'thing')}: {'; '.join(missing)}: get them "
+            f"nodes without a network lack {len(missing)} things: {'; '.join(missing)}: get them "
             f"with `rulerkit fetch -f {planned.path}`, or say `offline: false` in params/site.yaml "
             "where nodes have a network"
         )

@@ -611,7 +611,7 @@ def _notes(comparison: Comparison) -> list[str]:
     smallest = rows.groupby("level")["smallest_loss"].agg(lambda losses: losses.max(skipna=False))
     notes = [
         f"A: {a.name} ({a.label}); B: {b.name} ({b.label}).",
-        f"Paired by {comparison.by}, {counted(number_range(cells['n']), 'example')} per task and length, in "
+        f"Paired by {comparison.by}, {number_range(cells['n'])} examples per task and length, in "
         f"brackets the {100 * comparison.confidence:g} % intervals; marked where they leave out 0.",
         "The smallest loss of whole answers that could have been seen, where nothing else differs "
         f"(Holm-adjusted, {100 * ALARMS:g} %): {_losses(smallest[list(LEVELS)])}.",

@@ -40,13 +40,6 @@ class Place(NamedTuple):
     end: int
     piece: Piece
 
-    @property
-    def names(self) -> set[str]:
-        """The lower-case texts that the piece stands for."""
-        piece = self.piece
-        names = [piece.key, piece.value] if piece.key else [piece.text.strip().split(" ")[-1]]
-        return {name.lower() for name in names if name}
-
 
 def places(example: Example) -> list[Place]:
     """The place of each piece of an example, runs of lines taken apart."""
@@ -105,8 +98,9 @@ def _items(answer: Any, make: Callable[[Any], Example]) -> list[tuple[float, lis
     written = answer["prediction"].lower()
     copies = defaultdict(list)
     for place in needles:
-        for name in place.names:
-            copies[name].append(place.depth)
+        key, value, text = place.piece.key, place.piece.value, place.piece.text
+        for name in {key, value} if key else {text.strip().split(" ")[-1]}:
+            copies[str(name).lower()].append(place.depth)
     return sorted(
         (float(np.mean(copies[name])), copies[name], float(name in written))
         for name in map(str.lower, references)

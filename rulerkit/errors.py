@@ -6,7 +6,7 @@ import reprlib
 import sys
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any
 
 from rulerkit import escape
 
@@ -19,7 +19,6 @@ _SECRET_TEXT = re.compile(
     re.IGNORECASE,
 )
 _QUERY = re.compile(r"(https?://[^\s?]*\?)[^\s\"'#]*")
-Item = TypeVar("Item")
 
 
 class UserError(Exception):
@@ -118,13 +117,12 @@ def remark(text: str) -> None:
     tqdm.write(escape.one_line(text), file=sys.stderr)
 
 
-def with_progress(items: Iterable[Item], unit: str) -> Iterable[Item]:
+def with_progress(items: Iterable[Any], unit: str) -> Any:
     """The items; a bar in a terminal or notebook counts them where they take more than three
     seconds."""
     from tqdm.auto import tqdm
 
-    bar: Iterable[Item] = tqdm(items, unit=f" {unit}", delay=3, disable=None)
-    return bar
+    return tqdm(items, unit=f" {unit}", delay=3, disable=None)
 
 
 class ModelError(UserError):

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from random import Random
 from typing import Any
 
@@ -121,12 +121,12 @@ class ContextBudget:
             texts[-1], counts[-1] = texts[-1] + ending, len(last)
 
         def explode() -> list[Piece]:
-            ends = np.cumsum(counts.reshape(-1, width).sum(axis=1)).tolist()
+            ends = np.cumsum(counts.reshape(-1, width).sum(axis=1))
             pieces = []
-            for row, (start, end) in enumerate(pairwise([0, *ends])):
+            for row, tokens in enumerate(np.split(ids, ends[:-1])):
                 role, key, value = describe(row)
                 text = "".join(texts[width * row : width * (row + 1)])
-                pieces.append(Piece(text, role, ids[start:end], key, value))
+                pieces.append(Piece(text, role, tokens, key, value))
             return pieces
 
         return Piece("".join(texts), "haystack", ids, explode=explode)

@@ -218,7 +218,7 @@ def _means(lengths: "pd.DataFrame", category: str) -> "pd.DataFrame":
     rows = lengths[lengths["category"] == category]
     if rows.empty:
         raise UserError(
-            f"no scores of category {category!r} to draw; summarize a run that has some"
+            f"no scores of category {category!r} to draw: give `lengths` of a summary that has some"
         )
     return rows.assign(name=names_of(rows))
 

@@ -508,7 +508,7 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
         failures = [] if with_rows else [f for cell in of_model for f in cell.failures.values()]
         if failures:
             silent.append(
-                f"{name} has no answer: {counted(len(failures), 'request')} failed, the first: "
+                f"{name} has no answer: {len(failures)} requests failed, the first: "
                 f"{failures[0].reason}."
             )
     differ = []
@@ -566,11 +566,9 @@ def _facts(cell: Cell) -> Iterator[tuple[str, str]]:
 def snapshot_notes(cells: Iterable[Cell]) -> list[str]:
     """A line for each model whose service named several versions of it in its replies, with the
     cells that hold several. The rows of the cells must have been read, as by `score`."""
-    by_model: dict[str, list[Cell]] = {}
-    for cell in cells:
-        by_model.setdefault(cell.model, []).append(cell)
-    notes = []
-    for model, of_model in by_model.items():
+    cells, notes = list(cells), []
+    for model in dict.fromkeys(cell.model for cell in cells):
+        of_model = [cell for cell in cells if cell.model == model]
         versions = Counter(version for cell in of_model for version in sorted(cell.snapshots))
         if len(versions) > 1:
             counts = [f"{name} ({counted(n, 'cell')})" for name, n in versions.items()]

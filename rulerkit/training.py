@@ -160,7 +160,9 @@ def _begin(folder: Path, how: Mapping[str, Any]) -> "pd.DataFrame | None":
     if about.exists():
         made = json.loads(about.read_text())
         if not how.items() <= made.items():
-            raise UserError(f"{about} tells of another training: name another folder")
+            raise UserError(
+                f"{about} tells of another training: go on with its values, or give another name or folder"
+            )
         if "seconds" in made:
             return pd.read_csv(folder / _HISTORY)
     folder.mkdir(parents=True, exist_ok=True)
