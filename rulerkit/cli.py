@@ -391,10 +391,7 @@ def check(
     if data:
         vocabulary, nominal = rk.load_tokenizer(tokenizer), parse_length(length) if length else None
         reports = (
-            (
-                f"{path}: {cell.task.name} at {cell.length}, {len(cell.rows)} rows",
-                audit.audit(cell),
-            )
+            (f"{path}: {cell.task.name} at {cell.length}, {len(cell.rows)} rows", audit.audit(cell))
             for path in data
             for cell in audit.read_file(path, vocabulary, task, nominal)
         )
@@ -505,7 +502,7 @@ def fetch(*, files: ParameterFiles = None, settings: Set = None) -> None:
 
 def notebooks(folder: Path) -> None:
     """Copy the notebooks and parameter files of the kit into a folder, which becomes a project of
-    its own (beside a checkout: where RULERKIT_HOME names it).
+    its own.
 
     Existing files are kept. Then, in that folder: `jupyter lab`, papermill, or
     `rulerkit batch params/batches/demo.yaml`.
