@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rulerkit.errors import unknown
 from rulerkit.lengths import length_name, parse_length
 from rulerkit.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.studies import Study
 from rulerkit.summary import CELL, merge_repetitions, weighted_cells
+from rulerkit.tables import model_rows as model_rows
 from rulerkit.tables import show
 from rulerkit.tasks import task
 
@@ -100,15 +100,6 @@ def by_model(rows: "pd.DataFrame", label: str = "label") -> "Iterator[tuple[str,
     for name, model in rows.groupby(label, sort=False):
         given = model.groupby("length")["score"].transform("count") > 0
         yield f"{name}: " if several else "", model[given]
-
-
-def model_rows(rows: "pd.DataFrame", name: str) -> "pd.DataFrame":
-    """The rows of the model with this name or label. Raises UserError where it is not among those
-    shown."""
-    chosen = rows[(rows["model"] == name) | (rows["label"] == name)]
-    if chosen.empty:
-        raise unknown("model among those shown", name, list(dict.fromkeys(rows["model"])))
-    return chosen
 
 
 def training_lengths(

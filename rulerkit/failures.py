@@ -6,7 +6,7 @@ corpora. An answer gets one label, the first that fits in the order of LABELS.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache, partial
 from typing import Any
@@ -296,32 +296,31 @@ def _not_generated(cell: Cell, reason: str) -> UserError:
     )
 
 
-def _label_cell(cell: Cell, alone: NoContext) -> list[tuple[Any, ...]]:
-    about = scoring.describe(cell)
-    head = [about["label" if key == "name" else key] for key in _CELL]
+def _label_cell(cell: Cell, alone: NoContext) -> Iterator[dict[Any, Any]]:
+    """COLUMNS of each answer of a cell, and what else `score` says of it."""
     result = cell.record["result"]
     settings = {"family": "", **result["task"]}
     asked = (cell.model, str(settings.get("dataset", "")), int(result.get("seed") or 0))
-    rows, remake = [], remaker(cell)
-    for row, score in zip(cell.rows, scoring.score([cell])["score"], strict=True):
-        index, references = int(row["index"]), tuple(row["outputs"])
+    remake, scores = remaker(cell), scoring.score([cell])
+    for row, scored in zip(cell.rows, scores.to_dict("records"), strict=True):
+        references = tuple(row["outputs"])
         text, is_cut = scoring.answer_of(row["pred"], cell.record)
         answer = JudgedAnswer(
             text,
             references,
-            float(score),
+            scored["score"],
             row.get("finish_reason", ""),
             is_cut,
             settings,
             partial(remake, row),
-            alone.get((*asked, index)),
+            alone.get((*asked, row["index"])),
         )
         if answer.score < 1 and answer.text:
             _ = answer.example  # raises where it cannot be generated, whichever rule fits
         kind, detail = find_label(answer)
-        depth = _depth(answer, row.get("depths", ()))
-        rows.append((*head, index, kind, detail, depth, answer.score, row["pred"], references))
-    return rows
+        seen = {"name": scored["label"], "label": kind, "detail": detail}
+        seen |= {"depth": _depth(answer, row.get("depths", ()))}
+        yield scored | seen | {"pred": row["pred"], "references": references}
 
 
 def _depth(answer: JudgedAnswer, depths: Sequence[float]) -> float:

@@ -23,10 +23,10 @@ from rulerkit.scoring import THIRTEEN
 from rulerkit.statistics import critical_value
 from rulerkit.summary import AVERAGES, RANKS, Summary, length_weights, summarize
 from rulerkit.tables import (
+    board_rows,
     cell_notes,
     footnotes,
     model_notes,
-    model_rows,
     models_text,
     names_of,
     number_range,
@@ -134,21 +134,19 @@ def published_scores(
     A model is named as `paper_row` takes it, or as upstream's list names it, which has the mean of
     the thirteen tasks only; 'all' are the models of Table 3. Raises UserError for any other name.
     """
-    table = "all13" if category == "all" else category
     if models == "all":
         of_table_3 = _printed(version, "all13").query("aligned == 'chat'")
         models = of_table_3.dropna(subset=[*PAPER_LENGTHS])["slug"]
-    upstream = _upstream() if table == "all13" else _upstream()[:0]
+    rows = _printed(version, category)
+    if category in ("all", "all13"):
+        rows = pd.concat([rows, _upstream().assign(slug=_upstream()["model"].map(_key))])
     scores: dict[str, Any] = {}
     for model in [models] if isinstance(models, str) else models:
-        row = paper_row(model, table, version)
-        if row is None:
-            matches = upstream[upstream["model"].map(_key) == _key(model)]
-            if matches.empty:
-                known = [*_printed(version, table)["model"], *upstream["model"]]
-                raise unknown("model with published scores", model, known)
-            row = matches.iloc[0]
-        scores[str(row["model"])] = row[[*PAPER_LENGTHS]].dropna().astype(float).to_dict()
+        matches = rows[rows["slug"].isin([_slugs().get(_key(model)), _key(model)])]
+        if matches.empty:
+            raise unknown("model with published scores", model, rows["model"])
+        row = matches.iloc[0]
+        scores[row["model"]] = row[[*PAPER_LENGTHS]].dropna().astype(float).to_dict()
     return scores
 
 
@@ -267,21 +265,21 @@ class Board(NamedTuple):
         if format == "csv":
             heads = [re.sub(r"^\d+", lambda n: length_name(int(n[0])), str(name)) for name in rows]
             return escape.csv_text(rows.set_axis(heads, axis=1), "%.4f")
-        notes, bold_fields = list(self.notes), set[tuple[Any, str | int]]()
+        notes, is_bold = list(self.notes), pd.DataFrame(index=rows.index)
         if bold == "ours":
-            bold_fields = {(i, "model") for i in rows.index[rows["source"] == OURS]}
+            is_bold["model"] = rows["source"] == OURS
         if bold == "best":
-            printed = rows.loc[~rows["baseline"], self.numbers].astype(float).round(1)
-            is_best = printed == printed.groupby(rows["aligned"]).transform("max")
-            bold_fields = {(i, name) for name in self.numbers for i in printed.index[is_best[name]]}
+            printed = rows[self.numbers].mask(rows["baseline"]).astype(float).round(1)
+            is_bold = printed == printed.groupby(rows["aligned"]).transform("max")
             notes.append("Bold: the best of the column among models of the same alignment.")
         rows = rows.assign(
             origin=[_origin(row) for _, row in rows.iterrows()],
             group=rows["aligned"] + rows["baseline"].astype(str),
+            bold=[is_bold.columns[fields] for fields in is_bold.to_numpy()],
         )
         judged = ["effective_length"] * (self.category in JUDGED)
         columns = ["claimed_length", *judged, *self.numbers]
-        text = models_text(rows, columns, format, notes, bold_fields)
+        text = models_text(rows, columns, format, notes)
         return f"Table {self.number}: {self.title}\n\n{text}" if format == "markdown" else text
 
 
@@ -320,11 +318,14 @@ def boards(
     for number, (category, aligned, title) in TABLES.items():
         task, our_category = SINGLE_TASKS.get(category), JUDGED.get(category, "all")
         summary = summary_of(task, columns)
-        shared = _shared_lengths(summary, our_category, columns)
+        summary = summary and summary.of(our_category)
+        shared = _shared_lengths(summary, columns)
         rows = listed_rows(version, category, shared)
         rows = rows[upstream | ~rows["source"].isin(UPSTREAM)]
         if summary is not None:
-            rows = pd.concat([rows, _our_rows(summary, summary_of(task, shared), our_category)])
+            averaged = summary_of(task, shared)
+            averaged = averaged and averaged.of(our_category)
+            rows = pd.concat([rows, _our_rows(summary, averaged)])
         rows = _ranked(rows[rows["aligned"].str.contains(aligned)])
         limits = {kind: limits[our_category] for kind, limits in THRESHOLDS.items()}
         rows["threshold"] = rows["aligned"].map(limits)
@@ -337,7 +338,7 @@ def boards(
         rows = rows.reindex(columns=names).reset_index(drop=True)
         notes = _notes(rows, shared)
         if summary is not None and scores is not None and (rows["source"] == OURS).any():
-            notes += _our_notes(rows, summary, our_category)
+            notes += _our_notes(rows, summary)
             notes += scores.attrs.get("notes", ())
         all_boards.append(Board(number, category, title, columns, rows, tuple(notes)))
     return all_boards
@@ -416,12 +417,10 @@ def _ranked(rows: "pd.DataFrame") -> "pd.DataFrame":
     papers = rows[rows["source"].str.startswith("paper")]
     special = rows[["stand_in", "reader", "adaptive"]].astype(bool).any(axis=1)
     has_rank = ~(rows["source"].isin(UPSTREAM) | special)
+    is_alike = np.equal.outer(rows["aligned"].to_numpy(), papers["aligned"].to_numpy())
     for average, rank in RANKS.items():
-        pairs = zip(rows["aligned"], rows[average], strict=True)
-        places = [
-            1 + (papers.loc[papers["aligned"] == kind, average] > value + 1e-9).sum()
-            for kind, value in pairs
-        ]
+        is_above = np.less.outer(rows[average].to_numpy() + 1e-9, papers[average].to_numpy())
+        places = 1 + (is_alike & is_above).sum(axis=1)
         rows[rank] = np.where(has_rank & rows[average].notna(), places, np.nan)
     return rows
 
@@ -437,24 +436,21 @@ def _summary(
     return summarize(rows, tasks if task else None) if len(rows) else None
 
 
-def _shared_lengths(
-    summary: Summary | None, category: str, lengths: Iterable[int]
-) -> tuple[int, ...]:
+def _shared_lengths(summary: Summary | None, lengths: Iterable[int]) -> tuple[int, ...]:
     """The lengths at which the paper's models have a score, and all of ours that have any complete
     one."""
     shared = {*lengths} & {*PAPER_LENGTHS}
     if summary is not None:
-        complete = summary.lengths.query("complete and category == @category")
+        complete = summary.lengths.query("complete")
         shared = shared.intersection(*complete.groupby(_MODEL)["length"].agg(set))
     return tuple(sorted(shared))
 
 
-def _our_rows(summary: Summary, averaged: Summary | None, category: str) -> "pd.DataFrame":
+def _our_rows(summary: Summary, averaged: Summary | None) -> "pd.DataFrame":
     """Our rows of a table; their averages are those of `averaged`."""
-    rows = model_rows(summary, category, [*_ENDS.values(), "have"]).drop(columns=_LIMITED)
+    rows = board_rows(summary, [*_ENDS.values(), "have"]).drop(columns=_LIMITED)
     if averaged is not None:
-        means = averaged.models[averaged.models["category"] == category]
-        rows = rows.merge(means[[*_MODEL, *_LIMITED]], how="left", on=_MODEL)
+        rows = rows.merge(averaged.models[[*_MODEL, *_LIMITED]], how="left", on=_MODEL)
     return rows.assign(model=names_of(rows), source=OURS, baseline=False)
 
 
@@ -480,10 +476,9 @@ def _notes(rows: "pd.DataFrame", shared: Iterable[int]) -> list[str]:
     return lines
 
 
-def _our_notes(rows: "pd.DataFrame", summary: Summary, category: str) -> list[str]:
+def _our_notes(rows: "pd.DataFrame", summary: Summary) -> list[str]:
     lines = [f"± is the wider side of the {100 * summary.confidence:g} % interval."]
     cells = summary.cells
-    cells = cells if category == "all" else cells[cells["category"] == category]
     names = names_of(cells)
     is_listed = names.isin(rows["model"]) & (cells["n"] > 0)
     cells, names = cells[is_listed], names[is_listed]
@@ -494,8 +489,7 @@ def _our_notes(rows: "pd.DataFrame", summary: Summary, category: str) -> list[st
         if departures[what].any():
             who = listed(names[departures[what]].unique(), 6)
             lines.append(f"Another {what} than the paper's: {who}.")
-    models = summary.models[summary.models["category"] == category]
-    return lines + model_notes(models) + cell_notes(cells)
+    return lines + model_notes(summary.models) + cell_notes(cells)
 
 
 # --- leaderboard: the page ------------------------------------------------------------------------

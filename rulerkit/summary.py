@@ -61,7 +61,7 @@ _COLUMNS = [
 
 
 class Summary(NamedTuple):
-    """Four tidy tables of percents.
+    """Three tidy tables of percents.
 
     `cells`: a row per run, model, task and length. Columns run, model, label, aligned,
     claimed_length, task, category, length, score, low, high, strict, exact, floor (the better of
@@ -87,6 +87,11 @@ class Summary(NamedTuple):
     lengths: "pd.DataFrame"
     models: "pd.DataFrame"
     confidence: float
+
+    def of(self, category: str) -> "Summary":
+        """The rows of one category; of 'all' all cells."""
+        cells, lengths, models = (frame[frame["category"] == category] for frame in self[:3])
+        return Summary(self.cells if category == "all" else cells, lengths, models, self.confidence)
 
 
 def length_weights(num_lengths: int) -> "NDArray[np.float64]":
@@ -155,10 +160,8 @@ def summarize(
                 "stand_in": any(row["stand_in"] for row in members),
                 "reader": any(row["engine"] == "reader" for row in members),
             }
-            by_length = [
-                _length_row([row for row in members if row["length"] == length], confidence)
-                for length in grid
-            ]
+            # rows stand task by task, in each from the shortest length
+            by_length = [_length_row(members[i :: len(grid)], confidence) for i in range(len(grid))]
             length_rows += [about | row for row in by_length]
             model_row = _model_row(members, by_length, category, confidence)
             model_rows.append(about | model_row | {"adaptive": adaptive})
@@ -302,7 +305,7 @@ def _model_row(
         shortest = min(scores)
         start, mean_of = scores[shortest], f"its own mean at {length_name(shortest)}"
         threshold, whose = round(OWN_SHARE * start, 1), f"{100 * OWN_SHARE:g} % of {mean_of}"
-        starts = [row for row in rows if row["length"] == shortest]
+        starts = rows[:: len(scores)]
         floor = np.fmax(0, np.mean([row["floor"] for row in starts]))
         is_judged = bool(start > floor)
         if not is_judged:  # a share of nothing is reached by any answer
@@ -310,9 +313,8 @@ def _model_row(
             state = "incomplete" if np.isnan(start) else state
             threshold, whose = np.nan, f"{mean_of} is {state}"
         weights = np.repeat([1, -OWN_SHARE], len(tasks)) / len(tasks)
-        for length in intervals:  # the threshold is uncertain too
-            at_length = [row for row in rows if row["length"] == length]
-            above = _mean([*at_length, *starts], weights, confidence)
+        for i, length in enumerate(intervals):  # the threshold is uncertain too
+            above = _mean([*rows[i :: len(scores)], *starts], weights, confidence)
             intervals[length] = (threshold + above.low, threshold + above.high)
     model |= {"effective_length": "", "effective_set": ""}
     model |= {"threshold": threshold, "threshold_of": whose}
@@ -366,18 +368,16 @@ def weighted_cells(
 ) -> dict[Any, WeightedCell]:
     """The cells of rows, by the columns `by`, ready for `weighted_sum`, each of weight 1.
 
-    A column `group`, such as the article of a question, says which examples are drawn together.
+    A column `group`, such as the number of a question's article, says which examples are drawn
+    together.
     """
-    index, values = scores["index"].to_numpy(dtype=int), scores["score"].to_numpy(dtype=float)
-    groups = np.full(len(scores), np.nan)
-    if "group" in scores:
-        numbers, _ = scores["group"].factorize()
-        groups = np.where(numbers >= 0, numbers, np.nan)
+    index = scores["index"].to_numpy(dtype=int)
+    values = scores.reindex(columns=["score", "group"]).to_numpy(dtype=float)
     cells = {}
     for key, rows in cell_rows(scores, by).items():
-        by_index = np.full((2, index[rows].max() + 1), np.nan)
-        by_index[:, index[rows]] = values[rows], groups[rows]
-        scores_by_index, groups_by_index = by_index
-        some = None if np.isnan(groups_by_index).all() else groups_by_index
-        cells[key] = WeightedCell(1.0, key[by.index("task")], scores_by_index, some)
+        by_index = np.full((index[rows].max() + 1, 2), np.nan)
+        by_index[index[rows]] = values[rows]
+        of_cell, groups = by_index.T
+        some = None if np.isnan(groups).all() else groups
+        cells[key] = WeightedCell(1.0, key[by.index("task")], of_cell, some)
     return cells

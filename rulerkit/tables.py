@@ -9,7 +9,7 @@ underlined in LaTeX, as in the paper; bold in Markdown; with a star in plain tex
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit import escape
@@ -199,7 +199,8 @@ def table_text(
         raise unknown("category", category, CATEGORIES)
     if format == "csv":
         return escape.csv_text(summary.cells, "%.4f")
-    models = model_rows(summary, category, ["score", "have"])
+    summary = summary.of(category)
+    models = board_rows(summary, ["score", "have"])
     models["model"] = names_of(models)
     if models.empty:
         raise UserError(
@@ -209,30 +210,35 @@ def table_text(
     models = models.sort_values("wavg_dec", ascending=False, kind="stable")
     models["origin"] = [origin(row) for _, row in models.iterrows()]
     models["group"] = ""
-    cells = summary.cells
-    lengths = sorted(cells["length"].unique())
-    cells = cells if category == "all" else cells[cells["category"] == category]
     further = [
-        *_notes(models, category, cells["task"], summary.confidence),
+        *_notes(models, category, summary.cells["task"], summary.confidence),
         *model_notes(models),
-        *cell_notes(cells),
+        *cell_notes(summary.cells),
         *notes,
     ]
+    lengths = sorted(summary.lengths["length"].unique())
     columns = ["claimed_length", "effective_length", *lengths, *AVERAGES]
     return models_text(models, columns, format, further)
 
 
-def model_rows(summary: Summary, category: str, values: Sequence[str]) -> "pd.DataFrame":
-    """`Summary.models` of a category with claimed lengths as text and, by length, each of the
-    values: 4096 for the score, '4096_low' ... for the others."""
-    lengths = summary.lengths[summary.lengths["category"] == category]
-    models = summary.models[summary.models["category"] == category]
-    wide = lengths.pivot(index=["run", "model"], columns="length", values=list(values))
+def board_rows(summary: Summary, values: Sequence[str]) -> "pd.DataFrame":
+    """The models of a summary of one category with claimed lengths as text and, by length, each of
+    the values: 4096 for the score, '4096_low' ... for the others."""
+    wide = summary.lengths.pivot(index=["run", "model"], columns="length", values=list(values))
     columns: Any = wide.columns
     wide.columns = [n if value == "score" else f"{n}_{value}" for value, n in columns]
-    rows = models.join(wide, on=["run", "model"])
+    rows = summary.models.join(wide, on=["run", "model"])
     claimed = ["" if math.isnan(n) else length_name(int(n)) for n in rows["claimed_length"]]
     return rows.assign(claimed_length=claimed).reset_index(drop=True)
+
+
+def model_rows(rows: "pd.DataFrame", name: str) -> "pd.DataFrame":
+    """The rows of the model with this name or label. Raises UserError where it is not among those
+    shown."""
+    chosen = rows[(rows["model"] == name) | (rows["label"] == name)]
+    if chosen.empty:
+        raise unknown("model among those shown", name, rows["model"].unique())
+    return chosen
 
 
 def names_of(rows: "pd.DataFrame") -> "pd.Series[str]":
@@ -255,22 +261,21 @@ def models_text(
     columns: Sequence[str | int],
     format: str,
     notes: Sequence[str],
-    bold: Collection[tuple[Any, str | int]] = (),
 ) -> str:
-    """A table of models: `rows` as `model_rows` gives them, with names for `model`, with `origin`,
-    which follows a name in small letters, and with `group`: lines separate groups.
+    """A table of models: `rows` as `board_rows` gives them, with names for `model`, with `origin`,
+    which follows a name in small letters, and with `group`: lines separate groups; `bold` may hold
+    the names of the bold fields of each row.
 
-    Numbers whose limits are among the rows have their interval: ± the wider side. `bold` holds the
-    row and column of each bold field.
+    Numbers whose limits are among the rows have their interval: ± the wider side.
     """
     body: list[list[Field] | None] = []
     names = ["model", *columns]
     for _, group in rows.groupby("group", sort=False):
         if body:
             body.append(None)
-        for i, row in group.iterrows():
-            fields = ((name, _model_field(row, name)) for name in names)
-            body.append([field._replace(bold=(i, name) in bold) for name, field in fields])
+        for _, row in group.iterrows():
+            bold = row.get("bold", ())
+            body.append([_model_field(row, name)._replace(bold=name in bold) for name in names])
     header = [TITLES.get(name) or length_name(int(name)) for name in names]
     return render(header, body, format, notes)
 
@@ -345,9 +350,7 @@ def task_table_text(
     A score has two decimals and its interval; what is unusual in a cell stands beside it. `notes`
     are further lines below the table.
     """
-    cells = summary.cells[(summary.cells["model"] == model) | (summary.cells["label"] == model)]
-    if cells.empty:
-        raise unknown("model", model, summary.cells["model"].unique())
+    cells = model_rows(summary.cells, model)
     runs = list(cells["run"].unique())
     if run is None and len(runs) > 1:
         raise UserError(f"model {model!r} is in the runs {', '.join(runs)}: name one of them")
@@ -358,7 +361,7 @@ def task_table_text(
         return escape.csv_text(cells, "%.4f")
     texts = cells.assign(text=[_cell_text(cell) for cell in cells.itertuples()])
     wide = texts.pivot(index="task", columns="length", values="text").loc[cells["task"].unique()]
-    about = cells.iloc[[0]][["run", "model"]].assign(category="all")
+    about, summary = cells.iloc[[0]][["run", "model"]], summary.of("all")
     means = summary.lengths.merge(about).sort_values("length")
     num_tasks = means["tasks"].max()
     if num_tasks > 1:
