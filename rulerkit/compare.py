@@ -408,13 +408,15 @@ def find(name: str | Path, outputs: str | Path = "outputs", scan: bool = True) -
 def _repetitions(cells: Sequence[Cell], other: Sequence[Cell]) -> list[Cell]:
     """The cells of the repetitions of a side's runs, but for those that the other side names."""
     taken = {cell.path.resolve() for cell in [*cells, *other]}
-    repetitions = []
-    # <predictions>/<run>/<model>
-    for folder in {cell.path.absolute().parents[1] for cell in cells}:
-        for path in sorted(folder.parent.parent.glob(f"*-repeat*/{glob.escape(folder.name)}")):
-            if base_run(path.parent.name) == folder.parent.name:
-                repetitions += [c for c in read_cells(path) if c.path.resolve() not in taken]
-    return repetitions
+    folders = {cell.path.absolute().parents[1] for cell in cells}  # <predictions>/<run>/<model>
+    return [
+        cell
+        for folder in folders
+        for path in sorted(folder.parent.parent.glob(f"*-repeat*/{glob.escape(folder.name)}"))
+        if base_run(path.parent.name) == folder.parent.name
+        for cell in read_cells(path)
+        if cell.path.resolve() not in taken
+    ]
 
 
 def _side(
@@ -510,12 +512,11 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
             f"nothing is left to compare, as {a.name} and {b.name} have no task, length and index "
             f"in common: {'; '.join(held + notes)}"
         )
-    most = 0
-    for side, other in ((a, b), (b, a)):
-        if alone := [key for key in side.results if key not in other.results]:
+    shared = [key for key in a.results if key in b.results]
+    for side in (a, b):
+        if alone := [key for key in side.results if key not in shared]:
             notes.append(f"only {side.name} has {_keys(alone)}: left out")
-        in_both = side.scores.set_index(["task", "length"]).index.isin(other.results)
-        most = max(most, in_both.sum())
+    most = max(side.scores.set_index(keys[:2]).index.isin(shared).sum() for side in (a, b))
     if len(pairs) < most:
         notes.append(
             f"{len(pairs)} of {most} examples were answered by both; the others are left out"

@@ -272,10 +272,11 @@ class Board(NamedTuple):
             printed = rows[self.numbers].mask(rows["baseline"]).astype(float).round(1)
             is_bold = printed == printed.groupby(rows["aligned"]).transform("max")
             notes.append("Bold: the best of the column among models of the same alignment.")
+        names: Any = [list(is_bold.columns[fields]) for fields in is_bold.to_numpy()]
         rows = rows.assign(
             origin=[_origin(row) for _, row in rows.iterrows()],
             group=rows["aligned"] + rows["baseline"].astype(str),
-            bold=[is_bold.columns[fields] for fields in is_bold.to_numpy()],
+            bold=names,
         )
         judged = ["effective_length"] * (self.category in JUDGED)
         columns = ["claimed_length", *judged, *self.numbers]

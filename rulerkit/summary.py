@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rulerkit import scoring
-from rulerkit.adaptive import StoppingRule, replay
+from rulerkit.adaptive import StoppingRule, replay, threshold_of
 from rulerkit.errors import UserError
 from rulerkit.lengths import (
     OWN_SHARE,
@@ -299,8 +299,7 @@ def _model_row(
     whose = f"the paper has no category {category}" if np.isnan(threshold) else PAPERS_THRESHOLD
     complete = [row["complete"] for row in length_rows]
     # the thresholds of the paper are those of the benchmark's own tasks
-    benchmark = {t for t in scoring.THIRTEEN if category in ("all", scoring.category(t))}
-    is_judged = tasks == benchmark and any(complete)
+    is_judged = threshold_of(tasks, rows[0]["aligned"]) == threshold and any(complete)
     if has_own_threshold(tasks):
         shortest = min(scores)
         start, mean_of = scores[shortest], f"its own mean at {length_name(shortest)}"
@@ -333,14 +332,12 @@ def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
     `cut_thought` and `refused` are added up. An example without an answer in one of the repetitions
     is left out.
     """
-    names = cell_rows(scores, _MODEL)
-    merged = {
-        (run, model): base_run(run) if (base_run(run), model) in names else run
-        for run, model in names
-    }
-    if all(run == name[0] for name, run in merged.items()):
+    models, runs = cell_rows(scores, _MODEL), scores["run"].copy()
+    for (run, model), rows in models.items():
+        if (base_run(run), model) in models:
+            runs.iloc[rows] = base_run(run)
+    if runs.equals(scores["run"]):
         return scores
-    runs = [merged[name] for name in zip(scores["run"], scores["model"], strict=True)]
     scores = scores.assign(run=runs, repetition=scores["run"])
     repetitions = scores.groupby(_MODEL)["repetition"].transform("nunique")
     keys = [*CELL, "index"]

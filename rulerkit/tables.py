@@ -363,8 +363,7 @@ def task_table_text(
     wide = texts.pivot(index="task", columns="length", values="text").loc[cells["task"].unique()]
     about, summary = cells.iloc[[0]][["run", "model"]], summary.of("all")
     means = summary.lengths.merge(about).sort_values("length")
-    num_tasks = means["tasks"].max()
-    if num_tasks > 1:
+    if (num_tasks := means["tasks"].max()) > 1:
         small = " small" * has_own_threshold(cells["task"])
         wide.loc[f"mean of {num_tasks}{small} tasks"] = list(map(_score_text, means.itertuples()))
     header = [str(model), *map(length_name, sorted(cells["length"].unique()))]
@@ -499,12 +498,14 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
     by_name: dict[str, list[Cell]] = {}
     for name, cell in zip(names_of(models), cells, strict=True):
         by_name.setdefault(name, []).append(cell)
-    facts, answered, unseen, silent = [], [], set(), []
+    answered, unseen, silent = list[Cell](), set[str](), list[str]()
+    facts: dict[str, dict[str, dict[str, None]]] = {}  # the names of each value of a field
     for name, of_model in by_name.items():
         with_rows = [cell for cell in of_model if cell.present]
         answered += with_rows
         for cell in with_rows:
-            facts += [(name, *fact) for fact in _facts(cell)]
+            for field, value in _facts(cell):
+                facts.setdefault(field, {}).setdefault(value, {})[name] = None
             server = cell.record.get("environment", {}).get("server") or {}
             if not server.get("counts", True):
                 unseen.add(name)
@@ -515,11 +516,9 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
                 f"{failures[0].reason}."
             )
     differ = []
-    table = pd.DataFrame(facts, columns=["model", "field", "value"])
-    for field, rows in table.groupby("field", sort=False):
-        models_of = rows.groupby("value", sort=False)["model"].unique()
-        if len(models_of) > 1:
-            texts = [f"{value} ({listed(names, _FEW)})" for value, names in models_of.items()]
+    for field, names_by_value in facts.items():
+        if len(names_by_value) > 1:
+            texts = [f"{value} ({listed(names, _FEW)})" for value, names in names_by_value.items()]
             differ.append(f"{field} {listed(texts, _FEW)}")
     notes = [f"Environments differ: {'; '.join(differ)}."] if differ else []
     notes += snapshot_notes(answered)
@@ -545,9 +544,7 @@ def usage_notes(scores: "pd.DataFrame") -> list[str]:
         if rows["empty"].all():
             notes.append(f"Every answer of {label} is empty: check its template and stop tokens.")
         if cost := rows["cost"].sum():
-            prompt, cached = (
-                int(rows[name].sum()) for name in ("num_prompt_tokens", "cached_tokens")
-            )
+            prompt, cached = rows[["num_prompt_tokens", "cached_tokens"]].sum().astype(int)
             read = f"{prompt - cached:,} prompt tokens and {cached:,} cached ones"
             notes.append(f"The answers of {label} cost ${cost:,.2f}, for {read} and the answers.")
     return notes
