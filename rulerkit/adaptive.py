@@ -179,47 +179,30 @@ class _Judgement(NamedTuple):
     gaps: Mapping[int, float]
 
 
-@dataclass(frozen=True)
 class _Run:
-    """A question and the answers so far, see `replay`."""
+    """A question and the answers so far, see `replay`. `by_length`: the question is the effective
+    length; `is_relative`: its threshold is a share of the model's own mean at the shortest length.
+    `sizes`: the examples of a cell at each look, up to the most that there can be."""
 
-    rule: StoppingRule
-    scores: Scores
-    aligned: str
-    claimed: float | None
-    other: Scores
-
-    @cached_property
-    def lengths(self) -> list[int]:
-        return sorted({length for _, length in self.scores})
-
-    @cached_property
-    def tasks(self) -> set[str]:
-        return {task for task, _ in self.scores}
-
-    @property
-    def by_length(self) -> bool:
-        """Whether the question is the effective length."""
-        return self.rule.average is None and self.rule.other is None
-
-    @cached_property
-    def threshold(self) -> float:
-        return threshold_of(self.tasks, self.aligned) or 0.0
-
-    @property
-    def is_relative(self) -> bool:
-        """Whether the threshold is a share of the model's own mean at the shortest length."""
-        return self.by_length and not self.threshold
-
-    @cached_property
-    def sizes(self) -> list[int]:
-        """The examples of a cell at each look, up to the most that there can be."""
-        stored = [len(self.other.get(key, ())) for key in self.scores if self.rule.other]
-        most = min([self.rule.max_examples, *stored])
-        sizes = [min(FIRST, most)]
-        while sizes[-1] < most:
-            sizes.append(min(most, math.ceil(_STEP * sizes[-1])))
-        return sizes
+    def __init__(
+        self,
+        rule: StoppingRule,
+        scores: Scores,
+        aligned: str,
+        claimed: float | None,
+        other: Scores,
+    ) -> None:
+        self.rule, self.scores, self.claimed, self.other = rule, scores, claimed, other
+        self.lengths = sorted({length for _, length in scores})
+        self.tasks = {task for task, _ in scores}
+        self.by_length = rule.average is None and rule.other is None
+        self.threshold = threshold_of(self.tasks, aligned) or 0.0
+        self.is_relative = self.by_length and not self.threshold
+        stored = [len(other.get(key, ())) for key in scores if rule.other]
+        most = min([rule.max_examples, *stored])
+        self.sizes = [min(FIRST, most)]
+        while self.sizes[-1] < most:
+            self.sizes.append(min(most, math.ceil(_STEP * self.sizes[-1])))
 
     @cached_property
     def confidences(self) -> tuple[list[float], list[float]]:

@@ -458,7 +458,7 @@ def _side(
         key = (cell.task, cell.length)
         results.setdefault(key, cell.record["result"])
         num_failed = sum(index < most for index in cell.failures)
-        allowed = cell.record.get("max_failures", 0) if max_failures is None else max_failures
+        allowed = cell.about.max_failures if max_failures is None else max_failures
         if num_failed > allowed_failures(allowed, cell.wanted):
             failed[key] = num_failed
     lacking = len(answers.drop_duplicates(["task", "length", "index"])) - len(scores)

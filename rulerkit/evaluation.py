@@ -7,25 +7,27 @@ records must agree; their environments (GPU, versions, commit) may differ, which
 """
 
 import atexit
-import itertools
 import json
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import count, product, takewhile
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rulerkit.adaptive import FIRST, State, StoppingRule, replay
+from rulerkit.adaptive import FIRST, Scores, State, StoppingRule, replay
 from rulerkit.errors import ModelError, TooLong, UserError, listed, remark, shorten
+from rulerkit.floors import floors
 from rulerkit.generation import Examples, asked_record, generate
 from rulerkit.models import Answer, Failure, Model, load_model, refuse_echo
 from rulerkit.paths import cell_file
+from rulerkit.scoring import completeness, judged
 from rulerkit.settings import JSON
 from rulerkit.store import (
     FORMAT,
@@ -44,10 +46,8 @@ from rulerkit.store import (
     soft_file,
     write_whole,
 )
+from rulerkit.studies import Study, name_of
 from rulerkit.tasks import Task
-
-if TYPE_CHECKING:
-    from rulerkit.studies import Study
 
 ASK = "RULERKIT_ASK"
 """Environment variable; `never`: `evaluate` asks no model and returns what is stored."""
@@ -72,7 +72,7 @@ def predict(
 
     See `predict_cells`, which does the same for several cells at once.
     """
-    return predict_cells(model, [examples], folder, fresh, progress, soft=soft)[0]
+    return predict_cells(model, [examples], folder, fresh, progress, soft=soft)[0][0]
 
 
 def predict_cells(
@@ -84,8 +84,9 @@ def predict_cells(
     max_failures: float = 0,
     soft: bool = False,
     rule: StoppingRule | None = None,
-) -> list[Cell]:
-    """Let a model answer the examples of several tasks that have no answer yet, in one stream.
+) -> tuple[list[Cell], bool]:
+    """Let a model answer the examples of several tasks that have no answer yet, in one stream;
+    returns the cells that then have answers, and whether anything was asked.
 
     `folder` is `predictions/<run>`. Rows are appended as the model answers. Answers of an earlier
     session stay where the record names the same task, length, seed, prompts, tokenizer, corpora
@@ -109,21 +110,18 @@ def predict_cells(
     }
     with ExitStack() as stack:
         jobs = [_Job(model, examples, folder, about, fresh, stack) for examples in cells]
-        unanswered = [job for job in jobs if job.missing]
-        wanted, length = sum(map(len, cells)), jobs[0].length
-        bar = progress
-        if isinstance(progress, bool | None):
-            hidden = progress is False or not unanswered
-            bar = stack.enter_context(progress_bar(length * wanted, hidden))
-        bar.total -= length * (wanted - sum(len(job.missing) for job in jobs))
-        tasks = f"{jobs[0].task} " if len(jobs) == 1 else ""
-        bar.set_description_str(f"{model.name} {tasks}{length}", refresh=False)
-        if unanswered:
+        if unanswered := [job for job in jobs if job.missing]:
+            length, bar = jobs[0].length, progress
+            if isinstance(progress, bool | None):
+                tokens = length * sum(len(job.missing) for job in unanswered)
+                bar = stack.enter_context(progress_bar(tokens, disable=progress is False))
+            tasks = f"{jobs[0].task} " if len(jobs) == 1 else ""
+            bar.set_description_str(f"{model.name} {tasks}{length}", refresh=False)
             _answer(model, unanswered, bar)
     stored = [cell for job in jobs if (cell := load_cell(job.path))]
-    if soft:
-        _add_soft(model, stored, cells)
-    return stored
+    for cell, examples in zip(stored, cells, strict=True) if soft else ():
+        _add_soft(model, cell, examples)
+    return stored, bool(unanswered)
 
 
 class _Job:
@@ -165,7 +163,9 @@ class _Job:
         _ = examples[self.missing[0]]  # fails before anything is written
         self.record |= {"result": self.result, **_environments(self.record, model)}
         if "floors" not in self.record:
-            self.record["floors"] = _floors(examples)
+            # nothing for examples that this package did not make
+            is_ours = isinstance(examples, Examples)
+            self.record["floors"] = floors(examples) if is_ours else {}
         self.left = set(self.missing)
 
     def _compare(self, about: JSON) -> Cell | None:
@@ -179,9 +179,8 @@ class _Job:
             present = cell.present
             # earlier versions did not write all of these
             self.stored = {"max_failures": 0, "adaptive": None, **cell.record}
-        count = len(self.examples)
-        self.missing = sorted(set(range(count)) - set(present))
-        most = max(count, self.stored.get("num_examples", 0))
+        self.missing = sorted(set(range(len(self.examples))) - set(present))
+        most = max(len(self.examples), self.stored.get("num_examples", 0))
         self.record = {"format": FORMAT, **self.stored, **about, "num_examples": most}
         return cell
 
@@ -204,26 +203,25 @@ class _Job:
 
 def _answer(model: Model, jobs: list[_Job], bar: Any) -> None:
     """Append a row for each missing example to the file of its cell, as the model answers."""
-    model.asked = True  # type: ignore[attr-defined]
     by_task = {job.task: job for job in jobs}
-    answers = model.answer(job.examples[index] for job in jobs for index in job.missing)
+    asked = model.answer(job.examples[index] for job in jobs for index in job.missing)
     try:
-        for example, answer in _errors_named(answers):
-            job = by_task[example.task]
-            job.left.remove(example.index)
-            job.lock.check()
-            log = job.log
-            if isinstance(answer, Failure):
-                job.add_failure(example.index, answer)
-            else:
-                log.append(_row(example, answer, model.name))
-                tokens = example.num_tokens + answer.num_tokens
-                bar.total += tokens - job.length
-                bar.update(tokens)
-            if not job.left:
-                job.held.close()  # its lock is not left behind if this process is killed later
+        with closing(_errors_named(asked)) as answers:  # an engine may have requests under way
+            for example, answer in answers:
+                job = by_task[example.task]
+                job.left.remove(example.index)
+                job.lock.check()
+                log = job.log
+                if isinstance(answer, Failure):
+                    job.add_failure(example.index, answer)
+                else:
+                    log.append(_row(example, answer, model.name))
+                    tokens = example.num_tokens + answer.num_tokens
+                    bar.total += tokens - job.length
+                    bar.update(tokens)
+                if not job.left:
+                    job.held.close()  # its lock is not left behind if this process is killed later
     finally:
-        getattr(answers, "close", lambda: None)()  # an engine may have requests under way
         for job in jobs:
             if job.failures:
                 remark(
@@ -241,27 +239,20 @@ def _answer(model: Model, jobs: list[_Job], bar: Any) -> None:
             )
 
 
-def _add_soft(model: Model, cells: Sequence[Cell], questions: Sequence[Examples]) -> None:
-    """Append the soft scores that are missing to the file beside each cell: of the likeliest
+def _add_soft(model: Model, cell: Cell, examples: Examples) -> None:
+    """Append the soft scores that are missing to the file beside a cell: of the likeliest
     reference `gold_probability` (geometric mean over its tokens, 0..1), `gold_product` and
     `num_tokens`; `gold_greedy`: whether greedy decoding writes one of the references."""
     from rulerkit.soft import gold_logprobs
 
-    asked, logs = [], {}
-    with ExitStack() as stack:
-        for cell, examples in zip(cells, questions, strict=True):
-            if missing := [index for index in cell.without_soft if index < len(examples)]:
-                lock = stack.enter_context(Lock(cell.path.with_suffix(".lock")))
-                _check_digests(cell, examples)
-                side = soft_file(cell.path)
-                logs[cell.task] = lock, stack.enter_context(Log(side))
-                asked += [(examples, index) for index in missing]
-                del cell.soft  # it is read again
-        if asked:
-            remark(f"{model.name}: soft scores of {len(asked)} examples at {cells[0].length}")
-        golds = gold_logprobs(model, (examples[index] for examples, index in asked))
+    missing = [index for index in cell.without_soft if index < len(examples)]
+    if not missing:
+        return
+    remark(f"{model.name}: soft scores of {len(missing)} examples of {cell.task} at {cell.length}")
+    _check_digests(cell, examples)
+    golds = gold_logprobs(model, (examples[index] for index in missing))
+    with Lock(cell.path.with_suffix(".lock")) as lock, Log(soft_file(cell.path)) as log:
         for example, answers in _errors_named(golds):
-            lock, log = logs[example.task]
             lock.check()
             best = max(([token.logprob for token in row] for row in answers), key=fmean)
             soft = {
@@ -271,9 +262,10 @@ def _add_soft(model: Model, cells: Sequence[Cell], questions: Sequence[Examples]
                 "num_tokens": len(best),
             }
             log.append({"index": example.index, "task": example.task, **soft})
+    del cell.soft  # it is read again
 
 
-def _errors_named(answers: "Iterable[tuple[Any, Any]]") -> "Iterator[tuple[Any, Any]]":
+def _errors_named(answers: Iterable[Any]) -> Generator[Any]:
     """The answers; a `UserError` of the model becomes a `ModelError`: other models may go on."""
     try:
         yield from answers
@@ -333,13 +325,6 @@ def _move_aside(path: Path) -> None:
                 os.rename(file, file.with_name(f"{file.stem}.{now}.bak{file.suffix}"))
 
 
-def _floors(examples: Examples) -> dict[str, float]:
-    """What answers without reading score; nothing for examples not made by this package."""
-    from rulerkit import floors, generation
-
-    return floors.floors(examples) if isinstance(examples, generation.Examples) else {}
-
-
 def _environments(record: JSON, model: Model) -> JSON:
     """The environment of the last writer and, where they changed, all environments."""
     now = plain(machine(model.environment()))
@@ -362,7 +347,7 @@ def _folder_name(name: str) -> str:
 
 
 def evaluate(
-    study: "Study",
+    study: Study,
     fresh: bool = False,
     progress: bool = True,
     not_run: Callable[[str, int, str], None] | None = None,
@@ -397,15 +382,18 @@ def evaluate(
     fresh = fresh and not int(os.environ.get("SLURM_RESTART_COUNT") or 0)  # a requeued job resumes
     from rulerkit.soft import gold_logprobs
 
-    models = _ready(study.models)
+    models: list[Any] = _ready(study.models)
     for model in models:
         if study.soft:
             gold_logprobs(model, ())  # raises where it does not tell
         for task in study.tasks:  # raises for a length or corpus before anything is asked
             _ = generate(task, study.lengths[0], 1, study.seed, model.prompt_format)[0].num_tokens
-    tokens = study.repeat * len(models) * len(study.tasks) * sum(study.lengths) * study.num_examples
-    cells: list[Cell] = []
-    errors: list[ModelError] = []
+    wanted = study.num_examples
+    tokens = sum(
+        length * (wanted if fresh else wanted - completeness(path, wanted).have)
+        for _, path, _, length in study.cells()
+    )
+    cells, errors = list[Cell](), list[ModelError]()
     with progress_bar(tokens, disable=not progress) as bar:
         for spec, model in zip(study.models, models, strict=True):
             if not _loaded or _loaded[0][1] is not model:
@@ -414,20 +402,17 @@ def evaluate(
             alone = replace(study, models=(spec,))
             if getattr(model, "budget", None) is not None:
                 rows = [row for cell, _ in _stored(alone) if cell for row in cell.stream()]
-                costs = ((row.get("usage") or {}).get("cost", 0.0) for row in rows)
-                model.spent = float(sum(costs))  # type: ignore[attr-defined]
-            model.asked = False  # type: ignore[attr-defined]
+                model.spent = float(sum((row.get("usage") or {}).get("cost", 0) for row in rows))
             try:
-                answered = _ask(alone, model, fresh, bar, not_run)
-            except ModelError as error:
+                answered, asked = _ask(alone, model, fresh, bar, not_run)
+            except BaseException as error:
                 close()
+                if not isinstance(error, ModelError):
+                    raise
                 errors.append(error)
-                answered = [cell for cell, _ in _stored(alone) if cell]
-            except BaseException:
-                close()
-                raise
+                answered, asked = [cell for cell, _ in _stored(alone) if cell], True
             in_python = not isinstance(spec, dict) or "entry" in spec
-            if in_python and not model.asked and answered:  # type: ignore[attr-defined]
+            if in_python and answered and not asked:
                 remark(
                     f"{model.name}: nothing was asked, all answers are stored; a change that its "
                     "record does not hold, such as a patch elsewhere, is not seen: another `name` "
@@ -444,47 +429,43 @@ def evaluate(
 
 
 def _ask(
-    study: "Study",
-    model: Model,
+    study: Study,
+    model: Any,
     fresh: bool,
     bar: Any,
     not_run: Callable[[str, int, str], None] | None,
-) -> list[Cell]:
+) -> tuple[list[Cell], bool]:
     """Let the only model of a study answer at all lengths that it can be given: everything at once,
-    or in the rounds of an adaptive run, until its question is settled or requests fail."""
-    cells, asked = dict[Path, Cell](), dict[tuple[str, int], int]()
-    lengths, rule, state = list(study.lengths), study.adaptive, None
-    names = tuple(task.name for task in study.tasks)
+    or in the rounds of an adaptive run, until its question is settled or requests fail. Returns the
+    cells, and whether anything was asked."""
+    cells, asked, any_asked = dict[Path, Cell](), dict[tuple[str, int], int](), False
+    lengths, rule = list(study.lengths), study.adaptive
     while lengths:
         try:
             for length in lengths:
                 if reason := model.too_long(length):
                     raise TooLong(reason)
-            counts = {(name, length): study.num_examples for length in lengths for name in names}
-            if rule:
-                rule = replace(rule, tasks=names, lengths=tuple(lengths))
-                state = planned(replace(study, lengths=rule.lengths), fresh)
-                counts = state.counts
-            if counts.items() <= asked.items():
+            state = planned(study, lengths, fresh)
+            if state.counts.items() <= asked.items():
                 break
+            if rule:
+                names = tuple(task.name for task in study.tasks)
+                rule = replace(rule, tasks=names, lengths=tuple(lengths))
             for length in lengths:
-                of_length = {key: count for key, count in counts.items() if key[1] == length}
-                if of_length.items() <= asked.items():
+                counts = {key: n for key, n in state.counts.items() if key[1] == length}
+                if counts.items() <= asked.items():
                     continue
-                before = sum(asked.get(key, 0) for key in of_length)
-                bar.total += study.repeat * length * before  # stored by now, and counted
-                for model.repetition, folder in enumerate(study.folders):  # type: ignore[attr-defined]
+                for model.repetition, folder in enumerate(study.folders):
                     examples = [
-                        generate(
-                            task, length, counts[task.name, length], study.seed, model.prompt_format
-                        )
-                        for task in study.tasks
+                        generate(task, length, wanted, study.seed, model.prompt_format)
+                        for task, wanted in zip(study.tasks, counts.values(), strict=True)
                     ]
-                    for cell in predict_cells(
+                    stored, were_asked = predict_cells(
                         model, examples, folder, fresh, bar, study.max_failures, study.soft, rule
-                    ):
-                        cells[cell.path] = cell
-                asked |= of_length
+                    )
+                    cells |= {cell.path: cell for cell in stored}
+                    any_asked |= were_asked
+                asked |= counts
             fresh = False
         except TooLong as reason:
             remark(f"not run: {model.name} at {length}: {reason}")
@@ -492,19 +473,21 @@ def _ask(
                 not_run(model.name, length, str(reason))
             lengths.remove(length)
             if rule:  # begins again, with another rule
-                state = None
                 asked.clear()
-    if rule and state:
+    if rule and lengths:
         remark(f"{model.label or model.name}: {rule.describe(state)}")
-    return list(cells.values())
+    return list(cells.values()), any_asked
 
 
-def planned(study: "Study", fresh: bool = False) -> State:
-    """The state of the adaptive run of a study's only model, by the rows on disk; `fresh` is the
-    state before any."""
-    rule, others = study.adaptive, dict[tuple[str, int], Any]()
-    assert rule
+def planned(study: Study, lengths: Sequence[int], fresh: bool = False) -> State:
+    """How many examples of each cell the only model of a study is to have at some lengths: of an
+    adaptive run by the rows on disk, or, where `fresh`, before any."""
+    rule, study = study.adaptive, replace(study, lengths=tuple(lengths))
+    if not rule:
+        cells = product((task.name for task in study.tasks), lengths)
+        return State(dict.fromkeys(cells, study.num_examples), None)
     scores, record = _by_index(study, fresh)
+    others: Scores = {}
     if rule.other:
         others, _ = _by_index(replace(study, models=({"name": rule.other},)))
         if not all(map(len, others.values())):
@@ -516,12 +499,10 @@ def planned(study: "Study", fresh: bool = False) -> State:
     return replay(rule, scores, record.get("aligned", "chat"), *limits)
 
 
-def _by_index(study: "Study", fresh: bool = False) -> tuple[dict[tuple[str, int], Any], JSON]:
+def _by_index(study: Study, fresh: bool = False) -> tuple[Scores, JSON]:
     """The scores of the cells of a study's only model by index, up to the first example that was
     not asked; and the record of one of them."""
     import numpy as np
-
-    from rulerkit.scoring import judged
 
     scores, record = dict[tuple[str, int], Any](), dict[str, Any]()
     for cell, (_, _, task, length) in _stored(replace(study, repeat=1)):
@@ -531,28 +512,28 @@ def _by_index(study: "Study", fresh: bool = False) -> tuple[dict[tuple[str, int]
             of_cell |= dict.fromkeys(cell.failures, np.nan)
             of_cell |= zip(rows["index"].tolist(), rows["score"].tolist(), strict=True)
             record = record or cell.record
-        asked = itertools.takewhile(of_cell.__contains__, itertools.count())
+        asked = takewhile(of_cell.__contains__, count())
         scores[task.name, length] = np.array([of_cell[index] for index in asked])
     return scores, record
 
 
 def wanted(
-    study: "Study", not_run: Callable[[str], Collection[int]] = lambda _: ()
+    study: Study, not_run: Callable[[str], Collection[int]] = lambda _: ()
 ) -> dict[Path, int]:
     """The examples that a study asks for by the file of each cell; of an adaptive run, those of the
     round that is open or was the last. `not_run`: the lengths that a model cannot be given."""
-    counts = {path: study.num_examples for _, path, _, _ in study.cells()}
-    for spec in study.models if study.adaptive else ():
+    counts = {}
+    for spec in study.models:
         alone = replace(study, models=(spec,))
-        skipped = not_run(next(alone.cells())[0])
-        given = tuple(length for length in study.lengths if length not in skipped)
-        state = planned(replace(alone, lengths=given))
+        skipped = not_run(name_of(spec))
+        state = planned(alone, [length for length in study.lengths if length not in skipped])
+        rest = FIRST if study.adaptive else study.num_examples
         for _, path, task, length in alone.cells():
-            counts[path] = state.counts.get((task.name, length), FIRST)
+            counts[path] = state.counts.get((task.name, length), rest)
     return counts
 
 
-def _stored(study: "Study") -> Iterator[tuple[Cell | None, tuple[str, Path, Task, int]]]:
+def _stored(study: Study) -> Iterator[tuple[Cell | None, tuple[str, Path, Task, int]]]:
     """Each cell of a study as it is stored, and what it is; None where there is none or a damaged
     one. Needs no model."""
     for place in study.cells():
@@ -563,14 +544,14 @@ def _stored(study: "Study") -> Iterator[tuple[Cell | None, tuple[str, Path, Task
                 asked = plain(asked_record(task, length, study.seed))
                 _check_result(cell, cell.record["result"] | asked)
             if cell:
-                cell.record["max_failures"] = study.max_failures
+                cell.about.max_failures = study.max_failures
         except DamagedCell as error:
             remark(f"left out: {error}")
             cell = None
         yield cell, place
 
 
-def _stored_cells(study: "Study") -> list[Cell]:
+def _stored_cells(study: Study) -> list[Cell]:
     """The cells that have an answer, complete or not; what is missing is named."""
     cells, missing, counts = [], [], wanted(study)
     for cell, (name, path, task, length) in _stored(study):
@@ -589,11 +570,11 @@ def _stored_cells(study: "Study") -> list[Cell]:
     return cells
 
 
-_asked: "list[Study] | None" = None
+_asked: list[Study] | None = None
 
 
 @contextmanager
-def asked_studies() -> "Iterator[list[Study]]":
+def asked_studies() -> Iterator[list[Study]]:
     """Within, `evaluate` asks no model and returns nothing: it appends its study to the list."""
     global _asked
     before, _asked = _asked, []
@@ -644,12 +625,12 @@ def check_same(cells: Iterable[Cell]) -> None:
     Cells without rows and files of other programs, which do not say what defines them, are skipped.
     The numbers of examples may differ: tables show them.
     """
-    ours = [cell for cell in cells if cell.present and "format" in cell.record]
+    ours = [cell for cell in cells if cell.present and cell.about.format]
     by_room: dict[str, Cell] = {}
     for cell in ours:
-        form = cell.record["result"].get("prompt_format", {})
-        if form.get("thinking_tokens"):
-            by_room.setdefault(form.get("thinking_room", "inside"), cell)
+        form = cell.about.result.prompt_format
+        if form.thinking_tokens:
+            by_room.setdefault(form.thinking_room, cell)
     if len(by_room) > 1:
         (old, cell), (new, other), *_ = by_room.items()
         raise _mixed(cell, other, [("prompt_format.thinking_room", old, new)])

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, lru_cache
 from hashlib import sha256
@@ -183,38 +184,39 @@ CELL_COLUMNS, ROW_COLUMNS, PROTOCOL_COLUMNS = list(_CELL), list(_ROW), list(_PRO
 
 def describe(cell: Cell) -> JSON:
     """What a cell's record says of all its rows: CELL_COLUMNS and PROTOCOL_COLUMNS."""
-    record, result = cell.record, cell.record["result"]
-    task, model, sources = result["task"], result["model"], result.get("sources", {})
-    notes = {source["note"] for source in sources.values() if source.get("note")}
-    protocol, edition = result.get("protocol", "clean"), task.get("edition")
-    if edition and edition != base.PROTOCOLS.get(protocol):
-        notes.add(f"Protocol {protocol} with the prompts of {edition}")
+    about, result = cell.about, cell.about.result
+    task, sources = result.task, result.sources.values()
+    notes = {source.note for source in sources if source.note}
+    protocol = result.protocol or "clean"
+    if task.edition and task.edition != base.PROTOCOLS.get(protocol):
+        notes.add(f"Protocol {protocol} with the prompts of {task.edition}")
     elif protocol == "paper":
         notes.add("Protocol paper: prompts and layouts of upstream at the time of the paper")
+    settings = cell.record["result"]["task"].items()
     return {
         "run": cell.run,
         "model": cell.model,
-        "label": record.get("label") or cell.model,
-        "aligned": record.get("aligned", "chat"),
-        "claimed_length": float(record.get("claimed_length") or "nan"),
+        "label": about.label or cell.model,
+        "aligned": about.aligned,
+        "claimed_length": float(about.claimed_length or "nan"),
         "task": cell.task,
-        "family": task.get("family", ""),
-        "category": task.get("category") or category(cell.task),
+        "family": task.family,
+        "category": task.category or category(cell.task),
         "length": cell.length,
         "wanted": cell.wanted,
         "failed": len(cell.failures),
         "failed_refused": sum(failure.refused for failure in cell.failures.values()),
-        "adaptive": json.dumps(rule) if (rule := record.get("adaptive")) else "",
-        "max_failures": float(record.get("max_failures", 0)),
-        "floor": max(record.get("floors", {}).values(), default=float("nan")),
-        "stand_in": any(source.get("stand_in", False) for source in sources.values()),
-        "engine": model.get("engine", ""),
-        "seed": result.get("seed"),
-        "prompt_version": result.get("prompt_version"),
-        "tokenizer": result.get("tokenizer", {}).get("name", ""),
-        "template": result.get("prompt_format", {}).get("template", ""),
-        "protocol": result.get("protocol", "clean" if "format" in record else ""),
-        "knobs": json.dumps({k: v for k, v in task.items() if k not in _NAMED}),
+        "adaptive": json.dumps(about.adaptive) if about.adaptive else "",
+        "max_failures": float(about.max_failures),
+        "floor": max(about.floors.values(), default=float("nan")),
+        "stand_in": any(source.stand_in for source in sources),
+        "engine": result.model.engine,
+        "seed": result.seed,
+        "prompt_version": result.prompt_version,
+        "tokenizer": result.tokenizer.name,
+        "template": result.prompt_format.template,
+        "protocol": protocol if about.format else "",
+        "knobs": json.dumps({name: value for name, value in settings if name not in _NAMED}),
         "note": "; ".join(sorted(notes)),
         "path": str(cell.path),
     }
@@ -306,7 +308,7 @@ def _cache_file(cell: Cell) -> Path | None:
     """`outputs/cache/scores/RUN/MODEL/TASK/LENGTH.rows`; only files in `outputs/predictions` have a
     cache."""
     predictions = cell.path.parent.parent.parent.parent
-    if predictions.name != "predictions" or "format" not in cell.record:
+    if predictions.name != "predictions" or not cell.about.format:
         return None
     cache = predictions.parent / "cache" / "scores"
     return cache / cell.path.relative_to(predictions).with_suffix(".rows")
@@ -350,28 +352,21 @@ def _judge_in_parallel(cells: list[Cell]) -> None:
     workers = min(len(folders), os.cpu_count() or 1)
     if workers < 2 or sum(time_and_size(path)[1] for path in paths) < _PARALLEL:
         return
-    helpers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "rulerkit.scoring", *folders[n::workers]],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for n in range(workers)
-    ]
-    try:
-        for helper in helpers:
-            helper.wait()
-    finally:
-        for helper in helpers:
-            helper.kill()
+    command = [sys.executable, "-m", "rulerkit.scoring"]
+    with ThreadPoolExecutor(
+        workers
+    ) as pool:  # not of processes: they would import the caller's file
+        for number in range(workers):
+            call = [*command, *folders[number::workers]]
+            pool.submit(subprocess.run, call, capture_output=True)
 
 
 def _judged(cell: Cell) -> Rows:
-    task = cell.record["result"]["task"]
+    task = cell.about.result.task
     family = base.Task  # for one that is not here
     with suppress(UserError):
-        family = family_of(cell.task, task.get("family", ""))
-    part, blanks = task.get("match", family.match) == "part", family.separator == " "
+        family = family_of(cell.task, task.family)
+    part, blanks = (task.match or family.match) == "part", family.separator == " "
     rows = sorted(
         (_judge(cell, row, part, blanks) for row in cell.stream()), key=lambda row: row[0]
     )

@@ -140,10 +140,8 @@ def _by_requests(engine: "ServerEngine", pairs: Pairs) -> Golds:
             "return_tokens_as_token_ids": True,
         }
         replica = engine.replicas[example.index % len(engine.replicas)]
-        return replica.send(body, engine.spec.get("timeout", 3600.0), read_logprobs)
-
-    def read_logprobs(reply: Any) -> Any:
-        return reply.choice.logprobs
+        timeout = engine.spec.get("timeout", 3600.0)
+        return replica.send(body, timeout, lambda reply: reply.choice.logprobs)
 
     def read(token: int, future: Any) -> Token:
         try:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
@@ -144,6 +144,7 @@ def plain(value: JSON) -> JSON:
     return read
 
 
+Schema = TypeVar("Schema", bound=BaseModel)
 Whole = Annotated[int, Field(ge=0, le=10**9)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 
@@ -171,7 +172,10 @@ class Row(_Part):
 
 class _Task(_Part):
     name: str
+    family: str = ""
     category: str | None = None
+    match: str | None = None
+    edition: str | None = None
 
 
 class _Model(_Part):
@@ -191,6 +195,7 @@ class _Tokenizer(_Part):
 class _PromptFormat(_Part):
     template: str = ""
     thinking_tokens: Whole = 0
+    thinking_room: str = "inside"
 
 
 class _Result(_Part):
@@ -198,6 +203,8 @@ class _Result(_Part):
     model: _Model
     length: Count
     seed: int | None = None
+    prompt_version: int | None = None
+    protocol: str | None = None
     sources: dict[str, _Source] = {}
     tokenizer: _Tokenizer = _Tokenizer()
     prompt_format: _PromptFormat = _PromptFormat()
@@ -208,9 +215,10 @@ class _Environment(_Part):
 
 
 class Record(_Part):
-    """How the rows of a cell were made: `result` defines them, the rest describes them."""
+    """How the rows of a cell were made: `result` defines them, the rest describes them. Files of
+    other programs have no format."""
 
-    format: Literal[1, 2]
+    format: Literal[1, 2] | None = None
     result: _Result
     num_examples: Count
     run: str
@@ -224,10 +232,10 @@ class Record(_Part):
     environments: list[_Environment] = []
 
 
-def check_schema(schema: type[BaseModel], value: Any) -> None:
-    """Raise ValueError, with the first wrong field, where a value does not follow a schema."""
+def check_schema(schema: type[Schema], value: Any) -> Schema:
+    """A value by a schema; ValueError, with the first wrong field, where it does not follow it."""
     try:
-        schema.model_validate(value)
+        return schema.model_validate(value)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
@@ -249,7 +257,9 @@ def whole_lines(path: Path) -> list[bytes]:
         raise DamagedCell(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _read_rows(path: Path, record: JSON, parse: bool, report: Report) -> Iterator[tuple[int, JSON]]:
+def _read_rows(
+    path: Path, about: Record, parse: bool, report: Report
+) -> Iterator[tuple[int, JSON]]:
     """Index and row of each example, in the order of the file.
 
     Without `parse`, rows with a checksum are empty. Blank lines are skipped; of two rows of one
@@ -261,7 +271,7 @@ def _read_rows(path: Path, record: JSON, parse: bool, report: Report) -> Iterato
         if not (text := line.strip()):
             continue
         try:
-            index, row = _read_line(text, record, parse or not first)
+            index, row = _read_line(text, about, parse or not first)
         except ValueError as error:
             raise DamagedCell(
                 f"{path}, line {number}: not a prediction row as it was written ({error}): delete "
@@ -278,7 +288,7 @@ def _read_rows(path: Path, record: JSON, parse: bool, report: Report) -> Iterato
             yield index, row
 
 
-def _read_line(text: bytes, record: JSON, parse: bool) -> tuple[int, JSON]:
+def _read_line(text: bytes, about: Record, parse: bool) -> tuple[int, JSON]:
     """Index and row of a line; raises ValueError where it is damaged."""
     has_checksum = text[-25:-10] == _CHECKSUM
     if has_checksum:
@@ -286,15 +296,13 @@ def _read_line(text: bytes, record: JSON, parse: bool) -> tuple[int, JSON]:
             raise ValueError("its checksum is wrong")
         if not parse and (match := _INDEX.match(text)):
             return int(match[1]), {}
-    elif record["format"] > 1:
+    elif about.format != 1:
         raise ValueError("it has no checksum")
     row = parse_json(text)
     if not has_checksum:
         check_schema(Row, row)
-    if row["task"] != record["result"]["task"]["name"]:
-        raise ValueError(
-            f"it is of task {row['task']}, the record says {record['result']['task']['name']}"
-        )
+    if row["task"] != (task := about.result.task.name):
+        raise ValueError(f"it is of task {row['task']}, the record says {task}")
     row.pop("checksum", None)
     return row["index"], row
 
@@ -303,7 +311,8 @@ def _read_line(text: bytes, record: JSON, parse: bool) -> tuple[int, JSON]:
 
 
 class Cell:
-    """One model on one task at one length: the record, and one row per example.
+    """One model on one task at one length: the record, as it was written and as it was checked
+    (`about`), and one row per example.
 
     Rows are read from the file when they are first needed and then stay in memory; `stream` reads
     them without keeping them. `rows` may be given instead, as for files of other programs. `wanted`
@@ -312,13 +321,10 @@ class Cell:
     """
 
     def __init__(self, path: Path, record: JSON, rows: list[JSON] | None = None) -> None:
-        result = record["result"]
         self.path, self.record = path, record
-        self.run: str = record["run"]
-        self.model: str = result["model"]["name"]
-        self.task: str = result["task"]["name"]
-        self.length: int = result["length"]
-        self.wanted: int = record["num_examples"]
+        self.about = about = check_schema(Record, record)
+        self.run, self.wanted, self.length = about.run, about.num_examples, about.result.length
+        self.model, self.task = about.result.model.name, about.result.task.name
         self.warnings: list[str] = []
         self.snapshots = set[str]()
         if rows is not None:
@@ -347,7 +353,7 @@ class Cell:
 
     def _read(self, parse: bool) -> Iterator[tuple[int, JSON]]:
         self.warnings.clear()
-        rows = _read_rows(self.path, self.record, parse, self.warnings.append)
+        rows = _read_rows(self.path, self.about, parse, self.warnings.append)
         return (pair for pair in rows if pair[0] < self.wanted)
 
     @property
@@ -373,13 +379,13 @@ class Cell:
     @cached_property
     def soft(self) -> dict[int, JSON]:
         """The soft scores by index."""
-        return dict(_read_rows(soft_file(self.path), self.record, True, self.warnings.append))
+        return dict(_read_rows(soft_file(self.path), self.about, True, self.warnings.append))
 
     @property
     def without_soft(self) -> list[int]:
         """The answered examples that lack a soft score: of those with one reference, and of tasks
         that accept any of several."""
-        part = self.record["result"]["task"].get("match") == "part"
+        part = self.about.result.task.match == "part"
         rows = (row for row in self.stream() if part or len(row["outputs"]) == 1)
         return [row["index"] for row in rows if row["index"] not in self.soft]
 
@@ -391,8 +397,9 @@ def load_cell(path: Path) -> Cell | None:
     """
     file = path.with_suffix(".json")
     try:
-        record = parse_json(file.read_bytes())
-        check_schema(Record, record)
+        cell = Cell(path, parse_json(file.read_bytes()))
+        if not cell.about.format:
+            raise ValueError("it names no format")
     except OSError as error:
         gone = isinstance(error, FileNotFoundError | NotADirectoryError)
         if gone and not path.exists():
@@ -407,7 +414,7 @@ def load_cell(path: Path) -> Cell | None:
             f"{file} is no record of predictions that this version reads ({error}): update rulerkit "
             f"where a newer one wrote it, or {WAYS_OUT}"
         ) from error
-    return Cell(path, record)
+    return cell
 
 
 def failures_file(path: Path) -> Path:
