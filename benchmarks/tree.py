@@ -112,7 +112,7 @@ def main() -> None:
             written = models
             for command, code in CODE.items():
                 if command != "status":
-                    for file in (outputs / "cache").rglob("*.npz"):
+                    for file in (outputs / "cache").rglob("*.rows"):
                         file.unlink()
                 runs = [measure(code, outputs / "predictions" / "main") for _ in range(2)]
                 said = "   ".join(f"{seconds:6.1f} s {memory:6.0f} MiB" for seconds, memory in runs)
