@@ -119,8 +119,8 @@ def predict_cells(
             bar.set_description_str(f"{model.name} {tasks}{length}", refresh=False)
             _answer(model, unanswered, bar)
     stored = [cell for job in jobs if (cell := load_cell(job.path))]
-    for cell, examples in zip(stored, cells, strict=True) if soft else ():
-        _add_soft(model, cell, examples)
+    if soft:
+        _add_soft(model, stored, cells)
     return stored, bool(unanswered)
 
 
@@ -239,20 +239,27 @@ def _answer(model: Model, jobs: list[_Job], bar: Any) -> None:
             )
 
 
-def _add_soft(model: Model, cell: Cell, examples: Examples) -> None:
-    """Append the soft scores that are missing to the file beside a cell: of the likeliest
+def _add_soft(model: Model, cells: Sequence[Cell], questions: Sequence[Examples]) -> None:
+    """Append the soft scores that are missing to the file beside each cell: of the likeliest
     reference `gold_probability` (geometric mean over its tokens, 0..1), `gold_product` and
     `num_tokens`; `gold_greedy`: whether greedy decoding writes one of the references."""
     from rulerkit.soft import gold_logprobs
 
-    missing = [index for index in cell.without_soft if index < len(examples)]
-    if not missing:
-        return
-    remark(f"{model.name}: soft scores of {len(missing)} examples of {cell.task} at {cell.length}")
-    _check_digests(cell, examples)
-    golds = gold_logprobs(model, (examples[index] for index in missing))
-    with Lock(cell.path.with_suffix(".lock")) as lock, Log(soft_file(cell.path)) as log:
+    asked, logs = [], {}
+    with ExitStack() as stack:
+        for cell, examples in zip(cells, questions, strict=True):
+            if missing := [index for index in cell.without_soft if index < len(examples)]:
+                lock = stack.enter_context(Lock(cell.path.with_suffix(".lock")))
+                _check_digests(cell, examples)
+                side = soft_file(cell.path)
+                logs[cell.task] = lock, stack.enter_context(Log(side))
+                asked += [(examples, index) for index in missing]
+                del cell.soft  # it is read again
+        if asked:
+            remark(f"{model.name}: soft scores of {len(asked)} examples at {cells[0].length}")
+        golds = gold_logprobs(model, (examples[index] for examples, index in asked))
         for example, answers in _errors_named(golds):
+            lock, log = logs[example.task]
             lock.check()
             best = max(([token.logprob for token in row] for row in answers), key=fmean)
             soft = {
@@ -262,7 +269,6 @@ def _add_soft(model: Model, cell: Cell, examples: Examples) -> None:
                 "num_tokens": len(best),
             }
             log.append({"index": example.index, "task": example.task, **soft})
-    del cell.soft  # it is read again
 
 
 def _errors_named(answers: Iterable[Any]) -> Generator[Any]:

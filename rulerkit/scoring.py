@@ -353,9 +353,8 @@ def _judge_in_parallel(cells: list[Cell]) -> None:
     if workers < 2 or sum(time_and_size(path)[1] for path in paths) < _PARALLEL:
         return
     command = [sys.executable, "-m", "rulerkit.scoring"]
-    with ThreadPoolExecutor(
-        workers
-    ) as pool:  # not of processes: they would import the caller's file
+    # threads, as a pool of processes would import the caller's file
+    with ThreadPoolExecutor(workers) as pool:
         for number in range(workers):
             call = [*command, *folders[number::workers]]
             pool.submit(subprocess.run, call, capture_output=True)
