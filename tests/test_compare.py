@@ -312,6 +312,8 @@ def test_the_power_of_a_comparison():
     assert "a cell 4.5 points" in text  # 9 of 200: 2**-9 is below 0.05 / 14
     assert "too few examples" in power_text(1, 1, 2)
     assert "needs 4 examples" in power_text(1, 1, 2, margin=100, flips=0)
+    assert smallest_loss(9, 14) == 100
+    assert math.isnan(smallest_loss(7, 14))
     for wrong in ({"margin": 0}, {"flips": 0.6}):
         with pytest.raises(UserError, match="must be"):
             power_text(13, 1, 200, **wrong)
