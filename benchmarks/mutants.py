@@ -90,7 +90,7 @@ MUTATIONS = [
         ("rising[::-1]", "rising"),
         ("wanted - n <= allowed", "wanted - n < allowed"),
         ("answers == repetitions", "answers >= repetitions - 1"),
-        ('["score", "group"]', '["score", "index"]'),
+        ("numbers >= 0", "numbers > 0"),
         ("np.tile(weights, len(tasks)) / len(tasks)", "np.tile(weights, len(tasks))"),
         ('scores["index"] < num_examples', 'scores["index"] <= num_examples'),
     ),

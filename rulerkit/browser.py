@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rulerkit.depth import BINS, Place, bin_numbers, places
-from rulerkit.errors import UserError, shorten, with_progress
+from rulerkit.errors import UserError, shorten
 from rulerkit.failures import remaker
 from rulerkit.paths import package_text
 from rulerkit.prompt_format import without_thought
 from rulerkit.results import answers_of, find_cells
 from rulerkit.scoring import clean
-from rulerkit.store import write_whole
+from rulerkit.store import with_progress, write_whole
 from rulerkit.tables import names_of
 from rulerkit.tasks.base import named_items
 

@@ -318,11 +318,7 @@ def code_digest(value: Any) -> dict[str, str]:
             digest.update(repr((part.co_code, part.co_names)).encode())
             called = [names.get(name) for name in part.co_names]
             parts = [*part.co_consts, *(one for one in called if isinstance(one, FunctionType))]
-        elif (
-            isinstance(part, FunctionType)
-            and part not in seen
-            and not str(part.__globals__.get("__file__")).startswith(_INSTALLED)
-        ):
+        elif isinstance(part, FunctionType) and part not in seen and not _is_installed(part):
             seen.add(part)
             names, options = part.__globals__, part.__kwdefaults__ or {}
             parts = [part.__code__, part.__defaults__, *options.items(), *_closure(part)]
@@ -335,6 +331,10 @@ def code_digest(value: Any) -> dict[str, str]:
             digest.update(f"{named.__module__}.{named.__qualname__}".encode())
         waiting += [(inner, names) for inner in parts]
     return {f"bytecode{sys.version_info[0]}.{sys.version_info[1]}": short(digest)}
+
+
+def _is_installed(function: FunctionType) -> bool:
+    return str(function.__globals__.get("__file__")).startswith(_INSTALLED)
 
 
 def _closure(function: FunctionType) -> list[Any]:

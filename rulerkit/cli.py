@@ -497,7 +497,7 @@ def fetch(*, files: ParameterFiles = None, settings: Set = None) -> None:
     for state, line in fetch_all(models, "original" if original else "builtin"):
         echo(f"{state:8} {line}")
         states.add(state)
-    raise typer.Exit("failed" in states)
+    raise typer.Exit(1 if "failed" in states else 0)
 
 
 def notebooks(folder: Path) -> None:
@@ -601,7 +601,7 @@ def batch(
     from rulerkit.batch import read_batch
     from rulerkit.batch.status import report, statuses
 
-    if (site and not slurm) or (slurm and (jobs or gpus)):
+    if (site and not slurm) or (slurm and (jobs or gpus is not None)):
         raise UserError("--site goes with --slurm; --jobs and --gpus go without it")
     planned = read_batch(resolve_file(file), settings_of(settings))
     if slurm:
@@ -635,7 +635,9 @@ def run(files: list[Path], *, jobs: PositiveOrNone = None, gpus: str | None = No
     from rulerkit.batch import read_job
 
     paths = dict.fromkeys(file.absolute() for file in files)
-    raise typer.Exit(_execute([read_job(path) for path in paths], gpus, jobs)[0] > 0)
+    failed, _ = _execute([read_job(path) for path in paths], gpus, jobs)
+    if failed:
+        raise typer.Exit(1)
 
 
 def status(file: Path, *, settings: Set = None, cells: bool = False) -> None:

@@ -53,6 +53,7 @@ _COLUMNS = [
     *("level", "task", "category", "length", "n", "a", "b", "difference", "low", "high"),
     *("better", "worse", "unable", "p", "smallest_loss", "loss"),
 ]
+_DIGESTS = ("model.fingerprint", "model.loaded", "model.weights")
 _MEAN = ["a", "b", "difference", "low", "high"]
 Key = tuple[str, int]
 
@@ -408,15 +409,13 @@ def find(name: str | Path, outputs: str | Path = "outputs", scan: bool = True) -
 def _repetitions(cells: Sequence[Cell], other: Sequence[Cell]) -> list[Cell]:
     """The cells of the repetitions of a side's runs, but for those that the other side names."""
     taken = {cell.path.resolve() for cell in [*cells, *other]}
-    folders = {cell.path.absolute().parents[1] for cell in cells}  # <predictions>/<run>/<model>
-    return [
-        cell
-        for folder in folders
-        for path in sorted(folder.parent.parent.glob(f"*-repeat*/{glob.escape(folder.name)}"))
-        if base_run(path.parent.name) == folder.parent.name
-        for cell in read_cells(path)
-        if cell.path.resolve() not in taken
-    ]
+    repetitions = []
+    # <predictions>/<run>/<model>
+    for folder in {cell.path.absolute().parents[1] for cell in cells}:
+        for path in sorted(folder.parent.parent.glob(f"*-repeat*/{glob.escape(folder.name)}")):
+            if base_run(path.parent.name) == folder.parent.name:
+                repetitions += [c for c in read_cells(path) if c.path.resolve() not in taken]
+    return repetitions
 
 
 def _side(
@@ -561,9 +560,7 @@ def differing(a: Side, b: Side) -> list[str]:
             field, one, other, _ = describe_first([change])
             if field != "model.name":
                 text = f"{field}: {one} | {other}"
-                if field.startswith(
-                    ("model.fingerprint", "model.loaded", "model.weights")
-                ):  # digests
+                if field.startswith(_DIGESTS):
                     text = "other weights or configuration"
                 settings.setdefault(text, []).append(key)
     return [

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rulerkit.errors import UserError, remark, with_progress
+from rulerkit.errors import UserError, remark
 from rulerkit.example import Example, Piece
 from rulerkit.failures import remaker
 from rulerkit.results import find_cells
 from rulerkit.statistics import WeightedCell, holm, weighted_sum
-from rulerkit.store import Report
+from rulerkit.store import Report, with_progress
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -98,9 +98,10 @@ def _items(answer: Any, make: Callable[[Any], Example]) -> list[tuple[float, lis
     written = answer["prediction"].lower()
     copies = defaultdict(list)
     for place in needles:
-        key, value, text = place.piece.key, place.piece.value, place.piece.text
-        for name in {key, value} if key else {text.strip().split(" ")[-1]}:
-            copies[str(name).lower()].append(place.depth)
+        piece = place.piece
+        names = [piece.key, piece.value] if piece.key else [piece.text.strip().split(" ")[-1]]
+        for name in {name.lower() for name in names if name}:
+            copies[name].append(place.depth)
     return sorted(
         (float(np.mean(copies[name])), copies[name], float(name in written))
         for name in map(str.lower, references)

@@ -117,14 +117,6 @@ def remark(text: str) -> None:
     tqdm.write(escape.one_line(text), file=sys.stderr)
 
 
-def with_progress(items: Iterable[Any], unit: str) -> Any:
-    """The items; a bar in a terminal or notebook counts them where they take more than three
-    seconds."""
-    from tqdm.auto import tqdm
-
-    return tqdm(items, unit=f" {unit}", delay=3, disable=None)
-
-
 class ModelError(UserError):
     """A model that stops answering, such as a server that is gone: `evaluate` goes on with the
     other models."""

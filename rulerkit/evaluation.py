@@ -463,8 +463,10 @@ def _ask(
                     continue
                 for model.repetition, folder in enumerate(study.folders):
                     examples = [
-                        generate(task, length, wanted, study.seed, model.prompt_format)
-                        for task, wanted in zip(study.tasks, counts.values(), strict=True)
+                        generate(
+                            task, length, counts[task.name, length], study.seed, model.prompt_format
+                        )
+                        for task in study.tasks
                     ]
                     stored, were_asked = predict_cells(
                         model, examples, folder, fresh, bar, study.max_failures, study.soft, rule

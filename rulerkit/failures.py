@@ -14,12 +14,12 @@ from typing import Any
 import pandas as pd
 
 from rulerkit import scoring
-from rulerkit.errors import UserError, shorten, with_progress
+from rulerkit.errors import UserError, shorten
 from rulerkit.example import Example
 from rulerkit.generation import PROMPT_VERSION, Examples
 from rulerkit.prompt_format import PromptFormat
 from rulerkit.statistics import wilson
-from rulerkit.store import Cell
+from rulerkit.store import Cell, with_progress
 from rulerkit.studies import Study
 from rulerkit.tasks import FAMILIES, by_name, read_prompt
 from rulerkit.tasks.base import JudgedAnswer, Rule

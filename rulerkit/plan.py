@@ -301,7 +301,7 @@ def plan_model(
             limits = [model.too_long(length) or "" for length in study.lengths]
         except UserError:  # its config.json is not here
             limits = [""] * len(study.lengths)
-        lines = []
+        lines, beyond = [], gpus_beyond_node(spec, nodes)
         for length, limit in zip(study.lengths, limits, strict=True):
             flops = kv_bytes = fits = nan
             work, decoding, at_once = float(length), 0.0, _GUESSED
@@ -320,7 +320,7 @@ def plan_model(
                         length
                     )
                     decoding = answer * read / (gpu.bandwidth * 1e12 * cards)
-            why_not = limit or gpus_beyond_node(spec, nodes)
+            why_not = limit or beyond
             if not why_not and fits < 1:
                 what = "the weights alone do not fit" if fits < 0 else "not one request fits"
                 fix = "raise tensor_parallel_size, or take kv_cache_dtype: fp8 or a larger card"

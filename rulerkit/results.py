@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rulerkit import escape
-from rulerkit.errors import UserError, remark, unknown, with_progress
+from rulerkit.errors import UserError, remark, unknown
 from rulerkit.failures import label, no_context_answers
 from rulerkit.other_formats import read_predictions
 from rulerkit.paths import resolve, resolve_file
 from rulerkit.scoring import score
 from rulerkit.settings import JSON
-from rulerkit.store import Cell, Report, disk
+from rulerkit.store import Cell, Report, disk, with_progress
 from rulerkit.summary import cell_rows
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, lru_cache
 from hashlib import sha256
@@ -352,12 +351,20 @@ def _judge_in_parallel(cells: list[Cell]) -> None:
     workers = min(len(folders), os.cpu_count() or 1)
     if workers < 2 or sum(time_and_size(path)[1] for path in paths) < _PARALLEL:
         return
-    command = [sys.executable, "-m", "rulerkit.scoring"]
-    # threads, as a pool of processes would import the caller's file
-    with ThreadPoolExecutor(workers) as pool:
-        for number in range(workers):
-            call = [*command, *folders[number::workers]]
-            pool.submit(subprocess.run, call, capture_output=True)
+    helpers = [
+        subprocess.Popen(
+            [sys.executable, "-m", "rulerkit.scoring", *folders[n::workers]],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for n in range(workers)
+    ]
+    try:
+        for helper in helpers:
+            helper.wait()
+    finally:
+        for helper in helpers:
+            helper.kill()
 
 
 def _judged(cell: Cell) -> Rows:

@@ -21,7 +21,7 @@ import threading
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, cached_property
 from pathlib import Path
@@ -749,3 +749,11 @@ def progress_bar(tokens: int, disable: bool = False) -> Any:
     return tqdm(
         total=tokens, disable=disable, unit=" tokens", unit_scale=True, mininterval=interval
     )
+
+
+def with_progress(items: Iterable[Any], unit: str) -> Any:
+    """The items; a bar in a terminal or notebook counts them where they take more than three
+    seconds."""
+    from tqdm.auto import tqdm
+
+    return tqdm(items, unit=f" {unit}", delay=3, disable=None)

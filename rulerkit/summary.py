@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rulerkit import scoring
-from rulerkit.adaptive import StoppingRule, replay, threshold_of
+from rulerkit.adaptive import StoppingRule, replay
 from rulerkit.errors import UserError
 from rulerkit.lengths import (
     OWN_SHARE,
@@ -160,8 +160,10 @@ def summarize(
                 "stand_in": any(row["stand_in"] for row in members),
                 "reader": any(row["engine"] == "reader" for row in members),
             }
-            # rows stand task by task, in each from the shortest length
-            by_length = [_length_row(members[i :: len(grid)], confidence) for i in range(len(grid))]
+            by_length = [
+                _length_row([row for row in members if row["length"] == length], confidence)
+                for length in grid
+            ]
             length_rows += [about | row for row in by_length]
             model_row = _model_row(members, by_length, category, confidence)
             model_rows.append(about | model_row | {"adaptive": adaptive})
@@ -196,7 +198,7 @@ def _select(
             "nothing to summarize: no scored example is among the tasks, lengths and examples "
             f"asked for{failures}; evaluate first, or ask for what the predictions hold"
         )
-    return scores[wanted]
+    return scores if wanted.all() else scores[wanted]
 
 
 def _facts_by_cell(
@@ -299,12 +301,13 @@ def _model_row(
     whose = f"the paper has no category {category}" if np.isnan(threshold) else PAPERS_THRESHOLD
     complete = [row["complete"] for row in length_rows]
     # the thresholds of the paper are those of the benchmark's own tasks
-    is_judged = threshold_of(tasks, rows[0]["aligned"]) == threshold and any(complete)
+    benchmark = {t for t in scoring.THIRTEEN if category in ("all", scoring.category(t))}
+    is_judged = tasks == benchmark and any(complete)
     if has_own_threshold(tasks):
         shortest = min(scores)
         start, mean_of = scores[shortest], f"its own mean at {length_name(shortest)}"
         threshold, whose = round(OWN_SHARE * start, 1), f"{100 * OWN_SHARE:g} % of {mean_of}"
-        starts = rows[:: len(scores)]
+        starts = [row for row in rows if row["length"] == shortest]
         floor = np.fmax(0, np.mean([row["floor"] for row in starts]))
         is_judged = bool(start > floor)
         if not is_judged:  # a share of nothing is reached by any answer
@@ -312,8 +315,9 @@ def _model_row(
             state = "incomplete" if np.isnan(start) else state
             threshold, whose = np.nan, f"{mean_of} is {state}"
         weights = np.repeat([1, -OWN_SHARE], len(tasks)) / len(tasks)
-        for i, length in enumerate(intervals):  # the threshold is uncertain too
-            above = _mean([*rows[i :: len(scores)], *starts], weights, confidence)
+        for length in intervals:  # the threshold is uncertain too
+            at_length = [row for row in rows if row["length"] == length]
+            above = _mean([*at_length, *starts], weights, confidence)
             intervals[length] = (threshold + above.low, threshold + above.high)
     model |= {"effective_length": "", "effective_set": ""}
     model |= {"threshold": threshold, "threshold_of": whose}
@@ -332,12 +336,14 @@ def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
     `cut_thought` and `refused` are added up. An example without an answer in one of the repetitions
     is left out.
     """
-    models, runs = cell_rows(scores, _MODEL), scores["run"].copy()
-    for (run, model), rows in models.items():
-        if (base_run(run), model) in models:
-            runs.iloc[rows] = base_run(run)
-    if runs.equals(scores["run"]):
+    names = cell_rows(scores, _MODEL)
+    merged = {
+        (run, model): base_run(run) if (base_run(run), model) in names else run
+        for run, model in names
+    }
+    if all(run == name[0] for name, run in merged.items()):
         return scores
+    runs = [merged[name] for name in zip(scores["run"], scores["model"], strict=True)]
     scores = scores.assign(run=runs, repetition=scores["run"])
     repetitions = scores.groupby(_MODEL)["repetition"].transform("nunique")
     keys = [*CELL, "index"]
@@ -365,16 +371,18 @@ def weighted_cells(
 ) -> dict[Any, WeightedCell]:
     """The cells of rows, by the columns `by`, ready for `weighted_sum`, each of weight 1.
 
-    A column `group`, such as the number of a question's article, says which examples are drawn
-    together.
+    A column `group`, such as the article of a question, says which examples are drawn together.
     """
-    index = scores["index"].to_numpy(dtype=int)
-    values = scores.reindex(columns=["score", "group"]).to_numpy(dtype=float)
+    index, values = scores["index"].to_numpy(dtype=int), scores["score"].to_numpy(dtype=float)
+    groups = np.full(len(scores), np.nan)
+    if "group" in scores:
+        numbers, _ = scores["group"].factorize()
+        groups = np.where(numbers >= 0, numbers, np.nan)
     cells = {}
     for key, rows in cell_rows(scores, by).items():
-        by_index = np.full((index[rows].max() + 1, 2), np.nan)
-        by_index[index[rows]] = values[rows]
-        of_cell, groups = by_index.T
-        some = None if np.isnan(groups).all() else groups
-        cells[key] = WeightedCell(1.0, key[by.index("task")], of_cell, some)
+        by_index = np.full((2, index[rows].max() + 1), np.nan)
+        by_index[:, index[rows]] = values[rows], groups[rows]
+        scores_by_index, groups_by_index = by_index
+        some = None if np.isnan(groups_by_index).all() else groups_by_index
+        cells[key] = WeightedCell(1.0, key[by.index("task")], scores_by_index, some)
     return cells

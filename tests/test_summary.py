@@ -228,7 +228,7 @@ def test_examples_of_a_group_are_drawn_together():
         row(summarize(scores.assign(group=group)).cells, task="vt")
         for group in (
             scores["index"],
-            scores["index"] // 25,
+            [f"article {i // 25}" for i in scores["index"]],
             float("nan"),
         )
     )

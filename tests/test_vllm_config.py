@@ -214,10 +214,9 @@ def test_our_files_start_and_go_as_far_as_they_say(name, tmp_path):
     assert level == OK, seen
     allowed = int(seen.split(", ")[1].split()[0])
     assert allowed >= longest
-    if name == "llama-3.1-8b":
-        seen, mend, level, *_ = examine(settings, allowed + 1)
-        assert (level, mend != "") == (FAIL, True)
-        assert str(allowed + 1) in seen
+    seen, mend, level, *_ = examine(settings, allowed + 1)
+    assert (level, mend != "") == (FAIL, True)
+    assert str(allowed + 1) in seen
 
 
 @needs_vllm

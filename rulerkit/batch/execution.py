@@ -127,11 +127,11 @@ def use_gpus(text: str | None) -> list[str]:
     """The GPUs to use: those named (`0,1` or `0-3`), which are all that this process then sees,
     else all that are visible."""
     if text is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = re.sub(
-            r"(?<![^,\s])(\d+)-(\d+)(?![^,\s])",  # no part of a GPU's UUID
-            lambda ends: ",".join(map(str, range(int(ends[1]), int(ends[2]) + 1))),
-            text,
-        )
+        named: list[str] = []
+        for part in text.split(","):
+            ends = re.fullmatch(r"\s*(\d+)-(\d+)\s*", part)
+            named += map(str, range(int(ends[1]), int(ends[2]) + 1)) if ends else [part]
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(named)
     return visible_gpus()
 
 
