@@ -354,10 +354,10 @@ class AsMade(PromptQueue):
     """The control: prompts in the order in which they come."""
 
     def add(self, example):
-        self.waiting.append(example)
+        self.waiting.append((b"", example))
 
     def take(self, last, start=0.0):
-        return self.waiting.pop(0)
+        return self.waiting.pop(0)[1]
 
 
 @needs_vllm

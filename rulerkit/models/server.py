@@ -29,7 +29,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from importlib.util import find_spec
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, ClassVar
 
 import httpx2
@@ -316,12 +316,13 @@ class PromptQueue:
 
     def __init__(self, examples: Iterable[Example] = ()) -> None:
         self._source = iter(examples)
-        self.waiting: list[Example] = []
+        self.waiting: list[tuple[bytes, Example]] = []  # with their place in the order
         self.stop = ""  # why no more is asked
 
     def make(self) -> bool:
         """Make one more example; False where there is none, or enough are made."""
-        enough = len(self.waiting) >= AHEAD or _num_tokens(self.waiting) >= AHEAD_TOKENS
+        tokens = _num_tokens(example for _, example in self.waiting)
+        enough = len(self.waiting) >= AHEAD or tokens >= AHEAD_TOKENS
         if self.stop or enough or (example := next(self._source, None)) is None:
             return False
         self.add(example)
@@ -333,20 +334,20 @@ class PromptQueue:
 
     def add(self, example: Example) -> None:
         """Put an example in its place."""
-        insort(self.waiting, example, key=_order)
+        insort(self.waiting, (_order(example), example), key=itemgetter(0))
 
     def take(self, last: Example | None, start: float = 0.0) -> Example:
         """The example that follows `last`, taken out; for a server that has had none, the one at
         the share `start` of the order."""
         place = int(start * len(self.waiting))
         if last:
-            place = bisect_left(self.waiting, _order(last), key=_order)
-        return self.waiting.pop(place % len(self.waiting))
+            place = bisect_left(self.waiting, _order(last), key=itemgetter(0))
+        return self.waiting.pop(place % len(self.waiting))[1]
 
 
 def _order(example: Example) -> bytes:
     """Bytes that compare as the token ids of a prompt."""
-    return bytes(example.ids.astype(">i4"))
+    return example.ids.astype(">i4").tobytes()
 
 
 def _num_tokens(examples: Iterable[Example]) -> int:
@@ -519,7 +520,7 @@ class ServerEngine(Engine):
         if not queue.make():
             return
         self._check_budget()
-        self.check_fits(queue.waiting[0])
+        self.check_fits(queue.waiting[0][1])
         self.open()
         try:
             while True:
