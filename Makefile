@@ -15,7 +15,7 @@ DEMO   ?=
 
 help:
 	@echo "make demo    the whole kit in a few minutes, without a GPU: reference readers, leaderboard, figures, a small real model"
-	@echo "make demo-all  every notebook, on readers in which one effect each was planted: about five minutes"
+	@echo "make demo-all  every notebook, on readers in which one effect each was planted: about eight minutes"
 	@echo "make test    the quick tests; with real data where RULERKIT_DATA names a folder"
 	@echo "make test-slow  the slow ones: whole batches, killed processes, every notebook, a wheel"
 	@echo "make test-all  both, with ten times as many damaged files"

@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -25,7 +25,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
 
 from rulerkit.errors import UserError
 from rulerkit.example import Example
@@ -117,11 +116,11 @@ def series_by_length(
         "dotted: floor" * bool("floor" in frame and (frame["floor"] >= 1).any()),
         note,
     )
-    with _figure(len(groups), columns, height, ax, *notes, series=most, sharey=True) as panels:
+    drawn: Any = {"series": most, "threshold": threshold, "sharey": True}
+    with _figure(len(groups), columns, height, ax, *notes, **drawn) as panels:
         for i, (axes, (names, rows)) in enumerate(zip(panels, groups, strict=True)):
             title = str(names[-1]) if panel in keys else ""
             _lines(axes, rows, series, published.get(title, {}), dashed_beyond, flat)
-            _thresholds(axes, threshold)
             _legend(axes)
             if ax is None and i % columns:
                 axes.set_ylabel("")
@@ -237,11 +236,10 @@ def scores_over_models(
     """
     rows = _means(lengths, category)
     names = list(dict.fromkeys(rows["name"]))
-    with _figure(1, 1, 1.7, ax, note, series=len(names)) as (axes,):
+    with _figure(1, 1, 1.7, ax, note, series=len(names), threshold=threshold) as (axes,):
         for i, (length, line) in enumerate(rows.groupby("length")):
             x = line["name"].map(names.index) + 0.04 * i
             _line(axes, x, line, length_name(int(str(length))), _properties(i))
-        _thresholds(axes, threshold)
         ticks = [_wrapped(name, 34) for name in names]
         axes.set_xticks(range(len(names)), ticks, rotation=35, ha="right", rotation_mode="anchor")
         axes.set(ylim=(0, 102), ylabel="Score (%)")
@@ -598,12 +596,13 @@ def _figure(
     ax: "Panels",
     *notes: str,
     series: int = 1,
+    threshold: Threshold = None,
     **shared: Any,
 ) -> Iterator[list[Axes]]:
     """The panels that were given, or those of a new figure, row by row, drawn in the common style,
-    with notes below. `height`, of each panel without the texts around it, is in inches. The figure
-    is as wide as one column of the page for one column of panels of up to eight series, else as
-    two."""
+    with a line at each threshold, and notes below. `height`, of each panel without the texts around
+    it, is in inches. The figure is as wide as one column of the page for one column of panels of up
+    to eight series, else as two."""
     num_rows = -(-count // columns)
     with style():
         if ax is None:
@@ -621,8 +620,14 @@ def _figure(
                 )
         yield panels[:count]
         figure: Any = panels[0].figure
+        named = threshold if isinstance(threshold, Mapping) else {"threshold": threshold}
+        levels = {name: value for name, value in named.items() if value is not None}
+        for axes, value in product(panels[:count], levels.values()):
+            axes.axhline(value, color=_GREY, linewidth=0.7, linestyle=_THRESHOLD, zorder=1)
+        names = ", ".join(f"{name} = {value:g}" for name, value in levels.items())
+        about = f"thin dashed: {names}" * bool(levels)
         # notes of other panels of the figure stay
-        parts = "; ".join([figure.get_supxlabel(), *notes]).split("; ")
+        parts = "; ".join([figure.get_supxlabel(), about, *notes]).split("; ")
         text = "; ".join(dict.fromkeys(filter(None, parts)))
         figure.supxlabel(text, fontsize="medium", x=0.99, ha="right", style="italic", wrap=True)
         if ax is None:
@@ -644,18 +649,6 @@ def _properties(i: int) -> dict[str, Any]:
         "linestyle": _DASHES[i // 8 % 3],
         "markeredgewidth": 0,
     }
-
-
-def _thresholds(axes: "Axes", threshold: Threshold) -> None:
-    """A thin dashed line, with its name, for each threshold."""
-    if threshold is None:
-        return
-    named = threshold if isinstance(threshold, Mapping) else {"threshold": threshold}
-    readable_on_lines = [withStroke(linewidth=1.5, foreground=axes.get_facecolor())]
-    for name, value in named.items():
-        axes.axhline(value, color=_GREY, linewidth=0.7, linestyle=_THRESHOLD, zorder=1)
-        place: Any = {"transform": axes.get_yaxis_transform(), "ha": "right", "zorder": 4}
-        axes.text(1, value + 1, f"{name}: {value:g}", path_effects=readable_on_lines, **place)
 
 
 def _legend(axes: "Axes") -> None:

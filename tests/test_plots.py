@@ -129,8 +129,9 @@ def test_threshold_is_drawn_and_named():
     assert plots.thresholds(summary.models) == {"Llama2-7B (chat) at 4K": 85.6}
     axes = plots.score_by_length(summary.lengths, plots.thresholds(summary.models))
     assert axes.get_lines()[-1].get_ydata() == [85.6, 85.6]
-    assert "Llama2-7B (chat) at 4K: 85.6" in texts(axes)
-    assert "threshold: 50" in texts(plots.score_by_length(summary.lengths, 50))
+    assert axes.figure.get_supxlabel() == "thin dashed: Llama2-7B (chat) at 4K = 85.6"
+    axes = plots.score_by_length(summary.lengths, 50, note="stand-in corpora")
+    assert axes.figure.get_supxlabel() == "thin dashed: threshold = 50; stand-in corpora"
 
 
 def test_an_incomplete_length_is_a_gap():
