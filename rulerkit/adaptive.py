@@ -158,11 +158,10 @@ def replay(
         looks[length] += 1
         while run.sizes[looks[length]] < min(run.sizes[-1], _JUMP * needed / _STEP):
             looks[length] += 1
-        size, shortest = run.sizes[looks[length]], run.lengths[0]
-        counts |= run.share_out(length, counts, size)
-        if run.is_relative and length != shortest:
-            counts |= run.share_out(shortest, counts, size)
-        changed = [length]
+        # the threshold needs as many examples as what is held against it
+        changed = [length, run.lengths[0]] if run.is_relative else [length]
+        for each in changed:
+            counts |= run.share_out(each, counts, run.sizes[looks[length]])
     return State(counts, None)
 
 
@@ -224,10 +223,9 @@ class _Run:
         cells = []
         for task, at in self.scores:
             rows = self.scores[task, at][: counts[task, at]]
-            if length in (0, at):
-                cells.append(WeightedCell(1 / number, task, rows))
-            if self.is_relative and at == self.lengths[0]:
-                cells.append(WeightedCell(-OWN_SHARE / number, task, rows))
+            own = OWN_SHARE if self.is_relative and at == self.lengths[0] else 0.0
+            if weight := (length in (0, at)) - own:
+                cells.append(WeightedCell(weight / number, task, rows))
             if self.rule.other is not None:
                 other_rows = self.other[task, at][: len(rows)]
                 cells.append(WeightedCell(-1 / number, task, other_rows))
@@ -271,14 +269,16 @@ class _Run:
         intervals = {length: (value.low, value.high) for length, value in estimates.items()}
         possible = possible_lengths(intervals, 0.0)
         answer = effective_set(intervals, 0.0, self.claimed)
+        settled = len(possible) == 1
         if self.is_relative and not estimates[shortest].value:
             answer = f"none, as the mean at {length_name(shortest)} is 0"
+            settled &= self.sizes[looks[shortest]] == self.rule.population
         undecided = [n for n in possible if n and estimates[n].low < 0]
         unfinished = [n for n in undecided if self.sizes[looks[n]] < self.sizes[-1]]
         length = [*unfinished, *undecided, shortest][0]
         estimate = estimates[length]
         gaps = {n: abs(estimates[n].value) for n in self.lengths if n >= possible[-1]}
-        return _Judgement(len(possible) == 1, answer, length, estimate, abs(estimate.value), gaps)
+        return _Judgement(settled, answer, length, estimate, abs(estimate.value), gaps)
 
     def examples_needed(self, judgement: _Judgement, size: int) -> float:
         """The examples of a cell with which the gap would be half of the interval's width, judged

@@ -8,6 +8,7 @@ study does not ask what the claim is about, and the claim does not apply. Where 
 is judged.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, product
 from math import inf, log2
@@ -258,18 +259,22 @@ def falls(
     (first, start), *_, (last, end) = groups.items()
     whole = lower(claim, end, start)
     seen = f"{first} to {last} {whole.seen}"
-    steps: dict[str, list[Part]] = {
-        f"{name} to {next_name}": [(-1, group), (1, next_group)]
-        for (name, group), (next_name, next_group) in pairwise(groups.items())
+    steps = list(pairwise(groups))
+    rises = {
+        (one, other): estimate([(-1, groups[one]), (1, groups[other])], 1 - 0.05 / len(steps))
+        for one, other in steps
     }
-    rises = {names: estimate(parts, 1 - 0.05 / len(steps)) for names, parts in steps.items()}
-    certain = [f"{names} higher by {rise}" for names, rise in rises.items() if rise.low > 0]
+    certain = [
+        f"{' to '.join(step)} higher by {rises[step]}" for step in steps if rises[step].low > 0
+    ]
     if certain:
         return Verdict(claim, FAILS, "; ".join([seen, *certain]))
     if steadily and whole.verdict == HOLDS and len(steps) > 1:
-        largest = min(rises, key=lambda names: rises[names].value)
-        parts = [(1, start), (-1, end), *steps[largest]]
-        return weighted(claim, parts, seen=f"{seen}; without {largest} {_LOWER}")
+        before, after = min(steps, key=lambda step: rises[step].value)
+        weights = Counter([first, after])
+        weights.subtract([before, last])
+        parts = [(weight, groups[name]) for name, weight in weights.items() if weight]
+        return weighted(claim, parts, seen=f"{seen}; without {before} to {after} {_LOWER}")
     return whole._replace(seen=seen)
 
 

@@ -232,9 +232,9 @@ class _Side:
 
     `unknown` is the share of the population that is not known, `span` the sum of the weights,
     `mean` and `deviations` are those of the examples, `seen` is the variance of the mean,
-    `of_examples` and `squares` are the weights of single examples of each cell and the sum of their
-    squares, and `usual` says how many examples a cell has: where they differ, mostly those of the
-    smallest. `errors` is the geometric mean of the whole errors seen and of the examples they are
+    `of_examples` are the weights of single examples of each cell, and `usual` says how many examples
+    a cell has, where they differ mostly those of the smallest; `squares` is the sum of the squared
+    weights of as many examples of each. `errors` is the geometric mean of the whole errors seen and of the examples they are
     spread over.
     """
 
@@ -246,9 +246,10 @@ class _Side:
         self.span: float = weights.sum()
         self.mean: float = values.mean()
         self.deviations = values - self.mean
-        squares = (weights**2 / task.counts).sum()
-        self.squares: float = self.unknown * squares
-        self.usual: float = (weights**2).sum() / squares
+        # what is lost to a cell of few examples is as uncertain as what it gains
+        squares = task.weights**2
+        self.usual: float = squares.sum() / (squares / task.counts).sum()
+        self.squares: float = self.unknown * (weights @ weights) / self.usual
         self.of_examples = (self.unknown * weights / task.counts)[weights > 0]
         different = min((values > _ROUNDING).sum(), (values < self.span - _ROUNDING).sum())
         whole = values.size * min(self.mean, self.span - self.mean) / self.span

@@ -314,10 +314,11 @@ def _model_row(
             state = f"{start:.1f}, not above its floor of {floor:.1f}"
             state = "incomplete" if np.isnan(start) else state
             threshold, whose = np.nan, f"{mean_of} is {state}"
-        weights = np.repeat([1, -OWN_SHARE], len(tasks)) / len(tasks)
         for length in intervals:  # the threshold is uncertain too
-            at_length = [row for row in rows if row["length"] == length]
-            above = _mean([*at_length, *starts], weights, confidence)
+            members = [row for row in rows if row["length"] in (length, shortest)]
+            at_both = np.array([row["length"] for row in members])
+            weights = (at_both == length) - OWN_SHARE * (at_both == shortest)
+            above = _mean(members, weights / len(tasks), confidence)
             intervals[length] = (threshold + above.low, threshold + above.high)
     model |= {"effective_length": "", "effective_set": ""}
     model |= {"threshold": threshold, "threshold_of": whose}

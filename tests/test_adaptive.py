@@ -70,8 +70,11 @@ def test_the_longest_length_that_passes_counts():
     assert replay(StoppingRule(), planted(random, 99, 60, 99), claimed=4096).answer == "4K"
     state = replay(StoppingRule(), planted(random, 70, 60, 50))
     assert (state.answer, state.settled) == ("<1K", True)
-    nothing = {("vt_small", length): np.zeros(500) for length in (256, 512)}
-    assert replay(StoppingRule(), nothing).answer == "none, as the mean at 256 is 0"
+    none = "none, as the mean at 256 is 0"
+    for first, then, answer in ((0, 0, none), (0, 1, ">512"), (1, 1, ">512")):
+        start = np.where(np.arange(500) < 4, first, then) * 1.0  # all of the first look are wrong
+        grid = {("vt_small", 256): start, ("vt_small", 512): np.ones(500)}
+        assert replay(StoppingRule(), grid).answer == answer
 
 
 def test_too_few_examples_leave_a_set_and_say_what_it_takes():

@@ -56,6 +56,14 @@ def lines(table):
         yield [field.strip() for field in line.split("|")]
 
 
+def test_what_is_left_of_a_fall_has_the_interval_of_a_difference():
+    means = {4 * K: 95, 8 * K: 80, 16 * K: 70}
+    scores = rows(means, seed=1)
+    rest = claims.lower("", *(scores[scores["length"] == n * K] for n in (16, 8)))
+    found = claims.falls("", scores, "length", steadily=True)
+    assert found.seen.endswith(f"without 4K to 8K {rest.seen}")
+
+
 # --- the notebooks' claims ------------------------------------------------------------------------
 
 SETTINGS = {

@@ -139,6 +139,14 @@ def test_a_small_cell_beside_large_ones_limits_the_interval():
     alike = [WeightedCell(0.5, "vt", array([1.0] * 100)) for _ in range(2)]
     assert weighted_sum(alike).low == pytest.approx(wilson(1.0, 200)[0])
 
+    def pairs():
+        luck, chance = rng.random((2, 500))
+        often = np.where(chance < 0.8, luck, rng.random(500)) < 0.98
+        few = (luck < 0.98)[:50] * 1.0
+        return [WeightedCell(1.0, "vt", few), WeightedCell(-1.0, "vt", often * 1.0)]
+
+    assert shares_covered(pairs, 0) > 0.9  # 0.66 where only the many limited what may be lost
+
 
 def test_few_groups_make_the_interval_wider():
     rng = np.random.default_rng(4)

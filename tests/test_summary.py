@@ -138,6 +138,8 @@ def test_the_small_protocol_is_judged_by_the_model_itself():
     text = table_text(summary)
     assert "no score of RULER" in text
     assert "Llama2" not in text
+    few = summarize(scores_of({("a", 256): 0.6, ("a", 512): 0.2}, tasks[:1], n=5, wanted=5))
+    assert list(few.models["effective_set"]) == ["256..>512"] * 2, "its start is above its share"
     untold = summarize(scores_of(rights, tasks))
     assert table_text(untold) == text, "none of the thirteen was answered: of those that were"
     for right, floor in ((0.0, NAN), (0.1, 0.1)):
