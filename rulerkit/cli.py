@@ -19,7 +19,7 @@ import typer
 
 import rulerkit as rk
 from rulerkit import escape
-from rulerkit.errors import UserError, counted, unknown
+from rulerkit.errors import UserError, check_known, counted
 from rulerkit.lengths import parse_length
 from rulerkit.paths import KIT, cache_dir, resolve_file
 
@@ -385,6 +385,11 @@ def check(
         raise UserError(
             "name either a model (-f params/models/x.yaml) or files of data or predictions"
         )
+    if ask is not None if data else task or length:
+        raise UserError(
+            "--ask and --no-ask go with a model (-f); --task and --length go with files of data or "
+            "predictions"
+        )
     from rulerkit import audit, checks
 
     reports: Iterable[Any]
@@ -484,10 +489,11 @@ def fetch(*, files: ParameterFiles = None, settings: Set = None) -> None:
     from rulerkit.batch import read_batch
     from rulerkit.offline import fetch_all
     from rulerkit.settings import read_yaml
+    from rulerkit.studies import BATCH_KEYS
 
     paths = [resolve_file(file) for file in files or []]
     asked: list[Any]
-    if paths and {"notebooks", "together"} & read_yaml(paths[0]).keys():
+    if paths and BATCH_KEYS & read_yaml(paths[0]).keys():
         asked = [read_batch(path, settings_of(settings)) for path in paths]
     else:
         asked = [rk.study(settings_of(settings, paths))]
@@ -735,8 +741,7 @@ def _answered(model: str, task: str, length: int, index: int) -> tuple[Any, str]
 
     cells = {f"{cell.task} --length {cell.length}": cell for cell in find(model)}
     asked = f"{task} --length {length}"
-    if asked not in cells:
-        raise unknown("task and length of this model", asked, cells)
+    check_known("task and length of this model", asked, cells)
     cell = cells[asked]
     if index not in cell.present:
         raise UserError(

@@ -24,7 +24,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rulerkit.errors import UserError, counted, listed, unknown
+from rulerkit.errors import UserError, check_known, counted, listed, unknown
 from rulerkit.escape import csv_text
 from rulerkit.evaluation import describe_first, differences
 from rulerkit.lengths import length_name, parse_length
@@ -182,8 +182,7 @@ def compare(
     import pandas as pd
 
     _check_margin(margin)
-    if by not in PAIRINGS:
-        raise unknown("way to pair examples", by, PAIRINGS)
+    check_known("way to pair examples", by, PAIRINGS)
     (name_a, cells_a), (name_b, cells_b) = (
         (str(given), find(given, outputs)) if isinstance(given, str | Path) else ("", list(given))
         for given in (a, b)

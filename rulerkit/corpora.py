@@ -30,7 +30,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import Field, StringConstraints, ValidationError
 
-from rulerkit.errors import UserError, first_line, shortened, unknown
+from rulerkit.errors import UserError, check_known, first_line, shortened
 from rulerkit.paths import cache_dir, completed, package_text, resolve
 from rulerkit.settings import Keys
 
@@ -333,11 +333,10 @@ def choices(corpora: str | Mapping[str, Any]) -> dict[str, Any]:
     KINDS."""
     given = corpora if isinstance(corpora, Mapping) else {"base": corpora}
     chosen = {"base": "builtin", **given}
-    if wrong := [key for key in chosen if key not in ("base", *KINDS)]:
-        raise unknown("key of corpora", wrong[0], ("base", *KINDS))
-    if str(chosen["base"]) not in BASES:
-        hint = "A mapping such as {essay: texts} names files"
-        raise unknown("value of corpora", chosen["base"], BASES, hint)
+    for key in chosen:
+        check_known("key of corpora", key, ("base", *KINDS))
+    hint = "A mapping such as {essay: texts} names files"
+    check_known("value of corpora", str(chosen["base"]), BASES, hint)
     return chosen
 
 

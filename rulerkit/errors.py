@@ -4,7 +4,7 @@ on stderr."""
 import re
 import reprlib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -41,6 +41,12 @@ def unknown(what: str, seen: object, allowed: Iterable[object], hint: str = "") 
         f"unknown {what} {shortened(str(seen))}: {''.join(near)}allowed: {', '.join(names) or 'none'}"
         + (f". {hint}" if hint else "")
     )
+
+
+def check_known(what: str, seen: object, allowed: Collection[object], hint: str = "") -> None:
+    """Raise the error of `unknown` for a name that is not among those allowed."""
+    if seen not in allowed:
+        raise unknown(what, seen, allowed, hint)
 
 
 def shortened(value: object) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from rulerkit import escape
-from rulerkit.errors import listed, remark, unknown
+from rulerkit.errors import check_known, listed, remark, unknown
 from rulerkit.lengths import THRESHOLDS, effective_length, length_name, parse_length
 from rulerkit.scoring import THIRTEEN
 from rulerkit.statistics import critical_value
@@ -78,13 +78,11 @@ def _table(name: str) -> "pd.DataFrame":
 
 
 def _chosen(name: str, version: str, category: str | None) -> "pd.DataFrame":
-    if version not in VERSIONS:
-        raise unknown("version of the paper", version, VERSIONS)
+    check_known("version of the paper", version, VERSIONS)
     rows = _table(name).query("paper_version == @version")
     if category is not None:
         category = "all13" if category == "all" else category
-        if category not in PAPER_CATEGORIES:
-            raise unknown("category of the paper", category, PAPER_CATEGORIES)
+        check_known("category of the paper", category, PAPER_CATEGORIES)
         rows = rows[rows["category"] == category]
     return rows.reset_index(drop=True)
 
@@ -259,8 +257,7 @@ class Board(NamedTuple):
         What is `bold` is 'ours' (their names), 'best' (of each column among models of one
         alignment, as printed) or 'none'.
         """
-        if bold not in BOLD:
-            raise unknown("choice of what is bold", bold, BOLD)
+        check_known("choice of what is bold", bold, BOLD)
         rows = self.rows
         if format == "csv":
             heads = [re.sub(r"^\d+", lambda n: length_name(int(n[0])), str(name)) for name in rows]
@@ -305,8 +302,7 @@ def boards(
     `lengths` are the columns; averages are over those of them that all rows share. `order` is one
     of ORDERS. `upstream`: whether the rows of upstream's list stand in them too.
     """
-    if order not in ORDERS:
-        raise unknown("order", order, ORDERS)
+    check_known("order", order, ORDERS)
     columns = tuple(sorted(lengths))
     summary_of = cache(partial(_summary, scores))
     scored = [c for n in columns for c in (n, f"{n}_low", f"{n}_high", f"{n}_have")]
@@ -360,8 +356,7 @@ def everything(study: "Study", leave_out: Iterable[str] = ()) -> "pd.DataFrame |
     models = {cell.model for cell in cells}
     left_out = [leave_out] if isinstance(leave_out, str) else [*leave_out]
     for name in left_out:
-        if name not in models:
-            raise unknown(f"model in run {study.run}", name, sorted(models))
+        check_known(f"model in run {study.run}", name, sorted(models))
     cells = [cell for cell in cells if cell.task in THIRTEEN and cell.model not in left_out]
     scores = score(cells, report=remark)
     if scores.empty:

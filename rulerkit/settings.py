@@ -30,7 +30,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from rulerkit.errors import UserError, redact, shortened, unknown
+from rulerkit.errors import UserError, check_known, redact, shortened, unknown
 from rulerkit.hub import is_hub_id
 from rulerkit.lengths import parse_length
 from rulerkit.paths import home, package_data, project_files, resolve
@@ -424,7 +424,8 @@ class BatchKeys(Keys):
     """A batch file."""
 
     models: list[Any] = []
-    """a list of names, paths or mappings of models, such as `models: [...]`"""
+    """a list of names, paths or mappings of models, such as `models: [...]`; without it, all that
+    its notebooks name"""
     notebooks: list[Any] = []
     """a list of notebooks that run once for each model, such as `notebooks: [...]`"""
     together: list[Any] = []
@@ -497,8 +498,7 @@ def check(kind: type[AnyKeys], values: Spec, where: str = "", what: str = "key")
     """
     fields = keys_of(kind)
     for key in values:
-        if key not in fields:
-            raise unknown(what, key, fields)
+        check_known(what, key, fields)
     try:
         return kind.model_validate({k: value for k, value in values.items() if value is not None})
     except ValidationError as error:
@@ -638,8 +638,7 @@ def check_spec(spec: Spec, who: str) -> JSON:
         raise UserError(
             f"model {who}: nothing says who answers: give one of path, entry, window or engine"
         )
-    if str(engine) not in ENGINE_KEYS:
-        raise unknown(f"engine of the model {who}", engine, ENGINE_KEYS)
+    check_known(f"engine of the model {who}", str(engine), ENGINE_KEYS)
     checked = check(
         ENGINE_KEYS[engine], spec, f"model {who}: ", f"key of the model {who} (engine {engine})"
     )

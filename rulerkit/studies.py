@@ -11,7 +11,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from glob import glob
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit.adaptive import StoppingRule, threshold_of
 from rulerkit.corpora import choices, refresh
-from rulerkit.errors import UserError, listed, remark, shortened, unknown
+from rulerkit.errors import UserError, check_known, listed, remark, shortened
 from rulerkit.escape import csv_text, latex_text
 from rulerkit.models import Model
 from rulerkit.paths import cell_file, home, project_files, resolve, resolve_file
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+BATCH_KEYS = {"notebooks", "together"}
+"""The keys of a batch file by which one is told from other parameter files."""
 DEFAULT_EXAMPLES = 20
 """Of each cell, where a study cannot be adaptive."""
 _LONGEST_TITLE = 80
@@ -225,15 +227,17 @@ def study(
     )
 
 
-def check_lists(**values: Any) -> None:
+def check_lists(known: Collection[str] = (), **values: Any) -> None:
     """Raises UserError for a parameter of a notebook's own that should be a list and is none: of a
-    text a cell would take the letters one by one."""
+    text a cell would take the letters one by one. `known`: what may stand in it."""
     for name, value in values.items():
         if not isinstance(value, list | tuple):
             raise UserError(
                 f"{name}: {shortened(value)} is not allowed; it takes a list in brackets, such as "
                 f"`{name}: [FIRST, SECOND]`"
             )
+        for entry in value if known else ():
+            check_known(f"entry of {name}", entry, known)
 
 
 def _task_of_study(spec: Any, values: Parameters) -> Task:
@@ -339,11 +343,16 @@ def notebook_parameters(path: Path) -> list[str]:
         ) from error
 
 
-def _check_names(names: Iterable[str], where: str = "") -> None:
+def _check_names(names: Collection[str], where: str = "") -> None:
+    if not BATCH_KEYS.isdisjoint(names):
+        raise UserError(
+            f"{where or 'this'} is a batch file: `rulerkit batch FILE` runs it, `rulerkit batch FILE "
+            "--dry-run` lists what it asks; files of parameters are taken here, such as -f "
+            "params/models/llama-3.1-8b.yaml -f params/sizes/paper.yaml"
+        )
     allowed = known_names()
     for name in names:
-        if name not in allowed:
-            raise unknown(f"parameter{' in ' + where if where else ''}", name, allowed)
+        check_known(f"parameter{' in ' + where if where else ''}", name, allowed)
 
 
 def _injected(cells: list[str]) -> list[str]:

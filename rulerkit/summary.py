@@ -24,6 +24,7 @@ from rulerkit.lengths import (
     effective_set,
     has_own_threshold,
     length_name,
+    parse_length,
 )
 from rulerkit.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.store import allowed_failures, failure_counts
@@ -105,7 +106,7 @@ def length_weights(num_lengths: int) -> "NDArray[np.float64]":
 def summarize(
     scores: "pd.DataFrame",
     tasks: Sequence[str] | None = None,
-    lengths: Sequence[int] | None = None,
+    lengths: Sequence[int | str] | None = None,
     num_examples: int | None = None,
     confidence: float = 0.95,
 ) -> Summary:
@@ -113,7 +114,7 @@ def summarize(
 
     Without `tasks`, means are over the benchmark's thirteen and other tasks stand in `cells` only;
     with them, or where none of the thirteen was answered, over those given or answered. `lengths`
-    are those given, else all that any model was asked;
+    are those given (4096 or 4K), else all that any model was asked;
     `num_examples` the first so many, else as many as each cell was to have. What the grid lacks is
     shown as missing and no mean is taken over the rest. Cells without a row show how many requests
     failed, if `scores.attrs["empty_cells"]` has them, as `score` sets it. A model that answered
@@ -122,6 +123,8 @@ def summarize(
     """
     import pandas as pd
 
+    tasks = [tasks] if isinstance(tasks, str) else tasks
+    lengths = None if lengths is None else [parse_length(length) for length in lengths]
     empty_cells = [cell for cell in scores.attrs.get("empty_cells", ()) if cell["failed"]]
     scores = merge_repetitions(_select(scores, tasks, lengths, num_examples, empty_cells))
     examples = weighted_cells(scores, CELL)
@@ -180,7 +183,7 @@ def summarize(
 def _select(
     scores: "pd.DataFrame",
     tasks: Sequence[str] | None,
-    lengths: Sequence[int] | None,
+    lengths: Sequence[int | str] | None,
     num_examples: int | None,
     empty_cells: Sequence[Mapping[str, Any]],
 ) -> "pd.DataFrame":

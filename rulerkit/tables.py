@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit import escape
 from rulerkit.corpora import OWN_TEXTS
-from rulerkit.errors import UserError, counted, listed, unknown
+from rulerkit.errors import UserError, check_known, counted, listed, unknown
 from rulerkit.floors import not_above
 from rulerkit.lengths import SMALL, has_own_threshold, length_name
 from rulerkit.scoring import own_labels
@@ -195,8 +195,7 @@ def table_text(
     `format` is 'table', 'markdown', 'latex', or 'csv': then it is the cells instead, whatever the
     category. `notes` are further lines to stand below; a CSV has no place for any.
     """
-    if category not in CATEGORIES:
-        raise unknown("category", category, CATEGORIES)
+    check_known("category", category, CATEGORIES)
     if format == "csv":
         return escape.csv_text(summary.cells, "%.4f")
     summary = summary.of(category)

@@ -14,15 +14,17 @@ from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from pydantic import Field, NonNegativeFloat, PositiveInt
 
-from rulerkit.errors import UserError
+from rulerkit.errors import UserError, shorten
 from rulerkit.generation import generate
 from rulerkit.gpus import torch_module
 from rulerkit.paths import completed, resolve
 from rulerkit.prompt_format import PromptFormat
+from rulerkit.settings import Keys, Length, Share, check
 from rulerkit.tasks import Task, read_answer
 
 if TYPE_CHECKING:
@@ -49,6 +51,22 @@ _WARM_UP = 50
 _PROMPT_SHARE = 4
 _SAVE_EVERY = 60.0  # seconds
 _ABOUT, _HISTORY = "training.json", "history.csv"
+
+
+class TrainingKeys(Keys):
+    """What `train` takes."""
+
+    length: Length
+    """a number of tokens, such as 256 or 1K"""
+    rates: Annotated[tuple[NonNegativeFloat, NonNegativeFloat], Field(strict=False)]
+    """two numbers from 0 on, such as `rates: [0.02, 0.002]`"""
+    curriculum: list[Annotated[tuple[Share, Length, PositiveInt], Field(strict=False)]]
+    """a list of points: a share of the steps, the longest examples in tokens, the number of tasks,
+    such as `curriculum: [[0.2, 128, 2], [0.6, 256, 11]]`"""
+    prompt_weight: NonNegativeFloat
+    """a number from 0 on"""
+    minutes: NonNegativeFloat | None = None
+    """a number of minutes from 0 on"""
 
 
 def train(
@@ -89,24 +107,36 @@ def train(
         raise UserError(f"steps is {steps}: a training has 1 step or more")
     torch, transformers = torch_module(), import_module("transformers")
     folder = resolve(folder)
-    points = curriculum or [[0.2, 128, 2], [0.6, length, len(tasks)]]
+    given = check(
+        TrainingKeys,
+        {
+            "length": length,
+            "rates": rates,
+            "curriculum": curriculum or [[0.2, 128, 2], [0.6, length, len(tasks)]],
+            "prompt_weight": prompt_weight,
+            "minutes": minutes,
+        },
+    )
     how = {
         "config": dict(config),
         "tasks": [task.name for task in tasks],
-        "length": length,
         "steps": steps,
         "seed": seed,
-        "rates": list(rates),
-        "curriculum": [*map(list, points)],
-        "prompt_weight": prompt_weight,
+        **given.model_dump(mode="json", exclude={"minutes"}),
     }
-    if (complete := _begin(folder, how)) is not None:
-        return complete
     form = PromptFormat(tokenizer, template="base")  # type: ignore[arg-type]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(seed)
-    shape = transformers.AutoConfig.for_model(**config)
-    network = transformers.AutoModelForCausalLM.from_config(shape).to(device)
+    try:
+        shape = transformers.AutoConfig.for_model(**config)
+        network = transformers.AutoModelForCausalLM.from_config(shape).to(device)
+    except Exception as error:  # each architecture checks its keys in its own way
+        raise UserError(
+            f"transformers makes no language model of the architecture {config['model_type']} with "
+            f"these layers, width and `more` (llama, mamba2 and qwen3_5_text were tried): {shorten(error, 160)}"
+        ) from None
+    if (complete := _begin(folder, how)) is not None:
+        return complete
     optimizers = _optimizers(network, rates)
     parts, rows = [network, *optimizers], list[dict[str, Any]]()
     state_file = folder / "training.pt"
@@ -117,7 +147,7 @@ def train(
         rows = state["rows"]
     done, spent = (rows[-1]["step"], rows[-1]["seconds"]) if rows else (0, 0.0)
     started = saved = time.monotonic()
-    shares, *columns = zip(*points, strict=True)
+    shares, *columns = zip(*given.curriculum, strict=True)
     stops = False
     while done < steps and not stops:
         results = []

@@ -369,6 +369,8 @@ BAD_INPUT = {
         "are named vt: give one of them another",
     ),
     ("check",): ("name either a model",),
+    ("check", "../vt.jsonl", "--ask"): ("--ask and --no-ask go with a model (-f)",),
+    ("plan", "-f", "params/batches/demo.yaml"): ("is a batch file: `rulerkit batch FILE` runs it",),
     ("batch", "params/batches/demo.yaml", "--site", "x"): ("--site goes with --slurm",),
     ("report", "."): ("no predictions in /", "<model>/<task>/<length>.jsonl"),
     ("report", "../project/outputs", "--format", "xls"): ("allowed: table, csv, markdown, latex",),

@@ -85,6 +85,8 @@ def test_each_model_is_compared_with_the_baseline_too(outputs):
         in dict(verdicts)["monday"]
     )
     assert "<h2>reader-4096 since monday</h2>" in page.read_text()
+    page = write_page(outputs, "thursday", {"drop": 0.3}, baseline="tuesday/checkpoint")
+    assert page.read_text().count("<h2>checkpoint since ") == 1, "the last run is the baseline"
     pages = [path for path, _ in links(page) if path.parent.parent.name == "batches"]
     assert [path.parent.name for path in pages][:2] == ["thursday", "tuesday"]
     assert all(path.is_file() for path, _ in links(pages[1]))

@@ -200,7 +200,8 @@ def test_the_grid_can_be_asked_for():
     assert a["effective_length"] == ">=8K, 16K not run"
     absent = row(summarize(scores, lengths=[K4, K16]).cells, model="b", task="vt", length=K16)
     assert absent["have"] == "0/50"
-    fewer = summarize(scores, lengths=[K4], num_examples=10)
+    fewer = summarize(scores, "vt", ["4K"], num_examples=10)
+    assert {*fewer.cells["task"]} == {"vt"}
     assert set(fewer.cells["n"]) == {10}
     assert fewer.cells["complete"].all()
     more = summarize(scores, lengths=[K4], num_examples=500)

@@ -41,6 +41,15 @@ def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(tmp_path, monkey
         train(*given, seed=1)
     with pytest.raises(UserError, match="steps is 0"):
         train(*given[:-1], 0)
+    for wrong, says in (
+        ({"curriculum": [1, 2, 3]}, r"curriculum: \[1, 2, 3\] .* a list of points"),
+        ({"minutes": "one"}, "minutes: 'one' is not allowed; it takes a number"),
+        ({"config": SHAPE | {"model_type": "llamma"}}, "of the architecture llamma .*Unrecognized"),
+    ):
+        arguments = {"config": SHAPE, "folder": tmp_path / "wrong", "tasks": tasks, "length": 200}
+        with pytest.raises(UserError, match=says):
+            train(**(arguments | wrong), steps=3)
+    assert not (tmp_path / "wrong").exists(), "so that the right values are not refused there"
 
 
 @pytest.mark.parametrize(("name", "length"), [("small-llama", 256), ("small-mamba2", 512)])

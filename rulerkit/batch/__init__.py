@@ -437,10 +437,18 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     keys, fixed = read_keys(BatchKeys, path), dict(settings or {})
     size = [_find(f"size in {path}", keys.size, "params/sizes", ".yaml")] if keys.size else []
     parameters = load_files(size) | keys.parameters | fixed
-    models = parameters.pop("models", None) or keys.models
+    what = f"{path}: a notebook's ", f"key of a notebook in {path}"
+    entries = [
+        check(NotebookKeys, entry if isinstance(entry, Mapping) else {"notebook": entry}, *what)
+        for entry in [*keys.notebooks, *keys.together]
+    ]
+    named = {
+        read_spec(model)["name"]: model for entry in entries for model in expand(entry.models or [])
+    }
+    models = parameters.pop("models", None) or keys.models or [*named.values()]
     models = expand(models) if isinstance(models, list) else models  # it is checked below
     fixed.pop("models", None)
-    if not models or not (keys.notebooks or keys.together):
+    if not models or not entries:
         raise UserError(
             f"{path} names no models, or no notebooks: a batch needs `models:` and `notebooks:` or "
             "`together:`"
@@ -452,19 +460,17 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     whole = study(parameters | {"models": models})
     folder = whole.outputs / "notebooks" / whole.run
 
-    def executions(entry: Any, together: bool) -> list[Notebook]:
+    def executions(entry: NotebookKeys, together: bool) -> list[Notebook]:
         """Of an entry: one for each model where the notebook takes `model`, else one."""
-        given = entry if isinstance(entry, Mapping) else {"notebook": entry}
-        keys = check(NotebookKeys, given, f"{path}: a notebook's ", f"key of a notebook in {path}")
-        if {"run", "outputs", "model", "models"} & keys.parameters.keys():
+        if {"run", "outputs", "model", "models"} & entry.parameters.keys():
             raise UserError(
-                f"{keys.notebook} in {path} sets run, outputs or models among its parameters: a "
+                f"{entry.notebook} in {path} sets run, outputs or models among its parameters: a "
                 "batch writes into one place, and models stand beside `parameters`"
             )
-        asked = expand(keys.models or models)
-        values = parameters | keys.parameters | fixed
+        asked = expand(entry.models or models)
+        values = parameters | entry.parameters | fixed
         study(values | {"models": asked})  # a wrong value is found before anything starts
-        notebook = _find("notebook", keys.notebook, "notebooks", ".ipynb")
+        notebook = _find("notebook", entry.notebook, "notebooks", ".ipynb")
         known = notebook_parameters(notebook)
         if "model" in known and not together:
             subjects = {read_spec(model)["name"]: values | {"model": model} for model in asked}
@@ -477,8 +483,9 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
             for subject, own_values in subjects.items()
         ]
 
-    single = [run for entry in keys.notebooks for run in executions(entry, together=False)]
-    over_all = [run for entry in keys.together for run in executions(entry, together=True)]
+    count = len(keys.notebooks)
+    single = [run for entry in entries[:count] for run in executions(entry, together=False)]
+    over_all = [run for entry in entries[count:] for run in executions(entry, together=True)]
     runs = single + over_all
     outputs = [run.output for run in runs]
     if twice := next((run for run in runs if outputs.count(run.output) > 1), None):

@@ -66,7 +66,9 @@ def _changes(batch: Batch) -> Iterator[tuple[str, str, Comparison | str, str, Pa
             sides[last.parent.name] = last
         if named:
             cells = find(named, outputs)
-            sides[named] = [cell for cell in cells if cell.model == model] or cells
+            cells = [cell for cell in cells if cell.model == model] or cells
+            if not others or last not in cells[0].path.parents:
+                sides[named] = cells
         for number, (name, before) in enumerate(sides.items()):
             page = outputs / "pages" / f"{run}-{model}-changes{number or ''}.html"
             try:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from rulerkit.errors import UserError, shortened, unknown
+from rulerkit.errors import UserError, check_known, shortened, unknown
 from rulerkit.tasks.base import Reading
 from rulerkit.tasks.base import Task as Task
 from rulerkit.tasks.common_words import CommonWords
@@ -63,8 +63,7 @@ def task(
     if isinstance(spec, Task):
         return spec
     if isinstance(spec, str):
-        if spec not in TASKS:
-            raise unknown("task", spec, TASKS, "`rulerkit tasks` describes them")
+        check_known("task", spec, TASKS, "`rulerkit tasks` describes them")
         return TASKS[spec].with_protocol(protocol, edition)
     if not isinstance(spec, Mapping) or not isinstance(spec.get("base"), str):
         raise UserError(
@@ -73,8 +72,7 @@ def task(
     base = task(spec["base"], protocol, edition)
     knobs = {name: value for name, value in spec.items() if name not in ("base", "name")}
     for knob in knobs:
-        if knob not in base.knobs():
-            raise unknown(f"knob of {base.name}", knob, base.knobs())
+        check_known(f"knob of {base.name}", knob, base.knobs())
     variant = replace(base, **knobs)
     named = (task.with_protocol(protocol, edition) for task in _ALL)
     changes = sorted(vars(variant).items() - vars(base).items())

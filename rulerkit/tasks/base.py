@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args, get_origi
 import numpy as np
 
 from rulerkit.corpora import BASES, KINDS, Source, choices, load
-from rulerkit.errors import UserError, shortened, unknown
+from rulerkit.errors import UserError, check_known, shortened
 from rulerkit.example import ContextBudget, Draft, Example, ExampleStream, Piece
 
 PROTOCOLS = {"clean": "2025", "paper": "2024"}
@@ -198,8 +198,8 @@ class Task(ABC):
             value, kind = getattr(self, field.name), field.type
             if kind is str:  # such as a path
                 object.__setattr__(self, field.name, str(value))
-            if get_origin(kind) is Literal and value not in get_args(kind):
-                raise unknown(f"{field.name} of the task {self.name}", value, get_args(kind))
+            if get_origin(kind) is Literal:
+                check_known(f"{field.name} of the task {self.name}", value, get_args(kind))
             if kind is int or (kind == int | None and value is not None):
                 whole = type(value) is int and 1 <= value <= MOST
                 self.check(whole, field.name, f"a whole number from 1 to {MOST}")
@@ -308,8 +308,7 @@ class Task(ABC):
     def with_protocol(self, protocol: str, edition: str | None = None) -> Self:
         """The same task under a protocol, with its edition of the prompts or the one given; its
         name stays."""
-        if protocol not in PROTOCOLS:
-            raise unknown("protocol", protocol, PROTOCOLS)
+        check_known("protocol", protocol, PROTOCOLS)
         settings: Any = {"protocol": protocol, "edition": edition or PROTOCOLS[protocol]}
         return replace(self, **settings)
 
