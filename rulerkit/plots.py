@@ -433,7 +433,8 @@ def failures_by_length(shares: "pd.DataFrame", note: str = "", ax: "Panels" = No
         raise UserError("no labels to draw; label the cells of a run that has some")
     counts = shares.groupby("label")["count"].sum()
     kinds = [kind for kind in LABELS if counts.get(kind)]
-    groups = list(shares.groupby(["run", "model", "task"], sort=False))
+    names = names_of(shares.assign(label=shares["name"]))  # of repetitions with their run
+    groups = list(shares.assign(name=names).groupby(["run", "model", "task"], sort=False))
     columns = min(int(shares.groupby(["run", "model"])["task"].nunique().max()), 4)
     height = max(1.1, 0.16 * len(kinds) / -(-len(groups) // columns))
     with _figure(len(groups), columns, height, ax, note, sharey=True) as panels:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rulerkit import escape
-from rulerkit.errors import UserError, remark, unknown
+from rulerkit.errors import UserError, check_known, remark
 from rulerkit.failures import label, no_context_answers
 from rulerkit.other_formats import read_predictions
 from rulerkit.paths import resolve, resolve_file
@@ -140,10 +140,8 @@ def export(results: "pd.DataFrame", path: Path, format: str | None = None) -> No
     Raises UserError for another format and where pyarrow is missing for parquet.
     """
     kind = format or path.suffix.removeprefix(".")
-    if kind not in FORMATS:
-        raise unknown(
-            "format", kind, FORMATS, "The name of the file ends in it, or --format names it"
-        )
+    hint = "The name of the file ends in it, or --format names it"
+    check_known("format", kind, FORMATS, hint)
     if kind == "csv":
         lists = {"references", "depths"} & {*results.columns}
         results = results.assign(**{name: results[name].map(json.dumps) for name in lists})

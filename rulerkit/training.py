@@ -14,17 +14,16 @@ from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from rulerkit.errors import UserError, shorten
 from rulerkit.generation import generate
 from rulerkit.gpus import torch_module
 from rulerkit.paths import completed, resolve
 from rulerkit.prompt_format import PromptFormat
-from rulerkit.settings import Keys, Length, Share, check
+from rulerkit.settings import TrainingKeys, check
 from rulerkit.tasks import Task, read_answer
 
 if TYPE_CHECKING:
@@ -51,22 +50,6 @@ _WARM_UP = 50
 _PROMPT_SHARE = 4
 _SAVE_EVERY = 60.0  # seconds
 _ABOUT, _HISTORY = "training.json", "history.csv"
-
-
-class TrainingKeys(Keys):
-    """What `train` takes."""
-
-    length: Length
-    """a number of tokens, such as 256 or 1K"""
-    rates: Annotated[tuple[NonNegativeFloat, NonNegativeFloat], Field(strict=False)]
-    """two numbers from 0 on, such as `rates: [0.02, 0.002]`"""
-    curriculum: list[Annotated[tuple[Share, Length, PositiveInt], Field(strict=False)]]
-    """a list of points: a share of the steps, the longest examples in tokens, the number of tasks,
-    such as `curriculum: [[0.2, 128, 2], [0.6, 256, 11]]`"""
-    prompt_weight: NonNegativeFloat
-    """a number from 0 on"""
-    minutes: NonNegativeFloat | None = None
-    """a number of minutes from 0 on"""
 
 
 def train(
@@ -107,22 +90,18 @@ def train(
         raise UserError(f"steps is {steps}: a training has 1 step or more")
     torch, transformers = torch_module(), import_module("transformers")
     folder = resolve(folder)
-    given = check(
-        TrainingKeys,
-        {
-            "length": length,
-            "rates": rates,
-            "curriculum": curriculum or [[0.2, 128, 2], [0.6, length, len(tasks)]],
-            "prompt_weight": prompt_weight,
-            "minutes": minutes,
-        },
-    )
+    points = curriculum or [[0.2, 128, 2], [0.6, length, len(tasks)]]
+    asked = {"rates": rates, "curriculum": points, "minutes": minutes}
+    points = check(TrainingKeys, asked).curriculum
     how = {
         "config": dict(config),
         "tasks": [task.name for task in tasks],
+        "length": length,
         "steps": steps,
         "seed": seed,
-        **given.model_dump(mode="json", exclude={"minutes"}),
+        "rates": list(rates),
+        "curriculum": [*map(list, points)],
+        "prompt_weight": prompt_weight,
     }
     form = PromptFormat(tokenizer, template="base")  # type: ignore[arg-type]
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -147,7 +126,7 @@ def train(
         rows = state["rows"]
     done, spent = (rows[-1]["step"], rows[-1]["seconds"]) if rows else (0, 0.0)
     started = saved = time.monotonic()
-    shares, *columns = zip(*given.curriculum, strict=True)
+    shares, *columns = zip(*points, strict=True)
     stops = False
     while done < steps and not stops:
         results = []

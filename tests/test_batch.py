@@ -119,6 +119,10 @@ ONE = {"models": ["mute"], "notebooks": ["10_small"]}
             ONE | {"notebooks": [{"notebook": "10_small", "parameters": {"run": "x"}}]},
             "sets run, outputs or models",
         ),
+        (
+            ONE | {"notebooks": [{"notebook": "30_free", "models": ["mute"]}]},
+            "takes no `models`; its",
+        ),
         (ONE | {"models": ["checkpoints/*"]}, "nothing matches 'checkpoints/\\*'"),
         (ONE | {"models": ["notebooks/10_small.ipynb"]}, "10_small.ipynb is no model folder: "),
         (ONE | {"notebooks": ["10_small", "10_small"]}, "runs mute 10_small twice"),

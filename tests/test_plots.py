@@ -230,6 +230,13 @@ def test_parts_without_an_item_are_grey_and_leave_gaps():
     assert np.isnan(axes.get_lines()[0].get_ydata()).tolist() == [False] * 2 + [True] * 7 + [False]
 
 
+def test_the_failures_of_repetitions_are_named_by_their_run():
+    about = {"model": "m", "name": "M", "task": "vt", "label": "complete", "length": 4096}
+    rows = pd.DataFrame([{"run": run, **about, "count": 1, "share": 1.0} for run in "ab"])
+    titles = [axes.get_title() for axes in plots.failures_by_length(rows)]
+    assert titles == ["M [a]\nvt", "M [b]\nvt"]
+
+
 def test_a_training_of_one_report_is_a_point():
     history = pd.DataFrame({"step": [4], "loss": [7.0], "right": [0.0]})
     for axes in plots.training_curve(history):

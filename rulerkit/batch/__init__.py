@@ -442,9 +442,7 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
         check(NotebookKeys, entry if isinstance(entry, Mapping) else {"notebook": entry}, *what)
         for entry in [*keys.notebooks, *keys.together]
     ]
-    named = {
-        read_spec(model)["name"]: model for entry in entries for model in expand(entry.models or [])
-    }
+    named = {str(model): model for entry in entries for model in entry.models or []}
     models = parameters.pop("models", None) or keys.models or [*named.values()]
     models = expand(models) if isinstance(models, list) else models  # it is checked below
     fixed.pop("models", None)
@@ -476,6 +474,10 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
             subjects = {read_spec(model)["name"]: values | {"model": model} for model in asked}
         elif "models" in known:
             subjects = {"all": values | {"models": asked}}
+        elif entry.models and "model" not in known:
+            raise UserError(
+                f"{entry.notebook} in {path} takes no `models`; its parameters are {', '.join(known)}"
+            )
         else:
             subjects = {"all": {name: value for name, value in values.items() if name in known}}
         return [

@@ -2,9 +2,11 @@
 that sees the files."""
 
 import time
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from rulerkit.batch import Job, Need, Status, Step, lines_of_log, read_job, read_record, slurm
 from rulerkit.errors import UserError, counted, listed
@@ -136,10 +138,14 @@ def grid(model: str, needs: list[Need], not_run: Container[int] = ()) -> str:
     how many."""
     import pandas as pd
 
-    texts = {}
-    for need in needs:
-        count = "not run" if need.length in not_run else f"{need.have}/{need.wanted}"
-        texts[need.task, need.length] = count
+    have, wanted = Counter[Any](), Counter[Any]()
+    for need in needs:  # those of repetitions are counted together
+        have[need.task, need.length] += need.have
+        wanted[need.task, need.length] += need.wanted
+    texts = {
+        (task, length): "not run" if length in not_run else f"{count}/{wanted[task, length]}"
+        for (task, length), count in have.items()
+    }
     tasks = [*dict.fromkeys(need.task for need in needs)]
     frame = pd.Series(texts).unstack(fill_value="").reindex(tasks)
     return frame.rename(columns=length_name).rename_axis(columns=model).to_string()
