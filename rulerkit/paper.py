@@ -185,7 +185,8 @@ def against_paper(summary: Summary, version: str = "v3") -> "pd.DataFrame":
     ends = {f"avg{end}": name for end, name in _ENDS.items()}
     means = summary.models.rename(columns=ends).assign(length=0)
     effective = summary.models[[*_MODEL, "category", "effective_length"]]
-    for _, row in pd.concat([summary.lengths.merge(effective), means]).iterrows():
+    both = pd.concat([summary.lengths.merge(effective), means])
+    for _, row in both[both["category"].isin(["all", *PAPER_CATEGORIES])].iterrows():
         lengths = [row["length"]] if row["length"] else list(summary.lengths["length"].unique())
         paper = paper_row(row["model"], row["category"], version)
         if paper is None:

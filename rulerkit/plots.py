@@ -9,6 +9,7 @@ and all text on them is readable in print: 7 points, with a contrast of at least
 colours and line widths are those of `style`; markers and dashes differ too.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -156,9 +157,8 @@ def _lines(
     for i, (name, scores) in enumerate(grey.items()):
         properties = _properties(i) | {"color": _GREY_LINE, "markersize": 2.5, "linewidth": 0.6}
         axes.plot(list(scores), list(scores.values()), label=name, zorder=1.5, **properties)
-    step = 2 if _letters(axes) < _NARROW and len(lengths) > 5 else 1
     axes.set_xscale("log", base=2)
-    axes.set_xticks(lengths, ["" if i % step else length_name(n) for i, n in enumerate(lengths)])
+    axes.set_xticks(lengths, _ticks(axes, lengths))
     axes.minorticks_off()
     axes.set(xlabel="Sequence length (tokens)", ylabel="Score (%)", ylim=(0, 102))
 
@@ -297,7 +297,8 @@ def depth_map(bins: "pd.DataFrame", task: str, note: str = "", ax: "Panels" = No
     models = list(bins[bins["task"] == task].groupby(["run", "model", "label"], sort=False))
     if not models:
         raise UserError(f"no depths of task {task!r} to draw: name one that was asked")
-    with _figure(len(models), min(len(models), 2), 1.8, ax, note) as panels:
+    series = bins["length"].nunique()
+    with _figure(len(models), min(len(models), 2), 1.8, ax, note, series=series) as panels:
         for axes, ((_, _, label), rows) in zip(panels, models, strict=True):
             edges = ["depth_from", "depth_to"]
             scores = _all_bins(rows, "depth").pivot(index=edges, columns="length", values="score")
@@ -341,7 +342,9 @@ def tasks_by_length(
     models = list(cells.groupby("name", sort=False))
     height = 0.175 * cells["task"].nunique()
     notes = (note, "in brackets: not above the floor" * bool(below.any()))
-    with _figure(len(models), min(len(models), 2), height, ax, *notes, sharey=True) as panels:
+    series = cells["length"].nunique()
+    columns = min(len(models), 2 if series <= 8 else 1)
+    with _figure(len(models), columns, height, ax, *notes, series=series, sharey=True) as panels:
         for axes, (name, rows) in zip(panels, models, strict=True):
             tasks = rows.drop_duplicates("task")
             wide: Any = rows.pivot(index="task", columns="length").loc[tasks["task"]]
@@ -377,12 +380,12 @@ def correlation_heatmap(
     )
     with _figure(1, 1, 0.24 * len(correlations), ax, note, series=len(correlations)) as (axes,):
         _heatmap(axes, correlations, text, [_color(4), "#FFFFFF"], -1)
-        axes.set_aspect("equal")
         axes.tick_params("x", rotation=55)
         plt.setp(axes.get_xticklabels(), ha="right", rotation_mode="anchor")
-        for label in [*axes.get_xticklabels(), *axes.get_yticklabels()]:
-            if label.get_text() in marked:
-                label.set(color=_RED, fontweight="bold")
+        labels = zip(axes.get_xticklabels(), axes.get_yticklabels(), correlations, strict=True)
+        for *both, task in labels:
+            if task in marked:
+                plt.setp(both, color=_RED, fontweight="bold")
         for place in _borders(groups):
             axes.axhline(place, color="black", linewidth=0.8)
             axes.axvline(place, color="black", linewidth=0.8)
@@ -403,8 +406,9 @@ def _heatmap(
     numbers = values.to_numpy(dtype=float)
     limits: Any = {"vmin": lowest, "vmax": -lowest or 100}
     image = axes.pcolormesh(numbers, cmap=paint, edgecolors="white", linewidth=0.6, **limits)
-    axes.set_xticks(np.arange(len(values.columns)) + 0.5, map(str, values))
-    axes.set_yticks(np.arange(len(values)) + 0.5, map(str, values.index))
+    rows, columns = ([_wrapped(name, 24) for name in names] for names in values.axes)
+    axes.set_xticks(np.arange(len(columns)) + 0.5, columns)
+    axes.set_yticks(np.arange(len(rows)) + 0.5, rows)
     axes.set_ylim(len(values), 0)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
@@ -437,11 +441,12 @@ def failures_by_length(shares: "pd.DataFrame", note: str = "", ax: "Panels" = No
     groups = list(shares.assign(name=names).groupby(["run", "model", "task"], sort=False))
     columns = min(int(shares.groupby(["run", "model"])["task"].nunique().max()), 4)
     height = max(1.1, 0.16 * len(kinds) / -(-len(groups) // columns))
-    with _figure(len(groups), columns, height, ax, note, sharey=True) as panels:
+    series = 2 + shares["length"].nunique()  # the legend stands beside them
+    with _figure(len(groups), columns, height, ax, note, series=series, sharey=True) as panels:
         for i, (axes, (_, cells)) in enumerate(zip(panels, groups, strict=True)):
             table = 100 * cells.pivot(index="length", columns="label", values="share")
-            table = table.reindex(columns=kinds).rename(index=length_name)
-            table.plot.bar(ax=axes, stacked=True, legend=False, rot=0, width=0.82)
+            table.reindex(columns=kinds).plot.bar(ax=axes, stacked=True, legend=False, width=0.82)
+            axes.set_xticklabels(_ticks(axes, table.index), rotation=0)
             for bars, kind in zip(axes.containers, kinds, strict=True):
                 plt.setp(bars, **_bar_properties(kind))
             axes.tick_params(axis="x", length=0)
@@ -608,7 +613,7 @@ def _figure(
     with style():
         if ax is None:
             width = SINGLE if columns == 1 and series <= 8 else DOUBLE
-            size = width, (height + 1) * num_rows
+            size = width, (height + 3) * num_rows
             options: Any = {"figsize": size, "squeeze": False, "FigureClass": PrintFigure, **shared}
             panels = list(plt.subplots(num_rows, columns, **options)[1].flat)
             for spare in panels[count:]:
@@ -675,6 +680,13 @@ def _letters(axes: "Axes") -> int:
 def _wrapped(text: Any, letters: int) -> str:
     """A text in lines of at most so many letters."""
     return "\n".join(wrap(str(text), letters))
+
+
+def _ticks(axes: "Axes", lengths: Iterable[int]) -> list[str]:
+    """The names of lengths, or of every second one ... where they are too long for the axes."""
+    names = list(map(length_name, lengths))
+    step = math.ceil(len(names) * (max(map(len, names)) + 0.5) / _letters(axes))
+    return ["" if i % step else name for i, name in enumerate(names)]
 
 
 def _title(axes: "Axes", *lines: Any, loc: Any = "center") -> None:

@@ -95,7 +95,9 @@ effects |= {"window": {"window": 200}}
 models = [{"engine": "reader", "name": name} | effect for name, effect in effects.items()]
 study = rk.study(models=models, tasks=["colours"], lengths=["1K"], num_examples=12)
 cells = rk.evaluate(study, progress=False)
-means = rk.score(cells).groupby("model")["score"].mean()
+scores = rk.score(cells)
+means = scores.groupby("model")["score"].mean()
+assert rk.paper.against_paper(rk.summarize(scores)).empty
 labels = failures.label(cells).groupby("model")["label"].unique().map(list).to_dict()
 print(json.dumps([means.to_dict(), labels, [cell.record["floors"]["copy"] for cell in cells]]))
 

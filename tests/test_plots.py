@@ -206,6 +206,28 @@ def test_a_long_name_of_a_task_leaves_the_differences_whole():
     assert axes.get_window_extent().width / axes.figure.dpi > axes.figure.get_figwidth() / 2
 
 
+def test_correlations_of_few_tasks_with_long_names_are_whole():
+    name = "niah_multikey_1-haystack_essay-num_keys_8"
+    names = ["vt", name, "cwe"]
+    axes = plots.correlation_heatmap(pd.DataFrame(np.eye(3), names, names), [name], note="a note")
+    (red,) = [text for text in axes.get_yticklabels() if text.get_color() != "black"]
+    assert red.get_text().replace("\n", "") == name
+    assert_fit_for_print(axes)
+
+
+@pytest.mark.parametrize("lengths", [2 ** np.arange(12, 18), 2 ** np.arange(10, 21)])
+def test_names_of_many_lengths_do_not_touch(lengths):
+    summary = summary_of("a")
+    cells = pd.concat(
+        summary.cells.head(8).assign(length=length, task=list("abcdefgh")) for length in lengths
+    )
+    assert_fit_for_print(plots.score_by_length(cells.assign(category="all")))
+    assert_fit_for_print(plots.tasks_by_length(cells.assign(floor=99.0))[0])
+    shares = cells.assign(name="a", label="cut off", count=3, share=1.0)
+    for tasks in (list("abcd"), ["a"]):
+        assert_fit_for_print(plots.failures_by_length(shares[shares["task"].isin(tasks)])[0])
+
+
 def test_notes_of_several_panels_stand():
     rows = summary_of("a").lengths
     figure, axes = plt.subplots(1, 2, layout="constrained", figsize=(4.1, 2))
