@@ -160,8 +160,8 @@ def replay(
             looks[length] += 1
         # the threshold needs as many examples as what is held against it
         changed = [length, run.lengths[0]] if run.is_relative else [length]
-        for each in changed:
-            counts |= run.share_out(each, counts, run.sizes[looks[length]])
+        for at in changed:
+            counts |= run.share_out(at, counts, run.sizes[looks[length]])
     return State(counts, None)
 
 

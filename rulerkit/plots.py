@@ -48,6 +48,7 @@ _RED = "#EB0000"  # has a contrast of 4.5 to 1 with white and with black
 _MARKERS, _DASHES = "osD^vPX*", ("-", (0, (4, 1.5)), (0, (1, 1)))
 _BEYOND, _THRESHOLD = (0, (2.5, 1.2)), (0, (4, 2))
 _HATCHES = ("", "/////", "....")
+_LONGEST_TICK = 24  # letters of a task's name on one line
 _NARROW = 34  # letters: a panel below this has no space for names beside it
 
 
@@ -380,6 +381,8 @@ def correlation_heatmap(
     )
     with _figure(1, 1, 0.24 * len(correlations), ax, note, series=len(correlations)) as (axes,):
         _heatmap(axes, correlations, text, [_color(4), "#FFFFFF"], -1)
+        if max(map(len, correlations)) <= _LONGEST_TICK:  # names in several lines need the space
+            axes.set_aspect("equal")
         axes.tick_params("x", rotation=55)
         plt.setp(axes.get_xticklabels(), ha="right", rotation_mode="anchor")
         labels = zip(axes.get_xticklabels(), axes.get_yticklabels(), correlations, strict=True)
@@ -406,7 +409,7 @@ def _heatmap(
     numbers = values.to_numpy(dtype=float)
     limits: Any = {"vmin": lowest, "vmax": -lowest or 100}
     image = axes.pcolormesh(numbers, cmap=paint, edgecolors="white", linewidth=0.6, **limits)
-    rows, columns = ([_wrapped(name, 24) for name in names] for names in values.axes)
+    rows, columns = ([_wrapped(name, _LONGEST_TICK) for name in names] for names in values.axes)
     axes.set_xticks(np.arange(len(columns)) + 0.5, columns)
     axes.set_yticks(np.arange(len(rows)) + 0.5, rows)
     axes.set_ylim(len(values), 0)

@@ -234,8 +234,8 @@ class _Side:
     `mean` and `deviations` are those of the examples, `seen` is the variance of the mean,
     `of_examples` are the weights of single examples of each cell, and `usual` says how many examples
     a cell has, where they differ mostly those of the smallest; `squares` is the sum of the squared
-    weights of as many examples of each. `errors` is the geometric mean of the whole errors seen and of the examples they are
-    spread over.
+    weights of as many examples of each. `errors` is the geometric mean of the whole errors seen and
+    of the examples they are spread over.
     """
 
     def __init__(self, task: _Task, sign: int, confidence: float, population: float) -> None:
