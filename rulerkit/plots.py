@@ -381,7 +381,8 @@ def correlation_heatmap(
     )
     with _figure(1, 1, 0.24 * len(correlations), ax, note, series=len(correlations)) as (axes,):
         _heatmap(axes, correlations, text, [_color(4), "#FFFFFF"], -1)
-        if max(map(len, correlations)) <= _LONGEST_TICK:  # names in several lines need the space
+        # names of several lines need wider fields
+        if correlations.index.str.len().max() <= _LONGEST_TICK:
             axes.set_aspect("equal")
         axes.tick_params("x", rotation=55)
         plt.setp(axes.get_xticklabels(), ha="right", rotation_mode="anchor")
@@ -492,7 +493,7 @@ def differences_by_task(
     if tasks.empty or mean.empty:
         raise UserError("no differences to draw; give the rows of a comparison")
     notes = (note, "" if margin is None else f"dashed: margin -{margin:g}")
-    labels = [_wrapped(task, 24) for task in [*tasks["task"], "mean"]]
+    labels = [_wrapped(task, _LONGEST_TICK) for task in [*tasks["task"], "mean"]]
     lines = 1 + max(label.count("\n") for label in labels)
     with _figure(1, 1, 0.16 * lines * (len(tasks) + 2.8), ax, *notes) as (axes,):
         axes.axvline(0, color=_GREY, linewidth=0.7, zorder=1)
