@@ -2,11 +2,9 @@
 that sees the files."""
 
 import time
-from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from rulerkit.batch import Job, Need, Status, Step, lines_of_log, read_job, read_record, slurm
 from rulerkit.errors import UserError, counted, listed
@@ -133,19 +131,16 @@ def details(status: Status) -> str:
     return "; ".join(filter(None, parts))
 
 
-def grid(model: str, needs: list[Need], not_run: Container[int] = ()) -> str:
+def grid(model: str, needs: list[Need], not_run: Collection[int] = ()) -> str:
     """The cells of a model: a line per task, a column per length; how many examples are answered of
     how many."""
     import pandas as pd
 
-    have, wanted = Counter[Any](), Counter[Any]()
-    for need in needs:  # those of repetitions are counted together
-        have[need.task, need.length] += need.have
-        wanted[need.task, need.length] += need.wanted
-    texts = {
-        (task, length): "not run" if length in not_run else f"{count}/{wanted[task, length]}"
-        for (task, length), count in have.items()
-    }
-    tasks = [*dict.fromkeys(need.task for need in needs)]
-    frame = pd.Series(texts).unstack(fill_value="").reindex(tasks)
-    return frame.rename(columns=length_name).rename_axis(columns=model).to_string()
+    rows = [(need.task, need.length, need.have, need.wanted) for need in needs]
+    frame = pd.DataFrame(rows, columns=["task", "length", "have", "wanted"])
+    # those of repetitions are counted together
+    counts = frame.groupby(["task", "length"]).sum().astype(str)
+    texts = counts["have"] + "/" + counts["wanted"]
+    texts[counts.index.isin([*not_run], level="length")] = "not run"
+    grid = texts.unstack(fill_value="").loc[frame["task"].unique()]
+    return grid.rename(columns=length_name).rename_axis(index=None, columns=model).to_string()
