@@ -276,18 +276,18 @@ def recall_by_depth(
 ) -> "list[Axes]":
     """Recall over depth, or over the 'distance' to the item before, with intervals, a line per
     length, a panel per model and task. `bins` is what `depth.by_bin` gives."""
-    groups = list(bins.groupby(["run", "model", "label", "task"], sort=False))
+    groups = list(bins.groupby([names_of(bins), "task"], sort=False))
     lengths, columns = sorted(bins["length"].unique()), min(len(groups), 3)
-    name = "Depth (%)" if by == "depth" else "Distance to the item before (%)"
+    place = "Depth (%)" if by == "depth" else "Distance to the item before (%)"
     with _figure(len(groups), columns, 1.2, ax, note) as panels:
-        for axes, ((_, _, label, task), rows) in zip(panels, groups, strict=True):
+        for axes, ((name, task), rows) in zip(panels, groups, strict=True):
             rows = _all_bins(rows, by)
             for i, length in enumerate(lengths):
                 line = rows[rows["length"] == length]
                 x = (line[f"{by}_from"] + line[f"{by}_to"]) / 2 + (i - len(lengths) / 2) * 1.2
                 _line(axes, x, line, length_name(int(length)), _properties(i))
-            _title(axes, label, task)
-            axes.set(xlim=(0, 100), ylim=(0, 102), xlabel=name, ylabel="Recall (%)")
+            _title(axes, name, task)
+            axes.set(xlim=(0, 100), ylim=(0, 102), xlabel=place, ylabel="Recall (%)")
         panels[columns - 1].legend(loc="upper left", bbox_to_anchor=(1, 1))
     return panels
 
@@ -295,18 +295,18 @@ def recall_by_depth(
 def depth_map(bins: "pd.DataFrame", task: str, note: str = "", ax: "Panels" = None) -> "list[Axes]":
     """Recall of one task by depth and length as a map, a panel per model. `bins` is what
     `depth.by_bin` gives."""
-    models = list(bins[bins["task"] == task].groupby(["run", "model", "label"], sort=False))
+    models = list(bins[bins["task"] == task].groupby(names_of(bins), sort=False))
     if not models:
         raise UserError(f"no depths of task {task!r} to draw: name one that was asked")
     series = bins["length"].nunique()
     with _figure(len(models), min(len(models), 2), 1.8, ax, note, series=series) as panels:
-        for axes, ((_, _, label), rows) in zip(panels, models, strict=True):
+        for axes, (name, rows) in zip(panels, models, strict=True):
             edges = ["depth_from", "depth_to"]
             scores = _all_bins(rows, "depth").pivot(index=edges, columns="length", values="score")
             scores.index = [f"{start:.0f}–{end:.0f}" for start, end in scores.index]
             scores = scores.rename(columns=length_name)
             _heatmap(axes, scores, scores.map("{:.0f}".format).replace("nan", ""))
-            _title(axes, label, task)
+            _title(axes, name, task)
             axes.set(xlabel="Length (tokens)", ylabel="Depth (%)")
     return panels
 
@@ -441,13 +441,13 @@ def failures_by_length(shares: "pd.DataFrame", note: str = "", ax: "Panels" = No
         raise UserError("no labels to draw; label the cells of a run that has some")
     counts = shares.groupby("label")["count"].sum()
     kinds = [kind for kind in LABELS if counts.get(kind)]
-    names = names_of(shares.assign(label=shares["name"]))  # of repetitions with their run
-    groups = list(shares.assign(name=names).groupby(["run", "model", "task"], sort=False))
-    columns = min(int(shares.groupby(["run", "model"])["task"].nunique().max()), 4)
+    names = names_of(shares.assign(label=shares["name"]))
+    groups = list(shares.groupby([names, "task"], sort=False))
+    columns = min(int(shares.groupby(names)["task"].nunique().max()), 4)
     height = max(1.1, 0.16 * len(kinds) / -(-len(groups) // columns))
     series = 2 + shares["length"].nunique()  # the legend stands beside them
     with _figure(len(groups), columns, height, ax, note, series=series, sharey=True) as panels:
-        for i, (axes, (_, cells)) in enumerate(zip(panels, groups, strict=True)):
+        for i, (axes, ((name, task), cells)) in enumerate(zip(panels, groups, strict=True)):
             table = 100 * cells.pivot(index="length", columns="label", values="share")
             table.reindex(columns=kinds).plot.bar(ax=axes, stacked=True, legend=False, width=0.82)
             axes.set_xticklabels(_ticks(axes, table.index), rotation=0)
@@ -457,7 +457,7 @@ def failures_by_length(shares: "pd.DataFrame", note: str = "", ax: "Panels" = No
             axes.set(ylim=(0, 100), xlabel="Length (tokens)")
             if i % columns == 0:
                 axes.set_ylabel("Answers (%)")
-            _title(axes, cells["name"].iloc[0], cells["task"].iloc[0])
+            _title(axes, name, task)
         handles, labels = panels[0].get_legend_handles_labels()
         panels[0].figure.legend(handles, labels, loc="outside right upper", reverse=True)
     return panels

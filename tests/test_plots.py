@@ -250,6 +250,9 @@ def test_parts_without_an_item_are_grey_and_leave_gaps():
     assert axes.collections[0].get_array()[:, 0].tolist() == [100, 100, *[None] * 7, 100]
     (axes,) = plots.recall_by_depth(bins)
     assert np.isnan(axes.get_lines()[0].get_ydata()).tolist() == [False] * 2 + [True] * 7 + [False]
+    repeated = pd.concat([bins, bins.assign(run="r-repeat2")])
+    for panels in (plots.depth_map(repeated, "vt"), plots.recall_by_depth(repeated)):
+        assert [axes.get_title() for axes in panels] == ["m [r]\nvt", "m [r-repeat2]\nvt"]
 
 
 def test_the_failures_of_repetitions_are_named_by_their_run():
