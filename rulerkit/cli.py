@@ -385,7 +385,7 @@ def check(
         raise UserError(
             "name either a model (-f params/models/x.yaml) or files of data or predictions"
         )
-    if ask is not None if data else task or length:
+    if (data and ask is not None) or (files and (task or length)):
         raise UserError(
             "--ask and --no-ask go with a model (-f); --task and --length go with files of data or "
             "predictions"

@@ -437,11 +437,12 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     keys, fixed = read_keys(BatchKeys, path), dict(settings or {})
     size = [_find(f"size in {path}", keys.size, "params/sizes", ".yaml")] if keys.size else []
     parameters = load_files(size) | keys.parameters | fixed
-    what = f"{path}: a notebook's ", f"key of a notebook in {path}"
-    entries = [
-        check(NotebookKeys, entry if isinstance(entry, Mapping) else {"notebook": entry}, *what)
-        for entry in [*keys.notebooks, *keys.together]
+    where, what = f"{path}: a notebook's ", f"key of a notebook in {path}"
+    given = [
+        entry if isinstance(entry, Mapping) else {"notebook": entry}
+        for entry in keys.notebooks + keys.together
     ]
+    entries = [check(NotebookKeys, entry, where, what) for entry in given]
     named = {str(model): model for entry in entries for model in entry.models or []}
     models = parameters.pop("models", None) or keys.models or [*named.values()]
     models = expand(models) if isinstance(models, list) else models  # it is checked below
