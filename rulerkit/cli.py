@@ -874,24 +874,25 @@ def print_leaderboard(batch: Any) -> None:
     from rulerkit.tables import footnotes, table_text
 
     study = batch.study
-    asked = {path for _, path, *_ in study.cells()}
+    needs = {need.path: need for job in batch.jobs if job.model for need in job.steps[0].cells}
+    asked = dict.fromkeys(need.task for need in needs.values())
+    tasks = [task.name for task in study.tasks if task.name in asked] or [*asked]
     cells = [
         cell
         for folder in study.folders
         if folder.is_dir()
         for cell in rk.read_cells(folder)
-        if cell.path in asked and cell.rows
+        if cell.path in needs and cell.task in tasks and cell.length in study.lengths and cell.rows
     ]
     scores, text = None, "no answer yet"
     try:
         check_same(cells)
         if cells:
             scores = rk.score(cells)
-            needs = [need for job in batch.jobs if job.model for need in job.steps[0].cells]
-            counts = scores["path"].map({str(need.path): need.wanted for need in needs})
-            wanted = counts.fillna(scores["wanted"]).astype(int)  # more may be stored
+            # more may be stored
+            wanted = scores["path"].map({str(path): need.wanted for path, need in needs.items()})
             scores = scores.assign(wanted=wanted)[scores["index"] < wanted]
-            summary = rk.summarize(scores, [task.name for task in study.tasks], study.lengths)
+            summary = rk.summarize(scores, tasks, study.lengths)
             text = table_text(summary, notes=footnotes(cells, scores))
             echo(f"\n{text}")
     except UserError as error:  # the batch itself is done

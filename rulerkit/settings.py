@@ -423,6 +423,8 @@ class Parameters(Keys):
 class TrainingKeys(Keys):
     """What `train` takes, as notebook 18 passes it on."""
 
+    steps: PositiveInt
+    """a whole number of at least 1"""
     rates: Annotated[tuple[NonNegativeFloat, NonNegativeFloat], Field(strict=False)]
     """two numbers from 0 on, such as `rates: [0.02, 0.002]`"""
     curriculum: Sequence[Annotated[tuple[Share, Length, PositiveInt], Field(strict=False)]]

@@ -86,12 +86,10 @@ def train(
     """
     import pandas as pd
 
-    if steps < 1:
-        raise UserError(f"steps is {steps}: a training has 1 step or more")
     torch, transformers = torch_module(), import_module("transformers")
     folder = resolve(folder)
     points = curriculum or [[0.2, 128, 2], [0.6, length, len(tasks)]]
-    asked = {"rates": rates, "curriculum": points, "minutes": minutes}
+    asked = {"steps": steps, "rates": rates, "curriculum": points, "minutes": minutes}
     points = check(TrainingKeys, asked).curriculum
     how = {
         "config": dict(config),

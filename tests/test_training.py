@@ -39,7 +39,7 @@ def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(tmp_path, monkey
     assert again.equals(history.round(4)), "what is complete is not done again"
     with pytest.raises(UserError, match="another training"):
         train(*given, seed=1)
-    with pytest.raises(UserError, match="steps is 0"):
+    with pytest.raises(UserError, match="steps: 0 is not allowed; it takes a whole number"):
         train(*given[:-1], 0)
     for wrong, says in (
         ({"curriculum": [1, 2, 3]}, r"curriculum: \[1, 2, 3\] .* a list of points"),
