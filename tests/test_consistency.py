@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 
 import rulerkit as rk
-from rulerkit.batch import Batch
+from rulerkit.batch import read_batch
 from rulerkit.cli import print_leaderboard
 from rulerkit.errors import UserError
 from rulerkit.evaluation import check_same, predict
 from rulerkit.models import load_model
-from rulerkit.settings import BatchKeys
 from rulerkit.store import read_cells
-from rulerkit.studies import study
 from rulerkit.tables import footnotes
 
 MODELS = ("perfect", "reader-1024")
@@ -189,12 +187,17 @@ def test_report_and_score_refuse_to_mix_and_print_footnotes(outputs, rulerkit):
 
 def test_leaderboards_do_the_same(outputs, capsys):
     change(outputs, "main/perfect/*/*", environment({"python": "3.99"}))
-    asked = study(
-        models=list(MODELS), tasks=list(TASKS), lengths=list(LENGTHS), outputs=str(outputs)
-    )
-    batch = Batch(outputs / "b.yaml", asked, [], [], BatchKeys())
+    keys = {
+        "models": MODELS,
+        "notebooks": [{"notebook": "01_main_results", "parameters": {"tasks": TASKS}}],
+        "parameters": {"lengths": LENGTHS, "num_examples": 2, "outputs": str(outputs)},
+    }
+    (outputs / "b.yaml").write_text(json.dumps(keys))
+    batch = read_batch(outputs / "b.yaml")
     print_leaderboard(batch)
-    assert "\nEnvironments differ: python 3.99 (perfect reader), " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "\nEnvironments differ: python 3.99 (perfect reader), " in out
+    assert "\nMeans over 2 tasks; " in out, "those that notebooks ask"
     change(outputs, "main/perfect/*/*", result("seed", 43))
     print_leaderboard(batch)
     out, err = capsys.readouterr()
