@@ -167,7 +167,8 @@ def show(
         model: Show the answer too: a folder of predictions, run/model, or a name.
     """
     if model:
-        example, answer = _answered(model, task, parse_length(length), index)
+        name = task_of(task, protocol, corpora).name if task.lstrip().startswith("{") else task
+        example, answer = _answered(model, name, parse_length(length), index)
     else:
         form = rk.PromptFormat(tokenizer, template)
         asked = task_of(task, protocol, corpora)

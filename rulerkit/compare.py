@@ -389,7 +389,8 @@ def find(name: str | Path, outputs: str | Path = "outputs", scan: bool = True) -
     """
     root = resolve_file(outputs) / "predictions"
     for path in (resolve_file(name), root / name):
-        if name and path.exists():
+        # a checkpoint in the working directory is no folder of predictions
+        if name and path.exists() and not (path / "config.json").exists():
             return read_predictions(path, scan=scan)
     known = sorted(path for path in root.glob("*/*") if path.is_dir())
     # of a run and its repetitions the run

@@ -215,6 +215,8 @@ def table_text(
         *cell_notes(summary.cells),
         *notes,
     ]
+    # of other tasks than those of the threshold no score is marked
+    models["threshold"] = models["threshold"].where(models["effective_length"] != "")
     lengths = sorted(summary.lengths["length"].unique())
     columns = ["claimed_length", "effective_length", *lengths, *AVERAGES]
     return models_text(models, columns, format, further)

@@ -197,35 +197,29 @@ def test_long_names_and_many_models_leave_the_plot_whole(name, num_models):
     assert axes.figure.get_figwidth() == (SINGLE if num_models <= 8 else DOUBLE)
 
 
-def test_a_long_name_of_a_task_leaves_the_differences_whole():
+def test_a_long_name_of_a_task_is_whole():
     name = "niah_multikey_3_with_a_very_long_variant_name_of_mine"
     rows = pd.DataFrame([("task", name), ("task", "vt"), ("all", "")], columns=["level", "task"])
-    axes = plots.differences_by_task(rows.assign(difference=-2.0, low=-5.0, high=1.0), 1)
-    assert name in {text.replace("\n", "") for text, _ in boxes(axes.figure)}
-    assert_fit_for_print(axes)
-    assert axes.get_window_extent().width / axes.figure.dpi > axes.figure.get_figwidth() / 2
-
-
-def test_correlations_of_few_tasks_with_long_names_are_whole():
-    name = "niah_multikey_1-haystack_essay-num_keys_8"
-    names = ["vt", name, "cwe"]
-    axes = plots.correlation_heatmap(pd.DataFrame(np.eye(3), names, names), [name], note="a note")
-    (red,) = [text for text in axes.get_yticklabels() if text.get_color() != "black"]
-    assert red.get_text().replace("\n", "") == name
-    assert_fit_for_print(axes)
+    differences = plots.differences_by_task(rows.assign(difference=-2.0, low=-5.0, high=1.0), 1)
+    names = [name, "vt", "cwe"]
+    correlations = plots.correlation_heatmap(pd.DataFrame(np.eye(3), names, names), [name])
+    assert correlations.get_yticklabels()[0].get_color() != "black"
+    for axes in (differences, correlations):
+        assert name in {text.replace("\n", "") for text, _ in boxes(axes.figure)}
+        assert_fit_for_print(axes)
+    width = differences.get_window_extent().width / differences.figure.dpi
+    assert width > differences.figure.get_figwidth() / 2
 
 
 @pytest.mark.parametrize("lengths", [2 ** np.arange(12, 18), 2 ** np.arange(10, 21)])
 def test_names_of_many_lengths_do_not_touch(lengths):
-    summary = summary_of("a")
+    cells = summary_of("a").cells.head(4).assign(floor=99.0, label="cut off", count=3, share=1.0)
     cells = pd.concat(
-        summary.cells.head(8).assign(length=length, task=list("abcdefgh")) for length in lengths
+        cells.assign(length=length, task=list("abcd"), name="a") for length in lengths
     )
     assert_fit_for_print(plots.score_by_length(cells.assign(category="all")))
-    assert_fit_for_print(plots.tasks_by_length(cells.assign(floor=99.0))[0])
-    shares = cells.assign(name="a", label="cut off", count=3, share=1.0)
-    for tasks in (list("abcd"), ["a"]):
-        assert_fit_for_print(plots.failures_by_length(shares[shares["task"].isin(tasks)])[0])
+    assert_fit_for_print(plots.tasks_by_length(cells)[0])
+    assert_fit_for_print(plots.failures_by_length(cells)[0])
 
 
 def test_notes_of_several_panels_stand():

@@ -167,6 +167,15 @@ def test_commands(outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     cell = read_cells(Path(model) / "vt")[0]
     assert f"perfect wrote: {cell.rows[2]['pred'].strip()}" in shown
     assert "score: 100 of 100 (stop)" in shown
+    with pytest.MonkeyPatch.context() as elsewhere:
+        elsewhere.chdir(tmp_path)
+        elsewhere.setenv("RULERKIT_HOME", str(outputs.parent))
+        (tmp_path / "perfect").mkdir()  # the checkpoint itself stands in the working directory
+        (tmp_path / "perfect/config.json").touch()
+        assert shown == run(
+            *("show", "{base: vt_2_chains, num_hops: 4, num_chains: 1}"),
+            *("--length", "1K", "--index", "2", "--model", "perfect"),
+        )
     assert "did you mean" in run("show", "vt", "--length", "4K", "--model", model)
     assert "has no answer to example 9" in run(
         "show", "vt", "--length", "1K", "--index", "9", "--model", model

@@ -188,6 +188,7 @@ def test_missing_tasks_are_never_averaged_away():
     assert by_category.loc[["vt", "niah"], "effective_length"].tolist() == [">4K", ""]
     assert "Means over 3 tasks" in table_text(asked)
     assert "No effective length" in table_text(asked)
+    assert "100.0*" not in table_text(asked), "there is no threshold of three tasks"
 
 
 def test_the_grid_can_be_asked_for():
