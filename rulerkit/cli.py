@@ -139,7 +139,7 @@ def tasks() -> None:
         mark = " " if task.name in rk.THIRTEEN else "+"
         text = ", ".join(differs) or f"the default {task.family}"
         echo(f"{mark} {task.name:18} {task.category:12} {text}")
-    echo("\n+ beyond the thirteen (Figure 5). Knobs of a family, for '{base: TASK, KNOB: VALUE}':")
+    echo("\n+ beyond the thirteen. Knobs of a family, for '{base: TASK, KNOB: VALUE}':")
     for family in FAMILIES:
         default = family(name=family.family)
         knobs = [f"{name}={getattr(default, name)}" for name in family.knobs()]

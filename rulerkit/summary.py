@@ -112,7 +112,8 @@ def summarize(
 ) -> Summary:
     """Summarize the rows of `score` over a grid of tasks, lengths and examples.
 
-    Without `tasks`, means are over the benchmark's thirteen and other tasks stand in `cells` only;
+    Without `tasks`, means are over the benchmark's thirteen, and other tasks stand in `cells` and in
+    the means of a category of one's own;
     with them, or where none of the thirteen was answered, over those given or answered. `lengths`
     are those given (4096 or 4K), else all that any model was asked;
     `num_examples` the first so many, else as many as each cell was to have. What the grid lacks is
@@ -151,9 +152,10 @@ def summarize(
             rows.append(_cell(row, num_examples or row["wanted"] or usual, confidence))
         cell_records += [row for row in rows if row["task"] in shown]
         adaptive = _adaptive(rows, examples) if of_model["adaptive"].any() else ""
-        of_averaged = [row for row in rows if row["task"] in averaged]
         for category in CATEGORIES:
-            members = [row for row in of_averaged if category in ("all", row["category"])]
+            members = [row for row in rows if category in ("all", row["category"])]
+            # a category of one's own has none of the thirteen
+            members = [row for row in members if row["task"] in averaged] or members
             names = {row["task"] for row in members}
             if answered.keys().isdisjoint(names):
                 continue

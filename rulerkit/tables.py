@@ -389,10 +389,10 @@ def _effective_notes(models: "pd.DataFrame") -> list[str]:
 def model_notes(models: "pd.DataFrame") -> list[str]:
     """Lines for models that have no threshold, and so no effective length, and for those of
     adaptive runs: what was found, for how many tokens."""
-    without = models[models["threshold"].isna()].itertuples()
+    without = models[models["threshold"].isna()].groupby("threshold_of", sort=False)["label"]
     adaptive = models[models["adaptive"].fillna("") != ""].itertuples()
     return [
-        *(f"No effective length of {row.label}: {row.threshold_of}." for row in without),
+        *(f"No effective length of {listed(names, 6)}: {reason}." for reason, names in without),
         *(f"{row.label}: {row.adaptive}." for row in adaptive),
     ]
 
@@ -418,7 +418,7 @@ _SENTENCES = {
     "small protocol": "Tasks of the small protocol: no score of RULER",
     OWN_TEXTS: "Own texts: not comparable with the paper",
     "stand-in corpora": "Stand-in corpora: not comparable with the paper",
-    "incomplete": "Incomplete cells enter no mean; run the evaluation again to complete them",
+    "incomplete": "Incomplete cells enter no mean; evaluate these tasks and lengths to complete what fits",
 }
 """How tables say what is unusual in some cells, before the names of the models."""
 

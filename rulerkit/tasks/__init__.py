@@ -40,7 +40,7 @@ _ALL: tuple[Task, ...] = (
     FrequentWords(name="fwe"),
     QuestionAnswering(name="qa_1"),
     QuestionAnswering(name="qa_2", dataset="hotpotqa"),
-    # the five that Figure 5 shows as redundant
+    # beyond the thirteen, which are the first: the five that Figure 5 shows as redundant, and others
     Needles(name="niah_single_words", value="words"),
     Needles(name="niah_multivalue_2", num_values=2),
     Needles(name="niah_multiquery_2", num_keys=2, num_queries=2),
