@@ -113,11 +113,10 @@ def summarize(
     """Summarize the rows of `score` over a grid of tasks, lengths and examples.
 
     Without `tasks`, means are over the benchmark's thirteen, and other tasks stand in `cells` and in
-    the means of a category of one's own;
-    with them, or where none of the thirteen was answered, over those given or answered. `lengths`
-    are those given (4096 or 4K), else all that any model was asked;
-    `num_examples` the first so many, else as many as each cell was to have. What the grid lacks is
-    shown as missing and no mean is taken over the rest. Cells without a row show how many requests
+    the means of a category of one's own; with them, or where none of the thirteen was answered,
+    means are over those given or answered. `lengths` are those given (4096 or 4K), else all that
+    any model was asked; `num_examples` are the first so many, else as many as each cell was to
+    have. What the grid lacks is shown as missing, and no mean is taken over the rest. Cells without a row show how many requests
     failed, if `scores.attrs["empty_cells"]` has them, as `score` sets it. A model that answered
     several times (`repeat`) is one model: see `merge_repetitions`. Raises UserError if there is
     nothing to summarize.

@@ -418,7 +418,7 @@ _SENTENCES = {
     "small protocol": "Tasks of the small protocol: no score of RULER",
     OWN_TEXTS: "Own texts: not comparable with the paper",
     "stand-in corpora": "Stand-in corpora: not comparable with the paper",
-    "incomplete": "Incomplete cells enter no mean; evaluate these tasks and lengths to complete what fits",
+    "incomplete": "Incomplete cells enter no mean; evaluate these tasks and lengths to complete them",
 }
 """How tables say what is unusual in some cells, before the names of the models."""
 
