@@ -220,9 +220,9 @@ def keeps_more(claim: str, rows: "pd.DataFrame", than: "pd.DataFrame") -> Verdic
         if len(groups) < 2:
             return Verdict(claim, NOT_APPLICABLE, "fewer than two lengths were asked")
         (shortest, start), *_, (_, end) = groups.items()
-        if not start["score"].mean() > 0:
+        first, last = (100 * group.groupby(CELL)["score"].mean().mean() for group in (start, end))
+        if not first > 0:
             return Verdict(claim, UNKNOWN, f"nothing is right at {shortest}")
-        first, last = estimate([(1, start)]).value, estimate([(1, end)]).value
         parts += [(sign / first, end), (-sign * last / first**2, start)]
         value += sign * last / first
     return weighted(claim, parts, seen="keeps more by ", offset=value)
@@ -256,8 +256,8 @@ def falls(
         return Verdict(claim, NOT_APPLICABLE, f"fewer than two: {', '.join(groups) or 'none'}")
     if any(group["score"].isna().any() for group in groups.values()):
         return Verdict(claim, UNKNOWN, "answers are missing")
-    (first, start), *_, (last, end) = groups.items()
-    whole = lower(claim, end, start)
+    first, *_, last = groups
+    whole = lower(claim, groups[last], groups[first])
     seen = f"{first} to {last} {whole.seen}"
     steps = list(pairwise(groups))
     rises = {
@@ -265,7 +265,7 @@ def falls(
         for one, other in steps
     }
     certain = [
-        f"{' to '.join(step)} higher by {rises[step]}" for step in steps if rises[step].low > 0
+        f"{' to '.join(step)} higher by {rise}" for step, rise in rises.items() if rise.low > 0
     ]
     if certain:
         return Verdict(claim, FAILS, "; ".join([seen, *certain]))
@@ -307,11 +307,16 @@ def straight(claim: str, rows: "pd.DataFrame") -> Verdict:
     design = np.column_stack([np.ones_like(x), x])
     residuals = np.eye(len(x)) - design @ np.linalg.pinv(design)
     confidence = 1 - 0.05 / len(x)
-    parts = []
-    for name, weights in zip(groups, residuals.tolist(), strict=True):
-        deviation = list(zip(weights, groups.values(), strict=True))
-        about = f"{name} off the line by"
-        parts.append(weighted(about, deviation, -STRAIGHT, STRAIGHT, confidence=confidence))
+    parts = [
+        weighted(
+            f"{name} off the line by",
+            list(zip(weights, groups.values(), strict=True)),
+            -STRAIGHT,
+            STRAIGHT,
+            confidence=confidence,
+        )
+        for name, weights in zip(groups, residuals.tolist(), strict=True)
+    ]
     return every(claim, parts)
 
 
@@ -360,8 +365,8 @@ def rate(
     if rows.empty:
         return Verdict(claim, NOT_APPLICABLE, "there is no such answer")
     hits = rows["label"].isin(labels)
-    weights = rows.groupby(CELL)["label"].transform("size")
-    counted = rows.assign(score=hits.astype(float), weight=weights)
+    sizes = rows.groupby(CELL)["label"].transform("size")
+    counted = rows.assign(score=hits.astype(float), weight=sizes)
     return weighted(
         claim, [(1, counted)], at_least, at_most, f"{int(hits.sum())} of {len(rows)}, percent "
     )

@@ -92,7 +92,7 @@ def shares(labels: pd.DataFrame) -> pd.DataFrame:
     for key, of_cell in labels.groupby(_CELL, sort=False)["label"]:
         n = len(of_cell)
         for kind in kinds:
-            count = int((of_cell == kind).sum())
+            count = (of_cell == kind).sum()
             rows.append((*key, kind, count, n, count / n, *wilson(count / n, n)))
     return pd.DataFrame(rows, columns=[*_CELL, "label", "count", "n", "share", "low", "high"])
 

@@ -232,10 +232,10 @@ class _Side:
 
     `unknown` is the share of the population that is not known, `span` the sum of the weights,
     `mean` and `deviations` are those of the examples, `seen` is the variance of the mean,
-    `of_examples` are the weights of single examples of each cell, and `usual` says how many examples
-    a cell has, where they differ mostly those of the smallest; `squares` is the sum of the squared
-    weights of as many examples of each. `errors` is the geometric mean of the whole errors seen and
-    of the examples they are spread over.
+    `of_examples` are the weights of single examples of each cell, and `usual` says how many
+    examples a cell has: where they differ, mostly those of the smallest; `squares` is the sum of
+    the squared weights of as many examples. `errors` is the geometric mean of the whole errors
+    seen and of the examples they are spread over, of those with all answers.
     """
 
     def __init__(self, task: _Task, sign: int, confidence: float, population: float) -> None:
@@ -247,11 +247,11 @@ class _Side:
         self.mean: float = values.mean()
         self.deviations = values - self.mean
         # what is lost to a cell of few examples is as uncertain as what it gains
-        squares = task.weights**2
-        self.usual: float = squares.sum() / (squares / task.counts).sum()
+        self.usual: float = task.weights @ task.weights / (task.weights @ task.per_answer)
         self.squares: float = self.unknown * (weights @ weights) / self.usual
         self.of_examples = (self.unknown * weights / task.counts)[weights > 0]
-        different = min((values > _ROUNDING).sum(), (values < self.span - _ROUNDING).sum())
+        plain = sign * (task.weights @ task.scores)  # NaN, and not counted, where one is missing
+        different = min((plain > _ROUNDING).sum(), (plain < self.span - _ROUNDING).sum())
         whole = values.size * min(self.mean, self.span - self.mean) / self.span
         self.errors = math.sqrt(different * whole)
         self.seen: float = self.deviations @ self.deviations / values.size**2

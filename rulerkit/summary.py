@@ -311,8 +311,7 @@ def _model_row(
         shortest = min(scores)
         start, mean_of = scores[shortest], f"its own mean at {length_name(shortest)}"
         threshold, whose = round(OWN_SHARE * start, 1), f"{100 * OWN_SHARE:g} % of {mean_of}"
-        starts = [row for row in rows if row["length"] == shortest]
-        floor = np.fmax(0, np.mean([row["floor"] for row in starts]))
+        floor = np.fmax(0, np.mean([row["floor"] for row in rows if row["length"] == shortest]))
         is_judged = bool(start > floor)
         if not is_judged:  # a share of nothing is reached by any answer
             state = f"{start:.1f}, not above its floor of {floor:.1f}"

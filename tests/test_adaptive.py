@@ -70,9 +70,8 @@ def test_the_longest_length_that_passes_counts():
     assert replay(StoppingRule(), planted(random, 99, 60, 99), claimed=4096).answer == "4K"
     state = replay(StoppingRule(), planted(random, 70, 60, 50))
     assert (state.answer, state.settled) == ("<1K", True)
-    none = "none, as the mean at 256 is 0"
-    for first, then, answer in ((0, 0, none), (0, 1, ">512"), (1, 1, ">512")):
-        start = np.where(np.arange(500) < 4, first, then) * 1.0  # all of the first look are wrong
+    for then, answer in enumerate(("none, as the mean at 256 is 0", ">512")):
+        start = (np.arange(500) >= 4) * float(then)  # all of the first look are wrong
         grid = {("vt_small", 256): start, ("vt_small", 512): np.ones(500)}
         assert replay(StoppingRule(), grid).answer == answer
 

@@ -28,25 +28,19 @@ def rows(means, task="vt", n=100, model="m", seed=1):
     luck = (np.random.default_rng(seed).permutation(n) + 0.5) / n
     frames = []
     for length, mean in means.items():
-        score = (luck < mean / 100).astype(float)
         about = {
+            "index": range(n),
+            "score": (luck < mean / 100).astype(float),
+            "task": task,
+            "category": scoring.category(task),
+            "length": length,
+            "wanted": n,
             "run": "r",
             "model": model,
             "label": model,
             "claimed_length": 32.0 * K,
-            "category": scoring.category(task),
         }
-        frame = pd.DataFrame(
-            {
-                "index": range(n),
-                "score": score,
-                "task": task,
-                "length": length,
-                "wanted": n,
-                **about,
-            }
-        )
-        frames.append(frame)
+        frames.append(pd.DataFrame(about))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -57,9 +51,8 @@ def lines(table):
 
 
 def test_what_is_left_of_a_fall_has_the_interval_of_a_difference():
-    means = {4 * K: 95, 8 * K: 80, 16 * K: 70}
-    scores = rows(means, seed=1)
-    rest = claims.lower("", *(scores[scores["length"] == n * K] for n in (16, 8)))
+    scores = rows({4 * K: 95, 8 * K: 80, 16 * K: 70})
+    rest = claims.lower("", rows({16 * K: 70}), rows({8 * K: 80}))
     found = claims.falls("", scores, "length", steadily=True)
     assert found.seen.endswith(f"without 4K to 8K {rest.seen}")
 

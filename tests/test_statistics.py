@@ -17,18 +17,30 @@ def array(values):
     return np.asarray(values, dtype=float)
 
 
+def difference(gained, lost, task="vt"):
+    return [WeightedCell(1.0, "vt", array(gained)), WeightedCell(-1.0, task, array(lost))]
+
+
+def mean(scores, groups=None):
+    return weighted_sum([WeightedCell(1.0, "vt", array(scores), groups)])
+
+
+def shares_covered(make, truth, confidence=0.95, runs=300):
+    found = [weighted_sum(make(), confidence) for _ in range(runs)]
+    return np.mean([estimate.low <= truth <= estimate.high for estimate in found])
+
+
 @given(st.integers(0, 40), st.integers(1, 40))
 def test_a_right_or_wrong_cell_has_wilsons_interval(right, wrong):
     n = right + wrong
-    found = weighted_sum([WeightedCell(1.0, "vt", array([1.0] * right + [0.0] * wrong))])
+    found = mean([1] * right + [0] * wrong)
     assert found == pytest.approx((right / n, *wilson(right / n, n)))
 
 
 def test_two_tasks_have_newcombes_interval():
     """Newcombe (1998), Statistics in Medicine 17, 873-890, Table II, method 10, (a): 56/70 against
     48/80."""
-    a, b = array([1.0] * 56 + [0.0] * 14), array([1.0] * 48 + [0.0] * 32)
-    found = weighted_sum([WeightedCell(1.0, "a", a), WeightedCell(-1.0, "b", b)])
+    found = weighted_sum(difference([1] * 56 + [0] * 14, [1] * 48 + [0] * 32, "cwe"))
     # the pseudo-examples of one side do not move it: each side has one cell
     assert found == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
 
@@ -47,12 +59,11 @@ def test_pairs_make_a_difference_narrower_and_groups_make_it_wider():
     rng = np.random.default_rng(0)
     a = (rng.random(200) < 0.5) * 1.0
     b = np.where(rng.random(200) < 0.05, 1 - a, a)
-    paired = weighted_sum([WeightedCell(1.0, "vt", b), WeightedCell(-1.0, "vt", a)])
-    apart = weighted_sum([WeightedCell(1.0, "vt", b), WeightedCell(-1.0, "cwe", a)])
+    paired, apart = weighted_sum(difference(b, a)), weighted_sum(difference(b, a, "cwe"))
     assert paired.high - paired.low < 0.6 * (apart.high - apart.low)
     same = np.repeat((rng.random(40) < 0.5) * 1.0, 5)
-    alone = weighted_sum([WeightedCell(1.0, "qa_1", same)])
-    grouped = weighted_sum([WeightedCell(1.0, "qa_1", same, np.repeat(np.arange(40), 5))])
+    alone = mean(same)
+    grouped = mean(same, np.repeat(np.arange(40), 5))
     assert grouped.high - grouped.low == pytest.approx(
         math.sqrt(5) * (alone.high - alone.low), rel=0.1
     )
@@ -63,48 +74,38 @@ def test_missing_examples_count_only_where_they_are():
         [WeightedCell(0.5, "vt", array([1, 0, 1, 1])), WeightedCell(0.5, "vt", array([1, 1, 0]))]
     )
     assert whole.value == pytest.approx((3 / 4 + 2 / 3) / 2)
-    gap = weighted_sum([WeightedCell(1.0, "vt", array([1, float("nan"), 1, 0]))])
-    assert gap == pytest.approx(tuple(weighted_sum([WeightedCell(1.0, "vt", array([1, 1, 0]))])))
+    assert mean([1, math.nan, 1, 0]) == pytest.approx(tuple(mean([1, 1, 0])))
 
 
 def test_fractional_scores_have_the_width_that_was_seen():
     rng = np.random.default_rng(1)
     parts = rng.binomial(5, 0.8, 200) / 5
-    found, as_binary = (
-        weighted_sum([WeightedCell(1.0, "vt", parts)]),
-        wilson(float(parts.mean()), 200),
-    )
+    found, as_binary = mean(parts), wilson(float(parts.mean()), 200)
     assert 0.4 < (found.high - found.low) / (as_binary[1] - as_binary[0]) < 0.5  # 1 / sqrt(5)
 
 
 @pytest.mark.parametrize(("share", "confidence"), [(0.9, 0.95), (0.5, 0.8)])
 def test_intervals_cover_the_truth(share, confidence):
     rng = np.random.default_rng(2)
-    inside = 0
-    for _ in range(500):
+
+    def pairs():
         a = rng.random(100) < share
-        b = np.where(rng.random(100) < 0.5, rng.random(100) < share, a)
-        found = weighted_sum(
-            [WeightedCell(1.0, "vt", b * 1.0), WeightedCell(-1.0, "vt", a * 1.0)], confidence
-        )
-        inside += found.low <= 0 <= found.high
-    assert abs(inside / 500 - confidence) < 0.035
+        return difference(np.where(rng.random(100) < 0.5, rng.random(100) < share, a), a)
+
+    assert abs(shares_covered(pairs, 0, confidence, 500) - confidence) < 0.035
 
 
 def test_no_difference_is_mcnemars_exact_test():
     a, b = array([1] * 16 + [0] * 184), array([0] * 16 + [0] * 180 + [1] * 4)
-    p = no_difference_p([WeightedCell(1.0, "vt", b), WeightedCell(-1.0, "vt", a)])
+    p = no_difference_p(difference(b, a))
     assert p == pytest.approx(sum(math.comb(20, k) for k in range(5)) / 2**20)
-    assert no_difference_p([WeightedCell(1.0, "vt", a), WeightedCell(-1.0, "vt", a)]) == 0.5
-    three = no_difference_p([WeightedCell(1.0, "vt", a * 0), WeightedCell(-1.0, "vt", a[13:])])
-    assert three == 1 / 8
+    assert no_difference_p(difference(a, a)) == 0.5
+    assert no_difference_p(difference(a * 0, a[13:])) == 1 / 8
 
 
 def test_the_test_of_fractional_scores_counts_their_steps():
     """The normal test of three equal losses would say 0.04, of three that differ a little too."""
-    a, lost = array([1.0] * 20), array([0.5, 0.5, 0.4] + [1.0] * 17)
-    p = no_difference_p([WeightedCell(1.0, "vt", lost), WeightedCell(-1.0, "vt", a)])
-    assert 0.1 < p < 0.15
+    assert 0.1 < no_difference_p(difference([0.5, 0.5, 0.4] + [1] * 17, [1] * 20)) < 0.15
 
 
 def test_means_of_many_answers_against_one_have_a_variance_of_their_own():
@@ -113,14 +114,9 @@ def test_means_of_many_answers_against_one_have_a_variance_of_their_own():
     once, often = array([1] * 50), array([1] * 30 + [7 / 8] * 20)
     share = (once + 8 * often) / 9
     variance = float(share @ (1 - share)) * 9 / 8 * (1 + 1 / 8) / 50**2
-    cells = [WeightedCell(1.0, "vt", often), WeightedCell(-1.0, "vt", once)]
+    cells = difference(often, once)
     assert no_difference_p(cells) < 1e-5
     assert no_difference_p(cells, variance) == pytest.approx(0.066, abs=1e-3)
-
-
-def shares_covered(make, truth, runs=300):
-    found = [weighted_sum(make()) for _ in range(runs)]
-    return np.mean([estimate.low <= truth <= estimate.high for estimate in found])
 
 
 def test_a_small_cell_beside_large_ones_limits_the_interval():
@@ -139,31 +135,27 @@ def test_a_small_cell_beside_large_ones_limits_the_interval():
     alike = [WeightedCell(0.5, "vt", array([1.0] * 100)) for _ in range(2)]
     assert weighted_sum(alike).low == pytest.approx(wilson(1.0, 200)[0])
 
-    def pairs():
-        luck, chance = rng.random((2, 500))
-        often = np.where(chance < 0.8, luck, rng.random(500)) < 0.98
-        few = (luck < 0.98)[:50] * 1.0
-        return [WeightedCell(1.0, "vt", few), WeightedCell(-1.0, "vt", often * 1.0)]
+    def pairs(n, p, missing):
+        luck, chance, failed = rng.random((3, 500))
+        often = np.where(chance < 0.8, luck, rng.random(500)) < p
+        few = np.where(failed < missing, np.nan, luck < p)[:n]
+        return difference(few, often)
 
-    assert shares_covered(pairs, 0) > 0.9  # 0.66 where only the many limited what may be lost
+    assert shares_covered(lambda: pairs(50, 0.98, 0), 0) > 0.9  # 0.66 if only the many counted
+    assert shares_covered(lambda: pairs(500, 0.995, 0.02), 0) > 0.9  # 0.70 if all counted as flips
 
 
 def test_few_groups_make_the_interval_wider():
     rng = np.random.default_rng(4)
-    groups = np.repeat(np.arange(4.0), 50)
 
-    def cell():
-        means = rng.beta(7, 3, 4)
-        return [WeightedCell(1.0, "qa_1", (rng.random(200) < means.repeat(50)) * 1.0, groups)]
+    def cell(sizes):
+        groups = np.arange(float(len(sizes))).repeat(sizes)
+        means = rng.beta(7, 3, len(sizes)).repeat(sizes)
+        return [WeightedCell(1.0, "qa_1", (rng.random(200) < means) * 1.0, groups)]
 
-    assert 0.92 < shares_covered(cell, 0.7) < 0.99  # 0.83 without Student's t
-
-    def unequal():
-        means, sizes = rng.beta(7, 3, 55), [1] * 50 + [30] * 5
-        right = (rng.random(200) < means.repeat(sizes)) * 1.0
-        return [WeightedCell(1.0, "qa_1", right, np.arange(55.0).repeat(sizes))]
-
-    assert 0.92 < shares_covered(unequal, 0.7) < 0.98  # 0.90 if they counted as 55 equal ones
+    # 0.83 without Student's t; 0.90 if unequal ones counted as 55 equal ones
+    for sizes, most in (([50] * 4, 0.99), ([1] * 50 + [30] * 5, 0.98)):
+        assert 0.92 < shares_covered(lambda sizes=sizes: cell(sizes), 0.7) < most
 
 
 def test_holm_adjusts_in_order():
@@ -171,9 +163,5 @@ def test_holm_adjusts_in_order():
 
 
 def test_a_mean_of_full_scores_is_exactly_one():
-    assert (
-        weighted_sum(
-            [WeightedCell(1 / 13, str(task), array([1.0] * 10)) for task in range(13)]
-        ).value
-        == 1
-    )
+    cells = [WeightedCell(1 / 13, str(task), array([1] * 10)) for task in range(13)]
+    assert weighted_sum(cells).value == 1
