@@ -366,7 +366,7 @@ def rate(
         return Verdict(claim, NOT_APPLICABLE, "there is no such answer")
     hits = rows["label"].isin(labels)
     sizes = rows.groupby(CELL)["label"].transform("size")
-    counted = rows.assign(score=hits.astype(float), weight=sizes)
+    counted = rows.assign(score=hits * 1.0, weight=sizes)
     return weighted(
         claim, [(1, counted)], at_least, at_most, f"{int(hits.sum())} of {len(rows)}, percent "
     )

@@ -252,7 +252,7 @@ class _Side:
         self.of_examples = (self.unknown * weights / task.counts)[weights > 0]
         plain = sign * (task.weights @ task.scores)  # NaN, and not counted, where one is missing
         different = min((plain > _ROUNDING).sum(), (plain < self.span - _ROUNDING).sum())
-        whole = values.size * min(self.mean, self.span - self.mean) / self.span
+        whole = values.size * max(0.0, min(self.mean, self.span - self.mean)) / self.span
         self.errors = math.sqrt(different * whole)
         self.seen: float = self.deviations @ self.deviations / values.size**2
         if task.groups is not None:
@@ -301,11 +301,12 @@ def _pooled(sides: Collection[_Side], confidence: float, times: float) -> tuple[
     if not sides:
         return Estimate(0.0, 0.0, 0.0), 0.0
     span = sum(side.span for side in sides)
-    share = min(1.0, max(0.0, sum(side.mean for side in sides) / span))
+    mean = sum(side.mean for side in sides)  # with few pairs it may be above the span
+    share = min(1.0, max(0.0, mean / span))
     variance = sum(side.variance(share) for side in sides)
     squares = sum(side.squares for side in sides)
     if not squares:  # the whole population is known
-        return Estimate(*[span * share] * 3), variance
+        return Estimate(mean, mean, mean), variance
     mass, seen = squares / span**2, 0.0
     if _ROUNDING < share < 1 - _ROUNDING:
         seen = variance / span**2
@@ -316,4 +317,4 @@ def _pooled(sides: Collection[_Side], confidence: float, times: float) -> tuple[
     lows, highs = zip(
         *(_score_interval(share, seen / times, m / times, z) for m in (mass, most)), strict=True
     )
-    return Estimate(span * share, span * min(lows), span * max(highs)), variance
+    return Estimate(mean, span * min(lows), span * max(highs)), variance

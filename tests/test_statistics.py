@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rulerkit.statistics import WeightedCell, holm, no_difference_p, weighted_sum, wilson
@@ -46,6 +46,7 @@ def test_two_tasks_have_newcombes_interval():
 
 
 @given(SCORES, SCORES, WEIGHTS, WEIGHTS)
+@example([1.0, 0.0, 0.0, 0.0], [0.0, 1.0], 0.1, -0.7)  # gains above the span
 def test_every_interval_holds_its_value_and_has_a_width(one, other, w, v):
     cells = [WeightedCell(w, "vt", array(one)), WeightedCell(v, "vt", array(other))]
     found = weighted_sum(cells)
