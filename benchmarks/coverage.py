@@ -64,6 +64,14 @@ def repeated(n: int, a: int, b: int) -> Cells:
     return difference(RANDOM.binomial(a, chances) / a, RANDOM.binomial(b, chances) / b)
 
 
+def uneven(n: int, m: int, p: float, missing: float) -> Cells:
+    """Equal models; one answered `n` of the other's `m` examples, and lacks a share of these."""
+    luck, chance, failed = RANDOM.random((3, m))
+    all_of_them = np.where(chance < 0.8, luck, RANDOM.random(m)) < p
+    some = np.where(failed < missing, np.nan, luck < p)[:n]
+    return difference(all_of_them * 1.0, some)
+
+
 def soft(n: int) -> Cells:
     """Probabilities of the right answer, by two models."""
     first = RANDOM.uniform(0.3, 0.8, n)
@@ -167,6 +175,9 @@ def cases() -> Iterator[Case]:
         for a, b in ((4, 4), (1, 4)):
             name = f"mean of {b} answers against mean of {a}, n={n}"
             yield name, 0.0, lambda n=n, a=a, b=b: repeated(n, a, b)
+    for n, m, p, missing in ((50, 500, 0.98, 0), (20, 500, 0.9, 0), (200, 200, 0.99, 0.02)):
+        name = f"difference, n={n} against {m}, p={p}, missing {missing:g}"
+        yield name, 0.0, lambda case=(n, m, p, missing): uneven(*case)
     for n in (5, 20, 200):
         yield f"difference of probabilities, n={n}", -0.02, lambda n=n: soft(n)
 
