@@ -15,8 +15,8 @@ probability in each cell, keeps a task without any error from counting as certai
 was not seen may be in the cell whose examples count most: where cells have different numbers of
 examples, this widens the interval. No interval has zero width. `benchmarks/coverage.py` measures
 the coverage: 93 to 98 % with at least 20 examples in each cell and two errors or flips expected,
-above that where fewer are and where a few answers differ by a small part each, 88 to 95 % with five
-examples or fewer.
+above that where fewer are, where a few answers differ by a small part each, and where two sides have
+different numbers of answers; 87 % and more with five examples or fewer.
 
 The interval is about the examples that could have been drawn. Questions that share an article
 (`groups`) are drawn together, so their deviations are added up before they are squared, and few
