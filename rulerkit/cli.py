@@ -885,7 +885,7 @@ def print_leaderboard(batch: Any) -> None:
         for cell in rk.read_cells(folder)
         if cell.path in needs and cell.task in tasks and cell.length in study.lengths and cell.rows
     ]
-    scores, text = None, "no answer yet"
+    scores, board = None, "no answer yet"
     try:
         check_same(cells)
         if cells:
@@ -893,14 +893,14 @@ def print_leaderboard(batch: Any) -> None:
             # more may be stored
             wanted = scores["path"].map({str(path): need.wanted for path, need in needs.items()})
             scores = scores.assign(wanted=wanted)[scores["index"] < wanted]
-            summary = rk.summarize(scores, tasks, study.lengths)
-            text = table_text(summary, notes=footnotes(cells, scores))
-            echo(f"\n{text}")
+            summary, notes = rk.summarize(scores, tasks, study.lengths), footnotes(cells, scores)
+            echo("\n" + table_text(summary, notes=notes))
+            board = table_text(summary, "html", notes=notes)
     except UserError as error:  # the batch itself is done
-        text = f"no leaderboard: {error}"
-        echo(f"\n{text}", err=True)
+        echo(f"\nno leaderboard: {error}", err=True)
+        board = escape.html(f"no leaderboard: {error}")
     try:
-        page = str(write_page(batch, scores, text))
+        page = str(write_page(batch, scores, board))
     except UserError as error:
         page = f"not written: {error}"
     echo(f"{'page:':10} {page}")

@@ -101,7 +101,7 @@ def test_other_prompts_are_not_compared(outputs):
     page = write_page(outputs, "seed-1", parameters={"seed": 1})
     assert "Not comparable: " in page.read_text()
     page = write_page(outputs, "seed-1", parameters={"seed": 1, "num_examples": 3})
-    assert "\nn = 3 examples per task and length" in page.read_text()
+    assert "<p>n = 3 examples per task and length" in page.read_text()
 
 
 def test_figures_and_notebooks_are_linked(outputs):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def write_page(batch: Batch, scores: "pd.DataFrame | None", leaderboard: str) -> Path:
     """Write the page of a batch into the folder of outputs: how far each step is, the leaderboard as
-    text, the scores behind it (None where there are none), and what changed. It is written twice:
+    HTML, the scores behind it (None where there are none), and what changed. It is written twice:
     as `pages/batches/RUN/BATCH.html`, which stays, and as `index.html`, which leads to the pages of
     all batches. Pages of answers go to `pages/`, notebooks become HTML beside themselves."""
     outputs, run = batch.study.outputs, batch.study.run
@@ -48,7 +48,7 @@ def write_page(batch: Batch, scores: "pd.DataFrame | None", leaderboard: str) ->
 
 def _changes(batch: Batch) -> Iterator[tuple[str, str, Comparison | str, str, Path]]:
     """Each model against its last other run, and against the baseline of the batch: its name, that
-    of the other side, their comparison or why there is none, the differences as text, and the page
+    of the other side, their comparison or why there is none, the differences as HTML, and the page
     of the answers whose score changed."""
     outputs, run, named = batch.study.outputs, batch.study.run, batch.keys.baseline
     predictions = outputs / "predictions"
@@ -80,7 +80,7 @@ def _changes(batch: Batch) -> Iterator[tuple[str, str, Comparison | str, str, Pa
             if len(flips):
                 places = {cell.path for side in (result.a, result.b) for cell in side.cells}
                 browse(load(*places).merge(flips[keys], on=keys)).save(page)
-            yield model, name, result, difference_table(result), page
+            yield model, name, result, difference_table(result, "html"), page
 
 
 def _newest_answer(folder: Path) -> float:
