@@ -223,8 +223,10 @@ class _Run:
         cells = []
         for task, at in self.scores:
             rows = self.scores[task, at][: counts[task, at]]
-            own = OWN_SHARE if self.is_relative and at == self.lengths[0] else 0.0
-            if weight := (length in (0, at)) - own:
+            weight = 1.0 if length in (0, at) else 0.0
+            if self.is_relative and at == self.lengths[0]:
+                weight -= OWN_SHARE
+            if weight:
                 cells.append(WeightedCell(weight / number, task, rows))
             if self.rule.other is not None:
                 other_rows = self.other[task, at][: len(rows)]
@@ -272,7 +274,7 @@ class _Run:
         settled = len(possible) == 1
         if self.is_relative and not estimates[shortest].value:
             answer = f"none, as the mean at {length_name(shortest)} is 0"
-            settled &= self.sizes[looks[shortest]] == self.rule.population
+            settled = settled and self.sizes[looks[shortest]] == self.rule.population
         undecided = [n for n in possible if n and estimates[n].low < 0]
         unfinished = [n for n in undecided if self.sizes[looks[n]] < self.sizes[-1]]
         length = [*unfinished, *undecided, shortest][0]

@@ -897,8 +897,9 @@ def print_leaderboard(batch: Any) -> None:
             echo("\n" + table_text(summary, notes=notes))
             board = table_text(summary, "html", notes=notes)
     except UserError as error:  # the batch itself is done
-        echo(f"\nno leaderboard: {error}", err=True)
-        board = escape.html(f"no leaderboard: {error}")
+        reason = f"no leaderboard: {error}"
+        echo(f"\n{reason}", err=True)
+        board = escape.html(reason)
     try:
         page = str(write_page(batch, scores, board))
     except UserError as error:

@@ -580,7 +580,7 @@ def difference_table(comparison: Comparison, format: str = "table") -> str:
     """Differences B - A with intervals, a row per task and a column per length; marked where the
     interval leaves out 0.
 
-    `format` is one of tables.FORMATS; 'csv' is `Comparison.rows`.
+    `format` is one of tables.FORMATS or 'html'; 'csv' is `Comparison.rows`.
     """
     rows = comparison.rows
     if format == "csv":

@@ -612,12 +612,12 @@ def _figure(
     """The panels that were given, or those of a new figure, row by row, drawn in the common style,
     with a line at each threshold, and notes below. `height`, of each panel without the texts around
     it, is in inches. The figure is as wide as one column of the page for one column of panels of up
-    to eight series, else as two."""
+    to eight series, or fields side by side, else as two."""
     num_rows = -(-count // columns)
     with style():
         if ax is None:
             width = SINGLE if columns == 1 and series <= 8 else DOUBLE
-            size = width, (height + 3) * num_rows
+            size = width, (height + 3) * num_rows  # more than the texts need: it is cut below
             options: Any = {"figsize": size, "squeeze": False, "FigureClass": PrintFigure, **shared}
             panels = list(plt.subplots(num_rows, columns, **options)[1].flat)
             for spare in panels[count:]:

@@ -116,17 +116,17 @@ def summarize(
     the means of a category of one's own; with them, or where none of the thirteen was answered,
     means are over those given or answered. `lengths` are those given (4096 or 4K), else all that
     any model was asked; `num_examples` are the first so many, else as many as each cell was to
-    have. What the grid lacks is shown as missing, and no mean is taken over the rest. Cells without a row show how many requests
-    failed, if `scores.attrs["empty_cells"]` has them, as `score` sets it. A model that answered
-    several times (`repeat`) is one model: see `merge_repetitions`. Raises UserError if there is
-    nothing to summarize.
+    have. What the grid lacks is shown as missing, and no mean is taken over the rest. Cells without
+    a row show how many requests failed, if `scores.attrs["empty_cells"]` has them, as `score` sets
+    it. A model that answered several times (`repeat`) is one model: see `merge_repetitions`. Raises
+    UserError if there is nothing to summarize.
     """
     import pandas as pd
 
     tasks = [tasks] if isinstance(tasks, str) else tasks
-    lengths = None if lengths is None else [parse_length(length) for length in lengths]
+    tokens = None if lengths is None else [parse_length(length) for length in lengths]
     empty_cells = [cell for cell in scores.attrs.get("empty_cells", ()) if cell["failed"]]
-    scores = merge_repetitions(_select(scores, tasks, lengths, num_examples, empty_cells))
+    scores = merge_repetitions(_select(scores, tasks, tokens, num_examples, empty_cells))
     examples = weighted_cells(scores, CELL)
     by_cell = scores.groupby(CELL, sort=False)
     first = by_cell.head(1)
@@ -138,7 +138,7 @@ def summarize(
     facts = _facts_by_cell(by_cell, first, empty_cells)
     known = {*zip(first["run"], first["model"], strict=True)}
     asked = {key[3] for key in facts if key[:2] in known and key[2] in shown}
-    grid = sorted(set(lengths or asked))
+    grid = sorted(set(tokens or asked))
     cell_records, length_rows, model_rows = [], [], []
     for name, of_model in first.groupby(_MODEL, sort=False):
         about: Any = of_model[_ABOUT].to_dict("records")[0]
@@ -184,7 +184,7 @@ def summarize(
 def _select(
     scores: "pd.DataFrame",
     tasks: Sequence[str] | None,
-    lengths: Sequence[int | str] | None,
+    lengths: Sequence[int] | None,
     num_examples: int | None,
     empty_cells: Sequence[Mapping[str, Any]],
 ) -> "pd.DataFrame":

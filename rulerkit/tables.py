@@ -192,8 +192,8 @@ def table_text(
     """The leaderboard of a category: claimed and effective length, score by length, averages and
     ranks, a row a model.
 
-    `format` is 'table', 'markdown', 'latex', or 'csv': then it is the cells instead, whatever the
-    category. `notes` are further lines to stand below; a CSV has no place for any.
+    `format` is 'table', 'markdown', 'latex', 'html', or 'csv': then it is the cells instead,
+    whatever the category. `notes` are further lines to stand below; a CSV has no place for any.
     """
     check_known("category", category, CATEGORIES)
     if format == "csv":

@@ -101,6 +101,8 @@ def train(
         "curriculum": [*map(list, points)],
         "prompt_weight": prompt_weight,
     }
+    if (complete := _complete(folder, how)) is not None:
+        return complete
     form = PromptFormat(tokenizer, template="base")  # type: ignore[arg-type]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(seed)
@@ -109,11 +111,11 @@ def train(
         network = transformers.AutoModelForCausalLM.from_config(shape).to(device)
     except Exception as error:  # each architecture checks its keys in its own way
         raise UserError(
-            f"transformers makes no language model of the architecture {config['model_type']} with "
+            f"transformers makes no language model of the architecture {config.get('model_type')} with "
             f"these layers, width and `more` (llama, mamba2 and qwen3_5_text were tried): {shorten(error, 160)}"
         ) from None
-    if (complete := _begin(folder, how)) is not None:
-        return complete
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _ABOUT).write_text(json.dumps(how, indent=2) + "\n")
     optimizers = _optimizers(network, rates)
     parts, rows = [network, *optimizers], list[dict[str, Any]]()
     state_file = folder / "training.pt"
@@ -158,9 +160,9 @@ def train(
     return history
 
 
-def _begin(folder: Path, how: Mapping[str, Any]) -> "pd.DataFrame | None":
-    """Note in a folder how its model is trained; the history where that is done already. Raises
-    UserError where another training stands there."""
+def _complete(folder: Path, how: Mapping[str, Any]) -> "pd.DataFrame | None":
+    """The history of a training that is complete in a folder, else None. Raises UserError where
+    another training was begun there."""
     import pandas as pd
 
     about = folder / _ABOUT
@@ -168,12 +170,10 @@ def _begin(folder: Path, how: Mapping[str, Any]) -> "pd.DataFrame | None":
         made = json.loads(about.read_text())
         if not how.items() <= made.items():
             raise UserError(
-                f"{about} tells of another training: go on with its values, or give another name or folder"
+                f"{about} holds the values of another training: give the same ones, or another name or folder"
             )
         if "seconds" in made:
             return pd.read_csv(folder / _HISTORY)
-    folder.mkdir(parents=True, exist_ok=True)
-    about.write_text(json.dumps(how, indent=2) + "\n")
     return None
 
 

@@ -437,17 +437,19 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     keys, fixed = read_keys(BatchKeys, path), dict(settings or {})
     size = [_find(f"size in {path}", keys.size, "params/sizes", ".yaml")] if keys.size else []
     parameters = load_files(size) | keys.parameters | fixed
-    where, what = f"{path}: a notebook's ", f"key of a notebook in {path}"
-    given = [
-        entry if isinstance(entry, Mapping) else {"notebook": entry}
-        for entry in keys.notebooks + keys.together
-    ]
-    entries = [check(NotebookKeys, entry, where, what) for entry in given]
-    named = {str(model): model for entry in entries for model in entry.models or []}
+
+    def checked(entries: Iterable[Any]) -> list[NotebookKeys]:
+        """Entries of the file; a name alone stands for a notebook without keys of its own."""
+        where, what = f"{path}: a notebook's ", f"key of a notebook in {path}"
+        given = (e if isinstance(e, Mapping) else {"notebook": e} for e in entries)
+        return [check(NotebookKeys, entry, where, what) for entry in given]
+
+    alone, together = checked(keys.notebooks), checked(keys.together)
+    named = {str(model): model for entry in alone + together for model in entry.models or []}
     models = parameters.pop("models", None) or keys.models or [*named.values()]
     models = expand(models) if isinstance(models, list) else models  # it is checked below
     fixed.pop("models", None)
-    if not models or not entries:
+    if not models or not (alone or together):
         raise UserError(
             f"{path} names no models, or no notebooks: a batch needs `models:` and `notebooks:` or "
             "`together:`"
@@ -459,8 +461,8 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     whole = study(parameters | {"models": models})
     folder = whole.outputs / "notebooks" / whole.run
 
-    def executions(entry: NotebookKeys, together: bool) -> list[Notebook]:
-        """Of an entry: one for each model where the notebook takes `model`, else one."""
+    def executions(entry: NotebookKeys, once: bool = False) -> list[Notebook]:
+        """Of an entry: one for each model where the notebook takes `model` and not `once`, else one."""
         if {"run", "outputs", "model", "models"} & entry.parameters.keys():
             raise UserError(
                 f"{entry.notebook} in {path} sets run, outputs or models among its parameters: a "
@@ -471,7 +473,7 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
         study(values | {"models": asked})  # a wrong value is found before anything starts
         notebook = _find("notebook", entry.notebook, "notebooks", ".ipynb")
         known = notebook_parameters(notebook)
-        if "model" in known and not together:
+        if "model" in known and not once:
             subjects = {read_spec(model)["name"]: values | {"model": model} for model in asked}
         elif "models" in known:
             subjects = {"all": values | {"models": asked}}
@@ -486,9 +488,8 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
             for subject, own_values in subjects.items()
         ]
 
-    count = len(keys.notebooks)
-    single = [run for entry in entries[:count] for run in executions(entry, together=False)]
-    over_all = [run for entry in entries[count:] for run in executions(entry, together=True)]
+    single = [run for entry in alone for run in executions(entry)]
+    over_all = [run for entry in together for run in executions(entry, once=True)]
     runs = single + over_all
     outputs = [run.output for run in runs]
     if twice := next((run for run in runs if outputs.count(run.output) > 1), None):

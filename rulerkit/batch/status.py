@@ -142,5 +142,5 @@ def grid(model: str, needs: list[Need], not_run: Collection[int] = ()) -> str:
     counts = frame.groupby(["task", "length"]).sum().astype(str)
     texts = counts["have"] + "/" + counts["wanted"]
     texts[counts.index.isin([*not_run], level="length")] = "not run"
-    grid = texts.unstack(fill_value="").loc[frame["task"].unique()]
-    return grid.rename(columns=length_name).rename_axis(index=None, columns=model).to_string()
+    wide = texts.unstack(fill_value="").loc[frame["task"].unique()]
+    return wide.rename(columns=length_name).rename_axis(index=None, columns=model).to_string()
