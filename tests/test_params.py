@@ -136,8 +136,10 @@ def test_what_is_no_model(project):
     refused({"model": 5}, "a hub id or a mapping (several stand in `models`); seen: 5")
     refused({"models": "mute"}, "-y 'models: [reader-4096, reader-8192]'")
     refused({"models": ["mute", {"base": "mute"}]}, "models: mute named twice")
-    both = [{"base": "vt", "num_hops": 2, "name": "vt"}, "vt"]
-    refused({"tasks": both}, "two different tasks are named vt: give one of them another")
+    both = [{"base": "vt", "num_hops": hops, "name": "chain"} for hops in (2, 3)]
+    refused({"tasks": both}, "two different tasks are named chain: give one of them another")
+    refused({"tasks": both[:1] + [both[0] | {"name": "vt"}]}, "vt is another task's name")
+    study(tasks=[{"base": "vt", "max_new_tokens": 60, "name": "vt"}])
     refused({"models": ["nothing/*"]}, "nothing matches 'nothing/*'")
     refused({"model": "raeder-8192"}, "did you mean 'reader-8192'")
     refused({"model": {"base": "perfect", "name": "a/b"}}, "cannot name a folder")

@@ -74,11 +74,11 @@ def task(
     for knob in knobs:
         check_known(f"knob of {base.name}", knob, base.knobs())
     variant = replace(base, **knobs)
-    named = (task.with_protocol(protocol, edition) for task in _ALL)
+    known = (task.with_protocol(protocol, edition) for task in _ALL)
     changes = sorted(vars(variant).items() - vars(base).items())
     name = str(
         spec.get("name")
-        or next((task.name for task in named if task == replace(variant, name=task.name)), None)
+        or next((task.name for task in known if task == replace(variant, name=task.name)), None)
         or "-".join([base.name, *(f"{knob}_{value}" for knob, value in changes)])
     )
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", name):
@@ -86,6 +86,11 @@ def task(
             f"the task name {shortened(name)} cannot name a folder: give a `name` of at most 200 "
             "letters, digits, . _ and -"
         )
+    if name in TASKS:
+        named, tokens = task(name, protocol, edition), variant.max_new_tokens
+        # only the tokens of an answer may differ from the task of this name
+        if replace(variant, name=name) != replace(named, max_new_tokens=tokens):
+            raise UserError(f"{name} is another task's name: give this variant another `name:`")
     return replace(variant, name=name)
 
 
