@@ -856,7 +856,7 @@ def _submit(planned: Any, site_file: Path | None, dry_run: bool) -> None:
             echo(f"# {submission.script}{after}\n{submission.text(site)}")
     if site.offline and (missing := missing_of(planned.models, planned.corpora)):
         raise UserError(
-            f"nodes without a network lack {len(missing)} things: {'; '.join(missing)}: get them "
+            f"not there for nodes without a network: {'; '.join(missing)}: get what is missing "
             f"with `rulerkit fetch -f {planned.path}`, or say `offline: false` in params/site.yaml "
             "where nodes have a network"
         )

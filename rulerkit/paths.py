@@ -69,10 +69,11 @@ def resolve(path: str | Path) -> Path:
 
 def resolve_file(name: str | Path) -> Path:
     """A file or folder that a user names, as an absolute path: from the working directory, else the
-    project root, else the kit."""
+    project root, else the kit, whose outputs are not those of another project."""
     path = Path(os.path.expanduser(name))
-    places = (path.absolute(), resolve(path), KIT / path)
-    return next((place for place in places if place.exists()), resolve(path))
+    place = path.absolute() if path.exists() else resolve(path)
+    kit = KIT / path
+    return kit if kit.exists() and not place.exists() and path.parts[0] != "outputs" else place
 
 
 def cell_file(predictions: Path, model: str, task: str, length: int) -> Path:

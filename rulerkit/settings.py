@@ -300,9 +300,13 @@ class Prices(Keys):
     """Dollars per million tokens."""
 
     prompt: NonNegativeFloat
+    """dollars per million tokens, 0 or more, beside `completion`"""
     completion: NonNegativeFloat
+    """dollars per million tokens, 0 or more, beside `prompt`"""
     cached: NonNegativeFloat | None = None
+    """dollars per million tokens, 0 or more"""
     date: str | None = None
+    """a text: the day of these prices"""
 
 
 class OpenAIKeys(ModelKeys, ServerKeys):

@@ -203,7 +203,7 @@ def study(
         asked = {} if values.question == "effective length" else values.question.model_dump()
         reason = ""
         if complete or (complete is None and notebook):
-            reason = f"{notebook} compares complete cells"
+            reason = f"{notebook or 'this study'} compares complete cells"
         elif not asked and threshold_of({task.name for task in tasks}, "chat") is None:
             reason = (
                 "these tasks have no effective length, which needs the thirteen, a category or the "

@@ -366,9 +366,11 @@ BAD_INPUT = {
     ("evaluate", "perfekt"): ("unknown model", "did you mean 'perfect'", "hub id"),
     ("evaluate", "-y", SMALL, "-y", "{lengths: [200], run: other}"): ("not fit into 200 tokens",),
     ("evaluate", "-y", SMALL, "-y", "outputs: ../file"): ("cannot write", "Not a directory"),
-    ("evaluate", "-y", SMALL, "-y", "tasks: [vt, {base: cwe, name: vt}]"): ("are named vt: give",),
+    ("evaluate", "-y", SMALL, "-y", "tasks: [vt, {base: cwe, name: vt}]"): (
+        "vt is another task's name",
+    ),
     ("generate", "vt", "{base: cwe, name: vt}", "-o", "new"): (
-        "are named vt: give one of them another",
+        "vt is another task's name: give this variant another",
     ),
     ("check",): ("name either a model",),
     ("check", "../vt.jsonl", "--ask"): ("--ask and --no-ask go with a model (-f)",),
