@@ -6,6 +6,7 @@ import html as html_library
 import re
 import shlex
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,39 +19,45 @@ _CONTROLS = re.compile(
 UTF-8."""
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE)
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "`": r"\textasciigrave{}",
-    '"': r"{\char34}",
-    "<": "$<$",
-    ">": "$>$",
-    "±": r"$\pm$",
-    "≤": r"$\le$",
-    "≥": r"$\ge$",
-    "α": r"$\alpha$",
-    **{letter: "\\" + letter for letter in "&%$#_{}"},
-}
+_PICTURES = {0x2400 + code: "^" + chr(64 + code) for code in range(32)} | {0x2421: "^?"}
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "`": r"\textasciigrave{}",
+        '"': r"{\char34}",
+        "<": "$<$",
+        ">": "$>$",
+        "±": r"$\pm$",
+        "≤": r"$\le$",
+        "≥": r"$\ge$",
+        "α": r"$\alpha$",
+        **{letter: "\\" + letter for letter in "&%$#_{}"},
+    }
+)
 _LONG, _BROKEN = 25, r"p{0.3\linewidth}"  # texts of more letters are broken into lines as wide
-_MARKDOWN = {
-    "&": "&amp;",
-    "<": "&lt;",
-    "$": "<span>&#36;</span>",  # MathJax reads the rendered page: a tag keeps its delimiters apart
-    "\\": "<span>&#92;</span>",
-    **{letter: "\\" + letter for letter in "`*~|"},
-}
+_MARKDOWN = str.maketrans(
+    {
+        "&": "&amp;",
+        "<": "&lt;",
+        # MathJax reads the rendered page: a tag keeps its delimiters apart
+        "$": "<span>&#36;</span>",
+        "\\": "<span>&#92;</span>",
+        **{letter: "\\" + letter for letter in "`*~|"},
+    }
+)
 
 
 def terminal(text: str) -> str:
     """A text for a terminal or a log: controls become visible (␛, \\u202e); line breaks and tabs
     stay."""
-    return _CONTROLS.sub(lambda match: match[0] if match[0] in "\n\t" else _visible(match[0]), text)
+    return _CONTROLS.sub(lambda match: match[0] if match[0] in "\n\t" else _visible(match), text)
 
 
 def one_line(text: str) -> str:
     """As `terminal`, with line breaks and tabs visible too: for the fields of a table."""
-    return _CONTROLS.sub(lambda match: _visible(match[0]), text)
+    return _CONTROLS.sub(_visible, text)
 
 
 def html(text: str) -> str:
@@ -62,22 +69,17 @@ def html(text: str) -> str:
 def markdown(text: str) -> str:
     """A text for Markdown as Jupyter and GitHub show it: no emphasis, link, HTML or mathematics,
     one line."""
-    escaped = "".join(_MARKDOWN.get(letter, letter) for letter in one_line(text))
-    escaped = re.sub(
-        r"(?<![^\W_])_|_(?![^\W_])", r"\\_", escaped
-    )  # within a word `_` is an ordinary letter
+    # within a word `_` is an ordinary letter
+    escaped = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", one_line(text).translate(_MARKDOWN))
     return escaped.replace("](", "]\\(")
 
 
 def latex(text: str) -> str:
     """A text for LaTeX, also at the start of a table's row; controls are written as ^A to ^_."""
-    pictures = {chr(0x2400 + code): "^" + chr(64 + code) for code in range(32)} | {"\u2421": "^?"}
-    plain = "".join(pictures.get(letter, letter) for letter in one_line(text))
-    escaped = "".join(_LATEX.get(letter, letter) for letter in plain.replace(">=", "≥"))
-    escaped = re.sub("-(?=-)", "-{}", escaped)  # two hyphens would become a dash
-    return (
-        "{}" + escaped if escaped[:1] in ("[", "*") else escaped
-    )  # behind `\\` they would be its arguments
+    plain = one_line(text).translate(_PICTURES).replace(">=", "≥")
+    escaped = re.sub("-(?=-)", "-{}", plain.translate(_LATEX))  # two hyphens would become a dash
+    # behind `\\` a bracket or a star would be its argument
+    return "{}" + escaped if escaped[:1] in ("[", "*") else escaped
 
 
 def fill(template: str, **values: Any) -> str:
@@ -106,13 +108,10 @@ def csv_cell(value: Any) -> Any:
 def csv_text(frame: "pd.DataFrame", float_format: str | None = None) -> str:
     """A DataFrame as CSV without its index, each text escaped by `csv_cell`."""
     safe = frame.map(csv_cell).rename(columns=csv_cell)
-    has_return = safe.map(lambda value: isinstance(value, str) and "\r" in value).any(axis=None)
-    quoting: Any = (
-        csv.QUOTE_NONNUMERIC if has_return else csv.QUOTE_MINIMAL
-    )  # csv leaves a lone CR unquoted
-    return str(
-        safe.to_csv(index=False, float_format=float_format, lineterminator="\n", quoting=quoting)
-    )
+    write = partial(safe.to_csv, index=False, float_format=float_format, lineterminator="\n")
+    text = str(write())
+    # csv leaves a lone CR unquoted
+    return str(write(quoting=csv.QUOTE_NONNUMERIC)) if "\r" in text else text
 
 
 def latex_notes(notes: Iterable[str]) -> str:
@@ -141,6 +140,6 @@ def latex_text(frame: "pd.DataFrame", notes: Iterable[str] = ()) -> str:
     return str(table) + latex_notes(notes)
 
 
-def _visible(letter: str) -> str:
-    code = ord(letter)
+def _visible(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return chr(0x2400 + code) if code < 32 else "\u2421" if code == 127 else f"\\u{code:04x}"
