@@ -44,7 +44,7 @@ class Place(NamedTuple):
 def places(example: Example) -> list[Place]:
     """The place of each piece of an example, runs of lines taken apart."""
     first, last = example.context
-    total = sum(block.num_tokens for block in example.blocks[first:last])
+    total = sum(block.num_tokens for block in example.context_blocks)
     result = []
     start = tokens_before = 0
     for number, block in enumerate(example.blocks):
@@ -64,11 +64,11 @@ def recall_by_depth(results: "pd.DataFrame", report: Report = remark) -> "pd.Dat
     holds the depths of all copies, `distance` is that to the item before it in the same example
     (NaN for the first), `recalled` is 0 or 1, for gold documents the score of the example.
 
-    Examples with several items are generated again; a cell of which they cannot be is left out and
-    passed to `report`. Raises UserError where nothing is left.
+    Examples with several items that are no documents are generated again; a cell of which they
+    cannot be is left out and passed to `report`. Raises UserError where nothing is left.
     """
-    rows: list[tuple[Any, ...]] = []
-    cells: Any = {str(cell.path): cell for cell in find_cells(results["path"].unique())}
+    rows = []
+    cells = {str(cell.path): cell for cell in find_cells(results["path"].unique())}
     groups = results.groupby(["path", "task", "length"], sort=False)
     for (path, *_), answers in with_progress(groups, "cells"):
         make = remaker(cells[path])
@@ -88,20 +88,15 @@ def recall_by_depth(results: "pd.DataFrame", report: Report = remark) -> "pd.Dat
 
 def _items(answer: Any, make: Callable[[Any], Example]) -> list[tuple[float, list[float], float]]:
     """Depth, places and recall of each item of an answer, from the beginning of the context on."""
-    score, references = float(answer["score"]), answer["references"]
-    are_documents = json.loads(answer["knobs"]).get("match") == "part"
-    if len(answer["depths"]) == 1 and (are_documents or len(references) == 1):
-        return [(float(depth), [float(depth)], score) for depth in answer["depths"]]
-    needles = [place for place in places(make(answer)) if place.role == "needle"]
-    if are_documents:
-        return [(place.depth, [place.depth], score) for place in needles]
-    written = answer["prediction"].lower()
-    copies = defaultdict(list)
-    for place in needles:
-        piece = place.piece
-        names = [piece.key, piece.value] if piece.key else [piece.text.strip().split(" ")[-1]]
-        for name in {name.lower() for name in names if name}:
-            copies[name].append(place.depth)
+    depths, references = answer["depths"], answer["references"]
+    match = json.loads(answer["knobs"]).get("match")
+    if match == "part" or len(depths) == len(references) == 1:
+        return [(float(depth), [float(depth)], float(answer["score"])) for depth in depths]
+    written, copies = answer["prediction"].lower(), defaultdict(list)
+    for role, depth, *_, piece in places(make(answer)):
+        if role == "needle":
+            for name in {piece.key or piece.text.strip().split(" ")[-1], piece.value or ""}:
+                copies[name.lower()].append(depth)
     return sorted(
         (float(np.mean(copies[name])), copies[name], float(name in written))
         for name in map(str.lower, references)
