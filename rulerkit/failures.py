@@ -7,7 +7,7 @@ corpora. An answer gets one label, the first that fits in the order of LABELS.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from rulerkit import scoring
 from rulerkit.errors import UserError, shorten
 from rulerkit.example import Example
 from rulerkit.generation import PROMPT_VERSION, Examples
-from rulerkit.prompt_format import PromptFormat
+from rulerkit.prompt_format import SETTINGS, PromptFormat
 from rulerkit.statistics import wilson
 from rulerkit.store import Cell, with_progress
 from rulerkit.studies import Study
@@ -256,8 +256,8 @@ def examples_of(cell: Cell) -> Examples:
     """
     result = cell.record["result"]
     try:
-        known = {field.name for field in fields(PromptFormat)} - {"tokenizer"}
-        settings = {name: value for name, value in result["prompt_format"].items() if name in known}
+        stored = result["prompt_format"]
+        settings = {name: stored[name] for name in SETTINGS if name in stored}
         form = PromptFormat(result["tokenizer"]["name"], **settings)
         knobs = result["task"] | {"protocol": result.get("protocol", "clean")}
         family = _FAMILIES[knobs["family"]]
