@@ -131,10 +131,10 @@ def _shortened(stretch: Sequence[Piece]) -> list[Part]:
 
 def _word_start(text: str, place: int) -> int:
     """The start of the run of blanks at or before a place, so that no word is cut."""
-    if place in (0, len(text)):
+    blank = max(text.rfind(mark, 0, place) for mark in " \n")
+    if blank < 1 or place == len(text):
         return place
-    blank = max(text.rfind(" ", 0, place), text.rfind("\n", 0, place))
-    return blank if blank > 0 else place
+    return blank
 
 
 def _describe(example: Example) -> str:
