@@ -39,14 +39,14 @@ class ReaderServer(ThreadingHTTPServer):
         self.at_once = self.most_at_once = 0
         self.behave = lambda body: None
         self.amend = lambda body, reply: None
-        self.health = 200
+        self.health, self.base = 200, "/v1"
         self.listing = {"data": [{"id": "m", "object": "model", "owned_by": "tests"}]}
         self.lock = threading.Lock()
         self.released = threading.Event()
 
     @property
     def url(self):
-        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+        return f"http://127.0.0.1:{self.server_address[1]}{self.base}"
 
     @property
     def real(self):
@@ -94,11 +94,14 @@ class Handler(BaseHTTPRequestHandler):
         """Nothing on the screen."""
 
     def do_GET(self):
-        self.reply(self.server.health if self.path == "/health" else 200, {}, self.server.listing)
+        server, page = self.server, self.path.partition("?")[0]
+        pages = {"/health": server.health, f"{server.base}/models": 200}
+        self.reply(pages.get(page, 404), {}, server.listing)
 
     def do_POST(self):
         server = self.server
-        assert self.path.partition("?")[0] in ("/v1/completions", "/v1/chat/completions")
+        page = self.path.partition("?")[0].removeprefix(server.base)
+        assert page in ("/completions", "/chat/completions")
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with server.lock:
             server.seen.append(body)

@@ -58,13 +58,16 @@ class Address(NamedTuple):
         return {"headers": {"Authorization": f"Bearer {self.key}"}, "trust_env": not local}
 
     def get(self, page: str, timeout: float = 2.0) -> tuple[int, str]:
-        """The status and the text of a page beside `/v1`; status 0 where nothing answers."""
+        """The status and the text of a page: `/models` below the URL, any other beside its `/v1`.
+        The status is 0 where nothing answers."""
         import httpx2
 
         try:
             url = httpx2.URL(self.url)
-            path = url.path.rstrip("/").removesuffix("/v1") + page
-            reply = httpx2.get(url.copy_with(path=path), timeout=timeout, **self.http_options)
+            path = url.path.rstrip("/")
+            path = path if page == "/models" else path.removesuffix("/v1")
+            url = url.copy_with(path=path + page)
+            reply = httpx2.get(url, timeout=timeout, **self.http_options)
         except (httpx2.HTTPError, httpx2.InvalidURL):
             return 0, ""
         return reply.status_code, reply.text
@@ -72,7 +75,7 @@ class Address(NamedTuple):
     def models(self) -> list[dict[str, Any]]:
         """The models that the server lists, each with its `id`; none where it has no such list."""
         try:
-            entries = json.loads(self.get("/v1/models", 30)[1])["data"]
+            entries = json.loads(self.get("/models", 30)[1])["data"]
             return [entry for entry in entries if isinstance(entry["id"], str)]
         except (ValueError, KeyError, TypeError):
             return []
@@ -80,7 +83,7 @@ class Address(NamedTuple):
     def healthy(self) -> bool:
         """Whether `/health` answers 200, or, where there is no such page, `/v1/models`."""
         status = self.get("/health")[0]
-        return status == 200 or (400 <= status < 500 and self.get("/v1/models")[0] == 200)
+        return status == 200 or (400 <= status < 500 and self.get("/models")[0] == 200)
 
 
 def start_guarded(

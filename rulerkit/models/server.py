@@ -554,12 +554,16 @@ class ServerEngine(Engine):
         return None if requests >= self.concurrency or too_many_tokens else replica
 
     def _send(self, replica: Replica) -> None:
-        """Send the next prompt. At least 1000 tokens of all prompts under way, and 5 of an answer,
-        are expected in a second; a tenth of that from a server whose process we can see."""
+        """Send the next prompt. At least 1000 tokens of all prompts that may be under way, and 5 of
+        an answer, are expected in a second; a tenth of that from a server whose process we can
+        see."""
         example = self._queue.take(replica.last, replica.number / len(self.replicas))
         self.check_fits(example)
-        reading, writing = example.num_tokens * self.concurrency / 1000, self.most_tokens(example)
-        usual = 60 + (10 if replica.process else 1) * (reading + writing / 5)
+        tokens = example.num_tokens
+        prompts = min(self.concurrency * tokens, replica.most_tokens + tokens)
+        usual = 60 + (10 if replica.process else 1) * (
+            prompts / 1000 + self.most_tokens(example) / 5
+        )
         timeout, read = self.spec.get("timeout", usual), partial(self.read, example)
         replica.last = example
         replica.under_way[replica.send(self.body(example), timeout, read)] = example
