@@ -16,7 +16,7 @@ from rulerkit import escape
 from rulerkit.corpora import OWN_TEXTS
 from rulerkit.errors import UserError, check_known, counted, listed, unknown
 from rulerkit.floors import not_above
-from rulerkit.lengths import SMALL, has_own_threshold, length_name
+from rulerkit.lengths import PAPERS_THRESHOLD, SMALL, has_own_threshold, length_name
 from rulerkit.scoring import own_labels
 from rulerkit.store import Cell
 from rulerkit.summary import (
@@ -199,26 +199,29 @@ def table_text(
     if format == "csv":
         return escape.csv_text(summary.cells, "%.4f")
     summary = summary.of(category)
-    models = board_rows(summary, ["score", "have"])
-    models["model"] = names_of(models)
-    if models.empty:
+    if summary.models.empty:
         raise UserError(
             f"no task of category {category!r} was scored; score one, or ask for another category"
         )
+    models = board_rows(summary, ["score", "have"])
+    models["model"] = names_of(models)
     # as the paper sorts its Table 3
     models = models.sort_values("wavg_dec", ascending=False, kind="stable")
-    models["origin"] = [origin(row) for _, row in models.iterrows()]
-    models["group"] = ""
+    percent = f"{100 * summary.confidence:g} %"
     further = [
-        *_notes(models, category, summary.cells["task"], summary.confidence),
+        f"Means over {counted(models['tasks'].iloc[0], 'task')}; marked scores reach the threshold; "
+        f"± is the wider side of the {percent} interval; ranks are among models of the same "
+        "alignment.",
+        *_effective_rules(models, category, percent),
         *model_notes(models),
         *cell_notes(summary.cells),
         *notes,
     ]
+    models["origin"] = [origin(row) for _, row in models.iterrows()]
+    models["group"] = ""
     # of other tasks than those of the threshold no score is marked
     models["threshold"] = models["threshold"].where(models["effective_length"] != "")
-    lengths = sorted(summary.lengths["length"].unique())
-    columns = ["claimed_length", "effective_length", *lengths, *AVERAGES]
+    columns = ["claimed_length", "effective_length", *summary.lengths["length"].unique(), *AVERAGES]
     return models_text(models, columns, format, further)
 
 
@@ -303,31 +306,23 @@ def _model_field(row: "pd.Series[Any]", column: str | int) -> Field:
     return Field(number, reached, small=" ".join(small))
 
 
-def _notes(
-    models: "pd.DataFrame", category: str, tasks: Iterable[str], confidence: float
-) -> list[str]:
-    percent, used = f"{100 * confidence:g} %", thresholds_text(models)
-    what = "the 13 tasks" if category == "all" else f"the {category} tasks"
-    num_tasks = int(models["tasks"].iloc[0])
-    means = (
-        f"Means over {counted(num_tasks, 'task')}; marked scores reach the threshold; "
-        f"± is the wider side of the {percent} interval; ranks are among models of the same "
-        "alignment."
-    )
-    if has_own_threshold(tasks):
-        reached = models.dropna(subset=["threshold"])["threshold_of"].unique()
-        rules = [f"with at least {share}, as NoLiMa counts it" for share in reached]
-    elif models["threshold"].isna().all():
-        return [means]
-    elif (models["effective_length"] == "").all():
+def _effective_rules(models: "pd.DataFrame", category: str, percent: str) -> list[str]:
+    """How the effective lengths of a table are judged, or why there are none."""
+    sources = models.loc[models["effective_length"] != "", "threshold_of"].unique()
+    used = thresholds_text(models)
+    tasks = "the 13 tasks" if category == "all" else f"the {category} tasks"
+    if not len(sources) and models["threshold"].any():
         return [
-            means,
-            f"No effective length: its thresholds ({used}) are for a complete score on {what}.",
+            f"No effective length: its thresholds ({used}) are for a complete score on {tasks}."
         ]
-    else:
-        rules = [f"with a score of at least {used}, Llama2-7B at 4K on {what} in the paper"]
+    rules = [
+        f"a score of at least {used}, {source} on {tasks} in the paper"
+        if source == PAPERS_THRESHOLD
+        else f"at least {source}, as NoLiMa counts it"
+        for source in sources
+    ]
     allowed = f"in brackets all that the {percent} intervals cannot rule out"
-    return [means, *(f"Effective: longest length {rule}; {allowed}." for rule in rules)]
+    return [f"Effective: longest length with {rule}; {allowed}." for rule in rules]
 
 
 def thresholds_text(models: "pd.DataFrame") -> str:
@@ -355,61 +350,59 @@ def task_table_text(
     runs = list(cells["run"].unique())
     if run is None and len(runs) > 1:
         raise UserError(f"model {model!r} is in the runs {', '.join(runs)}: name one of them")
-    if run not in (None, *runs):
-        raise unknown("run", run, runs)
+    check_known("run", run or runs[0], runs)
     cells = cells[cells["run"] == (run or runs[0])]
     if format == "csv":
         return escape.csv_text(cells, "%.4f")
-    texts = cells.assign(text=[_cell_text(cell) for cell in cells.itertuples()])
-    wide = texts.pivot(index="task", columns="length", values="text").loc[cells["task"].unique()]
-    about, summary = cells.iloc[[0]][["run", "model"]], summary.of("all")
-    means = summary.lengths.merge(about).sort_values("length")
+    about, summary = cells[["run", "model"]].head(1), summary.of("all")
+    means, of_model = summary.lengths.merge(about), summary.models.merge(about)
+    rows = [
+        [str(task), *map(_cell_text, of_task.to_dict("records"))]
+        for task, of_task in cells.groupby("task", sort=False)
+    ]
     if (num_tasks := means["tasks"].max()) > 1:
         small = " small" * has_own_threshold(cells["task"])
-        wide.loc[f"mean of {num_tasks}{small} tasks"] = list(map(_score_text, means.itertuples()))
-    header = [str(model), *map(length_name, sorted(cells["length"].unique()))]
-    of_model = summary.models.merge(about)
+        texts = map(_score_text, means.to_dict("records"))
+        rows.append([f"mean of {num_tasks}{small} tasks", *texts])
     below = [*_effective_notes(of_model), *model_notes(of_model), *cell_notes(cells), *notes]
-    return render(header, wide.itertuples(name=None), format, below)
+    return render([str(model), *map(length_name, means["length"])], rows, format, below)
 
 
 def _effective_notes(models: "pd.DataFrame") -> list[str]:
     """A line for each model that has an effective length."""
-    notes = []
-    rows: Any = models[models["effective_length"] != ""].itertuples()
-    for row in rows:
-        text = f"Effective length: {row.effective_length}"
-        if row.effective_set != row.effective_length:
-            text += f"; the intervals allow {row.effective_set}"
-        mean = f"a mean of at least {row.threshold:g}, {row.threshold_of}"
-        notes.append(f"{text} (the longest with {mean}).")
-    return notes
+    rows: Any = models.itertuples()
+    return [
+        f"Effective length: {row.effective_length}"
+        + f"; the intervals allow {row.effective_set}" * (row.effective_set != row.effective_length)
+        + f" (the longest with a mean of at least {row.threshold:g}, {row.threshold_of})."
+        for row in rows
+        if row.effective_length
+    ]
 
 
 def model_notes(models: "pd.DataFrame") -> list[str]:
     """Lines for models that have no threshold, and so no effective length, and for those of
     adaptive runs: what was found, for how many tokens."""
     without = models[models["threshold"].isna()].groupby("threshold_of", sort=False)["label"]
-    adaptive = models[models["adaptive"].fillna("") != ""].itertuples()
+    adaptive = zip(models["label"], models["adaptive"], strict=True)
     return [
         *(f"No effective length of {listed(names, 6)}: {reason}." for reason, names in without),
-        *(f"{row.label}: {row.adaptive}." for row in adaptive),
+        *(f"{label}: {found}." for label, found in adaptive if found),
     ]
 
 
 def _score_text(row: Any) -> str:
-    return row.have or f"{row.score:.2f} [{row.low:.1f}, {row.high:.1f}]"
+    return row["have"] or f"{row['score']:.2f} [{row['low']:.1f}, {row['high']:.1f}]"
 
 
 def _cell_text(cell: Any) -> str:
     """A score with its interval, and what is unusual."""
     parts = [_score_text(cell)]
-    counts = ((getattr(cell, name), name.replace("_", " ")) for name in COUNTS)
-    parts += [f"{count} {name}" for count, name in counts if count]
-    if cell.reasoning_tokens:
-        parts.append(f"{cell.reasoning_tokens:,.0f} tokens thought")
-    if cell.floor >= 1:
-        parts.append(f"floor {cell.floor:.0f}")
+    parts += [f"{cell[name]} {name.replace('_', ' ')}" for name in COUNTS if cell[name]]
+    if cell["reasoning_tokens"]:
+        parts.append(f"{cell['reasoning_tokens']:,.0f} tokens thought")
+    if cell["floor"] >= 1:
+        parts.append(f"floor {cell['floor']:.0f}")
     return ", ".join(parts)
 
 
