@@ -356,10 +356,10 @@ def task_table_text(
         return escape.csv_text(cells, "%.4f")
     about, summary = cells[["run", "model"]].head(1), summary.of("all")
     means, of_model = summary.lengths.merge(about), summary.models.merge(about)
-    rows = [
-        [str(task), *map(_cell_text, of_task.to_dict("records"))]
-        for task, of_task in cells.groupby("task", sort=False)
-    ]
+    by_task = {task: [task] for task in cells["task"]}
+    for cell in cells.to_dict("records"):
+        by_task[cell["task"]].append(_cell_text(cell))
+    rows = list(by_task.values())
     if (num_tasks := means["tasks"].max()) > 1:
         small = " small" * has_own_threshold(cells["task"])
         texts = map(_score_text, means.to_dict("records"))
