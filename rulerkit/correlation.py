@@ -32,7 +32,7 @@ def task_vectors(cells: pd.DataFrame) -> pd.DataFrame:
     wide = cells.pivot_table(
         index=["run", "model", "length"], columns="task", values="score", sort=False
     )
-    complete: pd.DataFrame = wide[cells["task"].unique()].dropna()
+    complete = wide.reindex(columns=cells["task"].unique()).dropna()
     if complete.shape[1] < 2:
         raise UserError("one task has no correlation: give at least two tasks")
     if len(complete) < 3:

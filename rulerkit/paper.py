@@ -385,7 +385,7 @@ def listed_rows(
     rows["baseline"] = rows[scores].isna().any(axis=1)
     effective = rows["effective_length"].fillna("").str.upper()
     rows["effective_length"] = effective.replace("-", "")
-    if category == "all13":
+    if category in ("all", "all13"):
         listed = _upstream().rename(columns={"reported_by": "source"})
         listed = listed.drop(columns=[*AVERAGES, *RANKS.values()])
         listed = listed[~listed.set_index(scores).index.isin(rows.set_index(scores).index)]

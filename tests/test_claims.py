@@ -319,6 +319,12 @@ def test_claims_about_correlations(monkeypatch):
     monkeypatch.undo()
     with pytest.raises(UserError, match="give at least two tasks"):
         judged("11_task_correlation", "one task", "*: 99")
+    columns = ["run", "model", "length", "task", "score"]
+    cells = pd.DataFrame(
+        [["main", "m", 4096, "vt", 50.0], ["main", "m", 4096, "cwe", float("nan")]], columns=columns
+    )
+    with pytest.raises(UserError, match=r"0 complete rows of scores .* run the evaluation again"):
+        correlation.task_vectors(cells)
 
 
 def test_intervals_of_correlations_cover_the_truth():
