@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rulerkit.errors import UserError, check_known, counted, listed, unknown
 from rulerkit.escape import csv_text
 from rulerkit.evaluation import describe_first, differences
-from rulerkit.lengths import length_name, parse_length
+from rulerkit.lengths import length_name, parse_grid
 from rulerkit.other_formats import read_predictions
 from rulerkit.paths import resolve_file
 from rulerkit.scoring import THIRTEEN, score
@@ -423,8 +423,8 @@ def _side(
     cells: Sequence[Cell],
     other: Sequence[Cell],
     max_failures: float | None,
-    tasks: Sequence[str] | None = None,
-    lengths: Sequence[int | str] | None = None,
+    tasks: str | Sequence[str] | None = None,
+    lengths: int | str | Sequence[int | str] | None = None,
     num_examples: int | None = None,
 ) -> Side:
     """One side of these tasks and lengths, with the first `num_examples` examples of each cell, and
@@ -435,7 +435,7 @@ def _side(
     if name:
         cells = [*cells, *_repetitions(cells, other)]
     most = math.inf if num_examples is None else num_examples
-    tokens = None if lengths is None else [parse_length(length) for length in lengths]
+    tasks, tokens = parse_grid(tasks, lengths)
     chosen = [
         cell
         for cell in cells

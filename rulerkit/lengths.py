@@ -3,7 +3,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from rulerkit.errors import UserError
@@ -47,6 +47,21 @@ def parse_length(text: str | int, least: int = 1) -> int:
             f"{length_name(LONGEST)}"
         )
     return length
+
+
+def parse_grid(
+    tasks: str | Sequence[str] | None, lengths: int | str | Sequence[int | str] | None
+) -> tuple[list[str] | None, list[int] | None]:
+    """Tasks and lengths in tokens as lists; one alone needs no list, and None stays None.
+
+    Raises UserError for what is no length.
+    """
+    if tasks is not None:
+        tasks = [tasks] if isinstance(tasks, str) else list(tasks)
+    if lengths is None:
+        return tasks, None
+    several = [lengths] if isinstance(lengths, int | str) else lengths
+    return tasks, [parse_length(length) for length in several]
 
 
 def effective_length(

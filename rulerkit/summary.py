@@ -24,7 +24,7 @@ from rulerkit.lengths import (
     effective_set,
     has_own_threshold,
     length_name,
-    parse_length,
+    parse_grid,
 )
 from rulerkit.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.store import allowed_failures, failure_counts
@@ -105,8 +105,8 @@ def length_weights(num_lengths: int) -> "NDArray[np.float64]":
 
 def summarize(
     scores: "pd.DataFrame",
-    tasks: Sequence[str] | None = None,
-    lengths: Sequence[int | str] | None = None,
+    tasks: str | Sequence[str] | None = None,
+    lengths: int | str | Sequence[int | str] | None = None,
     num_examples: int | None = None,
     confidence: float = 0.95,
 ) -> Summary:
@@ -123,8 +123,7 @@ def summarize(
     """
     import pandas as pd
 
-    tasks = [tasks] if isinstance(tasks, str) else tasks
-    tokens = None if lengths is None else [parse_length(length) for length in lengths]
+    tasks, tokens = parse_grid(tasks, lengths)
     empty_cells = [cell for cell in scores.attrs.get("empty_cells", ()) if cell["failed"]]
     scores = merge_repetitions(_select(scores, tasks, tokens, num_examples, empty_cells))
     examples = weighted_cells(scores, CELL)

@@ -195,7 +195,7 @@ def test_the_grid_can_be_asked_for():
     scores = scores_of({("a", K4): 1.0, ("a", K8): 1.0, ("b", K4): 1.0})
     b = row(summarize(scores).models, model="b", category="all")
     assert (b["effective_length"], b["complete"]) == (">=4K, 8K not run", False)
-    b = row(summarize(scores, lengths=[K4]).models, model="b", category="all")
+    b = row(summarize(scores, lengths=K4).models, model="b", category="all")
     assert (b["effective_length"], b["avg"]) == (">4K", pytest.approx(100))
     a = row(summarize(scores, lengths=[K8, K16]).models, model="a", category="all")
     assert a["effective_length"] == ">=8K, 16K not run"
