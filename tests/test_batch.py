@@ -136,9 +136,19 @@ ONE = {"models": ["mute"], "notebooks": ["10_small"]}
             },
             "two models named mute, which differ in window",
         ),
+        (
+            ONE | {"together": ["40_python"]},
+            "all 40_python asks echo, a model made in Python, .*: describe it in params/models",
+        ),
     ],
 )
 def test_errors_are_found_before_anything_runs(project, content, says):
+    notebook(
+        project / "notebooks/40_python.ipynb",
+        'run = "main"\noutputs = "outputs"\n',
+        'import rulerkit as rk\nechoes = rk.model(list, name="echo", tokenizer="builtin")\n'
+        "rk.evaluate(rk.study(globals(), model=echoes, num_examples=1))",
+    )
     with pytest.raises(UserError, match=says) as error:
         plan(project, content)
     assert "\n" not in str(error.value)

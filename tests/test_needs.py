@@ -65,7 +65,10 @@ def test_one_value_or_a_wrong_one_is_no_list(name, wrong, value):
         (START, "scores = rk.score(rk.evaluate(study, progress=False))[0]\n"),
         (START, "rk.evaluate(study)[0].rows\n", 'raise RuntimeError("nobody runs this")\n'),
         (START, "from rulerkit import evaluate\ncells = evaluate(study)\n"),
-        ("%matplotlib inline\n" + START + "  \n!ls\nrk.evaluate(study)\n", "%%bash\nls | head (\n"),
+        (
+            "%matplotlib inline\n" + START + "  \n!ls\n?rk.score\nrk.score?\nrk.evaluate(study)\n",
+            "%%bash\nls | head (\n",
+        ),
         (START, "%%time\ncells = rk.evaluate(study)\n"),
         (START, "%time cells = rk.evaluate(study)\n"),
         (START + "def ask(study):\n    return rk.evaluate(study)\n", "cells = ask(study)\n"),
@@ -75,7 +78,12 @@ def test_one_value_or_a_wrong_one_is_no_list(name, wrong, value):
         ),
         (START, "ask = lambda: rk.evaluate(study)\n", "cells = ask()\n"),
         (START, "from rulerkit import evaluate as ask\ncells = ask(study)\n"),
-        ("get_ipython()\nassert __name__ == '__main__'\n" + START + "print(rk.evaluate(study))\n",),
+        (
+            "get_ipython()\nassert __name__ == '__main__'\n"
+            + START
+            + "display(study)\n"
+            + "print(rk.evaluate(study))\n",
+        ),
     ],
 )
 def test_what_is_asked_is_found_wherever_it_stands(cells, tmp_path, capsys):

@@ -514,9 +514,14 @@ def _jobs(
     """A job for each model that a notebook asks, then one for each notebook that is not about one
     model alone."""
     models: dict[str, Any] = {}
-    for spec in (spec for run in runs for asked in run.studies for spec in asked.models):
-        assert isinstance(spec, dict), "a batch file holds no model made in Python"
-        name = spec["name"]
+    asked_by = [(run, spec) for run in runs for asked in run.studies for spec in asked.models]
+    for asking, spec in asked_by:
+        name = name_of(spec)
+        if not isinstance(spec, dict):
+            raise UserError(
+                f"{path}: {asking.title} asks {name}, a model made in Python, which no other process "
+                "has: describe it in params/models, a function by `entry: package.module:load`"
+            )
         other = models.setdefault(name, spec)
         if name == "all":
             raise UserError(
@@ -570,6 +575,7 @@ def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
     names: dict[str, Any] = {
         "In": ["# Parameters\n" + "".join(f"{name} = None\n" for name in parameters)],
         "get_ipython": lambda: None,
+        "display": print,
         "__name__": "__main__",
     }
     statements, asking = _statements(notebook), {"evaluate"}
@@ -600,12 +606,14 @@ def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
 
 
 def _statements(notebook: Path) -> list[ast.stmt | None]:
-    """The statements of a notebook without magics, shell commands and cells in another language;
-    None where papermill injects the parameters."""
+    """The statements of a notebook without magics, help (`name?`), shell commands and cells in
+    another language; None where papermill injects the parameters."""
     statements: list[ast.stmt | None] = []
     for source, sets_parameters in read_notebook(notebook):
         try:
-            python = re.sub(r"(?m)^([ \t]*)(?:%time\b *|[%!]+[a-zA-Z].*$)", r"\1", source)
+            python = re.sub(
+                r"(?m)^([ \t]*)(?:%time\b *|[%!?]+[a-zA-Z].*$|[\w.]+\?+$)", r"\1", source
+            )
             statements += ast.parse(python).body
         except SyntaxError as error:
             if not source.lstrip().startswith("%%"):
