@@ -228,5 +228,5 @@ def test_golden_digests():
 def test_other_tasks_have_one_edition():
     """The editions differ in variable tracking and common words alone."""
     for name in ("niah_single_2", "niah_multikey_3", "fwe", "qa_1"):
-        old = builtin({"base": name, "edition": "2024", "name": name})
+        old = builtin(name).with_protocol("clean", edition="2024")
         assert generate(old, 2048, 1)[0].prompt == generate(builtin(name), 2048, 1)[0].prompt
