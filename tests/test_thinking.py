@@ -189,7 +189,7 @@ def test_room_beside_and_inside_never_share_a_table(tmp_path):
 
 
 def test_a_budget_ends_a_run_that_resumes_with_a_larger_one(server, tmp_path):  # noqa: F811
-    model = {"path": "m", "base_url": server.url, "tokenizer": "builtin", "concurrency": 2}
+    model = {"path": "m", "base_url": server.url, "tokenizer": "builtin", "concurrency": 8}
     model |= {"name": "m", "prices": {"prompt": 1000, "completion": 0}}  # about a dollar a prompt
     asked = {"tasks": ["niah_single_1"], "lengths": [1024], "num_examples": 12}
     asked |= {"outputs": tmp_path}
@@ -201,7 +201,7 @@ def test_a_budget_ends_a_run_that_resumes_with_a_larger_one(server, tmp_path):  
         return len(cells[0].present), " ".join(map(str, problems))
 
     spent, problem = run(4.0)
-    assert 4 <= spent <= 4 + 2 + 1  # at most one request of each worker beyond
+    assert spent == 5  # the last one crosses the budget, whatever is under way
     assert "budget of $4 is spent" in problem
     asked_before = len(server.real)
     assert run(4.0)[0] == spent

@@ -547,11 +547,16 @@ class ServerEngine(Engine):
             raise UserError(f"{queue.stop}; all answers so far are kept")
 
     def _least_busy(self) -> Replica | None:
-        """The server with the fewest tokens under way, if it can take another request."""
+        """The server with the fewest tokens under way, if it can take another request, and if those
+        under way leave something of the budget."""
         replica = min(self.replicas, key=lambda r: r.tokens)
         requests = len(replica.under_way)
-        too_many_tokens = requests > 1 and replica.tokens > replica.most_tokens
-        return None if requests >= self.concurrency or too_many_tokens else replica
+        full = requests >= self.concurrency
+        full |= requests > 1 and replica.tokens > replica.most_tokens
+        if self.budget is not None and requests:
+            under_way = replica.tokens * self.spec["prices"]["prompt"] / 1e6
+            full |= self.spent + under_way >= self.budget
+        return None if full else replica
 
     def _send(self, replica: Replica) -> None:
         """Send the next prompt. At least 1000 tokens of all prompts that may be under way, and 5 of
