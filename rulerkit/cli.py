@@ -19,7 +19,7 @@ import typer
 
 import rulerkit as rk
 from rulerkit import escape
-from rulerkit.errors import UserError, check_known, counted
+from rulerkit.errors import UserError, check_known, counted, listed, remark
 from rulerkit.lengths import parse_length
 from rulerkit.paths import KIT, cache_dir, resolve_file
 
@@ -377,7 +377,7 @@ def check(
     1 on any FAIL.
 
     Args:
-        data: Data or predictions: ours, upstream's, lm-eval's samples.
+        data: Data or predictions, files or folders: ours, upstream's, lm-eval's samples.
         ask: Send the model two short examples; by default only where that is cheap.
         task: The task of the files, where their names do not say.
         length: Their nominal length, where their folders do not say.
@@ -386,19 +386,26 @@ def check(
         raise UserError(
             "name either a model (-f params/models/x.yaml) or files of data or predictions"
         )
-    if (data and ask is not None) or (files and (task or length)):
+    of_files = task or length or tokenizer != "builtin"
+    if (data and ask is not None) or (not data and of_files):
         raise UserError(
-            "--ask and --no-ask go with a model (-f); --task and --length go with files of data or "
-            "predictions"
+            "--ask and --no-ask go with a model (-f); --task, --length and --tokenizer go with files "
+            "of data or predictions"
         )
     from rulerkit import audit, checks
+    from rulerkit.store import prediction_files
 
     reports: Iterable[Any]
     if data:
+        paths: list[Path] = []
+        for path in data:
+            paths += prediction_files(path, remark) if path.is_dir() else [path]
+        if not paths:
+            raise UserError(f"no .jsonl file of data or predictions in {listed(data, 3)}")
         vocabulary, nominal = rk.load_tokenizer(tokenizer), parse_length(length) if length else None
         reports = (
             (f"{path}: {cell.task.name} at {cell.length}, {len(cell.rows)} rows", audit.audit(cell))
-            for path in data
+            for path in paths
             for cell in audit.read_file(path, vocabulary, task, nominal)
         )
     else:

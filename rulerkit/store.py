@@ -445,7 +445,7 @@ def read_cells(
             "outputs/predictions"
         )
     cells, file_given = [], path.with_suffix(".jsonl") if path.suffix == ".json" else path
-    for file in [file_given] if path.is_file() else _cell_files(path, report):
+    for file in [file_given] if path.is_file() else prediction_files(path, report):
         if not strict and not file.with_suffix(".json").exists():
             continue
         try:
@@ -460,7 +460,7 @@ def read_cells(
     return sorted(cells, key=lambda cell: (cell.run, cell.model, cell.task, cell.length))
 
 
-def _cell_files(folder: Path, report: Report) -> list[Path]:
+def prediction_files(folder: Path, report: Report) -> list[Path]:
     """The prediction files below a folder, each folder once; a record alone stands for a cell that
     is still empty."""
     files, visited = set[Path](), set[str]()

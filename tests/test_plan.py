@@ -175,7 +175,7 @@ def test_the_check_command(rulerkit, tmp_path):
     size = ("--length", "2K", "--num-examples", "9")
     rulerkit("generate", "vt", "--output", str(file), *size)
     told = ("--task", "vt", "--length", "2K", "--tokenizer", "builtin")
-    assert rulerkit("check", str(file), *told).status == 0
+    assert rulerkit("check", str(tmp_path), *told).status == 0  # a folder: all files in it
     status, out, _ = rulerkit("check", str(file), "--task", "vt", "--length", "1K")
     assert status == 1
     assert "FAIL  budget" in out
