@@ -375,7 +375,6 @@ BAD_INPUT = {
     ("check",): ("name either a model",),
     ("check", "../vt.jsonl", "--ask"): ("--ask and --no-ask go with a model (-f)",),
     ("check", "-y", "model: perfect", "--tokenizer", "gpt2"): ("--tokenizer go with files",),
-    ("check", "notebooks"): ("no .jsonl file of data or predictions in notebooks",),
     ("plan", "-f", "params/batches/demo.yaml"): ("is a batch file: `rulerkit batch FILE` runs it",),
     ("batch", "params/batches/demo.yaml", "--site", "x"): ("--site goes with --slurm",),
     ("report", "."): ("no predictions in /", "<model>/<task>/<length>.jsonl"),

@@ -176,6 +176,9 @@ def test_the_check_command(rulerkit, tmp_path):
     rulerkit("generate", "vt", "--output", str(file), *size)
     told = ("--task", "vt", "--length", "2K", "--tokenizer", "builtin")
     assert rulerkit("check", str(tmp_path), *told).status == 0  # a folder: all files in it
+    (tmp_path / "empty").mkdir()
+    nothing = rulerkit("check", str(tmp_path / "empty"))
+    assert (nothing.status, "no .jsonl file" in nothing.err) == (2, True)
     status, out, _ = rulerkit("check", str(file), "--task", "vt", "--length", "1K")
     assert status == 1
     assert "FAIL  budget" in out
