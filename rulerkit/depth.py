@@ -93,10 +93,12 @@ def _items(answer: Any, make: Callable[[Any], Example]) -> list[tuple[float, lis
     if match == "part" or len(depths) == len(references) == 1:
         return [(float(depth), [float(depth)], float(answer["score"])) for depth in depths]
     written, copies = answer["prediction"].lower(), defaultdict(list)
-    for role, depth, *_, piece in places(make(answer)):
-        if role == "needle":
-            for name in {piece.key or piece.text.strip().split(" ")[-1], piece.value or ""}:
-                copies[name.lower()].append(depth)
+    for place in places(make(answer)):
+        if place.role == "needle":
+            # a counted word has no key: it is the last word of its entry
+            key = place.piece.key or place.piece.text.strip().split(" ")[-1]
+            for name in {key.lower(), (place.piece.value or key).lower()}:
+                copies[name].append(place.depth)
     return sorted(
         (float(np.mean(copies[name])), copies[name], float(name in written))
         for name in map(str.lower, references)

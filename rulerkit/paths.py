@@ -11,9 +11,12 @@ from typing import Any
 
 import yaml
 
+_FOLDERS = ("params", "notebooks")
+"""What makes a folder a project, and what the kit brings along."""
+
 
 def _is_project(folder: Path) -> bool:
-    return all((folder / name).is_dir() for name in ("params", "notebooks"))
+    return all((folder / name).is_dir() for name in _FOLDERS)
 
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -69,11 +72,12 @@ def resolve(path: str | Path) -> Path:
 
 def resolve_file(name: str | Path) -> Path:
     """A file or folder that a user names, as an absolute path: from the working directory, else the
-    project root, else the kit, whose outputs are not those of another project."""
+    project root, else the kit's params/ and notebooks/."""
     path = Path(os.path.expanduser(name))
-    place = path.absolute() if path.exists() else resolve(path)
-    kit = KIT / path
-    return kit if kit.exists() and not place.exists() and path.parts[0] != "outputs" else place
+    places = [path.absolute(), resolve(path)]
+    if path.parts and path.parts[0] in _FOLDERS:
+        places.append(KIT / path)
+    return next((place for place in places if place.exists()), places[1])
 
 
 def cell_file(predictions: Path, model: str, task: str, length: int) -> Path:

@@ -370,14 +370,15 @@ def task_table_text(
 
 def _effective_notes(models: "pd.DataFrame") -> list[str]:
     """A line for each model that has an effective length."""
-    rows: Any = models.itertuples()
-    return [
-        f"Effective length: {row.effective_length}"
-        + f"; the intervals allow {row.effective_set}" * (row.effective_set != row.effective_length)
-        + f" (the longest with a mean of at least {row.threshold:g}, {row.threshold_of})."
-        for row in rows
-        if row.effective_length
-    ]
+    notes = []
+    rows: Any = models[models["effective_length"] != ""].itertuples()
+    for row in rows:
+        text = f"Effective length: {row.effective_length}"
+        if row.effective_set != row.effective_length:
+            text += f"; the intervals allow {row.effective_set}"
+        mean = f"a mean of at least {row.threshold:g}, {row.threshold_of}"
+        notes.append(f"{text} (the longest with {mean}).")
+    return notes
 
 
 def model_notes(models: "pd.DataFrame") -> list[str]:

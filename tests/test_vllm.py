@@ -249,8 +249,8 @@ def test_thirteen_tasks_are_answered_as_by_transformers_and_the_server_stays_for
     assert server.ServerEngine._running
     (replica,) = server.ServerEngine._running.replicas
     process, address = replica.process, replica.address
-    assert address.get("/v1/models")[0] == 200
-    assert address._replace(key="a stranger's").get("/v1/models")[0] == 401
+    assert address.get("/models")[0] == 200
+    assert address._replace(key="a stranger's").get("/models")[0] == 401
     again = thirteen(spec(tiny), tmp_path / "vllm", 2)
     assert server.ServerEngine._running.replicas[0].process is process
     assert rows(ours).items() <= rows(again).items()

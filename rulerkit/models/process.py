@@ -57,17 +57,23 @@ class Address(NamedTuple):
         local = self.url.startswith(("http://127.", "http://localhost", "http://[::1]"))
         return {"headers": {"Authorization": f"Bearer {self.key}"}, "trust_env": not local}
 
-    def get(self, page: str, timeout: float = 2.0) -> tuple[int, str]:
-        """The status and the text of a page: `/models` below the URL, any other beside its `/v1`.
-        The status is 0 where nothing answers."""
+    def page(self, name: str) -> Any:
+        """The URL of a page: below the address, but for a server's own `/health` and `/metrics`,
+        which lie beside its `/v1`."""
+        import httpx2
+
+        url = httpx2.URL(self.url)
+        path = url.path.rstrip("/")
+        if name in ("/health", "/metrics"):
+            path = path.removesuffix("/v1")
+        return url.copy_with(path=path + name)
+
+    def get(self, name: str, timeout: float = 2.0) -> tuple[int, str]:
+        """The status and the text of a page; status 0 where nothing answers."""
         import httpx2
 
         try:
-            url = httpx2.URL(self.url)
-            path = url.path.rstrip("/")
-            path = path if page == "/models" else path.removesuffix("/v1")
-            url = url.copy_with(path=path + page)
-            reply = httpx2.get(url, timeout=timeout, **self.http_options)
+            reply = httpx2.get(self.page(name), timeout=timeout, **self.http_options)
         except (httpx2.HTTPError, httpx2.InvalidURL):
             return 0, ""
         return reply.status_code, reply.text

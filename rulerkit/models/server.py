@@ -249,9 +249,7 @@ class Replica:
         """The reply to one attempt; whatever goes wrong is a `RequestError`."""
         start = time.perf_counter()
         try:
-            url = httpx2.URL(self.address.url)
-            page = "/chat/completions" if "messages" in body else "/completions"
-            url = url.copy_with(path=url.path.rstrip("/") + page)
+            url = self.address.page("/chat/completions" if "messages" in body else "/completions")
             async with asyncio.timeout(timeout):
                 response = await self._http.post(url, json=body)
         except TimeoutError:
@@ -547,15 +545,16 @@ class ServerEngine(Engine):
             raise UserError(f"{queue.stop}; all answers so far are kept")
 
     def _least_busy(self) -> Replica | None:
-        """The server with the fewest tokens under way, if it can take another request, and if those
-        under way leave something of the budget."""
+        """The server with the fewest tokens under way, if it can take another request, and if what
+        is under way leaves something of the budget."""
         replica = min(self.replicas, key=lambda r: r.tokens)
         requests = len(replica.under_way)
         full = requests >= self.concurrency
         full |= requests > 1 and replica.tokens > replica.most_tokens
-        if self.budget is not None and requests:
-            under_way = replica.tokens * self.spec["prices"]["prompt"] / 1e6
-            full |= self.spent + under_way >= self.budget
+        if self.budget is not None:
+            under_way = sum(one.tokens for one in self.replicas)
+            expected = self.spent + under_way * self.spec["prices"]["prompt"] / 1e6
+            full |= under_way > 0 and expected >= self.budget
         return None if full else replica
 
     def _send(self, replica: Replica) -> None:
