@@ -14,7 +14,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from rulerkit.statistics import WeightedCell, weighted_sum
+from rulerkit.scoring.statistics import WeightedCell, weighted_sum
 
 RANDOM = np.random.default_rng(20241121)
 Cells = list[WeightedCell]

@@ -33,8 +33,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from rulerkit import generate, load_model, task  # noqa: E402
-from rulerkit.example import Example, Piece  # noqa: E402
-from rulerkit.lengths import parse_length  # noqa: E402
+from rulerkit.common.lengths import parse_length  # noqa: E402
+from rulerkit.generation.example import Example, Piece  # noqa: E402
 
 TASKS = ("niah_single_2", "vt", "qa_1", "cwe")
 ENGINE_ARGS = {

@@ -31,13 +31,13 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
 import rulerkit as rk
-from rulerkit.compare import WORSE, compare
-from rulerkit.lengths import parse_length
-from rulerkit.paths import resolve
-from rulerkit.settings import read_spec
-from rulerkit.soft import Token
-from rulerkit.studies import load_files
-from rulerkit.tables import Field, render
+from rulerkit.analysis.compare import WORSE, compare
+from rulerkit.common.lengths import parse_length
+from rulerkit.common.paths import resolve
+from rulerkit.common.settings import read_spec
+from rulerkit.evaluation.soft import Token
+from rulerkit.evaluation.study import load_files
+from rulerkit.report.tables import Field, render
 
 SOFT = [f"niah_{kind}" for kind in ("single_1", "single_2", "single_3", "multikey_1", "multikey_2")]
 SOFT += ["niah_multikey_3"]

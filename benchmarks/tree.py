@@ -15,20 +15,20 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from rulerkit.scoring import THIRTEEN, category
-from rulerkit.store import row_line
+from rulerkit.scoring.scores import THIRTEEN, category
+from rulerkit.store.files import row_line
 
 LENGTHS = (4096, 8192, 16384, 32768, 65536, 131072)
 NUM_EXAMPLES = 500
 REFERENCES = {"niah_multivalue": 4, "niah_multiquery": 4, "vt": 5, "cwe": 10, "fwe": 3}
 CODE = {
     "report": "import sys; from rulerkit.cli import main; sys.argv = ['rulerkit', 'report', sys.argv[1]]; main()",
-    "leaderboard": "import sys; import rulerkit as rk; from rulerkit.paper import boards, everything; "
+    "leaderboard": "import sys; import rulerkit as rk; from rulerkit.report.paper import boards, everything; "
     "study = rk.study(models=None, model=None, outputs=sys.argv[1].partition('/predictions')[0]); "
     "print(len(boards(everything(study))))",
-    "load": "import sys; from rulerkit.results import load; print(len(load(sys.argv[1], answers=False)))",
-    "load answers": "import sys; from rulerkit.results import load; print(len(load(sys.argv[1])))",
-    "status": "import sys; from pathlib import Path; from rulerkit.scoring import completeness; "
+    "load": "import sys; from rulerkit.analysis.results import load; print(len(load(sys.argv[1], answers=False)))",
+    "load answers": "import sys; from rulerkit.analysis.results import load; print(len(load(sys.argv[1])))",
+    "status": "import sys; from pathlib import Path; from rulerkit.scoring.scores import completeness; "
     "print(sum(completeness(path, 500).have for path in Path(sys.argv[1]).rglob('*.jsonl')))",
 }
 

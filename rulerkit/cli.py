@@ -18,10 +18,10 @@ from typing import Annotated, Any
 import typer
 
 import rulerkit as rk
-from rulerkit import escape
-from rulerkit.errors import UserError, check_known, counted, listed, remark
-from rulerkit.lengths import parse_length
-from rulerkit.paths import KIT, cache_dir, resolve_file
+from rulerkit.common import escape
+from rulerkit.common.errors import UserError, check_known, counted, listed, remark
+from rulerkit.common.lengths import parse_length
+from rulerkit.common.paths import KIT, cache_dir, resolve_file
 
 SHARED = """
 files: Parameter files, later ones win: -f model.yaml -f size.yaml
@@ -77,8 +77,8 @@ def echo(text: str, err: bool = False, nl: bool = True) -> None:
 
 def settings_of(settings: list[str] | None, files: list[Path] | None = None) -> dict[str, Any]:
     """The parameters of files, and over them those given as YAML on the command line."""
-    from rulerkit.settings import parse_yaml
-    from rulerkit.studies import load_files
+    from rulerkit.common.settings import parse_yaml
+    from rulerkit.evaluation.study import load_files
 
     merged = load_files(files or [])
     for text in settings or []:
@@ -107,7 +107,7 @@ def study_of(files: list[Path] | None, settings: list[str] | None, model: str | 
 def model_of(name: str) -> str:
     """A model given on the command line: a folder or file of the working directory by its whole
     path."""
-    from rulerkit.settings import known_models
+    from rulerkit.common.settings import known_models
 
     path = Path(name).expanduser().absolute()
     return str(path) if path.exists() and name not in known_models() else name
@@ -115,7 +115,7 @@ def model_of(name: str) -> str:
 
 def task_of(text: str, protocol: str, corpora: str) -> Any:
     """A task given on the command line, and its corpora: names, or mappings in YAML."""
-    from rulerkit.settings import parse_yaml
+    from rulerkit.common.settings import parse_yaml
 
     spec = parse_yaml(text, f"the task {text!r}") if text.lstrip().startswith("{") else text
     return rk.task(spec, protocol).with_corpora(parse_yaml(corpora, "--corpora"))
@@ -127,7 +127,7 @@ def task_of(text: str, protocol: str, corpora: str) -> Any:
 def tasks() -> None:
     """List the tasks: the thirteen of the benchmark and the five that Figure 5 of the paper
     adds."""
-    from rulerkit.tasks import FAMILIES
+    from rulerkit.generation.tasks import FAMILIES
 
     for task in rk.TASKS.values():
         default = type(task)(name=task.name)
@@ -170,7 +170,7 @@ def show(
         name = task_of(task, protocol, corpora).name if task.lstrip().startswith("{") else task
         example, answer = _answered(model, name, parse_length(length), index)
     else:
-        form = rk.PromptFormat(tokenizer, template)
+        form = rk.PromptFormat(rk.load_tokenizer(tokenizer), template)
         asked = task_of(task, protocol, corpora)
         example, answer = rk.generate(asked, length, index + 1, seed, form)[index], ""
     typer.echo(rk.view.to_terminal(example, color=sys.stdout.isatty()), nl=not model)
@@ -200,15 +200,15 @@ def generate(
         num_examples: How many examples of each.
         workers: Processes; the files are the same whatever their number.
     """
-    from rulerkit.other_formats import write_grid
-    from rulerkit.tasks import by_name
+    from rulerkit.analysis.other_formats import write_grid
+    from rulerkit.generation.tasks import by_name
 
     asked = by_name(
         task_of(name, protocol, corpora)
         for given in task
         for name in (rk.THIRTEEN if given == "all" else (given,))
     )
-    form = rk.PromptFormat(tokenizer, template)
+    form = rk.PromptFormat(rk.load_tokenizer(tokenizer), template)
     cells = [
         rk.generate(one, tokens, num_examples, seed, form)
         for tokens in dict.fromkeys(map(parse_length, length or ["4096"]))
@@ -273,7 +273,7 @@ def score(
         task: The task of the files, where their names do not say.
         length: Their nominal length, where their folders do not say.
     """
-    from rulerkit.other_formats import read_predictions
+    from rulerkit.analysis.other_formats import read_predictions
 
     nominal = parse_length(length) if length else None
     files = map(resolve_file, path)
@@ -300,9 +300,9 @@ def report(
         format: table, csv (one row per model, task, length), markdown or latex.
         category: all, niah, vt, aggregation, qa, or the category of a family of your own.
     """
-    from rulerkit.evaluation import check_same
-    from rulerkit.scoring import describe
-    from rulerkit.tables import footnotes, table_text
+    from rulerkit.report.tables import footnotes, table_text
+    from rulerkit.scoring.scores import describe
+    from rulerkit.store.comparable import check_same
 
     problems: list[str] = []
     folder = resolve_file(folder)
@@ -346,8 +346,8 @@ def compare(
         soft: Judge the probability of the right answer.
         outputs: Where predictions/ lies.
     """
-    from rulerkit.compare import compare as compare_predictions
-    from rulerkit.compare import difference_table, flips_text, json_text
+    from rulerkit.analysis.compare import compare as compare_predictions
+    from rulerkit.report.comparison import difference_table, flips_text, json_text
 
     result = compare_predictions(
         a, b, margin, by, outputs=outputs, max_failures=max_failures, soft=soft
@@ -392,8 +392,8 @@ def check(
             "--ask and --no-ask go with a model (-f); --task, --length and --tokenizer go with files "
             "of data or predictions"
         )
-    from rulerkit import audit, checks
-    from rulerkit.store import prediction_files
+    from rulerkit.batch import audit, checks
+    from rulerkit.store.cells import prediction_files
 
     reports: Iterable[Any]
     if data:
@@ -454,11 +454,11 @@ def plan(
         margin: With --compare: the margin in points.
         flips: With --compare: the share of answers that changes each way by chance.
     """
-    from rulerkit.adaptive import FIRST
-    from rulerkit.plan import bill_text, card, plan_model
+    from rulerkit.batch.plan import bill_text, card, plan_model
+    from rulerkit.scoring.stopping import FIRST
 
     if compare:
-        from rulerkit.compare import power_text
+        from rulerkit.analysis.compare import power_text
 
         asked = rk.study(settings_of(settings, files))
         echo(power_text(len(asked.tasks), len(asked.lengths), asked.num_examples, margin, flips))
@@ -488,16 +488,16 @@ def fetch(*, files: ParameterFiles = None, settings: Set = None) -> None:
     Args:
         files: A batch file, or parameter files: -f params/models/x.yaml
     """
-    from rulerkit import corpora
+    from rulerkit.generation import corpora
 
     if not files and not settings:
         files_fetched = corpora.fetch()
         echo(f"{len(files_fetched)} files in {cache_dir()}; `corpora: original` uses them")
         return
-    from rulerkit.batch import read_batch
-    from rulerkit.offline import fetch_all
-    from rulerkit.settings import read_yaml
-    from rulerkit.studies import BATCH_KEYS
+    from rulerkit.batch.jobs import read_batch
+    from rulerkit.batch.offline import fetch_all
+    from rulerkit.common.settings import read_yaml
+    from rulerkit.evaluation.study import BATCH_KEYS
 
     paths = [resolve_file(file) for file in files or []]
     asked: list[Any]
@@ -560,7 +560,7 @@ def export(
         format: parquet, csv or jsonl; default: as the file's name ends.
         labels: Also label what went wrong; examples are generated again for it.
     """
-    from rulerkit.results import export as write
+    from rulerkit.analysis.results import export as write
 
     results = rk.load(*place or (), labels=labels)
     write(results, output, format)
@@ -612,7 +612,7 @@ def batch(
         dry_run: Only list what would run; with --slurm, print the job scripts.
     """
     _refuse_windows()
-    from rulerkit.batch import read_batch
+    from rulerkit.batch.jobs import read_batch
     from rulerkit.batch.status import report, statuses
 
     if (site and not slurm) or (slurm and (jobs or gpus is not None)):
@@ -646,7 +646,7 @@ def run(files: list[Path], *, jobs: PositiveOrNone = None, gpus: str | None = No
         files: Job files: outputs/notebooks/RUN/MODEL/BATCH.job.yaml.
     """
     _refuse_windows()
-    from rulerkit.batch import read_job
+    from rulerkit.batch.jobs import read_job
 
     paths = dict.fromkeys(file.absolute() for file in files)
     failed, _ = _execute([read_job(path) for path in paths], gpus, jobs)
@@ -665,7 +665,7 @@ def status(file: Path, *, settings: Set = None, cells: bool = False) -> None:
         file: The batch file, or outputs/notebooks/RUN.
         cells: Every cell of the models that are not done.
     """
-    from rulerkit.batch import read_batch
+    from rulerkit.batch.jobs import read_batch
     from rulerkit.batch.status import exit_code, grid, jobs_in, report, statuses
 
     path = resolve_file(file)
@@ -695,11 +695,11 @@ def serve(
         node: The rank of this node, of several that share a model.
     """
     from rulerkit.batch.execution import GpuPool
-    from rulerkit.gpus import visible_gpus
-    from rulerkit.models import gpus_and_nodes
-    from rulerkit.models.process import find_servers, registered
-    from rulerkit.models.server import ServerEngine, Vllm
-    from rulerkit.settings import read_yaml
+    from rulerkit.common.gpus import visible_gpus
+    from rulerkit.common.settings import read_yaml
+    from rulerkit.inference.model import gpus_and_nodes
+    from rulerkit.inference.process import find_servers, registered
+    from rulerkit.inference.servers import ServerEngine, Vllm
 
     is_job, changes = model.endswith(".job.yaml"), settings_of(settings)
     base = read_yaml(resolve_file(model))["model"] if is_job else model_of(model)
@@ -744,8 +744,8 @@ def serve(
 
 def _answered(model: str, task: str, length: int, index: int) -> tuple[Any, str]:
     """An example as a model was asked it; what it wrote, and the score."""
-    from rulerkit.compare import find
-    from rulerkit.failures import remaker
+    from rulerkit.analysis.compare import find
+    from rulerkit.analysis.failures import remaker
 
     cells = {f"{cell.task} --length {cell.length}": cell for cell in find(model)}
     asked = f"{task} --length {length}"
@@ -763,9 +763,9 @@ def _answered(model: str, task: str, length: int, index: int) -> tuple[Any, str]
 
 
 def _print_scores(cells: list[Any], *grid: Any, max_failures: float | None = None) -> None:
-    from rulerkit.evaluation import check_same
-    from rulerkit.summary import base_run
-    from rulerkit.tables import footnotes, task_table_text
+    from rulerkit.report.tables import footnotes, task_table_text
+    from rulerkit.scoring.summary import base_run
+    from rulerkit.store.comparable import check_same
 
     by_model = defaultdict(list)
     for cell in cells:
@@ -783,7 +783,7 @@ def _print_scores(cells: list[Any], *grid: Any, max_failures: float | None = Non
 
 def _list_cells(study: Any) -> None:
     """The cells of a study, as parameters and stored predictions tell, and the tokens left."""
-    from rulerkit.batch import needs_of
+    from rulerkit.batch.jobs import needs_of
     from rulerkit.batch.status import grid
 
     needs = needs_of([study])
@@ -849,8 +849,8 @@ def _execute(jobs: Any, gpus: str | None, side_by_side: int | None) -> tuple[int
 
 def _submit(planned: Any, site_file: Path | None, dry_run: bool) -> None:
     from rulerkit.batch import slurm
-    from rulerkit.offline import missing_of
-    from rulerkit.settings import read_site
+    from rulerkit.batch.offline import missing_of
+    from rulerkit.common.settings import read_site
 
     site = read_site(site_file)
     todo = slurm.submissions(planned.jobs, site)
@@ -878,8 +878,8 @@ def print_leaderboard(batch: Any) -> None:
     """The leaderboard of a batch's models, its page, and where its figures, tables and notebooks
     lie."""
     from rulerkit.batch.page import write_page
-    from rulerkit.evaluation import check_same
-    from rulerkit.tables import footnotes, table_text
+    from rulerkit.report.tables import footnotes, table_text
+    from rulerkit.store.comparable import check_same
 
     study = batch.study
     needs = {need.path: need for job in batch.jobs if job.model for need in job.steps[0].cells}

@@ -13,8 +13,10 @@ from typing import Any, get_args
 
 import typer
 
-from rulerkit import results, scoring, settings
+from rulerkit.analysis import results
 from rulerkit.cli import app
+from rulerkit.common import settings
+from rulerkit.scoring import scores as scoring
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from rulerkit import generate
-from rulerkit.corpora import load_words
-from rulerkit.tasks import THIRTEEN, task
+from rulerkit.generation.corpora import load_words
+from rulerkit.generation.tasks import THIRTEEN, task
 
 FOLDER = Path(__file__).parent.parent / "rulerkit/data/small/tokenizer"
 SIZE = 2048

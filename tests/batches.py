@@ -23,8 +23,8 @@ import json, os, time
 from hashlib import sha256
 from pathlib import Path
 
-from rulerkit.errors import TooLong
-from rulerkit.tasks import read_answer
+from rulerkit.common.errors import TooLong
+from rulerkit.generation.tasks import read_answer
 
 FOLDER = Path(__file__).parent
 

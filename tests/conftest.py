@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
-from rulerkit import corpora
 from rulerkit.cli import main
-from rulerkit.tokenizers import load_tokenizer
+from rulerkit.generation import corpora
+from rulerkit.generation.tokenizers import load_tokenizer
 
 VOCABULARIES = (
     "builtin",

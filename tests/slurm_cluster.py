@@ -31,7 +31,7 @@ from itertools import count
 from pathlib import Path
 from zlib import crc32
 
-from rulerkit.tasks import read_answer
+from rulerkit.generation.tasks import read_answer
 
 ROOT = Path(__file__).parent
 NAMES = {"job": "SLURM_JOB_ID", "node": "SLURMD_NODENAME", "gpus": "CUDA_VISIBLE_DEVICES", "launched": "LAUNCHED"}

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rulerkit as rk
-from rulerkit.adaptive import StoppingRule, replay
-from rulerkit.errors import UserError
-from rulerkit.models import load_model
-from rulerkit.statistics import critical_value, look_confidences
-from rulerkit.store import failures_file, read_cells
+from rulerkit.common.errors import UserError
+from rulerkit.inference.model import load_model
+from rulerkit.scoring.statistics import critical_value, look_confidences
+from rulerkit.scoring.stopping import StoppingRule, replay
+from rulerkit.store.cells import failures_file, read_cells
 
 LENGTHS = (1024, 2048, 4096)
 NOISY = {"base": "reader-2048", "drop": 0.06, "name": "noisy"}

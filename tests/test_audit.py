@@ -8,14 +8,14 @@ from functools import cache
 import pytest
 
 import rulerkit as rk
-from rulerkit.audit import audit, read_file
-from rulerkit.checks import FAIL, summary_lines
-from rulerkit.errors import UserError
-from rulerkit.evaluation import predict
-from rulerkit.generation import generate
-from rulerkit.other_formats import to_json, write_grid
-from rulerkit.tasks import THIRTEEN, task
-from rulerkit.tokenizers import load_tokenizer
+from rulerkit.analysis.other_formats import to_json, write_grid
+from rulerkit.batch.audit import audit, read_file
+from rulerkit.batch.checks import FAIL, summary_lines
+from rulerkit.common.errors import UserError
+from rulerkit.evaluation.writer import predict
+from rulerkit.generation.generate import generate
+from rulerkit.generation.tasks import THIRTEEN, task
+from rulerkit.generation.tokenizers import load_tokenizer
 
 LENGTH, COUNT = 4096, 12
 

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import pytest
 
 import rulerkit as rk
-from rulerkit.batch import read_batch, read_job
 from rulerkit.batch.execution import execute, predictions
+from rulerkit.batch.jobs import read_batch, read_job
 from rulerkit.batch.status import jobs_in, report, statuses
-from rulerkit.errors import UserError
-from rulerkit.store import row_line
+from rulerkit.common.errors import UserError
+from rulerkit.store.files import row_line
 from tests.batches import Project, outcomes, printed, told
 from tests.projects import FREE, REPOSITORY, make_project, notebook
 

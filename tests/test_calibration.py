@@ -5,11 +5,11 @@ import os
 
 import pytest
 
-from rulerkit.generation import generate
-from rulerkit.lengths import THRESHOLDS
-from rulerkit.models import load_model
-from rulerkit.scoring import string_match_all, string_match_part
-from rulerkit.tasks import THIRTEEN, task
+from rulerkit.generation.generate import generate
+from rulerkit.generation.tasks import THIRTEEN, task
+from rulerkit.inference.model import load_model
+from rulerkit.scoring.effective_length import THRESHOLDS
+from rulerkit.scoring.scores import string_match_all, string_match_part
 
 pytestmark = pytest.mark.skipif(
     "RULERKIT_DATA" not in os.environ, reason="RULERKIT_DATA names no original corpora"

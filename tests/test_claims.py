@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rulerkit as rk
-from rulerkit import claims, correlation, evaluation, failures, scoring
-from rulerkit.claims import FAILS, HOLDS, NOT_APPLICABLE, UNKNOWN, Verdict
-from rulerkit.errors import UserError
-from rulerkit.paths import home
-from rulerkit.plots import series_by_length
-from rulerkit.statistics import Estimate
+from rulerkit.analysis import claims, correlation, failures
+from rulerkit.analysis.claims import FAILS, HOLDS, NOT_APPLICABLE, UNKNOWN, Verdict
+from rulerkit.common.errors import UserError
+from rulerkit.common.paths import home
+from rulerkit.report.plots import series_by_length
+from rulerkit.scoring import scores as scoring
+from rulerkit.scoring.statistics import Estimate
 
 K = 1024
 LETTERS = {"H": HOLDS, "F": FAILS, "U": UNKNOWN, "-": NOT_APPLICABLE}
@@ -158,8 +159,8 @@ def verdicts_of(
     ]
     names = {"In": [], "get_ipython": None, "__name__": "__main__"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, "evaluate", lambda study: [study])
-        patch.setattr(scoring, "score", score)
+        patch.setattr(rk, "evaluate", lambda study: [study])
+        patch.setattr(rk, "score", score)
         patch.setattr(failures, "label", label)
         for cell in cells:
             if cell["id"] in ("parameters", "study", "evaluate", "verdicts", "label"):

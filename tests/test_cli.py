@@ -19,8 +19,8 @@ from conftest import Ended
 
 import rulerkit as rk
 from rulerkit.cli import app
-from rulerkit.studies import study
-from rulerkit.tasks import TASKS
+from rulerkit.evaluation.study import study
+from rulerkit.generation.tasks import TASKS
 from tests.processes import hear_signals
 
 COMMANDS = (

@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 from test_notebooks import files, run, shown
 
 import rulerkit as rk
-from rulerkit.compare import (
+from rulerkit.analysis.compare import (
     CANNOT_TELL,
     NOT_WORSE,
     WORSE,
     Comparison,
     Side,
     compare,
-    difference_table,
     judge_pairs,
     power_text,
     smallest_loss,
 )
-from rulerkit.errors import UserError
-from rulerkit.store import row_line
+from rulerkit.common.errors import UserError
+from rulerkit.report.comparison import difference_table
+from rulerkit.store.files import row_line
 
 TASKS = ["niah_multikey_1", "vt", "qa_1"]
 ASKED = {

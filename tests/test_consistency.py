@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 import rulerkit as rk
-from rulerkit.batch import read_batch
+from rulerkit.batch.jobs import read_batch
 from rulerkit.cli import print_leaderboard
-from rulerkit.errors import UserError
-from rulerkit.evaluation import check_same, predict
-from rulerkit.models import load_model
-from rulerkit.store import read_cells
-from rulerkit.tables import footnotes
+from rulerkit.common.errors import UserError
+from rulerkit.evaluation.writer import predict
+from rulerkit.inference.model import load_model
+from rulerkit.report.tables import footnotes
+from rulerkit.store.cells import read_cells
+from rulerkit.store.comparable import check_same
 
 MODELS = ("perfect", "reader-1024")
 TASKS = ("vt", "niah_single_2")

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import rulerkit as rk
-from rulerkit import corpora
-from rulerkit.tables import task_table_text
+from rulerkit.generation import corpora
+from rulerkit.report.tables import task_table_text
 
 SMALL = {
     "model": "perfect",
@@ -34,7 +34,7 @@ def test_the_script_writes_what_the_package_holds():
     spec.loader.exec_module(script)
     for name, content in script.corpora().items():
         held = gzip.decompress(
-            (Path(corpora.__file__).parent / f"data/{name}.json.gz").read_bytes()
+            (Path(corpora.__file__).parents[1] / f"data/{name}.json.gz").read_bytes()
         )
         assert held == json.dumps(content, separators=(",", ":")).encode(), name
 

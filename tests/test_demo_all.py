@@ -11,10 +11,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from rulerkit.batch import read_batch
 from rulerkit.batch.execution import execute
-from rulerkit.store import read_cells
-from rulerkit.tasks import TASKS, THIRTEEN
+from rulerkit.batch.jobs import read_batch
+from rulerkit.generation.tasks import TASKS, THIRTEEN
+from rulerkit.store.cells import read_cells
 from tests.batches import outcomes
 
 REPOSITORY = Path(__file__).parents[1]

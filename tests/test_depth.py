@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 import rulerkit as rk
-from rulerkit.depth import COLUMNS, by_bin, depth_tests, places, recall_by_depth
-from rulerkit.errors import UserError
-from rulerkit.tasks import read_prompt
+from rulerkit.analysis.depth import COLUMNS, by_bin, depth_tests, places, recall_by_depth
+from rulerkit.common.errors import UserError
+from rulerkit.generation.tasks import read_prompt
 
 
 def without_middle(prompts):

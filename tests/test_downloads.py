@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from rulerkit import corpora
-from rulerkit.corpora import Download
-from rulerkit.errors import UserError
+from rulerkit.common.errors import UserError
+from rulerkit.generation import corpora
+from rulerkit.generation.corpora import Download
 
 
 class Server:

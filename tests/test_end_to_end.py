@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from rulerkit.tasks import THIRTEEN
-from rulerkit.tokenizers import load_tokenizer
+from rulerkit.generation.tasks import THIRTEEN
+from rulerkit.generation.tokenizers import load_tokenizer
 from tests.tiny_llama import save_llama
 
 LENGTH = 2048

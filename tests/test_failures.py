@@ -8,20 +8,20 @@ import pandas as pd
 import papermill
 import pytest
 
-from rulerkit.errors import UserError
-from rulerkit.evaluation import predict
-from rulerkit.failures import (
+from rulerkit.analysis.failures import (
     LABELS,
     label,
     no_context_answers,
 )
-from rulerkit.generation import generate
-from rulerkit.models import load_model
-from rulerkit.paths import home
-from rulerkit.prompt_format import PromptFormat
-from rulerkit.statistics import wilson
-from rulerkit.store import Cell
-from rulerkit.tasks import task
+from rulerkit.common.errors import UserError
+from rulerkit.common.paths import home
+from rulerkit.evaluation.writer import predict
+from rulerkit.generation.generate import generate
+from rulerkit.generation.prompt_format import PromptFormat
+from rulerkit.generation.tasks import task
+from rulerkit.inference.model import load_model
+from rulerkit.scoring.statistics import wilson
+from rulerkit.store.cells import Cell
 
 LENGTH = 2048
 

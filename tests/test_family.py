@@ -14,9 +14,9 @@ import re
 from dataclasses import dataclass
 from functools import partial
 
-from rulerkit.example import Draft, Piece
-from rulerkit.tasks.base import Reading, Rule, Task
-from rulerkit.tasks.haystacks import fill_with_sentences
+from rulerkit.generation.example import Draft, Piece
+from rulerkit.generation.tasks.base import Reading, Rule, Task
+from rulerkit.generation.tasks.haystacks import fill_with_sentences
 
 NAMES, COLOURS = ("Ada", "Bo", "Cy", "Di"), ("ochre", "teal", "puce", "mauve", "azure", "coral")
 OPENING = "Remember the colours of all names.\\n"
@@ -87,7 +87,7 @@ SCRIPT = """
 import json
 from pathlib import Path
 import rulerkit as rk
-from rulerkit import failures
+from rulerkit.analysis import failures
 from rulerkit.cli import app
 
 effects = {"reader": {}, "confused": {"confuse": 1.0}, "copying": {"copy": 1.0}}
@@ -126,11 +126,14 @@ command("check colours.jsonl --length 4K")
 
 def test_everything_works_for_a_new_family(tmp_path):
     shutil.copytree(PACKAGE, tmp_path / "rulerkit", ignore=shutil.ignore_patterns("__pycache__"))
-    tasks = tmp_path / "rulerkit/tasks"
+    tasks = tmp_path / "rulerkit/generation/tasks"
     (tasks / "colours.py").write_text(FAMILY)
     text = (tasks / "__init__.py").read_text()
     for line, new in (
-        ("from rulerkit.tasks.common_words", "from rulerkit.tasks.colours import Colours\n"),
+        (
+            "from rulerkit.generation.tasks.common_words",
+            "from rulerkit.generation.tasks.colours import Colours\n",
+        ),
         ("    QuestionAnswering,\n)", "    Colours,\n"),
         ('    Needles(name="niah_single_words"', '    Colours(name="colours"),\n'),
     ):

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from rulerkit import checkpoint
-from rulerkit.checkpoint import weights_digests
-from rulerkit.errors import UserError
-from rulerkit.evaluation import differences
+from rulerkit.common.errors import UserError
+from rulerkit.inference import checkpoint
+from rulerkit.inference.checkpoint import weights_digests
+from rulerkit.store.comparable import differences
 
 SHAPES = {"embedding": (400, 16), "norm": (7,), "head": (50, 50), "scale": (1,)}
 

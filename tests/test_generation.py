@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rulerkit.errors import UserError
-from rulerkit.example import ROLES
-from rulerkit.generation import PROMPT_VERSION, generate
-from rulerkit.pieces import piece_encoder
-from rulerkit.prompt_format import PromptFormat
-from rulerkit.tasks import TASKS, THIRTEEN, task
-from rulerkit.tokenizers import Tokenizer, load_tokenizer
+from rulerkit.common.errors import UserError
+from rulerkit.generation.example import ROLES
+from rulerkit.generation.generate import PROMPT_VERSION, generate
+from rulerkit.generation.pieces import piece_encoder
+from rulerkit.generation.prompt_format import PromptFormat
+from rulerkit.generation.tasks import TASKS, THIRTEEN, task
+from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
 
 QA = ("qa_1", "qa_2")
 

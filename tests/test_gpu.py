@@ -23,7 +23,7 @@ from importlib.util import find_spec
 import pytest
 
 import rulerkit as rk
-from rulerkit.gpus import nvidia_smi
+from rulerkit.common.gpus import nvidia_smi
 from tests.processes import gone_within, processes
 
 MODEL = os.environ.get("RULERKIT_GPU_MODEL", "")

@@ -14,9 +14,10 @@ from nbconvert.filters import markdown2html
 from test_summary import scores_of
 
 import rulerkit as rk
-from rulerkit import claims, escape, failures
-from rulerkit.paper import boards, page
-from rulerkit.view import show, to_terminal
+from rulerkit.analysis import claims, failures
+from rulerkit.common import escape
+from rulerkit.report.paper import boards, page
+from rulerkit.report.view import show, to_terminal
 
 HOSTILE = {
     "html": """</td></script><script>window.ran = 1</script><img src=x onerror="window.ran = 1">' &lt; <b>""",
@@ -59,7 +60,7 @@ class Outputs:
         self.html = {
             "page": page([board]).text,
             "example": show(example).text,
-            "verdicts": claims.show_verdicts([verdict]).to_html(),
+            "verdicts": rk.show_verdicts([verdict]).to_html(),
             "samples": rk.tables.show(samples, index=True).to_html(),
         }
         self.markdown = {

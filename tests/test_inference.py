@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 
 import rulerkit as rk
-from rulerkit.errors import ModelError, TooLong, UserError
-from rulerkit.evaluation import predict
-from rulerkit.models import Answer, Failure
-from rulerkit.store import Lock, Log, read_cells, row_line
+from rulerkit.common.errors import ModelError, TooLong, UserError
+from rulerkit.evaluation.writer import predict
+from rulerkit.inference.model import Answer, Failure
+from rulerkit.store.cells import read_cells
+from rulerkit.store.files import Log, row_line
+from rulerkit.store.locks import Lock
 
 
 @dataclass
@@ -235,7 +237,7 @@ def test_who_lost_the_lock_writes_no_more(folder, monkeypatch):
                 yield pair
 
     lock_file = folder / "parrot" / "vt" / "1024.lock"
-    monkeypatch.setattr("rulerkit.evaluation.Lock", partial(Lock, beat=0.05))
+    monkeypatch.setattr("rulerkit.evaluation.writer.Lock", partial(Lock, beat=0.05))
     with pytest.raises(UserError, match="taken over"):
         go(Sleeper(), Questions(10), folder)
     assert read_cells(folder)[0].missing == list(range(3, 10))

@@ -16,8 +16,8 @@ from papermill.iorw import load_notebook_node
 from papermill.parameterize import parameterize_notebook
 
 import rulerkit as rk
-from rulerkit.paths import home
-from rulerkit.studies import notebook_parameters
+from rulerkit.common.paths import home
+from rulerkit.evaluation.study import notebook_parameters
 
 NOTEBOOKS = sorted((home() / "notebooks").glob("*.ipynb"))
 SMALL = {"num_examples": 2, "lengths": [2048, 4096], "steps": 3}

@@ -4,10 +4,10 @@ the paper says."""
 import csv
 from pathlib import Path
 
-from rulerkit.lengths import parse_length
-from rulerkit.models import load_model
-from rulerkit.prompt_format import FORMS
-from rulerkit.settings import read_spec
+from rulerkit.common.lengths import parse_length
+from rulerkit.common.settings import read_spec
+from rulerkit.generation.prompt_format import FORMS
+from rulerkit.inference.model import load_model
 
 ROOT = Path(__file__).resolve().parent.parent
 SPECS = {file: read_spec(str(file)) for file in sorted((ROOT / "params/models").glob("*.yaml"))}

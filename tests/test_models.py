@@ -15,14 +15,14 @@ from random import Random
 import numpy as np
 import pytest
 
-from rulerkit.checkpoint import max_positions
-from rulerkit.errors import UserError
-from rulerkit.example import Example, Piece
-from rulerkit.generation import generate
-from rulerkit.models import Answer, load_model, model
-from rulerkit.settings import known_models, read_spec
-from rulerkit.tasks import task
-from rulerkit.tokenizers import load_tokenizer
+from rulerkit.common.errors import UserError
+from rulerkit.common.settings import known_models, read_spec
+from rulerkit.generation.example import Example, Piece
+from rulerkit.generation.generate import generate
+from rulerkit.generation.tasks import task
+from rulerkit.generation.tokenizers import load_tokenizer
+from rulerkit.inference.checkpoint import max_positions
+from rulerkit.inference.model import Answer, load_model, model
 from tests.tiny_llama import save_llama, save_tokenizer
 
 needs_torch = pytest.mark.skipif(

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from rulerkit.batch import needs_of, studies_of
-from rulerkit.errors import UserError
+from rulerkit.batch.jobs import needs_of, studies_of
+from rulerkit.common.errors import UserError
 from tests.projects import REPOSITORY, notebook
 
 PARAMETERS = (

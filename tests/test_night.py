@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from rulerkit import store as locks
-from rulerkit.batch import read_batch
 from rulerkit.batch.execution import execute
+from rulerkit.batch.jobs import read_batch
 from rulerkit.batch.status import statuses
+from rulerkit.store import locks
 from tests.batches import Project, outcomes, printed, told, wait_until
 
 EXAMPLES = 20

@@ -13,7 +13,7 @@ import nbformat
 import papermill
 import pytest
 
-from rulerkit.paths import home
+from rulerkit.common.paths import home
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 MOST_CELLS = 12
@@ -102,7 +102,7 @@ def files(folder):
 
 @pytest.mark.slow
 def test_tasks(tmp_path):
-    from rulerkit.tasks import THIRTEEN
+    from rulerkit.generation.tasks import THIRTEEN
 
     cells = run("00_tasks", tmp_path, **SMALL)
     page = shown(cells, "examples", "text/html")

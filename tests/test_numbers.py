@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 
 import rulerkit as rk
-from rulerkit import claims
-from rulerkit.compare import compare, difference_table
-from rulerkit.paper import boards
-from rulerkit.plots import differences_by_task, score_by_length
+from rulerkit.analysis import claims
+from rulerkit.analysis.compare import compare
+from rulerkit.report.comparison import difference_table
+from rulerkit.report.paper import boards
+from rulerkit.report.plots import differences_by_task, score_by_length
 
 LENGTHS = [4096, 8192]
 ASKED = {"lengths": LENGTHS, "num_examples": 4, "seed": 3}

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from rulerkit import corpora
-from rulerkit.offline import OFFLINE, fetch_all, missing_of
-from rulerkit.settings import read_spec
+from rulerkit.batch.offline import OFFLINE, fetch_all, missing_of
+from rulerkit.common.settings import read_spec
+from rulerkit.generation import corpora
 from tests.tiny_llama import save_llama, save_tokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -430,7 +430,7 @@ def test_a_job_answers_offline_and_reaches_for_no_network(place, hub, dead_end, 
     hub.repositories["org/tiny"] = tiny
     asked = model_file(place, engine=engine, **more)
     assert program("fetch", "-f", asked, HF_ENDPOINT=hub.address).returncode == 0
-    code = "import json; from rulerkit.offline import offline; print(json.dumps(offline()))"
+    code = "import json; from rulerkit.batch.offline import offline; print(json.dumps(offline()))"
     job = json.loads(python(code).stdout)
     assert job.items() >= OFFLINE.items()
     assert job["HF_HUB_CACHE"] == str(place / "hf" / "hub")

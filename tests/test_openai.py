@@ -11,14 +11,14 @@ from contextlib import contextmanager
 import pytest
 
 import rulerkit as rk
-import rulerkit.models.server as requests
-from rulerkit.errors import UserError
-from rulerkit.evaluation import predict
-from rulerkit.generation import generate
-from rulerkit.models import Failure, load_model
-from rulerkit.scoring import string_match_all
-from rulerkit.tasks import task
-from rulerkit.tokenizers import load_tokenizer
+import rulerkit.inference.http as requests
+from rulerkit.common.errors import UserError
+from rulerkit.evaluation.writer import predict
+from rulerkit.generation.generate import generate
+from rulerkit.generation.tasks import task
+from rulerkit.generation.tokenizers import load_tokenizer
+from rulerkit.inference.model import Failure, load_model
+from rulerkit.scoring.scores import string_match_all
 from tests.text_server import HALF, PROBE, RESET, ReaderServer
 from tests.tiny_llama import save_tokenizer
 

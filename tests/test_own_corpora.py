@@ -8,11 +8,12 @@ import pytest
 from test_generation import check_example, filled
 
 import rulerkit as rk
-from rulerkit import failures, plots, tables
-from rulerkit.errors import UserError
-from rulerkit.pieces import piece_encoder
-from rulerkit.prompt_format import PromptFormat
-from rulerkit.tasks import THIRTEEN, read_answer
+from rulerkit.analysis import failures
+from rulerkit.common.errors import UserError
+from rulerkit.generation.pieces import piece_encoder
+from rulerkit.generation.prompt_format import PromptFormat
+from rulerkit.generation.tasks import THIRTEEN, read_answer
+from rulerkit.report import plots, tables
 
 SENTENCES = {  # who, what, end, what stands between sentences
     "chinese": (

@@ -12,9 +12,9 @@ import nbformat
 import pytest
 
 import rulerkit as rk
-from rulerkit.batch import read_batch
+from rulerkit.batch.jobs import read_batch
 from rulerkit.cli import print_leaderboard
-from rulerkit.errors import UserError
+from rulerkit.common.errors import UserError
 from tests.batches import Project, told
 
 ASKED: dict[str, Any] = {"tasks": ["niah_single_1", "vt"], "lengths": [1024], "num_examples": 40}

@@ -14,11 +14,11 @@ from test_notebooks import files, run, shown
 from test_summary import scores_of
 
 import rulerkit as rk
-from rulerkit import paper
-from rulerkit.errors import UserError
-from rulerkit.paper import boards, page
-from rulerkit.summary import summarize
-from rulerkit.tables import TITLES
+from rulerkit.common.errors import UserError
+from rulerkit.report import paper
+from rulerkit.report.paper import boards, page
+from rulerkit.report.tables import TITLES
+from rulerkit.scoring.summary import summarize
 
 SIX = paper.PAPER_LENGTHS
 

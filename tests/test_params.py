@@ -10,11 +10,11 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.cli import study_of
-from rulerkit.errors import UserError
-from rulerkit.escape import latex_text
-from rulerkit.settings import Parameters
-from rulerkit.studies import known_names, load_files, notebook_parameters, study
-from rulerkit.tasks import THIRTEEN
+from rulerkit.common.errors import UserError
+from rulerkit.common.escape import latex_text
+from rulerkit.common.settings import Parameters
+from rulerkit.evaluation.study import known_names, load_files, notebook_parameters, study
+from rulerkit.generation.tasks import THIRTEEN
 from tests.projects import REPOSITORY
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rulerkit.pieces import PieceEncoder, encode_units, piece_encoder
-from rulerkit.tokenizers import Tokenizer, load_tokenizer
+from rulerkit.generation.pieces import PieceEncoder, encode_units, piece_encoder
+from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
 
 WHITE = [" ", "  ", "   ", "\n", "\n\n", "\t", "\r\n", "\u00a0", "\u3000", "\u2009", "\u200b"]
 ATOMS = [

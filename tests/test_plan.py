@@ -8,14 +8,14 @@ import time
 import pytest
 
 import rulerkit as rk
-from rulerkit.errors import UserError
-from rulerkit.plan import (
+from rulerkit.batch.plan import (
     GIB,
     card,
     plan_model,
     shape_of,
 )
-from rulerkit.studies import study
+from rulerkit.common.errors import UserError
+from rulerkit.evaluation.study import study
 
 LLAMA = {
     "num_attention_heads": 32,

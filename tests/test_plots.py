@@ -16,12 +16,13 @@ from matplotlib.colors import to_rgb
 from test_summary import scores_of
 
 import rulerkit as rk
-from rulerkit import compare, failures, plots
-from rulerkit.depth import by_bin, recall_by_depth
-from rulerkit.generation import generate
-from rulerkit.plots import DOUBLE, SINGLE
-from rulerkit.scoring import THIRTEEN
-from rulerkit.summary import summarize
+from rulerkit.analysis import compare, failures
+from rulerkit.analysis.depth import by_bin, recall_by_depth
+from rulerkit.generation.generate import generate
+from rulerkit.report import plots
+from rulerkit.report.plots import DOUBLE, SINGLE
+from rulerkit.scoring.scores import THIRTEEN
+from rulerkit.scoring.summary import summarize
 
 LENGTHS = [4096, 8192, 16384]
 

@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
-from rulerkit.corpora import load_qa
-from rulerkit.generation import generate
-from rulerkit.tasks import THIRTEEN, task
+from rulerkit.generation.corpora import load_qa
+from rulerkit.generation.generate import generate
+from rulerkit.generation.tasks import THIRTEEN, task
 
 EXAMPLES = 300
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rulerkit as rk
-from rulerkit.checks import (
+from rulerkit.batch.checks import (
     CHECKS,
     FAIL,
     check,
@@ -17,12 +17,12 @@ from rulerkit.checks import (
     check_model,
     make_case,
 )
-from rulerkit.example import Piece
-from rulerkit.generation import generate
-from rulerkit.models import Answer, Engine
-from rulerkit.prompt_format import PromptFormat
-from rulerkit.studies import study
-from rulerkit.tasks import read_answer, task
+from rulerkit.evaluation.study import study
+from rulerkit.generation.example import Piece
+from rulerkit.generation.generate import generate
+from rulerkit.generation.prompt_format import PromptFormat
+from rulerkit.generation.tasks import read_answer, task
+from rulerkit.inference.model import Answer, Engine
 from tests.tiny_llama import save_tokenizer
 
 LENGTH = 2048

@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from rulerkit.errors import UserError
-from rulerkit.generation import generate
-from rulerkit.prompt_format import PromptFormat
-from rulerkit.tasks import task
-from rulerkit.tokenizers import load_tokenizer
+from rulerkit.common.errors import UserError
+from rulerkit.generation.generate import generate
+from rulerkit.generation.prompt_format import PromptFormat
+from rulerkit.generation.tasks import task
+from rulerkit.generation.tokenizers import load_tokenizer
 
 DIRECT = " Do not provide any explanation. Please directly give me the answer."
 CHATML = (

@@ -6,19 +6,20 @@ from collections import Counter
 
 import pytest
 
-from rulerkit.errors import UserError
-from rulerkit.evaluation import check_same, predict
-from rulerkit.floors import floors
-from rulerkit.generation import generate
-from rulerkit.models import load_model
-from rulerkit.plots import remarks, tasks_by_length
-from rulerkit.prompt_format import PromptFormat
-from rulerkit.scoring import score
-from rulerkit.studies import study
-from rulerkit.summary import summarize
-from rulerkit.tables import task_table_text
-from rulerkit.tasks import task
-from rulerkit.tasks.haystacks import LINE
+from rulerkit.common.errors import UserError
+from rulerkit.evaluation.study import study
+from rulerkit.evaluation.writer import predict
+from rulerkit.generation.generate import generate
+from rulerkit.generation.prompt_format import PromptFormat
+from rulerkit.generation.tasks import task
+from rulerkit.generation.tasks.haystacks import LINE
+from rulerkit.generation.without_reading import floors
+from rulerkit.inference.model import load_model
+from rulerkit.report.plots import remarks, tasks_by_length
+from rulerkit.report.tables import task_table_text
+from rulerkit.scoring.scores import score
+from rulerkit.scoring.summary import summarize
+from rulerkit.store.comparable import check_same
 
 DATA = os.environ.get("RULERKIT_DATA")
 NEEDS_DATA = pytest.mark.skipif(DATA is None, reason="RULERKIT_DATA names no original corpora")

@@ -9,9 +9,10 @@ from itertools import combinations
 
 import pytest
 
-from rulerkit.batch import execution, read_batch
+from rulerkit.batch import execution
 from rulerkit.batch.execution import check, execute, use_gpus
-from rulerkit.errors import UserError
+from rulerkit.batch.jobs import read_batch
+from rulerkit.common.errors import UserError
 from tests.batches import Project, outcomes, told, wait_until
 
 UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"

@@ -3,14 +3,14 @@ is."""
 
 import pytest
 
-from rulerkit.evaluation import predict
-from rulerkit.floors import NUM_EXAMPLES, floors
-from rulerkit.generation import generate
-from rulerkit.models import load_model
-from rulerkit.prompt_format import DIRECT
-from rulerkit.scoring import score
-from rulerkit.statistics import wilson
-from rulerkit.tasks import task
+from rulerkit.evaluation.writer import predict
+from rulerkit.generation.generate import generate
+from rulerkit.generation.prompt_format import DIRECT
+from rulerkit.generation.tasks import task
+from rulerkit.generation.without_reading import NUM_EXAMPLES, floors
+from rulerkit.inference.model import load_model
+from rulerkit.scoring.scores import score
+from rulerkit.scoring.statistics import wilson
 
 MANY = 120
 

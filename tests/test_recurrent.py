@@ -22,12 +22,12 @@ from tiny_recurrent import (
     write_pth,
 )
 
-from rulerkit.corpora import load_haystack, load_words
-from rulerkit.errors import UserError
-from rulerkit.evaluation import predict
-from rulerkit.generation import generate
-from rulerkit.models import load_model, model
-from rulerkit.tasks import task
+from rulerkit.common.errors import UserError
+from rulerkit.evaluation.writer import predict
+from rulerkit.generation.corpora import load_haystack, load_words
+from rulerkit.generation.generate import generate
+from rulerkit.generation.tasks import task
+from rulerkit.inference.model import load_model, model
 from tests.tiny_llama import save_tokenizer
 
 needs_rwkv = pytest.mark.skipif(

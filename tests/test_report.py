@@ -5,12 +5,13 @@ import json
 
 import pytest
 
-from rulerkit.compare import compare
-from rulerkit.errors import UserError
-from rulerkit.scoring import score
-from rulerkit.store import read_cells, row_line
-from rulerkit.summary import summarize
-from rulerkit.tables import footnotes
+from rulerkit.analysis.compare import compare
+from rulerkit.common.errors import UserError
+from rulerkit.report.tables import footnotes
+from rulerkit.scoring.scores import score
+from rulerkit.scoring.summary import summarize
+from rulerkit.store.cells import read_cells
+from rulerkit.store.files import row_line
 
 
 def write_cell(outputs, length=1024, have=4, model="m", **record):

@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 
 import rulerkit as rk
-from rulerkit.browser import browse
+from rulerkit.analysis.failures import label
+from rulerkit.analysis.results import ANSWER_COLUMNS, LABEL_COLUMNS, answers_of, export, load
 from rulerkit.cli import main
-from rulerkit.errors import UserError
-from rulerkit.failures import label
-from rulerkit.results import ANSWER_COLUMNS, LABEL_COLUMNS, answers_of, export, load
-from rulerkit.scoring import COLUMNS
-from rulerkit.store import read_cells
+from rulerkit.common.errors import UserError
+from rulerkit.report.browser import browse
+from rulerkit.scoring.scores import COLUMNS
+from rulerkit.store.cells import read_cells
 
 TASKS = ["niah_multikey_1", "vt", "cwe", {"base": "qa_1", "name": "questions"}]
 ASKED: dict[str, Any] = {

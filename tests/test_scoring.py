@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rulerkit.errors import UserError
-from rulerkit.failures import label
-from rulerkit.other_formats import read_predictions
-from rulerkit.scoring import (
+from rulerkit.analysis.failures import label
+from rulerkit.analysis.other_formats import read_predictions
+from rulerkit.common.errors import UserError
+from rulerkit.scoring.scores import (
     COLUMNS,
     answer_of,
     category,
@@ -21,7 +21,7 @@ from rulerkit.scoring import (
     string_match_part,
     task_name,
 )
-from rulerkit.store import Cell
+from rulerkit.store.cells import Cell
 
 
 def cell(rows, task="vt", length=4096, match="all", thinking=0, model="m", **record):

@@ -7,10 +7,10 @@ import subprocess
 
 import pytest
 
-from rulerkit.batch import read_batch
+from rulerkit.batch.jobs import read_batch
 from rulerkit.batch.slurm import submissions, submit
-from rulerkit.errors import UserError
-from rulerkit.settings import Site, read_site
+from rulerkit.common.errors import UserError
+from rulerkit.common.settings import Site, read_site
 from tests.projects import REPOSITORY, make_project
 
 

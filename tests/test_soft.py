@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 import rulerkit as rk
-from rulerkit.compare import compare, difference_table
-from rulerkit.errors import UserError
-from rulerkit.models import load_model
-from rulerkit.paths import resolve
-from rulerkit.soft import Token, reference_ids
-from rulerkit.store import soft_file
+from rulerkit.analysis.compare import compare
+from rulerkit.common.errors import UserError
+from rulerkit.common.paths import resolve
+from rulerkit.evaluation.soft import Token, reference_ids
+from rulerkit.inference.model import load_model
+from rulerkit.report.comparison import difference_table
+from rulerkit.store.cells import soft_file
 from tests.test_openai import client, serving
 from tests.text_server import ReaderServer
 

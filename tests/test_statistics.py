@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rulerkit.statistics import WeightedCell, holm, no_difference_p, weighted_sum, wilson
+from rulerkit.scoring.statistics import WeightedCell, holm, no_difference_p, weighted_sum, wilson
 
 SCORES = st.lists(st.sampled_from([0.0, 0.2, 0.5, 1.0]), min_size=1, max_size=30)
 WEIGHTS = st.integers(-10, 10).map(lambda tenths: tenths / 10)

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import pytest
 
-from rulerkit.batch import Status, read_batch
+from rulerkit.batch.jobs import Status, read_batch
 from rulerkit.batch.status import exit_code, grid, jobs_in, report, statuses
-from rulerkit.errors import UserError
+from rulerkit.common.errors import UserError
 from tests.batches import Project, told, wait_until
 
 pytestmark = pytest.mark.slow

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rulerkit import store as locks
-from rulerkit.errors import UserError
-from rulerkit.store import Lock
+from rulerkit.common.errors import UserError
+from rulerkit.store import locks
+from rulerkit.store.locks import Lock
 
-HOLD = "import sys, time; from pathlib import Path; from rulerkit.store import Lock; "
+HOLD = "import sys, time; from pathlib import Path; from rulerkit.store.locks import Lock; "
 HOLD += (
     "lock = Lock(Path(sys.argv[1])); lock.__enter__(); print('held', flush=True); time.sleep(60)"
 )

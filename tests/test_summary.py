@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rulerkit.errors import UserError
-from rulerkit.lengths import effective_length, effective_set
-from rulerkit.scoring import COLUMNS, THIRTEEN, category
-from rulerkit.statistics import wilson
-from rulerkit.summary import length_weights, summarize
-from rulerkit.tables import table_text
+from rulerkit.common.errors import UserError
+from rulerkit.report.tables import table_text
+from rulerkit.scoring.effective_length import effective_length, effective_set
+from rulerkit.scoring.scores import COLUMNS, THIRTEEN, category
+from rulerkit.scoring.statistics import wilson
+from rulerkit.scoring.summary import length_weights, summarize
 
 NAN = float("nan")
 K4, K8, K16, K32 = 4096, 8192, 16384, 32768

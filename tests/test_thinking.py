@@ -5,14 +5,14 @@ import pytest
 import yaml
 
 import rulerkit as rk
-from rulerkit.checks import FAIL, check_case, make_case
-from rulerkit.errors import UserError
-from rulerkit.evaluation import predict
-from rulerkit.generation import generate
-from rulerkit.prompt_format import PromptFormat
-from rulerkit.studies import bills
-from rulerkit.tables import usage_notes
-from rulerkit.tasks import task
+from rulerkit.batch.checks import FAIL, check_case, make_case
+from rulerkit.common.errors import UserError
+from rulerkit.evaluation.study import bills
+from rulerkit.evaluation.writer import predict
+from rulerkit.generation.generate import generate
+from rulerkit.generation.prompt_format import PromptFormat
+from rulerkit.generation.tasks import task
+from rulerkit.report.tables import usage_notes
 from tests.test_openai import client, server, some  # noqa: F401
 
 OPEN = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -181,7 +181,7 @@ def test_room_beside_and_inside_never_share_a_table(tmp_path):
         spec = {"thinking_tokens": 100, "thinking_room": place, "tokenizer": "builtin"}
         study = rk.study(model=rk.model(echo, name=place, **spec), **asked)
         cells += rk.evaluate(study, progress=False)
-    from rulerkit.evaluation import check_same
+    from rulerkit.store.comparable import check_same
 
     check_same(cells[:1])
     with pytest.raises(UserError, match="thinking_room"):

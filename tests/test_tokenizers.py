@@ -9,8 +9,8 @@ import unicodedata
 import pytest
 from conftest import QUICK
 
-from rulerkit.errors import UserError
-from rulerkit.tokenizers import load_tokenizer
+from rulerkit.common.errors import UserError
+from rulerkit.generation.tokenizers import load_tokenizer
 
 ESSAY_TOKENS = {  # tokens of PaulGrahamEssays.json, as counted by the vocabularies' own libraries
     "llama-2": 803_956,
@@ -136,7 +136,7 @@ def test_a_name_of_nothing(spec):
 
 def test_a_hub_name_without_a_network(monkeypatch, tmp_path):
     code = (
-        "from rulerkit.tokenizers import load_tokenizer\nfrom rulerkit.errors import UserError\n"
+        "from rulerkit.generation.tokenizers import load_tokenizer\nfrom rulerkit.common.errors import UserError\n"
         "try: load_tokenizer('nobody-here/no-such-model')\nexcept UserError as error: "
         "print('said:', error)"
     )

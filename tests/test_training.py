@@ -5,9 +5,9 @@ import json
 import pytest
 
 import rulerkit as rk
-from rulerkit.errors import UserError
-from rulerkit.paths import resolve
-from rulerkit.studies import load_files
+from rulerkit.common.errors import UserError
+from rulerkit.common.paths import resolve
+from rulerkit.evaluation.study import load_files
 from tests.projects import REPOSITORY
 
 torch = pytest.importorskip("torch")
@@ -17,8 +17,8 @@ SHAPE |= {"intermediate_size": 16, "num_attention_heads": 2}
 
 
 def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(tmp_path, monkeypatch):
-    from rulerkit import training
-    from rulerkit.training import train
+    from rulerkit.inference import training
+    from rulerkit.inference.training import train
 
     monkeypatch.setattr(training, "EVERY", 1)
     monkeypatch.setattr(training, "TOKENS", 512)

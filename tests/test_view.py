@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from rulerkit.generation import generate
-from rulerkit.tasks import task
-from rulerkit.tokenizers import load_tokenizer
-from rulerkit.view import parts, to_terminal
+from rulerkit.generation.generate import generate
+from rulerkit.generation.tasks import task
+from rulerkit.generation.tokenizers import load_tokenizer
+from rulerkit.report.view import parts, to_terminal
 
 
 def example_of(name, length=4096):

@@ -18,16 +18,17 @@ import numpy as np
 import pytest
 
 import rulerkit as rk
-import rulerkit.models.server as server
-from rulerkit.errors import UserError
-from rulerkit.evaluation import evaluate
-from rulerkit.example import Example, Piece
-from rulerkit.generation import generate
-from rulerkit.models import load_model
-from rulerkit.models.process import Address
-from rulerkit.models.server import PromptQueue, Reply, RequestError
-from rulerkit.studies import load_files
-from rulerkit.tasks import THIRTEEN, task
+import rulerkit.inference.servers as server
+from rulerkit.common.errors import UserError
+from rulerkit.evaluation.evaluate import evaluate
+from rulerkit.evaluation.study import load_files
+from rulerkit.generation.example import Example, Piece
+from rulerkit.generation.generate import generate
+from rulerkit.generation.tasks import THIRTEEN, task
+from rulerkit.inference.http import Reply, RequestError
+from rulerkit.inference.model import load_model
+from rulerkit.inference.process import Address
+from rulerkit.inference.prompt_queue import PromptQueue
 from tests.processes import gone_within, processes
 from tests.tiny_llama import save_llama, save_tokenizer
 

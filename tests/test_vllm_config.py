@@ -11,7 +11,7 @@ from importlib.util import find_spec
 import pytest
 
 import rulerkit as rk
-from rulerkit.checks import (
+from rulerkit.batch.checks import (
     FAIL,
     NOTE,
     OK,

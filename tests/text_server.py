@@ -17,9 +17,9 @@ from contextlib import suppress
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from rulerkit.prompt_format import DIRECT
-from rulerkit.tasks import read_answer
-from rulerkit.tokenizers import load_tokenizer
+from rulerkit.generation.prompt_format import DIRECT
+from rulerkit.generation.tasks import read_answer
+from rulerkit.generation.tokenizers import load_tokenizer
 
 RESET, HALF = 0, 1  # in place of a status: the connection is cut before, or within, the reply
 PROBE = 16  # the tokens that requests ask for which only find out what the server takes

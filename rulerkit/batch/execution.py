@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from rulerkit.batch import (
+from rulerkit.batch.jobs import (
     Job,
     Status,
     Step,
@@ -27,13 +27,14 @@ from rulerkit.batch import (
     update_record,
     version_of,
 )
-from rulerkit.errors import UserError, listed, remark
-from rulerkit.evaluation import ASK, evaluate
-from rulerkit.gpus import visible_gpus
-from rulerkit.models import takes_more_gpus
-from rulerkit.models.process import start_guarded
-from rulerkit.models.server import MASTER, is_served
-from rulerkit.store import Lock, disk, wait_for
+from rulerkit.common.errors import UserError, listed, remark
+from rulerkit.common.gpus import visible_gpus
+from rulerkit.evaluation.evaluate import ASK, evaluate
+from rulerkit.inference.model import takes_more_gpus
+from rulerkit.inference.process import start_guarded
+from rulerkit.inference.servers import MASTER, is_served
+from rulerkit.store.files import disk
+from rulerkit.store.locks import Lock, wait_for
 
 CHAIN = "RULERKIT_JOB"
 """Environment variable: the number of a scheduler's job, the same when the job starts again, or as

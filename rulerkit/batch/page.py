@@ -9,16 +9,17 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rulerkit.batch import Batch
+from rulerkit.analysis.compare import Comparison, compare, find
+from rulerkit.analysis.results import load
+from rulerkit.batch.jobs import Batch
 from rulerkit.batch.status import report, statuses
-from rulerkit.browser import browse
-from rulerkit.compare import Comparison, compare, difference_table, find
-from rulerkit.errors import UserError
-from rulerkit.escape import fill
-from rulerkit.paths import package_text
-from rulerkit.results import load
-from rulerkit.store import write_whole
-from rulerkit.summary import base_run
+from rulerkit.common.errors import UserError
+from rulerkit.common.escape import fill
+from rulerkit.common.paths import package_text
+from rulerkit.report.browser import browse
+from rulerkit.report.comparison import difference_table
+from rulerkit.scoring.summary import base_run
+from rulerkit.store.files import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,12 +20,13 @@ from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
-from rulerkit.batch import Job
-from rulerkit.errors import UserError
-from rulerkit.escape import fill
-from rulerkit.paths import home, package_text
-from rulerkit.settings import Site
-from rulerkit.store import holder, write_whole
+from rulerkit.batch.jobs import Job
+from rulerkit.common.errors import UserError
+from rulerkit.common.escape import fill
+from rulerkit.common.paths import home, package_text
+from rulerkit.common.settings import Site
+from rulerkit.store.files import write_whole
+from rulerkit.store.locks import holder
 
 _MOST_NODES = 100  # whole nodes of one batch, at most
 
@@ -49,7 +50,7 @@ class Submission:
 
     def text(self, site: Site) -> str:
         """The batch script."""
-        from rulerkit.offline import offline
+        from rulerkit.batch.offline import offline
 
         return fill(
             package_text("job.sh"),

@@ -6,10 +6,11 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 
-from rulerkit.batch import Job, Need, Status, Step, lines_of_log, read_job, read_record, slurm
-from rulerkit.errors import UserError, counted, listed
-from rulerkit.lengths import length_name
-from rulerkit.store import holder
+from rulerkit.batch import slurm
+from rulerkit.batch.jobs import Job, Need, Status, Step, lines_of_log, read_job, read_record
+from rulerkit.common.errors import UserError, counted, listed
+from rulerkit.common.lengths import length_name
+from rulerkit.store.locks import holder
 
 
 def jobs_in(folder: Path) -> list[Job]:

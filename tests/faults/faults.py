@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from hypothesis import HealthCheck, settings
 
-from rulerkit.errors import UserError
+from rulerkit.common.errors import UserError
 
 SECONDS = 60
 

@@ -9,10 +9,10 @@ from faults import cases, places, result_or_line
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rulerkit import corpora
-from rulerkit.errors import UserError
-from rulerkit.generation import generate
-from rulerkit.tasks import TASKS
+from rulerkit.common.errors import UserError
+from rulerkit.generation import corpora
+from rulerkit.generation.generate import generate
+from rulerkit.generation.tasks import TASKS
 
 QA = {"question": "Who? ", "answers": [{"text": "Ada"}], "is_impossible": False}
 CONTENTS = {

@@ -8,11 +8,11 @@ from faults import cases, result_or_line
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rulerkit.batch import read_batch
-from rulerkit.generation import generate
-from rulerkit.settings import ENGINE_KEYS, Parameters, Site, keys_of, read_keys
-from rulerkit.studies import load_files, study
-from rulerkit.tasks import FAMILIES, TASKS
+from rulerkit.batch.jobs import read_batch
+from rulerkit.common.settings import ENGINE_KEYS, Parameters, Site, keys_of, read_keys
+from rulerkit.evaluation.study import load_files, study
+from rulerkit.generation.generate import generate
+from rulerkit.generation.tasks import FAMILIES, TASKS
 
 REPOSITORY = Path(__file__).parents[2]
 FILES = [path.read_text() for path in sorted((REPOSITORY / "params").rglob("*.yaml"))]

@@ -10,13 +10,14 @@ from faults import cases, places, result_or_line
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rulerkit.errors import UserError
-from rulerkit.evaluation import check_same
-from rulerkit.other_formats import read_predictions
-from rulerkit.scoring import completeness, score
-from rulerkit.store import load_cell, read_cells, row_line
-from rulerkit.summary import summarize
-from rulerkit.tables import footnotes, table_text
+from rulerkit.analysis.other_formats import read_predictions
+from rulerkit.common.errors import UserError
+from rulerkit.report.tables import footnotes, table_text
+from rulerkit.scoring.scores import completeness, score
+from rulerkit.scoring.summary import summarize
+from rulerkit.store.cells import load_cell, read_cells
+from rulerkit.store.comparable import check_same
+from rulerkit.store.files import row_line
 
 ROWS = [
     {

@@ -10,8 +10,8 @@ from faults import cases, result_or_line
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rulerkit.prompt_format import PromptFormat
-from rulerkit.tokenizers import load_tokenizer
+from rulerkit.generation.prompt_format import PromptFormat
+from rulerkit.generation.tokenizers import load_tokenizer
 
 TEXT = "It is 12:30.\n\nVAR AB = 5 — <s>naïve 中文</s>"
 TEMPLATE = "{% for m in messages %}<s>{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}A:{% endif %}"

@@ -1,0 +1,18 @@
+"""What results say beyond the summary: comparisons, claims, failures, depth, correlation.
+
+Open `results` first."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submodules=[
+        "claims",
+        "compare",
+        "correlation",
+        "depth",
+        "failures",
+        "other_formats",
+        "results",
+    ],
+)

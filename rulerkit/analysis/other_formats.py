@@ -1,0 +1,270 @@
+"""Files of other programs: their data and predictions are read, and examples written, in their form.
+
+- RULER's predictions: `<model>/<benchmark>/<length>/pred/<task>.jsonl`, rows of index, pred, input,
+  outputs, others, length; a task answered in parts has files `<task>-0.jsonl`, `<task>-1.jsonl`.
+  Its 2025 niah files repeat `index`, so rows are identified by their line.
+- RULER's data: `<length>/data/<task>/validation.jsonl`, which `rulerkit generate` also writes.
+- lm-evaluation-harness' `samples_<task>_<time>.jsonl`: the example in `doc`, all lengths of a task
+  in one file.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, suppress
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rulerkit.common.errors import UserError, first_line, remark
+from rulerkit.common.lengths import parse_length
+from rulerkit.common.paths import completed
+from rulerkit.common.settings import JSON
+from rulerkit.generation.example import Example
+from rulerkit.generation.generate import Examples
+from rulerkit.generation.tasks import family_of
+from rulerkit.scoring.scores import task_name
+from rulerkit.store.cells import Cell, Report, read_cells
+from rulerkit.store.files import disk
+from rulerkit.store.records import Count, Whole, check_schema, parse_json
+
+_NAME = re.compile(r"^samples_|_\d{4}-\d\d-\d\dT.*$|-\d+$")
+_PART = re.compile(r"-\d+$")
+_SHORTEST = 256  # a folder named 0 or 42 is a part or a seed, not a length
+_CHUNK = 16  # examples that a worker makes at a time
+Rows = list[JSON]
+"""Rows with upstream's field names, and their `line`."""
+
+
+class DataRow(BaseModel):
+    """What every row may say of itself."""
+
+    model_config = ConfigDict(strict=True)
+
+    max_length: Count | None = None
+    doc_id: int | str | None = None
+    filter: str = ""
+
+
+class PredictionRow(DataRow):
+    """A row that can be scored."""
+
+    pred: str
+    outputs: Annotated[list[str], Field(min_length=1)]
+    finish_reason: str = ""
+    num_prompt_tokens: Whole | None = None
+    digest: str = ""
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def read_predictions(
+    path: str | Path,
+    task: str | None = None,
+    length: int | None = None,
+    report: Report = remark,
+    scan: bool = True,
+) -> list[Cell]:
+    """All cells of a prediction file or of a folder, ours and those of other programs.
+
+    `task` and `length` override what names say. Of a folder, files of ours (those with a record
+    beside them), `pred/*.jsonl` and `samples_*.jsonl` at any depth are read, or else the `.jsonl`
+    files in it; a damaged file is left out and passed to `report`. Without `scan` rows of ours are
+    checked when they are first read. Raises UserError for a path
+    without predictions, a row that cannot be scored (with file and line), and a task or length that
+    names do not tell.
+    """
+    path = Path(path)
+    ours, files = list[Cell](), {path}
+    if not path.is_file():
+        ours = read_cells(path, strict=False, report=report, scan=scan)
+        files = {*path.rglob("pred/*.jsonl"), *path.rglob("samples_*.jsonl")}
+        if path.name == "pred" or not (files or ours):
+            files.update(path.glob("*.jsonl"))
+        files = {file for file in files if not file.with_suffix(".json").is_file()}
+    elif path.with_suffix(".json").is_file():
+        return read_cells(path)
+    parts: dict[tuple[Path, str, int], tuple[Path, Rows]] = {}
+    errors = list[UserError]()
+    for file in sorted(files):
+        try:
+            name, by_length = read_rows(file, task, length, PredictionRow)
+        except UserError as error:
+            errors.append(error)
+            continue
+        # the parts of one task (task-0, task-1, ...) in one folder are one cell, numbered on
+        whole = file.parent if _PART.search(file.stem) else file
+        for budget, rows in by_length.items():
+            parts.setdefault((whole, name, budget), (file, []))[1].extend(rows)
+    if not ours and not parts:
+        errors.append(
+            UserError(
+                f"no predictions in {path}: no .jsonl file of ours, pred/*.jsonl or "
+                "samples_*.jsonl in it"
+            )
+        )
+        raise errors[0]
+    for problem in errors:
+        report(f"left out: {problem}")
+    return ours + [_cell(*place[1:], *part) for place, part in parts.items()]
+
+
+def _cell(name: str, length: int, file: Path, rows: Rows) -> Cell:
+    family, model = family_of(name), _model_name(file)
+    settings = {"name": name, "category": family.category, "match": family.match}
+    record = {
+        "result": {"task": settings, "length": length, "model": {"name": model}},
+        "num_examples": len(rows),
+        "run": "lm-eval" if file.name.startswith("samples_") else "upstream",
+    }
+    known = PredictionRow.model_fields.keys()
+    known_rows = ({key: row[key] for key in known & row.keys()} for row in rows)
+    return Cell(file, record, [row | {"index": index} for index, row in enumerate(known_rows)])
+
+
+def read_rows(
+    file: Path, task: str | None, length: int | None, schema: type[DataRow]
+) -> tuple[str, dict[int, Rows]]:
+    """The task of a file of another program, and its rows by nominal length.
+
+    Raises UserError for an empty file, a row that does not follow the schema, and where neither
+    arguments nor names tell task and length.
+    """
+    stem = _NAME.sub("", _NAME.sub("", file.stem))
+    if stem in ("validation", "test", "train"):
+        stem = file.resolve().parent.name
+    try:
+        name = task_name(task or stem)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from None
+    by_length: dict[int, Rows] = {}
+    filters: dict[Any, str] = {}
+    for line, fields in json_lines(file):
+        row = (_from_harness(fields) if "doc" in fields else fields) | {"line": line}
+        if isinstance(row.get("outputs"), str):
+            row["outputs"] = [row["outputs"]]
+        try:
+            check_schema(schema, row)
+        except ValueError as error:
+            raise UserError(
+                f"{file}, line {line}: {error}; predictions need `pred`, a text, and `outputs`, a "
+                "list of texts: answer the example again, or take the line out"
+            ) from None
+        # with several filters each document is listed once per filter: the first filter counts
+        applied = row.get("filter", "")
+        if filters.setdefault(row.get("doc_id", f"line {line}"), applied) == applied:
+            nominal = length or row.get("max_length") or _length_of(file)
+            by_length.setdefault(nominal, []).append(row)
+    if not by_length:
+        raise UserError(f"{file} is empty: it holds no predictions; answer the task again")
+    return name, by_length
+
+
+def _from_harness(row: JSON) -> JSON:
+    doc = row["doc"] if isinstance(row["doc"], dict) else {}
+    answer = row.get("filtered_resps") or row.get("resps")
+    while isinstance(answer, list) and answer:
+        answer = answer[0]
+    return {**row, "outputs": None, **doc, "pred": answer}
+
+
+def json_lines(file: Path) -> Iterator[tuple[int, JSON]]:
+    """The objects of a JSON-lines file with their line numbers; anything else is a `UserError`."""
+    try:
+        lines = file.read_bytes().split(b"\n")
+    except OSError as error:
+        raise UserError(
+            f"{file} cannot be read ({error}): give a text file of JSON lines"
+        ) from None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = parse_json(line)
+            if not isinstance(row, dict):
+                raise ValueError(f"a {type(row).__name__} where an object is expected")
+        except ValueError as error:
+            raise UserError(
+                f"{file}, line {number}: not JSON ({first_line(error)}); repair or remove the line"
+            ) from None
+        yield number, row
+
+
+def _length_of(file: Path) -> int:
+    """The nearest folder above the file whose name is a length."""
+    for folder in file.resolve().parents:
+        if (length := _parsed_length(folder.name)) >= _SHORTEST:
+            return length
+    raise UserError(
+        f"{file}: no folder above it is named by a length: lay it out as 4096/pred/vt.jsonl, or, for "
+        "score and check, give --length"
+    )
+
+
+def _parsed_length(folder: str) -> int:
+    """The length that a folder's name gives, 0 where it gives none."""
+    with suppress(UserError):
+        return parse_length(folder)
+    return 0
+
+
+def _model_name(file: Path) -> str:
+    """`<model>/<benchmark>/<length>/pred/` in upstream's tree, else the nearest folder that names
+    no length."""
+    folders = list(file.resolve().parents)
+    if folders[0].name == "pred" and len(folders) > 4:
+        return folders[3].name
+    names = (folder.name for folder in folders)
+    return next((n for n in names if n not in ("", "pred") and not _parsed_length(n)), "unnamed")
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def to_json(example: Example) -> JSON:
+    """One line of upstream's JSONL (`index, input, outputs, length, answer_prefix`) and a few more
+    fields."""
+    return {
+        "index": example.index,
+        "input": example.input,
+        "outputs": list(example.references),
+        "length": example.num_tokens + example.max_new_tokens,
+        "answer_prefix": example.answer_prefix,
+        "context": example.context_text,
+        "question": example.text_of("question"),
+        "task": example.task,
+        "max_new_tokens": example.max_new_tokens,
+    }
+
+
+def write_grid(cells: Sequence[Examples], paths: Sequence[Path], workers: int = 1) -> None:
+    """Write each cell to its file, whole or not at all; the files do not depend on `workers`."""
+    from tqdm import tqdm
+
+    for examples in cells:
+        _ = examples[0]  # raises for what does not fit before anything is written
+    places = [(examples, index) for examples in cells for index in range(len(examples))]
+    with ExitStack() as stack:
+        lines: Iterator[str] = map(_line, places)
+        if workers > 1:
+            pool = stack.enter_context(ProcessPoolExecutor(workers, get_context("spawn")))
+            lines = pool.map(_line, places, chunksize=_CHUNK)
+        bar = iter(tqdm(lines, total=len(places), unit=" examples", disable=None))
+        for examples, path in zip(cells, paths, strict=True):
+            with (
+                disk(path, "choose another --output"),
+                completed(path) as part,
+                part.open("w", encoding="utf-8", errors="surrogatepass") as file,
+            ):
+                file.writelines(islice(bar, len(examples)))
+
+
+def _line(place: tuple[Examples, int]) -> str:
+    examples, index = place
+    row = to_json(examples[index]) | {"protocol": examples.task.protocol}
+    return json.dumps(row, ensure_ascii=False) + "\n"

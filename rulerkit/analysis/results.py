@@ -1,0 +1,162 @@
+"""The one table of results: a row per example, of all predictions below some folders, and its files
+for other programs."""
+
+import json
+from collections.abc import Iterable
+from glob import glob, has_magic
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rulerkit.analysis.failures import label, no_context_answers
+from rulerkit.analysis.other_formats import read_predictions
+from rulerkit.common import escape
+from rulerkit.common.errors import UserError, check_known, remark
+from rulerkit.common.paths import resolve, resolve_file
+from rulerkit.common.progress import with_progress
+from rulerkit.common.settings import JSON
+from rulerkit.scoring.scores import score
+from rulerkit.scoring.summary import cell_rows
+from rulerkit.store.cells import Cell, Report
+from rulerkit.store.files import disk
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ANSWER_COLUMNS = {
+    "prediction": "what the model wrote, with its thought where it has one",
+    "references": "list of the strings that should appear",
+    "finish_reason": "stop or length: why the answer ended",
+    "depths": "list of percents of the context, 0 to 100: where each needle stands",
+    "num_answer_tokens": "tokens of the answer as the server counted them, else NaN",
+}
+"""The columns that `load` adds to those of `score`."""
+LABEL_COLUMNS = {
+    "failure": "label of what went wrong, `complete` where nothing did; None where the example "
+    "cannot be made again",
+    "failure_detail": "what the label was given for",
+    "missed_depth": "percent of the context, 0 to 100: where the first needle missed stands",
+}
+"""The columns that `load(..., labels=True)` adds; examples are generated again for them."""
+FORMATS = ("parquet", "csv", "jsonl")
+_CELL = ["path", "task", "length"]
+
+
+def load(
+    *places: str | Path,
+    answers: bool = True,
+    labels: bool = False,
+    max_failures: float | None = None,
+    report: Report = remark,
+) -> "pd.DataFrame":
+    """All results below some places: a row per example with the columns of `score`,
+    ANSWER_COLUMNS and, with `labels`, LABEL_COLUMNS.
+
+    A place is an outputs folder, a folder or file of predictions (ours, upstream's, lm-eval's
+    samples), or a pattern with `*`; without one it is `outputs`. Without `answers` judged cells
+    come from the cache and no prediction is read: millions of rows take seconds. `answers_of` adds
+    the columns to some rows later. What is damaged is left out and passed to `report`. Raises
+    UserError where a place holds no predictions.
+    """
+    cells = find_cells(places or ("outputs",), report)
+    scores = score(cells, report, max_failures)
+    if answers or labels:
+        scores = answers_of(scores, labels, cells, report)
+    return scores
+
+
+def find_cells(places: Iterable[str | Path], report: Report = remark) -> list[Cell]:
+    """The cells at some places, as `load` takes them, each once."""
+    cells: dict[tuple[Path, str, int], Cell] = {}
+    for place in places:
+        paths = [resolve_file(place)]
+        if has_magic(text := str(place)):
+            names = glob(text, recursive=True) or glob(str(resolve(text)), recursive=True)
+            paths = [Path(name).absolute() for name in sorted(names)]
+        if not paths:
+            raise UserError(f"no predictions at {place}: nothing matches this pattern")
+        for folder in paths:
+            inner = folder / "predictions"
+            path = inner if inner.is_dir() else folder
+            for cell in read_predictions(path, report=report, scan=False):
+                cells.setdefault((cell.path.resolve(), cell.task, cell.length), cell)
+    return list(cells.values())
+
+
+def answers_of(
+    scores: "pd.DataFrame",
+    labels: bool = False,
+    cells: list[Cell] | None = None,
+    report: Report = remark,
+) -> "pd.DataFrame":
+    """Rows of `score` or `load`, all or some, with ANSWER_COLUMNS and, with `labels`,
+    LABEL_COLUMNS, read from their files."""
+    import pandas as pd
+
+    if cells is None:
+        cells = find_cells(dict.fromkeys(scores["path"]), report)
+    by_key = {(str(cell.path), cell.task, cell.length): cell for cell in cells}
+    alone = no_context_answers(cells) if labels else {}
+    names = [*ANSWER_COLUMNS, *(LABEL_COLUMNS if labels else ())]
+    values: list[Any] = [None] * len(scores)
+    index = scores["index"].to_numpy()
+    for key, positions in with_progress(cell_rows(scores, _CELL).items(), "cells"):
+        cell = by_key[key]
+        rows = {row["index"]: row for row in cell.stream()}
+        failures = _failures(cell, alone, report) if labels else {}
+        unlabelled = (None, None, None) if labels else ()
+        for position in positions:
+            number = index[position]
+            values[position] = _answer(rows[number]) + failures.get(number, unlabelled)
+    answers = pd.DataFrame(values, scores.index, names)
+    numbers = {"num_answer_tokens", "missed_depth"} & {*names}
+    answers = answers.astype(dict.fromkeys(numbers, float))
+    return pd.concat([scores.drop(columns=names, errors="ignore"), answers], axis=1)
+
+
+def _answer(row: JSON) -> tuple[Any, ...]:
+    usage = row.get("usage") or {}
+    return (
+        row["pred"],
+        row["outputs"],
+        row.get("finish_reason", ""),
+        row.get("depths", []),
+        usage.get("completion_tokens"),
+    )
+
+
+def _failures(cell: Cell, alone: Any, report: Report) -> dict[int, tuple[Any, ...]]:
+    """LABEL_COLUMNS by index; nothing where the examples cannot be made again."""
+    try:
+        rows: Any = label([cell], alone).itertuples()
+    except UserError as error:
+        report(f"not labelled: {error}")
+        return {}
+    return {row.index: (row.label, row.detail, row.depth) for row in rows}
+
+
+def export(results: "pd.DataFrame", path: Path, format: str | None = None) -> None:
+    """Write a table of results as parquet, csv or jsonl, by the ending of `path` unless `format`
+    says.
+
+    In CSV lists are JSON, and texts that a spreadsheet could take for a formula begin with a quote.
+    Raises UserError for another format and where pyarrow is missing for parquet.
+    """
+    kind = format or path.suffix.removeprefix(".")
+    hint = "The name of the file ends in it, or --format names it"
+    check_known("format", kind, FORMATS, hint)
+    if kind == "csv":
+        lists = {"references", "depths"} & {*results.columns}
+        results = results.assign(**{name: results[name].map(json.dumps) for name in lists})
+    try:
+        with disk(path, "choose another file"):
+            if kind == "parquet":
+                results.to_parquet(path, index=False)
+            elif kind == "jsonl":
+                results.to_json(path, orient="records", lines=True, double_precision=10)
+            else:
+                text = escape.csv_text(results)
+                path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except ImportError:
+        raise UserError(
+            "parquet needs pyarrow: pip install 'rulerkit[parquet]', or write csv or jsonl"
+        ) from None

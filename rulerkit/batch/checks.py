@@ -1,0 +1,537 @@
+"""Faults that would make scores wrong, detected before a GPU is used.
+
+`check` looks at a model's prompts, one function per fault; where that is cheap it also sends the
+model two short examples, and for vLLM it builds vLLM's own configuration, without weights or GPU.
+What should stand in a prompt is taken from the task's draft, not from the prompt itself.
+`rulerkit.audit` looks at files in the same way.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rulerkit.common.errors import UserError
+from rulerkit.common.settings import JSON, Spec, read_site
+from rulerkit.evaluation.study import Study, bills
+from rulerkit.generation.example import Draft, Example, ExampleStream
+from rulerkit.generation.generate import Examples, generate
+from rulerkit.generation.prompt_format import DIRECT, THOUGHTS, PromptFormat, opens_thought
+from rulerkit.generation.tasks import Task, task
+from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
+from rulerkit.inference.model import Answer, Failure, Model, load_model, num_shares
+from rulerkit.inference.servers import Vllm
+
+OK, NOTE, FAIL = "ok", "note", "FAIL"
+EXAMPLES = 3
+"""How many examples are checked at the shortest length; at the longest, or a long one, one is."""
+GPUS_PER_NODE = 8
+"""The largest common node, where params/site.yaml does not give `whole_nodes`."""
+_WELL_FILLED, _POORLY_FILLED = 0.97, 0.9
+BY_DESIGN = "by design: the protocol paper keeps one layout for all examples, as upstream does"
+_COARSE_BELOW = 4096  # here one document more or less is more than three percent
+_LONG = 32768
+_CHEAP = ("reader", "function", "openai")  # engines that answer without loading anything
+_SERVICE_FRAME = 32  # tokens that a chat service adds around a message
+
+
+class Finding(NamedTuple):
+    """What a check saw, at which level (`ok`, `note`: worth knowing, `FAIL`: scores would be
+    wrong), and how to fix it."""
+
+    seen: str
+    fix: str = ""
+    level: str = FAIL
+    name: str = ""
+    where: str = ""
+
+
+CheckResult = Finding | str | None
+"""What a check returns: a fault, or what it saw where all is well; None where it does not apply."""
+Checks = Mapping[str, Callable[..., CheckResult]]
+"""Name -> check, in the order in which they are printed."""
+
+
+def run_checks(checks: Checks, where: str, *subject: Any) -> Iterator[Finding]:
+    """The findings on one subject: the example or the row that `where` names."""
+    for name, check in checks.items():
+        seen = check(*subject)
+        if isinstance(seen, str):
+            seen = Finding(seen, level=OK)
+        if seen:
+            yield seen._replace(name=name, where=where)
+
+
+def summary_lines(findings: Iterable[Finding]) -> list[str]:
+    """One line a check: the worst that it saw, where, and how often."""
+    by_name: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_name.setdefault(finding.name, []).append(finding)
+    lines = []
+    for name, group in by_name.items():
+        level = max((finding.level for finding in group), key=(OK, NOTE, FAIL).index)
+        worst = [finding for finding in group if finding.level == level]
+        line = f"{level:4}  {name:15} {worst[0].seen}"
+        if level != OK and worst[0].where:
+            line += f" ({worst[0].where}; {len(worst)} of {len(group)})"
+        if worst[0].fix:
+            line += f"; {worst[0].fix}"
+        lines.append(line)
+    return lines
+
+
+@dataclass(frozen=True)
+class Case:
+    """One example of a model, and what it should hold."""
+
+    model: Model
+    task: Task
+    example: Example
+    draft: Draft
+
+    @property
+    def form(self) -> PromptFormat:
+        return self.model.prompt_format
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.form.tokenizer
+
+    @property
+    def where(self) -> str:
+        return f"{self.example.task} at {self.example.length}, example {self.example.index}"
+
+    @property
+    def complete_answer(self) -> str:
+        """The references as the family writes them; of several alternatives the shortest."""
+        references = self.draft.references
+        if self.task.match == "part":
+            return min(references, key=len)
+        return self.task.join(references)
+
+
+def make_case(model: Model, examples: Examples, index: int) -> Case:
+    """One example of a model with its draft."""
+    stream = ExampleStream(examples.seed, examples.task.name, index)
+    draft = examples.task.draft(stream, examples.length)
+    return Case(model, examples.task, examples[index], draft)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:26]} ... {text[-9:]}")
+
+
+# --- the template ---------------------------------------------------------------------------------
+
+
+def tokenizer_match(case: Case) -> CheckResult:
+    """The tokenizer is the checkpoint's: no id beyond its vocabulary, and the same ids."""
+    checkpoint = getattr(case.model, "checkpoint", None)
+    if checkpoint is None:
+        return None
+    name, highest, size = case.tokenizer.name, int(case.example.ids.max()), checkpoint.vocab_size
+    fix = f"drop `tokenizer: {name}`, or name the model's own"
+    if size and highest >= size:
+        return Finding(f"id {highest} is beyond the model's vocabulary of {size}", fix)
+    try:
+        expected = load_tokenizer(checkpoint.tokenizer_spec())
+    except UserError as error:
+        seen = f"the model's own was not found ({error})"
+        return Finding(seen, "only ids could be compared", NOTE)
+    prompt = case.example.prompt
+    if not np.array_equal(expected.encode(prompt), case.tokenizer.encode(prompt)):
+        return Finding(f"{name} gives other ids than {expected.name}", fix)
+    return f"{name}: the model's own ids, the highest is {highest}"
+
+
+def template(case: Case) -> CheckResult:
+    """The prompt begins as the template says, with the task's first words, and ends with the
+    question, the end of the template and the answer prefix, in the turn that `prefix_in` names."""
+    form, draft, prompt = case.form, case.draft, case.example.prompt
+    before, after = form.around
+    prefix = "" if form.prefix_in == "none" else draft.answer_prefix
+    start = before + (draft.demonstration or draft.instruction)[:40]
+    end = DIRECT + prefix + after if form.closes_user_turn else after + prefix
+    if not prompt.startswith(start):
+        seen = f"the prompt begins with {prompt[:48]!r}, not with {start[:48]!r}"
+        return Finding(seen, "render the template once around the whole user's part")
+    if not prompt.endswith(draft.question + end):
+        seen = f"the prompt ends with {prompt[-48:]!r}, not with {end[-48:]!r}"
+        return Finding(seen, "send the example's own text or ids, whole and unstripped")
+    return f"{_short(form.template)}: {_short(before)} ... {_short(end)}"
+
+
+_MARK = re.compile(
+    r"<\|[^|<>\s]{1,40}\|>|<｜[^｜]{1,40}｜>|\[/?[A-Za-z]*(?:INST|MASK|PROMPT|RESULTS)\]|<[a-zA-Z]+_[a-zA-Z_]+>|</?s>|<[be]os>|<sop>"
+)
+
+
+def marks(case: Case) -> CheckResult:
+    """The marks of the template are single tokens; those of another model's template are not."""
+    counts = {mark: case.tokenizer.count(mark) for mark in _MARK.findall("".join(case.form.around))}
+    broken = [f"{mark} is {count} tokens" for mark, count in counts.items() if count != 1]
+    if not broken:
+        return f"{len(counts)} special tokens, one id each" if counts else None
+    seen = ", ".join(broken[:3])
+    if case.form.template == "auto" or not case.tokenizer.chat_template:
+        return Finding(seen, "right only for a model that was trained so", NOTE)
+    return Finding(seen, "the template is another model's: take `template: auto`, or its own name")
+
+
+def thinking(case: Case) -> CheckResult:
+    """A model that thinks has tokens for it and begins to think; one that should not does not."""
+    form, after = case.form, case.form.around[1]
+    opened = opens_thought(after)
+    closed = not opened and any(end in after for end in THOUGHTS)
+    if not form.thinking_tokens:
+        answers = closed or not form.thought or form.prefix_in == "assistant"
+        if answers and not opened:
+            return None
+        seen = "the model may think before it answers, and no token is kept free for it"
+        fix = "set thinking_tokens, or enable_thinking: false"
+        return Finding(seen, fix, FAIL if opened else NOTE)
+    if closed:
+        seen = f"the template ends the thought before it begins: {_short(after)}"
+        return Finding(seen, "set enable_thinking: true, or drop thinking_tokens")
+    if form.prefix_in == "assistant":
+        seen = "the answer prefix opens the assistant's turn: the model answers without a thought"
+        return Finding(seen, "drop prefix_in, or drop thinking_tokens")
+    if not form.thought and form.form not in ("gpt-4", "base"):
+        seen = (
+            "the template names no mark that ends a thought: answers without one count as answers"
+        )
+        return Finding(seen, f"known ends: {' '.join(THOUGHTS)}", NOTE)
+    return f"{form.thinking_tokens} tokens {form.thinking_room} the length"
+
+
+def one_bos(case: Case) -> CheckResult:
+    """Exactly one beginning-of-sequence token, first, where the model has one; two move VT at 128K
+    by 17 points."""
+    bos = case.tokenizer.bos_id
+    if bos is None:
+        return "the tokenizer adds none"
+    name, places = case.tokenizer.bos_token or bos, np.flatnonzero(case.example.ids == bos)
+    if places.tolist() == [0]:
+        return f"{name} once, first"
+    seen = f"{name} {len(places)} times, not once and first"
+    return Finding(seen, "either the template or the tokenizer must write it")
+
+
+# --- the ids --------------------------------------------------------------------------------------
+
+
+def ids_of_text(case: Case) -> CheckResult:
+    """The ids are those of the whole text."""
+    wanted = [*case.form.bos, *case.tokenizer.encode(case.example.prompt)]
+    if np.array_equal(case.example.ids, wanted):
+        return "those of the whole text"
+    seen = f"the {len(case.example.ids)} ids are not the {len(wanted)} of the text"
+    return Finding(seen, "encode the whole text anew; if rulerkit made these ids, report it")
+
+
+def needles(case: Case) -> CheckResult:
+    """Every reference is in the prompt, and is still there when the ids are decoded."""
+    example, references = case.example, case.draft.references
+    if case.task.match == "part":
+        references = tuple(text for text in references if text in example.prompt)
+    decoded = case.tokenizer.decode(example.ids)
+    lost = [text for text in references if text not in decoded]
+    if not lost:
+        return f"{len(references)} found again after decode(encode(.))"
+    seen = (
+        f"{len(lost)} of {len(references)} are not there after decode(encode(.)): {_short(lost[0])}"
+    )
+    if lost[0] in example.prompt:
+        return Finding(seen, "this tokenizer changes what it encodes: no score would mean anything")
+    return Finding(seen, "they are not in the prompt either: make it anew")
+
+
+# --- lengths --------------------------------------------------------------------------------------
+
+
+def judge_tokens(used: int, length: int, task: Task) -> Finding | str:
+    """Prompt, answer and thought together stay within the length and fill it: a score at 128K says
+    something about 128K."""
+    share = used / length
+    if share > 1:
+        fix = "count template, BOS and thought too, with the model's own tokenizer"
+        return Finding(f"{used} tokens with the answer, more than {length}", fix)
+    seen = f"{used} tokens with the answer, {100 * share:.1f} % of {length}"
+    if share >= _WELL_FILLED:
+        return seen
+    if task.protocol == "paper":
+        return Finding(seen, BY_DESIGN, NOTE)
+    if task.category == "qa" and length < _COARSE_BELOW:
+        return Finding(seen, "documents are coarse at short lengths", NOTE)
+    fix = "a score says less about this length than its name: generate with the model's tokenizer"
+    return Finding(seen, fix, NOTE if share >= _POORLY_FILLED else FAIL)
+
+
+def budget(case: Case) -> CheckResult:
+    """See `judge_tokens`; a question without context fills nothing."""
+    example = case.example
+    used = len(example.ids) + example.max_new_tokens + case.form.thinking_inside
+    if used <= example.length and not example.context_blocks:
+        return None
+    return judge_tokens(used, example.length, case.task)
+
+
+def length(case: Case) -> CheckResult:
+    """The model can be given the length, and claims it."""
+    claimed, asked = case.model.claimed_length, case.example.length
+    if reason := case.model.too_long(asked):
+        return Finding(f"{asked} will not be run: {reason}", level=NOTE)
+    if claimed and asked > claimed:
+        return Finding(f"{asked} is more than the {claimed} that the model claims", level=NOTE)
+    return f"{asked} can be run"
+
+
+def answer_room(case: Case) -> CheckResult:
+    """A complete answer fits into `max_new_tokens`; else the table measures that limit."""
+    need = case.tokenizer.count(" " + case.complete_answer)
+    most = case.example.max_new_tokens
+    if need > most:
+        seen = f"a complete answer has {need} tokens, max_new_tokens is {most}"
+        return Finding(seen, f"give the task max_new_tokens: {need + need // 4} or more")
+    return f"{need} tokens of {most}"
+
+
+def stop_strings(case: Case) -> CheckResult:
+    """No stop string stands inside a complete answer."""
+    stops = getattr(case.model, "spec", {}).get("extra_body", {}).get("stop") or []
+    stops = [stops] if isinstance(stops, str) else stops
+    for stop in stops:
+        if stop in case.complete_answer:
+            seen = f"{stop!r} stands inside the answer {_short(case.complete_answer)}"
+            return Finding(seen, "take it out of extra_body")
+    return f"none of {len(stops)} inside an answer" if stops else None
+
+
+CHECKS: Checks = {
+    "tokenizer": tokenizer_match,
+    "template": template,
+    "template marks": marks,
+    "thinking": thinking,
+    "BOS": one_bos,
+    "ids": ids_of_text,
+    "needles": needles,
+    "budget": budget,
+    "length": length,
+    "answer room": answer_room,
+    "stop strings": stop_strings,
+}
+
+
+# --- models ---------------------------------------------------------------------------------------
+
+
+def check(study: Study, ask: bool | None = None) -> dict[str, list[Finding]]:
+    """Findings by model: every check of every task at the shortest and the longest length.
+
+    With `ask` two short examples are sent to each model, by default only where that is cheap. For
+    vLLM its own configuration of the model is built too.
+    """
+    findings_of: dict[str, list[Finding]] = {}
+    for spec in study.models:
+        with closing(load_model(spec)) as model:
+            findings = findings_of[model.name] = []
+            try:
+                findings += check_model(model, study.tasks, study.lengths, study.seed)
+                if isinstance(spec, dict) and "prices" in spec:
+                    cost = sum(row.dollars for row in bills(study, spec))
+                    seen = f"${cost:,.2f} at most; `rulerkit plan` tells more"
+                    findings.append(Finding(seen, level=OK, name="cost"))
+                if isinstance(model, Vllm):
+                    lengths = [length for length in study.lengths if not model.too_long(length)]
+                    findings += check_vllm(vllm_arguments(model), lengths)
+                cheap = model.engine in _CHEAP and not getattr(model, "startable", False)
+                if cheap if ask is None else ask:
+                    findings += check_answers(model, study.lengths[0], study.seed)
+            except UserError as error:
+                findings.append(Finding(str(error), name="model"))
+    return findings_of
+
+
+def check_model(
+    model: Model, tasks: Iterable[Task], lengths: Sequence[int], seed: int = 42
+) -> Iterator[Finding]:
+    """Every check of a few examples of each task at the shortest and the longest length."""
+    _ = model.prompt_format.around  # a template that fails is one error, not one for each task
+    for length, asked in product(sorted({min(lengths), max(lengths)}), tasks):
+        count = EXAMPLES if length == min(lengths) < _LONG else 1
+        examples = generate(asked, length, count, seed, model.prompt_format)
+        try:
+            for index in range(count):
+                yield from check_case(make_case(model, examples, index))
+        except UserError as error:
+            yield Finding(str(error), name="fits", where=f"{asked.name} at {length}")
+
+
+def check_case(case: Case) -> list[Finding]:
+    """All findings on one example."""
+    return list(run_checks(CHECKS, case.where, case))
+
+
+# --- what the model answers -----------------------------------------------------------------------
+
+
+def check_answers(model: Model, length: int, seed: int = 42) -> Iterator[Finding]:
+    """Two short examples sent to the model: it answers the whole prompt, and nothing else.
+
+    The needle of one stands at the beginning, that of the other at the end, so a prompt cut at its
+    front is seen even where the engine does not count tokens for us.
+    """
+    if model.too_long(length) or length > (model.claimed_length or length):
+        yield Finding(f"nothing: {length} is more than the model takes", level=NOTE, name="asked")
+        return
+    right = []
+    for depth in (0, 100):
+        asked = task({"base": "niah_single_1", "depth": depth})
+        case = make_case(model, generate(asked, length, 1, seed, model.prompt_format), 0)
+        try:
+            ((_, answer),) = model.answer([case.example])
+        except UserError as error:
+            answer = Failure(str(error))
+        if isinstance(answer, Failure):
+            yield Finding(answer.reason, name="asked", where=case.where)
+            return
+        yield from run_checks(ANSWER_CHECKS, case.where, case, answer)
+        right.append(all(reference in answer.text for reference in case.draft.references))
+    yield from run_checks({"both ends": both_ends}, "", *right)
+
+
+def both_ends(first: bool, last: bool) -> CheckResult:
+    """The needles at the beginning and at the end are found: the prompt is read whole."""
+    if first and last:
+        return "needles at 0 % and 100 % found"
+    if last:
+        seen = "the needle at 100 % is found, that at 0 % is not"
+        return Finding(seen, "the prompt seems to lose its front: look for truncation")
+    return Finding("a needle at a short length was not found", "see the answer", NOTE)
+
+
+def new_text(case: Case, answer: Answer) -> CheckResult:
+    """The answer is new text: the prompt itself would score 100 everywhere."""
+    text, prompt = answer.text, case.example.prompt
+    if not text.strip():
+        seen = f"the answer is empty ({answer.finish_reason}, {answer.num_tokens} tokens)"
+        level = NOTE if case.model.engine == "reader" else FAIL
+        return Finding(seen, "check stop strings, refusals and the template", level)
+    if case.example.input[:200] in text or (len(text) > 200 and text[:200] in prompt):
+        fix = "let the engine return the new text alone (echo: false, return_full_text: false)"
+        return Finding("the prompt came back with the answer", fix)
+    return f"new text: {_short(text)}"
+
+
+def token_count(case: Case, answer: Answer) -> CheckResult:
+    """The engine counts as many prompt tokens as were sent: nothing added, nothing cut."""
+    counted, sent = (answer.usage or {}).get("prompt_tokens"), case.example.num_tokens
+    if not isinstance(counted, int):
+        return None
+    if counted == sent:
+        return f"{counted} prompt tokens, as sent"
+    level = FAIL
+    if counted < sent:
+        fix = "the prompt was cut: raise the server's context length and switch its truncation off"
+    elif counted == sent + 1:
+        fix = "one was added, most likely a second BOS: send ids, or switch add_special_tokens off"
+    elif case.form.closes_user_turn and counted <= sent + _SERVICE_FRAME:
+        fix, level = "the service's own frame: keep as many tokens of the length free", NOTE
+    else:
+        fix = "the server frames the prompt once more: send ids or raw text, or drop the template"
+    return Finding(f"the engine read {counted} tokens, {sent} were sent", fix, level)
+
+
+ANSWER_CHECKS: Checks = {"answer": new_text, "engine's count": token_count}
+
+
+# --- vLLM's configuration -------------------------------------------------------------------------
+
+
+def vllm_arguments(model: Vllm) -> JSON:
+    """The arguments that vLLM is started with; several nodes are described without addresses."""
+    one_node = Vllm({**model.spec, "nodes": 1})
+    return one_node.arguments() | {"nnodes": model.spec.get("nodes", 1)}
+
+
+def gpus_beyond_node(arguments: Spec, nodes: int) -> str:
+    """Why the GPUs of a model do not fit its nodes; empty where they do. `arguments` are keys of a
+    model or of vLLM. A node has as many as the site file says."""
+    gpus, per_node = num_shares(arguments), read_site().whole_nodes or GPUS_PER_NODE
+    if gpus <= nodes * per_node:
+        return ""
+    place = f"{nodes} nodes of {per_node}" if nodes > 1 else f"one node of {per_node}"
+    return f"{gpus} GPUs do not fit {place}: set nodes: {-(-gpus // per_node)} or lower tensor_parallel_size"
+
+
+def check_vllm(arguments: Spec, lengths: Sequence[int]) -> Iterator[Finding]:
+    """Whether vLLM can start with these arguments and be asked these lengths: it builds its
+    configuration in a process of its own."""
+    if reason := gpus_beyond_node(arguments, arguments.get("nnodes", 1)):
+        yield Finding(reason, name="GPUs")
+    if find_spec("vllm") is None:
+        yield Finding("not built: vllm is not installed here", "", NOTE, "vLLM config")
+        return
+    run = subprocess.run(
+        [sys.executable, "-m", "rulerkit.batch.checks"],
+        input=json.dumps([dict(arguments), max(lengths, default=1)]),
+        capture_output=True,
+        text=True,
+        env=os.environ | {"VLLM_LOGGING_LEVEL": "CRITICAL"},
+    )
+    if run.returncode:
+        last = (run.stderr.strip() or "no message").splitlines()[-1]
+        finding = Finding(f"vLLM ended with status {run.returncode}: {last}", "start vLLM by hand")
+    else:
+        finding = Finding(*json.loads(run.stdout.splitlines()[-1]))
+    yield finding._replace(name="vLLM config")
+
+
+def examine(arguments: JSON, longest: int) -> Finding:
+    """What vLLM makes of the arguments. Runs in the child process, without weights or GPU."""
+    try:
+        config = _vllm_config(arguments)
+    except Exception as error:
+        if "failed to be inspected" in str(error) and not find_spec("torchvision"):
+            return Finding("not built: vLLM needs torchvision to read it", level=NOTE)
+        errors = getattr(error, "errors", None)  # pydantic's
+        text = errors()[0]["msg"].removeprefix("Value error, ") if errors else str(error)
+        reason = " ".join((text or type(error).__name__).split()).partition(". ")[0].rstrip(".")
+        fix = "change hf_overrides, max_length or engine_args of the model"
+        return Finding(f"vLLM refuses it: {reason}", fix)
+    dual_chunk = getattr(config.hf_text_config, "dual_chunk_attention_config", None)
+    if dual_chunk and not config.using_transformers_backend():
+        fix = "set engine_args: {model_impl: transformers}"
+        return Finding("vLLM has no dual-chunk attention any more", fix)
+    if longest > config.max_model_len:
+        fix = "set max_length, or hf_overrides with rope_parameters and max_position_embeddings"
+        seen = f"vLLM takes {config.max_model_len} tokens, {longest} are to be asked"
+        return Finding(seen, fix)
+    return Finding(f"{config.architecture}, {config.max_model_len} tokens", level=OK)
+
+
+def _vllm_config(arguments: JSON) -> Any:
+    """vLLM's ModelConfig, verified against its registry and its attention heads."""
+    from vllm.config import LoadConfig, ParallelConfig
+    from vllm.engine.arg_utils import EngineArgs
+
+    config = EngineArgs(**arguments).create_model_config()
+    config.verify_dual_chunk_attention_config(LoadConfig())
+    sizes = {
+        key: arguments.get(key, 1) for key in ("tensor_parallel_size", "pipeline_parallel_size")
+    }
+    config.verify_with_parallel_config(ParallelConfig(distributed_executor_backend="mp", **sizes))
+    return config
+
+
+if __name__ == "__main__":
+    print(json.dumps(examine(*json.load(sys.stdin))))

@@ -1,0 +1,133 @@
+"""The one error that a user is meant to see: a single line that says what to do next; and remarks
+on stderr."""
+
+import re
+import reprlib
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from rulerkit.common import escape
+
+_SECRET = "key|token|secret|password|passwd|authorization|credentials?"
+_SECRET_NAME = re.compile(rf"({_SECRET})(_env)?$", re.IGNORECASE)
+_SECRET_TEXT = re.compile(
+    # the user of a URL; what follows api_key=, "token": or Authorization: Bearer; the value of
+    # --api-key
+    rf"(://)[^/@\s]+(?=@)|((?:{_SECRET})[\"']?\s*[=:]\s*[\"']?(?:bearer\s+)?|--[\w-]*(?:{_SECRET})\s+)[^\s\"'&,;{{}}]+",
+    re.IGNORECASE,
+)
+_QUERY = re.compile(r"(https?://[^\s?]*\?)[^\s\"'#]*")
+
+
+class UserError(Exception):
+    """Something the user can correct.
+
+    The message is one line: who, what was seen, what is allowed, what to do. The command line
+    prints it and exits with status 2; in a notebook it is the last line of the cell.
+    """
+
+
+def unknown(what: str, seen: object, allowed: Iterable[object], hint: str = "") -> UserError:
+    """An error for a name that is not among those allowed, with the nearest one suggested.
+
+    >>> str(unknown("task", "vtt", ["vt", "cwe"]))
+    "unknown task 'vtt': did you mean 'vt'? allowed: vt, cwe"
+    """
+    names = [str(name) for name in allowed]
+    near = [f"did you mean {name!r}? " for name in get_close_matches(str(seen)[:100], names, n=1)]
+    return UserError(
+        f"unknown {what} {shortened(str(seen))}: {''.join(near)}allowed: {', '.join(names) or 'none'}"
+        + (f". {hint}" if hint else "")
+    )
+
+
+def check_known(what: str, seen: object, allowed: Collection[object], hint: str = "") -> None:
+    """Raise the error of `unknown` for a name that is not among those allowed."""
+    if seen not in allowed:
+        raise unknown(what, seen, allowed, hint)
+
+
+def shortened(value: object) -> str:
+    """A value as a message shows it: on one line of at most 200 characters."""
+    limits = reprlib.Repr()
+    limits.maxstring = limits.maxother = limits.maxlong = 80
+    return " ".join(limits.repr(value).split())[:200]
+
+
+def listed(names: Iterable[object], most: int, separator: str = ", ") -> str:
+    """The first names, and how many more there are.
+
+    >>> listed("abcd", 2)
+    'a, b and 2 more'
+    """
+    texts = [str(name) for name in names]
+    more = len(texts) - most
+    return separator.join(texts[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def shorten(value: object, most: int = 80) -> str:
+    """A value as one line of at most so many characters.
+
+    >>> shorten("one two  three", 8)
+    'one two…'
+    """
+    text = " ".join(str(value).split())
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def counted(number: object, noun: str) -> str:
+    """A number and its noun.
+
+    >>> counted(1, "task"), counted(20, "task")
+    ('1 task', '20 tasks')
+    """
+    return f"{number} {noun}{'s' * (str(number) != '1')}"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a library's message, without its full stop."""
+    lines = str(error).strip().splitlines()
+    return lines[0].strip().rstrip(".") if lines else type(error).__name__
+
+
+def redact(value: Any) -> Any:
+    """A text, or a mapping, as records and messages may show it: keys, passwords and what follows
+    `?` in a URL are ***.
+
+    A name such as api_key or Authorization makes its value a secret.
+
+    >>> redact({"url": "https://me:pw@host/v1?code=1", "body": {"api_key": "sk-1", "max_tokens": 5}})
+    {'url': 'https://***@host/v1?***', 'body': {'api_key': '***', 'max_tokens': 5}}
+    """
+    if isinstance(value, str):
+        return _QUERY.sub(r"\1***", _SECRET_TEXT.sub(r"\1\2***", value))
+    if isinstance(value, list):
+        return [redact(item) for item in value]
+    if isinstance(value, Mapping):
+        secret = {
+            key
+            for key, item in value.items()
+            if isinstance(item, str | Mapping) and _SECRET_NAME.search(str(key))
+        }
+        return {key: "***" if key in secret else redact(item) for key, item in value.items()}
+    return value
+
+
+def remark(text: str) -> None:
+    """Print one line on stderr, above any progress bar; what a server or a file has said cannot
+    steer the terminal."""
+    from tqdm import tqdm
+
+    tqdm.write(escape.one_line(text), file=sys.stderr)
+
+
+class ModelError(UserError):
+    """A model that stops answering, such as a server that is gone: `evaluate` goes on with the
+    other models."""
+
+
+class TooLong(UserError):  # noqa: N818  (a limit, not an error)
+    """A length that a model cannot be given here: `evaluate` names it and goes on with what
+    fits."""

@@ -1,0 +1,80 @@
+"""The GPUs of this machine; torch and its memory, for the engines that compute in this process."""
+
+import gc
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rulerkit.common.errors import UserError, first_line, shortened
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that this process may use: CUDA_VISIBLE_DEVICES, else what nvidia-smi lists."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        return [line.strip() for line in nvidia_smi("index")]
+    return [gpu for part in named.split(",") if (gpu := part.strip()) not in ("", "-1")]
+
+
+def nvidia_smi(fields: str) -> list[str]:
+    """A line for each GPU; none where there is no driver."""
+    call = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
+    try:
+        return subprocess.run(
+            call, capture_output=True, text=True, timeout=60, check=True
+        ).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return []
+
+
+# --- torch ----------------------------------------------------------------------------------------
+
+
+def torch_module() -> Any:
+    """torch, or the `UserError` that says how to get it."""
+    try:
+        import torch
+    except ImportError as error:
+        raise UserError(
+            "the transformers engine needs torch: pip install 'rulerkit[transformers]'"
+        ) from error
+    return torch
+
+
+def gpu_name(device: str) -> str | None:
+    """The name of a GPU; None where the device is no GPU."""
+    cuda = torch_module().cuda
+    return (
+        str(cuda.get_device_name(device))
+        if device.startswith("cuda") and cuda.is_available()
+        else None
+    )
+
+
+@contextmanager
+def loading(who: str, path: object, overrides: object = None) -> Iterator[None]:
+    """Turns what may go wrong when weights are loaded into a `UserError`."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (
+        Exception
+    ) as error:  # a checkpoint's own code, torch and optional packages raise anything
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        if isinstance(error, torch_module().OutOfMemoryError):
+            reason += "; use a larger GPU, `device: spread`, or for rwkv a `strategy` such as `cuda fp16 *20 -> cpu fp32`"
+        if "ignore_mismatched_sizes" in reason:
+            reason = "its weights do not have the shapes that its config.json describes"
+        given = f" with hf_overrides {shortened(overrides)}" if overrides else ""
+        raise UserError(f"model {who}: {path} cannot be loaded{given}: {reason}") from error
+
+
+def free_memory() -> None:
+    """Returns unused memory to the GPU."""
+    torch = torch_module()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

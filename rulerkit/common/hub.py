@@ -1,0 +1,63 @@
+"""The Hugging Face hub: files of a repository in the local cache, downloaded where they are not
+there."""
+
+import re
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rulerkit.common.errors import UserError, first_line
+from rulerkit.common.paths import resolve
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether a name reads `org/name`; `runs/x` where `runs` is a folder of this project is a
+    path."""
+    return (
+        bool(re.fullmatch(r"\w[\w.-]*/[\w.-]+", name))
+        and not resolve(name.partition("/")[0]).is_dir()
+    )
+
+
+def download(who: str, path: str, revision: str | None, patterns: Iterable[str]) -> Path:
+    """The folder in the hub's cache that holds the files of a repository that match `patterns`.
+
+    Only what the cache lacks is downloaded; an interrupted download resumes. Raises `UserError`,
+    which begins with `who`: why the download failed, and what to do.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # of the HTTP client in use
+    from tqdm.auto import tqdm
+
+    bar: Any = partial(tqdm, delay=1, disable=None)  # none for small files, none in logs
+    try:
+        return Path(
+            snapshot_download(
+                path, revision=revision, allow_patterns=list(patterns), tqdm_class=bar
+            )
+        )
+    except (HTTPError, OSError, RuntimeError, ValueError) as error:
+        raise UserError(f"{who}: {_reason(path, error)}") from error
+
+
+def _reason(path: str, error: Exception) -> str:
+    """Why a repository cannot be downloaded, and what to do."""
+    from huggingface_hub import constants, errors
+
+    page = f"{constants.ENDPOINT}/{path}"
+    if isinstance(error, errors.GatedRepoError):
+        return f"it is gated: accept its terms at {page}, log in with `hf auth login`, and fetch it again"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return f"there is no {page}, or it is private: correct its name, or log in with `hf auth login`"
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"it has no such revision: see {page}/commits"
+    if isinstance(error, errors.HFValidationError):
+        return f"this is not a valid hub id ({first_line(error)}): correct its name"
+    if constants.is_offline_mode():
+        return (
+            f"HF_HUB_OFFLINE is set and {constants.HF_HUB_CACHE} does not hold it: unset it, or "
+            "download it on a machine "
+            f"with a network (hf download {path})"
+        )
+    return f"it cannot be downloaded from {constants.ENDPOINT} ({first_line(error)}): fetch it again; complete files are kept"

@@ -1,0 +1,767 @@
+"""Every key of every parameter file: its name, its type and, in words, what it takes.
+
+There are four kinds of files: models (one class of keys for each engine), the parameters of a
+study, batches, and the site file of a cluster. `check` compares a mapping with such a class; what
+is wrong is a `UserError` of one line.
+"""
+
+import hashlib
+import os
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+)
+from pydantic.fields import FieldInfo
+
+from rulerkit.common.errors import UserError, check_known, redact, shortened, unknown
+from rulerkit.common.hub import is_hub_id
+from rulerkit.common.lengths import parse_length
+from rulerkit.common.paths import home, package_data, project_files, resolve
+
+JSON = dict[str, Any]
+"""An object of JSON: names and their values."""
+Spec = Mapping[str, Any]
+"""A description that is only read, such as a model's mapping."""
+
+# --- types of values ------------------------------------------------------------------------------
+
+
+def _number_or_path(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) or type(value) is int else value
+
+
+def _tokens(value: Any) -> int:
+    try:
+        return parse_length(value, least=0)
+    except UserError:
+        raise ValueError from None
+
+
+def _closed(command: str) -> str:
+    shlex.split(command)  # a ValueError where a quote is not closed
+    return command
+
+
+Text = Annotated[str, BeforeValidator(_number_or_path), Field(pattern=r"\S")]
+Tokens = Annotated[int, BeforeValidator(_tokens)]
+Length = Annotated[Tokens, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Hours = Annotated[float, Field(gt=0, le=744)]
+Items = Annotated[list[Any], Field(strict=False, min_length=1)]  # a tuple may be given in Python
+Arguments = Annotated[dict[str, JsonValue], Field(min_length=1)]
+Line = Annotated[str, Field(pattern=r"^\s*[^\n]*\s*$")]
+GpuLine = Annotated[str, Field(pattern=r"^\s*([^{\n]|\{gpus\})*\s*$")]
+Command = Annotated[Line, AfterValidator(_closed)]
+
+_LAYERS = r"(cuda(:\d+)?|cpu|mps) (fp16|fp32|bf16)(i8)?( \*\d+\+?)?"
+
+
+class Keys(BaseModel):
+    """The keys of a mapping.
+
+    The docstring of a key is shown to users: it ends the sentence "it takes ...". A `Literal` needs
+    none.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, strict=True, use_attribute_docstrings=True
+    )
+
+
+class OptionalKeys(Keys):
+    """Keys that may all be left out; `check_spec` keeps only those that are given."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        for field in cls.model_fields.values():
+            field.default = None if field.is_required() else field.default
+        cls.model_rebuild(force=True)
+
+
+# --- models ---------------------------------------------------------------------------------------
+
+
+class ModelKeys(OptionalKeys):
+    """What every engine understands. Beside these stands `base`, the model to start from."""
+
+    name: Text
+    """letters, digits, '.', '_' and '-'"""
+    label: Text
+    """a text"""
+    engine: Text
+    """the name of an engine"""
+    tokenizer: Text
+    """`builtin`, a folder, a file, a hub name or a tiktoken encoding"""
+    template: Text
+    """`auto`, `base` or the name of a prompt format"""
+    system_prompt: str
+    """a text"""
+    prefix_in: Literal["assistant", "user", "none"]
+    thinking_tokens: Tokens
+    """a number of tokens: the model thinks before it answers, for so many at most, and its prompt
+    has no answer prefix"""
+    thinking_room: Literal["beside", "inside"]
+    enable_thinking: bool
+    """true or false"""
+    chat_template_kwargs: Arguments
+    """a mapping of further values for the chat template, such as {reasoning_effort: high}"""
+    claimed_length: Tokens
+    """a number of tokens, such as 131072 or 128K"""
+    aligned: Literal["chat", "base"]
+    parameters: Text
+    """a text, such as 8B"""
+    slug: Text
+    """the paper's key of the model, such as llama3-1-8b"""
+    gpus: NonNegativeInt
+    """the number of GPUs it takes on each node, 0 or more (default: what its engine needs)"""
+    nodes: PositiveInt
+    """the number of nodes that it is spread over (default 1)"""
+    hours: Hours
+    """the hours that a job of a batch may take, such as 8 or 0.5, at most 744"""
+
+
+class ReaderKeys(ModelKeys):
+    """Reference readers, with or without planted effects."""
+
+    window: Tokens
+    """a number of tokens, such as 8192 or 8K (0 sees nothing; without a window it sees
+    everything)"""
+    copy_: Share = Field(alias="copy")
+    """a share from 0 to 1: how often it answers with the demonstration's answer"""
+    copy_from: Tokens
+    """a number of tokens: it does not copy in shorter prompts"""
+    fade: Length
+    """a number of tokens (at least 1): at this distance from the end it finds half of the items"""
+    drop: Share
+    """a share from 0 to 1: how often it leaves out an item of an answer"""
+    thought: Length
+    """a number of tokens (at least 1): each so many tokens of thought halve the share `drop`"""
+    confuse: Share
+    """a share from 0 to 1: how often it takes a neighbouring item instead, where there is one"""
+    memory: Share
+    """a share from 0 to 1: of the questions about documents, those answered without reading"""
+    floor: Literal["copy", "frequent"]
+
+
+class FunctionKeys(ModelKeys):
+    """Python functions."""
+
+    entry: Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]
+    """package.module:function, a function that returns the model"""
+    takes: Literal["prompts", "ids"]
+    batch_size: PositiveInt
+    """a whole number of at least 1 (default 8)"""
+
+
+class RWKVKeys(ModelKeys):
+    """RWKV in the layout of its authors."""
+
+    path: Text
+    """a .pth file, a folder that holds it, or a hub id (org/name) with the `file`"""
+    file: Text
+    """the name of the .pth file in a folder or on the hub"""
+    revision: Text
+    """a branch, tag or commit of the hub"""
+    strategy: Annotated[str, Field(pattern=f"^{_LAYERS}( *-> *{_LAYERS})*$")]
+    """devices and number formats, such as `cpu fp32`, `cuda bf16` or `cuda fp16 *20 -> cpu fp32`"""
+    prefill_chunk_size: PositiveInt
+    """a whole number of tokens (default: 512)"""
+
+
+class Sampling(OptionalKeys):
+    """How answers are drawn; without it decoding is greedy."""
+
+    temperature: NonNegativeFloat
+    """a number from 0 on"""
+    top_p: Annotated[Share, Field(gt=0)]
+    """a share above 0, at most 1"""
+    top_k: PositiveInt
+    """a whole number of at least 1"""
+    min_p: Share
+    """a share from 0 to 1"""
+    repetition_penalty: PositiveFloat
+    """a number above 0"""
+    seed: NonNegativeInt
+    """a whole number from 0 on (default 0): examples and repetitions draw with seeds of their own"""
+
+
+class ServerSampling(Sampling):
+    """How a server draws answers."""
+
+    presence_penalty: float
+    """a number"""
+    frequency_penalty: float
+    """a number"""
+
+
+class CheckpointKeys(ModelKeys):
+    """What the engines share that run a checkpoint in the layout of transformers."""
+
+    path: Text
+    """a model folder or a hub id (org/name)"""
+    revision: Text
+    """a branch, tag or commit of the hub"""
+    dtype: Literal["auto", "bfloat16", "float16", "float32"]
+    max_length: Tokens
+    """the tokens the model may be given, such as 32K, where config.json is not to decide"""
+    hf_overrides: Arguments
+    """a mapping over config.json, such as {rope_parameters: {...}}"""
+    trust_remote_code: bool
+    """true or false"""
+    fingerprint: Literal["full"]
+    """`full`: read every weight file whole to tell checkpoints apart (default: both ends of every
+    tensor)"""
+
+
+class TransformersKeys(CheckpointKeys):
+    """Checkpoints that transformers runs in this process."""
+
+    sampling: Sampling
+    """a mapping: temperature, top_p, top_k, min_p, repetition_penalty, seed"""
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|spread|cuda(:\d+)?)$")]
+    """auto, cpu, cuda, cuda:1, mps, or spread (over all GPUs)"""
+    batch_size: PositiveInt
+    """a whole number of at least 1 (default 8, from 16K tokens on 1)"""
+    max_memory: Annotated[dict[int | str, int | str], Field(min_length=1)]
+    """a mapping of GPU number or cpu to memory, such as {0: 70GiB, cpu: 100GiB}"""
+    prefill_chunk_size: PositiveInt
+    """a whole number of tokens (default: all at once)"""
+    attn_implementation: Text
+    """a text, such as sdpa, eager or flash_attention_2"""
+    quantization: Text | Arguments
+    """the name of a method, or a mapping for transformers' quantization_config, such as
+    {quant_method: bitsandbytes, load_in_8bit: true}"""
+
+
+class ServerKeys(OptionalKeys):
+    """What the engines share that ask a server over HTTP."""
+
+    replicas: Literal["auto"] | PositiveInt
+    """`auto` or a whole number of at least 1: how many servers are started (default auto: what the
+    visible GPUs allow)"""
+    concurrency: PositiveInt
+    """a whole number of at least 1: the requests under way at once with each server"""
+    start_timeout: PositiveFloat
+    """seconds above 0, within which a started server must answer (default 1800)"""
+    timeout: PositiveFloat
+    """seconds for one answer, above 0 (default: grows with the prompt)"""
+    max_retries: NonNegativeInt
+    """how often a failed request is sent again, 0 or more (default 5)"""
+
+
+class VllmKeys(CheckpointKeys, ServerKeys):
+    """Checkpoints that vLLM serves."""
+
+    sampling: ServerSampling
+    """a mapping: temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty,
+    repetition_penalty, seed"""
+    tensor_parallel_size: PositiveInt
+    """the number of GPUs that share each layer"""
+    pipeline_parallel_size: PositiveInt
+    """the number of groups of GPUs that share the layers out"""
+    quantization: Text
+    """a kind of quantization that vLLM knows, such as fp8"""
+    kv_cache_dtype: Text
+    """the type of keys and values, such as auto or fp8"""
+    gpu_memory_utilization: Annotated[Share, Field(gt=0)]
+    """the share of each GPU's memory to use, above 0, at most 1"""
+    max_num_batched_tokens: PositiveInt
+    """a whole number of tokens, read in one step"""
+    max_num_seqs: PositiveInt
+    """a whole number of requests, run at once"""
+    enforce_eager: bool
+    """true or false (default: true on a CPU)"""
+    batch_invariant: bool
+    """true or false"""
+    engine_args: Arguments
+    """a mapping of further arguments of `vllm serve`"""
+    in_flight: PositiveInt
+    """a whole number of at least 1: the old name of concurrency"""
+
+
+class Prices(Keys):
+    """Dollars per million tokens."""
+
+    prompt: NonNegativeFloat
+    """dollars per million tokens, 0 or more, beside `completion`"""
+    completion: NonNegativeFloat
+    """dollars per million tokens, 0 or more, beside `prompt`"""
+    cached: NonNegativeFloat | None = None
+    """dollars per million tokens, 0 or more"""
+    date: str | None = None
+    """a text: the day of these prices"""
+
+
+class OpenAIKeys(ModelKeys, ServerKeys):
+    """Any server that speaks OpenAI's protocol."""
+
+    sampling: ServerSampling
+    """a mapping: temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty,
+    repetition_penalty, seed"""
+    path: Text
+    """the model's name, as the server knows it"""
+    base_url: Annotated[Text, Field(pattern=r"^https?://[^\s/]+")]
+    """the server's address, such as http://localhost:8000/v1 (default https://api.openai.com/v1)"""
+    serve: Annotated[Text, Field(pattern=r"\{port\}")]
+    """a command that starts the server and names its {port}, beside {path} and {key}, which are
+    filled in"""
+    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w{0,63}$")]
+    """the name of the environment variable that holds the key, never the key itself"""
+    prompt_path: Literal["auto", "ids", "text", "prefill", "chat"]
+    extra_body: Arguments
+    """a mapping of further fields of a request; null takes one away"""
+    prices: Prices
+    """a mapping: dollars per million tokens, {prompt: 10, completion: 30, cached: 5}, and the
+    `date: "2026-11-01"` on which they were read"""
+    budget: NonNegativeFloat
+    """dollars, at the `prices`: no more is asked once a run has cost so much"""
+    max_length: Tokens
+    """the tokens of prompt and answer together that the model takes, such as 128000"""
+    overhead_tokens: Tokens
+    """a number of tokens that a chat service adds unseen, at most (default 16)"""
+
+
+ENGINE_KEYS: dict[str, type[ModelKeys]] = {
+    "reader": ReaderKeys,
+    "transformers": TransformersKeys,
+    "rwkv": RWKVKeys,
+    "function": FunctionKeys,
+    "vllm": VllmKeys,
+    "openai": OpenAIKeys,
+}
+"""Engine name -> what a mapping for this engine may hold."""
+
+_KEYS: dict[str, Any] = package_data("model_keys.yaml")
+_ENGINE_OF: dict[str, str] = _KEYS["engine_of"]
+"""The engine of a mapping that names none: that of the first of these keys that it holds."""
+
+READERS: dict[str, JSON] = _KEYS["readers"]
+"""The reference readers that have a name; `reader-<tokens>` has a window."""
+
+READER_EFFECTS = ("copy", "copy_from", "fade", "drop", "thought", "confuse", "memory")
+"""The keys of a reader that plant effects, in the order in which these are applied."""
+
+UNNAMED_KEYS = {*_KEYS["unnamed"], *ServerKeys.model_fields}
+"""The keys that do not enter a variant's name: they do not change what is answered."""
+
+
+# --- studies, batches, sites ----------------------------------------------------------------------
+
+
+class AverageQuestion(Keys):
+    """What is the average over all cells?"""
+
+    average: PositiveFloat
+
+
+class ComparisonQuestion(Keys):
+    """Is the average better or worse than that of another model by a margin?"""
+
+    other: Text
+    margin: NonNegativeFloat = 0.0
+
+
+class Parameters(Keys):
+    """The parameters of `rulerkit evaluate` and of the notebooks that ask a model."""
+
+    model: Any = "reader-8192"
+    models: Items | None = None
+    """a list, such as `models: [reader-4096, reader-8192]`; with papermill: -y 'models:
+    [reader-4096, reader-8192]'"""
+    tasks: Items | None = None
+    """a list, such as `tasks: [niah_single_1, vt]`; with papermill: -y 'tasks: [niah_single_1,
+    vt]'"""
+    lengths: Annotated[list[Length], Field(strict=False, min_length=1)] = [4096, 8192, 16384, 32768]
+    """a list of tokens from 1 to 16M, such as `lengths: [4096, 8K]`; with papermill: -y 'lengths:
+    [4096, 8192]'"""
+    num_examples: Literal["adaptive"] | Annotated[PositiveInt, Field(le=10**6)] = 20
+    """a whole number from 1 to 1000000, or adaptive: as many as the `question` needs"""
+    question: Literal["effective length"] | AverageQuestion | ComparisonQuestion = (
+        "effective length"
+    )
+    """`effective length`, {average: POINTS} to know it plus or minus so much, or {other: MODEL,
+    margin: POINTS} to be better or worse by so much than a model whose answers are stored; of
+    adaptive runs"""
+    max_examples: Annotated[PositiveInt, Field(le=10**6)] = 500
+    """a whole number from 1 to 1000000: the examples that an adaptive run gives a cell at most"""
+    confidence: Annotated[float, Field(ge=0.5, le=0.999)] = 0.95
+    """a share from 0.5 to 0.999: how certain the answer of an adaptive run is to be"""
+    seed: Annotated[NonNegativeInt, Field(lt=2**63)] = 42
+    """a whole number from 0 on, below 2**63"""
+    run: Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] = "main"
+    """what names a folder: at most 100 letters, digits, . _ and -"""
+    repeat: Annotated[PositiveInt, Field(le=1000)] = 1
+    """a whole number from 1 to 1000: how many times each model answers everything"""
+    max_failures: NonNegativeFloat = 0
+    """a share below 1 or a number: where no more examples of a cell fail, a mean is taken over the
+    rest (default 0)"""
+    soft: bool = False
+    """true (the probability of the right answer is stored beside each answer) or false (default)"""
+    corpora: Literal["builtin", "original"] | dict[str, Text] = "builtin"
+    """one of builtin, original, or a mapping of essay, qa and words to paths, such as {essay: texts},
+    with base (builtin or original) for what it does not name"""
+    protocol: Literal["clean", "paper"] = "clean"
+    edition: Annotated[Text, Field(pattern=r"^(2024|2025)$")] | None = None
+    """2024 or 2025: the edition of upstream's prompts, where it is not that of the protocol"""
+    outputs: Annotated[str, Field(min_length=1)] | Path = "outputs"
+    """the path of a folder"""
+
+
+class TrainingKeys(Keys):
+    """What `train` takes, as notebook 18 passes it on."""
+
+    steps: PositiveInt
+    """a whole number of at least 1"""
+    rates: Annotated[tuple[NonNegativeFloat, NonNegativeFloat], Field(strict=False)]
+    """two numbers from 0 on, such as `rates: [0.02, 0.002]`"""
+    curriculum: Sequence[Annotated[tuple[Share, Length, PositiveInt], Field(strict=False)]]
+    """a list of points: a share of the steps, the longest examples in tokens, the number of tasks,
+    such as `curriculum: [[0.2, 128, 2], [0.6, 256, 11]]`"""
+    minutes: NonNegativeFloat | None = None
+    """a number of minutes from 0 on"""
+
+
+class BatchKeys(Keys):
+    """A batch file."""
+
+    models: list[Any] = []
+    """a list of names, paths or mappings of models, such as `models: [...]`; without it, all that
+    its notebooks name"""
+    notebooks: list[Any] = []
+    """a list of notebooks that run once for each model, such as `notebooks: [...]`"""
+    together: list[Any] = []
+    """a list of notebooks that run once over all models, such as `together: [...]`"""
+    size: Text | None = None
+    """a name in params/sizes/ or a path"""
+    parameters: JSON = {}
+    """`name: value` lines: further parameters of the notebooks"""
+    baseline: Text | None = None
+    """predictions that the page of the batch compares each model with, as `rulerkit compare` takes
+    them: a folder, `run/model` or a model's name; of several models in it, the one of the same
+    name"""
+    margin: PositiveFloat = 1.0
+    """a number of points above 0: how far a model may be below its last run and the baseline"""
+
+
+class NotebookKeys(Keys):
+    """A notebook of a batch that has models or parameters of its own."""
+
+    notebook: Text
+    """a name in notebooks/ or a path"""
+    models: Items | None = None
+    """a list, such as `models: [...]`"""
+    parameters: JSON = {}
+    """`name: value` lines, over those of the batch"""
+
+
+class Site(Keys):
+    """A Slurm cluster: where jobs go, and what they need before they start. Every key may be left
+    out."""
+
+    partition: str | None = None
+    """the name of the partition of jobs with GPUs"""
+    account: str | None = None
+    """a name"""
+    options: list[Line] = []
+    """a list of texts, each on one line: further options of sbatch for every job"""
+    gpu_options: list[GpuLine] = ["--gres=gpu:{gpus}"]
+    """a list of texts, each on one line, in which {gpus} stands for the number of GPUs on each
+    node"""
+    cpu_options: list[Line] = []
+    """a list of texts, each on one line: options of jobs without GPUs"""
+    whole_nodes: PositiveInt | None = None
+    """the number of GPUs of a node, where jobs must take whole nodes"""
+    hours: Hours = 24.0
+    """the hours of jobs whose model names none, above 0, at most 744"""
+    signal_before: Annotated[PositiveInt, Field(le=65535)] = 300
+    """seconds from 1 to 65535 before the time limit, at most half of it, at which a job goes back
+    into the queue"""
+    setup: list[Line] = []
+    """a list of texts, each on one line: shell before anything else"""
+    launcher: Command = ""
+    """a command before python, on one line, its quotes closed"""
+    python: Command = shlex.quote(sys.executable)
+    """a command, on one line, its quotes closed"""
+    offline: bool = True
+    """true (jobs do without a network) or false"""
+
+
+# --- checking -------------------------------------------------------------------------------------
+
+AnyKeys = TypeVar("AnyKeys", bound=Keys)
+
+
+def check(kind: type[AnyKeys], values: Spec, where: str = "", what: str = "key") -> AnyKeys:
+    """The values of a mapping, checked and converted; a key that is null counts as left out.
+
+    `where` begins the message about a wrong value; `what` is what the message about an unknown key
+    calls it.
+    """
+    fields = keys_of(kind)
+    for key in values:
+        check_known(what, key, fields)
+    try:
+        return kind.model_validate({k: value for k, value in values.items() if value is not None})
+    except ValidationError as error:
+        key, *inner = map(str, error.errors()[0]["loc"])
+        nested = fields[key].annotation
+        if inner and isinstance(nested, type) and issubclass(nested, Keys):
+            check(nested, values[key], f"{where}{key}.", f"{what} in {key}")
+        raise UserError(
+            f"{where}{key}: {shortened(redact(values).get(key))} is not allowed; it takes "
+            f"{_words(fields[key])}"
+        ) from None
+
+
+def keys_of(kind: type[Keys]) -> dict[str, FieldInfo]:
+    """The keys of a class, as files write them."""
+    return {field.alias or name: field for name, field in kind.model_fields.items()}
+
+
+def takes(engine: str, key: str) -> str:
+    """What a key of an engine takes, in words."""
+    return _words(keys_of(ENGINE_KEYS[engine])[key])
+
+
+def _words(field: FieldInfo) -> str:
+    return " ".join(
+        (field.description or f"one of {', '.join(get_args(field.annotation))}").split()
+    )
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+_PLAIN = {
+    "null": r"|~|null|Null|NULL",
+    "bool": r"true|True|TRUE|false|False|FALSE",
+    "int": r"[-+]?(0|[1-9][0-9]{0,17})",
+    "float": r"[-+]?([0-9]{1,17}\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,2})?",
+    "str": r"[^\0\ud800-\udfff]*",
+    "merge": "<<",
+}
+"""How a scalar of each type may be written: as every version of YAML reads it."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice, and scalars that versions of YAML read in different ways
+    (no, 010, dates)."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        names = set()
+        for key, _ in node.value:
+            if key.value in names:
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark
+                )
+            names.add(key.value)
+        return node
+
+    def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
+        node = super().compose_scalar_node(anchor)
+        if not re.fullmatch(_PLAIN.get(node.tag.rpartition(":")[2], "(?!)"), node.value):
+            problem = (
+                f"{shortened(node.value)} is not a plain value: write numbers as 10 or 0.5, truth "
+                "as true or false, and "
+                "any other text in quotes"
+            )
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        return node
+
+
+def parse_yaml(text: str | bytes, where: object) -> Any:
+    """What a YAML text says; `where` begins the message about a text that is not YAML."""
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        problem = " ".join(str(error.problem).split())
+        raise UserError(f"{where} is not YAML that can be used: {line}{problem}") from error
+    except Exception as error:  # PyYAML passes on what malformed numbers and nesting raise
+        raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
+
+
+def read_yaml(path: Path) -> JSON:
+    """A YAML file that holds a mapping."""
+    try:
+        content = parse_yaml(path.read_bytes(), path)
+    except OSError as error:
+        raise UserError(
+            f"cannot read {path}: {error.strerror}; parameter files lie in {home() / 'params'}"
+        ) from error
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise UserError(
+            f"{path} holds a {type(content).__name__}: it must hold `name: value` lines, such as "
+            "`num_examples: 20`"
+        )
+    return content
+
+
+def read_keys(kind: type[AnyKeys], path: Path) -> AnyKeys:
+    """A YAML file, checked."""
+    return check(kind, read_yaml(path), f"{path}: ", f"key in {path}")
+
+
+def read_site(path: Path | None = None) -> Site:
+    """The site file, params/site.yaml; without one, plain sbatch with the cluster's defaults."""
+    default = home() / "params" / "site.yaml"
+    return Site() if path is None and not default.exists() else read_keys(Site, path or default)
+
+
+# --- the mapping of a model -----------------------------------------------------------------------
+
+
+def read_spec(spec: str | Spec) -> JSON:
+    """The checked mapping of a model, with `name` and `engine` set and `base` merged in.
+
+    A string is a file `params/models/<name>.yaml`, a path to such a file or to a model folder, a
+    reader (`perfect`, `mute`, `floor-copy`, `floor-frequent`, `reader-<tokens>` for any window), or
+    a hub id `org/name`, in this order. A mapping may name a `base` and say what differs; without a
+    `name` such a variant is named after what differs.
+    """
+    full = _expand(spec, ())
+    checked = check_spec(full, str(full.get("name") or full.get("path", "of a mapping")))
+    engine, needed = checked["engine"], "entry" if checked["engine"] == "function" else "path"
+    if engine != "reader" and needed not in checked:
+        raise UserError(
+            f"model {checked['name']}: `{needed}` is missing; it takes {takes(engine, needed)}"
+        )
+    return checked
+
+
+def check_spec(spec: Spec, who: str) -> JSON:
+    """A mapping without a base, checked, with `engine` and `name` set."""
+    engine = spec.get("engine") or next(
+        (engine for key, engine in _ENGINE_OF.items() if key in spec), None
+    )
+    if engine is None:
+        raise UserError(
+            f"model {who}: nothing says who answers: give one of path, entry, window or engine"
+        )
+    check_known(f"engine of the model {who}", str(engine), ENGINE_KEYS)
+    checked = check(
+        ENGINE_KEYS[engine], spec, f"model {who}: ", f"key of the model {who} (engine {engine})"
+    )
+    values = {"engine": engine} | checked.model_dump(by_alias=True, exclude_unset=True)
+    return values | {"name": _name(values)}
+
+
+def known_models() -> list[str]:
+    """The names that need no path: the files of params/models/, and the readers."""
+    return sorted({*project_files("params/models", ".yaml"), *READERS, "reader-<tokens>"})
+
+
+def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
+    """The mapping behind a name or a mapping, bases merged; `files` are those that led to it."""
+    if isinstance(spec, Mapping):
+        return _merge(spec, files)
+    if not isinstance(spec, str):
+        raise UserError(
+            "a model is a name, a path, a hub id or a mapping (several stand in `models`); seen: "
+            f"{shortened(spec)}; a "
+            "function or a loaded checkpoint becomes a model by rulerkit.model(it, name=...)"
+        )
+    file = project_files("params/models", ".yaml").get(spec)
+    if file and file not in files:
+        return _from_file(file, files)
+    if spec.endswith((".yaml", ".yml")):
+        return _from_file(resolve(spec), files)
+    if spec in READERS:
+        return {"engine": "reader", **READERS[spec]}
+    if re.fullmatch(r"reader-\d+[kKmM]?", spec):
+        return {"engine": "reader", "window": parse_length(spec.removeprefix("reader-"), least=0)}
+    place = resolve(spec)
+    if os.path.isfile(place):
+        raise UserError(
+            f"{place} is no model folder: a model is a folder with a config.json, or a YAML file"
+        )
+    if os.path.isdir(place) or is_hub_id(spec):
+        return {"path": spec}
+    if "/" in spec or os.path.exists(spec):
+        raise UserError(
+            f"model {spec}: there is no folder {place}: a path counts from the project "
+            "root; a hub id reads org/name"
+        )
+    hint = "A path to a model folder or to a YAML file, or a hub id (org/name), may stand here too"
+    raise unknown("model", spec, known_models(), hint)
+
+
+def _from_file(path: Path, files: tuple[Path, ...]) -> JSON:
+    """What stands under the only key of a model file."""
+    if path in files:
+        raise UserError(f"model file {path}: it is its own base; name another model as its `base`")
+    content = read_yaml(path)
+    if list(content) != ["model"]:
+        raise UserError(
+            f"model file {path}: it holds one key, `model:` (a name, or a mapping), and nothing "
+            "else"
+        )
+    return _expand(content["model"], (*files, path))
+
+
+def _merge(spec: Spec, files: tuple[Path, ...]) -> JSON:
+    """A mapping over its `base`; `null` takes a key of the base away."""
+    given = dict(spec)
+    base = _expand(given.pop("base"), files) if "base" in given else {}
+    named = {key: value for key, value in given.items() if key not in UNNAMED_KEYS}
+    differs = {key: value for key, value in named.items() if value != base.get(key)}
+    if differs:
+        base.pop("label", None)
+    if base and "name" not in given:
+        if any(differs.get(key) is not None for key in ("path", "entry", "window")):
+            # another model, not a variant of its base
+            base = {key: base[key] for key in base if key not in ("name", "label", "slug")}
+        else:
+            base["name"] = check_spec(base, str(spec["base"]))["name"] + _suffix(differs)
+    return {key: value for key, value in (base | given).items() if value is not None}
+
+
+def _suffix(differs: Spec) -> str:
+    """`-template_base`: how a variant's name says what differs; long values by their digest."""
+    suffix = ""
+    for key, value in differs.items():
+        short = re.sub(r"[^A-Za-z0-9._]+", "-", str(redact(value))).strip("-")
+        if not 0 < len(short) <= 24:
+            short = hashlib.sha256(str(value).encode()).hexdigest()[:8]
+        suffix += f"-{key}_{short}"
+    return suffix
+
+
+def _name(spec: Spec) -> str:
+    """The name of a checked spec, which is also a folder's name in outputs/."""
+    window = spec.get("window")
+    if "name" in spec:
+        name: str = spec["name"]
+    elif spec["engine"] == "reader":
+        name = {None: "perfect", 0: "mute"}.get(window, f"reader-{window}")
+        name = f"floor-{spec['floor']}" if "floor" in spec else name
+        name += _suffix({key: spec[key] for key in READER_EFFECTS if key in spec})
+    elif "path" in spec:
+        name = resolve(spec["path"]).name
+    else:
+        raise UserError(f"the model of {spec.get('entry', 'a function')} needs a name: add `name:`")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise UserError(
+            f"model name {name!r} cannot name a folder: give one of at most 100 letters, digits, "
+            "'.', '_' and '-' that begins with a letter or digit, such as "
+            f"model: {{path: {spec.get('path', 'PATH')!r}, name: mine}}"
+        )
+    return name

@@ -1,0 +1,165 @@
+"""Soft scores: how likely a model writes the right answer, by the tokens of the references.
+
+The engine `transformers` tells it in one forward pass over prompt and reference, a vLLM server by
+one request for each token. `evaluation` stores what they say beside the answers.
+"""
+
+from collections.abc import Iterable, Iterator
+from inspect import signature
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rulerkit.common.errors import UserError
+from rulerkit.common.gpus import torch_module
+from rulerkit.common.settings import JSON
+from rulerkit.generation.example import Example
+from rulerkit.generation.pieces import piece_encoder
+from rulerkit.generation.prompt_format import PromptFormat
+from rulerkit.inference.model import Model
+
+if TYPE_CHECKING:
+    from rulerkit.inference.servers import ServerEngine
+    from rulerkit.inference.transformers import Transformers
+
+_AHEAD = 16  # examples whose references a server is asked for at a time
+
+
+class Token(NamedTuple):
+    """How likely a model goes on with a token: the natural logarithm of its probability, and
+    whether none is likelier."""
+
+    logprob: float
+    greedy: bool
+
+
+Pairs = Iterable[tuple[Example, list[list[int]]]]
+"""Examples with the token ids of each reference."""
+Golds = Iterator[tuple[Example, list[list[Token]]]]
+"""Examples with the tokens of each reference."""
+
+
+def gold_logprobs(model: Model, examples: Iterable[Example]) -> Golds:
+    """How likely a model writes the references of examples. Any model may tell it by a method
+    `gold_logprobs` that takes `Pairs` and returns `Golds`.
+
+    `UserError`, before any is asked, for a model that does not tell, or that thinks first.
+    """
+    form = model.prompt_format
+    one: Any = model
+    pairs = ((example, reference_ids(example, form)) for example in examples)
+    if not form.thinking_tokens:
+        if hasattr(one, "gold_logprobs"):
+            golds: Golds = one.gold_logprobs(pairs)
+            return golds
+        if one.engine == "transformers":
+            if "generate" in getattr(one._network, "__dict__", {}):
+                raise UserError(
+                    f"model {model.name}: its `generate` was replaced, and soft scores come from a "
+                    "forward pass, which is not what answers: leave `soft` out"
+                )
+            return _by_forward_passes(one, pairs)
+        if one.engine == "vllm" or (
+            one.engine == "openai"
+            and one.server.about.get("owned_by") == "vllm"
+            and one.server.path == "ids"
+        ):
+            return _by_requests(one, pairs)
+    raise UserError(
+        f"model {model.name} (engine {model.engine}) does not tell how likely a given answer "
+        "is right behind the prompt, as soft scores need it: leave `soft` out, or ask a model "
+        "that does not think, with the engine transformers or vllm, or openai with token ids "
+        "at a vLLM server"
+    )
+
+
+def reference_ids(example: Example, form: PromptFormat) -> list[list[int]]:
+    """The token ids of each reference as it stands behind the prompt, after a blank unless the
+    prompt ends in white space.
+
+    They are those of prompt and reference as one text, where these begin with the prompt's; else
+    those of the reference alone, since a model goes on behind the ids that it was sent.
+    """
+    prompt, blank, rows = example.prompt, " " * (not example.prompt[-1:].isspace()), []
+    for reference in dict.fromkeys(example.references):
+        ids = [*form.bos, *form.tokenizer.encode(prompt + blank + reference).tolist()]
+        alone = piece_encoder(form.tokenizer).encode([blank + reference], ends=True)[0]
+        joined = ids[: example.num_tokens] == example.ids.tolist()
+        rows.append(ids[example.num_tokens :] if joined else alone.tolist())
+    return rows
+
+
+# --- transformers ---------------------------------------------------------------------------------
+
+
+def _by_forward_passes(engine: "Transformers", pairs: Pairs) -> Golds:
+    for example, rows in pairs:
+        engine.check_fits(example)
+        chunk = engine.spec.get("prefill_chunk_size", example.num_tokens)
+        yield example, [_forward(engine.load(), example, ids, chunk) for ids in rows]
+
+
+def _forward(network: Any, example: Example, reference: list[int], chunk: int) -> list[Token]:
+    """A pass over prompt and reference, the prompt in chunks; logits of the last tokens only."""
+    torch, last, training = torch_module(), len(reference) + 1, network.training
+    row = torch.tensor([[*example.ids.tolist(), *reference]], device=network.device)
+    cuts = [0, *range(chunk, example.num_tokens, chunk), row.shape[1]]
+    options: JSON = {}
+    if "logits_to_keep" in signature(network.forward).parameters:
+        options["logits_to_keep"] = last  # those of a long prompt would fill the memory
+    network.eval()
+    try:
+        with torch.inference_mode():
+            for start, end in pairwise(cuts):
+                out = network(input_ids=row[:, start:end], **options)
+                options["past_key_values"] = out.get("past_key_values")
+    finally:
+        network.train(training)
+    logprobs = out.logits[0, -last:-1].float().log_softmax(-1)
+    chosen = logprobs.gather(1, row[0, 1 - last :, None])[:, 0]
+    likeliest = (chosen >= logprobs.amax(1)).tolist()
+    return list(map(Token, chosen.tolist(), likeliest))
+
+
+# --- vLLM -----------------------------------------------------------------------------------------
+
+
+def _by_requests(engine: "ServerEngine", pairs: Pairs) -> Golds:
+    """One request for each token of a reference, behind the prompt and the tokens before it,
+    which the server has cached by then."""
+    from rulerkit.inference.http import RequestError
+    from rulerkit.inference.servers import fatal_message
+
+    def send(example: Example, ids: list[int], place: int) -> Any:
+        """vLLM gives raw log-probabilities, whatever the sampling."""
+        body = engine.body(example)
+        body |= {
+            "prompt": body["prompt"] + ids[:place],
+            "max_tokens": 1,
+            "temperature": 0,
+            "allowed_token_ids": [ids[place]],
+            "logprobs": 1,
+            "return_tokens_as_token_ids": True,
+        }
+        replica = engine.replicas[example.index % len(engine.replicas)]
+        timeout = engine.spec.get("timeout", 3600.0)
+        return replica.send(body, timeout, lambda reply: reply.choice.logprobs)
+
+    def read(token: int, future: Any) -> Token:
+        try:
+            logprobs = future.result()
+        except RequestError as failure:
+            raise UserError(fatal_message(engine, engine.replicas[0].address, failure)) from None
+        (top,) = logprobs["top_logprobs"]  # the likeliest token, and the one that was allowed
+        logprob = top[f"token_id:{token}"]
+        return Token(logprob, logprob == max(top.values()))
+
+    source = iter(pairs)
+    while batch := list(islice(source, _AHEAD)):
+        engine.open()
+        engine.wait_until_ready()
+        sent = [
+            [[send(example, ids, place) for place in range(len(ids))] for ids in rows]
+            for example, rows in batch
+        ]
+        for (example, rows), futures in zip(batch, sent, strict=True):
+            yield example, [list(map(read, *row)) for row in zip(rows, futures, strict=True)]

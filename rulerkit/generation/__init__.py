@@ -1,0 +1,3 @@
+"""What is asked: tasks, corpora, tokenizers, and examples that fit their length exactly.
+
+Open `generate` first."""

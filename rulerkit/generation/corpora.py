@@ -1,0 +1,593 @@
+"""Where the texts come from: essays, question answering and word lists, stand-ins that need no
+download, and files of one's own.
+
+The originals (Appendix B of the paper: Paul Graham's essays, SQuAD, HotpotQA) are read from
+$RULERKIT_DATA, a folder that already holds them, or from the cache that `rulerkit fetch` fills; a
+file whose content is not known is named a substitute. The stand-ins are data of this package, made
+by scripts/make_corpora.py. A name that is none of these is the path of a file or folder of the
+user's. Each corpus carries a `Source`, which every result repeats.
+
+Nothing is redistributed: the essays are Paul Graham's, SQuAD and HotpotQA their authors' (CC BY-SA
+4.0). The package carries addresses and checksums. The cache has the layout of a data folder
+(RULERKIT_DATA), so either can stand in for the other.
+"""
+
+import gzip
+import hashlib
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache, partial
+from html import unescape
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from pydantic import Field, StringConstraints, ValidationError
+
+from rulerkit.common.errors import UserError, check_known, first_line, shortened
+from rulerkit.common.paths import cache_dir, completed, package_text, resolve
+from rulerkit.common.settings import Keys
+
+HAYSTACKS = (
+    "paul_graham",  # Paul Graham's essays, as in the paper; all rights reserved, downloaded and never redistributed
+    "prose",  # 400,000 words of readable prose, invented; no download, no licence
+)
+QA_SETS = (
+    "squad",  # SQuAD 2.0 dev, its 5,928 answerable questions; CC BY-SA 4.0, downloaded
+    "hotpotqa",  # HotpotQA dev (distractor), 7,405 two-hop questions; CC BY-SA 4.0, downloaded
+    "fictional",  # questions about invented people, places and dates in SQuAD's shape; no download, no licence
+    "fictional_two_hop",  # two-hop questions about invented people and places in HotpotQA's shape; no download
+)
+STAND_INS = {"paul_graham": "prose", "squad": "fictional", "hotpotqa": "fictional_two_hop"}
+BASES = {"builtin": STAND_INS, "original": {new: old for old, new in STAND_INS.items()}}
+
+# Length of the first essay (addiction.txt) in the joined text; it ends without a blank, so one word
+# spans the border.
+_FIRST_ESSAY = 7436
+_ABBREVIATIONS = (
+    " mr. mrs. ms. dr. st. jr. sr. prof. gen. col. sen. rep. rev. hon. e.g. i.e. etc. vs. v. cf. "
+    "al. ca. approx. est. "
+    " inc. ltd. co. corp. vol. p. pp. fig. ed. eds. jan. feb. mar. apr. jun. jul. aug. sep. sept. "
+    "oct. nov. dec. u.s. "
+    " u.k. a.m. p.m. "
+)
+_OPENING = "\"'“‘([{*_«"
+_CLOSING = "\"'”’)]}*_»」』）】》〉〕"
+_STOPS = "։؝؞؟۔܀߹।॥။።፧፨។៕།。！？｡"  # behind which no blank need follow
+_UNIT = re.compile(rf"\S*?[{_STOPS}][{_STOPS}.!?{re.escape(_CLOSING[2:])}]*|\S+")
+_INITIAL = re.compile(r"(?:[A-Za-z]\.)+")
+_NUMERAL = re.compile(r"\W*\d+\W*")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Which corpus was used. `fingerprint`: 16 hex digits of a sha256 over its content; `stand_in`:
+    not the paper's, a built-in corpus or a substitute; `note`: what a reader of the results must
+    know, for example a subset."""
+
+    name: str
+    fingerprint: str
+    stand_in: bool
+    note: str = ""
+
+
+OWN_TEXTS = "own texts"
+"""What notes call files of the user's."""
+
+
+@dataclass(frozen=True, eq=False)
+class Haystack:
+    """Running text. `words`: in order, without white space (of a script without blanks, its
+    sentences); `sentence_starts`: (n,) increasing word indices, the first 0; `restart`: the word
+    index where a second pass begins (the second essay), always among the sentence starts."""
+
+    source: Source
+    words: list[str]
+    sentence_starts: np.ndarray
+    restart: int
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, its distinct answers in order of appearance, the indices of the documents that
+    hold the answer (`gold`) and of the question's own other documents (`related`; empty in SQuAD's
+    shape)."""
+
+    text: str
+    answers: tuple[str, ...]
+    gold: tuple[int, ...]
+    related: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class QASet:
+    """`documents`: distinct, stripped at both ends; `groups`: the article number of each
+    document."""
+
+    source: Source
+    documents: list[str]
+    groups: list[int]
+    questions: list[Question]
+
+
+@dataclass(frozen=True, eq=False)
+class Words:
+    """wonderwords' lists, each sorted; `everything` is the union of nouns, adjectives and verbs. A
+    list of one's own is all three, and has a source."""
+
+    nouns: list[str]
+    adjectives: list[str]
+    everything: list[str]
+    source: Source | None = None
+
+
+class _File(NamedTuple):
+    """A corpus file that was read; `known` is what results must say of its content, None where the
+    content is not that of an original."""
+
+    content: Any
+    path: Path | None = None
+    known: str | None = None
+
+    def source(self, name: str, parts: Iterable[str], note: str = "") -> Source:
+        """The source of a corpus with these parts."""
+        fingerprint = hashlib.sha256("\n".join(parts).encode("utf-8")).hexdigest()[:16]
+        known = self.known
+        if self.path and known is None:
+            known = (
+                f"{name} is a substitute: {self.path.name} with the content {fingerprint} is not "
+                "known as the original"
+            )
+        return Source(name, fingerprint, self.known is None, "; ".join(filter(None, [known, note])))
+
+
+@cache
+def load_haystack(name: str) -> Haystack:
+    """The haystack of one of `HAYSTACKS`. Errors: UserError for an original that is not there."""
+    with _opened(name) as file:
+        text = file.content["text"]
+        words, restart, note = text.split(), file.content.get("restart"), ""
+        if not words:
+            raise ValueError("it holds no text")
+        if restart is None:  # the essays
+            restart = min(len(text[:_FIRST_ESSAY].split()), len(words) - 1)
+            essays, num_essays = file.content.get("essays", 218), file.content.get("of", 218)
+            note = "" if essays == num_essays else f"essays: {essays} of {num_essays}"
+            beginning = hashlib.sha256(text.encode()[:REPOSITORY_BYTES]).hexdigest()
+            if file.known is None and beginning == REPOSITORY_SHA256:
+                fetched = f"{essays - 49} as fetched from the author's site"
+                file = file._replace(known=f"essays: 49 from their repository, {fetched}")
+        starts = np.union1d(sentence_starts(words), [restart]).astype(np.int64)
+        return Haystack(file.source(name, [" ".join(words)], note), words, starts, restart)
+
+
+def sentence_starts(words: list[str]) -> np.ndarray:
+    """Word indices where a sentence starts, by a rule without a model: behind a word that ends in .
+    ! ? or what ends sentences in other scripts (closing quotes and brackets may follow), unless the
+    next word begins in lower case or the word is an abbreviation or an initial; in Thai and Lao
+    behind each blank. Shape (n,), increasing, the first is 0."""
+    starts = [0]
+    for i, word in enumerate(words[:-1]):
+        if "\u0e00" <= word[-1] < "\u0f00":  # Thai and Lao
+            starts.append(i + 1)
+            continue
+        if word[-1].isalnum() or word[-1] in ",;:-":
+            continue
+        core = word.rstrip(_CLOSING)
+        if core[-1:] not in (".", "!", "?", *_STOPS):
+            continue
+        if core[-1] == "." and (
+            _is_abbreviation(core) or (starts[-1] == i and _NUMERAL.fullmatch(core))
+        ):
+            continue  # the last: the number of a list's entry
+        if not words[i + 1].lstrip(_OPENING)[:1].islower():
+            starts.append(i + 1)
+    return np.array(starts, dtype=np.int64)
+
+
+def _is_abbreviation(word: str) -> bool:
+    word = word.lstrip(_OPENING)
+    return f" {word.lower()} " in _ABBREVIATIONS or (
+        word != "I." and _INITIAL.fullmatch(word) is not None
+    )
+
+
+@cache
+def load_qa(name: str) -> QASet:
+    """The question answering set of one of `QA_SETS`.
+
+    Questions and documents are stripped at both ends (upstream strips neither: five SQuAD
+    paragraphs and 257 of its questions carry blanks there). Errors: UserError for an original that
+    is not there.
+    """
+    with _opened(name) as file:
+        documents, rows = _QA_READERS.get(name, _invented)(file.content)
+        part = name == "hotpotqa" and len(rows) < 7405
+        note = f"HotpotQA: {len(rows)} of 7405 questions" if part else ""
+        return _qa_set(documents, rows, partial(file.source, name, note=note))
+
+
+def _qa_set(documents: dict[str, int], rows: list[Any], source: "_Sourced") -> QASet:
+    """The set of these documents (with their groups) and questions."""
+    numbers = {document: number for number, document in enumerate(documents)}
+    questions = []
+    for text, answers, gold, related in rows:
+        if not gold or not answers or not all(a.strip() for a in answers):
+            raise ValueError(f"the question {text!r} has no answer or no document")
+        gold_and_related = (
+            tuple(dict.fromkeys(numbers[document] for document in texts))
+            for texts in (gold, related)
+        )
+        answers = tuple(dict.fromkeys(answers))
+        questions.append(Question(text.strip(), answers, *gold_and_related))
+    if not questions:
+        raise ValueError("it holds no questions")
+    lines = [f"{q.text}\t{q.answers}\t{q.gold}\t{q.related}" for q in questions]
+    return QASet(source([*documents, *lines]), list(documents), list(documents.values()), questions)
+
+
+_Content = tuple[dict[str, int], list[Any]]
+"""Document -> its group; and of each question the text, its answers, the documents that hold the
+answer, and its own other documents."""
+
+
+def _squad(content: Any) -> _Content:
+    documents, rows = dict[str, int](), list[Any]()
+    for group, article in enumerate(content["data"]):
+        for paragraph in article["paragraphs"]:
+            text = paragraph["context"].strip()
+            documents.setdefault(text, group)
+            for qa in paragraph["qas"]:
+                if not qa.get("is_impossible", False):
+                    answers = [answer["text"] for answer in qa["answers"]]
+                    rows.append((qa["question"], answers, [text], []))
+    return documents, rows
+
+
+def _hotpotqa(content: Any) -> _Content:
+    documents, titles, rows = dict[str, int](), dict[str, int](), list[Any]()
+    for row in content:
+        supporting = {title for title, _ in row["supporting_facts"]}
+        gold, related = list[str](), list[str]()
+        for title, sentences in row["context"]:
+            text = f"{title}\n{''.join(sentences)}".strip()
+            documents.setdefault(text, titles.setdefault(title, len(titles)))
+            (gold if title in supporting else related).append(text)
+        rows.append((row["question"], [row["answer"]], gold, related))
+    return documents, rows
+
+
+def _invented(content: Any) -> _Content:
+    documents = content["documents"]
+    rows = [
+        (text, answers, [documents[i] for i in gold], [documents[i] for i in related])
+        for text, answers, gold, related in content["questions"]
+    ]
+    return dict(zip(documents, content["groups"], strict=True)), rows
+
+
+_QA_READERS = {"squad": _squad, "hotpotqa": _hotpotqa}
+
+
+@cache
+def load_words(name: str = "wonderwords") -> Words:
+    """Key words and list words: the lists of the wonderwords package (MIT), read without importing
+    it."""
+    assets = resources.files("wonderwords") / "assets"
+    nouns, adjectives, verbs = (
+        _lines((assets / f"{kind}list.txt").read_text("utf-8"))
+        for kind in ("noun", "adjective", "verb")
+    )
+    return Words(nouns, adjectives, sorted({*nouns, *adjectives, *verbs}))
+
+
+def _lines(text: str) -> list[str]:
+    """The distinct lines of a list of words, sorted."""
+    return sorted({line.strip() for line in text.split("\n")} - {""})
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[_File]:
+    """A corpus: built in, or the first file of an original that exists, plain or gzipped, in
+    $RULERKIT_DATA, then in the cache. What is wrong with its content becomes a `UserError`."""
+    if name not in _ORIGINALS:
+        packed = (resources.files("rulerkit") / f"data/{name}.json.gz").read_bytes()
+        yield _File(json.loads(gzip.decompress(packed)))
+        return
+    title, paths = _ORIGINALS[name]
+    data = os.environ.get("RULERKIT_DATA")
+    folders = [Path(data).expanduser(), cache_dir()] if data else [cache_dir()]
+    places = [
+        Path(folder, path + end) for folder in folders for path in paths for end in ("", ".gz")
+    ]
+    file = next((place for place in places if place.is_file()), None)
+    if file is None:
+        where = f"RULERKIT_DATA={data}" if data else "RULERKIT_DATA (not set)"
+        raise UserError(
+            f"corpus {name!r}: {title} found neither in {where} nor in the cache {cache_dir()}: "
+            f"run `rulerkit fetch`, set RULERKIT_DATA to a folder with {paths[0]}, or use "
+            "`corpora: builtin`"
+        )
+    try:
+        raw = file.read_bytes()
+        raw = gzip.decompress(raw) if file.suffix == ".gz" else raw
+        yield _File(json.loads(raw), file, KNOWN_FILES.get(hashlib.sha256(raw).hexdigest()))
+    except Exception as error:  # a damaged file raises anything
+        raise UserError(
+            f"corpus file {file} cannot be read as {name} ({first_line(error)}): delete it and run "
+            "`rulerkit fetch`, or use `corpora: builtin`"
+        ) from error
+
+
+# --- files of one's own ---------------------------------------------------------------------------
+
+
+def choices(corpora: str | Mapping[str, Any]) -> dict[str, Any]:
+    """What `corpora:` says, checked: `base` (`builtin` or `original`), and the files of some of
+    KINDS."""
+    given = corpora if isinstance(corpora, Mapping) else {"base": corpora}
+    chosen = {"base": "builtin", **given}
+    for key in chosen:
+        check_known("key of corpora", key, ("base", *KINDS))
+    hint = "A mapping such as {essay: texts} names files"
+    check_known("value of corpora", str(chosen["base"]), BASES, hint)
+    return chosen
+
+
+def load(kind: str, name: str) -> Any:
+    """The corpus of one of KINDS: a `Haystack`, a `QASet` or `Words`. What is no known name is a
+    path, read at its first use."""
+    names, load_named, _, _ = KINDS[kind]
+    if name in names:
+        return load_named(name)
+    if (kind, resolve(name)) not in _FILES:
+        refresh(kind, name)
+    return _FILES[kind, resolve(name)][1]
+
+
+def refresh(kind: str, name: str) -> None:
+    """Read a file or a folder of essays, unless it is as it was when it was last read; a known name
+    is none.
+
+    Raises UserError where it cannot be read or holds something else than its kind takes.
+    """
+    names, _, read, takes = KINDS[kind]
+    path = file = resolve(name)
+    if name in names:
+        return
+    try:
+        files = [path]
+        if kind == "essay" and path.is_dir():
+            files = sorted(f for f in path.rglob("*") if f.suffix.lower() in (".txt", ".md"))
+        states = [(file, file.stat().st_ctime_ns, file.stat().st_size) for file in files]
+        if (kind, path) in _FILES and _FILES[kind, path][0] == states:
+            return
+        texts = []
+        for file in files:
+            texts.append(file.read_bytes().decode("utf-8-sig"))
+        note = f"{OWN_TEXTS}: {kind} from {path.name}"
+        corpus = read("\n\n".join(texts), partial(_File(None).source, path.name, note=note))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"corpora: {kind}: {file} cannot be used ({first_line(error)}): it takes one of "
+            f"{', '.join(names)}, or the path of {takes}"
+        ) from error
+    _FILES[kind, path] = states, corpus
+
+
+def known_questions() -> Iterator[QASet]:
+    """All question sets at hand: the files that were read, those that need no download, the
+    originals."""
+    yield from [corpus for (kind, _), (_, corpus) in _FILES.items() if kind == "qa"]
+    for name in reversed(QA_SETS):
+        with suppress(UserError):  # without its file, no prompt of a data set was made here
+            yield load_qa(name)
+
+
+_FILES: dict[tuple[str, Path], tuple[Any, Any]] = {}
+"""Kind and path -> the state of its files when they were read, and the corpus."""
+_Sourced = Callable[[Iterable[str]], Source]
+
+
+def _own_essays(text: str, source: _Sourced) -> Haystack:
+    """A sentence starts with every paragraph, and by the rule of `sentence_starts`."""
+    words, starts, paragraphs = list[str](), list[int](), list[str]()
+    for paragraph in re.split(r"\n\s*\n", text):
+        if units := _UNIT.findall(paragraph):
+            starts += (sentence_starts(units) + len(words)).tolist()
+            words += units
+            paragraphs.append(" ".join(units))
+    if not words:
+        raise ValueError("it holds no text")
+    return Haystack(source(paragraphs), words, np.array(starts, dtype=np.int64), 0)
+
+
+_Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+_Texts = Annotated[list[_Text], Field(min_length=1)]
+
+
+class QuestionKeys(Keys):
+    """A line of a file of questions."""
+
+    question: _Text
+    answers: _Texts
+    """Any of them is right."""
+    gold_documents: _Texts
+    """Together they give the answer."""
+    other_documents: list[_Text] = Field([])
+    """They do not."""
+
+
+def _own_questions(text: str, source: _Sourced) -> QASet:
+    documents, rows = dict[str, int](), list[Any]()
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = QuestionKeys.model_validate_json(line)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = "".join(f"{part}: " for part in first["loc"])
+            raise ValueError(f"line {number}: {field}{first['msg']}") from error
+        gold, others = row.gold_documents, row.other_documents
+        for document in (*gold, *others):
+            documents.setdefault(document, len(documents))
+        rows.append((" ".join(row.question.split()), row.answers, gold, others))
+    if any(len(documents) == len({*gold}) for _, _, gold, _ in rows):
+        raise ValueError("it holds no documents beside the gold ones of a question")
+    return _qa_set(documents, rows, source)
+
+
+def _own_words(text: str, source: _Sourced) -> Words:
+    words = _lines(text)
+    wrong = [word for word in words if re.search(r"[\s,;.]", word)]
+    if wrong or not words:
+        raise ValueError(f"it is no list of words: {shortened(wrong[0]) if wrong else 'empty'}")
+    return Words(words, words, words, source(words))
+
+
+KINDS: dict[str, tuple[Sequence[str], Callable[[str], Any], Callable[[str, _Sourced], Any], str]]
+KINDS = {
+    "essay": (HAYSTACKS, load_haystack, _own_essays, "texts in UTF-8 (a folder: *.txt, *.md)"),
+    "qa": (
+        QA_SETS,
+        load_qa,
+        _own_questions,
+        f"JSON lines of {', '.join(QuestionKeys.model_fields)}",
+    ),
+    "words": (("wonderwords",), load_words, _own_words, "a list, one word a line"),
+}
+"""Key of `corpora:` -> the known names, how these and files are read, and what files hold."""
+
+
+# --- downloads -----------------------------------------------------------------------------------
+
+ESSAYS = "essays/PaulGrahamEssays.json"
+SQUAD = "squad/dev-v2.0.json"
+HOTPOTQA = "hotpotqa/hotpot_dev_distractor_v1.json"
+
+REPOSITORY_BYTES = 644_051
+REPOSITORY_SHA256 = "b3a70ebc054f2eab5057baf3c4b7e857711472be8086240a516fd29b648ad857"
+"""The 49 essays of the repository, joined in their order: with them the joined essays begin."""
+
+KNOWN_FILES = {
+    "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8": "",
+    "e2cbe2b7a5a028b149685b14194f2996b7389519249cf108d2164978be34a68c": "SQuAD 2.0 dev rebuilt from its authors' pages",
+    "4e9ecb5c8d3b719f624d66b60f8d56bf227f03914f5f0753d6fa1b359d7104ea": "",
+    "e3da074df24e8369009918aa5cdbdd254dadcde4c63f7569d36afd6f2268caa8": "",
+    "9999b9bee2fecca9e3857ad400e2d34cc4683d120077aab4408c9c3eff05f867": "",  # a subset, as its number of questions says
+    "1af094ff36d47893ea3c09cc570038053b711a9ba728c9d2dca036dbb231fa41": "",  # the essays as upstream's script joins them
+}
+"""The sha256 of an original's JSON file, not compressed -> what results must say of it."""
+
+
+_ORIGINALS = {
+    "paul_graham": ("the essays", (ESSAYS,)),
+    "squad": ("SQuAD 2.0 dev", ("squad/dev-v2.0.rebuilt.json", SQUAD)),
+    "hotpotqa": (
+        "HotpotQA dev (distractor)",
+        (HOTPOTQA, HOTPOTQA.replace(".json", ".subset.json")),
+    ),
+}
+"""Name of an original -> its title, and the files that may hold it."""
+
+
+class Download(NamedTuple):
+    """One file of the cache: its path there, its address, and its sha256 (None: a web page, which
+    may change)."""
+
+    path: str
+    address: str
+    sha256: str | None
+
+
+def originals() -> list[Download]:
+    """All files of the paper's corpora in upstream's order: 49 essays of the repository, 169 pages
+    of the author's site, SQuAD 2.0 dev, HotpotQA dev (distractor)."""
+    lines = [line.split() for line in package_text("originals.txt").splitlines() if line[0] != "#"]
+    return [Download(path, address, digest.strip("-") or None) for path, address, digest in lines]
+
+
+def fetch(progress: bool = True, downloads: Sequence[Download] | None = None) -> list[Path]:
+    """Downloads what is not yet in the cache (all `originals()` by default) and joins the essays.
+
+    A file that is there with the right checksum is not fetched again, so an interrupted call
+    resumes. Returns the paths of the corpus files, the joined essays first. A web page that no
+    longer exists is left out (the joined file counts the essays).
+
+    Raises:
+        UserError: an address cannot be reached or its file has another checksum.
+    """
+    from tqdm import tqdm
+
+    logging.getLogger("pooch").setLevel(logging.WARNING)
+    essays, others = list[Path](), list[Path]()
+    downloads = originals() if downloads is None else downloads
+    for download in tqdm(downloads, unit="file", disable=not progress):
+        is_essay = download.path.startswith("essays/")
+        file = _fetch_one(download, progress and not is_essay)
+        (essays if is_essay else others).append(file)
+    return [_join_essays(essays), *others] if essays else others
+
+
+def _fetch_one(download: Download, progress: bool) -> Path:
+    """Downloads one file whole or not at all."""
+    import pooch
+    import requests
+
+    address, digest = download.address, download.sha256
+    target = cache_dir() / download.path
+    try:
+        pooch.retrieve(address, digest, target.name, target.parent, progressbar=progress)
+        return target
+    except requests.RequestException as error:
+        status = getattr(error.response, "status_code", None)
+        if digest is None and status in (404, 410):
+            return target  # the page is gone for good: the corpus says how many essays it has
+        reason = f"answered {status}" if status else f"cannot be reached ({type(error).__name__})"
+    except ValueError:  # what pooch raises for another checksum
+        reason = f"is not the file expected: its sha256 is not {digest}"
+    except OSError as error:
+        raise UserError(
+            f"fetch: cannot write {target}: {error.strerror}. Point RULERKIT_CACHE at a folder"
+        ) from error
+    raise UserError(
+        f"fetch: {address} {reason}. Run `rulerkit fetch` again, put the file at {target}, or use "
+        "`corpora: builtin`"
+    )
+
+
+def _join_essays(files: Sequence[Path]) -> Path:
+    """Writes the essays one behind the other without a separator, as upstream does: {"text",
+    "essays", "of"}."""
+    contents = [(file.suffix, file.read_bytes()) for file in files if file.is_file()]
+    texts = [page_text(page) if suffix == ".html" else page.decode() for suffix, page in contents]
+    content = {"text": "".join(texts), "essays": len(texts), "of": len(files)}
+    with completed(cache_dir() / ESSAYS) as part:
+        part.write_text(json.dumps(content), encoding="utf-8")
+    return cache_dir() / ESSAYS
+
+
+_BREAKS = "br|p|div|tr|li|table|h1|h2|h3"
+
+
+def page_text(page: bytes) -> str:
+    """The text of an essay's web page, from its first table to its last, a line for each break; of
+    a page without tables all of it."""
+    try:
+        html = page.decode("utf-8")
+    except UnicodeDecodeError:  # the older pages
+        html = page.decode("cp1252", errors="replace")
+    hidden = r"(?is)<!--.*?-->|<(script|style|title|noscript)\b.*?</\1\s*>"
+    html = re.sub(hidden, "", html).replace("\n", " ")
+    tables = re.search(r"(?i)<table.*</table[^>]*>", html)
+    lined = re.sub(rf"(?i)</?({_BREAKS})\b[^>]*>", "\n", tables[0] if tables else html)
+    text = unescape(re.sub(r"<[!?/]?[a-zA-Z][^>]*>", "", lined))
+    lines = (re.sub(r"[^\S\n]+", " ", line).strip() for line in text.split("\n"))
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"

@@ -1,0 +1,232 @@
+"""An example: one question put to a model, as a sequence of pieces with their token ids.
+
+A `Piece` is text with a role and, once it is tokenized, its token ids. A task writes a `Draft` (what
+is asked, before the length is known) and fills a `ContextBudget` (what is left of the length) with
+pieces; `generation.py` puts the two into an `Example`.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from rulerkit.generation.pieces import PieceEncoder, Units, joined
+from rulerkit.generation.tokenizers import Ids
+
+ROLES = (
+    "template",
+    "instruction",
+    "demonstration",
+    "haystack",
+    "needle",
+    "distractor",
+    "question",
+    "answer_prefix",
+)
+_MOST_DEPTHS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of the prompt: its text, its role (one of ROLES), its token ids (none before it is
+    tokenized) and, where it has them, key and value.
+
+    `depth`, 0 to 1, is where a task puts a needle or a distractor. A long run of small pieces (the
+    words of a list) is one piece, which `explode` takes apart.
+    """
+
+    text: str
+    role: str
+    tokens: Ids = field(default_factory=lambda: np.empty(0, np.int32))
+    key: str | None = None
+    value: str | None = None
+    depth: float = 0.0
+    explode: Callable[[], list["Piece"]] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def pieces(self) -> list["Piece"]:
+        """The small pieces of a run, or the piece itself."""
+        return self.explode() if self.explode else [self]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What an example asks, drawn before its length is known: the texts that stand before the
+    context, if any, and after it."""
+
+    instruction: str
+    question: str
+    answer_prefix: str
+    references: tuple[str, ...]
+    demonstration: str = ""
+    """A solved example before the instruction."""
+    plan: Any = None
+    """What the task itself needs to fill the context: needles, words, the question's number."""
+    group: int | None = None
+    """The number of what several examples share, such as the article of a question: they are not
+    independent."""
+
+
+@dataclass(frozen=True)
+class ContextBudget:
+    """What a task fills: `tokens` between head and tail of a prompt of `length` tokens, encoded by
+    `encoder`.
+
+    `random` is the example's second stream, for all that may differ between lengths.
+    """
+
+    length: int
+    tokens: int
+    encoder: PieceEncoder
+    random: np.random.RandomState
+    seed: int
+    """The cell's seed: with it begin the shuffles of the protocol `paper`, which are the same in
+    every example."""
+
+    def encoded(self, piece: Piece) -> Piece:
+        """A piece with its ids, as they are after a clean cut."""
+        return replace(piece, tokens=self.encoder(piece.text))
+
+    def rows(
+        self,
+        *columns: tuple[Units, np.ndarray],
+        describe: Callable[[int], tuple[str, str | None, str | None]],
+        ending: str = "",
+    ) -> Piece:
+        """One haystack piece for many rows; a row is one text of each column, joined.
+
+        A column is its units and the order in which they are taken; all orders have the same
+        length. `describe` gives role, key and value of a row when the piece is taken apart;
+        `ending` follows the last row.
+        """
+        width = len(columns)
+        units = joined([units for units, _ in columns])
+        starts = accumulate((len(units) for units, _ in columns), initial=0)
+        orders = [order + start for (_, order), start in zip(columns, starts, strict=False)]
+        places = np.stack(orders, axis=1).ravel()
+        texts = [units.texts[i] for i in places.tolist()]
+        counts, ids = units.counts[places], units.pick(places)
+        if ending:
+            last = self.encoder(texts[-1] + ending)
+            ids = np.concatenate([ids[: len(ids) - counts[-1]], last])
+            texts[-1], counts[-1] = texts[-1] + ending, len(last)
+
+        def explode() -> list[Piece]:
+            ends = np.cumsum(counts.reshape(-1, width).sum(axis=1))
+            pieces = []
+            for row, tokens in enumerate(np.split(ids, ends[:-1])):
+                role, key, value = describe(row)
+                text = "".join(texts[width * row : width * (row + 1)])
+                pieces.append(Piece(text, role, tokens, key, value))
+            return pieces
+
+        return Piece("".join(texts), "haystack", ids, explode=explode)
+
+
+@dataclass(frozen=True)
+class ExampleStream:
+    """The random stream of one example, keyed by seed, task name and index: the same at every
+    length."""
+
+    seed: int
+    task: str
+    index: int
+
+    @cached_property
+    def random(self) -> Random:
+        return Random(f"{self.seed}/{self.task}/{self.index}")
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prompt with its references.
+
+    `blocks` are the pieces in order, template included, long runs unexploded; `context` is the
+    range of blocks between the instruction and the question. `length` is the token budget that
+    prompt, answer and thinking share.
+    """
+
+    index: int
+    task: str
+    length: int
+    references: tuple[str, ...]
+    max_new_tokens: int
+    blocks: tuple[Piece, ...]
+    context: tuple[int, int]
+    whole_ids: Ids | None = field(default=None, repr=False)
+    """The ids of the whole prompt where joining those of its pieces is not exact for this
+    tokenizer."""
+    group: int | None = None
+    """See `Draft`."""
+
+    @cached_property
+    def prompt(self) -> str:
+        """The whole text: template, context, question and answer prefix."""
+        return "".join([block.text for block in self.blocks])
+
+    @cached_property
+    def ids(self) -> Ids:
+        """The token ids of the prompt as an engine is sent them, int32: exactly one BOS where the
+        model has one."""
+        if self.whole_ids is not None:
+            return self.whole_ids
+        return np.concatenate([block.tokens for block in self.blocks])
+
+    @cached_property
+    def num_tokens(self) -> int:
+        """The number of tokens of the prompt; known before ids are joined."""
+        if self.whole_ids is not None:
+            return len(self.whole_ids)
+        return sum(block.num_tokens for block in self.blocks)
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """All pieces in order, runs of words taken apart."""
+        return [piece for block in self.blocks for piece in block.pieces]
+
+    @property
+    def digest(self) -> str:
+        """A fingerprint of the prompt's text, 16 hexadecimal digits."""
+        return hashlib.sha256(self.prompt.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+    @cached_property
+    def depths(self) -> list[float]:
+        """Where each needle lies: tokens before it in the haystack, as percent, at most 64 of
+        them."""
+        total = sum(block.num_tokens for block in self.context_blocks)
+        depths, before = [], 0
+        for block in self.context_blocks:
+            if block.role == "needle":
+                depths.append(round(100 * before / max(1, total - block.num_tokens), 2))
+            before += block.num_tokens
+        return depths[:_MOST_DEPTHS]
+
+    def text_of(self, *roles: str) -> str:
+        """The text of all blocks with one of these roles, joined."""
+        return "".join([block.text for block in self.blocks if block.role in roles])
+
+    @property
+    def answer_prefix(self) -> str:
+        return self.text_of("answer_prefix")
+
+    @property
+    def context_blocks(self) -> tuple[Piece, ...]:
+        return self.blocks[slice(*self.context)]
+
+    @property
+    def context_text(self) -> str:
+        return "".join([block.text for block in self.context_blocks])
+
+    @property
+    def input(self) -> str:
+        """The user's part in upstream's sense: all but chat template and answer prefix."""
+        return self.text_of(*(role for role in ROLES if role not in ("template", "answer_prefix")))

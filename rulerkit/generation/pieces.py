@@ -1,0 +1,243 @@
+"""Token ids of a text's pieces, such that the ids of the pieces, joined, are the ids of the whole
+text.
+
+A prompt of 128K tokens takes about half a second to tokenize; joined from pieces whose ids are
+remembered it takes about a millisecond. The condition is where to cut: **before a whole run of
+blanks** or **after all newlines of a run** (see `PieceEncoder.clean_cut`). Tokenizers still differ
+in how they treat a text that stands alone: SentencePiece puts a blank before it, GPT-NeoX merges
+newlines at its end. Two anchors mend this: a newline put before the piece, or a letter behind it,
+whose ids are taken off again. Which anchors a tokenizer needs is found by trial on every kind of
+border at first use; where none is exact, `PieceEncoder.exact` is False and prompts are encoded
+whole.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from hashlib import sha256
+from itertools import accumulate, chain
+
+import numpy as np
+
+from rulerkit.common.paths import cache_dir, completed
+from rulerkit.generation.tokenizers import Ids, Tokenizer
+
+RULES = 2
+"""Raised whenever ids kept on disk would come out otherwise or be stored in another way, so that
+they are made anew."""
+
+_REMEMBERED = 300_000
+_AT_ONCE = 32_768
+"""How many texts are encoded in one batch: libraries hold far more for each than its ids."""
+
+_BORDERS = [  # every kind of border that tasks cut at; each row is one text, cut at the bars
+    row.split("|")
+    for row in (
+        "It grew.| One of the special magic numbers for able-cat is: 1234567.| (He| wrote"
+        '| "yes",| \'tis| 99%)',
+        "naïve café| Ünder| — dash| 中文| …| end.\n|What is",
+        "There and back again.\n|The grass is green.| Here we go.\n|VAR ABCDE = 12345\n"
+        "|VAR B = VAR A \n|One of",
+        "text above.\n\n\n\n|Memorize and| track.\n\n|Document 12:\n|1939 was (cold).\n\n"
+        '|"Quoted" text?\n\n|Answer',
+        "Document 1:\n|The Title (film)\n|Éric was here, 3.5 km²\n\n|'Tis\n\n|(b) ok\n\n|$5\n\n"
+        "|中文\n\n|Question",
+        "list:| 1.| ad| 2.| zoom-in| 33.| abcdef| ...| ...| qwerty\n|Question: ok?| Answer:",
+        "One| 550e8400-e29b-41d4-a716-446655440000| is:"
+        "| 1d4e29b0-8400-41d4-a716-446655440000.\n|One|  they:|  A",
+        " VAR ABCDE = 12345| VAR XYZWQ = VAR ABCDE|  The grass is green.\n\n|Question",
+    )
+]
+_BLANK_AFTER_NEWLINE = [
+    "back again.\n",
+    " The grass is green.\n",
+    " VAR ABCDE = 12345",
+    "  The grass is green.\n",
+    " The",
+]
+
+
+def settle(texts: Sequence[str]) -> list[str]:
+    """The same texts, joined the same, with blanks at the end of one moved to the start of the
+    next."""
+    settled, carried = [], ""
+    for text in texts:
+        text = carried + text
+        settled.append(text.rstrip(" "))
+        carried = text[len(settled[-1]) :]
+    if settled:
+        settled[-1] += carried
+    return settled
+
+
+class PieceEncoder:
+    """Encodes pieces of a text, each once, and remembers them.
+
+    `encoder(text)` gives the ids that `text` has inside a longer text (after a clean cut). `exact`
+    says whether joining ids was found to be the same as encoding the whole.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self._remembered = lru_cache(_REMEMBERED)(lambda text: self.encode([text])[0])
+        self.exact = self._calibrate()
+        self._blank_after_newline = self.exact and self._joins(_BLANK_AFTER_NEWLINE)
+
+    @property
+    def fingerprint(self) -> str:
+        """What the ids of a piece depend on: the vocabulary and the anchors in use."""
+        return f"{self.tokenizer.fingerprint}-{len(self._head)}{len(self._tail)}"
+
+    def clean_cut(self, left: str, right: str) -> bool:
+        """Whether a text may be cut between `left` and `right`: before a run of blanks or after a
+        run of newlines.
+
+        Next to other white space it may not; between a newline and a blank only where the tokenizer
+        was found to keep the two apart (RWKV does not).
+        """
+        if right.startswith(" "):
+            rest = right.lstrip(" ")
+            if not rest or rest[0].isspace():
+                return False
+            if left.endswith("\n"):
+                return self._blank_after_newline and not left[-2:-1].isspace()
+            return not left[-1:].isspace()
+        return left.endswith("\n") and bool(right) and not right[0].isspace()
+
+    def __call__(self, text: str) -> Ids:
+        ids: Ids = self._remembered(text)
+        return ids
+
+    def encode(self, texts: Sequence[str], starts: bool = False, ends: bool = False) -> list[Ids]:
+        """The ids of many pieces, in one batch, without remembering them. `starts` and `ends` say
+        that the whole text begins or ends with each of them, where no anchor is needed."""
+        head, skip = ("", 0) if starts else (self._head, self._skip)
+        tail, drop = ("", 0) if ends else (self._tail, self._drop)
+        anchored = [head + text + (tail if text.endswith("\n") else "") for text in texts]
+        return [
+            ids[skip : len(ids) - (drop if text.endswith("\n") else 0)]
+            for text, ids in zip(texts, self.tokenizer.encode_batch(anchored), strict=True)
+        ]
+
+    def _calibrate(self) -> bool:
+        """Try the anchors in order of their cost; keep the first that are exact on every border."""
+        count = self.tokenizer.count
+        for self._head, self._tail in (("", ""), ("", "Q"), ("\n", ""), ("\n", "Q"), ("", "")):
+            self._skip = count(self._head) if self._head else 0
+            self._drop = count("\n" + self._tail) - count("\n") if self._tail else 0
+            if all(self._joins(row) for row in _BORDERS):
+                return True
+        return False
+
+    def _joins(self, row: Sequence[str]) -> bool:
+        joined = np.concatenate([*self.encode(row[:1], starts=True), *self.encode(row[1:])])
+        return np.array_equal(joined, self.tokenizer.encode("".join(row)))
+
+
+@lru_cache(maxsize=16)
+def piece_encoder(tokenizer: Tokenizer) -> PieceEncoder:
+    """The piece encoder of a tokenizer, made at first use and kept with its memory."""
+    return PieceEncoder(tokenizer)
+
+
+# --- rows of texts --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Units:
+    """A row of texts (words, lines, documents) with their token ids side by side, so that a
+    haystack is counted by subtraction and cut by slicing.
+
+    `counts` are the tokens of each text; text i has the ids `ids[offsets[i]:offsets[i + 1]]`.
+    """
+
+    texts: Sequence[str]
+    counts: np.ndarray
+    ids: Ids
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        """Where the ids of each text begin, and where those of the last end."""
+        return np.concatenate([[0], np.cumsum(self.counts)])
+
+    @cached_property
+    def position(self) -> dict[str, int]:
+        """Where each text stands."""
+        return {text: i for i, text in enumerate(self.texts)}
+
+    @cached_property
+    def _joined(self) -> tuple[str, list[int]]:
+        return "".join(self.texts), [0, *accumulate(map(len, self.texts))]
+
+    def text(self, start: int, stop: int) -> str:
+        """The texts from `start` up to `stop`, joined: a slice of one long text."""
+        text, ends = self._joined
+        return text[ends[start] : ends[stop]]
+
+    def span(self, start: int, stop: int) -> Ids:
+        """The ids of the texts from `start` up to `stop`, as a view."""
+        return np.asarray(self.ids[self.offsets[start] : self.offsets[stop]])
+
+    def others(self, texts: Iterable[str], random: np.random.RandomState) -> np.ndarray:
+        """The positions of all texts but these, in a random order."""
+        order = random.permutation(len(self))
+        return order[~np.isin(order, [self.position.get(text, -1) for text in texts])]
+
+    def pick(self, order: np.ndarray) -> Ids:
+        """The ids of the texts at these positions, one after the other."""
+        counts = self.counts[order]
+        starts = self.offsets[order] - np.cumsum(counts) + counts
+        return np.asarray(self.ids[np.arange(counts.sum()) + np.repeat(starts, counts)])
+
+
+def joined(rows: Sequence[Units]) -> Units:
+    """Several rows of texts as one."""
+    return Units(
+        list(chain.from_iterable(row.texts for row in rows)),
+        np.concatenate([row.counts for row in rows]),
+        np.concatenate([row.ids for row in rows]),
+    )
+
+
+def encode_units(texts: Sequence[str], encoder: PieceEncoder, keep: bool = False) -> Units:
+    """Texts as pieces of a longer text, each distinct one encoded once.
+
+    With `keep` their ids stay beside the corpora, in a file named after the texts and the
+    vocabulary, so that the next process need not encode them. The ids of `builtin` mean something
+    in one process only: they are not kept.
+    """
+
+    def encoded() -> Units:
+        distinct = list(dict.fromkeys(texts))
+        batches = (distinct[i : i + _AT_ONCE] for i in range(0, len(distinct), _AT_ONCE))
+        ids = dict(zip(distinct, chain.from_iterable(map(encoder.encode, batches)), strict=True))
+        rows = [ids[text] for text in texts]
+        counts = np.fromiter(map(len, rows), np.int64, len(rows))
+        return Units(texts, counts, np.concatenate([np.empty(0, np.int32), *rows]))
+
+    if not keep or encoder.tokenizer.name == "builtin":
+        return encoded()
+    digest = sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    file = cache_dir() / "tokens" / f"v{RULES}" / f"{digest}-{encoder.fingerprint}.npz"
+    with suppress(Exception), np.load(file) as stored:  # a damaged file is made anew
+        return Units(texts, stored["counts"], stored["ids"])
+    units = encoded()
+    with suppress(OSError), completed(file) as part:  # without the file, only time is lost
+        np.savez(part, counts=units.counts, ids=units.ids)
+    return units
+
+
+def numbered(form: str, encoder: PieceEncoder, least: int) -> Units:
+    """`form` with the numbers from 1 on, at least `least` of them; the first has no blank before
+    it."""
+    return _numbered(form, encoder, 1 << max(10, least.bit_length()))
+
+
+@lru_cache(maxsize=16)
+def _numbered(form: str, encoder: PieceEncoder, last: int) -> Units:
+    first, *others = [form.format(number) for number in range(1, last + 1)]
+    return encode_units([first.lstrip(" "), *others], encoder, keep=True)

@@ -1,0 +1,221 @@
+"""The prompt around an example: chat template, system prompt, place of the answer prefix, tokens
+for a thought, and how a thought ends.
+
+A template is rendered once around a marker, with a fixed date, and cut there; content and answer
+prefix are put in raw, so that no template trims or re-encodes them. Named forms are those of the
+paper's Table 6.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import date
+from functools import cached_property, partial
+from typing import Any
+
+from rulerkit.common.errors import UserError, unknown
+from rulerkit.common.paths import package_data
+from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
+
+_TABLE = package_data("prompt_forms.yaml")
+FORMS: dict[str, str] = _TABLE["forms"]
+"""The paper's prompt forms by name; `{t}` is the user's part."""
+DIRECT = " Do not provide any explanation. Please directly give me the answer."
+"""What closes the user's turn where the answer prefix cannot open the assistant's."""
+
+THOUGHTS = {
+    "</think>": "<think>",
+    "[/THINK]": "[THINK]",
+    "</seed:think>": "<seed:think>",
+    "<|END_THINKING|>": "<|START_THINKING|>",
+    "<|channel|>final<|message|>": "<|channel|>analysis<|message|>",
+}
+"""How models of each family mark a thought: its end and its beginning."""
+_END = re.compile("|".join(map(re.escape, THOUGHTS)))
+_BEGINNING = re.compile("|".join(map(re.escape, THOUGHTS.values())))
+
+_TODAY = date(2024, 7, 26)
+"""The day on which every prompt is written, for templates that print the date."""
+_MARK = "\u2060RULERKIT\u2060"
+
+
+@dataclass(frozen=True)
+class PromptFormat:
+    """How an example becomes the prompt of a model.
+
+    `tokenizer` may be given as `load_tokenizer` takes it. `template` is `auto` (the tokenizer's own
+    chat template, or `base` where it has none), a name in FORMS, or the text of a Jinja template,
+    which is rendered with `chat_template_kwargs`. `prefix_in` is the turn in which the answer prefix
+    stands, or `none`, the default of a model that thinks. `thinking_tokens` are for its thought:
+    `thinking_room` says whether they come beside the length or are kept free inside it.
+    """
+
+    tokenizer: Tokenizer = field(default_factory=lambda: load_tokenizer("builtin"))
+    template: str = "auto"
+    system_prompt: str | None = None
+    prefix_in: str = ""
+    thinking_tokens: int = 0
+    thinking_room: str = "beside"
+    enable_thinking: bool | None = None
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.tokenizer, str):
+            object.__setattr__(self, "tokenizer", load_tokenizer(self.tokenizer))
+        usual = "none" if self.thinking_tokens else "assistant"
+        object.__setattr__(self, "prefix_in", self.prefix_in or usual)
+        names = ("auto", *FORMS)
+        text = isinstance(self.template, str) and "{" in self.template
+        if self.template not in names and not text:
+            hint = "The text of a Jinja chat template may stand here too"
+            raise unknown("template", self.template, names, hint)
+        if self.system_prompt and self.form in FORMS:
+            raise UserError(
+                f"the template {self.form} has no place for a system_prompt: use the tokenizer's "
+                "own (template: auto)"
+            )
+
+    @property
+    def form(self) -> str:
+        """The named form in use, or the text of the Jinja template."""
+        if self.template != "auto":
+            return self.template
+        return self.tokenizer.chat_template or "base"
+
+    @property
+    def closes_user_turn(self) -> bool:
+        """Whether the answer prefix stands at the end of the user's turn (chat services take no
+        other)."""
+        return self.prefix_in == "user" or (self.form == "gpt-4" and self.prefix_in != "none")
+
+    @property
+    def thinking_inside(self) -> int:
+        """The tokens of the length that are kept free for a thought."""
+        return self.thinking_tokens if self.thinking_room == "inside" else 0
+
+    @cached_property
+    def thought(self) -> tuple[str, str] | None:
+        """How the template's family marks the beginning and the end of a thought; None where it
+        names no mark."""
+        marks = ((start, end) for end, start in THOUGHTS.items())
+        return next((pair for pair in marks if any(mark in self.form for mark in pair)), None)
+
+    @cached_property
+    def around(self) -> tuple[str, str]:
+        """The template's text before and after the user's part."""
+        named = self.form in FORMS
+        rendered, mark = (FORMS[self.form], "{t}") if named else (self._render(), _MARK)
+        before, *after = rendered.split(mark)
+        if len(after) != 1:
+            times = "more than once" if after else "not at all"
+            raise UserError(
+                f"the chat template prints the user's message {times}: give another as template"
+            )
+        return before, after[0]
+
+    @cached_property
+    def bos(self) -> tuple[int, ...]:
+        """The one id put before the prompt: none where the template begins with it or the model has
+        none."""
+        token = self.tokenizer
+        opening = _TABLE["openings"].get(self.form) or token.bos_token
+        carried = opening and self.around[0].startswith(opening) and token.count(opening) == 1
+        return () if token.bos_id is None or carried else (token.bos_id,)
+
+    def settings(self) -> dict[str, Any]:
+        """What defines this format in a record, without the tokenizer."""
+        before, after = self.around
+        values = {name: getattr(self, name) for name in SETTINGS}
+        if not self.thinking_tokens:
+            del values["thinking_room"]
+        if not self.chat_template_kwargs:
+            del values["chat_template_kwargs"]
+        return values | {"before": before, "after": after}
+
+    def _render(self) -> str:
+        """The Jinja template around a marker; what it asks of the date is answered with the same
+        day every day."""
+        messages = [{"role": "user", "content": _MARK}]
+        if self.system_prompt:
+            messages.insert(0, {"role": "system", "content": self.system_prompt})
+        switch: dict[str, Any] = {}
+        if self.thinking_tokens or self.enable_thinking is not None:
+            thinks = self.enable_thinking is not False
+            switch = dict.fromkeys(("enable_thinking", "thinking"), thinks)
+        try:
+            rendered = _jinja(self.form).render(
+                messages=messages,
+                add_generation_prompt=True,
+                tools=None,
+                documents=None,
+                date_string=_TODAY.strftime("%d %b %Y"),
+                bos_token=self.tokenizer.bos_token or "",
+                eos_token=self.tokenizer.eos_token or "",
+                **switch | dict(self.chat_template_kwargs),
+            )
+        except Exception as error:  # a template raises anything
+            raise UserError(
+                f"the chat template cannot be rendered: {error}; name a form: {', '.join(FORMS)}"
+            ) from error
+        if self.system_prompt and self.system_prompt not in rendered:
+            raise UserError(
+                "the chat template leaves out the system prompt: drop system_prompt or give "
+                "another template"
+            )
+        return str(rendered)
+
+
+SETTINGS = tuple(field.name for field in fields(PromptFormat))[1:]
+"""What defines a prompt format beside its tokenizer; also keys of a model's mapping."""
+
+
+def without_thought(text: str, opened: bool = False) -> str | None:
+    """What a model wrote behind the last end of a thought; None where a thought never ended.
+
+    `opened` says that the prompt began the thought. A text without any mark is an answer.
+    """
+    if ends := list(_END.finditer(text)):
+        return text[ends[-1].end() :]
+    return None if opened or _BEGINNING.search(text) else text
+
+
+def ends_thought(text: str) -> bool:
+    """Whether a text holds the end of a thought."""
+    return bool(_END.search(text))
+
+
+def opens_thought(after: str) -> bool:
+    """Whether the end of a prompt begins a thought: the template's text behind the user's part."""
+    return bool(_BEGINNING.search(_END.split(after)[-1]))
+
+
+def _jinja(template: str) -> Any:
+    """A template as chat templates are written for: sandboxed, blocks trimmed, with the helpers
+    they expect."""
+    from jinja2 import TemplateError
+    from jinja2.ext import Extension
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
+
+    class Generation(Extension):
+        """`{% generation %}` marks what an assistant wrote, for training; here its body is printed
+        as it stands."""
+
+        tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.loopcontrols", Generation],
+        autoescape=False,
+    )
+    environment.globals |= {"raise_exception": raise_exception, "strftime_now": _TODAY.strftime}
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
+    return environment.from_string(template)

@@ -1,0 +1,135 @@
+"""What is asked: the thirteen tasks of RULER and the five that Figure 5 adds.
+
+A task is one line here that says how it differs from its family's default; a family is one file and
+one entry of FAMILIES.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from rulerkit.common.errors import UserError, check_known, shortened, unknown
+from rulerkit.generation.tasks.base import Reading
+from rulerkit.generation.tasks.base import Task as Task
+from rulerkit.generation.tasks.common_words import CommonWords
+from rulerkit.generation.tasks.frequent_words import FrequentWords
+from rulerkit.generation.tasks.niah import Needles
+from rulerkit.generation.tasks.question_answering import QuestionAnswering
+from rulerkit.generation.tasks.variable_tracking import VariableTracking
+
+FAMILIES: tuple[type[Task], ...] = (
+    Needles,
+    VariableTracking,
+    CommonWords,
+    FrequentWords,
+    QuestionAnswering,
+)
+
+_ALL: tuple[Task, ...] = (
+    Needles(name="niah_single_1", haystack="noise"),
+    Needles(name="niah_single_2"),
+    Needles(name="niah_single_3", value="uuids"),
+    Needles(name="niah_multikey_1", num_keys=4),
+    Needles(name="niah_multikey_2", haystack="needle"),
+    Needles(name="niah_multikey_3", haystack="needle", key="uuids", value="uuids"),
+    Needles(name="niah_multivalue", num_values=4),
+    Needles(name="niah_multiquery", num_keys=4, num_queries=4),
+    VariableTracking(name="vt"),
+    CommonWords(name="cwe"),
+    FrequentWords(name="fwe"),
+    QuestionAnswering(name="qa_1"),
+    QuestionAnswering(name="qa_2", dataset="hotpotqa"),
+    # beyond the thirteen, which are the first: the five that Figure 5 shows as redundant, and others
+    Needles(name="niah_single_words", value="words"),
+    Needles(name="niah_multivalue_2", num_values=2),
+    Needles(name="niah_multiquery_2", num_keys=2, num_queries=2),
+    VariableTracking(name="vt_2_chains", num_chains=2, num_hops=2),
+    FrequentWords(name="fwe_3.5", alpha=3.5),
+)
+TASKS: dict[str, Task] = {task.name: task for task in _ALL}
+THIRTEEN: tuple[str, ...] = tuple(TASKS)[:13]
+CATEGORIES: tuple[str, ...] = tuple(dict.fromkeys(family.category for family in FAMILIES))
+
+
+def task(
+    spec: str | Mapping[str, Any] | Task, protocol: str = "clean", edition: str | None = None
+) -> Task:
+    """The task that a name, or a mapping with `base` and knobs, describes, under a protocol.
+
+    A variant that is equal to a named task is that task. Any other is named after what it changes,
+    `niah_multikey_1-num_keys_8`, unless `name` says otherwise.
+    """
+    if isinstance(spec, Task):
+        return spec
+    if isinstance(spec, str):
+        check_known("task", spec, TASKS, "`rulerkit tasks` describes them")
+        return TASKS[spec].with_protocol(protocol, edition)
+    if not isinstance(spec, Mapping) or not isinstance(spec.get("base"), str):
+        raise UserError(
+            f"a task is a name or a mapping with `base: NAME` and knobs; seen: {shortened(spec)}"
+        )
+    base = task(spec["base"], protocol, edition)
+    knobs = {name: value for name, value in spec.items() if name not in ("base", "name")}
+    for knob in knobs:
+        check_known(f"knob of {base.name}", knob, base.knobs())
+    variant = replace(base, **knobs)
+    known = (task.with_protocol(protocol, edition) for task in _ALL)
+    changes = sorted(vars(variant).items() - vars(base).items())
+    name = str(
+        spec.get("name")
+        or next((task.name for task in known if task == replace(variant, name=task.name)), None)
+        or "-".join([base.name, *(f"{knob}_{value}" for knob, value in changes)])
+    )
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", name):
+        raise UserError(
+            f"the task name {shortened(name)} cannot name a folder: give a `name` of at most 200 "
+            "letters, digits, . _ and -"
+        )
+    if name in TASKS:
+        named, tokens = task(name, protocol, edition), variant.max_new_tokens
+        # only the tokens of an answer may differ from the task of this name
+        if replace(variant, name=name) != replace(named, max_new_tokens=tokens):
+            raise UserError(f"{name} is another task's name: give this variant another `name:`")
+    return replace(variant, name=name)
+
+
+def by_name(tasks: Iterable[Task]) -> dict[str, Task]:
+    """The tasks by their names, each once.
+
+    Raises UserError for two different ones of one name, whose answers would be mixed.
+    """
+    named: dict[str, Task] = {}
+    for task in tasks:
+        if named.setdefault(task.name, task) != task:
+            raise UserError(
+                f"two different tasks are named {task.name}: give one of them another `name:`"
+            )
+    return named
+
+
+def family_of(name: str, family: str = "") -> type[Task]:
+    """The family of a task: the one that a record calls `family`, or, where nothing says so, the
+    one that the first letters of the task's name tell."""
+    for one in FAMILIES:
+        if one.family == family if family else re.match(rf"{one.short_name}(?![a-zA-Z])", name):
+            return one
+    names = ", ".join(family.short_name for family in FAMILIES)
+    raise unknown(
+        "task", name, THIRTEEN, f"Other names must begin with one of {names}; --task names it"
+    )
+
+
+def read_prompt(text: str) -> Reading | None:
+    """What the text of a prompt asks and answers, by its family's rule; None if it is not a prompt
+    of any family."""
+    return next(
+        (reading for family in FAMILIES if (reading := family.read(text)) is not None), None
+    )
+
+
+def read_answer(text: str) -> str | None:
+    """The answer that the text of a prompt alone gives; None if it is not a prompt of any
+    family."""
+    reading = read_prompt(text)
+    return None if reading is None else reading.text

@@ -1,0 +1,387 @@
+"""What every family of tasks has in common: the task as a value, the matching rules, the rules for
+failures, and what a reference reader sees."""
+
+import re
+import string
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
+from random import Random
+from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args, get_origin
+
+import numpy as np
+
+from rulerkit.common.errors import UserError, check_known, shortened
+from rulerkit.generation.corpora import BASES, KINDS, Source, choices, load
+from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
+
+PROTOCOLS = {"clean": "2025", "paper": "2024"}
+"""Protocol -> the edition of upstream's prompts that belongs to it.
+
+`clean` draws everything freely for each example. `paper` has the layouts of upstream at the time of
+the paper, where shuffles begin with the same seed in every example.
+"""
+MOST = 100_000
+"""The largest number that a setting of a task takes."""
+
+_DRAWS = 100
+"""For each text that is to be drawn, the draws after which there are too few different ones."""
+
+_COMMAS_AND_LINES = re.compile(r"[,;\n]")
+_NUMBERED = re.compile(r"[.)]\s(?<=\d..)(?<!\d{4}..)", re.DOTALL)
+_ITEM_BORDER = re.compile(r"[,;\n]|\s+and\s+|(?:^|(?<=\s))(?:and\s+|\d{1,3}[.)](?=\s))")
+_AROUND_ITEM = string.whitespace + "\"'`*.“”‘’"
+
+
+# --- judging --------------------------------------------------------------------------------------
+
+
+def string_match_all(prediction: str, references: Collection[str]) -> float:
+    """Share (0..1) of the references that occur in the prediction, whatever their case: niah, vt,
+    cwe, fwe."""
+    answer = prediction.lower()
+    return sum(reference.lower() in answer for reference in references) / len(references)
+
+
+def string_match_part(prediction: str, references: Collection[str]) -> float:
+    """1 if any of the references occurs in the prediction, whatever its case, else 0: question
+    answering."""
+    answer = prediction.lower()
+    return float(any(reference.lower() in answer for reference in references))
+
+
+def named_items(prediction: str) -> list[str]:
+    """The distinct items that a prediction lists, lower case, in order: without numbering, quotes
+    and full stops."""
+    # the simple pattern is ten times as fast
+    simple = "and" not in prediction and not _NUMBERED.search(prediction)
+    border = _COMMAS_AND_LINES if simple else _ITEM_BORDER
+    items = dict.fromkeys([item.strip(_AROUND_ITEM).lower() for item in border.split(prediction)])
+    items.pop("", None)
+    return list(items)
+
+
+@dataclass(frozen=True)
+class JudgedAnswer:
+    """One answer: its text as it is judged, the references, and the example, which is made when a
+    rule needs it."""
+
+    text: str
+    references: tuple[str, ...]
+    score: float
+    finish_reason: str
+    in_thought: bool
+    settings: Mapping[str, Any]
+    """The task's settings, as its record holds them."""
+    make: Callable[[], Example]
+    without_context: str | None = None
+    """What the same model answered to the question alone."""
+
+    @cached_property
+    def example(self) -> Example:
+        return self.make()
+
+    @cached_property
+    def missing(self) -> tuple[str, ...]:
+        """The references that were not written."""
+        return tuple(r for r in self.references if r.lower() not in self.text.lower())
+
+    @cached_property
+    def words(self) -> list[str]:
+        return [word.lower() for word in re.findall(r"\w+(?:-\w+)*", self.text)]
+
+    @cached_property
+    def needles(self) -> list[tuple[Piece, int]]:
+        """Needles and distractors with the tokens before them, those of runs of lines included."""
+        before, pieces = 0, []
+        for piece in self.example.pieces:
+            if piece.role in ("needle", "distractor"):
+                pieces.append((piece, before))
+            before += piece.num_tokens
+        return pieces
+
+
+class Rule(NamedTuple):
+    """A label for what went wrong with an answer, its definition in one sentence, and its test: the
+    detail that was seen, or None where the label does not fit."""
+
+    label: str
+    definition: str
+    test: Callable[[JudgedAnswer], str | None]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the text of a prompt asks and which items of the answer it holds, as a reference reader
+    sees it."""
+
+    family: str
+    items: Sequence[str]
+    occurrences: Callable[[], Iterable[re.Match[str]]]
+    """Finds all items and others in the text; the group `item` of each match is the value."""
+    others: Sequence[str] = ()
+    """What could be confused with an item: values of other keys, variables of other chains, less
+    frequent words."""
+    demonstration: str = ""
+    """The answer of the solved example, if the text holds one."""
+    opening: str = ""
+    """The context from its beginning on, if the beginning is visible."""
+    question: str | None = None
+    fixed_answer: str | None = None
+    """An answer that replaces the items."""
+    join: Callable[[Sequence[str]], str] = ", ".join
+    """How the family writes several items, see `Task.join`."""
+    empty: str = ""
+    """The answer without items."""
+
+    @property
+    def text(self) -> str:
+        """The answer."""
+        if self.fixed_answer is not None:
+            return self.fixed_answer
+        return self.join(self.items) or self.empty
+
+
+# --- tasks ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(ABC):
+    """One named setting of a family: a value.
+
+    A family is a subclass with typed settings, in one file that holds all that knows the family's
+    text: what is asked (`draft`), how the context is filled up to a token budget (`fill`), how an
+    answer is judged (`match`, `failure_rules`), how a reference reader finds it (`read`), and what
+    an audit of files checks (`short_name` and what follows it).
+    """
+
+    family: ClassVar[str]
+    category: ClassVar[str]
+    match: ClassVar[str] = "all"
+    """`all`: the share of references found; `part`: 1 if any is found."""
+    separator: ClassVar[str] = ", "
+    """What stands between several items of an answer."""
+    failure_rules: ClassVar[tuple[Rule, ...]] = ()
+    """The rules for what goes wrong in this family alone, in the order in which they are tried."""
+    short_name: ClassVar[str]
+    """The first letters of the names of all tasks of this family, in our files and in those of
+    others."""
+    answer_prefix_form: ClassVar[str]
+    """A regular expression for the answer prefix; its group, where it has one, is the blank that
+    ends it."""
+    new_tokens: ClassVar[tuple[int, int]]
+    """The answer tokens that the benchmark gives, and to how many items."""
+    question_form: ClassVar[str]
+    """A regular expression for the question; the last match is what a prompt asks."""
+    demonstration_opening: ClassVar[str] = ""
+    """How the task and its demonstration begin, where a prompt of the benchmark has a
+    demonstration."""
+
+    baseline: ClassVar[tuple[str, Any] | None] = None
+    """The setting, and its value, of the variant without what may mislead a model or help it."""
+
+    name: str
+    edition: Literal["2025", "2024"] = "2025"
+    """The edition of upstream's prompts: `2024` is the paper's, `2025` the present one."""
+    protocol: Literal["clean", "paper"] = "clean"
+    """`clean` or `paper`; it belongs to the study, not to the task's settings: see
+    `with_protocol`."""
+    max_new_tokens: int | None = None
+    """The most tokens of an answer; None takes the benchmark's number, raised in proportion to what
+    is asked for."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "edition", str(self.edition))  # YAML reads 2024 as a number
+        for field in fields(self):
+            value, kind = getattr(self, field.name), field.type
+            if kind is str:  # such as a path
+                object.__setattr__(self, field.name, str(value))
+            if get_origin(kind) is Literal:
+                check_known(f"{field.name} of the task {self.name}", value, get_args(kind))
+            if kind is int or (kind == int | None and value is not None):
+                whole = type(value) is int and 1 <= value <= MOST
+                self.check(whole, field.name, f"a whole number from 1 to {MOST}")
+            if kind is bool:
+                self.check(type(value) is bool, field.name, "true or false")
+
+    def check(self, allowed: bool, knob: str, takes: str) -> None:
+        """Raises `UserError` where a setting is not allowed; `takes` says what it takes."""
+        if not allowed:
+            value = shortened(getattr(self, knob))
+            raise UserError(f"{knob} of the task {self.name} is {value}: it must be {takes}")
+
+    @abstractmethod
+    def draft(self, stream: ExampleStream, length: int) -> Draft:
+        """What example `stream.index` asks. Only demonstrations may depend on the length."""
+
+    @abstractmethod
+    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
+        """The context, with all that stands before the tail: as many pieces as fit into
+        `budget.tokens` tokens. None where not even the needles fit."""
+
+    @staticmethod
+    @abstractmethod
+    def read_context(text: str, question: re.Match[str]) -> Reading:
+        """What the text of a prompt before its question answers, without the references."""
+
+    @classmethod
+    def read(cls, text: str) -> Reading | None:
+        """What the text of a prompt asks and answers; None if it is not of this family."""
+        questions = list(re.finditer(cls.question_form, text))
+        if not questions:
+            return None
+        reading = cls.read_context(text[: questions[-1].start()], questions[-1])
+        return replace(reading, join=cls.join)
+
+    @classmethod
+    def join(cls, items: Sequence[str]) -> str:
+        """Several items as an answer writes them."""
+        return cls.separator.join(items)
+
+    @property
+    def num_items(self) -> int:
+        """How many items an answer names."""
+        return 1
+
+    @property
+    def answer_tokens(self) -> int:
+        """The number of tokens kept free for the answer: in proportion to its items, at least the
+        benchmark's."""
+        tokens, usual = self.new_tokens
+        return self.max_new_tokens or max(tokens, -(-tokens * self.num_items // usual))
+
+    def score(self, prediction: str, references: Collection[str]) -> float:
+        """The score of an answer, 0 to 1, by the family's matching rule."""
+        rule = string_match_all if self.match == "all" else string_match_part
+        return rule(prediction, references)
+
+    def shuffle(self, entries: np.ndarray, budget: ContextBudget) -> np.ndarray:
+        """The entries in a random order, which in the protocol `paper` is the same in all examples
+        of a cell."""
+        if self.protocol == "paper":
+            return np.asarray(entries[shuffled_alike(len(entries), budget.seed)])
+        return budget.random.permutation(entries)
+
+    def settings(self) -> dict[str, Any]:
+        """All that defines this task, ready for JSON."""
+        return {knob: getattr(self, knob) for knob in ("name", *self.knobs())} | {
+            "family": self.family,
+            "category": self.category,
+            "match": self.match,
+            "max_new_tokens": self.answer_tokens,
+        }
+
+    @classmethod
+    def knobs(cls) -> list[str]:
+        """The names of the settings that a variant of this task may change."""
+        return [field.name for field in fields(cls) if field.name not in ("name", "protocol")]
+
+    @property
+    def corpora(self) -> tuple[tuple[str, str], ...]:
+        """The corpora that the task reads: their kinds, with the settings that name them."""
+        return ()
+
+    def baselines(self) -> list["Task"]:
+        """The variant that tells why an answer of this task is wrong: without demonstration, or
+        without context; none for the variant itself."""
+        if self.baseline is None:
+            return []
+        knob, value = self.baseline
+        variant = replace(self, **{knob: value}, name=f"{self.name}-{knob}_{value}")
+        return [] if getattr(self, knob) == value else [variant]
+
+    @classmethod
+    def place(cls, text: str, references: Sequence[str]) -> str | None:
+        """Where the answer stands in the text of a prompt, in words; None where it is not there."""
+        starts = [text.index(reference) for reference in references if reference in text]
+        return (
+            f"about {round(50 * min(starts) / len(text)) * 2} % of the prompt" if starts else None
+        )
+
+    def sources(self) -> dict[str, Source]:
+        """The corpora that this task reads, by setting; wonderwords' lists have no source."""
+        loaded = {knob: load(kind, getattr(self, knob)) for kind, knob in self.corpora}
+        return {knob: corpus.source for knob, corpus in loaded.items() if corpus.source}
+
+    def with_protocol(self, protocol: str, edition: str | None = None) -> Self:
+        """The same task under a protocol, with its edition of the prompts or the one given; its
+        name stays."""
+        check_known("protocol", protocol, PROTOCOLS)
+        settings: Any = {"protocol": protocol, "edition": edition or PROTOCOLS[protocol]}
+        return replace(self, **settings)
+
+    def with_corpora(self, corpora: str | Mapping[str, Any]) -> Self:
+        """The same task over the `original` corpora, their `builtin` stand-ins, or files: a mapping
+        of `essay`, `qa` and `words` to paths, with `base` for what it does not name. Its name
+        stays, and so does a file that a setting of the task names."""
+        chosen = choices(corpora)
+        swapped = BASES[chosen["base"]]
+        names = {
+            knob: chosen.get(kind, swapped.get(name, name))
+            for kind, knob in self.corpora
+            if (name := getattr(self, knob)) in KINDS[kind][0]
+        }
+        return replace(self, **names)
+
+
+def _less_frequent_words(answer: JudgedAnswer) -> str | None:
+    entries = (
+        re.sub(r"^\d+\. ", "", piece.text.strip()).lower() for piece in answer.example.pieces[1:]
+    )
+    others = set(entries) - {reference.lower() for reference in answer.references}
+    named = [*named_items(answer.text), *answer.words]
+    return " ".join(dict.fromkeys(word for word in named if word in others)) or None
+
+
+class WordCount(Task):
+    """What the two families share that ask which words stand most often in a text."""
+
+    category = "aggregation"
+    failure_rules = (
+        Rule(
+            "less frequent word",
+            "A word of the list or text that stands there less often.",
+            _less_frequent_words,
+        ),
+    )
+
+    entry: ClassVar[re.Pattern[str]]
+    """An entry of the list or text; its group `item` is the word."""
+
+    @classmethod
+    def ranked(cls, text: str, start: int, number: int, **more: Any) -> Reading:
+        """The most frequent words of a text from `start` on, and as many less frequent ones."""
+        counts = Counter(match["item"] for match in cls.entry.finditer(text, start))
+        words = [word for word, _ in counts.most_common(2 * number)]
+        occurrences = partial(cls.entry.finditer, text, start)
+        return Reading(cls.family, words[:number], occurrences, words[number:], **more)
+
+    @classmethod
+    def place(cls, text: str, references: Sequence[str]) -> str | None:
+        words = [match["item"] for match in cls.entry.finditer(text)]
+        places = sorted(words.index(word) for word in references if word in words)
+        return f"the words {', '.join(map(str, places))}" if places else None
+
+
+def shuffled_alike(size: int, seed: int) -> list[int]:
+    """The positions 0 to size - 1, shuffled as upstream does: the same order in every example with
+    this seed and size."""
+    order = list(range(size))
+    Random(seed).shuffle(order)
+    return order
+
+
+def distinct(count: int, draw: Callable[[], str], first: Iterable[str] = ()) -> list[str]:
+    """Draws until there are `count` different texts with the first ones (upstream draws with
+    replacement)."""
+    texts = dict.fromkeys(first)
+    for _ in range(_DRAWS * count):
+        if len(texts) >= count:
+            return list(texts)
+        texts[draw()] = None
+    raise UserError(
+        f"corpora: words: {len(texts)} different texts can be drawn where {count} are needed: give "
+        "a longer list, or a shorter length"
+    )

@@ -1,0 +1,227 @@
+"""Common words extraction (paper, section 3.3): which words stand most often in a numbered list."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from itertools import combinations
+from random import Random
+from string import ascii_lowercase
+
+import numpy as np
+
+from rulerkit.generation.corpora import Words, load
+from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
+from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, numbered
+from rulerkit.generation.tasks.base import Reading, WordCount, distinct, shuffled_alike
+from rulerkit.generation.tasks.niah import draw_pair
+
+_OPENING = (
+    "Below is a numbered list of words. In these words, some appear more often than others. "
+    "Memorize the ones that appear most often.\n"
+)
+_QUESTION = "Question: What are the {n} most common words in the above list?"
+_PREFIX = " Answer: The top {n} words that appear most often in the list are:"
+_REDUCED_BELOW = 4096
+_MOST_COMMON = 1000
+_MARGIN = 3
+"""Times the square root of the budget: the tokens that the protocol `paper` leaves free, so that
+longer words fit too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonWords(WordCount):
+    """Name the `num_cw` words that appear `freq_cw` times each among others that appear `freq_ucw`
+    times."""
+
+    family = "common_words"
+    short_name = "cwe"
+    new_tokens = (120, 10)
+    question_form = r"\nQuestion: What are the (\w+) most common words in the above list\?"
+    answer_prefix_form = "appear most often in the list are:"
+    demonstration_opening = _OPENING
+    entry = re.compile(r"\d+\. (?P<item>.+?)(?= \d+\. |$)")
+    baseline = ("demonstration", False)
+
+    freq_cw: int = 30
+    freq_ucw: int = 3
+    num_cw: int = 10
+    demonstration: bool = True
+    words: str = "wonderwords"
+    """The list of words: `wonderwords` or a path."""
+    corpora = (("words", "words"),)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        above = f"more than freq_ucw, {self.freq_ucw}: common words must be the more frequent ones"
+        self.check(self.freq_cw > self.freq_ucw, "freq_cw", above)
+        self.check(self.num_cw <= _MOST_COMMON, "num_cw", f"at most {_MOST_COMMON}")
+
+    @property
+    def num_items(self) -> int:
+        return self.num_cw
+
+    @property
+    def _list_of_words(self) -> Words:
+        words: Words = load("words", self.words)
+        return words
+
+    def frequencies(self, length: int) -> tuple[int, int]:
+        """How often common and other words appear: as set, or 6 and 1 below 4096 tokens, as
+        upstream reduces them."""
+        reduced = length < _REDUCED_BELOW and (self.freq_cw, self.freq_ucw) == (30, 3)
+        return (6, 1) if reduced else (self.freq_cw, self.freq_ucw)
+
+    def draft(self, stream: ExampleStream, length: int) -> Draft:
+        words = self._list_of_words
+        singles = words.everything if self.protocol == "paper" else _uncontained(words)
+        enough = 3 * max(20, self.num_cw)
+        self.check(len(singles) >= enough, "words", f"a list of {enough} words, none in another")
+        common = stream.random.sample(singles, self.num_cw)
+        return Draft(
+            demonstration=self._demonstration(stream, common, length),
+            instruction=_OPENING,
+            question=_QUESTION.format(n=self.num_cw),
+            answer_prefix=_PREFIX.format(n=self.num_cw),
+            references=tuple(common),
+            plan=common,
+        )
+
+    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
+        paper = self.protocol == "paper"
+        step = 10 if paper else 1  # upstream adds and removes ten words at a time
+        words, num_pairs = _words(self._list_of_words, budget.encoder), 0
+        most = len(self._list_of_words.adjectives) * len(self._list_of_words.nouns) // 2
+        texts = [" " + word for word in draft.plan]
+        common = np.array([words.position[text] for text in texts])
+        order = singles = words.others(texts, budget.random)
+        parts = {word.lower() for word in draft.plan}
+        while (fitting := self._num_fitting(words, common, order, budget)) == len(order):
+            num_pairs = max(min(8192, most), 2 * num_pairs)
+            words = _words(self._list_of_words, budget.encoder, num_pairs, random_letters=paper)
+            pairs = (len(words) - num_pairs + budget.random.permutation(num_pairs)).tolist()
+            pairs = [i for i in pairs if parts.isdisjoint(words.texts[i][1:].lower().split("-"))]
+            order = np.concatenate([singles, pairs])
+        if paper:
+            fitting = min(fitting, self._usual_number(words, draft, budget)) // step * step
+        for number in range(fitting, -1, -step):
+            piece = self._list(words, common, order[:number], budget)
+            if piece.num_tokens <= budget.tokens:
+                return [piece]
+        return None
+
+    def _num_fitting(
+        self, words: Units, common: np.ndarray, order: np.ndarray, budget: ContextBudget
+    ) -> int:
+        """How many of the other words, in this order, fit beside the common ones; negative where
+        those do not fit."""
+        common_count, other_count = self.frequencies(budget.length)
+        numbers = numbered(" {}.", budget.encoder, budget.tokens // 3 + 16)
+        first = common_count * words.counts[common].sum()
+        tokens = np.append(first, other_count * words.counts[order]).cumsum()
+        entries = common_count * len(common) + other_count * np.arange(len(tokens))
+        entries = entries[entries <= len(numbers)]
+        tokens = tokens[: len(entries)] + numbers.offsets[entries]
+        return int(np.searchsorted(tokens, budget.tokens, side="right")) - 1
+
+    def _usual_number(self, words: Units, draft: Draft, budget: ContextBudget) -> int:
+        """How many other words fit in usual examples of this cell: one number, and with it one
+        layout, for nearly all."""
+        first = self._demonstration(ExampleStream(budget.seed, self.name, 0), [], budget.length)
+        counts = [len(ids) for ids in budget.encoder.encode([draft.demonstration, first])]
+        tokens = budget.tokens + counts[0] - counts[1]
+        num_singles = len(self._list_of_words.everything)
+        usual = np.random.RandomState(budget.seed).permutation(num_singles)
+        others = np.concatenate([usual[self.num_cw :], np.arange(num_singles, len(words))])
+        budget = replace(budget, tokens=int(tokens - _MARGIN * tokens**0.5))
+        return self._num_fitting(words, usual[: self.num_cw], others, budget)
+
+    def _list(
+        self, words: Units, common: np.ndarray, others: np.ndarray, budget: ContextBudget
+    ) -> Piece:
+        """The numbered list, shuffled, with the newline before the question."""
+        common_count, other_count = self.frequencies(budget.length)
+        entries = np.concatenate([np.repeat(common, common_count), np.repeat(others, other_count)])
+        order = self.shuffle(entries, budget)
+        numbers = numbered(" {}.", budget.encoder, len(order))
+        needles = set(common.tolist())
+        return budget.rows(
+            (numbers, np.arange(len(order))),
+            (words, order),
+            describe=lambda i: ("needle" if order[i] in needles else "haystack", None, None),
+            ending="\n",
+        )
+
+    @staticmethod
+    def read_context(text: str, question: re.Match[str]) -> Reading:
+        start, opening = text.rfind("\n") + 1, text.rfind(_OPENING)  # the list is one line
+        shown = text[: max(0, opening)]
+        answers = re.findall(r"appear most often in the list are:\s*(1\. .+)", shown)
+        return CommonWords.ranked(
+            text,
+            start,
+            int(question[1]),
+            demonstration="".join(answers[-1:]).strip(),
+            opening=text[start:] if opening >= 0 else "",
+        )
+
+    @classmethod
+    def join(cls, items: Sequence[str]) -> str:
+        return " ".join(f"{i}. {word}" for i, word in enumerate(items, 1))
+
+    def _demonstration(self, stream: ExampleStream, taken: list[str], length: int) -> str:
+        """A solved list of 40 words (20 below 4096 tokens), without chat template; nothing where
+        the task has no demonstration."""
+        if not self.demonstration:
+            return ""
+        size, common_count, other_count = (20, 3, 1) if length < _REDUCED_BELOW else (40, 10, 3)
+        n = self.num_cw
+        random = Random(f"{stream.seed}/{self.name}/{stream.index}/demonstration")
+        free = [word for word in self._list_of_words.everything if word not in taken]
+        words = random.sample(free, max(size, 2 * n))
+        entries = words[:n] * common_count + words[n:] * other_count
+        if self.protocol == "paper":
+            entries = [entries[i] for i in shuffled_alike(len(entries), stream.seed)]
+        else:
+            random.shuffle(entries)
+        gap = " " if self.edition == "2025" else ""  # the 2024 edition writes `are:1. word`
+        question, answer = _QUESTION.format(n=n) + _PREFIX.format(n=n), self.join(words[:n])
+        return f"{_OPENING}{self.join(entries)}\n{question}{gap}{answer}\n"
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+@cache
+def _uncontained(words: Words) -> list[str]:
+    """The single words that stand in no other word of the lists, so that no other word can score
+    for them; without hyphens, so that a pair contains one only as its adjective or its noun."""
+    lower = {word.lower() for word in words.everything}
+    parts = (
+        word.lower()[start:stop]
+        for word in words.everything
+        for start, stop in combinations(range(len(word) + 1), 2)
+    )
+    occurrences = Counter(part for part in parts if part in lower)
+    return [
+        word
+        for word in words.everything
+        if not {" ", "-"} & set(word) and occurrences[word.lower()] == 1
+    ]
+
+
+@lru_cache(maxsize=8)
+def _words(
+    words: Words, encoder: PieceEncoder, num_pairs: int = 0, random_letters: bool = False
+) -> Units:
+    """All single words, then adjective-noun pairs or words of random letters: the first of an
+    endless row, without repetition."""
+    random = Random("pairs of words")
+
+    def draw() -> str:
+        letters = "".join(random.choices(ascii_lowercase, k=6)) if random_letters else ""
+        return letters or draw_pair(random, words)
+
+    texts = distinct(len(words.everything) + num_pairs, draw, words.everything)
+    return encode_units([" " + text for text in texts], encoder, keep=True)

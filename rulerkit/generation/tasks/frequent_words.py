@@ -1,0 +1,151 @@
+"""Frequent words extraction (paper, section 3.3): the most frequent coded words of a text under a
+zeta distribution."""
+
+import re
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from random import Random
+from string import ascii_lowercase
+
+import numpy as np
+
+from rulerkit.common.errors import UserError
+from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
+from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, joined
+from rulerkit.generation.tasks.base import Reading, WordCount, distinct
+from rulerkit.generation.tasks.haystacks import pool_size
+
+_OPENING = (
+    "Read the following coded text and track the frequency of each coded word. Find the {n} most "
+    "frequently appeared coded words."
+)
+_QUESTION = (
+    "Question: Do not provide any explanation. Please ignore the dots '....'. What are the {n} "
+    "most frequently appeared words in the above coded text?"
+)
+_PREFIX = " Answer: According to the coded text above, the {n} most frequently appeared words are:"
+_DOTS = "..."
+_MARGIN = 1.5
+"""By how many standard deviations of a word's tokens the protocol `paper` expects answers to be
+longer than the mean."""
+_LONGEST_WORD = 100
+_NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrequentWords(WordCount):
+    """Name the `k` most frequent coded words; the most frequent of all, dots, is no answer.
+
+    The word of rank r appears floor(N r^-alpha / zeta(alpha)) times; the answers are ranks 2 to k +
+    1.
+    """
+
+    family = "frequent_words"
+    short_name = "fwe"
+    new_tokens = (50, 3)
+    question_form = (
+        r"\nQuestion: .*What are the (\w+) most frequently appeared words in the above coded text\?"
+    )
+    answer_prefix_form = "frequently appeared words are:"
+    entry = re.compile("(?P<item>[a-z]+)")
+
+    alpha: float = 2.0
+    k: int = 3
+    word_length: int = 6
+    vocabulary: int | None = None
+    """The number of distinct words, dots included; None takes a fiftieth of the length, as upstream
+    does."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number = isinstance(self.alpha, int | float) and 1 < self.alpha < 100
+        self.check(number, "alpha", "a number above 1 and below 100")
+        self.check(
+            self.word_length <= _LONGEST_WORD and 26**self.word_length >= 100 * self.k,
+            "word_length",
+            f"at most {_LONGEST_WORD}, and large enough for {self.k} answers",
+        )
+        enough = self.vocabulary is None or self.vocabulary >= self.k + 2
+        self.check(enough, "vocabulary", f"at least k + 2 = {self.k + 2}")
+
+    @property
+    def num_items(self) -> int:
+        return self.k
+
+    def draft(self, stream: ExampleStream, length: int) -> Draft:
+        answers = distinct(self.k, partial(_draw, stream.random, self.word_length))
+        n = _NUMBERS[self.k] if self.k < len(_NUMBERS) else str(self.k)
+        return Draft(
+            instruction=_OPENING.format(n=n),
+            question=_QUESTION.format(n=n),
+            answer_prefix=_PREFIX.format(n=n),
+            references=tuple(answers),
+            plan=[_DOTS, *answers],
+        )
+
+    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
+        from scipy.special import zeta
+
+        size = max(self.vocabulary or budget.length // 50, self.k + 2)
+        if 26**self.word_length < 4 * size:
+            raise UserError(
+                f"{self.name} needs {size} distinct words: a word_length of {self.word_length} is "
+                "too short"
+            )
+        pool = _pool(budget.encoder, self.word_length, pool_size(max(budget.length, 50 * size), 16))
+        answers = encode_units([" " + word for word in draft.plan], budget.encoder)
+        others = pool.others(answers.texts, budget.random)[: size - len(answers)]
+        words = joined([answers, pool])
+        ranked = np.concatenate([np.arange(len(answers)), len(answers) + others])
+        counts = words.counts[ranked]
+        law = np.arange(1, len(ranked) + 1.0) ** -float(self.alpha) / float(zeta(self.alpha))
+
+        def times(total: int) -> np.ndarray:
+            return np.floor(total * law).astype(np.int64)
+
+        def most(counts: np.ndarray) -> int:
+            """The largest total whose words fit, where each has this many tokens."""
+            totals = range(2 * budget.tokens + 2)
+            return bisect_right(totals, budget.tokens, key=lambda n: times(n) @ counts) - 1
+
+        def describe(row: int) -> tuple[str, None, None]:
+            rank = order[row]
+            role = "haystack" if rank == 0 else "needle" if rank <= self.k else "distractor"
+            return role, None, None
+
+        total, step = most(counts), 1
+        if self.protocol == "paper":
+            # one number of words, and with it one layout, for nearly all examples
+            usual_counts = np.full(len(ranked), pool.counts.mean())
+            usual_counts[0] = counts[0]
+            usual_counts[1 : self.k + 1] += _MARGIN * pool.counts.std()
+            total, step = min(total, most(usual_counts)) // 10 * 10, 10
+        for number in range(total, 0, -step):
+            occurrences = times(number)
+            if occurrences[self.k] <= occurrences[self.k + 1]:
+                continue  # a tie: the text would not tell which words are asked for
+            order = self.shuffle(np.repeat(np.arange(len(ranked)), occurrences), budget)
+            piece = budget.rows((words, ranked[order]), describe=describe, ending="\n")
+            if piece.num_tokens <= budget.tokens:
+                return [piece]
+        return None
+
+    @staticmethod
+    def read_context(text: str, question: re.Match[str]) -> Reading:
+        n = question[1]
+        number = _NUMBERS.index(n) if n in _NUMBERS else int(n)
+        coded = text.rpartition("coded words.")[2]
+        return FrequentWords.ranked(text, len(text) - len(coded), number)
+
+
+def _draw(random: Random, word_length: int) -> str:
+    return "".join(random.choices(ascii_lowercase, k=word_length))
+
+
+@lru_cache(maxsize=8)
+def _pool(encoder: PieceEncoder, word_length: int, size: int) -> Units:
+    """Distinct coded words, each with a blank before it: the first of an endless row."""
+    draw = partial(_draw, Random(f"coded words of {word_length}"), word_length)
+    words = distinct(min(size, 26**word_length // 2), draw)
+    return encode_units([" " + word for word in words], encoder)

@@ -1,0 +1,299 @@
+"""What needles and statements are hidden in: essays, repeated sentences, or lines of other needles.
+
+Each function fills a budget with as much haystack as fits and puts items (needles, statements) at
+their depths; it returns None where the items alone do not fit.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from itertools import pairwise, product
+from operator import attrgetter
+
+import numpy as np
+
+from rulerkit.generation.corpora import Haystack
+from rulerkit.generation.example import ContextBudget, Piece
+from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, settle
+
+SENTENCES = (
+    "The grass is green.",
+    "The sky is blue.",
+    "The sun is yellow.",
+    "Here we go.",
+    "There and back again.",
+)
+LINE = " ".join(SENTENCES)
+
+_ADJUSTED = 8
+"""How many of the last lines of needles are chosen again so that they fill the budget."""
+_CANDIDATES = 512
+"""Among how many keys and values each of them is chosen."""
+_CUT = re.compile(
+    "(?=[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
+    "|(?<=.{256})"
+)
+"""Where a text without blanks may be cut: before a character of a script that writes none between
+words (Thai to Burmese, Khmer, Japanese, Chinese), and anywhere in what is no word."""
+
+
+def _by_depth(items: Iterable[Piece], budget: ContextBudget) -> tuple[list[Piece], int]:
+    """The items in order, and the tokens that they leave of the budget."""
+    ordered = [budget.encoded(item) for item in sorted(items, key=attrgetter("depth"))]
+    return ordered, budget.tokens - _num_tokens(ordered)
+
+
+def _apart(places: list[int], count: int) -> list[int]:
+    """Distinct places up to `count` near the given ones, which increase; the given ones where there
+    are more items than places."""
+    if count < len(places):
+        return [min(place, count) for place in places]
+    for i in range(1, len(places)):
+        places[i] = max(places[i], places[i - 1] + 1)
+    return [min(place, count - len(places) + i) for i, place in enumerate(places)]
+
+
+def _interleaved(
+    items: Sequence[Piece],
+    places: Sequence[int],
+    end: int,
+    haystack: Callable[[int, int], list[Piece]],
+) -> list[Piece]:
+    """The haystack from its start to `end` with each item before its place; `haystack(start, stop)`
+    gives a part of it."""
+    pieces, start = [], 0
+    for item, place in zip(items, places, strict=True):
+        pieces += [*haystack(start, place), item]
+        start = place
+    return pieces + haystack(start, end)
+
+
+def _part(units: Units, start: int, stop: int) -> list[Piece]:
+    """A part of a row of texts: the first text, the last, and those between in one piece."""
+    if start >= stop:
+        return []
+    bounds = sorted({start, start + 1, stop - 1, stop})
+    return [Piece(units.text(a, b), "haystack", units.span(a, b)) for a, b in pairwise(bounds)]
+
+
+def _joined_by_blanks(pieces: list[Piece], budget: ContextBudget) -> list[Piece]:
+    """Pieces with a blank before each of their texts: without that of the first, and with a newline
+    at the end. A piece that ends in a blank passes it to the next one."""
+    texts = settle([piece.text for piece in pieces])
+    texts[0] = texts[0][1:]
+    texts[-1] += "\n"
+    return [
+        piece if piece.text == text else budget.encoded(replace(piece, text=text))
+        for piece, text in zip(pieces, texts, strict=True)
+    ]
+
+
+def _num_tokens(pieces: Iterable[Piece]) -> int:
+    return sum(piece.num_tokens for piece in pieces)
+
+
+# --- sentences ------------------------------------------------------------------------------------
+
+
+def fill_with_sentences(
+    items: Iterable[Piece], budget: ContextBudget, blanks: bool = False
+) -> list[Piece] | None:
+    """Lines of five sentences with the items before distinct lines.
+
+    Lines are joined by newlines, or (edition 2024 of variable tracking) by blanks after the newline
+    that ends a line of sentences. The last line is cut at the sentence that still fits: upstream
+    leaves up to 25 tokens unused, which no score can show.
+    """
+    blank = " " * blanks
+    if blanks:
+        items = [replace(item, text=blank + item.text.removesuffix("\n")) for item in items]
+    items, left = _by_depth(items, budget)
+    line = f"{blank}{LINE}\n"
+    most = max(0, left // len(budget.encoder(line))) + 2 * blanks
+    units = _lines(line, budget.encoder, 1 << most.bit_length())
+    for lines in range(most, -1, -1):
+        for sentences in range(len(SENTENCES) - 1, -1, -1):
+            last = []
+            if sentences:
+                text = f"{blank}{' '.join(SENTENCES[:sentences])}\n"
+                last = [budget.encoded(Piece(text, "haystack"))]
+            end = lines + len(last)
+            places = _apart([int(item.depth * end) for item in items], end)
+            pieces = _interleaved(items, places, end, partial(_part_of_lines, units, lines, last))
+            if blanks:
+                pieces = _joined_by_blanks(pieces, budget)
+            if _num_tokens(pieces) <= budget.tokens:
+                return pieces
+    return None
+
+
+def _part_of_lines(
+    units: Units, lines: int, last: list[Piece], start: int, stop: int
+) -> list[Piece]:
+    """A part of so many whole lines and the last one, which is cut, if there is any."""
+    whole = _part(units, start, min(stop, lines))
+    return whole + last if start <= lines < stop else whole
+
+
+@lru_cache(maxsize=8)
+def _lines(line: str, encoder: PieceEncoder, count: int) -> Units:
+    return encode_units([line] * count, encoder)
+
+
+# --- lines of needles -----------------------------------------------------------------------------
+
+
+def pool_size(length: int, share: int) -> int:
+    """One pool entry for every `share` tokens of the length, as a power of two from 1024 on."""
+    return max(1024, 1 << (length // share - 1).bit_length())
+
+
+def fill_with_needles(
+    items: Iterable[Piece],
+    budget: ContextBudget,
+    before: tuple[str, str],
+    keys: Units,
+    values: Units,
+) -> list[Piece] | None:
+    """Lines `before[0] key before[1] value` with the items among them.
+
+    Every example pairs keys and values anew. They come from pools whose sizes follow from the
+    length alone, so an example does not depend on what was generated before it. The tokens of every
+    line are known before it is written, so the last lines are chosen to fill the budget.
+    """
+    items, left = _by_depth(items, budget)
+    if left < 0:
+        return None
+    frames = encode_units(before, budget.encoder)
+    key_order = keys.others([f" {item.key}" for item in items], budget.random)
+    value_order = values.others([f" {item.value}.\n" for item in items], budget.random)
+    size = min(len(key_order), len(value_order))
+    pools = ((keys, key_order[:size]), (values, value_order[:size]))
+    lines = _choose_lines(left, int(frames.counts.sum()), pools)
+
+    def haystack(start: int, stop: int) -> list[Piece]:
+        if start == stop:
+            return []
+        key_numbers, value_numbers = key_order[start:stop], value_order[start:stop]
+
+        def describe(line: int) -> tuple[str, str, str]:
+            key, value = keys.texts[key_numbers[line]], values.texts[value_numbers[line]]
+            return "distractor", key.strip(), value.strip().removesuffix(".")
+
+        zeros = np.zeros(stop - start, dtype=int)
+        columns = ((frames, zeros), (keys, key_numbers), (frames, zeros + 1))
+        return [budget.rows(*columns, (values, value_numbers), describe=describe)]
+
+    places = [min(int(item.depth * (lines + 1)), lines) for item in items]
+    return _interleaved(items, places, lines, haystack)
+
+
+def _choose_lines(left: int, fixed: int, pools: Sequence[tuple[Units, np.ndarray]]) -> int:
+    """How many lines, of `fixed` tokens, a key and a value, fit into the tokens left.
+
+    A pool is keys or values, and the order in which lines take them. The keys and values of the
+    last lines are chosen again, so that these lines share out what the others leave: they change
+    places with later ones in the orders.
+    """
+    counts = [units.counts[order] for units, order in pools]
+    ends = np.cumsum(fixed + sum(counts))
+    lines = int(np.searchsorted(ends, left, side="right"))
+    first = max(0, lines - _ADJUSTED)
+    for_last = left - (int(ends[first - 1]) if first else 0)
+    longest = fixed + sum(int(column[first:].max()) for column in counts)
+    one_more = lines < len(ends) and for_last > (lines - first) * longest
+    for stop in (lines + one_more, lines):
+        line, rest = first, for_last
+        while line < stop:
+            candidates = [column[line : line + _CANDIDATES] for column in counts]
+            pair = _best_pair(rest // (stop - line) - fixed, *candidates)
+            if pair is None:
+                break
+            for (_, order), column, chosen in zip(pools, counts, pair, strict=True):
+                for entries in (order, column):
+                    entries[[line, line + chosen]] = entries[[line + chosen, line]]
+            rest -= fixed + sum(int(column[line]) for column in counts)
+            line += 1
+        if line == stop:
+            break
+    return line
+
+
+def _best_pair(tokens: int, keys: np.ndarray, values: np.ndarray) -> tuple[int, int] | None:
+    """Positions of a key and a value whose counts together come nearest to `tokens` from below."""
+    key_at, value_at = (
+        dict(zip(*np.unique(counts, return_index=True), strict=True)) for counts in (keys, values)
+    )
+    fitting = [
+        (key + value, -key) for key, value in product(key_at, value_at) if key + value <= tokens
+    ]
+    if not fitting:
+        return None
+    total, less_key = max(fitting)  # of several pairs the one with the shortest key
+    return int(key_at[-less_key]), int(value_at[total + less_key])
+
+
+# --- essays ---------------------------------------------------------------------------------------
+
+
+def fill_with_essay(
+    items: Iterable[Piece], budget: ContextBudget, corpus: Haystack
+) -> list[Piece] | None:
+    """As many words of the essays as fit, joined by blanks, with each item at the sentence boundary
+    nearest to its depth in tokens. In scripts without blanks a word is a sentence, and the last one
+    is cut where the budget ends."""
+    passes = 1
+    units, starts = _essay_units(corpus, budget.encoder, passes)
+    while units.offsets[-1] < budget.tokens:
+        passes *= 2
+        units, starts = _essay_units(corpus, budget.encoder, passes)
+    items, left = _by_depth([replace(item, text=" " + item.text) for item in items], budget)
+    most = int(np.searchsorted(units.offsets, left, side="right")) + 1
+    for words in range(min(most, len(units)), -1, -1):
+        places = _sentence_boundaries(items, units, starts, words)
+        pieces = _interleaved(items, places, words, partial(_part, units))
+        next_word = "".join(units.texts[words : words + 1])
+        if filled := _with_beginning(pieces, next_word, budget):
+            return filled
+    return None
+
+
+def _with_beginning(pieces: list[Piece], word: str, budget: ContextBudget) -> list[Piece] | None:
+    """Pieces joined by blanks and, behind them, as much of the next word as fits; None where the
+    pieces alone do not fit."""
+
+    def context(beginning: str) -> list[Piece]:
+        last = [Piece(beginning, "haystack")] if beginning else []
+        return _joined_by_blanks(pieces + last, budget)
+
+    beginnings = ["", *(word[: cut.start()] for cut in _CUT.finditer(word, 2))]
+    fitting = bisect_right(beginnings, budget.tokens, key=lambda b: _num_tokens(context(b)))
+    return context(beginnings[fitting - 1]) if fitting else None
+
+
+@lru_cache(maxsize=8)
+def _essay_units(corpus: Haystack, encoder: PieceEncoder, passes: int) -> tuple[Units, np.ndarray]:
+    """The words of a corpus, each with the blank before it, and where sentences start; later passes
+    begin at the second essay, so that the opening comes only once."""
+    words, starts = list(corpus.words), [np.asarray(corpus.sentence_starts)]
+    again = starts[0][starts[0] >= corpus.restart]
+    for _ in range(passes - 1):
+        starts.append(again - corpus.restart + len(words))
+        words += corpus.words[corpus.restart :]
+    return encode_units([" " + word for word in words], encoder, keep=True), np.concatenate(starts)
+
+
+def _sentence_boundaries(
+    items: list[Piece], units: Units, starts: np.ndarray, words: int
+) -> list[int]:
+    """For each item the word before which it stands: distinct boundaries while there are enough."""
+    boundaries = np.append(starts[: np.searchsorted(starts, words)], words)
+    offsets = units.offsets[boundaries]
+    wanted = np.array([item.depth for item in items]) * offsets[-1]
+    right = np.minimum(np.searchsorted(offsets, wanted), len(offsets) - 1)
+    left = np.maximum(right - 1, 0)
+    nearest = np.where(wanted - offsets[left] < offsets[right] - wanted, left, right)
+    places: list[int] = boundaries[_apart(nearest.tolist(), len(boundaries))].tolist()
+    return places

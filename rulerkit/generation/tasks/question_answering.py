@@ -1,0 +1,312 @@
+"""Question answering among distractors (paper, section 3.4): SQuAD and HotpotQA, or their invented
+stand-ins."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from random import Random
+from typing import Literal
+
+import numpy as np
+
+from rulerkit.common.errors import UserError
+from rulerkit.generation.corpora import QASet, Question, known_questions, load
+from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
+from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, numbered
+from rulerkit.generation.prompt_format import DIRECT
+from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule, Task, shuffled_alike
+
+_INSTRUCTION = "Answer the question based on the given documents. Only give me the answer and do not output any other words.\n\n"
+_GIVEN = "The following are given documents.\n\n"
+_ALONE = "Answer the question. Only give me the answer and do not output any other words.\n\n"
+_LONGEST_GOLD = 3000
+"""Questions whose gold documents have more characters than this are not asked (23 of SQuAD's
+5,928), so that every question fits at every length from 1024 tokens on."""
+
+
+_FEWER = 10
+"""By how many documents the protocol `paper` shortens a prompt that does not fit."""
+_CANDIDATES = 64
+"""Among how many documents the last but one is chosen."""
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def _plain(text: str) -> str:
+    """Words alone, lower case, without articles and punctuation."""
+    return " ".join(
+        word for word in re.findall(r"\w+", text.lower()) if word not in ("a", "an", "the")
+    )
+
+
+def _answer_without_context(answer: JudgedAnswer) -> str | None:
+    alone = answer.without_context
+    if not alone or answer.settings.get("context") == "none":
+        return None
+    return alone if _plain(alone) == _plain(answer.text) else None
+
+
+def _other_document(answer: JudgedAnswer) -> str | None:
+    written = _plain(answer.text)
+    for block in answer.example.context_blocks:
+        if written and block.role != "needle" and f" {written} " in f" {_plain(block.text)} ":
+            return block.text.partition("\n")[0].strip(":")
+    return None
+
+
+# --- the family -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionAnswering(Task):
+    """Answer a question from its gold documents among other documents of the same data set."""
+
+    family = "question_answering"
+    category = "qa"
+    match = "part"
+    corpora = (("qa", "dataset"),)
+    baseline = ("context", "none")
+    short_name = "qa"
+    new_tokens = (32, 1)
+    question_form = r"(?<=do not output any other words\.)\n\nQuestion: (.*)"
+    answer_prefix_form = "Answer:"
+    failure_rules = (
+        Rule(
+            "no-context answer",
+            "A wrong answer, the same that the model gives to the question alone.",
+            _answer_without_context,
+        ),
+        Rule(
+            "other document",
+            "What was written stands in a document that does not hold the answer.",
+            _other_document,
+        ),
+    )
+
+    dataset: str = "squad"
+    """`squad`, `hotpotqa`, `fictional`, `fictional_two_hop` or the path of a file of questions."""
+    context: Literal["documents", "none"] = "documents"
+    """`none` asks the question alone: the paper's no-context baseline (its wording is ours; the
+    paper gives none)."""
+
+    @property
+    def _data(self) -> QASet:
+        data: QASet = load("qa", self.dataset)
+        return data
+
+    def draft(self, stream: ExampleStream, length: int) -> Draft:
+        order = _question_order(self._data, None if self.protocol == "paper" else stream.seed)
+        question = self._data.questions[order[stream.index % len(order)]]
+        alone = self.context == "none"
+        return Draft(
+            instruction="" if alone else _INSTRUCTION + _GIVEN,
+            question=f"{_ALONE if alone else _INSTRUCTION}Question: {question.text}",
+            answer_prefix=" Answer:",
+            references=question.answers,
+            plan=(question, [stream.random.random() for _ in question.gold]),
+            group=self._data.groups[question.gold[0]],
+        )
+
+    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
+        if self.context == "none":
+            return []
+        question, depths = draft.plan
+        bodies = _bodies(self._data, budget.encoder)
+        most = len(bodies) + budget.tokens // int(bodies.counts.min())
+        headers = numbered("Document {}:\n", budget.encoder, most)
+        if self.protocol == "paper":
+            order = self._documents_of_the_paper(question, bodies, headers, budget)
+        else:
+            order = _documents_at_depths(question, depths, bodies, headers, budget)
+        if order is None:
+            return None
+        groups = self._data.groups
+        gold_groups = {groups[document] for document in question.gold}
+
+        def describe(row: int) -> tuple[str, str, None]:
+            document = order[row]
+            if document in question.gold:
+                return "needle", str(document), None
+            near = document in question.related or groups[document] in gold_groups
+            return "distractor" if near else "haystack", str(document), None
+
+        numbers = np.arange(len(order))
+        return budget.rows((headers, numbers), (bodies, np.array(order)), describe=describe).pieces
+
+    @classmethod
+    def place(cls, text: str, references: Sequence[str]) -> str | None:
+        parts = re.split(r"Document (\d+):\n", text)
+        for number, document in zip(parts[1::2], parts[2::2], strict=True):
+            if any(reference.lower() in document.lower() for reference in references):
+                return f"document {number}"
+        return None
+
+    @staticmethod
+    def read_context(text: str, question: re.Match[str]) -> Reading:
+        question_text = re.split(rf"{re.escape(DIRECT)}| Answer:|<\|", question[1])[0].strip()
+        answer = _answer(text, question_text)
+        return Reading(
+            "question_answering",
+            items=[answer] if answer else [],
+            occurrences=partial(re.compile(f"(?P<item>{re.escape(answer)})").finditer, text),
+            question=question_text,
+            empty="not found",
+        )
+
+    def _documents_of_the_paper(
+        self, question: Question, bodies: Units, headers: Units, budget: ContextBudget
+    ) -> list[int] | None:
+        """The documents in upstream's order: gold and same article first, then others, all shuffled
+        with one seed.
+
+        Their number is the most that usually fits the first question, and ten less as often as it
+        must be.
+        """
+        first = self._data.questions[_question_order(self._data, None)[0]]
+        usual = np.concatenate(
+            [
+                np.full(len(documents), bodies.counts[documents].mean())
+                for documents in self._article_first(first, bodies, budget.random)
+                if documents
+            ]
+        )
+        longer = len(budget.encoder(question.text)) - len(budget.encoder(first.text))
+        costs = np.cumsum(usual + headers.counts[: len(usual)])
+        size = int(np.searchsorted(costs, budget.tokens + longer, side="right"))
+        article, others = self._article_first(question, bodies, budget.random)
+        documents = article + others
+        while size > 0 and _cost(documents[:size], bodies, headers) > budget.tokens:
+            size -= _FEWER if size > _FEWER else 1
+        if size < len(question.gold):
+            return None
+        documents = documents[:size]
+        if question.related:  # HotpotQA's file has the question's ten documents in any order
+            ten = slice(len(question.gold) + len(question.related))
+            documents[ten] = budget.random.permutation(documents[ten]).tolist()
+        return [documents[i] for i in shuffled_alike(size, budget.seed)]
+
+    def _article_first(
+        self, question: Question, bodies: Units, random: np.random.RandomState
+    ) -> tuple[list[int], list[int]]:
+        """The documents with the answer, then the question's own or those of the same article; and
+        all others."""
+        groups = self._data.groups
+        number = groups[question.gold[0]]
+        article = question.related or [i for i, group in enumerate(groups) if group == number]
+        shuffled = random.permutation(article).tolist()
+        article = [*question.gold, *(i for i in shuffled if i not in question.gold)]
+        return article, bodies.others([bodies.texts[i] for i in article], random).tolist()
+
+
+def _documents_at_depths(
+    question: Question, depths: list[float], bodies: Units, headers: Units, budget: ContextBudget
+) -> list[int] | None:
+    """The gold documents at their depths among as many others as fit: the question's own are chosen
+    first, then any. None where the gold ones do not fit.
+
+    The last is chosen for its length. None repeats before all were used; gold never.
+    """
+    gold, chosen = question.gold, list[int]()
+
+    def tokens_left() -> int:
+        return budget.tokens - _cost([*gold, *chosen], bodies, headers)
+
+    if tokens_left() < 0:
+        return None
+    for document in question.related:
+        chosen.append(document)
+        if tokens_left() < 0:
+            chosen.pop()
+    excluded = [*gold, *chosen]
+    while True:
+        candidates = bodies.others([bodies.texts[i] for i in excluded], budget.random)
+        header_counts = headers.counts[len(gold) + len(chosen) :]
+        costs = np.cumsum(bodies.counts[candidates] + header_counts[: len(candidates)])
+        fitting = int(np.searchsorted(costs, tokens_left(), side="right"))
+        if fitting < len(candidates) or not len(candidates):
+            break
+        chosen += candidates.tolist()
+        excluded = list(gold)
+    before_last = max(0, fitting - 1)
+    chosen += candidates[:before_last].tolist()
+    next_headers = header_counts[before_last:][:2].tolist()
+    chosen += _last_documents(candidates[before_last:], tokens_left(), bodies, *next_headers)
+    order: list[int] = budget.random.permutation(chosen).astype(int).tolist()
+    for depth, document in sorted(zip(depths, gold, strict=True)):
+        order.insert(int(depth * (len(chosen) + 1)) + len(order) - len(chosen), document)
+    return order
+
+
+def _last_documents(
+    candidates: np.ndarray, tokens_left: int, bodies: Units, header: int, second_header: int
+) -> list[int]:
+    """One document, or two, whose length comes nearest to the tokens left."""
+    counts = bodies.counts[candidates]
+    by_length = np.argsort(counts, kind="stable")
+    lengths = counts[by_length]
+    fit = int(np.searchsorted(lengths, tokens_left - header, side="right")) - 1
+    if fit < 0:
+        return []
+    tokens_for_second = tokens_left - header - second_header - counts[:_CANDIDATES]
+    other = np.searchsorted(lengths, tokens_for_second, side="right") - 1
+    other -= (other >= 0) & (by_length[other] == np.arange(len(other)))  # not the same twice
+    gaps = np.where(other >= 0, tokens_for_second - lengths[np.maximum(other, 0)], tokens_left)
+    pick = int(np.argmin(gaps))
+    if gaps[pick] < tokens_left - header - lengths[fit]:
+        return [int(candidates[pick]), int(candidates[by_length[other[pick]]])]
+    return [int(candidates[by_length[fit]])]
+
+
+def _cost(documents: Sequence[int], bodies: Units, headers: Units) -> int:
+    return int(bodies.counts[list(documents)].sum() + headers.counts[: len(documents)].sum())
+
+
+@lru_cache(maxsize=8)
+def _bodies(data: QASet, encoder: PieceEncoder) -> Units:
+    """The documents of a data set in ids."""
+    texts = [document + "\n\n" for document in data.documents]
+    return encode_units(texts, encoder, keep=True)
+
+
+@lru_cache(maxsize=8)
+def _question_order(data: QASet, seed: int | None) -> list[int]:
+    """The questions in the order of one permutation per seed; without a seed, in that of the
+    file."""
+    short = [
+        i
+        for i, question in enumerate(data.questions)
+        if sum(len(data.documents[number]) for number in question.gold) <= _LONGEST_GOLD
+    ]
+    if not short:
+        raise UserError(
+            f"{data.source.name}: the gold documents of each question have more than "
+            f"{_LONGEST_GOLD} characters together: shorten them"
+        )
+    if seed is not None:
+        Random(f"{seed}/{data.source.name}/questions").shuffle(short)
+    return short
+
+
+def _answer(documents_text: str, question: str) -> str:
+    """The answer to a question of one of the data sets, if all of its gold documents stand in the
+    text; else nothing."""
+    for data in known_questions():
+        if same := _by_text(data).get(question):
+            readable = (
+                one.answers[0]
+                for one in same
+                if all(data.documents[number] in documents_text for number in one.gold)
+            )
+            return next(readable, "")
+    return ""
+
+
+@lru_cache(maxsize=8)
+def _by_text(data: QASet) -> dict[str, list[Question]]:
+    """The questions by their text; a few are asked of several paragraphs."""
+    questions: dict[str, list[Question]] = {}
+    for question in data.questions:
+        questions.setdefault(question.text, []).append(question)
+    return questions

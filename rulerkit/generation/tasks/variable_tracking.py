@@ -1,0 +1,167 @@
+"""Variable tracking (paper, section 3.2): follow a chain of assignments between haystack
+sentences."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from string import ascii_uppercase
+
+from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
+from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule, Task, distinct
+from rulerkit.generation.tasks.haystacks import LINE, fill_with_sentences
+
+_OPENING = "Memorize and track the chain(s) of variable assignment hidden in the following text."
+_QUESTION = "Question: Find all variables that are assigned the value {value} in the text above."
+_PREFIX = (
+    " Answer: According to the chain(s) of variable assignment in the text above, {n} variables "
+    "are {assigned} the value "
+    "{value}, they are: "
+)
+
+_MOST_NAMES = 10_000  # of the 17,576 names of three letters that a demonstration has
+
+
+_Chains = dict[str, list[str]]
+"""Value -> the names that hold it, in order; the first chain is the queried one."""
+
+
+def _variables_of_other_chains(answer: JudgedAnswer) -> str | None:
+    names = {
+        str(piece.key).lower(): str(piece.key)
+        for piece, _ in answer.needles
+        if piece.role == "distractor"
+    }
+    return " ".join(names[word] for word in dict.fromkeys(answer.words) if word in names) or None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariableTracking(Task):
+    """Name all variables that hold one value: `num_hops` + 1 names in the queried chain, the first
+    of `num_chains`."""
+
+    family = "variable_tracking"
+    category = "vt"
+
+    separator = " "
+    short_name = "vt"
+    new_tokens = (30, 5)
+    question_form = r"Find all variables that are assigned the value (\d+) in the text"
+    answer_prefix_form = r"are ass(?:ig|gi)ned the value \S+ they are:( ?)"
+    demonstration_opening = _OPENING
+    failure_rules = (
+        Rule("wrong chain", "A variable of another chain.", _variables_of_other_chains),
+    )
+
+    num_chains: int = 1
+    num_hops: int = 4
+    demonstration: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check(
+            self.num_chains * self.num_items <= _MOST_NAMES,
+            "num_chains",
+            f"such that num_chains times num_hops + 1 is at most {_MOST_NAMES}",
+        )
+
+    @property
+    def num_items(self) -> int:
+        return self.num_hops + 1
+
+    def draft(self, stream: ExampleStream, length: int) -> Draft:
+        fixed = self._fixed_chains() if self.edition == "2024" else ()
+        chains = self._chains(stream.random, 5, fixed)
+        statements = _statements(stream.random, chains)
+        value, names = next(iter(chains.items()))
+        return Draft(
+            demonstration=self._demonstration(stream, chains),
+            instruction=_OPENING + "\n\n",
+            question=_QUESTION.format(value=value),
+            answer_prefix=self._prefix(value),
+            references=tuple(names),
+            plan=statements,
+        )
+
+    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
+        return fill_with_sentences(draft.plan, budget, blanks=self.edition == "2024")
+
+    @staticmethod
+    def read_context(text: str, question: re.Match[str]) -> Reading:
+        queried, opening = question[1], text.rfind(_OPENING)
+        start = max(0, opening)
+        assignment = re.compile(r"VAR (?P<item>[A-Z]+) = (?:VAR ([A-Z]+)|(\d+))")
+        values: dict[str, str] = {}
+        for name, source, value in assignment.findall(text, start):
+            values[name] = value or values.get(source, "")
+        answers = re.findall(r"they are:\s+([A-Z]+(?: [A-Z]+)+)", text[:start])
+        return Reading(
+            "variable_tracking",
+            items=[name for name, value in values.items() if value == queried],
+            others=[name for name, value in values.items() if value not in (queried, "")],
+            occurrences=partial(assignment.finditer, text, start),
+            demonstration="".join(answers[-1:]),
+            opening=text[start:] if opening >= 0 else "",
+        )
+
+    def _prefix(self, value: str) -> str:
+        assigned = "assgined" if self.edition == "2024" else "assigned"  # upstream's spelling
+        return _PREFIX.format(n=self.num_items, value=value, assigned=assigned)
+
+    def _chains(self, random: Random, letters: int, taken: Iterable[str]) -> _Chains:
+        """Chains with distinct names and values; upstream gives all chains of its demonstration one
+        value."""
+        size = self.num_items
+        count = self.num_chains * size
+        names = distinct(count, lambda: "".join(random.choices(ascii_uppercase, k=letters)))
+        chains: _Chains = {}
+        while len(chains) < self.num_chains:
+            value = str(random.randrange(10000, 99999))
+            if value not in taken and value not in chains:
+                chains[value] = names[len(chains) * size :][:size]
+        return chains
+
+    def _fixed_chains(self) -> _Chains:
+        """The chains of the 2024 edition's one demonstration."""
+        return self._chains(Random(f"demonstration/{self.num_chains}/{self.num_hops}"), 3, ())
+
+    def _demonstration(self, stream: ExampleStream, taken: Iterable[str]) -> str:
+        """A solved example of about 500 tokens before the question: fresh names (2025) or one for
+        all (2024)."""
+        if not self.demonstration:
+            return ""
+        edition_2024 = self.edition == "2024"
+        random = Random("places in the demonstration") if edition_2024 else stream.random
+        chains = self._fixed_chains() if edition_2024 else self._chains(random, 3, taken)
+        statements = _statements(random, chains)
+        least_lines = max(5, 16 - 2 * len(statements) // 5)
+        if self.protocol == "paper":  # as many as upstream's editions take
+            least_lines = 10 if edition_2024 else 16
+        num_lines = max(len(statements), least_lines)
+        lines = [LINE] * num_lines
+        for statement in sorted(statements, key=lambda statement: -statement.depth):
+            lines.insert(int(statement.depth * num_lines), statement.text.removesuffix("\n"))
+        value, names = next(iter(chains.items()))
+        question = _QUESTION.format(value=value)
+        answer = f"{self._prefix(value)} {self.join(names)}"
+        if edition_2024:
+            context = " ".join(line + "\n" if line == LINE else line for line in lines)
+            question = question.removesuffix(" above.")
+            return f" {_OPENING} {context} {question}{answer}\n\n\n\n"
+        context = "".join(line + "\n" for line in lines)
+        return f"{_OPENING}\n\n{context}{question}{answer}\n\n"
+
+
+def _statements(random: Random, chains: _Chains) -> list[Piece]:
+    """The assignments of all chains at free depths, those of one chain in order; the queried chain
+    is the needle. Each hop has a blank behind it, as upstream writes it."""
+    statements = []
+    for number, (value, names) in enumerate(chains.items()):
+        role = "needle" if number == 0 else "distractor"
+        depths = sorted(random.random() for _ in names)
+        sources = [value, *(f"VAR {name} " for name in names)]
+        for depth, name, source in zip(depths, names, sources, strict=False):
+            text = f"VAR {name} = {source}\n"
+            statements.append(Piece(text, role, key=name, value=value, depth=depth))
+    return statements

@@ -1,0 +1,3 @@
+"""Who answers: the interface of a model, and the engines behind it.
+
+Open `model` first."""

@@ -1,0 +1,273 @@
+"""Requests to servers: one reply as data, retries, and what a failure means."""
+
+import asyncio
+import itertools
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+import httpx2
+from pydantic import AliasPath, BaseModel, Field, ValidationError
+
+from rulerkit.common.errors import redact, shorten
+from rulerkit.common.paths import package_data
+from rulerkit.common.settings import JSON, Spec
+from rulerkit.generation.example import Example
+from rulerkit.inference.model import (
+    Answer,
+)
+from rulerkit.inference.process import Address, ServerProcess
+from rulerkit.inference.prompt_queue import _num_tokens
+
+
+def _at(*path: str) -> Any:
+    """Where a value stands in the JSON of a reply; it is None where there is none."""
+    return Field(default=None, validation_alias=AliasPath(*path))
+
+
+class Choice(BaseModel):
+    """An answer; the ids and log-probabilities are vLLM's."""
+
+    content: str | None = _at("message", "content")
+    text: str | None = None
+    refusal: str | None = _at("message", "refusal")
+    reasoning: str | None = _at("message", "reasoning")
+    reasoning_content: str | None = _at("message", "reasoning_content")
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+    logprobs: JSON | None = None
+
+
+class Reply(BaseModel):
+    """What a server answered, as far as it is read: the answer, its own counts of tokens, its names
+    for the model."""
+
+    choice: Choice = Field(validation_alias=AliasPath("choices", 0))
+    prompt_tokens: int | None = _at("usage", "prompt_tokens")
+    completion_tokens: int | None = _at("usage", "completion_tokens")
+    cached_tokens: int | None = _at("usage", "prompt_tokens_details", "cached_tokens")
+    reasoning_tokens: int | None = _at("usage", "completion_tokens_details", "reasoning_tokens")
+    server_model: str | None = _at("model")
+    system_fingerprint: str | None = None
+    seconds: float = 0.0
+    """How long it took, without waiting for a turn."""
+
+    def about(self, prices: Mapping[str, float] | None = None) -> JSON:
+        """The server's counts, its names for the end and for the model, seconds and dollars."""
+        values = self.model_dump(exclude={"choice"}, exclude_none=True)
+        if self.choice.finish_reason is not None:
+            values["server_finish_reason"] = self.choice.finish_reason
+        if prices and "prompt_tokens" in values and "completion_tokens" in values:
+            price, cached = prices["prompt"], self.cached_tokens or 0
+            read = (values["prompt_tokens"] - cached) * price
+            read += cached * prices.get("cached", price)
+            written = values["completion_tokens"] * prices["completion"]
+            values["cost"] = round((read + written) / 1e6, 8)
+        return values
+
+    def finish(self) -> str:
+        """`stop` or `length`; `RequestError` where the answer ended for another reason or none."""
+        reason = str(self.choice.finish_reason)
+        for finish in ("stop", "length"):
+            if reason.lower() in _SERVER_WORDS[finish]:
+                return finish
+        raise RequestError(f"the server broke off (finish_reason {reason})", "temporary")
+
+
+_SERVER_WORDS: dict[str, Any] = package_data("server_words.yaml")
+"""The words of servers for the two ways in which an answer ends, for a prompt that they decline, and
+for an account without money; a pattern for prompts that are too long; and our messages for failures
+that end a run."""
+
+
+FIRST_WAIT = 1.0  # seconds before the second attempt; doubled each time
+
+
+LONGEST_WAIT = 60.0  # seconds between attempts, unless the server asks for more
+
+
+PATIENCE = 900.0  # seconds that a server may ask us to wait
+
+
+_TEMPORARY = {408, 409, 425, 429}  # statuses that may be over soon, beside 5xx
+
+
+_FATAL = {401, 402, 403, 404}  # statuses that hold for every other request too
+
+
+class RequestError(Exception):
+    """A request without an answer.
+
+    `kind` is `temporary`, `later` (no answer in time) or `unreachable` (no connection), which are
+    sent again; `refused` (the service declines this prompt) or `final` (this request's own fault);
+    `fatal` or `cut` (every other request would fail alike: the server refuses, or cuts prompts) or
+    `storm` (many failed in a row). `wait` is how many seconds the server asks to wait.
+    """
+
+    def __init__(self, reason: str, kind: str, wait: float | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.kind, self.wait = reason.rstrip("."), kind, wait
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """The event loop of all requests. Its thread sends while examples are made, in a notebook
+    too."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="rulerkit-requests", daemon=True).start()
+    return loop
+
+
+class Replica:
+    """One of the servers that answer for a model: a process of ours, or one that runs elsewhere.
+
+    It is sent `concurrency` requests at a time. Requests and replies are plain JSON: the types of
+    openai's client take seconds for the 128K token ids of a prompt, and its retries hide what a
+    server asks for after a 429, so that no other request could wait with it.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        concurrency: int,
+        retries: int,
+        number: int = 0,
+        process: ServerProcess | None = None,
+    ) -> None:
+        """`number` counts from 1 where there are several."""
+        self.address, self.number, self.process = address, number, process
+        self.under_way: dict[Future[Answer], Example] = {}
+        self.last: Example | None = None  # the example that it was sent last
+        # prompt tokens that are sent ahead of its answers; of more it would choose its own order
+        self.most_tokens = 4 * 2**20
+        self.longest: int | None = None  # tokens of one request, once it was asked
+        self._retries = retries
+        self._failures = 0  # in a row
+        self._most_failures = 2 * concurrency + 2
+        self._quiet_until = 0.0  # the server asked for no request before
+        self._http = httpx2.AsyncClient(
+            timeout=None,
+            follow_redirects=True,
+            limits=httpx2.Limits(max_connections=concurrency),
+            **address.http_options,
+        )
+
+    @property
+    def loading(self) -> bool:
+        """Whether it is a process that is not healthy yet."""
+        return self.process is not None and not self.process.ready
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of the prompts under way."""
+        return _num_tokens(self.under_way.values())
+
+    def drop(self) -> None:
+        """Give up what is under way: the server sees the connections close, and stops."""
+        for future in self.under_way:
+            future.cancel()
+        self.under_way.clear()
+
+    def close(self) -> None:
+        """Close the connections, and end the server if it is a process of ours."""
+        self.drop()
+        asyncio.run_coroutine_threadsafe(self._http.aclose(), _loop()).result()
+        if self.process:
+            self.process.close()
+
+    def send(
+        self, body: Spec, timeout: float, read: Callable[[Reply], Any], patient: bool = True
+    ) -> "Future[Any]":
+        """Ask for a completion; for one of a chat where `body` has `messages`.
+
+        The result is that of `read`, which is called with the reply; a `RequestError` where there
+        is none. What may succeed later is tried again, with more time; without `patient`, a lost
+        connection and a timeout are not.
+        """
+        return asyncio.run_coroutine_threadsafe(self._send(body, timeout, read, patient), _loop())
+
+    async def _send(
+        self, body: Spec, timeout: float, read: Callable[[Reply], Any], patient: bool
+    ) -> Any:
+        kinds = ("temporary", "unreachable", "later") if patient else ("temporary",)
+        for attempt in itertools.count(1):
+            while (quiet := self._quiet_until - time.monotonic()) > 0:
+                await asyncio.sleep(quiet)
+            try:
+                result = read(await self._try(body, attempt * timeout))
+                self._failures = 0
+                return result
+            except RequestError as failure:
+                again = failure.kind in kinds and attempt <= self._retries
+                if failure.kind == "refused":  # the server works
+                    self._failures = 0
+                elif failure.kind == "later" or not (again or failure.kind in ("fatal", "cut")):
+                    self._failures += 1
+                if self._failures >= self._most_failures:
+                    reason = f"{self._failures} requests to {self.address} in a row had no answer"
+                    raise RequestError(f"{reason} ({failure.reason})", "storm") from None
+                if not again:
+                    raise
+                pause = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (attempt - 1))
+                if failure.wait is not None:  # all other requests wait too
+                    self._quiet_until = max(self._quiet_until, time.monotonic() + failure.wait)
+                    pause = 0.1 * FIRST_WAIT
+            await asyncio.sleep(random.uniform(0.5, 1.5) * pause)
+
+    async def _try(self, body: Spec, timeout: float) -> Reply:
+        """The reply to one attempt; whatever goes wrong is a `RequestError`."""
+        start = time.perf_counter()
+        try:
+            url = self.address.page("/chat/completions" if "messages" in body else "/completions")
+            async with asyncio.timeout(timeout):
+                response = await self._http.post(url, json=body)
+        except TimeoutError:
+            raise RequestError(f"no answer within {timeout:.4g} s", "later") from None
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise RequestError(self._quote(error), "unreachable") from None
+        try:
+            content = response.json()
+        except ValueError:
+            content = response.text[:80]
+        words = content.get("error") if isinstance(content, dict) else None
+        if response.is_error or words:  # some send it with a 200
+            raise self._error(response, words or content)
+        try:
+            reply = Reply.model_validate(content)
+        except ValidationError:
+            reason = f"an answer without a completion: {self._quote(content)[:80]}"
+            raise RequestError(reason, "temporary") from None
+        reply.seconds = round(time.perf_counter() - start, 3)
+        return reply
+
+    def _error(self, response: Any, error: Any) -> RequestError:
+        """The failure that a reply stands for, with the server's own words."""
+        words = error if isinstance(error, dict) else {"message": error}
+        status, code = response.status_code, str(words.get("code") or "")
+        message = words.get("message") or words.get("detail") or error
+        reason, wait = f"HTTP {status}: {self._quote(message).rstrip('.')}", None
+        if re.search(_SERVER_WORDS["too_long"], reason, re.IGNORECASE):
+            reason += "; set `max_length` in the model's file, or give the server a larger context"
+        with suppress(ValueError):
+            wait = max(0.0, float(response.headers.get("retry-after", "")))
+        if wait is not None and wait > PATIENCE:
+            reason += f" (it asks to wait {wait:.0f} s)"
+        if code in _SERVER_WORDS["refused"]:
+            return RequestError(reason, "refused")
+        if status in _FATAL or code in _SERVER_WORDS["spent"] or (wait or 0) > PATIENCE:
+            return RequestError(reason, "fatal")
+        temporary = status in _TEMPORARY or status < 400 or (status >= 500 and status != 501)
+        return RequestError(reason, "temporary" if temporary else "final", wait)
+
+    def _quote(self, message: object) -> str:
+        """A server's words in one short line, without our key."""
+        words = str(redact(message)) or type(message).__name__
+        words = words.replace(self.address.key, "***") if len(self.address.key) > 6 else words
+        return shorten(words, 300)

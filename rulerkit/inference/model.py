@@ -1,0 +1,408 @@
+"""Models: rules, checkpoints, servers and Python functions, all with the same interface, `Model`.
+
+`load_model` turns the description in a parameter file into a `Model`; `model` does so with a
+function or a loaded checkpoint. No weights are read before the first answer. An engine is one
+module of this folder (its class), one line in `ENGINES`, and its keys in `settings`.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from math import ceil
+from pkgutil import resolve_name
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from zlib import crc32
+
+from rulerkit.common.errors import ModelError, TooLong, UserError
+from rulerkit.common.gpus import torch_module
+from rulerkit.common.settings import JSON, Spec, check_spec, read_spec
+from rulerkit.generation.example import Example
+from rulerkit.generation.prompt_format import (
+    FORMS,
+    SETTINGS,
+    PromptFormat,
+    ends_thought,
+    opens_thought,
+    without_thought,
+)
+from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
+from rulerkit.inference.checkpoint import Checkpoint, max_positions, merge_config, newer_rope
+
+
+class Answer(NamedTuple):
+    """What a model wrote behind a prompt."""
+
+    text: str
+    finish_reason: str
+    """`stop`: it ended by itself; `length`: it was cut at the example's `max_new_tokens`."""
+    num_tokens: int
+    usage: Spec | None = None
+    """What an engine says beside the text, JSON-able: its own counts of tokens, cost, the server's
+    name for the model."""
+
+
+class Failure(NamedTuple):
+    """An example that has no answer: why, and whether the service declined it."""
+
+    reason: str
+    refused: bool = False
+
+
+Answers = Iterator[tuple[Example, Answer | Failure]]
+"""Examples with their answers, or why they have none."""
+
+
+@runtime_checkable
+class Model(Protocol):
+    """What the rest of the package asks of a model. Every engine is one; so is any object with
+    these members."""
+
+    name: str
+    engine: str
+    label: str
+    claimed_length: int | None
+
+    @property
+    def aligned(self) -> str:
+        """`chat` or `base`: the group in which the paper ranks it."""
+
+    @property
+    def prompt_format(self) -> PromptFormat: ...
+
+    def identity(self) -> JSON:
+        """What defines the answers, JSON-able: predictions under another identity are never mixed
+        with these."""
+
+    def environment(self) -> JSON:
+        """What is worth recording and never blocks: `gpu`, `packages` (versions), where a folder
+        lies."""
+        return {}
+
+    def too_long(self, length: int) -> str | None:
+        """Why a length cannot be run here and what would make it fit; None where it can."""
+        return None
+
+    def answer(self, examples: Iterable[Example]) -> Answers:
+        """Each example with its answer or why it has none, as they finish, in any order; reads only
+        a bounded number of examples ahead. A `UserError` ends the model's work: the answers until
+        then are kept, and other models still run."""
+
+    def close(self) -> None:
+        """Free the memory; the next answer loads the model again."""
+
+
+ENGINES = {
+    "reader": "rulerkit.inference.readers:Reader",
+    "transformers": "rulerkit.inference.transformers:Transformers",
+    "rwkv": "rulerkit.inference.rwkv:RWKV",
+    "function": "rulerkit.inference.functions:Function",
+    "vllm": "rulerkit.inference.servers:Vllm",
+    "openai": "rulerkit.inference.servers:OpenAI",
+}
+"""Engine name -> `module:class`, imported at first use; the class is called with a spec."""
+
+
+class Engine(Model):
+    """What all engines share: the names in a spec, and the prompt format, made when it is first
+    needed."""
+
+    on_gpu: ClassVar[bool] = True
+    """Whether it computes here, so that a batch gives it a GPU; a service or a rule needs none."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = dict(spec)
+        self.name = spec["name"]
+        self.engine = spec["engine"]
+        self.label = spec.get("label", self.name)
+        self.claimed_length = spec.get("claimed_length")
+        inside = spec.get("thinking_room") == "inside"
+        self.beside = 0 if inside else spec.get("thinking_tokens", 0)  # tokens of a thought
+        self.repetition = 0  # which of several answers to the same prompts is asked for
+
+    def given(self, keys: Iterable[str]) -> JSON:
+        """The values of those of these keys that stand in the spec."""
+        return {key: self.spec[key] for key in keys if key in self.spec}
+
+    @property
+    def aligned(self) -> str:
+        """As the spec says, else `base` where the prompt is sent without a template or messages."""
+        path = self.spec.get("prompt_path")
+        chat = path in ("prefill", "chat") or self.prompt_format.form != "base"
+        return str(self.spec.get("aligned", "chat" if chat else "base"))
+
+    @cached_property
+    def prompt_format(self) -> PromptFormat:
+        """The frame around each example, with this model's tokenizer."""
+        return self.make_format(self.tokenizer())
+
+    def make_format(self, tokenizer: Tokenizer, **settings: Any) -> PromptFormat:
+        """The prompt format of the spec, over defaults. A chat model without any template is a
+        `UserError`."""
+        form = PromptFormat(tokenizer, **settings | self.given(SETTINGS))
+        # readers read plain text, and around a prefilled chat stands the server's own template
+        plain = self.engine == "reader" or self.spec.get("prompt_path") == "prefill"
+        missing = form.template == "auto" and form.form == "base"
+        if self.spec.get("aligned") == "chat" and missing and not plain:
+            raise UserError(
+                f"model {self.name}: it is a chat model (aligned: chat), but no chat template was "
+                f"found beside its tokenizer {tokenizer.name}; give `template: NAME`, a form of "
+                f"the paper ({', '.join(FORMS)}), or `template: base` to send plain text"
+            )
+        return form
+
+    def tokenizer_name(self) -> str:
+        """What `load_tokenizer` takes to read this model's tokenizer."""
+        return str(self.spec.get("tokenizer", "builtin"))
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that counts and encodes this model's prompts."""
+        name = self.tokenizer_name()
+        if name == "builtin" and self.on_gpu:
+            raise UserError(
+                f"model {self.name}: the ids of `tokenizer: builtin` mean nothing to a checkpoint: "
+                "leave it out, or name the model's own"
+            )
+        return load_tokenizer(name)
+
+    def most_tokens(self, example: Example) -> int:
+        """How many tokens may be written: those of a thought and those of the answer."""
+        return example.max_new_tokens + self.prompt_format.thinking_tokens
+
+    def sampling(self, example: Example) -> JSON:
+        """How its answer is drawn, with a seed of its own; greedy where the spec does not say."""
+        given: JSON = dict(self.spec.get("sampling", {}))
+        if not given.get("temperature", 1 if given else 0):
+            return given | {"temperature": 0}
+        number = f"{given.get('seed', 0)}/{self.repetition}/{example.task}/{example.index}"
+        return given | {"seed": crc32(number.encode())}
+
+
+class CheckpointEngine(Engine):
+    """What the engines share that run a checkpoint.
+
+    Its configuration is config.json with the spec's `hf_overrides` merged in. It gives the limit of
+    prompt and answer together, unless the spec gives `max_length`.
+    """
+
+    checkpoint: Checkpoint
+    modifiers: ClassVar[tuple[str, ...]]
+    """The keys that change how a checkpoint computes: each belongs to the identity where it is
+    given."""
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec)
+        if "path" in spec:
+            full = "fingerprint" in spec
+            self.checkpoint = Checkpoint(self.name, spec["path"], spec.get("revision"), full)
+
+    def identity(self) -> JSON:
+        """Hub id and commit, or the fingerprint of a folder; the dtype; the modifiers given."""
+        what = {"engine": self.engine, **self.checkpoint.identity, "dtype": self.dtype()}
+        return what | self.given((*self.modifiers, "sampling"))
+
+    def device(self) -> str:
+        """Where it computes: `cpu`, `cuda`, or a name that the engine gives it."""
+        return "cuda" if torch_module().cuda.is_available() else "cpu"
+
+    def tokenizer_name(self) -> str:
+        """The spec's tokenizer, else the checkpoint's at the same revision."""
+        return self.spec.get("tokenizer") or self.checkpoint.tokenizer_spec()
+
+    @cached_property
+    def config(self) -> JSON:
+        """config.json with `hf_overrides` merged in."""
+        return merge_config(self.checkpoint.config, self.spec.get("hf_overrides", {}))
+
+    def dtype(self) -> str:
+        """The spec's number format; for `auto` float32 on a CPU, else bfloat16."""
+        wanted = str(self.spec.get("dtype", "auto"))
+        return wanted if wanted != "auto" else "float32" if self.device() == "cpu" else "bfloat16"
+
+    def limit(self) -> int | None:
+        """The tokens allowed for prompt and answer together: `max_length`, else the positions of
+        the configuration."""
+        if "max_length" in self.spec:
+            return int(self.spec["max_length"])
+        try:
+            return max_positions(self.config)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise UserError(
+                f"model {self.name}: its config.json or hf_overrides state no usable limit: "
+                "max_position_embeddings is a number, rope_parameters a mapping whose factor is one"
+            ) from error
+
+    def too_long(self, length: int) -> str | None:
+        """Whether a length exceeds `limit`."""
+        limit = self.limit()
+        need = length + self.beside
+        if limit is None or need <= limit:
+            return None
+        key = "max_length" if "max_length" in self.spec else "max_position_embeddings"
+        way = "" if "max_length" in self.spec else "`hf_overrides` with RoPE scaling, or "
+        thought = f", {self.beside} of {need} are for the thought" if self.beside else ""
+        return (
+            f"its limit is {limit} tokens ({key}){thought}; {way}`max_length: {need}` goes beyond"
+        )
+
+    def check_fits(self, example: Example) -> None:
+        """Raises `TooLong` for an example whose length, or prompt and answer, exceed the limit, and
+        a `UserError` for ids that the model does not know."""
+        highest, size = int(example.ids.max()), self.checkpoint.vocab_size
+        if size and highest >= size:
+            raise UserError(
+                f"model {self.name}: id {highest} is beyond the model's vocabulary of {size}: drop "
+                f"`tokenizer: {self.tokenizer_name()}`, or name the model's own"
+            )
+        need = example.num_tokens + self.most_tokens(example)
+        if reason := self.too_long(max(need - self.beside, example.length)):
+            raise TooLong(
+                f"model {self.name}: example {example.index} of {example.task} needs {need} "
+                f"tokens: {reason}"
+            )
+
+    def vllm_overrides(self) -> JSON:
+        """`hf_overrides` for vLLM, with max_position_embeddings raised to `limit` where vLLM would
+        refuse it.
+
+        transformers computes beyond max_position_embeddings; vLLM refuses, and multiplies all
+        factors but YaRN's into them. YaRN must still scale from the original positions.
+        """
+        given: JSON = self.spec.get("hf_overrides", {})
+        limit, allowed = self.limit(), max_positions(self.config, yarn=False)
+        if limit is None or allowed is None or limit <= allowed:
+            return given
+        added: JSON = {"max_position_embeddings": limit}
+        config = newer_rope(self.config.get("text_config") or self.config)
+        rope = config.get("rope_parameters") or {}
+        if rope.get("rope_type") == "yarn":  # vLLM replaces the whole mapping: it must be complete
+            names = ("rope_theta", "partial_rotary_factor")
+            older = {key: config[key] for key in names if key in config}
+            original = {"original_max_position_embeddings": allowed}
+            added["rope_parameters"] = {**original, **older, **rope}
+        nested = "text_config" in self.config
+        return merge_config(given, {"text_config": added} if nested else added)
+
+    @cached_property
+    def stop_ids(self) -> list[int]:
+        """The ids that end an answer: those of the checkpoint's files, and the end token of the
+        tokenizer."""
+        tokenizer = self.prompt_format.tokenizer
+        ids = tokenizer.encode(tokenizer.eos_token or "").tolist()
+        return sorted(self.checkpoint.stop_ids().union(ids if len(ids) == 1 else []))
+
+    def read_ids(self, ids: list[int], finish: str = "length", usage: Spec | None = None) -> Answer:
+        """The answer in the ids that were generated: the text before the first stop token, without
+        special tokens.
+
+        `finish` is the reason for its end where no stop token is among them.
+        """
+        end = next((i for i, token in enumerate(ids) if token in self.stop_ids), None)
+        form = self.prompt_format
+        # marks of a thought may be special tokens
+        special = () if form.thinking_tokens else self.checkpoint.special_ids
+        written = [token for token in ids[:end] if token not in special]
+        text = form.tokenizer.decode(written)
+        if form.thinking_tokens and ends_thought(text):
+            thought = bisect_left(
+                range(len(written)),
+                True,
+                key=lambda size: ends_thought(form.tokenizer.decode(written[:size])),
+            )
+            usage = {**(usage or {}), "reasoning_tokens": thought}
+        usage = with_reasoning(text, form, usage)
+        return Answer(text, finish if end is None else "stop", len(ids[:end]), usage)
+
+
+def with_reasoning(text: str, form: PromptFormat, usage: Spec | None) -> Spec | None:
+    """What an engine says beside a text, with the tokens of its thought where the model thinks."""
+    if not form.thinking_tokens or (usage or {}).get("reasoning_tokens") is not None:
+        return usage
+    answer = without_thought(text, opens_thought(form.around[1])) or ""
+    thought = text.removesuffix(answer) if answer else text
+    return {**(usage or {}), "reasoning_tokens": form.tokenizer.count(thought)}
+
+
+def cut(text: str, tokenizer: Tokenizer, most: int) -> Answer:
+    """An answer of at most `most` tokens, as a real model would have been cut."""
+    ids = tokenizer.encode(text)
+    if len(ids) <= most:
+        return Answer(text, "stop", len(ids))
+    return Answer(tokenizer.decode(ids[:most]), "length", most)
+
+
+def refuse_echo(name: str, example: Example, text: str) -> None:
+    """Raise `ModelError` where an answer holds the prompt: stretches from three places, in a text
+    at least half as long.
+
+    Its end alone is no sign: engines drop special tokens there. Nor is one stretch: a base model
+    may repeat the question, and a thinking model quotes what it reads.
+    """
+    if not example.prompt or 2 * len(text) < len(example.prompt):
+        return
+    written, asked = " ".join(text.split()), " ".join(example.prompt.split())
+    places = [len(asked) * quarter // 4 for quarter in (1, 2, 3)]
+    if all(asked[place : place + 100] in written for place in places):
+        raise ModelError(
+            f"{name} returned the prompt of example {example.index} of {example.task}: the engine "
+            "returns the prompt with its answer, which would be scored; let it return only the new "
+            "text (a transformers pipeline: return_full_text=False)"
+        )
+
+
+def num_shares(spec: Spec) -> int:
+    """Over how many GPUs one copy of a model is spread."""
+    return int(spec.get("tensor_parallel_size", 1) * spec.get("pipeline_parallel_size", 1))
+
+
+def gpus_and_nodes(spec: Spec) -> tuple[int, int]:
+    """How many GPUs a checked spec takes on each node, all its replicas together (one for `auto`),
+    and how many nodes."""
+    nodes: int = spec.get("nodes", 1)
+    computes = resolve_name(ENGINES[spec["engine"]]).on_gpu or "serve" in spec
+    on_gpu = computes and spec.get("device") != "cpu"
+    gpus = spec.get("gpus", ceil(num_shares(spec) / nodes) if on_gpu else 0)
+    replicas = spec.get("replicas", "auto")
+    return gpus if replicas == "auto" else gpus * replicas, nodes
+
+
+def takes_more_gpus(spec: Spec) -> bool:
+    """Whether a model answers faster with several times the GPUs that it needs: it starts as many
+    servers as they allow."""
+    started = spec.get("engine") == "vllm" or "serve" in spec
+    return started and spec.get("replicas", "auto") == "auto" and spec.get("nodes", 1) == 1
+
+
+def load_model(spec: "str | Spec | Model") -> Model:
+    """The model that a name, a path, a hub id or a mapping describes (see `settings.read_spec`); a
+    model passes through.
+
+    No weights are read before the first answer. Raises `UserError` for unknown names and keys, and
+    for a folder that is no model.
+    """
+    return spec if isinstance(spec, Model) else _engine(read_spec(spec))
+
+
+def model(target: Any, *, name: str, **spec: Any) -> Model:
+    """A function, or a loaded checkpoint with its tokenizer, as a model.
+
+    `target` is a function from a list of prompts (`takes="prompts"`, str) or of token ids
+    (`takes="ids"`, int32 arrays of shape (tokens,)) to a list of as many texts: the new text alone,
+    without the prompt; a parameter `max_new_tokens`, where it has one, says how many tokens may
+    come. Or `target` is `(model, tokenizer)` as transformers loads them. `spec` are further keys of
+    a model's mapping, such as `tokenizer="builtin"`.
+    """
+    if isinstance(target, tuple) and len(target) == 2 and hasattr(target[0], "generate"):
+        engine = "transformers"
+    elif callable(target) and not hasattr(target, "generate"):
+        engine = "function"
+    else:
+        raise UserError(
+            f"model {name}: a {type(target).__name__} cannot answer: give a function from prompts "
+            "to texts, or the pair (model, tokenizer) as transformers loads them"
+        )
+    return _engine(check_spec(spec | {"name": name, "engine": engine}, name), target)
+
+
+def _engine(spec: Spec, *target: Any) -> Model:
+    engine: Model = resolve_name(ENGINES[spec["engine"]])(spec, *target)
+    return engine

@@ -1,0 +1,193 @@
+"""RWKV 4 to 7 in its authors' own layout, a .pth file, run by the `rwkv` package.
+
+One prompt at a time, because the package has no batches. A prompt is processed in chunks that hand
+on only the state, so memory does not grow with the length.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Iterable
+from contextlib import redirect_stdout
+from dataclasses import replace
+from functools import cached_property
+from hashlib import sha256
+from importlib import import_module
+from importlib.metadata import version
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from rulerkit.common.errors import UserError
+from rulerkit.common.gpus import free_memory, gpu_name, loading, torch_module
+from rulerkit.common.hub import download, is_hub_id
+from rulerkit.common.paths import resolve
+from rulerkit.common.settings import JSON, Spec, takes
+from rulerkit.generation.example import Example
+from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
+from rulerkit.inference.checkpoint import file_digest, file_ends, short
+from rulerkit.inference.model import Answer, Answers, Engine
+
+VOCABULARY = "rwkv_vocab_v20230424"  # of all World models; the package includes it
+CHUNK = 512
+END = 0  # ends a text in the World vocabulary and in the older one of the Pile models
+
+
+class RWKV(Engine):
+    """The weights in one .pth file, local or on the hub, loaded at the first answer."""
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec)
+        self._network: Any = None
+        self._local = self._local_file()
+
+    def identity(self) -> JSON:
+        """Hub id, file and commit, or the fingerprint of a file; and the number formats of its
+        layers."""
+        formats = "+".join(sorted(set(re.findall(r"[fb][pf]\d+(?:i8)?", self._strategy))))
+        if self._local:
+            where = {
+                "fingerprint": short(sha256(file_ends(self._local))),
+                "weights": {"full": file_digest(self._local)[:16]},
+            }
+        else:
+            commit = self._download("config.json").name  # downloads no weights
+            where = {"path": self.spec["path"], "file": self.spec["file"], "revision": commit}
+        return {"engine": "rwkv", **where, "dtype": formats}
+
+    def environment(self) -> JSON:
+        """The version of the rwkv package, the GPU's name, the strategy, and the path as given."""
+        self._package()
+        return {
+            "packages": {"rwkv": version("rwkv")},
+            "gpu": gpu_name("cuda" if "cuda" in self._strategy else "cpu"),
+            "strategy": self._strategy,
+            "path": self.spec["path"],
+        }
+
+    def tokenizer(self) -> Tokenizer:
+        """The spec's tokenizer, else the World vocabulary of the package."""
+        if "tokenizer" in self.spec:
+            return super().tokenizer()
+        return replace(load_tokenizer(str(self._package() / f"{VOCABULARY}.txt")), name=VOCABULARY)
+
+    def answer(self, examples: Iterable[Example]) -> Answers:
+        """One example after the other; greedy."""
+        size = self.spec.get("prefill_chunk_size", CHUNK)
+        for example in examples:
+            network, prompt = self._load(), example.ids.tolist()
+            most, ids = self.most_tokens(example), list[int]()
+            logits: Any = None
+            state = None
+            for start in range(0, len(prompt), size):
+                logits, state = network.forward(prompt[start : start + size], state)
+            while len(ids) < most and (token := int(logits.argmax())) != END:
+                ids.append(token)
+                logits, state = network.forward([token], state)
+            finish = "stop" if len(ids) < most else "length"
+            yield example, Answer(self.prompt_format.tokenizer.decode(ids), finish, len(ids))
+
+    def close(self) -> None:
+        """Frees the weights."""
+        if self._network is not None:
+            self._network = None
+            free_memory()
+
+    # --- loading ----------------------------------------------------------------------------------
+
+    def _load(self) -> Any:
+        """The network, loaded at first use."""
+        if self._network is None:
+            path = self._local or self._download(self.spec["file"]) / self.spec["file"]
+            self._package()
+            # the package prints what it loads
+            with loading(self.name, path), redirect_stdout(StringIO()):
+                network_class = _network_class(self._is_version_7(path))
+                # The class appends .pth to the name: version 7 always, the older versions where it
+                # is missing.
+                self._network = network_class(str(path.with_suffix("")), self._strategy)
+        return self._network
+
+    def _is_version_7(self, path: Path) -> bool:
+        """Whether the weights are of version 7; raises `UserError` where the package would ignore a
+        part of the strategy."""
+        names = torch_module().load(path, map_location="cpu", weights_only=True, mmap=True).keys()
+        if "blocks.0.att.r_k" not in names:
+            return False
+        if any(".ffn.s" in name for name in names):  # which the package silently ignores
+            raise UserError(
+                f"model {self.name}: {path.name} is an RWKV-7 with deep embeddings, which are not "
+                "supported"
+            )
+        if re.search(r"i8|\*|->", self._strategy):
+            raise UserError(
+                f"model {self.name}: strategy {self._strategy!r} is not for RWKV-7, which runs on "
+                "one device in one of "
+                "fp32, fp16 and bf16: such as `cuda bf16`"
+            )
+        return True
+
+    @cached_property
+    def _strategy(self) -> str:
+        """The spec's, else half precision on the GPU if there is one."""
+        return str(
+            self.spec.get("strategy")
+            or ("cuda fp16" if torch_module().cuda.is_available() else "cpu fp32")
+        )
+
+    def _package(self) -> Path:
+        """The folder of the rwkv package."""
+        try:
+            return Path(import_module("rwkv").__path__[0])
+        except ImportError as error:
+            raise UserError(
+                f"model {self.name}: the rwkv engine needs the rwkv package: pip install "
+                "'rulerkit[rwkv]'"
+            ) from error
+
+    def _local_file(self) -> Path | None:
+        """The file on this machine; None for a file of the hub."""
+        path, file = self.spec["path"], self.spec.get("file")
+        place = resolve(path)
+        files = [place] if place.is_file() else list(place.glob(file or "*.pth"))
+        if len(files) == 1:
+            return files[0]
+        if place.is_dir():
+            names = ", ".join(sorted(path.name for path in place.glob("*.pth"))) or "none"
+            raise UserError(
+                f"model {self.name}: name the `file` in the folder {place}; .pth files there: "
+                f"{names}"
+            )
+        if file and is_hub_id(path):
+            return None
+        raise UserError(
+            f"model {self.name}: no file or folder {place}; `path` takes {takes('rwkv', 'path')}"
+        )
+
+    def _download(self, file: str) -> Path:
+        """The folder in the hub's cache, named after the commit, with a file of the repository."""
+        return download(f"model {self.name}", self.spec["path"], self.spec.get("revision"), [file])
+
+
+def _network_class(version_7: bool) -> Any:
+    """The package's model class.
+
+    An environment variable decides, when the package's module is executed, whether it defines
+    version 7 or the older ones, and version 7 keeps its device and dtype in globals of the module.
+    So each model gets a fresh copy of the module. It also changes backend settings of torch, which
+    are restored for the engines that run later.
+    """
+    # RWKV_CUDA_ON=1 would call a CUDA compiler
+    os.environ |= {
+        "RWKV_JIT_ON": "1",
+        "RWKV_CUDA_ON": "0",
+        "RWKV_V7_ON": str(int(version_7)),
+        "RWKV_DE_VERSION": "0",
+    }
+    sys.modules.pop("rwkv.model", None)
+    matmul, cudnn = torch_module().backends.cuda.matmul, torch_module().backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+    try:
+        return import_module("rwkv.model").RWKV
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before

@@ -1,0 +1,253 @@
+"""Checkpoints run by Hugging Face transformers: any causal language model, on a CPU or a GPU, in
+batches; greedily, unless `sampling` says otherwise.
+
+The model receives the token ids of an example, padded on the left. Answers must not depend on the
+batch. Recurrent models do not all exclude padding from their state, so they only batch prompts of
+equal length.
+"""
+
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
+from hashlib import sha256
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rulerkit.common.errors import UserError, first_line, remark
+from rulerkit.common.gpus import free_memory, gpu_name, loading, torch_module
+from rulerkit.common.paths import cache_dir
+from rulerkit.common.settings import JSON, Spec
+from rulerkit.generation.example import Example
+from rulerkit.inference.checkpoint import (
+    Checkpoint,
+    loaded_identity,
+    mamba_ssm_options,
+    short,
+)
+from rulerkit.inference.model import Answer, Answers, CheckpointEngine
+
+READ_AHEAD = 32  # examples among which batches are formed
+BATCH_SIZE = 8  # the default, below the length from which on examples are answered one by one
+ONE_BY_ONE = 16384
+
+
+class Transformers(CheckpointEngine):
+    """A checkpoint in a folder or on the hub, loaded at the first answer; or `loaded`, a (model,
+    tokenizer) pair."""
+
+    modifiers = ("hf_overrides", "attn_implementation", "quantization")
+
+    def __init__(self, spec: Spec, loaded: tuple[Any, Any] | None = None) -> None:
+        super().__init__(spec)
+        self._loaded = loaded
+        self._network: Any = loaded[0] if loaded else None
+        self._most_per_batch = sys.maxsize  # lowered when a batch does not fit
+        if loaded:
+            self._refuse_modifiers("a model that is loaded already")
+            self.checkpoint = Checkpoint(self.name, str(_small_files(*loaded)))
+
+    def identity(self) -> JSON:
+        """As of any checkpoint; of a loaded model its fingerprint and dtype."""
+        if not self._loaded:
+            return super().identity()
+        dtype = str(self._network.dtype).removeprefix("torch.")
+        what = {"engine": "transformers", **loaded_identity(self._network), "dtype": dtype}
+        return what | self.given(("sampling",))
+
+    def environment(self) -> JSON:
+        """The device and its name, and the path as given."""
+        device = self.device()
+        gpu = gpu_name(device.replace("spread", "cuda"))
+        return {"gpu": gpu, "device": device, "path": self.spec.get("path")}
+
+    def answer(self, examples: Iterable[Example]) -> Answers:
+        """Reads up to `READ_AHEAD` examples ahead and batches those of similar length."""
+        source = iter(examples)
+        while window := list(islice(source, READ_AHEAD)):
+            for example in window:
+                self.check_fits(example)
+            network = self.load()
+            window.sort(key=lambda example: -example.num_tokens)
+            while window:
+                batch = self._next_batch(network, window)
+                yield from zip(batch, self._answer(network, batch), strict=True)
+                del window[: len(batch)]
+
+    def close(self) -> None:
+        """Frees the weights, unless the model was passed in by the caller."""
+        if self._loaded is None and self._network is not None:
+            self._network = None
+            free_memory()
+
+    # --- loading ----------------------------------------------------------------------------------
+
+    def device(self) -> str:
+        """`cpu`, `mps`, `cuda`, `cuda:1`, ... or `spread`."""
+        if self._loaded:
+            return str(self._network.device)
+        if "max_memory" in self.spec:
+            return "spread"
+        device = str(self.spec.get("device", "auto"))
+        return super().device() if device == "auto" else device
+
+    def load(self) -> Any:
+        """The network on its device, loaded at first use."""
+        if self._network is None:
+            with loading(self.name, self.spec["path"], self.spec.get("hf_overrides")):
+                network, report = self._from_pretrained(self.device())
+            if missing := sorted(report["missing_keys"]):
+                raise UserError(
+                    f"model {self.name}: {self.spec['path']} lacks {len(missing)} weights of the "
+                    f"model, such as {missing[0]}"
+                )
+            if extra := sorted(report["unexpected_keys"]):
+                remark(
+                    f"model {self.name}: {len(extra)} weights of {self.spec['path']}, such as "
+                    f"{extra[0]}, have no place in the model that its configuration describes: they "
+                    "are not used"
+                )
+            self._network = network
+        if "prefill_chunk_size" in self.spec and _is_recurrent(self._network):
+            raise UserError(
+                f"model {self.name}: with prefill_chunk_size, recurrent models "
+                f"({self._network.config.model_type}) may answer differently in transformers: "
+                "leave it out"
+            )
+        return self._network
+
+    def _refuse_modifiers(self, target: str) -> None:
+        for key in self.modifiers:
+            if key in self.spec:
+                raise UserError(
+                    f"model {self.name}: {key} does not apply to {target}: leave it out"
+                )
+
+    def _from_pretrained(self, device: str) -> Any:
+        """The network and transformers' report of weights that are missing from the files."""
+        options: JSON = {
+            "dtype": self.dtype(),
+            "output_loading_info": True,
+            "revision": self.checkpoint.commit or "main",
+            "trust_remote_code": self.spec.get("trust_remote_code", False),
+            **self.given(("max_memory", "attn_implementation")),
+        }
+        if device != "cpu":
+            options["device_map"] = "auto" if device == "spread" else device
+        quantization = self.spec.get("quantization")
+        if quantization == "bitsandbytes":
+            options["quantization_config"] = {"load_in_4bit": True}
+        elif quantization:
+            named = isinstance(quantization, str)
+            options["quantization_config"] = (
+                {"quant_method": quantization} if named else quantization
+            )
+        path = str(self.checkpoint.folder or self.checkpoint.path)
+        if mamba_ssm := mamba_ssm_options(self.checkpoint):
+            self._refuse_modifiers("a checkpoint in mamba_ssm's layout")
+            options |= mamba_ssm
+        elif "hf_overrides" in self.spec:
+            source = {key: options[key] for key in ("revision", "trust_remote_code")}
+            config = _transformers().AutoConfig.from_pretrained(path, **source)
+            options["config"] = type(config).from_dict(self.config)
+        return _transformers().AutoModelForCausalLM.from_pretrained(path, **options)
+
+    # --- answering --------------------------------------------------------------------------------
+
+    def _next_batch(self, network: Any, window: list[Example]) -> list[Example]:
+        """The first examples, which are the longest: as many as the spec says, else 1 of long ones
+        and 8 of others; at most what fitted after memory ran out. For a recurrent model their
+        prompts have one length. Where answers are drawn, each example has a seed of its own."""
+        longest = window[0]
+        size = self.spec.get("batch_size", 1 if longest.length >= ONE_BY_ONE else BATCH_SIZE)
+        if network.config.model_type == "rwkv" or "seed" in self.sampling(longest):
+            size = 1  # transformers' RWKV-4 mixes the rows of a batch
+        batch = window[: min(size, self._most_per_batch)]
+        if _is_recurrent(network):
+            batch = [example for example in batch if example.num_tokens == longest.num_tokens]
+        return batch
+
+    def _answer(self, network: Any, batch: list[Example]) -> list[Answer]:
+        """The answers of a batch; when memory runs out, of its halves."""
+        torch = torch_module()
+        try:
+            return self._generate(network, batch)
+        except RuntimeError as error:
+            # a CPU allocation fails with a plain RuntimeError
+            cpu = "DefaultCPUAllocator" in str(error)
+            if not cpu and not isinstance(error, torch.OutOfMemoryError):
+                raise
+            failure = first_line(error)
+        free_memory()  # outside the except clause, whose traceback holds the tensors
+        if len(batch) == 1:
+            raise UserError(
+                f"model {self.name}: out of memory at a single prompt of {batch[0].num_tokens} "
+                f"tokens on {network.device} ({failure}): set `prefill_chunk_size` (such as 2048), "
+                "or use a larger GPU, several (`device: spread`), a smaller `dtype` or a shorter "
+                "length; answers so far stay"
+            )
+        self._most_per_batch = half = (len(batch) + 1) // 2
+        return self._answer(network, batch[:half]) + self._answer(network, batch[half:])
+
+    def _generate(self, network: Any, batch: list[Example]) -> list[Answer]:
+        torch, limits = torch_module(), [self.most_tokens(example) for example in batch]
+        prompts = [torch.from_numpy(example.ids).long() for example in batch]
+        masks = [torch.ones_like(prompt) for prompt in prompts]
+        pad = (self.stop_ids or [0])[0]
+        pad_left = partial(torch.nn.utils.rnn.pad_sequence, batch_first=True, padding_side="left")
+        ids, mask = pad_left(prompts, padding_value=pad), pad_left(masks)
+        width = ids.shape[1]
+        chunk = self.spec.get("prefill_chunk_size", width)
+        before, training = network.generation_config, network.training
+        sampling = {"top_k": 0, **self.sampling(batch[0])}
+        if drawn := "seed" in sampling:
+            torch.manual_seed(sampling.pop("seed"))
+        # in place of the checkpoint's generation_config.json, which may add sampling or penalties
+        network.generation_config = _transformers().GenerationConfig(
+            do_sample=drawn,
+            **(sampling if drawn else {}),
+            max_new_tokens=max(limits),
+            eos_token_id=self.stop_ids or None,
+            pad_token_id=pad,
+            prefill_chunk_size=chunk if chunk < width else None,
+        )
+        network.eval()
+        try:
+            place = network.device
+            out = network.generate(input_ids=ids.to(place), attention_mask=mask.to(place))
+        finally:
+            network.generation_config = before
+            network.train(training)
+        rows = out[:, width:].tolist()
+        return [self.read_ids(row[:limit]) for row, limit in zip(rows, limits, strict=True)]
+
+
+def _small_files(network: Any, tokenizer: Any) -> Path:
+    """A folder of the cache, named after its content, with the small files of a loaded model. It
+    stays, because records name it as the tokenizer."""
+    place = cache_dir() / "loaded"
+    place.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=place) as made:
+        tokenizer.save_pretrained(made)
+        network.config.to_json_file(f"{made}/config.json")
+        network.generation_config.to_json_file(f"{made}/generation_config.json")
+        digest = sha256(b"".join(path.read_bytes() for path in sorted(Path(made).glob("*.*"))))
+        with suppress(OSError):  # it is there already
+            Path(made).rename(place / short(digest))
+    return place / short(digest)
+
+
+def _is_recurrent(network: Any) -> bool:
+    """Whether a state, not only keys and values, carries the prompt; transformers does not mark all
+    such models."""
+    layers = getattr(network.config.get_text_config(), "layer_types", None) or ()
+    return getattr(network, "_is_stateful", False) or "linear_attention" in layers
+
+
+def _transformers() -> Any:
+    """The transformers library; imported by name because mypy would follow an import statement into
+    it."""
+    return import_module("transformers")

@@ -1,0 +1,120 @@
+"""The text of a comparison: its table, its notes, the examples that flipped, JSON."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rulerkit.analysis.compare import (
+    _MEAN,
+    _MOST_FLIPS,
+    ALARMS,
+    LEVELS,
+    NOT_WORSE,
+    Comparison,
+    _keys,
+    _losses,
+    compare,
+)
+from rulerkit.common.errors import listed
+from rulerkit.common.escape import csv_text
+from rulerkit.common.lengths import length_name
+from rulerkit.report.tables import Field, number_range, render
+
+
+def difference_table(comparison: Comparison, format: str = "table") -> str:
+    """Differences B - A with intervals, a row per task and a column per length; marked where the
+    interval leaves out 0.
+
+    `format` is one of tables.FORMATS or 'html'; 'csv' is `Comparison.rows`.
+    """
+    rows = comparison.rows
+    if format == "csv":
+        return csv_text(rows, "%.4f")
+    each_row: Any = rows.itertuples()
+    fields = {
+        (row.task, row.length): Field(
+            f"{row.difference:+.1f} [{row.low:+.1f}, {row.high:+.1f}]", row.low > 0 or row.high < 0
+        )
+        for row in each_row
+    }
+    lengths = [*sorted(set(rows["length"]) - {0}), 0]
+    header = ["B - A (points)", *map(length_name, lengths[:-1]), "all lengths"]
+    body = [
+        [Field(task or "mean"), *(fields.get((task, length), Field("")) for length in lengths)]
+        for task in [*filter(None, rows["task"].unique()), ""]
+    ]
+    notes = [*_notes(comparison), comparison.verdict.text + "."]
+    return render(header, body, format, notes)
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    """What a reader of the differences must know."""
+    a, b, rows = comparison.a, comparison.b, comparison.rows
+    cells = rows[rows["level"] == "cell"]
+    smallest = rows.groupby("level")["smallest_loss"].agg(lambda losses: losses.max(skipna=False))
+    notes = [
+        f"A: {a.name} ({a.label}); B: {b.name} ({b.label}).",
+        f"Paired by {comparison.by}, {number_range(cells['n'])} examples per task and length, in "
+        f"brackets the {100 * comparison.confidence:g} % intervals; marked where they leave out 0.",
+        "The smallest loss of whole answers that could have been seen, where nothing else differs "
+        f"(Holm-adjusted, {100 * ALARMS:g} %): {_losses(smallest[list(LEVELS)])}.",
+    ]
+    unable = cells.loc[cells["unable"], ["task", "length"]].to_numpy()
+    if len(unable):
+        notes.append(
+            "Unable to tell, because all answers are right, or all are wrong, on both sides: "
+            f"{_keys(unable)}."
+        )
+    if comparison.same_model:
+        notes.append(
+            "One model, served alike, asked twice: the differences are the noise floor of serving "
+            "it."
+        )
+    return notes + [note + "." for note in comparison.notes]
+
+
+def flips_text(comparison: Comparison) -> str:
+    """Which examples flipped each way, by task and length."""
+    lines = []
+    groups: Any = comparison.flips.groupby(["task", "length"], sort=False)
+    for (task, length), flips in groups:
+        ways = {"better": flips["difference"] > 0, "worse": flips["difference"] < 0}
+        parts = [
+            f"{way} {count} (example{'s' if count > 1 else ''} "
+            f"{listed(flips.loc[rows, 'index'], _MOST_FLIPS)})"
+            for way, rows in ways.items()
+            if (count := rows.sum())
+        ]
+        lines.append(f"{task} at {length_name(length)}: {'; '.join(parts)}")
+    return "\n".join(lines) or "No example has another score."
+
+
+def json_text(comparison: Comparison) -> str:
+    """All of a comparison as JSON; numbers in points, examples by task, length and index."""
+    verdict, sides = comparison.verdict, {"a": comparison.a, "b": comparison.b}
+    rows, flips, soft = (
+        json.loads(frame.to_json(orient="records", double_precision=4))
+        for frame in (comparison.rows, comparison.flips, comparison.soft)
+    )
+    content = {
+        **{name: {"name": side.name, "label": side.label} for name, side in sides.items()},
+        "verdict": {**verdict._asdict(), "status": verdict.status},
+        "margin": comparison.margin,
+        "confidence": comparison.confidence,
+        "paired_by": comparison.by,
+        "same_model": comparison.same_model,
+        "difference": {name: rows[-1][name] for name in _MEAN},
+        "rows": rows,
+        "flips": flips,
+        "soft": soft,
+        "notes": comparison.notes,
+    }
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def assert_not_worse(a: str | Path, b: str | Path, margin: float = 1.0, **options: Any) -> None:
+    """Raise AssertionError with the table of differences unless `compare(a, b, margin)` finds B not
+    worse: for tests."""
+    comparison = compare(a, b, margin, **options)
+    if comparison.verdict.word != NOT_WORSE:
+        raise AssertionError("\n" + difference_table(comparison))

@@ -1,0 +1,700 @@
+"""The figures: one function each, from a DataFrame to matplotlib Axes, fit for a page in print.
+Scores are percent.
+
+Every function draws into `ax` where it is given (one Axes, or a list of them where a figure has
+several panels), else into a figure of its own, and returns what it drew into. A figure of yours
+needs `layout="constrained"`, which makes room for names and notes. `note` stands small below the
+figure: see `remarks`. Figures are as wide as one or both columns of a two-column paper,
+and all text on them is readable in print: 7 points, with a contrast of at least 4.5 to 1. Fonts,
+colours and line widths are those of `style`; markers and dashes differ too.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise, product
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
+from matplotlib.figure import Figure
+
+from rulerkit.analysis.failures import LABELS
+from rulerkit.common.errors import UserError
+from rulerkit.common.lengths import length_name
+from rulerkit.generation.example import Example
+from rulerkit.report.paper import published_scores
+from rulerkit.report.tables import names_of, unusual
+from rulerkit.scoring.effective_length import PAPERS_THRESHOLD
+from rulerkit.scoring.floors import not_above
+
+Panels = Axes | Sequence[Axes] | None
+Threshold = float | Mapping[str, float] | None
+"""One threshold, or several by their names."""
+Printed = Mapping[str, Mapping[int, float]]
+"""Scores by length of each model, as `paper.published_scores` gives them."""
+SINGLE, DOUBLE = 3.35, 6.9
+"""The widths of one column and of two, in inches."""
+_GREY = "0.35"
+_GREY_LINE = "0.45"
+_RED = "#EB0000"  # has a contrast of 4.5 to 1 with white and with black
+_MARKERS, _DASHES = "osD^vPX*", ("-", (0, (4, 1.5)), (0, (1, 1)))
+_BEYOND, _THRESHOLD = (0, (2.5, 1.2)), (0, (4, 2))
+_HATCHES = ("", "/////", "....")
+_LONGEST_TICK = 24  # letters of a task's name on one line
+_NARROW = 34  # letters: a panel below this has no space for names beside it
+
+
+# --- scores over length ---------------------------------------------------------------------------
+
+
+def score_by_length(
+    lengths: "pd.DataFrame",
+    threshold: Threshold = None,
+    note: str = "",
+    category: str = "all",
+    published: Sequence[str] = (),
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Score over length, a line per model with its intervals as bars.
+
+    `lengths` is `Summary.lengths`, of which the rows of `category` are drawn; a length without a
+    complete score is a gap. `threshold` is drawn dashed: one number, or several with their names
+    (see `thresholds`). `published` names models of the paper or of upstream's list, whose printed
+    scores are drawn in grey (see `paper.published_scores`).
+    """
+    rows = _means(lengths, category).drop(columns="label")
+    printed = {"": published_scores(published, category)}
+    (axes,) = series_by_length(
+        rows, "name", threshold=threshold, note=note, published=printed, ax=ax
+    )
+    return axes
+
+
+def series_by_length(
+    frame: "pd.DataFrame",
+    series: str = "series",
+    panel: str = "panel",
+    dashed_beyond: Mapping[str, float] = {},
+    flat: Collection[str] = (),
+    threshold: Threshold = None,
+    note: str = "",
+    published: Mapping[str, Printed] = {},
+    columns: int = 2,
+    ax: "Panels" = None,
+) -> "list[Axes]":
+    """Score over length, a line per series with its intervals as bars, a panel per value of
+    `panel`, at most `columns` side by side (4 for Figures 2 to 4 in the paper's layout).
+
+    `frame` holds percents: columns length, score, low, high, and those that name series and panel;
+    without the panel's column all lines share one. Several models (column `label`) have panels of
+    their own. A length without a complete score is a gap. `dashed_beyond` gives by series the
+    length past which its line is dashed; `flat` names series whose one score is drawn at all
+    lengths. `published` gives by panel ('' where there is one) what `paper.published_scores`
+    gives, drawn in grey.
+    """
+    if frame.empty:
+        raise UserError("no scores to draw; give the scores of a run that has some")
+    keys = [key for key in ("label", panel) if key in frame and key != series]
+    if "label" in keys and frame["label"].nunique() == 1:
+        keys.remove("label")
+    groups = list(frame.groupby(keys, sort=False)) if keys else [((), frame)]
+    columns = min(len(groups), columns)
+    most = max(rows[series].nunique() for _, rows in groups) + max(
+        map(len, published.values()), default=0
+    )
+    height = 1.3 if columns > 2 else max(1.6, 0.15 * most)
+    beyond = frame["length"] > frame[series].map(dashed_beyond).astype(float)
+    notes = (
+        "dashed: beyond the training length" * bool(beyond.any()),
+        "grey: scores as printed" * any(published.values()),
+        "dotted: floor" * bool("floor" in frame and (frame["floor"] >= 1).any()),
+        note,
+    )
+    drawn: Any = {"series": most, "threshold": threshold, "sharey": True}
+    with _figure(len(groups), columns, height, ax, *notes, **drawn) as panels:
+        for i, (axes, (names, rows)) in enumerate(zip(panels, groups, strict=True)):
+            title = str(names[-1]) if panel in keys else ""
+            _lines(axes, rows, series, published.get(title, {}), dashed_beyond, flat)
+            _legend(axes)
+            if ax is None and i % columns:
+                axes.set_ylabel("")
+            _title(axes, *names, loc="left")
+    return panels
+
+
+def _lines(
+    axes: Axes,
+    rows: "pd.DataFrame",
+    series: str,
+    grey: Printed,
+    dashed_beyond: Mapping[str, float],
+    flat: Collection[str],
+) -> None:
+    """A line per series over length, its floor as a dotted line; and, in grey, those of `grey`:
+    scores by length of each name."""
+    names = list(dict.fromkeys(rows[series]))
+    lengths = sorted({int(n) for n in rows["length"]}.union(*grey.values()))
+    for i, name in enumerate(names):
+        line = rows[rows[series] == name].sort_values("length")
+        if name in flat:
+            level = line[["score", "low", "high"]].mean()
+            line = pd.DataFrame({"length": lengths, **level})
+        # bars of several lines stand side by side
+        shift = (i - (len(names) - 1) / 2) * min(0.03, 0.15 / len(names))
+        x, properties = line["length"] * 2**shift, _properties(i)
+        _line(axes, x, line, str(name), properties, dashed_beyond.get(name, np.inf))
+        if "floor" in line and (line["floor"] >= 1).any():
+            axes.plot(
+                x, line["floor"], color=properties["color"], linestyle=":", linewidth=0.7, zorder=1
+            )
+    for i, (name, scores) in enumerate(grey.items()):
+        properties = _properties(i) | {"color": _GREY_LINE, "markersize": 2.5, "linewidth": 0.6}
+        axes.plot(list(scores), list(scores.values()), label=name, zorder=1.5, **properties)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(lengths, _ticks(axes, lengths))
+    axes.minorticks_off()
+    axes.set(xlabel="Sequence length (tokens)", ylabel="Score (%)", ylim=(0, 102))
+
+
+def _line(
+    axes: Axes,
+    x: Any,
+    rows: "pd.DataFrame",
+    label: str,
+    properties: Mapping[str, Any],
+    beyond: float = np.inf,
+) -> None:
+    """A line with its intervals as bars, dashed and hollow beyond a length."""
+    axes.vlines(
+        x, rows["low"], rows["high"], properties["color"], linewidth=0.7, alpha=0.55, zorder=2
+    )
+    inside = rows["length"] <= beyond
+    if not inside.all():
+        hollow = {"markerfacecolor": axes.get_facecolor(), "markeredgewidth": 0.8}
+        dashed = {**properties, **hollow, "linestyle": _BEYOND}
+        axes.plot(x, rows["score"], clip_on=False, zorder=2.9, **dashed)
+    axes.plot(x, rows["score"].where(inside), label=label, clip_on=False, zorder=3, **properties)
+
+
+def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
+    """The numbers of `series_by_length` as text: a row per line, a column per length, `score [low,
+    high]` or what there is of an incomplete score."""
+    keys = [key for key in ("label", "panel", "series") if key in frame]
+    several = [key for key in keys if frame[key].nunique() > 1]
+    lines = frame[several or ["label"]].astype(str).agg(" · ".join, axis=1)
+    percents = frame.apply(
+        lambda row: f"{row['score']:.1f} [{row['low']:.1f}, {row['high']:.1f}]", axis=1
+    )
+    texts = frame["have"].where(frame["score"].isna(), percents)
+    wide = frame.assign(line=lines, text=texts).pivot(index="line", columns="length", values="text")
+    return wide.loc[lines.unique()].fillna("").rename(columns=length_name).rename_axis(None)
+
+
+def remarks(cells: "pd.DataFrame") -> str:
+    """What a figure must say below itself of the cells (or the labels) that it shows: reference
+    readers, the small protocol, stand-in corpora, texts of the user's, incomplete cells."""
+    return "; ".join(what for what, is_so in unusual(cells).items() if is_so.any())
+
+
+def thresholds(models: "pd.DataFrame", category: str = "all") -> dict[str, float]:
+    """The paper's thresholds that `Summary.models` was judged by, with their names; none where the
+    tasks are not the thirteen."""
+    judged = models[(models["category"] == category) & (models["effective_length"] != "")]
+    judged = judged[judged["threshold_of"] == PAPERS_THRESHOLD]
+    kinds = zip(judged["aligned"], judged["threshold"], strict=True)
+    return {f"Llama2-7B ({kind}) at 4K": float(value) for kind, value in kinds}
+
+
+def _means(lengths: "pd.DataFrame", category: str) -> "pd.DataFrame":
+    """The rows of a category with the names of their models."""
+    rows = lengths[lengths["category"] == category]
+    if rows.empty:
+        raise UserError(
+            f"no scores of category {category!r} to draw: give `lengths` of a summary that has some"
+        )
+    return rows.assign(name=names_of(rows))
+
+
+def scores_over_models(
+    lengths: "pd.DataFrame",
+    threshold: Threshold = None,
+    category: str = "all",
+    note: str = "",
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Score over models, such as the checkpoints of one run, a line per length with its intervals.
+
+    `lengths` is `Summary.lengths`; models stand in the order in which they come. A length without a
+    complete score is a gap.
+    """
+    rows = _means(lengths, category)
+    names = list(dict.fromkeys(rows["name"]))
+    with _figure(1, 1, 1.7, ax, note, series=len(names), threshold=threshold) as (axes,):
+        for i, (length, line) in enumerate(rows.groupby("length")):
+            x = line["name"].map(names.index) + 0.04 * i
+            _line(axes, x, line, length_name(int(str(length))), _properties(i))
+        ticks = [_wrapped(name, 34) for name in names]
+        axes.set_xticks(range(len(names)), ticks, rotation=35, ha="right", rotation_mode="anchor")
+        axes.set(ylim=(0, 102), ylabel="Score (%)")
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=6)
+    return axes
+
+
+def training_curve(
+    history: "pd.DataFrame", live: Any = None, note: str = "", ax: "Panels" = None
+) -> "list[Axes]":
+    """The loss of answer tokens and the share of examples answered without an error, over the steps
+    of a training. `history` is what `training.train` gives; `live`, a handle of IPython's `display`,
+    shows the figure in place of what it showed."""
+    with _figure(2, 2, 1.5, ax, note) as panels:
+        for i, axes in enumerate(panels):
+            values = 100 * history["right"] if i else history["loss"]
+            axes.plot(history["step"], values, color=_color(i), marker="o", clip_on=False)
+            axes.locator_params("x", integer=True)
+            axes.set(xlabel="Step", xlim=(0, None), ylim=(0, 102 if i else None))
+        panels[0].set_ylabel("Loss of answer tokens")
+        panels[1].set_ylabel("Right, new examples (%)")
+    if live is not None:
+        live.update(panels[0].figure)
+        plt.close("all")
+    return panels
+
+
+# --- depth ----------------------------------------------------------------------------------------
+
+
+def recall_by_depth(
+    bins: "pd.DataFrame", note: str = "", ax: "Panels" = None, by: str = "depth"
+) -> "list[Axes]":
+    """Recall over depth, or over the 'distance' to the item before, with intervals, a line per
+    length, a panel per model and task. `bins` is what `depth.by_bin` gives."""
+    groups = list(bins.groupby([names_of(bins), "task"], sort=False))
+    lengths, columns = sorted(bins["length"].unique()), min(len(groups), 3)
+    place = "Depth (%)" if by == "depth" else "Distance to the item before (%)"
+    with _figure(len(groups), columns, 1.2, ax, note) as panels:
+        for axes, ((name, task), rows) in zip(panels, groups, strict=True):
+            rows = _all_bins(rows, by)
+            for i, length in enumerate(lengths):
+                line = rows[rows["length"] == length]
+                x = (line[f"{by}_from"] + line[f"{by}_to"]) / 2 + (i - len(lengths) / 2) * 1.2
+                _line(axes, x, line, length_name(int(length)), _properties(i))
+            _title(axes, name, task)
+            axes.set(xlim=(0, 100), ylim=(0, 102), xlabel=place, ylabel="Recall (%)")
+        panels[columns - 1].legend(loc="upper left", bbox_to_anchor=(1, 1))
+    return panels
+
+
+def depth_map(bins: "pd.DataFrame", task: str, note: str = "", ax: "Panels" = None) -> "list[Axes]":
+    """Recall of one task by depth and length as a map, a panel per model. `bins` is what
+    `depth.by_bin` gives."""
+    models = list(bins[bins["task"] == task].groupby(names_of(bins), sort=False))
+    if not models:
+        raise UserError(f"no depths of task {task!r} to draw: name one that was asked")
+    series = bins["length"].nunique()
+    with _figure(len(models), min(len(models), 2), 1.8, ax, note, series=series) as panels:
+        for axes, (name, rows) in zip(panels, models, strict=True):
+            edges = ["depth_from", "depth_to"]
+            scores = _all_bins(rows, "depth").pivot(index=edges, columns="length", values="score")
+            scores.index = [f"{start:.0f}–{end:.0f}" for start, end in scores.index]
+            scores = scores.rename(columns=length_name)
+            _heatmap(axes, scores, scores.map("{:.0f}".format).replace("nan", ""))
+            _title(axes, name, task)
+            axes.set(xlabel="Length (tokens)", ylabel="Depth (%)")
+    return panels
+
+
+def _all_bins(rows: "pd.DataFrame", by: str) -> "pd.DataFrame":
+    """The bins of each length, with those that hold no item."""
+    start, end = f"{by}_from", f"{by}_to"
+    edges = np.linspace(0, 100, round(100 / (rows[end] - rows[start]).iloc[0]) + 1)
+    bins = pd.DataFrame({start: edges[:-1], end: edges[1:]})
+    return rows[["length"]].drop_duplicates().merge(bins, how="cross").merge(rows, how="left")
+
+
+# --- tables in colour -----------------------------------------------------------------------------
+
+
+def tasks_by_length(
+    cells: "pd.DataFrame", model: str | None = None, note: str = "", ax: "Panels" = None
+) -> "list[Axes]":
+    """Tasks against lengths as a table in colour, the score printed in each field; a panel per
+    model.
+
+    `cells` is `Summary.cells`; `model` picks one model by name or label. A field whose cell is
+    incomplete shows what it has (`300/500`).
+    """
+    if model is not None:
+        cells = cells[(cells["model"] == model) | (cells["label"] == model)]
+    if cells.empty:
+        raise UserError(
+            f"no cells of {model or 'any model'!r} to draw; name one of the summary's models"
+        )
+    below = not_above(cells)
+    texts = cells["score"].map("{:.1f}".format).where(cells["score"].notna(), cells["have"])
+    cells = cells.assign(name=names_of(cells), text=texts.where(~below, "(" + texts + ")"))
+    models = list(cells.groupby("name", sort=False))
+    height = 0.175 * cells["task"].nunique()
+    notes = (note, "in brackets: not above the floor" * bool(below.any()))
+    series = cells["length"].nunique()
+    columns = min(len(models), 2 if series <= 8 else 1)
+    with _figure(len(models), columns, height, ax, *notes, series=series, sharey=True) as panels:
+        for axes, (name, rows) in zip(panels, models, strict=True):
+            tasks = rows.drop_duplicates("task")
+            wide: Any = rows.pivot(index="task", columns="length").loc[tasks["task"]]
+            wide = wide.rename(columns=length_name, level="length")
+            _heatmap(axes, wide["score"], wide["text"])
+            for place in _borders(tasks["category"]):
+                axes.axhline(place, color="white", linewidth=2.5)
+            _title(axes, name)
+    return panels
+
+
+def _borders(groups: Iterable[str]) -> list[int]:
+    """The places between rows of a heatmap where the group changes."""
+    return [i for i, (group, following) in enumerate(pairwise(groups), 1) if group != following]
+
+
+def correlation_heatmap(
+    correlations: "pd.DataFrame",
+    marked: Collection[str] = (),
+    groups: Sequence[str] = (),
+    note: str = "",
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Figure 5: correlations of tasks in the order of the frame, its marked tasks in red, groups
+    parted by lines.
+
+    `groups` names the cluster of each task, in the order of the frame.
+    """
+    if correlations.empty:
+        raise UserError("no correlations to draw: give at least two tasks")
+    text = correlations.map(
+        lambda r: "" if np.isnan(r) else f"{r:z.2f}".replace("0.", ".").replace("1.00", "1")
+    )
+    with _figure(1, 1, 0.24 * len(correlations), ax, note, series=len(correlations)) as (axes,):
+        _heatmap(axes, correlations, text, [_color(4), "#FFFFFF"], -1)
+        # names of several lines need wider fields
+        if correlations.index.str.len().max() <= _LONGEST_TICK:
+            axes.set_aspect("equal")
+        axes.tick_params("x", rotation=55)
+        plt.setp(axes.get_xticklabels(), ha="right", rotation_mode="anchor")
+        labels = zip(axes.get_xticklabels(), axes.get_yticklabels(), correlations, strict=True)
+        for *both, task in labels:
+            if task in marked:
+                plt.setp(both, color=_RED, fontweight="bold")
+        for place in _borders(groups):
+            axes.axhline(place, color="black", linewidth=0.8)
+            axes.axvline(place, color="black", linewidth=0.8)
+        _title(axes, "Correlation of task scores")
+    return axes
+
+
+def _heatmap(
+    axes: Axes,
+    values: "pd.DataFrame",
+    texts: "pd.DataFrame",
+    colors: Sequence[str] = ("#EDF3F8",),
+    lowest: float = 0,
+) -> None:
+    """A table in colour with a text in each field; a field without a value is grey. The colours
+    lead from the lowest value, 0 or -1, to 100 or 1."""
+    paint = LinearSegmentedColormap.from_list("", [*colors, _color(0)]).with_extremes(bad="0.88")
+    numbers = values.to_numpy(dtype=float)
+    limits: Any = {"vmin": lowest, "vmax": -lowest or 100}
+    image = axes.pcolormesh(numbers, cmap=paint, edgecolors="white", linewidth=0.6, **limits)
+    rows, columns = ([_wrapped(name, _LONGEST_TICK) for name in names] for names in values.axes)
+    axes.set_xticks(np.arange(len(columns)) + 0.5, columns)
+    axes.set_yticks(np.arange(len(rows)) + 0.5, rows)
+    axes.set_ylim(len(values), 0)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    for (row, column), text in np.ndenumerate(texts.to_numpy()):
+        color = _ink(image.to_rgba(numbers[row, column]))
+        axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", color=color)
+
+
+def _ink(ground: Any) -> str:
+    """Black or white: which of them has the higher contrast with a colour, as WCAG 2 defines it; it
+    is at least 4.5 to 1."""
+    linear = ((np.array(to_rgb(ground)) + 0.055) / 1.055) ** 2.4
+    return "black" if linear @ (0.2126, 0.7152, 0.0722) > 0.179 else "white"
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def failures_by_length(shares: "pd.DataFrame", note: str = "", ax: "Panels" = None) -> "list[Axes]":
+    """What became of the answers at each length, in percent, complete ones below; a panel per model
+    and task.
+
+    `shares` is `failures.shares`. A label looks the same in every figure.
+    """
+    if shares.empty:
+        raise UserError("no labels to draw; label the cells of a run that has some")
+    counts = shares.groupby("label")["count"].sum()
+    kinds = [kind for kind in LABELS if counts.get(kind)]
+    names = names_of(shares.assign(label=shares["name"]))
+    groups = list(shares.groupby([names, "task"], sort=False))
+    columns = min(int(shares.groupby(names)["task"].nunique().max()), 4)
+    height = max(1.1, 0.16 * len(kinds) / -(-len(groups) // columns))
+    series = 2 + shares["length"].nunique()  # the legend stands beside them
+    with _figure(len(groups), columns, height, ax, note, series=series, sharey=True) as panels:
+        for i, (axes, ((name, task), cells)) in enumerate(zip(panels, groups, strict=True)):
+            table = 100 * cells.pivot(index="length", columns="label", values="share")
+            table.reindex(columns=kinds).plot.bar(ax=axes, stacked=True, legend=False, width=0.82)
+            axes.set_xticklabels(_ticks(axes, table.index), rotation=0)
+            for bars, kind in zip(axes.containers, kinds, strict=True):
+                plt.setp(bars, **_bar_properties(kind))
+            axes.tick_params(axis="x", length=0)
+            axes.set(ylim=(0, 100), xlabel="Length (tokens)")
+            if i % columns == 0:
+                axes.set_ylabel("Answers (%)")
+            _title(axes, name, task)
+        handles, labels = panels[0].get_legend_handles_labels()
+        panels[0].figure.legend(handles, labels, loc="outside right upper", reverse=True)
+    return panels
+
+
+def _bar_properties(label: str) -> dict[str, Any]:
+    """The properties of a label's bars: complete answers are pale, the others differ by colour and
+    hatch."""
+    i = list(LABELS).index(label)
+    properties: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.3}
+    if i == 0:
+        return properties | {"facecolor": "#E9EDF0"}
+    return properties | {"facecolor": _color(i - 1), "hatch": _HATCHES[(i - 1) // 7 % 3]}
+
+
+# --- comparisons ----------------------------------------------------------------------------------
+
+
+def differences_by_task(
+    rows: "pd.DataFrame",
+    margin: float | None = None,
+    names: Sequence[str] = ("A", "B"),
+    note: str = "",
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Forest plot of B - A in points: a task a line, over all lengths, and their mean as a diamond
+    below.
+
+    `rows` is `Comparison.rows`; its levels 'task' and 'all' are drawn. The dashed line is the
+    margin. Differences whose interval leaves out 0 are filled, in the colour of their side.
+    """
+    tasks, mean = rows[rows["level"] == "task"], rows[rows["level"] == "all"]
+    if tasks.empty or mean.empty:
+        raise UserError("no differences to draw; give the rows of a comparison")
+    notes = (note, "" if margin is None else f"dashed: margin -{margin:g}")
+    labels = [_wrapped(task, _LONGEST_TICK) for task in [*tasks["task"], "mean"]]
+    lines = 1 + max(label.count("\n") for label in labels)
+    with _figure(1, 1, 0.16 * lines * (len(tasks) + 2.8), ax, *notes) as (axes,):
+        axes.axvline(0, color=_GREY, linewidth=0.7, zorder=1)
+        if margin is not None:
+            axes.axvline(-margin, color=_GREY, linewidth=0.7, linestyle=_THRESHOLD, zorder=1)
+        drawn: Any = pd.concat([tasks, mean]).itertuples()
+        for y, row in enumerate(drawn):
+            color = _GREY if row.low <= 0 <= row.high else _color(int(row.high < 0))
+            shape: Any = {"marker": "D" if row.level == "all" else "o", "markeredgewidth": 0.8}
+            face = "white" if color == _GREY else color
+            axes.hlines(y, row.low, row.high, color, linewidth=1.0, zorder=2)
+            axes.plot([row.difference], [y], color=color, markerfacecolor=face, **shape)
+        axes.axhline(len(tasks) - 0.5, color="0.7", linewidth=0.5)
+        axes.set_yticks(range(len(tasks) + 1), labels)
+        axes.set_ylim(len(tasks) + 0.7, -0.7)
+        axes.set_xlabel(_wrapped(f"{names[1]} - {names[0]} (points)", _letters(axes)))
+    return axes
+
+
+# --- Figure 1 -------------------------------------------------------------------------------------
+
+
+def word_counts(example: Example) -> "pd.DataFrame":
+    """How often each word stands in an example's list or coded text: columns word, role, count,
+    rank (from 1).
+
+    Words are the pieces of the context, without the number of a numbered list; the most frequent
+    come first.
+    """
+    pieces = [piece for block in example.blocks[slice(*example.context)] for piece in block.pieces]
+    counts = Counter((re.sub(r"^\d+\. ", "", p.text.strip()), p.role) for p in pieces)
+    rows = [(word, role, count) for (word, role), count in counts.most_common()]
+    frame = pd.DataFrame(rows, columns=["word", "role", "count"])
+    return frame.assign(rank=range(1, len(frame) + 1))
+
+
+def word_frequencies(
+    cwe: "pd.DataFrame",
+    fwe: Mapping[float, "pd.DataFrame"],
+    num_types: int = 40,
+    note: str = "",
+    ax: "Panels" = None,
+) -> "list[Axes]":
+    """Figure 1 of the paper: how often the words of the aggregation tasks stand in their contexts.
+
+    Left: the first `num_types` words of a common words list (`word_counts` of an example). Right:
+    coded texts by alpha, natural logarithms of rank and frequency, with the law they follow, rank
+    to the power of -alpha, as a thin line.
+    """
+    with _figure(2, 2, 1.8, ax, note) as panels:
+        left, right = panels
+        shown = cwe.head(num_types)
+        for i, (role, name) in enumerate({"needle": "common", "haystack": "uncommon"}.items()):
+            rows = shown[shown["role"] == role]
+            left.bar(rows["rank"], rows["count"], color=_color(1 - i), label=f"{name} words")
+        of_all = f"Word type, by frequency (first {len(shown)} of {len(cwe)})"
+        left.set(xlabel=of_all, ylabel="Frequency")
+        left.set_title("Common words extraction", loc="left")
+        for i, (alpha, counts) in enumerate(sorted(fwe.items())):
+            x, y = np.log(counts[["rank", "count"]].to_numpy(dtype=float)).T
+            right.plot(x, y[0] - alpha * x, color=_color(i), linewidth=0.5, alpha=0.7)
+            properties = _properties(i) | {"linestyle": "", "markersize": 2.4}
+            right.plot(x, y, label=f"α = {float(alpha)}", clip_on=False, **properties)
+        right.set(xlabel="ln (word rank)", ylabel="ln (frequency)", xlim=(0, None), ylim=(0, None))
+        right.set_title("Frequent words extraction", loc="left")
+        for axes in panels:
+            axes.legend(loc="upper right")
+    return panels
+
+
+# --- what all figures share -----------------------------------------------------------------------
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The common style as a context: figures are drawn in it, and saved in it, whoever saves them.
+
+    It is the style sheet rulerkit/data/rulerkit.mplstyle, for matplotlib "rulerkit.data.rulerkit".
+    What the user has set wins: only settings that have matplotlib's default value are changed.
+
+    It resets only what it sets, unlike matplotlib's `rc_context`: in a notebook the first figure
+    also switches on that figures are shown, and that must last.
+    """
+    current: Any = matplotlib.rcParams
+    sheet = Path(__file__).parents[1] / "data" / "rulerkit.mplstyle"
+    ours: Any = matplotlib.rc_params_from_file(sheet, use_default_template=False)
+    defaults: Any = matplotlib.rcParamsDefault
+    before = {key: current[key] for key in ours if current[key] == defaults[key]}
+    current.update({key: ours[key] for key in before})
+    try:
+        yield
+    finally:
+        current.update(before)
+
+
+class PrintFigure(Figure):
+    """Saved in the common style too, which decides how fonts are embedded."""
+
+    def savefig(self, *args: Any, **kwargs: Any) -> None:
+        """As matplotlib's."""
+        with style():
+            super().savefig(*args, **kwargs)
+
+
+@contextmanager
+def _figure(
+    count: int,
+    columns: int,
+    height: float,
+    ax: "Panels",
+    *notes: str,
+    series: int = 1,
+    threshold: Threshold = None,
+    **shared: Any,
+) -> Iterator[list[Axes]]:
+    """The panels that were given, or those of a new figure, row by row, drawn in the common style,
+    with a line at each threshold, and notes below. `height`, of each panel without the texts around
+    it, is in inches. The figure is as wide as one column of the page for one column of panels of up
+    to eight series, or fields side by side, else as two."""
+    num_rows = -(-count // columns)
+    with style():
+        if ax is None:
+            width = SINGLE if columns == 1 and series <= 8 else DOUBLE
+            size = width, (height + 3) * num_rows  # more than the texts need: it is cut below
+            options: Any = {"figsize": size, "squeeze": False, "FigureClass": PrintFigure, **shared}
+            panels = list(plt.subplots(num_rows, columns, **options)[1].flat)
+            for spare in panels[count:]:
+                spare.remove()
+        else:
+            panels = np.ravel(np.asarray(ax)).tolist()
+            if len(panels) != count:
+                raise UserError(
+                    f"ax has {len(panels)} axes, the figure {count} panels: give {count}"
+                )
+        yield panels[:count]
+        figure: Any = panels[0].figure
+        named = threshold if isinstance(threshold, Mapping) else {"threshold": threshold}
+        levels = {name: value for name, value in named.items() if value is not None}
+        for axes, value in product(panels[:count], levels.values()):
+            axes.axhline(value, color=_GREY, linewidth=0.7, linestyle=_THRESHOLD, zorder=1)
+        names = ", ".join(f"{name} = {value:g}" for name, value in levels.items())
+        about = f"thin dashed: {names}" * bool(levels)
+        # notes of other panels of the figure stay
+        parts = "; ".join([figure.get_supxlabel(), about, *notes]).split("; ")
+        text = "; ".join(dict.fromkeys(filter(None, parts)))
+        figure.supxlabel(text, fontsize="medium", x=0.99, ha="right", style="italic", wrap=True)
+        if ax is None:
+            figure.get_layout_engine().execute(figure)
+            whole, drawn = figure.get_figheight(), panels[0].get_position(original=True).height
+            figure.set_figheight(whole + num_rows * (height - drawn * whole))
+
+
+def _color(i: int) -> str:
+    """Colour i of the style, whose colours recur."""
+    return to_hex(f"C{i}")
+
+
+def _properties(i: int) -> dict[str, Any]:
+    """Colour, marker and dashes of series i."""
+    return {
+        "color": _color(i),
+        "marker": _MARKERS[i % 8],
+        "linestyle": _DASHES[i // 8 % 3],
+        "markeredgewidth": 0,
+    }
+
+
+def _legend(axes: "Axes") -> None:
+    """The names of the lines, right of the axes, or below them where the axes are narrow or a name
+    is long."""
+    handles, names = axes.get_legend_handles_labels()
+    letters, longest = _letters(axes), max(map(len, names))
+    place: Any = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
+    if letters < _NARROW or longest > 0.4 * letters:
+        names = [_wrapped(name, letters) for name in names]
+        columns = max(1, int(1.25 * letters) // (min(longest, letters) + 3))
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 4}
+        place["ncols"] = columns
+    axes.legend(handles, names, **place)
+
+
+def _letters(axes: "Axes") -> int:
+    """How many letters are about as wide as axes, before constrained layout makes them fit."""
+    width = axes.get_window_extent().width / axes.figure.dpi * 72
+    return int(width / (0.6 * matplotlib.rcParams["font.size"]))
+
+
+def _wrapped(text: Any, letters: int) -> str:
+    """A text in lines of at most so many letters."""
+    return "\n".join(wrap(str(text), letters))
+
+
+def _ticks(axes: "Axes", lengths: Iterable[int]) -> list[str]:
+    """The names of lengths, or of every second one ... where they are too long for the axes."""
+    names = list(map(length_name, lengths))
+    step = math.ceil(len(names) * (max(map(len, names)) + 0.5) / _letters(axes))
+    return ["" if i % step else name for i, name in enumerate(names)]
+
+
+def _title(axes: "Axes", *lines: Any, loc: Any = "center") -> None:
+    """A title of several lines, each wrapped to the width of the axes."""
+    letters = int(1.3 * _letters(axes))
+    axes.set_title("\n".join(_wrapped(line, letters) for line in lines), loc=loc)

@@ -1,0 +1,551 @@
+"""Tables: `render` writes plain text, Markdown, LaTeX and HTML, `show` is for a notebook; the tables
+of a summary, and the footnotes below them.
+
+Every table of a summary says below it what its reader must know: the threshold, the number of
+examples, whether stand-in corpora were used. A score at or above the threshold is marked:
+underlined in LaTeX, as in the paper; bold in Markdown; with a star in plain text.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rulerkit.analysis.claims import model_rows
+from rulerkit.common import escape
+from rulerkit.common.errors import UserError, check_known, counted, listed, unknown
+from rulerkit.common.lengths import length_name
+from rulerkit.generation.corpora import OWN_TEXTS
+from rulerkit.scoring.effective_length import PAPERS_THRESHOLD, SMALL, has_own_threshold
+from rulerkit.scoring.floors import not_above
+from rulerkit.scoring.scores import own_labels
+from rulerkit.scoring.summary import (
+    AVERAGES,
+    CATEGORIES,
+    COUNTS,
+    RANKS,
+    Summary,
+)
+from rulerkit.store.cells import Cell
+from rulerkit.store.comparable import snapshot_notes
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pandas.io.formats.style import Styler
+
+FORMATS = ("table", "csv", "markdown", "latex")
+TITLES: dict[str | int, str] = {
+    "model": "Model",
+    "claimed_length": "Claimed",
+    "effective_length": "Effective",
+    "avg": "Avg",
+    "wavg_inc": "wAvg(inc)",
+    "wavg_dec": "wAvg(dec)",
+}
+"""The heads of the columns of a table of models, but for those of the lengths."""
+
+
+# --- layout ---------------------------------------------------------------------------------------
+
+
+class Field(NamedTuple):
+    """One field of a table: `marked` where its score reaches the threshold; `small` follows in small
+    letters."""
+
+    text: str
+    marked: bool = False
+    bold: bool = False
+    small: str = ""
+
+
+_MARKDOWN = """\
+{% macro field(f) -%}
+{% set stars = "*" * (3 if f.bold and f.marked else 2 if f.bold or f.marked else 0) -%}
+[[ stars ]][[ f.text ]][[ stars ]][[ " " ~ f.small if f.small ]]
+{%- endmacro -%}
+| [[ header | join(" | ") ]] |
+| :--- |[[ " ---: |" * (header | length - 1) ]]
+{% for row in rows if row %}
+| {% for f in row %}[[ field(f) ]][[ " | " if not loop.last ]]{% endfor %} |
+{% endfor %}
+
+{% for note in notes %}
+- [[ note ]]
+{% endfor %}
+"""
+_LATEX = r"""
+{%- macro field(f) -%}
+{% set text = "\\textbf{" ~ f.text ~ "}" if f.bold else f.text -%}
+[[ "\\underline{" ~ text ~ "}" if f.marked else text ]]
+[[- "\\textsubscript{" ~ f.small ~ "}" if f.small ]]
+{%- endmacro -%}
+\begin{tabular}{l[[ "r" * (header | length - 1) ]]}
+\toprule
+{% for name in header %}\textbf{[[ name ]]}[[ " & " if not loop.last ]]{% endfor %} \\
+\midrule
+{% for row in rows %}
+{% if row %}{% for f in row %}[[ field(f) ]][[ " & " if not loop.last ]]{% endfor %} \\
+{% else %}
+\midrule
+{% endif %}
+{% endfor %}
+\bottomrule
+\end{tabular}
+[[ below ]]"""
+_HTML = """\
+{% macro field(f) -%}
+{% set text = "<b>" ~ f.text ~ "</b>" if f.bold else f.text -%}
+[[ "<u>" ~ text ~ "</u>" if f.marked else text ]]
+[[- " <small>" ~ f.small ~ "</small>" if f.small ]]
+{%- endmacro -%}
+<table><thead><tr>{% for name in header %}<th>[[ name ]]</th>{% endfor %}</tr></thead><tbody>
+{% for row in rows %}
+{% if row %}<tr>{% for f in row %}<td>[[ field(f) ]]</td>{% endfor %}</tr>
+{% else %}
+</tbody><tbody>
+{% endif %}
+{% endfor %}
+</tbody></table>
+{% for note in notes %}
+<p>[[ note ]]</p>
+{% endfor %}
+"""
+_MEDIA: dict[str, tuple[Callable[[str], str], str]] = {
+    "markdown": (escape.markdown, _MARKDOWN),
+    "latex": (escape.latex, _LATEX),
+    "html": (escape.html, _HTML),
+}
+"""How a format escapes a text, and its template."""
+
+
+def render(
+    header: Sequence[str],
+    rows: Iterable[Sequence[Field | str] | None],
+    format: str = "table",
+    notes: Sequence[str] = (),
+) -> str:
+    """A table with notes below it, as plain text, Markdown, LaTeX (booktabs) or HTML; a row None is
+    a line between groups."""
+    if format not in ("table", *_MEDIA):
+        raise unknown("format", format, FORMATS)
+    fields = [[f if isinstance(f, Field) else Field(f) for f in row or ()] for row in rows]
+    if format == "table":
+        return _plain(header, list(filter(None, fields)), notes)
+    escaped, template = _MEDIA[format]
+    body = [
+        [f._replace(text=escaped(f.text), small=escaped(f.small)) for f in row] for row in fields
+    ]
+    texts = {"header": list(map(escaped, header)), "notes": list(map(escaped, notes))}
+    # the fields are escaped for their medium
+    return escape.fill(template, rows=body, below=escape.latex_notes(notes), **texts)
+
+
+def _plain(header: Sequence[str], rows: Sequence[Sequence[Field]], notes: Sequence[str]) -> str:
+    has_marks = any(field.marked for row in rows for field in row)
+    texts = [list(map(escape.one_line, header))]
+    for row in rows:
+        texts.append(
+            [
+                escape.one_line(f"{f.text}{'*' * f.marked}{f' {f.small}' if f.small else ''}")
+                + " " * (has_marks and not f.marked)
+                for f in row
+            ]
+        )
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    form = "  ".join(f"{{:{'>' if i else '<'}{width}}}" for i, width in enumerate(widths))
+    lines = [form.format(*row).rstrip() for row in texts]
+    rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
+    lines = [lines[0], rule, *lines[1:], rule, *map(escape.terminal, notes)]
+    return "\n".join(lines) + "\n"
+
+
+def show(frame: "pd.DataFrame", index: bool = False, **format: Any) -> "Styler":
+    """A DataFrame for a notebook: its text is never read as HTML or mathematics. `format` goes to
+    `Styler.format`."""
+
+    def visible(value: Any) -> Any:
+        return escape.one_line(value) if isinstance(value, str) else value
+
+    shown = frame.map(visible).rename(index=visible, columns=visible)
+    styler = shown.style.format(escape="html", **format)
+    for axis in (0, 1):
+        styler = styler.format_index(escape="html", axis=axis)
+    styler = styler.set_table_attributes('class="dataframe mathjax_ignore tex2jax_ignore"')
+    return styler if index else styler.hide(axis="index")
+
+
+def ordinal(rank: int) -> str:
+    """1st, 2nd, 3rd, 4th, 11th ..."""
+    endings = {1: "st", 2: "nd", 3: "rd"}
+    return f"{rank}{'th' if rank % 100 in (11, 12, 13) else endings.get(rank % 10, 'th')}"
+
+
+def number_range(numbers: "pd.Series[int]") -> str:
+    """'50', or '49 to 50'."""
+    return " to ".join(map(str, sorted({numbers.min(), numbers.max()})))
+
+
+# --- models ---------------------------------------------------------------------------------------
+
+
+def table_text(
+    summary: Summary, format: str = "table", category: str = "all", notes: Sequence[str] = ()
+) -> str:
+    """The leaderboard of a category: claimed and effective length, score by length, averages and
+    ranks, a row a model.
+
+    `format` is 'table', 'markdown', 'latex', 'html', or 'csv': then it is the cells instead,
+    whatever the category. `notes` are further lines to stand below; a CSV has no place for any.
+    """
+    check_known("category", category, CATEGORIES)
+    if format == "csv":
+        return escape.csv_text(summary.cells, "%.4f")
+    summary = summary.of(category)
+    if summary.models.empty:
+        raise UserError(
+            f"no task of category {category!r} was scored; score one, or ask for another category"
+        )
+    models = board_rows(summary, ["score", "have"])
+    models["model"] = names_of(models)
+    # as the paper sorts its Table 3
+    models = models.sort_values("wavg_dec", ascending=False, kind="stable")
+    percent = f"{100 * summary.confidence:g} %"
+    further = [
+        f"Means over {counted(models['tasks'].iloc[0], 'task')}; marked scores reach the threshold; "
+        f"± is the wider side of the {percent} interval; ranks are among models of the same "
+        "alignment.",
+        *_effective_rules(models, category, percent),
+        *model_notes(models),
+        *cell_notes(summary.cells),
+        *notes,
+    ]
+    models["origin"] = [origin(row) for _, row in models.iterrows()]
+    models["group"] = ""
+    # of other tasks than those of the threshold no score is marked
+    models["threshold"] = models["threshold"].where(models["effective_length"] != "")
+    columns = ["claimed_length", "effective_length", *summary.lengths["length"].unique(), *AVERAGES]
+    return models_text(models, columns, format, further)
+
+
+def board_rows(summary: Summary, values: Sequence[str]) -> "pd.DataFrame":
+    """The models of a summary of one category with claimed lengths as text and, by length, each of
+    the values: 4096 for the score, '4096_low' ... for the others."""
+    wide = summary.lengths.pivot(index=["run", "model"], columns="length", values=list(values))
+    columns: Any = wide.columns
+    wide.columns = [n if value == "score" else f"{n}_{value}" for value, n in columns]
+    rows = summary.models.join(wide, on=["run", "model"])
+    claimed = ["" if math.isnan(n) else length_name(int(n)) for n in rows["claimed_length"]]
+    return rows.assign(claimed_length=claimed).reset_index(drop=True)
+
+
+def names_of(rows: "pd.DataFrame") -> "pd.Series[str]":
+    """The label of each row's model; where several models share one, with the model's name or run."""
+    names = own_labels(rows, "label")
+    in_several_runs = rows["run"].groupby(names).transform("nunique") > 1
+    return names.mask(in_several_runs, names + " [" + rows["run"] + "]")
+
+
+def origin(row: "pd.Series[Any]", *known: str) -> str:
+    """What stands in brackets behind the name of a model: what is known of it, and what its row is,
+    where that is not a language model on the paper's texts with a fixed number of examples."""
+    kinds = {"reader": "reader", "stand_in": "stand-in", "adaptive": "adaptive"}
+    texts = [*known, *(kind for name, kind in kinds.items() if row[name])]
+    return f"({', '.join(texts)})" if texts else ""
+
+
+def models_text(
+    rows: "pd.DataFrame",
+    columns: Sequence[str | int],
+    format: str,
+    notes: Sequence[str],
+) -> str:
+    """A table of models: `rows` as `board_rows` gives them, with names for `model`, with `origin`,
+    which follows a name in small letters, and with `group`: lines separate groups; `bold` may hold
+    the names of the bold fields of each row.
+
+    Numbers whose limits are among the rows have their interval: ± the wider side.
+    """
+    body: list[list[Field] | None] = []
+    names = ["model", *columns]
+    for _, group in rows.groupby("group", sort=False):
+        if body:
+            body.append(None)
+        for _, row in group.iterrows():
+            bold = row.get("bold", ())
+            body.append([_model_field(row, name)._replace(bold=name in bold) for name in names])
+    header = [TITLES.get(name) or length_name(int(name)) for name in names]
+    return render(header, body, format, notes)
+
+
+def _model_field(row: "pd.Series[Any]", column: str | int) -> Field:
+    value = row[column]
+    if column == "effective_length":
+        possible = row["effective_set"]
+        return Field(f"{value} [{possible}]" if possible not in ("", value) else value or "-")
+    if isinstance(value, str):
+        return Field(value, small=row["origin"] * (column == "model"))
+    if math.isnan(value):
+        have = row.get(f"{column}_have")
+        return Field(have if isinstance(have, str) else "")
+    small = []
+    low, high = row.get(f"{column}_low", math.nan), row.get(f"{column}_high", math.nan)
+    if not math.isnan(low):
+        small.append(f"±{max(value - low, high - value):.1f}")
+    rank = row.get(RANKS.get(str(column)), math.nan)
+    if not math.isnan(rank):
+        small.append(f"({ordinal(int(rank))})")
+    number = f"{value:.1f}"
+    reached = column not in TITLES and float(number) >= row["threshold"]
+    return Field(number, reached, small=" ".join(small))
+
+
+def _effective_rules(models: "pd.DataFrame", category: str, percent: str) -> list[str]:
+    """How the effective lengths of a table are judged, or why there are none."""
+    sources = models.loc[models["effective_length"] != "", "threshold_of"].unique()
+    used = thresholds_text(models)
+    tasks = "the 13 tasks" if category == "all" else f"the {category} tasks"
+    if not len(sources) and models["threshold"].any():
+        return [
+            f"No effective length: its thresholds ({used}) are for a complete score on {tasks}."
+        ]
+    rules = [
+        f"a score of at least {used}, {source} on {tasks} in the paper"
+        if source == PAPERS_THRESHOLD
+        else f"at least {source}, as NoLiMa counts it"
+        for source in sources
+    ]
+    allowed = f"in brackets all that the {percent} intervals cannot rule out"
+    return [f"Effective: longest length with {rule}; {allowed}." for rule in rules]
+
+
+def thresholds_text(models: "pd.DataFrame") -> str:
+    """'85.6 (chat), 79.4 (base)': the thresholds of the rows."""
+    pairs = models[["threshold", "aligned"]].drop_duplicates()
+    return ", ".join(f"{threshold} ({kind})" for threshold, kind in pairs.itertuples(index=False))
+
+
+# --- tasks of a model -----------------------------------------------------------------------------
+
+
+def task_table_text(
+    summary: Summary,
+    model: str,
+    run: str | None = None,
+    format: str = "table",
+    notes: Sequence[str] = (),
+) -> str:
+    """One model's tasks by length, their mean, and its effective length below.
+
+    A score has two decimals and its interval; what is unusual in a cell stands beside it. `notes`
+    are further lines below the table.
+    """
+    cells = model_rows(summary.cells, model)
+    runs = list(cells["run"].unique())
+    if run is None and len(runs) > 1:
+        raise UserError(f"model {model!r} is in the runs {', '.join(runs)}: name one of them")
+    check_known("run", run or runs[0], runs)
+    cells = cells[cells["run"] == (run or runs[0])]
+    if format == "csv":
+        return escape.csv_text(cells, "%.4f")
+    about, summary = cells[["run", "model"]].head(1), summary.of("all")
+    means, of_model = summary.lengths.merge(about), summary.models.merge(about)
+    by_task = {task: [task] for task in cells["task"]}
+    for cell in cells.to_dict("records"):
+        by_task[cell["task"]].append(_cell_text(cell))
+    rows = list(by_task.values())
+    if (num_tasks := means["tasks"].max()) > 1:
+        small = " small" * has_own_threshold(cells["task"])
+        texts = map(_score_text, means.to_dict("records"))
+        rows.append([f"mean of {num_tasks}{small} tasks", *texts])
+    below = [*_effective_notes(of_model), *model_notes(of_model), *cell_notes(cells), *notes]
+    return render([str(model), *map(length_name, means["length"])], rows, format, below)
+
+
+def _effective_notes(models: "pd.DataFrame") -> list[str]:
+    """A line for each model that has an effective length."""
+    notes = []
+    rows: Any = models[models["effective_length"] != ""].itertuples()
+    for row in rows:
+        text = f"Effective length: {row.effective_length}"
+        if row.effective_set != row.effective_length:
+            text += f"; the intervals allow {row.effective_set}"
+        mean = f"a mean of at least {row.threshold:g}, {row.threshold_of}"
+        notes.append(f"{text} (the longest with {mean}).")
+    return notes
+
+
+def model_notes(models: "pd.DataFrame") -> list[str]:
+    """Lines for models that have no threshold, and so no effective length, and for those of
+    adaptive runs: what was found, for how many tokens."""
+    without = models[models["threshold"].isna()].groupby("threshold_of", sort=False)["label"]
+    adaptive = zip(models["label"], models["adaptive"], strict=True)
+    return [
+        *(f"No effective length of {listed(names, 6)}: {reason}." for reason, names in without),
+        *(f"{label}: {found}." for label, found in adaptive if found),
+    ]
+
+
+def _score_text(row: Any) -> str:
+    return row["have"] or f"{row['score']:.2f} [{row['low']:.1f}, {row['high']:.1f}]"
+
+
+def _cell_text(cell: Any) -> str:
+    """A score with its interval, and what is unusual."""
+    parts = [_score_text(cell)]
+    parts += [f"{cell[name]} {name.replace('_', ' ')}" for name in COUNTS if cell[name]]
+    if cell["reasoning_tokens"]:
+        parts.append(f"{cell['reasoning_tokens']:,.0f} tokens thought")
+    if cell["floor"] >= 1:
+        parts.append(f"floor {cell['floor']:.0f}")
+    return ", ".join(parts)
+
+
+_SENTENCES = {
+    "reference readers": "Reference readers, no language models",
+    "small protocol": "Tasks of the small protocol: no score of RULER",
+    OWN_TEXTS: "Own texts: not comparable with the paper",
+    "stand-in corpora": "Stand-in corpora: not comparable with the paper",
+    "incomplete": "Incomplete cells enter no mean; evaluate these tasks and lengths to complete them",
+}
+"""How tables say what is unusual in some cells, before the names of the models."""
+
+
+def unusual(cells: "pd.DataFrame") -> "dict[str, pd.Series[bool]]":
+    """What a reader of a table or a figure must know of some cells, rows or labels, and which of
+    them it holds for."""
+    facts = {
+        "reference readers": cells["engine"] == "reader",
+        "small protocol": cells["task"].str.endswith(SMALL),
+    }
+    if "stand_in" in cells:
+        facts[OWN_TEXTS] = cells["note"].str.contains(OWN_TEXTS, na=False)
+        facts["stand-in corpora"] = cells["stand_in"].astype(bool) & ~facts[OWN_TEXTS]
+    if "complete" in cells:
+        facts["incomplete"] = ~cells["complete"]
+    return facts
+
+
+def cell_notes(cells: "pd.DataFrame") -> list[str]:
+    """What a reader of a table must know of the cells of a summary that it shows: one line each."""
+    notes, names = [], names_of(cells)
+    places = names + " on " + cells["task"] + " at " + cells["length"].map(length_name)
+    if cells["complete"].any():
+        n = number_range(cells.loc[cells["complete"], "n"])
+        notes.append(f"n = {counted(n, 'example')} per task and length, scores in percent.")
+    for what, is_so in unusual(cells).items():
+        if is_so.any():
+            notes.append(f"{_SENTENCES[what]}: {listed(names[is_so].unique(), 6)}.")
+    if (cells["floor"] >= 1).any():
+        notes.append(
+            "Floor: what the better of two answers without reading scores (the beginning of the "
+            "context copied, the most frequent words of its last 5,000 tokens). A score that is "
+            "not above its floor says nothing."
+        )
+    below = not_above(cells)
+    if below.any():
+        notes.append(f"Not above the floor: {listed(places[below], 6)}.")
+    rest = cells["rest"]
+    if rest.any():
+        means = (places + ": " + rest)[rest != ""]
+        notes.append(f"Means over the rest, as max_failures allows: {listed(means, 5, '; ')}.")
+    parts = {part for note in cells["note"].dropna() for part in note.split("; ") if part}
+    return notes + [f"{part}." for part in sorted(parts)]
+
+
+def saved_notes(cells: "pd.DataFrame") -> list[str]:
+    """The lines below a table that does not name its models: these, and `cell_notes`."""
+    return [f"Models: {listed(names_of(cells).unique(), 12)}.", *cell_notes(cells)]
+
+
+# --- footnotes ------------------------------------------------------------------------------------
+
+_FACTS = (
+    *("gpu", "tensor_parallel_size", "pipeline_parallel_size", "device", "strategy"),
+    *("rulerkit", "commit", "python"),
+)
+"""What of an environment footnotes mention, before the versions of packages."""
+_FEW = 4  # values of a field that a footnote lists
+
+
+def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> list[str]:
+    """Lines below a table of cells: environments that differ, services that answered with several
+    versions of a model, rows that were skipped, models whose requests all failed and, of the rows
+    of `score`, what `usage_notes` says.
+
+    Of environments only what differs, and which model had it; hosts are left out. A cell that was
+    answered in several environments counts in each. What is not known of an environment (a service:
+    its GPU) is no difference.
+    """
+    import pandas as pd
+
+    cells = list(cells)
+    models = pd.DataFrame(
+        [(cell.run, cell.model, cell.record.get("label") or cell.model) for cell in cells],
+        columns=["run", "model", "label"],
+    )
+    by_name: dict[str, list[Cell]] = {}
+    for name, cell in zip(names_of(models), cells, strict=True):
+        by_name.setdefault(name, []).append(cell)
+    answered, unseen, silent = list[Cell](), set[str](), list[str]()
+    facts: dict[str, dict[str, dict[str, None]]] = {}  # the names of each value of a field
+    for name, of_model in by_name.items():
+        with_rows = [cell for cell in of_model if cell.present]
+        answered += with_rows
+        for cell in with_rows:
+            for field, value in _facts(cell):
+                facts.setdefault(field, {}).setdefault(value, {})[name] = None
+            server = cell.record.get("environment", {}).get("server") or {}
+            if not server.get("counts", True):
+                unseen.add(name)
+        failures = [] if with_rows else [f for cell in of_model for f in cell.failures.values()]
+        if failures:
+            silent.append(
+                f"{name} has no answer: {len(failures)} requests failed, the first: "
+                f"{failures[0].reason}."
+            )
+    differ = []
+    for field, names_by_value in facts.items():
+        if len(names_by_value) > 1:
+            texts = [f"{value} ({listed(names, _FEW)})" for value, names in names_by_value.items()]
+            differ.append(f"{field} {listed(texts, _FEW)}")
+    notes = [f"Environments differ: {'; '.join(differ)}."] if differ else []
+    notes += snapshot_notes(answered)
+    if unseen:
+        notes.append(
+            f"The server of {', '.join(sorted(unseen))} does not say how many tokens it read: a "
+            "cut prompt would go unseen."
+        )
+    notes += [f"{warning}." for cell in answered for warning in cell.warnings]
+    notes += silent
+    return notes if scores is None else notes + usage_notes(scores)
+
+
+def usage_notes(scores: "pd.DataFrame") -> list[str]:
+    """Lines below a table of rows of `score`: the mean tokens thought at each length, and what the
+    answers of a service cost."""
+    notes = []
+    for (_, _, label), rows in scores.groupby(["run", "model", "label"], sort=False):
+        thought = rows.groupby("length")["reasoning_tokens"].mean().round()
+        if thought.any():
+            means = [f"{thought[n]:,.0f} at {length_name(n)}" for n in thought.index.tolist()]
+            notes.append(f"Tokens thought by {label}, on average: {', '.join(means)}.")
+        if rows["empty"].all():
+            notes.append(f"Every answer of {label} is empty: check its template and stop tokens.")
+        if cost := rows["cost"].sum():
+            prompt, cached = rows[["num_prompt_tokens", "cached_tokens"]].sum().astype(int)
+            read = f"{prompt - cached:,} prompt tokens and {cached:,} cached ones"
+            notes.append(f"The answers of {label} cost ${cost:,.2f}, for {read} and the answers.")
+    return notes
+
+
+def _facts(cell: Cell) -> Iterator[tuple[str, str]]:
+    """What footnotes mention of the environments that a cell was answered in: field and value."""
+    record = cell.record
+    for environment in record.get("environments") or [record.get("environment", {})]:
+        commit = re.sub(r"^([0-9a-f]{7})[0-9a-f]+", r"\1", environment.get("git") or "")
+        device = str(environment.get("device") or "").partition(":")[0]  # cuda:0, cuda:1 are alike
+        packages = environment.get("packages", {})
+        known = environment | packages | {"commit": commit, "device": device}
+        for name in (*_FACTS, *packages):
+            if known.get(name):
+                yield name, str(known[name])

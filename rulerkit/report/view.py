@@ -1,0 +1,178 @@
+"""An example to look at: its pieces in the colours of their roles (as in Table 2 of the paper),
+long stretches cut short.
+
+`show` makes HTML for a notebook, `to_terminal` text for a terminal.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rulerkit.common import escape
+from rulerkit.generation.example import ROLES, Example, Piece
+
+_HEAD, _TAIL = 260, 180
+"""Characters shown at the start and the end of a long stretch."""
+
+_WHOLE = ("instruction", "needle", "question", "answer_prefix")
+_TINTS = {  # Okabe and Ito's colours, and an ANSI code of 256 that is near
+    "template": ("#8c8c8c", 245),
+    "instruction": ("#56b4e9", 74),
+    "demonstration": ("#cc79a7", 175),
+    "needle": ("#d55e00", 208),
+    "distractor": ("#f0e442", 227),
+    "question": ("#009e73", 36),
+    "answer_prefix": ("#0072b2", 33),
+}
+
+
+@dataclass(frozen=True)
+class Html:
+    """A piece of HTML that a notebook shows as it is."""
+
+    text: str
+
+    def _repr_html_(self) -> str:
+        return self.text
+
+
+class Part(NamedTuple):
+    """What is shown of one piece or, without a piece, a remark on what is hidden."""
+
+    text: str
+    role: str
+    piece: Piece | None = None
+
+
+def parts(example: Example) -> list[list[Part]]:
+    """What is shown of an example: stretches (a run of haystack or template, a list of words, or
+    any other block) of parts."""
+    stretches: list[list[Piece]] = []
+    last_role = ""
+    for block in example.blocks:
+        if block.explode:
+            stretches.append(block.pieces)
+        elif block.role == last_role in ("haystack", "template"):
+            stretches[-1].append(block)
+        else:
+            stretches.append([block])
+        last_role = "" if block.explode else block.role
+    return [_shortened(stretch) for stretch in stretches if any(piece.text for piece in stretch)]
+
+
+def show(*examples: Example) -> Html:
+    """Examples in colours, for a notebook: legend, then each with its budget and its references."""
+    legend = " ".join(_span(role.replace("_", " "), role) for role in ROLES)
+    frame = "border:1px solid rgba(128,128,128,.4);border-radius:4px;padding:.6em .8em;margin:.5em 0;line-height:1.55"
+    shown = [f'<div style="margin:.3em 0">{legend}</div>']
+    for example in examples:
+        body = "".join(_html(part, example) for stretch in parts(example) for part in stretch)
+        shown.append(
+            f'<div style="{frame}"><div style="margin-bottom:.5em"><b>{escape.html(example.task)}</b> '
+            f'<span style="opacity:.75">{escape.html(_describe(example))}</span></div>'
+            f'<div style="white-space:pre-wrap;overflow-wrap:anywhere">{body}</div>'
+            f'<div style="margin-top:.5em"><span style="opacity:.75">references:</span> '
+            f"<b>{escape.html(', '.join(example.references))}</b></div></div>"
+        )
+    return Html(f'<div class="mathjax_ignore" style="font-size:13px">{"".join(shown)}</div>')
+
+
+def to_terminal(example: Example, color: bool = True) -> str:
+    """An example as text, a stretch a line behind its role in square brackets, parts of another
+    role in braces, as `{needle: 12. word}`; in ANSI colours where they are wanted."""
+    lines = [escape.terminal(f"{example.task}: {_describe(example)}")]
+    for stretch in parts(example):
+        roles = [part.role for part in stretch]
+        usual = "haystack" if "haystack" in roles else roles[0]
+        texts = []
+        for part in stretch:
+            is_last = part is stretch[-1]
+            text = escape.terminal(part.text.rstrip("\n") if is_last else part.text)
+            if part.role not in (usual, "gap"):
+                text = f"{{{part.role}: {text.strip()}}} "
+            if color and part.role in _TINTS:
+                text = f"\x1b[38;5;{_TINTS[part.role][1]}m{text}\x1b[0m"
+            texts.append(text)
+        lines.append(f"[{usual}] {''.join(texts)}")
+    lines.append(escape.terminal(f"references: {', '.join(example.references)}\n"))
+    return "\n".join(lines)
+
+
+# --- what is shown --------------------------------------------------------------------------------
+
+
+def _shortened(stretch: Sequence[Piece]) -> list[Part]:
+    """The stretch, or its head and tail with a remark on the tokens between them. Short pieces are
+    shown or hidden as a whole."""
+    size = sum(len(piece.text) for piece in stretch)
+    if (len(stretch) == 1 and stretch[0].role in _WHOLE) or size <= 1.6 * (_HEAD + _TAIL):
+        return [Part(piece.text, piece.role, piece) for piece in stretch]
+    head: list[Part] = []
+    tail: list[Part] = []
+    hidden = before = 0
+    for piece in stretch:
+        text, n = piece.text, len(piece.text)
+        # where the gap begins and ends in this piece
+        first, last = (min(max(0, place - before), n) for place in (_HEAD, size - _TAIL))
+        before += n
+        if first < last:
+            if n <= _TAIL:
+                first, last = 0, n
+            else:
+                first, last = _word_start(text, first), _word_start(text, last)
+            hidden += round(piece.num_tokens * (last - first) / n)
+        if first:
+            head.append(Part(text[:first], piece.role, piece))
+        if last < n:
+            tail.append(Part(text[last:], piece.role, piece))
+    return [*head, Part(f" … about {hidden:,} tokens … ", "gap"), *tail]
+
+
+def _word_start(text: str, place: int) -> int:
+    """The start of the run of blanks at or before a place, so that no word is cut."""
+    blank = max(text.rfind(mark, 0, place) for mark in " \n")
+    if blank < 1 or place == len(text):
+        return place
+    return blank
+
+
+def _describe(example: Example) -> str:
+    depths = example.depths
+    shown = ", ".join(f"{depth:.0f} %" for depth in depths[:8]) + ", …" * (len(depths) > 8)
+    where = f"; needle{'s' * (len(depths) > 1)} at {shown} of the context" if depths else ""
+    return (
+        f"example {example.index}, {example.num_tokens:,} of {example.length:,} tokens "
+        f"({example.max_new_tokens} for the answer){where}"
+    )
+
+
+# --- HTML -----------------------------------------------------------------------------------------
+
+
+def _span(inner: str, role: str, title: str = "") -> str:
+    """Tinted so faintly that the theme's own text colour, light or dark, stays readable, and
+    underlined."""
+    if role == "haystack":
+        return f'<span style="opacity:.8">{inner}</span>'
+    color = _TINTS[role][0]
+    tint = f"background:{color}38;border-bottom:2px solid {color}"
+    return f'<span style="{tint}" title="{escape.html(title)}">{inner}</span>'
+
+
+def _html(part: Part, example: Example) -> str:
+    """A part with its key and value bold (in a gold document, the references)."""
+    piece = part.piece
+    if piece is None:
+        return f'<span style="opacity:.6;font-style:italic">{escape.html(part.text)}</span>'
+    bold: Sequence[str | None] = []
+    if part.role in ("needle", "distractor"):
+        bold = [piece.key, piece.value] if piece.value else example.references
+    pattern = "|".join(
+        re.escape(text) for text in sorted(filter(None, bold), key=len, reverse=True)
+    )
+    runs = re.split(f"({pattern})", part.text) if pattern else [part.text]
+    inner = "".join(
+        f"<b>{escape.html(run)}</b>" if i % 2 else escape.html(run) for i, run in enumerate(runs)
+    )
+    return _span(inner, part.role, f"{part.role.replace('_', ' ')}, {piece.num_tokens:,} tokens")

@@ -1,0 +1,103 @@
+"""Effective length: which lengths a model's scores call effective (Section 4 of the paper)."""
+
+import math
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+
+from rulerkit.common.lengths import length_name
+from rulerkit.common.paths import package_data
+
+THRESHOLDS: dict[str, dict[str, float]] = package_data("thresholds.yaml")
+"""Llama2-7B at 4K, percent, as printed. The paper contradicts itself here (its chat categories
+average to 87.2, its base ones to 79.2), so whoever shows an effective length shows the threshold
+that it was judged by."""
+
+
+PAPERS_THRESHOLD = "Llama2-7B at 4K"
+
+
+SMALL = "_small"
+"""How the names of the small protocol's tasks end (params/sizes/small.yaml)."""
+
+
+OWN_SHARE = 0.85
+"""Of a model's own mean at its shortest length: the threshold of the small protocol, which has none
+of the paper's. NoLiMa (arXiv 2502.05167) takes the same share of a model's score at its shortest
+lengths."""
+
+
+def effective_length(
+    scores: Mapping[int, float],
+    threshold: float,
+    claimed: float | None = None,
+    states: Mapping[int, str] = {},
+) -> str:
+    """The longest tested length whose score is at least the threshold, as the paper prints it.
+
+    Shorter lengths may fail: this rule alone reproduces all 205 printed values. Scores are percent
+    and compared rounded to one decimal; NaN is a length without a complete score, of which `states`
+    says why ('unfinished', 'failed'; else 'not run'). '<4K' is below the shortest tested length,
+    '>128K' says that the longest tested one passed and that the model claims more, or does not say
+    what it claims. Missing lengths bound it: '>=32K, 64K not run'. '' if no length is complete.
+    """
+    known = {length: score for length, score in scores.items() if not math.isnan(score)}
+    if not known:
+        return ""
+    best = max(
+        (length for length, score in known.items() if _printed(score) >= threshold), default=0
+    )
+    open_ = [length for length in sorted(scores) if length not in known and length > best]
+    if not open_:
+        return _answer_name(best, sorted(scores), claimed)
+    missing = ", ".join(f"{length_name(n)} {states.get(n, 'not run')}" for n in open_)
+    return f"{'>=' + length_name(best) if best else 'not known'}, {missing}"
+
+
+def effective_set(
+    intervals: Mapping[int, tuple[float, float]], threshold: float, claimed: float | None = None
+) -> str:
+    """The effective lengths that the data cannot rule out, given the interval of each length's
+    score in percent.
+
+    Neighbours are written '4K..16K', a gap '4K, 16K'.
+    """
+    lengths, texts = sorted(intervals), []
+    possible = possible_lengths(intervals, threshold)
+    for is_possible, neighbours in groupby([0, *lengths], possible.__contains__):
+        if is_possible:
+            names = [_answer_name(length, lengths, claimed) for length in neighbours]
+            texts.append(names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}")
+    return ", ".join(texts)
+
+
+def has_own_threshold(tasks: Iterable[str]) -> bool:
+    """Whether a mean over these tasks is judged by the model's own score at the shortest length:
+    where all of them are of the small protocol."""
+    return all(task.endswith(SMALL) for task in tasks)
+
+
+def possible_lengths(intervals: Mapping[int, tuple[float, float]], threshold: float) -> list[int]:
+    """The effective lengths that the data cannot rule out; 0 is below the shortest.
+
+    A length can be the answer if its upper limit reaches the threshold and the lower limit of every
+    longer one stays below it; NaN limits rule out nothing.
+    """
+    possible = []
+    for length in sorted(intervals, reverse=True):
+        low, high = map(_printed, intervals[length])
+        if not high < threshold:
+            possible.append(length)
+        if low >= threshold:
+            return possible
+    return [*possible, 0]
+
+
+def _answer_name(best: int, lengths: list[int], claimed: float | None) -> str:
+    if not best:
+        return f"<{length_name(lengths[0])}"
+    more = claimed is None or math.isnan(claimed) or claimed > best
+    return (">" if best == lengths[-1] and more else "") + length_name(best)
+
+
+def _printed(score: float) -> float:
+    return score if math.isnan(score) else round(score, 1)

@@ -1,0 +1,450 @@
+"""Judging: one row per example, by upstream's two string matches and by a strict score beside them.
+
+A score is a number from 0 to 1 here and in every row; tables multiply by 100, in one place
+(`summary`).
+"""
+
+import json
+import os
+import re
+import string
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import cache, lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rulerkit.common.errors import UserError
+from rulerkit.common.paths import completed
+from rulerkit.common.settings import JSON
+from rulerkit.generation.prompt_format import opens_thought, without_thought
+from rulerkit.generation.tasks import CATEGORIES as CATEGORIES
+from rulerkit.generation.tasks import THIRTEEN as THIRTEEN
+from rulerkit.generation.tasks import base, family_of
+from rulerkit.generation.tasks.base import named_items as named_items
+from rulerkit.generation.tasks.base import string_match_all as string_match_all
+from rulerkit.generation.tasks.base import string_match_part as string_match_part
+from rulerkit.store.cells import (
+    Cell,
+    Report,
+    failure_counts,
+    load_cell,
+    stamp,
+    time_and_size,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Rows = NDArray[Any]  # ROW_COLUMNS of the examples of a cell, by index
+
+OTHER_NAMES = {"qa_squad": "qa_1", "qa_hotpot": "qa_2", "qa_hotpotqa": "qa_2"}
+"""What others call a task of ours; lm-evaluation-harness also writes `ruler_` before the name."""
+
+_CONTROL = re.compile(r"[\x00-\x1f]")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+class Strict(NamedTuple):
+    """Judged by all that was said, each 0..1; `exact` asks for everything right and nothing
+    else."""
+
+    precision: float
+    f1: float
+    exact: float
+
+
+def task_name(name: str) -> str:
+    """Our name of a task that a file of ours or of others names; raises UserError for one of no
+    known family."""
+    ours = name.removeprefix("ruler_")
+    ours = OTHER_NAMES.get(ours, ours)
+    family_of(ours)
+    return ours
+
+
+def category(task: str) -> str:
+    """The category of a task by the first letters of its name, so that variants have one too; ''
+    where they tell none."""
+    with suppress(UserError):
+        return family_of(task).category
+    return ""
+
+
+def clean(prediction: str) -> str:
+    """The prediction as it is judged: stripped, control characters as newlines, stripped again."""
+    text = prediction.strip()
+    return text if text.isprintable() else _CONTROL.sub("\n", text).strip()
+
+
+def answer_of(prediction: str, record: Mapping[str, Any]) -> tuple[str, bool]:
+    """What of a prediction is judged, and whether a thought was cut: of a model that thinks only
+    what follows its thought, nothing where the thought never ended. `record` is the cell's."""
+    form = record["result"].get("prompt_format", {})
+    if not form.get("thinking_tokens", 0):
+        return clean(prediction), False
+    answer = without_thought(prediction, opens_thought(form.get("after", "")))
+    return clean(answer or ""), answer is None
+
+
+def strict_items(prediction: str, references: Iterable[str], blanks: bool = False) -> Strict:
+    """Precision and F1 over the distinct items named: a wrong word costs, and so does a sentence
+    around the answer. `blanks`: whether blanks, too, stand between items."""
+    named, wanted = named_items(prediction), {reference.lower() for reference in references}
+    if blanks:
+        named = " ".join(named).split()
+    return _overlap(sorted({*named}), sorted(wanted))
+
+
+def strict_answer(prediction: str, references: Iterable[str]) -> Strict:
+    """SQuAD's normalised exact match and F1 over words, the best over the references."""
+    said = _squad_words(prediction)
+    return max(
+        (_overlap(said, _squad_words(reference)) for reference in references),
+        key=lambda s: (s.f1, s.exact),
+    )
+
+
+def _squad_words(text: str) -> list[str]:
+    return [w for w in text.lower().translate(_PUNCTUATION).split() if w not in ("a", "an", "the")]
+
+
+def _overlap(said: list[str], wanted: list[str]) -> Strict:
+    if not said or not wanted:
+        same = float(said == wanted)
+        return Strict(same, same, same)
+    right = (Counter(said) & Counter(wanted)).total()
+    return Strict(right / len(said), 2 * right / (len(said) + len(wanted)), float(said == wanted))
+
+
+_CELL = {
+    "run": "name of the run, the folder in outputs/predictions",
+    "model": "name of the model, its folder in the run",
+    "label": "what tables and figures call the model, with its name where two share a label",
+    "aligned": "chat or base; it chooses the threshold",
+    "claimed_length": "tokens that the model claims to take; NaN where nobody says",
+    "task": "name of the task or variant",
+    "family": "name of the task's family; '' where the file does not name it",
+    "category": "niah, vt, aggregation, qa, or that of a family of your own",
+    "length": "tokens: template, prompt and answer together",
+}
+_ROW = {
+    "index": "number of the example, from 0; the same question at every length",
+    "score": "0 to 1: the share of references found, or whether any is (qa)",
+    "strict": "0 to 1: F1 over all items that the prediction names",
+    "precision": "0 to 1: the share of the items named that are references",
+    "exact": "1 where everything is right and nothing else is named, else 0",
+    "empty": "whether the prediction is empty",
+    "cut_off": "whether the prediction ended at the room for the answer",
+    "cut_thought": "whether a thinking model never ended its thought",
+    "refused": "whether the service refused to answer (rows of earlier versions)",
+    "num_prompt_tokens": "tokens of the prompt as it was sent",
+    "digest": "digest of the prompt; pairs examples of two models",
+    "group": "number of the article that questions share; NaN for other tasks and older rows",
+    "reasoning_tokens": "tokens of the model's thought, by the server or counted; 0 without one",
+    "cached_tokens": "tokens of the prompt that the server had cached, by its own count",
+    "cost": "dollars, by the server's counts and the `prices`; 0 without prices",
+    "gold_probability": "0 to 1: probability of the right answer, geometric mean over its tokens; "
+    "NaN without soft scores",
+    "gold_greedy": "1 where greedy decoding writes the right answer, else 0; NaN without soft scores",
+}
+_PROTOCOL = {
+    "wanted": "examples that the cell was to have",
+    "failed": "examples whose requests failed",
+    "failed_refused": "failed examples that the service refused",
+    "adaptive": "question and limits of an adaptive run, as JSON; '' for a fixed number of examples",
+    "max_failures": "share or number of failures with which a mean is taken over the rest",
+    "floor": "0 to 1: the better score of two rules that do not read; NaN where not recorded",
+    "stand_in": "whether a corpus was a stand-in, so that scores are not comparable with the paper's",
+    "engine": "what ran the model",
+    "seed": "seed of the examples",
+    "prompt_version": "version of the prompts",
+    "tokenizer": "name of the tokenizer that lengths are counted with",
+    "template": "name of the prompt format",
+    "protocol": "clean or paper; '' where the file does not say",
+    "knobs": "settings of the task, as JSON",
+    "note": "protocol, substitute corpora and files of one's own, in words",
+    "path": "file of the predictions",
+}
+_NAMED = ("name", "family", "category")
+_USAGE = ("reasoning_tokens", "cached_tokens", "cost")
+_SOFT = ("gold_probability", "gold_greedy")
+COLUMNS = _CELL | _ROW | _PROTOCOL
+"""The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
+CELL_COLUMNS, ROW_COLUMNS, PROTOCOL_COLUMNS = list(_CELL), list(_ROW), list(_PROTOCOL)
+
+
+def describe(cell: Cell) -> JSON:
+    """What a cell's record says of all its rows: CELL_COLUMNS and PROTOCOL_COLUMNS."""
+    about, result = cell.about, cell.about.result
+    task, sources = result.task, result.sources.values()
+    notes = {source.note for source in sources if source.note}
+    protocol = result.protocol or "clean"
+    if task.edition and task.edition != base.PROTOCOLS.get(protocol):
+        notes.add(f"Protocol {protocol} with the prompts of {task.edition}")
+    elif protocol == "paper":
+        notes.add("Protocol paper: prompts and layouts of upstream at the time of the paper")
+    settings = cell.record["result"]["task"].items()
+    return {
+        "run": cell.run,
+        "model": cell.model,
+        "label": about.label or cell.model,
+        "aligned": about.aligned,
+        "claimed_length": float(about.claimed_length or "nan"),
+        "task": cell.task,
+        "family": task.family,
+        "category": task.category or category(cell.task),
+        "length": cell.length,
+        "wanted": cell.wanted,
+        "failed": len(cell.failures),
+        "failed_refused": sum(failure.refused for failure in cell.failures.values()),
+        "adaptive": json.dumps(about.adaptive) if about.adaptive else "",
+        "max_failures": float(about.max_failures),
+        "floor": max(about.floors.values(), default=float("nan")),
+        "stand_in": any(source.stand_in for source in sources),
+        "engine": result.model.engine,
+        "seed": result.seed,
+        "prompt_version": result.prompt_version,
+        "tokenizer": result.tokenizer.name,
+        "template": result.prompt_format.template,
+        "protocol": protocol if about.format else "",
+        "knobs": json.dumps({name: value for name, value in settings if name not in _NAMED}),
+        "note": "; ".join(sorted(notes)),
+        "path": str(cell.path),
+    }
+
+
+def score(
+    cells: Iterable[Cell], report: Report | None = None, max_failures: float | None = None
+) -> "pd.DataFrame":
+    """Judge predictions: a DataFrame with one row per example, in the order of the cells.
+
+    Cells whose files did not change since they were judged are read from `outputs/cache`, which may
+    be deleted at any time.
+
+    COLUMNS says what the columns mean. `attrs["empty_cells"]` describes the cells without a row.
+    `max_failures` overrides the records.
+
+    Raises UserError where a row is damaged or has no references (with `report`, leaves the cell out
+    and calls it), and where two cells are the same one.
+    """
+    import pandas as pd
+
+    cells = list(cells)
+    _judge_in_parallel(cells)
+    by_cell: dict[tuple[Any, ...], tuple[JSON, Rows]] = {}
+    for cell in cells:
+        try:
+            rows, about = judged(cell), describe(cell)
+        except UserError as error:
+            if not report:
+                raise
+            report(f"left out: {error}")
+            cell.present = []
+            continue
+        if max_failures is not None:
+            about["max_failures"] = max_failures
+        key = cell.run, cell.model, cell.task, cell.length
+        if key in by_cell:
+            raise UserError(
+                f"{cell.path}: run {cell.run!r}, model {cell.model!r}, task {cell.task!r} at length "
+                f"{cell.length} is also in {by_cell[key][0]['path']}; a cell can be counted once: name "
+                "only one of the two files"
+            )
+        by_cell[key] = about, rows
+    if not by_cell:
+        return pd.DataFrame(columns=list(COLUMNS))
+    descriptions, arrays = zip(*by_cell.values(), strict=True)
+    counts = [len(rows) for rows in arrays]
+    columns = pd.DataFrame(np.concatenate(arrays))
+    columns["digest"] = columns["digest"].str.decode("ascii")
+    if columns["num_prompt_tokens"].notna().all():
+        columns = columns.astype({"num_prompt_tokens": int})
+    table = pd.DataFrame(descriptions, columns=CELL_COLUMNS + PROTOCOL_COLUMNS)
+    table["label"] = own_labels(table, "label")
+    table = table.take(np.repeat(np.arange(len(counts)), counts)).reset_index(drop=True)
+    table = table.join(columns)[list(COLUMNS)]
+    table.attrs["empty_cells"] = [about for about, rows in by_cell.values() if not len(rows)]
+    return table
+
+
+def own_labels(frame: "pd.DataFrame", column: str) -> "pd.Series[str]":
+    """The labels in a column; `LABEL [NAME]` where models of several names share one."""
+    models = frame[[column, "model"]].drop_duplicates()
+    shared = frame[column].isin(models.loc[models[column].duplicated(), column])
+    return frame[column].mask(shared, frame[column] + " [" + frame["model"] + "]")
+
+
+# --- judged cells on disk -------------------------------------------------------------------------
+
+_PARALLEL = 20_000_000
+"""Bytes of rows to judge from which on other processes help."""
+
+
+def judged(cell: Cell) -> Rows:
+    """The judged rows of a cell, from the cache where its files did not change."""
+    now = stamp(cell.path)
+    rows = _read_cache(cell)
+    if rows is None:
+        rows = _judged(cell)
+        cell.present = rows["index"].tolist()
+        about = cell.warnings, sorted(cell.snapshots), rows.dtype.descr, len(rows)
+        head = json.dumps([_code_version(), now, *about]).encode()
+        if file := _cache_file(cell):
+            with suppress(OSError), completed(file) as part:
+                part.write_bytes(head + b"\n" + rows.tobytes())
+    return rows
+
+
+def _cache_file(cell: Cell) -> Path | None:
+    """`outputs/cache/scores/RUN/MODEL/TASK/LENGTH.rows`; only files in `outputs/predictions` have a
+    cache."""
+    predictions = cell.path.parent.parent.parent.parent
+    if predictions.name != "predictions" or not cell.about.format:
+        return None
+    cache = predictions.parent / "cache" / "scores"
+    return cache / cell.path.relative_to(predictions).with_suffix(".rows")
+
+
+def _read_cache(cell: Cell) -> Rows | None:
+    """The judged rows of a cell, which then is as if its file had been read; None where the cache
+    is damaged, or of other code or an earlier state of the files."""
+    if not (file := _cache_file(cell)):
+        return None
+    with suppress(OSError, ValueError, TypeError):
+        head, _, content = file.read_bytes().partition(b"\n")
+        code, then, warnings, snapshots, kinds, count = json.loads(head)
+        if (code, then) == (_code_version(), stamp(cell.path)):
+            # np.load takes eight times as long
+            rows = np.frombuffer(content, [tuple(kind) for kind in kinds], count)
+            cell.present = rows["index"].tolist()
+            cell.warnings, cell.snapshots = warnings, set(snapshots)
+            return rows
+    return None
+
+
+@cache
+def _code_version() -> str:
+    """A digest of the code that judges: what other code judged is judged again."""
+    files = (Path(__file__), *sorted(Path(base.__file__).parent.glob("*.py")))
+    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+
+
+def _judge_in_parallel(cells: list[Cell]) -> None:
+    """Fill the cache of the models with much to judge, in one process per CPU.
+
+    Errors are ignored here: what the cache lacks afterwards is judged by the caller.
+    """
+    paths = [
+        cell.path
+        for cell in cells
+        if (file := _cache_file(cell)) and time_and_size(cell.path)[0] > time_and_size(file)[0]
+    ]
+    folders = sorted({str(path.parent.parent) for path in paths})
+    workers = min(len(folders), os.cpu_count() or 1)
+    if workers < 2 or sum(time_and_size(path)[1] for path in paths) < _PARALLEL:
+        return
+    helpers = [
+        subprocess.Popen(
+            [sys.executable, "-m", "rulerkit.scoring.scores", *folders[n::workers]],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for n in range(workers)
+    ]
+    try:
+        for helper in helpers:
+            helper.wait()
+    finally:
+        for helper in helpers:
+            helper.kill()
+
+
+def _judged(cell: Cell) -> Rows:
+    task = cell.about.result.task
+    family = base.Task  # for one that is not here
+    with suppress(UserError):
+        family = family_of(cell.task, task.family)
+    part, blanks = (task.match or family.match) == "part", family.separator == " "
+    rows = sorted(
+        (_judge(cell, row, part, blanks) for row in cell.stream()), key=lambda row: row[0]
+    )
+    kinds: JSON = dict.fromkeys(ROW_COLUMNS, float)
+    kinds |= dict.fromkeys(("empty", "cut_off", "cut_thought", "refused"), bool) | {"index": int}
+    longest = max((len(row[ROW_COLUMNS.index("digest")]) for row in rows), default=0)
+    return np.array(rows, list((kinds | {"digest": f"S{longest or 1}"}).items()))
+
+
+def _judge(cell: Cell, row: JSON, part: bool, blanks: bool) -> tuple[Any, ...]:
+    """One row of ROW_COLUMNS."""
+    raw, references = row.get("pred"), row.get("outputs")
+    if not isinstance(raw, str) or not references:
+        raise UserError(
+            f"{cell.path}: example {row.get('index')} has no "
+            f"{'prediction' if references else 'references'}, which is never scored as zero; take "
+            "the row out of the file, or answer it again"
+        )
+    usage, soft = row.get("usage") or {}, cell.soft.get(row["index"], {})
+    (text, unfinished), reason = answer_of(raw, cell.record), row.get("finish_reason", "")
+    value = (string_match_part if part else string_match_all)(text, references)
+    strict = strict_answer(text, references) if part else strict_items(text, references, blanks)
+    return (
+        row["index"], value, strict.f1, strict.precision, strict.exact,
+        not text and not unfinished, reason == "length" or unfinished, unfinished, reason == "refused",
+        row.get("num_prompt_tokens"), str(row.get("digest", "")).encode("ascii", "backslashreplace"),
+        row.get("group"), *(usage.get(name) or 0 for name in _USAGE), *map(soft.get, _SOFT),
+    )  # fmt: skip
+
+
+# --- completeness ---------------------------------------------------------------------------------
+
+
+class Completeness(NamedTuple):
+    """How many of the examples asked for have an answer, and what is wrong, if anything."""
+
+    have: int
+    problem: str = ""
+
+
+def completeness(path: Path, wanted: int, soft: bool = False) -> Completeness:
+    """How far a cell is towards `wanted` examples. With `soft`, answers that lack their soft score do
+    not count.
+
+    `status`, `batch`, `report` and `score` share this count. A cell that did not change is not read
+    again, nor one that was judged.
+    """
+    return _completeness(path, wanted, str(stamp(path)), soft)
+
+
+@lru_cache(maxsize=100_000)
+def _completeness(path: Path, wanted: int, _: str, soft: bool) -> Completeness:
+    try:
+        cell = load_cell(path)
+        if not cell:
+            return Completeness(0)
+        _read_cache(cell)
+        have = sum(index < wanted for index in cell.present)
+        lacking = sum(index < wanted for index in cell.without_soft) if soft else 0
+    except UserError as error:
+        return Completeness(0, str(error))
+    problems = cell.warnings[:1]
+    if failed := [failure for index, failure in cell.failures.items() if index < wanted]:
+        refused = sum(failure.refused for failure in failed)
+        problems.append(f"{failure_counts(len(failed), refused)}: {failed[0].reason}")
+    return Completeness(have - lacking, "; ".join(problems))
+
+
+if __name__ == "__main__":  # a process of `_judge_in_parallel`
+    from rulerkit.store.cells import read_cells
+
+    for argument in sys.argv[1:]:
+        for judged_elsewhere in read_cells(Path(argument), scan=False):
+            with suppress(UserError):
+                judged(judged_elsewhere)

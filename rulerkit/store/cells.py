@@ -1,0 +1,323 @@
+"""Predictions on disk: cells, their rows and records, and the locks that keep one writer at a time.
+
+A cell is one model on one task at one length. `predictions/<run>/<model>/<task>/<length>.jsonl`
+holds a row per example, `<length>.json` beside it the record of how the rows were made; the two
+alone say whether a cell is complete. `<length>.failures.jsonl` lists the requests that failed, a
+line per attempt, and `<length>.soft.jsonl` holds the soft scores.
+
+Rows of format 2 end with a checksum of their line. Rows of format 1 have none and are checked
+against a schema; rows appended to such a file have a checksum. A row or record that is not as it
+was written raises `DamagedCell`.
+"""
+
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+
+from rulerkit.common.errors import UserError, remark
+from rulerkit.common.settings import JSON
+from rulerkit.inference.model import Failure
+from rulerkit.store.files import _CHECKSUM
+from rulerkit.store.records import Record, Row, check_schema, parse_json
+
+FORMAT = 2
+WAYS_OUT = "give this run a place of its own with run: NAME, or move its files away, as fresh=True (rulerkit evaluate --fresh) does"
+_FAILURES = ".failures.jsonl"
+_SOFT = ".soft.jsonl"
+_INDEX = re.compile(rb'\{"index": (\d{1,9}),')
+
+Report = Callable[[str], None]
+"""Receives one line on what is left out and why."""
+
+
+class DamagedCell(UserError):  # noqa: N818
+    """A record or a row is not as it was written: tables leave the cell out."""
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+# --- parsing --------------------------------------------------------------------------------------
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def whole_lines(path: Path) -> list[bytes]:
+    """The lines of a file up to its last line end: a crash tore what follows it. No file has no
+    lines."""
+    try:
+        return path.read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DamagedCell(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _read_rows(
+    path: Path, about: Record, parse: bool, report: Report
+) -> Iterator[tuple[int, JSON]]:
+    """Index and row of each example, in the order of the file.
+
+    Without `parse`, rows with a checksum are empty. Blank lines are skipped; of two rows of one
+    example the first counts, and `report` is called. Raises `DamagedCell`, which names the line,
+    for any other line that is not a row as it was written.
+    """
+    first: dict[int, int] = {}
+    for number, line in enumerate(whole_lines(path), 1):
+        if not (text := line.strip()):
+            continue
+        try:
+            index, row = _read_line(text, about, parse or not first)
+        except ValueError as error:
+            raise DamagedCell(
+                f"{path}, line {number}: not a prediction row as it was written ({error}): delete "
+                "that line (its example is answered again) or start anew with fresh=True (--fresh), which "
+                "moves the old files aside"
+            ) from None
+        if index in first:
+            report(
+                f"{path}, line {number}: a second row for example {index}, which stands in line "
+                f"{first[index]} already: the first one counts"
+            )
+        else:
+            first[index] = number
+            yield index, row
+
+
+def _read_line(text: bytes, about: Record, parse: bool) -> tuple[int, JSON]:
+    """Index and row of a line; raises ValueError where it is damaged."""
+    has_checksum = text[-25:-10] == _CHECKSUM
+    if has_checksum:
+        if b'%08x"}' % zlib.crc32(text[:-25] + b"}") != text[-10:]:
+            raise ValueError("its checksum is wrong")
+        if not parse and (match := _INDEX.match(text)):
+            return int(match[1]), {}
+    elif about.format != 1:
+        raise ValueError("it has no checksum")
+    row = parse_json(text)
+    if not has_checksum:
+        check_schema(Row, row)
+    if row["task"] != (task := about.result.task.name):
+        raise ValueError(f"it is of task {row['task']}, the record says {task}")
+    row.pop("checksum", None)
+    return row["index"], row
+
+
+# --- cells ----------------------------------------------------------------------------------------
+
+
+class Cell:
+    """One model on one task at one length: the record, as it was written and as it was checked
+    (`about`), and one row per example.
+
+    Rows are read from the file when they are first needed and then stay in memory; `stream` reads
+    them without keeping them. `rows` may be given instead, as for files of other programs. `wanted`
+    is how many examples were asked for, the largest number. Reading fills `warnings` (rows that
+    were skipped) and `snapshots` (the versions of its model that a service named in its replies).
+    """
+
+    def __init__(self, path: Path, record: JSON, rows: list[JSON] | None = None) -> None:
+        self.path, self.record = path, record
+        self.about = about = check_schema(Record, record)
+        self.run, self.wanted, self.length = about.run, about.num_examples, about.result.length
+        self.model, self.task = about.result.model.name, about.result.task.name
+        self.warnings: list[str] = []
+        self.snapshots = set[str]()
+        if rows is not None:
+            self.rows = rows
+
+    @cached_property
+    def rows(self) -> list[JSON]:
+        """The rows, by index."""
+        return sorted(self.stream(), key=lambda row: int(row["index"]))
+
+    @cached_property
+    def present(self) -> list[int]:
+        """The indices of the examples that have a row."""
+        rows = enumerate(self.rows) if "rows" in vars(self) else self._read(parse=False)
+        return sorted(index for index, _ in rows)
+
+    def stream(self) -> Iterator[JSON]:
+        """The rows one by one, in the order of the file where they are not in memory."""
+        self.snapshots.clear()
+        for _, row in enumerate(self.rows) if "rows" in vars(self) else self._read(parse=True):
+            if usage := row.get("usage"):
+                names = (usage.get("server_model"), usage.get("system_fingerprint"))
+                self.snapshots.add(" ".join(str(name) for name in names if name))
+            yield row
+        self.snapshots.discard("")
+
+    def _read(self, parse: bool) -> Iterator[tuple[int, JSON]]:
+        self.warnings.clear()
+        rows = _read_rows(self.path, self.about, parse, self.warnings.append)
+        return (pair for pair in rows if pair[0] < self.wanted)
+
+    @property
+    def missing(self) -> list[int]:
+        """The indices of the examples asked for that have no row yet."""
+        return sorted(set(range(self.wanted)) - set(self.present))
+
+    @property
+    def complete(self) -> bool:
+        return not self.missing
+
+    @cached_property
+    def failures(self) -> dict[int, Failure]:
+        """The last attempt at each example that has no row, by index; damaged lines are skipped."""
+        attempts = dict[int, Failure]()
+        for line in whole_lines(failures_file(self.path)):
+            with suppress(ValueError, KeyError, TypeError):
+                attempt = parse_json(line)
+                failure = Failure(str(attempt["reason"]), bool(attempt["refused"]))
+                attempts[int(attempt["index"])] = failure
+        return {index: attempts[index] for index in sorted(attempts.keys() - set(self.present))}
+
+    @cached_property
+    def soft(self) -> dict[int, JSON]:
+        """The soft scores by index."""
+        return dict(_read_rows(soft_file(self.path), self.about, True, self.warnings.append))
+
+    @property
+    def without_soft(self) -> list[int]:
+        """The answered examples that lack a soft score: of those with one reference, and of tasks
+        that accept any of several."""
+        part = self.about.result.task.match == "part"
+        rows = (row for row in self.stream() if part or len(row["outputs"]) == 1)
+        return [row["index"] for row in rows if row["index"] not in self.soft]
+
+
+def load_cell(path: Path) -> Cell | None:
+    """The cell of a prediction file, rows unread; None where there is neither file nor record.
+
+    Raises `DamagedCell` where the record is not as it was written.
+    """
+    file = path.with_suffix(".json")
+    try:
+        cell = Cell(path, parse_json(file.read_bytes()))
+        if not cell.about.format:
+            raise ValueError("it names no format")
+    except OSError as error:
+        gone = isinstance(error, FileNotFoundError | NotADirectoryError)
+        if gone and not path.exists():
+            return None
+        raise DamagedCell(
+            f"{path}: its record {file.name} cannot be read ({error.strerror or error}), so nobody "
+            "knows what was asked: bring the record back, move the file elsewhere, or start anew "
+            "with fresh=True (--fresh), which moves it aside"
+        ) from error
+    except ValueError as error:
+        raise DamagedCell(
+            f"{file} is no record of predictions that this version reads ({error}): update rulerkit "
+            f"where a newer one wrote it, or {WAYS_OUT}"
+        ) from error
+    return cell
+
+
+def failures_file(path: Path) -> Path:
+    """The file of failed requests beside a prediction file, one line per attempt."""
+    return path.with_name(f"{path.stem}{_FAILURES}")
+
+
+def soft_file(path: Path) -> Path:
+    """The soft scores beside a prediction file."""
+    return path.with_name(f"{path.stem}{_SOFT}")
+
+
+def read_cells(
+    path: Path, strict: bool = True, report: Report = remark, scan: bool = True
+) -> list[Cell]:
+    """The cells of a `.jsonl` file, of the record beside it, or anywhere below a folder, by run,
+    model, task and length.
+
+    Skips hidden files, locks, files beside the rows, and old files moved aside; follows links to folders. Of a
+    folder, a damaged cell and a folder that cannot be read are left out and passed to `report`;
+    without `scan` rows are checked when they are first read. A prediction file without a record is
+    damaged, or skipped where not `strict`.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise UserError(
+            f"no predictions at {path}: no such file or folder; give a .jsonl file, a run's folder, or "
+            "outputs/predictions"
+        )
+    cells, file_given = [], path.with_suffix(".jsonl") if path.suffix == ".json" else path
+    for file in [file_given] if path.is_file() else prediction_files(path, report):
+        if not strict and not file.with_suffix(".json").exists():
+            continue
+        try:
+            cell = load_cell(file)
+            _ = scan and cell and cell.present
+        except DamagedCell as error:
+            if path.is_file():
+                raise
+            report(f"left out: {error}")
+        else:
+            cells += [cell] if cell else []
+    return sorted(cells, key=lambda cell: (cell.run, cell.model, cell.task, cell.length))
+
+
+def prediction_files(folder: Path, report: Report) -> list[Path]:
+    """The prediction files below a folder, each folder once; a record alone stands for a cell that
+    is still empty."""
+    files, visited = set[Path](), set[str]()
+
+    def unreadable(error: OSError) -> None:
+        report(f"left out: {error.filename} cannot be read ({error.strerror}), nor any cell in it")
+
+    for place, folders, names in os.walk(folder, followlinks=True, onerror=unreadable):
+        real = os.path.realpath(place)
+        if real in visited:  # a link to it
+            folders.clear()
+            continue
+        visited.add(real)
+        folders[:] = [name for name in sorted(folders) if not name.startswith(".")]
+        for name in names:
+            file = Path(place, name)
+            if name.startswith(".") or name.endswith((".bak.jsonl", _FAILURES, _SOFT)):
+                continue
+            if file.suffix == ".jsonl" or (file.suffix == ".json" and file.stem.isdigit()):
+                files.add(file.with_suffix(".jsonl"))
+            elif not file.exists():
+                report(f"left out: {file} is a link to nothing")
+    return sorted(files)
+
+
+def stamp(path: Path) -> list[list[int]]:
+    """Time and size of the files of a cell, which change when it changes."""
+    return [time_and_size(file) for file in cell_files(path)]
+
+
+def cell_files(path: Path) -> list[Path]:
+    """The files of a cell: rows, record, failed requests, soft scores."""
+    return [path, path.with_suffix(".json"), failures_file(path), soft_file(path)]
+
+
+def time_and_size(file: Path) -> list[int]:
+    """Nanoseconds and bytes; [0, 0] where there is no such file."""
+    try:
+        status = os.stat(file)
+    except OSError:
+        return [0, 0]
+    return [status.st_mtime_ns, status.st_size]
+
+
+def failure_counts(failed: int, refused: int) -> str:
+    """`2 refused by the service, 1 failed`, of `failed` examples in all; "" for none."""
+    counts = {"refused by the service": refused, "failed": failed - refused}
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+
+
+def allowed_failures(max_failures: float, wanted: int) -> float:
+    """How many examples of a cell may fail: `max_failures` is a share below 1, else a number."""
+    return max_failures * wanted if max_failures < 1 else max_failures
+
+
+# --- locks ----------------------------------------------------------------------------------------
+
+
+# --- environment and progress ---------------------------------------------------------------------

@@ -1,0 +1,147 @@
+"""Which cells may share a table: those whose results are defined alike."""
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from rulerkit.common.errors import UserError, counted, listed, shorten
+from rulerkit.common.settings import JSON
+from rulerkit.store.cells import Cell
+
+_FEW = 4  # values of a field that a footnote lists
+ABSENT = object()
+
+
+_LONGEST = 60  # characters of a value in a message
+
+
+_BEFORE = 20  # and how many of them before the first that differs
+
+
+_RULES = (
+    ("run model", "task length sources"),
+    ("run model task", "length"),
+    ("task", "length prompt_format tokenizer model"),
+    ("", "task length sources seed prompt_version prompt_format tokenizer model"),
+)
+"""Cells that share the first fields agree in their `result` except in the second ones: the cells of
+one model in one run, of one of its tasks, of one task over all models, and all cells (which leaves
+the protocol). Tokens for thinking are part of the prompt format, so they may differ between models;
+`max_new_tokens` is part of the task, and may not."""
+
+
+_DEFAULTS = {"protocol": "clean", "prompt_format.thinking_room": "inside"}
+"""What holds of records made before there were two."""
+
+
+_FREE = r"tokenizer\.name|sources\..*\.(note|stand_in)|task\.(essays|dataset|words)"
+"""Fields that may differ: fingerprints are compared instead."""
+
+
+def check_same(cells: Iterable[Cell]) -> None:
+    """Raise a `UserError` where cells cannot share a table: their results are defined differently.
+
+    Cells without rows and files of other programs, which do not say what defines them, are skipped.
+    The numbers of examples may differ: tables show them.
+    """
+    ours = [cell for cell in cells if cell.present and cell.about.format]
+    by_room: dict[str, Cell] = {}
+    for cell in ours:
+        form = cell.about.result.prompt_format
+        if form.thinking_tokens:
+            by_room.setdefault(form.thinking_room, cell)
+    if len(by_room) > 1:
+        (old, cell), (new, other), *_ = by_room.items()
+        raise _mixed(cell, other, [("prompt_format.thinking_room", old, new)])
+    for shared, free in _RULES:
+        first: dict[tuple[str, ...], tuple[Cell, JSON]] = {}
+        for cell in ours:
+            result = cell.record["result"]
+            defining = {field: result[field] for field in result if field not in free.split()}
+            key = tuple(getattr(cell, name) for name in shared.split())
+            other, before = first.setdefault(key, (cell, defining))
+            if changes := differences(before, defining):
+                raise _mixed(other, cell, changes)
+
+
+def _mixed(one: Cell, other: Cell, changes: list[tuple[str, Any, Any]]) -> UserError:
+    field, old, new, more = describe_first(changes)
+    names = [f"{cell.model} {cell.task} {cell.length}" for cell in (one, other)]
+    if one.run != other.run:
+        names = [f"{names[0]} of run {one.run}", f"{names[1]} of run {other.run}"]
+    return UserError(
+        f"{names[0]} was made with {field} {old}, {names[1]} with {new}{more}, and one table "
+        "cannot hold both: report one of them alone, give it a place of its own with run: NAME, or "
+        "answer it anew with fresh=True (--fresh), which moves the old files aside"
+    )
+
+
+def differences(old: JSON, new: JSON) -> list[tuple[str, Any, Any]]:
+    """Field, old and new value wherever two records differ in what defines their results."""
+    if old == new:
+        return []
+    before, after = _DEFAULTS | dict(_values(old)), _DEFAULTS | dict(_values(new))
+    changes = []
+    for field in {**before, **after}:
+        pair = before.get(field, ABSENT), after.get(field, ABSENT)
+        if pair[0] != pair[1] and _counts(field, ABSENT in pair):
+            changes.append((field, *pair))
+    return changes
+
+
+def _values(record: JSON, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Each value of a record with its field, such as `task.num_hops`."""
+    for key, value in record.items():
+        if isinstance(value, dict):
+            yield from _values(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _counts(field: str, one_lacks_it: bool) -> bool:
+    """Whether a difference in a field makes other results."""
+    if field.startswith("model.engine_args."):  # early records hold all of them
+        from rulerkit.inference.servers import NEUTRAL_ARGUMENTS
+
+        return field.split(".")[2] not in NEUTRAL_ARGUMENTS
+    if field.startswith(("model.weights", "model.code")):
+        return not one_lacks_it  # they are compared by the digests that both records hold
+    return not re.fullmatch(_FREE, field)
+
+
+def describe_first(changes: list[tuple[str, Any, Any]]) -> tuple[str, str, str, str]:
+    """The first of some differences in words: field, old value, new value, and how many more there
+    are. Long values are cut around the first character that differs."""
+    field, *values = changes[0]
+    texts = ["absent" if value is ABSENT else json.dumps(value) for value in values]
+    alike = len(os.path.commonprefix(texts))  # noqa: RUF071
+    if alike > _BEFORE:
+        texts = [f"…{text[alike - _BEFORE :]}" for text in texts]
+    old, new = (shorten(text, _LONGEST) for text in texts)
+    more = f" (and {len(changes) - 1} more differences)" if changes[1:] else ""
+    return shorten(field), old, new, more
+
+
+def snapshot_notes(cells: Iterable[Cell]) -> list[str]:
+    """A line for each model whose service named several versions of it in its replies, with the
+    cells that hold several. The rows of the cells must have been read, as by `score`."""
+    cells, notes = list(cells), []
+    for model in dict.fromkeys(cell.model for cell in cells):
+        of_model = [cell for cell in cells if cell.model == model]
+        versions = Counter(version for cell in of_model for version in sorted(cell.snapshots))
+        if len(versions) > 1:
+            counts = [f"{name} ({counted(n, 'cell')})" for name, n in versions.items()]
+            mixed = [
+                f"{c.run} {c.task} {c.length} ({', '.join(sorted(c.snapshots))})"
+                for c in of_model
+                if len(c.snapshots) > 1
+            ]
+            within = f"; the version changed within {listed(mixed, _FEW)}" if mixed else ""
+            notes.append(
+                f"The service answered with several versions of {model}: "
+                f"{listed(counts, _FEW)}{within}."
+            )
+    return notes

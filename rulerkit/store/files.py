@@ -1,0 +1,82 @@
+"""How files are written: whole under another name, or line by line, so that a crash loses nothing."""
+
+import json
+import os
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Self
+
+from rulerkit.common.errors import UserError
+from rulerkit.common.paths import completed
+from rulerkit.common.settings import JSON
+
+SYNC = 5.0  # seconds of answers that a power cut may cost
+
+
+_CHECKSUM = b', "checksum": "'
+
+
+@contextmanager
+def disk(
+    path: Path,
+    fix: str = "everything written so far is kept: make room or choose a folder that can be "
+    "written, and run the same command again to resume",
+) -> Iterator[None]:
+    """Turn an error of the file system (full disk, read-only, no permission) into one line."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}; {fix}") from error
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file so that it survives a power cut. Makes its folder where there is none."""
+    with disk(path), completed(path) as part, part.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def row_line(row: JSON) -> bytes:
+    """A row as a line of ASCII that ends with the CRC-32 of the line without the checksum.
+
+    A model may write half a surrogate or a line separator: in ASCII both come back unchanged.
+    """
+    text = json.dumps(row).encode()
+    return b'%s%s%08x"}\n' % (text[:-1], _CHECKSUM, zlib.crc32(text))
+
+
+class Log:
+    """Rows appended to a file, each in one write, so that a crash can tear only the last line. Such a
+    line is cut off first."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with disk(path):
+            content = path.read_bytes() if path.exists() else b""
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+            os.ftruncate(self._file, content.rfind(b"\n") + 1)
+        self._synced = time.monotonic()
+
+    def append(self, row: JSON) -> None:
+        """Write one row."""
+        line, done = row_line(row), 0
+        with disk(self.path):
+            while done < len(line):
+                done += os.write(self._file, line[done:])
+            if time.monotonic() - self._synced > SYNC:
+                os.fsync(self._file)
+                self._synced = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with disk(self.path) if kind is None else suppress(OSError):  # keep the first error
+            try:
+                os.fsync(self._file)
+            finally:
+                os.close(self._file)
