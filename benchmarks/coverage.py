@@ -44,18 +44,27 @@ def correlated(n: int, means: list[float], correlation: float) -> list[np.ndarra
     shared = RANDOM.standard_normal(n)
     limits = [NormalDist().inv_cdf(p) for p in means]
     noise = [RANDOM.standard_normal(n) for _ in means]
-    mixed = [correlation**0.5 * shared + (1 - correlation) ** 0.5 * each for each in noise]
+    mixed = [
+        correlation**0.5 * shared + (1 - correlation) ** 0.5 * each for each in noise
+    ]
     return [(value < limit) * 1.0 for value, limit in zip(mixed, limits, strict=True)]
 
 
-def difference(first: np.ndarray, second: np.ndarray, task: str = "a", share: float = 1.0) -> Cells:
+def difference(
+    first: np.ndarray, second: np.ndarray, task: str = "a", share: float = 1.0
+) -> Cells:
     return [WeightedCell(share, task, second), WeightedCell(-share, task, first)]
 
 
 def grouped(sizes: list[int]) -> Cells:
     """Questions on articles, each with a mean of its own around 0.7."""
-    groups, means = np.repeat(np.arange(len(sizes)), sizes), RANDOM.beta(7, 3, len(sizes))
-    return [WeightedCell(1.0, "a", right_or_wrong(groups.size, means[groups]), groups * 1.0)]
+    groups, means = (
+        np.repeat(np.arange(len(sizes)), sizes),
+        RANDOM.beta(7, 3, len(sizes)),
+    )
+    return [
+        WeightedCell(1.0, "a", right_or_wrong(groups.size, means[groups]), groups * 1.0)
+    ]
 
 
 def repeated(n: int, a: int, b: int) -> Cells:
@@ -88,7 +97,11 @@ def cases() -> Iterator[Case]:
             )
             for c in (0.5, 20.0):
                 name = f"cell, fractional ({c:g}), n={n} p={p}"
-                yield name, p, lambda n=n, p=p, c=c: [WeightedCell(1.0, "a", fractional(n, p, c))]
+                yield (
+                    name,
+                    p,
+                    lambda n=n, p=p, c=c: [WeightedCell(1.0, "a", fractional(n, p, c))],
+                )
     for n in (5, 20, 100):
         for name, means in {
             "equal": [0.9] * 13,
@@ -98,7 +111,8 @@ def cases() -> Iterator[Case]:
                 f"mean of 13 tasks, {name}, n={n}",
                 float(np.mean(means)),
                 lambda n=n, means=means: [
-                    WeightedCell(1 / 13, str(t), right_or_wrong(n, p)) for t, p in enumerate(means)
+                    WeightedCell(1 / 13, str(t), right_or_wrong(n, p))
+                    for t, p in enumerate(means)
                 ],
             )
         for r in (0.0, 0.5, 0.9, 1.0):
@@ -175,7 +189,11 @@ def cases() -> Iterator[Case]:
         for a, b in ((4, 4), (1, 4)):
             name = f"mean of {b} answers against mean of {a}, n={n}"
             yield name, 0.0, lambda n=n, a=a, b=b: repeated(n, a, b)
-    for n, m, p, missing in ((50, 500, 0.98, 0), (20, 500, 0.9, 0), (200, 200, 0.99, 0.02)):
+    for n, m, p, missing in (
+        (50, 500, 0.98, 0),
+        (20, 500, 0.9, 0),
+        (200, 200, 0.99, 0.02),
+    ):
         name = f"difference, n={n} against {m}, p={p}, missing {missing:g}"
         yield name, 0.0, lambda case=(n, m, p, missing): uneven(*case)
     for n in (5, 20, 200):
@@ -184,7 +202,9 @@ def cases() -> Iterator[Case]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
-    parser.add_argument("--runs", type=int, default=2000, help="simulations of each case")
+    parser.add_argument(
+        "--runs", type=int, default=2000, help="simulations of each case"
+    )
     runs = parser.parse_args().runs
     shares: dict[bool, list[float]] = {True: [], False: []}
     for name, truth, make in cases():

@@ -43,7 +43,9 @@ CASES = (
     Case("-5 points at the longest length", 6, 0.0, length_loss=0.05),
     Case("-8 points in one task, 2 % flip each way", 1, 0.02, task_loss=0.08),
     Case("-8 points in one task, 2 % flip each way", 6, 0.02, task_loss=0.08),
-    Case("-5 points at the longest length, 2 % flip each way", 6, 0.02, length_loss=0.05),
+    Case(
+        "-5 points at the longest length, 2 % flip each way", 6, 0.02, length_loss=0.05
+    ),
 )
 
 
@@ -85,15 +87,23 @@ def outcomes(case: Case) -> Iterator[tuple[bool, bool, bool, bool]]:
         row = rows[place].iloc[0]
         moved = int(row["better"] + row["worse"])
         exact = (
-            moved > 0 and binomtest(int(row["worse"]), moved, alternative="greater").pvalue < 0.05
+            moved > 0
+            and binomtest(int(row["worse"]), moved, alternative="greater").pvalue < 0.05
         )
         any_loss = bool(rows["loss"].any())
-        yield any_loss, bool(row["loss"]), exact, not any_loss and rows["low"].iloc[-1] <= -MARGIN
+        yield (
+            any_loss,
+            bool(row["loss"]),
+            exact,
+            not any_loss and rows["low"].iloc[-1] <= -MARGIN,
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
-    parser.add_argument("--runs", type=int, default=1000, help="comparisons of each case")
+    parser.add_argument(
+        "--runs", type=int, default=1000, help="comparisons of each case"
+    )
     runs = parser.parse_args().runs
     print(
         "| case | lengths | any loss seen, % | the planted one, % | exact test of it alone, % | "

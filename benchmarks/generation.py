@@ -45,7 +45,9 @@ def measure(
     ids included."""
     form = PromptFormat(load_tokenizer(tokenizer))
     started = time.perf_counter()
-    examples = generate(task(name).with_corpora(corpora), length, num_examples, seed, form)
+    examples = generate(
+        task(name).with_corpora(corpora), length, num_examples, seed, form
+    )
     first = examples[0]
     texts = [block.text for block in first.blocks]
     prompt = "".join(texts)
@@ -62,7 +64,9 @@ def measure(
     )  # before the floors, which need more
     encode_ms = 1e3 * timed(lambda: form.tokenizer.encode(prompt))
     join_ms = 1e3 * timed(lambda: "".join(texts))
-    whole = np.concatenate([np.array(form.bos, np.int32), form.tokenizer.encode(prompt)])
+    whole = np.concatenate(
+        [np.array(form.bos, np.int32), form.tokenizer.encode(prompt)]
+    )
     each_ms = 1e3 * statistics.median(times) if times else float("nan")
     return {
         "tokenizer": tokenizer,
@@ -115,7 +119,10 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="a CSV file")
     asked = parser.parse_args()
     cells = [
-        (t, n, length) for t in asked.tokenizers for length in asked.lengths for n in asked.tasks
+        (t, n, length)
+        for t in asked.tokenizers
+        for length in asked.lengths
+        for n in asked.tasks
     ]
     rows = []
     print(" ".join(f"{name:>11}" for name in COLUMNS[1:]))
@@ -135,7 +142,11 @@ def main() -> None:
         print(" ".join(f"{row[name]!s:>11.11}" for name in COLUMNS[1:]), flush=True)
     for tokenizer in asked.tokenizers:
         for length in asked.lengths:
-            own = [row for row in rows if row["tokenizer"] == tokenizer and row["length"] == length]
+            own = [
+                row
+                for row in rows
+                if row["tokenizer"] == tokenizer and row["length"] == length
+            ]
             ratio = statistics.median(float(str(row["ratio"])) for row in own)
             over = sum(int(str(row["over_budget"])) for row in own)
             worst = min(own, key=lambda row: row["fill_mean"])  # type: ignore[arg-type, return-value]

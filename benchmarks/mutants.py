@@ -15,7 +15,10 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 STATISTICS = ["test_statistics.py"]
-LENGTHS = ["test_summary.py::test_effective_length", "test_summary.py::test_effective_set"]
+LENGTHS = [
+    "test_summary.py::test_effective_length",
+    "test_summary.py::test_effective_set",
+]
 SUMMARY = [f"test_summary.py::test_{name}" for name in (
     "averages_weigh_lengths", "ranks_share_ties", "a_complete_summary", "missing_examples_are_never_averaged_away",
     "the_grid_can_be_asked_for", "repetitions_are_averaged_by_example", "examples_of_a_group_are_drawn_together",
@@ -74,8 +77,14 @@ MUTATIONS = [
     *mutations(
         "lengths.py",
         LENGTHS,
-        ("_printed(score) >= threshold), default", "_printed(score) > threshold), default"),
-        ("length not in known and length > best", "length not in known and length < best"),
+        (
+            "_printed(score) >= threshold), default",
+            "_printed(score) > threshold), default",
+        ),
+        (
+            "length not in known and length > best",
+            "length not in known and length < best",
+        ),
         ("if not high < threshold", "if not high <= threshold"),
         ("if low >= threshold", "if low > threshold"),
         ("claimed > best", "claimed >= best"),
@@ -101,7 +110,10 @@ MUTATIONS = [
         ('frame["difference"] < -margin', 'frame["difference"] < margin'),
         ('frame["p"] < ALARMS', 'frame["p"] > ALARMS'),
         ("ALARMS = 0.05", "ALARMS = 0.06"),
-        ("(1, cells_b[key]), (-1, cells_a[key])", "(1, cells_a[key]), (-1, cells_b[key])"),
+        (
+            "(1, cells_b[key]), (-1, cells_a[key])",
+            "(1, cells_a[key]), (-1, cells_b[key])",
+        ),
         ('seen["low"] > -self.margin', 'seen["low"] < -self.margin'),
         ('seen["low"] > -self.margin', 'seen["high"] > -self.margin'),
         ('seen["low"] > -self.margin', 'seen["low"] > self.margin'),
@@ -114,8 +126,14 @@ MUTATIONS = [
     *mutations(
         "claims.py",
         CLAIMS,
-        ("holds = at_least < low and high < at_most", "holds = at_least <= low and high < at_most"),
-        ("holds = at_least < low and high < at_most", "holds = at_least < low and high <= at_most"),
+        (
+            "holds = at_least < low and high < at_most",
+            "holds = at_least <= low and high < at_most",
+        ),
+        (
+            "holds = at_least < low and high < at_most",
+            "holds = at_least < low and high <= at_most",
+        ),
         ("or low > at_most\n", "or low >= at_most\n"),
         ("fails = high < (at_least", "fails = high <= (at_least"),
         ("at_least <= low and high <= at_most", "at_least < low and high <= at_most"),
@@ -170,7 +188,9 @@ def _failed(tests: list[str], folder: Path) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("?")[0])
-    parser.add_argument("--only", default="", help="mutations of files whose name holds this text")
+    parser.add_argument(
+        "--only", default="", help="mutations of files whose name holds this text"
+    )
     only = parser.parse_args().only
     import hypothesis
     import pandas as pd
@@ -185,16 +205,23 @@ def main() -> None:
                 ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__")
             )
         shutil.copy(ROOT / "pyproject.toml", folder)
-        sys.dont_write_bytecode = True  # two mutations within a second would share their bytecode
+        sys.dont_write_bytecode = (
+            True  # two mutations within a second would share their bytecode
+        )
         chosen = [mutation for mutation in MUTATIONS if only in mutation.file]
         for tests in {tuple(mutation.tests): None for mutation in chosen}:
             if is_caught(Mutation("errors.py", "", "", list(tests)), folder):
-                raise SystemExit(f"without any mutation a test fails: {', '.join(tests)}")
+                raise SystemExit(
+                    f"without any mutation a test fails: {', '.join(tests)}"
+                )
         for mutation in chosen:
             caught = is_caught(mutation, folder)
             missed += not caught
             word = "caught" if caught else "MISSED"
-            print(f"{word}  {mutation.file}: {mutation.old!r} -> {mutation.new!r}", flush=True)
+            print(
+                f"{word}  {mutation.file}: {mutation.old!r} -> {mutation.new!r}",
+                flush=True,
+            )
     print(f"{len(chosen) - missed} of {len(chosen)} caught")
     sys.exit(missed > 0)
 

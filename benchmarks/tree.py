@@ -69,7 +69,8 @@ def write_model(outputs: Path, model: str) -> None:
             with open(folder / f"{length}.jsonl", "wb") as file:
                 for index in range(NUM_EXAMPLES):
                     references = [
-                        str(rng.randrange(10**6, 10**7)) for _ in range(REFERENCES.get(task, 1))
+                        str(rng.randrange(10**6, 10**7))
+                        for _ in range(REFERENCES.get(task, 1))
                     ]
                     right = references if rng.random() < 0.9 else references[1:]
                     row = {
@@ -89,7 +90,9 @@ def write_model(outputs: Path, model: str) -> None:
 def measure(code: str, folder: Path) -> tuple[float, float]:
     """Seconds and peak memory (MiB) of a program in a process of its own."""
     wrapped = f"{PEAK}; {code}"
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    environment = {
+        k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"
+    }
     start = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-c", wrapped, str(folder)],
@@ -114,8 +117,12 @@ def main() -> None:
                 if command != "status":
                     for file in (outputs / "cache").rglob("*.rows"):
                         file.unlink()
-                runs = [measure(code, outputs / "predictions" / "main") for _ in range(2)]
-                said = "   ".join(f"{seconds:6.1f} s {memory:6.0f} MiB" for seconds, memory in runs)
+                runs = [
+                    measure(code, outputs / "predictions" / "main") for _ in range(2)
+                ]
+                said = "   ".join(
+                    f"{seconds:6.1f} s {memory:6.0f} MiB" for seconds, memory in runs
+                )
                 print(f"{models:3} models  {command:12} {said}", flush=True)
 
 

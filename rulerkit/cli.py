@@ -52,7 +52,9 @@ def described(function: Callable[..., None]) -> Callable[..., None]:
     """A function as typer takes it: its parameters before `*` are arguments, those behind it
     options. Lines below `Args:` in its docstring, and SHARED, say what each is."""
     text, _, lines = inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:")
-    about = dict(re.findall(r"(?m)^ *(\w+): (.*)", SHARED + re.sub(r"\n {8,}", " ", lines)))
+    about = dict(
+        re.findall(r"(?m)^ *(\w+): (.*)", SHARED + re.sub(r"\n {8,}", " ", lines))
+    )
     signature, parameters = inspect.signature(function), []
     for name, parameter in signature.parameters.items():
         kind, is_option = parameter.annotation, parameter.kind is parameter.KEYWORD_ONLY
@@ -65,7 +67,9 @@ def described(function: Callable[..., None]) -> Callable[..., None]:
             info = typer.Option() if is_option else typer.Argument()
         info.help = about[name]
         parameters.append(parameter.replace(annotation=Annotated[kind, info]))
-    function.__doc__ = re.sub(r"(?<!\n)\n(?![\n ])", " ", text)  # typer keeps the ends of lines
+    function.__doc__ = re.sub(
+        r"(?<!\n)\n(?![\n ])", " ", text
+    )  # typer keeps the ends of lines
     function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return function
 
@@ -75,7 +79,9 @@ def echo(text: str, err: bool = False, nl: bool = True) -> None:
     typer.echo(escape.terminal(text), err=err, nl=nl)
 
 
-def settings_of(settings: list[str] | None, files: list[Path] | None = None) -> dict[str, Any]:
+def settings_of(
+    settings: list[str] | None, files: list[Path] | None = None
+) -> dict[str, Any]:
     """The parameters of files, and over them those given as YAML on the command line."""
     from rulerkit.common.settings import parse_yaml
     from rulerkit.evaluation.study import load_files
@@ -91,7 +97,9 @@ def settings_of(settings: list[str] | None, files: list[Path] | None = None) -> 
     return merged
 
 
-def study_of(files: list[Path] | None, settings: list[str] | None, model: str | None = None) -> Any:
+def study_of(
+    files: list[Path] | None, settings: list[str] | None, model: str | None = None
+) -> Any:
     """The study of parameter files, settings and a model; `UserError` where no model is named."""
     given = settings_of(settings, files)
     given |= {"model": model_of(model)} if model else {}
@@ -117,7 +125,11 @@ def task_of(text: str, protocol: str, corpora: str) -> Any:
     """A task given on the command line, and its corpora: names, or mappings in YAML."""
     from rulerkit.common.settings import parse_yaml
 
-    spec = parse_yaml(text, f"the task {text!r}") if text.lstrip().startswith("{") else text
+    spec = (
+        parse_yaml(text, f"the task {text!r}")
+        if text.lstrip().startswith("{")
+        else text
+    )
     return rk.task(spec, protocol).with_corpora(parse_yaml(corpora, "--corpora"))
 
 
@@ -167,7 +179,11 @@ def show(
         model: Show the answer too: a folder of predictions, run/model, or a name.
     """
     if model:
-        name = task_of(task, protocol, corpora).name if task.lstrip().startswith("{") else task
+        name = (
+            task_of(task, protocol, corpora).name
+            if task.lstrip().startswith("{")
+            else task
+        )
         example, answer = _answered(model, name, parse_length(length), index)
     else:
         form = rk.PromptFormat(rk.load_tokenizer(tokenizer), template)
@@ -216,7 +232,9 @@ def generate(
     ]
     paths = [output]
     if len(cells) > 1 or output.is_dir():
-        paths = [output / f"{c.length}/data/{c.task.name}/validation.jsonl" for c in cells]
+        paths = [
+            output / f"{c.length}/data/{c.task.name}/validation.jsonl" for c in cells
+        ]
     write_grid(cells, paths, workers)
     echo(f"{len(cells)} x {num_examples} examples: {output}")
 
@@ -311,9 +329,13 @@ def report(
     for problem in problems:
         echo(problem, err=True)
     if not cells:
-        raise UserError(f"no predictions in {folder}: it should hold <model>/<task>/<length>.jsonl")
+        raise UserError(
+            f"no predictions in {folder}: it should hold <model>/<task>/<length>.jsonl"
+        )
     shown = [
-        cell for cell in cells if format == "csv" or category in ("all", describe(cell)["category"])
+        cell
+        for cell in cells
+        if format == "csv" or category in ("all", describe(cell)["category"])
     ]
     check_same(shown)
     notes = [*footnotes(shown, scores), *(f"{problem}." for problem in problems)]
@@ -355,7 +377,9 @@ def compare(
     if json:
         echo(json_text(result), nl=False)
     else:
-        echo(difference_table(result) + "\nexamples that flipped:\n" + flips_text(result))
+        echo(
+            difference_table(result) + "\nexamples that flipped:\n" + flips_text(result)
+        )
     raise typer.Exit(result.verdict.status)
 
 
@@ -401,19 +425,31 @@ def check(
         for path in data:
             paths += prediction_files(path, remark) if path.is_dir() else [path]
         if not paths:
-            raise UserError(f"no .jsonl file of data or predictions in {listed(data, 3)}")
-        vocabulary, nominal = rk.load_tokenizer(tokenizer), parse_length(length) if length else None
+            raise UserError(
+                f"no .jsonl file of data or predictions in {listed(data, 3)}"
+            )
+        vocabulary, nominal = (
+            rk.load_tokenizer(tokenizer),
+            parse_length(length) if length else None,
+        )
         reports = (
-            (f"{path}: {cell.task.name} at {cell.length}, {len(cell.rows)} rows", audit.audit(cell))
+            (
+                f"{path}: {cell.task.name} at {cell.length}, {len(cell.rows)} rows",
+                audit.audit(cell),
+            )
             for path in paths
             for cell in audit.read_file(path, vocabulary, task, nominal)
         )
     else:
         asked = study_of(files, settings)
-        lengths = " and ".join(str(n) for n in sorted({min(asked.lengths), max(asked.lengths)}))
+        lengths = " and ".join(
+            str(n) for n in sorted({min(asked.lengths), max(asked.lengths)})
+        )
         about = f"{counted(len(asked.tasks), 'task')} at {lengths} tokens"
         by_model = checks.check(asked, ask)
-        reports = ((f"{name}: {about}", findings) for name, findings in by_model.items())
+        reports = (
+            (f"{name}: {about}", findings) for name, findings in by_model.items()
+        )
     bad = 0
     for title, findings in reports:
         lines = checks.summary_lines(findings)
@@ -461,13 +497,19 @@ def plan(
         from rulerkit.analysis.compare import power_text
 
         asked = rk.study(settings_of(settings, files))
-        echo(power_text(len(asked.tasks), len(asked.lengths), asked.num_examples, margin, flips))
+        echo(
+            power_text(
+                len(asked.tasks), len(asked.lengths), asked.num_examples, margin, flips
+            )
+        )
         return
     asked = study_of(files, settings)
     texts = [
         bill_text(asked, spec)
         if "prices" in spec
-        else plan_model(spec, asked, card(gpu, memory), params, mfu, calibrate, replicas).text()
+        else plan_model(
+            spec, asked, card(gpu, memory), params, mfu, calibrate, replicas
+        ).text()
         for spec in asked.models
     ]
     if asked.adaptive:
@@ -492,7 +534,9 @@ def fetch(*, files: ParameterFiles = None, settings: Set = None) -> None:
 
     if not files and not settings:
         files_fetched = corpora.fetch()
-        echo(f"{len(files_fetched)} files in {cache_dir()}; `corpora: original` uses them")
+        echo(
+            f"{len(files_fetched)} files in {cache_dir()}; `corpora: original` uses them"
+        )
         return
     from rulerkit.batch.jobs import read_batch
     from rulerkit.batch.offline import fetch_all
@@ -528,7 +572,9 @@ def notebooks(folder: Path) -> None:
 
     copied = there = 0
     try:
-        for source in sorted([*KIT.glob("notebooks/**/[!.]*.*"), *KIT.glob("params/**/[!.]*.*")]):
+        for source in sorted(
+            [*KIT.glob("notebooks/**/[!.]*.*"), *KIT.glob("params/**/[!.]*.*")]
+        ):
             target = folder / source.relative_to(KIT)
             if target.exists():
                 there += 1
@@ -638,7 +684,9 @@ def batch(
             raise typer.Exit(1)
 
 
-def run(files: list[Path], *, jobs: PositiveOrNone = None, gpus: str | None = None) -> None:
+def run(
+    files: list[Path], *, jobs: PositiveOrNone = None, gpus: str | None = None
+) -> None:
     """Run jobs that `rulerkit batch` has planned, on this machine: the command for any scheduler
     but Slurm.
 
@@ -669,7 +717,9 @@ def status(file: Path, *, settings: Set = None, cells: bool = False) -> None:
     from rulerkit.batch.status import exit_code, grid, jobs_in, report, statuses
 
     path = resolve_file(file)
-    jobs = jobs_in(path) if path.is_dir() else read_batch(path, settings_of(settings)).jobs
+    jobs = (
+        jobs_in(path) if path.is_dir() else read_batch(path, settings_of(settings)).jobs
+    )
     states = statuses(jobs)
     echo("\n".join(report(states)))
     for job in jobs:
@@ -679,7 +729,10 @@ def status(file: Path, *, settings: Set = None, cells: bool = False) -> None:
 
 
 def serve(
-    model: str, *, settings: Set = None, node: Annotated[int, typer.Option(hidden=True)] = 0
+    model: str,
+    *,
+    settings: Set = None,
+    node: Annotated[int, typer.Option(hidden=True)] = 0,
 ) -> None:
     """Start a model's servers and leave them running until Ctrl-C: evaluate, papermill, JupyterLab
     and batches use them.
@@ -762,7 +815,9 @@ def _answered(model: str, task: str, length: int, index: int) -> tuple[Any, str]
     return remaker(cell)(row), f"{text} ({row['finish_reason']})\n"
 
 
-def _print_scores(cells: list[Any], *grid: Any, max_failures: float | None = None) -> None:
+def _print_scores(
+    cells: list[Any], *grid: Any, max_failures: float | None = None
+) -> None:
     from rulerkit.report.tables import footnotes, task_table_text
     from rulerkit.scoring.summary import base_run
     from rulerkit.store.comparable import check_same
@@ -775,7 +830,9 @@ def _print_scores(cells: list[Any], *grid: Any, max_failures: float | None = Non
     scores = rk.score(cells, max_failures=max_failures)
     summary = rk.summarize(scores, *grid)
     for (name, model), group in by_model.items():
-        rows = scores[(scores["run"].map(base_run) == name) & (scores["model"] == model)]
+        rows = scores[
+            (scores["run"].map(base_run) == name) & (scores["model"] == model)
+        ]
         notes = footnotes(group, rows)
         echo(f"\n{model} ({name})")
         echo(task_table_text(summary, model, name, notes=notes), nl=False)
@@ -814,7 +871,9 @@ def _execute(jobs: Any, gpus: str | None, side_by_side: int | None) -> tuple[int
     from rulerkit.batch.execution import check, execute, use_gpus
     from rulerkit.batch.status import describe, details
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that steps are ended in order
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # so that steps are ended in order
     usable = use_gpus(gpus)
     check(jobs, usable)
     count, last = sum(len(job.steps) for job in jobs), dict[Path, Any]()
@@ -840,10 +899,16 @@ def _execute(jobs: Any, gpus: str | None, side_by_side: int | None) -> tuple[int
         were = "was" if before == 1 else "were"
         echo(f"{counted(before, 'step')} {were} done before; nothing was asked again")
     well = ("done", "done before", "elsewhere")
-    left = [f"{step.title} ({state})" for step, state, _ in last.values() if state not in well]
+    left = [
+        f"{step.title} ({state})"
+        for step, state, _ in last.values()
+        if state not in well
+    ]
     if left:
         are = "is" if len(left) == 1 else "are"
-        echo(f"{counted(len(left), 'step')} {are} not done: {', '.join(left)}", err=True)
+        echo(
+            f"{counted(len(left), 'step')} {are} not done: {', '.join(left)}", err=True
+        )
     return len(left), states.count("elsewhere")
 
 
@@ -882,7 +947,12 @@ def print_leaderboard(batch: Any) -> None:
     from rulerkit.store.comparable import check_same
 
     study = batch.study
-    needs = {need.path: need for job in batch.jobs if job.model for need in job.steps[0].cells}
+    needs = {
+        need.path: need
+        for job in batch.jobs
+        if job.model
+        for need in job.steps[0].cells
+    }
     asked = dict.fromkeys(need.task for need in needs.values())
     tasks = [task.name for task in study.tasks if task.name in asked] or [*asked]
     cells = [
@@ -890,7 +960,10 @@ def print_leaderboard(batch: Any) -> None:
         for folder in study.folders
         if folder.is_dir()
         for cell in rk.read_cells(folder)
-        if cell.path in needs and cell.task in tasks and cell.length in study.lengths and cell.rows
+        if cell.path in needs
+        and cell.task in tasks
+        and cell.length in study.lengths
+        and cell.rows
     ]
     scores, board = None, "no answer yet"
     try:
@@ -898,9 +971,14 @@ def print_leaderboard(batch: Any) -> None:
         if cells:
             scores = rk.score(cells)
             # more may be stored
-            wanted = scores["path"].map({str(path): need.wanted for path, need in needs.items()})
+            wanted = scores["path"].map(
+                {str(path): need.wanted for path, need in needs.items()}
+            )
             scores = scores.assign(wanted=wanted)[scores["index"] < wanted]
-            summary, notes = rk.summarize(scores, tasks, study.lengths), footnotes(cells, scores)
+            summary, notes = (
+                rk.summarize(scores, tasks, study.lengths),
+                footnotes(cells, scores),
+            )
             echo("\n" + table_text(summary, notes=notes))
             board = table_text(summary, "html", notes=notes)
     except UserError as error:  # the batch itself is done
@@ -939,7 +1017,19 @@ app = typer.Typer(
 )
 app.callback(invoke_without_command=True, no_args_is_help=True)(described(_start))
 for function in (
-    *(tasks, show, generate, evaluate, score, report, compare, check, plan, fetch, notebooks),
+    *(
+        tasks,
+        show,
+        generate,
+        evaluate,
+        score,
+        report,
+        compare,
+        check,
+        plan,
+        fetch,
+        notebooks,
+    ),
     *(batch, run, status, serve, browse, export),
 ):
     app.command()(described(function))

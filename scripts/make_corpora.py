@@ -27,7 +27,16 @@ Table = tuple[list[str], list[int], list[Row]]  # documents, groups, questions
 
 _ARTICLE = re.compile(r"\b([Aa]) (?=[aeiou])")
 _SLOT = re.compile(r"\{(\w+?)2?\}")
-_ALTERNATIVES = ("adj", "abstract", "time", "timeof", "tail", "view", "folk", "relative")
+_ALTERNATIVES = (
+    "adj",
+    "abstract",
+    "time",
+    "timeof",
+    "tail",
+    "view",
+    "folk",
+    "relative",
+)
 _SENTENCE_WORDS = range(6, 31)
 _MEMORY = 100_000  # sentences remembered, so that none comes back soon
 
@@ -130,12 +139,17 @@ def prose_tables() -> tuple[
         for place in ("open", "body", "thought", "close")
     }
     forms["longer"] = [Form(line) for line in _longer(table["body"])]
-    shared: dict[str, Sequence[str]] = {name: listed(table[name][0]) for name in _ALTERNATIVES}
+    shared: dict[str, Sequence[str]] = {
+        name: listed(table[name][0]) for name in _ALTERNATIVES
+    }
     topics: list[dict[str, Sequence[str]]] = []
     for heading, lines in table.items():
         if heading.startswith("topic "):
             topics.append(
-                {name: listed(words) for name, words in (line.split(": ", 1) for line in lines)}
+                {
+                    name: listed(words)
+                    for name, words in (line.split(": ", 1) for line in lines)
+                }
             )
     return forms, shared, topics
 
@@ -172,11 +186,17 @@ def prose_essays(seed: str = "prose") -> Iterator[list[str]]:
 
 
 def _paragraph(
-    dice: Dice, forms: dict[str, list[Form]], words: dict[str, Sequence[str]], seen: set[str]
+    dice: Dice,
+    forms: dict[str, list[Form]],
+    words: dict[str, Sequence[str]],
+    seen: set[str],
 ) -> list[str]:
     """An opening, four to eight sentences and often a closing one, about a few of the topic's
     people and things."""
-    words = words | {"who": dice.some(words["who"], 3), "place": dice.some(words["place"], 3)}
+    words = words | {
+        "who": dice.some(words["who"], 3),
+        "place": dice.some(words["place"], 3),
+    }
     middle = ("thought", "body", "body", "longer", "longer")
     places = ["open", *(dice.pick(middle) for _ in range(4 + dice.below(5)))]
     if dice.random() < 0.6:
@@ -275,7 +295,9 @@ class _World:
                 word += pick(_VOWELS) + pick(_MIDDLES[:8])
             word += pick(_ENDS[kind])
             parts = [
-                part for n in range(4, len(word)) for part in (f"{word[:n]}-", f"-{word[-n:]}")
+                part
+                for n in range(4, len(word))
+                for part in (f"{word[:n]}-", f"-{word[-n:]}")
             ]
             if (
                 f"{word}-" in self._used
@@ -317,25 +339,36 @@ class _World:
         if kind == "person":
             while True:
                 first = self.dice.pick(self._first_names)
-                if name := self._new(f"{first} {like.split()[1] if like else self._word('last')}"):
+                if name := self._new(
+                    f"{first} {like.split()[1] if like else self._word('last')}"
+                ):
                     return name
         word = "" if like is None else like.split()[-1 if kind == "book" else 0]
         while True:
             stem, part = word or self._word("name"), self.dice.pick(self._stock[kind])
-            if name := self._new(f"{part} {stem}" if kind == "book" else f"{stem} {part}"):
+            if name := self._new(
+                f"{part} {stem}" if kind == "book" else f"{stem} {part}"
+            ):
                 return name
 
     def relations_of(self, kind: str) -> list[Relation]:
         return self._of_kind[kind]
 
     def document(
-        self, kind: str, entity: str, land: str, facts: list[tuple[Relation, str]], words: range
+        self,
+        kind: str,
+        entity: str,
+        land: str,
+        facts: list[tuple[Relation, str]],
+        words: range,
     ) -> str:
         """Some sentences about one thing that state these facts in random order; `words`: how many
         words it may have (filled up to somewhere in the upper part of that range)."""
         dice = self.dice
         forms, shared, topics = prose_tables()
-        slots = shared | dice.pick(topics) | {"trade": [dice.pick(self._stock["trade"])]}
+        slots = (
+            shared | dice.pick(topics) | {"trade": [dice.pick(self._stock["trade"])]}
+        )
         slots |= {"e": [entity], "land": [land]}
         stated = [
             dice.pick(r.statements).replace("{e}", entity).replace("{a}", answer)
@@ -389,10 +422,13 @@ def fictional_two_hop(rounds: int = 127) -> Table:
     def write(kind: str, entity: str, known: dict[str, str]) -> int:
         chosen = [r for r in world.relations_of(kind) if r.name in known]
         chosen += dice.some(
-            [r for r in world.relations_of(kind) if r.name not in known], 3 - len(chosen)
+            [r for r in world.relations_of(kind) if r.name not in known],
+            3 - len(chosen),
         )
         facts = [(r, known.get(r.name) or world.value(r.answer)) for r in chosen]
-        text = world.document(kind, entity, dice.pick(world.lands), facts, range(40, 119))
+        text = world.document(
+            kind, entity, dice.pick(world.lands), facts, range(40, 119)
+        )
         documents.append(f"{entity}\n{text}")
         return len(documents) - 1
 
@@ -405,17 +441,26 @@ def fictional_two_hop(rounds: int = 127) -> Table:
             write(first.kind, subject, {first.name: bridge}),
             write(bridge_kind, bridge, {second.name: answer}),
         )
-        for kind, like in ((first.kind, subject), (bridge_kind, bridge), (bridge_kind, None)):
+        for kind, like in (
+            (first.kind, subject),
+            (bridge_kind, bridge),
+            (bridge_kind, None),
+        ):
             lookalike = world.entity(kind, like)
             write(kind, lookalike, {(first if kind == first.kind else second).name: ""})
         phrase = dice.pick(first.phrases).replace("{e}", subject)
-        rows.append((dice.pick(second.questions).replace("{e}", phrase), (answer,), gold, ()))
+        rows.append(
+            (dice.pick(second.questions).replace("{e}", phrase), (answer,), gold, ())
+        )
     # The other eight: the three look-alikes written with the question, and the five documents of
     # the next question with the same first step.
     finished: list[Row] = []
     for number, (text, answers, golds, _) in enumerate(rows):
         follower = (number + len(firsts)) % len(rows)
-        related = (*range(5 * number + 2, 5 * number + 5), *range(5 * follower, 5 * follower + 5))
+        related = (
+            *range(5 * number + 2, 5 * number + 5),
+            *range(5 * follower, 5 * follower + 5),
+        )
         finished.append((text, answers, golds, related))
     return documents, list(range(len(documents))), finished
 

@@ -42,8 +42,13 @@ def main() -> None:
     )
     FOLDER.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(FOLDER / "tokenizer.json"))
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    (FOLDER / "tokenizer_config.json").write_text(json.dumps(config | SPECIAL, indent=2) + "\n")
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+    }
+    (FOLDER / "tokenizer_config.json").write_text(
+        json.dumps(config | SPECIAL, indent=2) + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -133,14 +133,21 @@ class Project:
             source = ASKS.format(name=name, tasks=json.dumps(tasks))
             notebook(self.root / f"notebooks/{name}.ipynb", PARAMETERS, source)
         parameters = {"run": self.run, "num_examples": examples}
-        content = {"models": models, "notebooks": [*notebooks], "parameters": parameters, **more}
+        content = {
+            "models": models,
+            "notebooks": [*notebooks],
+            "parameters": parameters,
+            **more,
+        }
         self.file.write_text(json.dumps(content))
         (self.root / "params/site.yaml").write_text(json.dumps(site))
 
     def add(self, entry):
         """A further line of the batch's notebooks."""
         content = json.loads(self.file.read_text())
-        self.file.write_text(json.dumps(content | {"notebooks": [*content["notebooks"], entry]}))
+        self.file.write_text(
+            json.dumps(content | {"notebooks": [*content["notebooks"], entry]})
+        )
 
     def call(self, *command, check=True, **more):
         """What a command says; it has to end well, and never with a traceback."""
@@ -152,21 +159,29 @@ class Project:
             env=self.environment | more,
             cwd=self.root,
         )
-        assert not check or done.returncode == 0, done.stderr[-2000:] + done.stdout[-2000:]
+        assert not check or done.returncode == 0, (
+            done.stderr[-2000:] + done.stdout[-2000:]
+        )
         assert "Traceback" not in done.stderr
         return done.stdout if check else done.stdout + done.stderr
 
     def rulerkit(self, *arguments, check=True, **more):
-        return self.call(sys.executable, "-m", "rulerkit", *arguments, check=check, **more)
+        return self.call(
+            sys.executable, "-m", "rulerkit", *arguments, check=check, **more
+        )
 
     def submit(self):
         """`rulerkit batch --slurm`: how often it says `submitted` and `in queue`, by these words
         and by job."""
         said = self.rulerkit("batch", self.file, "--slurm")
         lines = re.findall(
-            rf"^(submitted|in queue) \d+  rulerkit-{self.run}-(\S+)-\w{{6}} ", said, re.MULTILINE
+            rf"^(submitted|in queue) \d+  rulerkit-{self.run}-(\S+)-\w{{6}} ",
+            said,
+            re.MULTILINE,
         )
-        return Counter([word for word, _ in lines] + [f"{word} {name}" for word, name in lines])
+        return Counter(
+            [word for word, _ in lines] + [f"{word} {name}" for word, name in lines]
+        )
 
     def status(self, **more):
         """The state of each step, by its title."""
@@ -212,7 +227,9 @@ class Project:
         """Whether a model's process of this number has answered two calls and is at its third (or
         first, for ever)."""
         lives = self.lives(model)
-        calls = sum(bool(row.asked) for row in lives[life - 1]) if len(lives) >= life else 0
+        calls = (
+            sum(bool(row.asked) for row in lives[life - 1]) if len(lives) >= life else 0
+        )
         return calls >= (1 if model.startswith("never") else 3)
 
     def go(self):
@@ -223,7 +240,8 @@ class Project:
         """The examples that a model's files hold, by task, as they stand there."""
         files = (self.root / f"outputs/predictions/{self.run}/{model}").rglob("*.jsonl")
         return {
-            file.parent.name: [json.loads(line)["index"] for line in file.open()] for file in files
+            file.parent.name: [json.loads(line)["index"] for line in file.open()]
+            for file in files
         }
 
     def out(self, subject, name=""):
@@ -267,7 +285,8 @@ def clashes(rows):
     for row in rows:
         lives[row.pid].append(row)
     ends = [
-        (each[0], each[-1], set((each[0].gpus or "").split(",")) - {""}) for each in lives.values()
+        (each[0], each[-1], set((each[0].gpus or "").split(",")) - {""})
+        for each in lives.values()
     ]
     return [
         (first, other)
@@ -283,7 +302,9 @@ def clashes(rows):
 def slurm():
     """A Slurm of two nodes with four pretended GPUs each: the environment of its users. Always torn
     down."""
-    state = Path(f"/tmp/rulerkit-slurm.{os.getpid()}")  # a short path: sockets have short names
+    state = Path(
+        f"/tmp/rulerkit-slurm.{os.getpid()}"
+    )  # a short path: sockets have short names
     own = ("SLURM_", "SBATCH_", "SQUEUE_", "RULERKIT_", "CUDA_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(own)}
     end = [
@@ -308,7 +329,9 @@ def slurm():
             check=False,
         )
         assert up.returncode == 0, f"no Slurm came up: {up.stderr[-2000:]}"
-        yield environment | {"SLURM_CONF": up.stdout.strip().rpartition("SLURM_CONF=")[2]}
+        yield environment | {
+            "SLURM_CONF": up.stdout.strip().rpartition("SLURM_CONF=")[2]
+        }
     finally:
         assert watcher.stdin
         watcher.stdin.close()

@@ -22,13 +22,17 @@ LENGTH, COUNT = 4096, 12
 
 def audit_file(path, name=None, length=None):
     return [
-        f for cell in read_file(path, load_tokenizer("builtin"), name, length) for f in audit(cell)
+        f
+        for cell in read_file(path, load_tokenizer("builtin"), name, length)
+        for f in audit(cell)
     ]
 
 
 @cache
 def made(name, length):
-    return [to_json(e) for e in generate(task(name).with_corpora("builtin"), length, COUNT)]
+    return [
+        to_json(e) for e in generate(task(name).with_corpora("builtin"), length, COUNT)
+    ]
 
 
 def rows_of(name, length=LENGTH, **more):
@@ -58,14 +62,18 @@ def test_our_data_is_in_order(tmp_path, name):
 @pytest.mark.parametrize("name", ["niah_multiquery", "cwe"])
 def test_our_predictions_are_in_order(tmp_path, name):
     model = rk.load_model("perfect")
-    examples = generate(task(name).with_corpora("builtin"), LENGTH, COUNT, 42, model.prompt_format)
+    examples = generate(
+        task(name).with_corpora("builtin"), LENGTH, COUNT, 42, model.prompt_format
+    )
     cell = predict(model, examples, tmp_path)
     found = audit_file(cell.path)
     assert {finding.name for finding in found} == {"indices", "budget", "predictions"}
     assert [finding for finding in found if finding.level != "ok"] == []
 
 
-@pytest.mark.parametrize(("protocol", "failed"), [("paper", set()), ("clean", {"budget"})])
+@pytest.mark.parametrize(
+    ("protocol", "failed"), [("paper", set()), ("clean", {"budget"})]
+)
 def test_the_protocol_paper_fills_less_by_design(tmp_path, protocol, failed):
     model = rk.load_model("perfect")
     asked = task("qa_1", "paper").with_corpora("builtin")
@@ -77,10 +85,15 @@ def test_the_protocol_paper_fills_less_by_design(tmp_path, protocol, failed):
     found = audit_file(cell.path)
     assert {finding.name for finding in found if finding.level == FAIL} == failed
     assert any("by design" in finding.fix for finding in found) == (protocol == "paper")
-    write_grid([generate(task("cwe", "paper"), LENGTH, COUNT)], [tmp_path / "cwe.jsonl"])
+    write_grid(
+        [generate(task("cwe", "paper"), LENGTH, COUNT)], [tmp_path / "cwe.jsonl"]
+    )
     text = (tmp_path / "cwe.jsonl").read_text().replace('"paper"', f'"{protocol}"')
     (tmp_path / "cwe.jsonl").write_text(text)
-    found = {finding.name: finding for finding in audit_file(tmp_path / "cwe.jsonl", "cwe", LENGTH)}
+    found = {
+        finding.name: finding
+        for finding in audit_file(tmp_path / "cwe.jsonl", "cwe", LENGTH)
+    }
     assert (found["positions"].level == FAIL) == (protocol == "clean")
 
 
@@ -108,7 +121,11 @@ def same_layout(rows):
         return re.sub(r"(\d+\.) (\S+)", rf"\1 \2{name}", rows[0]["input"])
 
     return [
-        row | {"input": renamed(name), "outputs": [word + name for word in rows[0]["outputs"]]}
+        row
+        | {
+            "input": renamed(name),
+            "outputs": [word + name for word in rows[0]["outputs"]],
+        }
         for row, name in zip(rows, names, strict=True)
     ]
 
@@ -120,7 +137,12 @@ FAULTS = [
         lambda rows: at(rows, 3, index=2),
         "11 distinct indices in 12 rows (repeated: 2)",
     ),
-    ("vt", "indices", lambda rows: [*rows[:4], *rows[6:]], "2 of 12 missing (first: 4)"),
+    (
+        "vt",
+        "indices",
+        lambda rows: [*rows[:4], *rows[6:]],
+        "2 of 12 missing (first: 4)",
+    ),
     (
         "vt",
         "prompts",
@@ -133,7 +155,12 @@ FAULTS = [
         lambda rows: edit(rows, lambda text: text + " again" * 60),
         "(line 1, index 0; 12 of 12)",
     ),
-    ("niah_single_1", "budget", lambda rows: rows_of("niah_single_1", 2048), "50.0 % of 4096"),
+    (
+        "niah_single_1",
+        "budget",
+        lambda rows: rows_of("niah_single_1", 2048),
+        "50.0 % of 4096",
+    ),
     (
         "niah_multivalue",
         "references",
@@ -175,7 +202,8 @@ FAULTS = [
         "niah_single_1",
         "positions",
         lambda rows: [
-            rows[0] | {"index": i, "input": rows[0]["input"] + " " * i} for i in range(9)
+            rows[0] | {"index": i, "input": rows[0]["input"] + " " * i}
+            for i in range(9)
         ],
         "% of the prompt in 9 of 9 rows",
     ),
@@ -201,7 +229,9 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(
-    ("name", "finding", "fault", "says"), FAULTS, ids=[f"{n} {f}" for n, f, *_ in FAULTS]
+    ("name", "finding", "fault", "says"),
+    FAULTS,
+    ids=[f"{n} {f}" for n, f, *_ in FAULTS],
 )
 def test_a_fault_is_named(tmp_path, name, finding, fault, says):
     line = looked(tmp_path, fault(rows_of(name)), name)[finding]
@@ -231,7 +261,9 @@ def harness(name, score):
                 "filter": kind,
                 "filtered_resps": [answers[0]],
             }
-            samples.append(sample | {str(LENGTH): score(answers[0], answers), "8192": -1.0})
+            samples.append(
+                sample | {str(LENGTH): score(answers[0], answers), "8192": -1.0}
+            )
     return samples
 
 
@@ -243,7 +275,9 @@ def test_question_answering_scored_as_a_mean(tmp_path):
     assert "the mean over references, 50.0 points too low" in found["own scores"]
     assert "12 of 12" in found["own scores"]
     assert found["answer prefix"].startswith("note")  # the harness strips it
-    right = looked(tmp_path, harness("qa_1", lambda said, answers: 1.0), "ruler_qa_squad", None)
+    right = looked(
+        tmp_path, harness("qa_1", lambda said, answers: 1.0), "ruler_qa_squad", None
+    )
     assert "own scores" not in right
 
 

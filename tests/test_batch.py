@@ -50,7 +50,11 @@ def test_the_demo_as_it_would_run(tmp_path):
     assert (ended.returncode, ended.stderr) == (0, "")
     *lines, total = ended.stdout.splitlines()
     models = ("reader-4096", "reader-8192", "reader-16384", "perfect", "mute")
-    single = [f"{name} {what}" for name in models for what in ("predictions", "01_main_results")]
+    single = [
+        f"{name} {what}"
+        for name in models
+        for what in ("predictions", "01_main_results")
+    ]
     titles = [" ".join(line.split()[:3]) for line in lines]
     assert titles == [
         f"missing {name}" for name in (*single, "all 00_tasks", "all 01_main_results")
@@ -61,7 +65,9 @@ def test_the_demo_as_it_would_run(tmp_path):
     assert sorted(project.root.rglob("*")) == before
 
 
-@pytest.mark.parametrize("name", ["demo-all", "demo-small", "one-model", "paper", "small"])
+@pytest.mark.parametrize(
+    "name", ["demo-all", "demo-small", "one-model", "paper", "small"]
+)
 def test_every_batch_of_params_can_be_planned(project, name):
     assert read_batch(REPOSITORY / f"params/batches/{name}.yaml").runs
 
@@ -80,7 +86,12 @@ def test_runs_know_their_parameters(project, capsys):
     subjects = ["mute 10_small", "reader-512 10_small", "r7-1000 10_small"]
     assert [run.title for run in runs] == [*subjects, "all 30_free", "all 20_fails"]
     first, second, third, free, over_all = (run.parameters for run in runs)
-    common = {"lengths": [4096, 8192, 16384, 32768], "num_examples": 3, "seed": 2, "run": "r"}
+    common = {
+        "lengths": [4096, 8192, 16384, 32768],
+        "num_examples": 3,
+        "seed": 2,
+        "run": "r",
+    }
     assert first == {**common, "model": "mute"}
     assert second["model"] == {"base": "reader-4096", "window": 512}
     assert third["model"] == str(project / "checkpoints/r7-1000")
@@ -89,9 +100,14 @@ def test_runs_know_their_parameters(project, capsys):
     assert runs[1].output == project / "outputs/notebooks/r/reader-512/10_small.ipynb"
     said = "models: checkpoints/* leaves out train.log: no model folder\n"
     assert capsys.readouterr().err == said
-    entries = [{"notebook": run.notebook.stem, "models": ["mute"]} for run in (runs[0], runs[-1])]
+    entries = [
+        {"notebook": run.notebook.stem, "models": ["mute"]}
+        for run in (runs[0], runs[-1])
+    ]
     batch = plan(project, {"notebooks": entries})
-    assert [model["name"] for model in batch.study.models] == ["mute"], "those that notebooks name"
+    assert [model["name"] for model in batch.study.models] == ["mute"], (
+        "those that notebooks name"
+    )
 
 
 def test_a_pattern_of_checkpoints_takes_settings(project):
@@ -112,9 +128,15 @@ ONE = {"models": ["mute"], "notebooks": ["10_small"]}
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (ONE | {"notebooks": ["10_smal"]}, "unknown notebook '10_smal': did you mean '10_small'"),
+        (
+            ONE | {"notebooks": ["10_smal"]},
+            "unknown notebook '10_smal': did you mean '10_small'",
+        ),
         (ONE | {"size": "smok"}, "unknown size .*: did you mean 'smoke'"),
-        ({"notebooks": ["10_small"]}, "needs `models:` and `notebooks:` or `together:`"),
+        (
+            {"notebooks": ["10_small"]},
+            "needs `models:` and `notebooks:` or `together:`",
+        ),
         (
             ONE | {"notebooks": [{"notebook": "10_small", "parameters": {"run": "x"}}]},
             "sets run, outputs or models",
@@ -124,14 +146,20 @@ ONE = {"models": ["mute"], "notebooks": ["10_small"]}
             "takes no `models`; its",
         ),
         (ONE | {"models": ["checkpoints/*"]}, "nothing matches 'checkpoints/\\*'"),
-        (ONE | {"models": ["notebooks/10_small.ipynb"]}, "10_small.ipynb is no model folder: "),
+        (
+            ONE | {"models": ["notebooks/10_small.ipynb"]},
+            "10_small.ipynb is no model folder: ",
+        ),
         (ONE | {"notebooks": ["10_small", "10_small"]}, "runs mute 10_small twice"),
         (
             ONE
             | {
                 "notebooks": [
                     "10_small",
-                    {"notebook": "20_fails", "models": [{"base": "reader-1024", "name": "mute"}]},
+                    {
+                        "notebook": "20_fails",
+                        "models": [{"base": "reader-1024", "name": "mute"}],
+                    },
                 ]
             },
             "two models named mute, which differ in window",
@@ -159,7 +187,11 @@ def test_errors_are_found_before_anything_runs(project, content, says):
 
 
 def test_a_job_for_each_model_and_one_for_each_notebook_over_several(project):
-    notebook(project / "notebooks/40_found.ipynb", 'run = "main"\noutputs = "outputs"\n', FREE)
+    notebook(
+        project / "notebooks/40_found.ipynb",
+        'run = "main"\noutputs = "outputs"\n',
+        FREE,
+    )
     original = {"num_examples": 4, "corpora": "original"}
     content = {
         "models": ["mute", "perfect"],
@@ -167,7 +199,10 @@ def test_a_job_for_each_model_and_one_for_each_notebook_over_several(project):
             "10_small",
             {"notebook": "20_fails", "models": ["mute"], "parameters": original},
         ],
-        "together": [{"notebook": "10_small", "models": ["perfect", "reader-1024"]}, "40_found"],
+        "together": [
+            {"notebook": "10_small", "models": ["perfect", "reader-1024"]},
+            "40_found",
+        ],
         "parameters": {"lengths": [1024], "num_examples": 2, "run": "r"},
     }
     batch = plan(project, content)
@@ -181,13 +216,20 @@ def test_a_job_for_each_model_and_one_for_each_notebook_over_several(project):
         ("10_small", ["all 10_small"], ("perfect", "reader-1024")),
         ("40_found", ["all 40_found"], ("mute", "perfect", "reader-1024")),
     ]
-    files = [folder / "reader-1024/mine.job.yaml", folder / "all/mine-10_small.job.yaml"]
-    assert [job.file for job in jobs[2:4]] == files
-    assert [(need.task, need.length, need.wanted) for need in jobs[0].steps[0].needs] == [
-        ("vt", 1024, 4)
+    files = [
+        folder / "reader-1024/mine.job.yaml",
+        folder / "all/mine-10_small.job.yaml",
     ]
+    assert [job.file for job in jobs[2:4]] == files
+    assert [
+        (need.task, need.length, need.wanted) for need in jobs[0].steps[0].needs
+    ] == [("vt", 1024, 4)]
     assert [need.wanted for need in jobs[0].steps[1].needs] == [2]
-    assert {need.model for need in jobs[4].steps[0].needs} == {"mute", "perfect", "reader-1024"}
+    assert {need.model for need in jobs[4].steps[0].needs} == {
+        "mute",
+        "perfect",
+        "reader-1024",
+    }
     for job in jobs:
         job.save()
         assert read_job(job.file) == job
@@ -212,7 +254,11 @@ def test_no_notebook_is_forgotten_whomever_it_asks(project):
         ("perfect", [], ()),
         ("reader-1024", ["reader-1024 40_asks_nobody"], ()),
         ("mute-41_beside", ["mute 41_beside"], ("mute", "perfect")),
-        ("reader-1024-41_beside", ["reader-1024 41_beside"], ("perfect", "reader-1024")),
+        (
+            "reader-1024-41_beside",
+            ["reader-1024 41_beside"],
+            ("perfect", "reader-1024"),
+        ),
     ]
 
 
@@ -230,7 +276,11 @@ class Ran(NamedTuple):
 
     def since(self, before):
         """The notebooks that were executed since another call."""
-        return {name for name, when in self.written.items() if before.written.get(name) != when}
+        return {
+            name
+            for name, when in self.written.items()
+            if before.written.get(name) != when
+        }
 
 
 class Story(NamedTuple):
@@ -252,7 +302,9 @@ def call(project, *arguments, cwd=None):
     ended = project.call(*arguments, cwd=cwd)
     written = project.executed("r")
     asked = [(row.model, row.prompt) for row in project.journal()[before:]]
-    return Ran(ended, {name: project.book(name, "r") for name in written}, written, asked)
+    return Ran(
+        ended, {name: project.book(name, "r") for name in written}, written, asked
+    )
 
 
 @pytest.fixture(scope="module")
@@ -274,7 +326,12 @@ def story(tmp_path_factory):
         "models": [told("first"), told("second")],
         "notebooks": [fwe, own],
         "together": ["52_both"],
-        "parameters": {"run": "r", "seed": 5, "lengths": [1024], "tasks": ["vt", "fwe"]},
+        "parameters": {
+            "run": "r",
+            "seed": 5,
+            "lengths": [1024],
+            "tasks": ["vt", "fwe"],
+        },
     }
     batch = project.batch(content)
     (project.root / "fails").touch()
@@ -304,10 +361,17 @@ def test_inference_that_is_shared_is_done_once(story):
         "second/vt/1024": [0, 1],
     }
     books = story.first.books
-    assert sorted(books) == ["all/52_both", "first/50_own", "first/51_fails", "second/50_own"]
+    assert sorted(books) == [
+        "all/52_both",
+        "first/50_own",
+        "first/51_fails",
+        "second/50_own",
+    ]
     assert "second 2 rows" in printed(books["second/50_own"])
     both = printed(books["all/52_both"])
-    assert "first+second 10 rows" in both, "4 of them were asked for by another notebook"
+    assert "first+second 10 rows" in both, (
+        "4 of them were asked for by another notebook"
+    )
 
 
 @pytest.mark.slow
@@ -315,14 +379,20 @@ def test_a_failing_notebook_stops_nobody_and_names_the_command_to_repeat_it(stor
     assert story.first.ended.returncode == 1
     done = re.findall(r"^done +(\S+ \S+)", story.first.ended.stdout, re.MULTILINE)
     models = ("first", "second")
-    titles = [f"{model} {what}" for model in models for what in ("predictions", "50_own")]
+    titles = [
+        f"{model} {what}" for model in models for what in ("predictions", "50_own")
+    ]
     assert sorted(done) == sorted([*titles, "all 52_both"])
     assert done[-1] == "all 52_both"
     root, lines = story.project.root, story.first.ended.stdout.splitlines()
-    (place,) = (number for number, line in enumerate(lines) if line.startswith("failed"))
+    (place,) = (
+        number for number, line in enumerate(lines) if line.startswith("failed")
+    )
     reason = r"failed +first 51_fails +AssertionError: the first line the last line"
     assert re.fullmatch(reason, lines[place])
-    *last, where, again = takewhile(lambda line: line.startswith("    "), lines[place + 1 :])
+    *last, where, again = takewhile(
+        lambda line: line.startswith("    "), lines[place + 1 :]
+    )
     assert all(line.startswith("    | ") for line in last)
     log = root / "outputs/notebooks/r/first/51_fails.log"
     assert where.split() == ["log:", str(log)]
@@ -342,7 +412,10 @@ def test_only_what_has_changed_is_done_again(story):
     """A cell that was deleted is answered again; where that changed nothing, nobody who reads it is
     executed again."""
     assert story.changed.ended.returncode == 0
-    assert Counter(model for model, _ in story.changed.asked) == {"first": 4, "second": 2}
+    assert Counter(model for model, _ in story.changed.asked) == {
+        "first": 4,
+        "second": 2,
+    }
     assert set(story.changed.asked) < set(story.first.asked)
     expected = {"first/51_fails", "first/50_own", "second/50_own", "all/52_both"}
     assert story.changed.since(story.repeated) == expected
@@ -354,7 +427,9 @@ def test_only_what_has_changed_is_done_again(story):
 def test_where_nothing_is_left_nothing_is_done(story):
     """The leaderboard and the places end the report."""
     assert (story.last.ended.returncode, story.last.ended.stderr) == (0, "")
-    assert story.last.ended.stdout.startswith("6 steps were done before; nothing was asked again\n")
+    assert story.last.ended.stdout.startswith(
+        "6 steps were done before; nothing was asked again\n"
+    )
     assert story.last.asked == []
     assert story.last.since(story.changed) == set()
     assert list(story.project.root.rglob("*.lock")) == []
@@ -362,12 +437,21 @@ def test_where_nothing_is_left_nothing_is_done(story):
     assert re.search(r"^second .*100\.0", leaderboard, re.MULTILINE)
     assert re.search(r"^first .*50\.0", leaderboard, re.MULTILINE)
     kinds = ("figures", "tables", "notebooks")
-    expected = [[f"{kind}:", f"{story.project.root}/outputs/{kind}/r"] for kind in kinds]
+    expected = [
+        [f"{kind}:", f"{story.project.root}/outputs/{kind}/r"] for kind in kinds
+    ]
     assert [line.split() for line in places] == expected
 
 
-def test_where_nobody_may_be_asked_what_is_stored_is_returned(project, monkeypatch, capsys):
-    small = {"model": "perfect", "tasks": ["vt", "fwe"], "lengths": [1024], "num_examples": 1}
+def test_where_nobody_may_be_asked_what_is_stored_is_returned(
+    project, monkeypatch, capsys
+):
+    small = {
+        "model": "perfect",
+        "tasks": ["vt", "fwe"],
+        "lengths": [1024],
+        "num_examples": 1,
+    }
     asked = rk.study(small)
     rk.evaluate(replace(asked, tasks=asked.tasks[:1]), progress=False)
     monkeypatch.setenv("RULERKIT_ASK", "never")
@@ -375,7 +459,9 @@ def test_where_nobody_may_be_asked_what_is_stored_is_returned(project, monkeypat
     assert [(cell.task, len(cell.rows)) for cell in cells] == [("vt", 1)]
     said = "perfect vt at 1024: 1 of 2 examples; perfect fwe at 1024: 0 of 2 examples"
     assert capsys.readouterr().err == f"not answered: {said}\n"
-    with pytest.raises(UserError, match=r"^nothing was answered yet \(perfect vt at 1024: 0 of 1 "):
+    with pytest.raises(
+        UserError, match=r"^nothing was answered yet \(perfect vt at 1024: 0 of 1 "
+    ):
         rk.evaluate(replace(asked, run="other"))
 
 
@@ -399,7 +485,10 @@ def test_status_says_what_has_changed_since_a_notebook_was_executed(project):
     rows = project / "outputs/predictions/main/mute/vt/1024.jsonl"
     (row,) = rows.read_text().splitlines()
     rows.write_bytes(
-        row_line({k: v for k, v in json.loads(row).items() if k != "checksum"} | {"pred": "x"})
+        row_line(
+            {k: v for k, v in json.loads(row).items() if k != "checksum"}
+            | {"pred": "x"}
+        )
     )
     states, said = status_of(project, ONE)
     assert states == [("outdated", "its answers have changed since")]
@@ -435,7 +524,9 @@ def test_a_changed_checkpoint_is_noticed(project):
         for job in jobs:
             job.save()
         before = [status.state for status in statuses(jobs)]
-        return before, [(status.state, status.message) for status in outcomes(execute(jobs))]
+        return before, [
+            (status.state, status.message) for status in outcomes(execute(jobs))
+        ]
 
     assert execute_all() == (["missing", "missing"], [("done", "")] * 2)
     (weights,) = folder.glob("*.safetensors")
@@ -464,4 +555,6 @@ def test_a_notebook_that_never_starts_shows_the_last_line_of_its_log(project):
     predictions, failed = outcomes(execute([job]))
     assert (predictions.state, failed.state) == ("done", "failed")
     assert re.fullmatch(r"exit status \d+: .*no-such-kernel.*", failed.message)
-    assert failed.step.log.read_text().rstrip().endswith(failed.message.partition(": ")[2])
+    assert (
+        failed.step.log.read_text().rstrip().endswith(failed.message.partition(": ")[2])
+    )

@@ -23,12 +23,16 @@ def test_readers_answer_exactly_what_is_inside_their_window(tokenizer):
     below the threshold."""
     folder = f"{os.environ['RULERKIT_DATA']}/tokenizers/{tokenizer}"
     specs = ({"engine": "reader"}, {"window": 4096}, {"window": 2048})
-    models = [load_model({**spec, "name": "reader", "tokenizer": folder}) for spec in specs]
+    models = [
+        load_model({**spec, "name": "reader", "tokenizer": folder}) for spec in specs
+    ]
     halves = []
     for name in THIRTEEN:
         match = string_match_part if task(name).match == "part" else string_match_all
         examples = generate(name, 4096, 4, prompt_format=models[0].prompt_format)
-        answers = [[answer.text for _, answer in model.answer(examples)] for model in models]
+        answers = [
+            [answer.text for _, answer in model.answer(examples)] for model in models
+        ]
         whole, window, half = (
             sum(
                 match(text, example.references)

@@ -94,7 +94,12 @@ SETTINGS = {
         "training_lengths": {"lwm-7b-chat-512k": "512K", "lwm-7b-chat-1m": "1M"},
     },
     "untrained": {"names": ["a", "b"], "tasks": ["vt"], "claimed": float("nan")},
-    "two": {"names": ["a", "b"], "tasks": ["vt", "cwe"], "reference": "b", "edge": "4K"},
+    "two": {
+        "names": ["a", "b"],
+        "tasks": ["vt", "cwe"],
+        "reference": "b",
+        "edge": "4K",
+    },
     "one": {"tasks": ["vt", "cwe"]},
     "two at 4K": {"names": ["a", "b"], "tasks": ["vt", "cwe"], "lengths": [4 * K]},
 }
@@ -154,9 +159,9 @@ def verdicts_of(
 ):
     """What the notebook's own cells say of made-up scores or labels; cells that draw or save are
     left out."""
-    cells = json.loads((home() / f"notebooks/{notebook}.ipynb").read_text(encoding="utf-8"))[
-        "cells"
-    ]
+    cells = json.loads(
+        (home() / f"notebooks/{notebook}.ipynb").read_text(encoding="utf-8")
+    )["cells"]
     names = {"In": [], "get_ipython": None, "__name__": "__main__"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rk, "evaluate", lambda study: [study])
@@ -179,7 +184,9 @@ def judged(notebook, setting, means, answered=300, **parameters):
 
     def cell(model, task, length, seed):
         numbers = next(
-            ns for key, ns in specs if key in (model, "*") or (key[0] == "~" and key[1:] in task)
+            ns
+            for key, ns in specs
+            if key in (model, "*") or (key[0] == "~" and key[1:] in task)
         ).split()
         mean = float(numbers[min(int(np.log2(length / (4 * K))), len(numbers) - 1)])
         return rows({length: mean}, task, given["num_examples"], model, seed)
@@ -270,7 +277,12 @@ def labels(answers, model="m"):
         counts = [kind.split(" ", 1) for kind in kinds.split(", ")]
         texts = [label for count, label in counts for _ in range(int(count))]
         frame = pd.DataFrame({"index": range(len(texts)), "label": texts})
-        about = {"run": "r", "model": model, "name": "M", "category": scoring.category(task)}
+        about = {
+            "run": "r",
+            "model": model,
+            "name": "M",
+            "category": scoring.category(task),
+        }
         frames.append(frame.assign(task=task, length=int(length), score=0.0, **about))
     return pd.concat(frames, ignore_index=True).reindex(columns=failures.COLUMNS)
 
@@ -285,11 +297,20 @@ def test_claims_about_errors():
     seen = labels(
         "qa_1@8192: 5 empty, 5 no-context answer"
     )  # more answers than this study asks for
-    few = verdicts_of("12_failures", given | {"num_examples": 5}, pd.DataFrame, lambda _: seen)
+    few = verdicts_of(
+        "12_failures", given | {"num_examples": 5}, pd.DataFrame, lambda _: seen
+    )
     assert few[8].verdict == UNKNOWN
-    for answers, letter in (("1 no-context answer", "H"), ("200 empty", "F"), ("2 empty", "U")):
+    for answers, letter in (
+        ("1 no-context answer", "H"),
+        ("200 empty", "F"),
+        ("2 empty", "U"),
+    ):
         frame = labels(f"qa_1@8192: {answers}")
-        assert judged("07_question_answering", "", "~none: 30, *: 99", labels=frame)[-1] == letter
+        assert (
+            judged("07_question_answering", "", "~none: 30, *: 99", labels=frame)[-1]
+            == letter
+        )
 
 
 def correlated(noise, causes=(0, 0, 1, 1, 2, 3)):
@@ -297,7 +318,9 @@ def correlated(noise, causes=(0, 0, 1, 1, 2, 3)):
     random = np.random.default_rng(0)
     names = ["niah_single_1", "niah_single_words", "vt", "vt_2_chains", "cwe", "qa_1"]
     hidden = random.normal(size=(24, 4))[:, list(causes)]
-    return pd.DataFrame(60 + 10 * hidden + noise * random.normal(size=(24, 6)), columns=names)
+    return pd.DataFrame(
+        60 + 10 * hidden + noise * random.normal(size=(24, 6)), columns=names
+    )
 
 
 CORRELATED = """
@@ -316,15 +339,21 @@ def test_claims_about_correlations(monkeypatch):
         vectors = correlated(float(noise), list(map(int, causes)))
         monkeypatch.setattr(correlation, "task_vectors", lambda cells, v=vectors: v)
         tasks = list(vectors)
-        assert judged("11_task_correlation", "", "*: 99", tasks=tasks, num_examples=20) == letters
+        assert (
+            judged("11_task_correlation", "", "*: 99", tasks=tasks, num_examples=20)
+            == letters
+        )
     monkeypatch.undo()
     with pytest.raises(UserError, match="give at least two tasks"):
         judged("11_task_correlation", "one task", "*: 99")
     columns = ["run", "model", "length", "task", "score"]
     cells = pd.DataFrame(
-        [["main", "m", 4096, "vt", 50.0], ["main", "m", 4096, "cwe", float("nan")]], columns=columns
+        [["main", "m", 4096, "vt", 50.0], ["main", "m", 4096, "cwe", float("nan")]],
+        columns=columns,
     )
-    with pytest.raises(UserError, match=r"0 complete rows of scores .* run the evaluation again"):
+    with pytest.raises(
+        UserError, match=r"0 complete rows of scores .* run the evaluation again"
+    ):
         correlation.task_vectors(cells)
 
 
@@ -332,7 +361,9 @@ def test_intervals_of_correlations_cover_the_truth():
     random, truth, inside = np.random.default_rng(4), 0.7, 0
     for _ in range(300):
         pair = random.multivariate_normal([0, 0], [[1, truth], [truth, 1]], size=24)
-        _, low, high = correlation.fisher(float(np.corrcoef(pair, rowvar=False)[0, 1]), 24)
+        _, low, high = correlation.fisher(
+            float(np.corrcoef(pair, rowvar=False)[0, 1]), 24
+        )
         inside += low <= truth <= high
     assert 0.91 < inside / 300 < 0.99
 
@@ -358,15 +389,25 @@ def test_intervals_of_correlations_cover_the_truth():
     ],
 )
 def test_limits_on_both_sides(low, high, least, most, verdict):
-    assert claims.judge("c", ((low + high) / 2, low, high), least, most).verdict == verdict
+    assert (
+        claims.judge("c", ((low + high) / 2, low, high), least, most).verdict == verdict
+    )
 
 
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
-    [(0.1, 1, HOLDS), (0, 1.9, FAILS), (-9, 1.9, FAILS), (-9, 2, UNKNOWN), (0, 5, UNKNOWN)],
+    [
+        (0.1, 1, HOLDS),
+        (0, 1.9, FAILS),
+        (-9, 1.9, FAILS),
+        (-9, 2, UNKNOWN),
+        (0, 5, UNKNOWN),
+    ],
 )
 def test_a_negligible_difference_refutes_lower(low, high, verdict, monkeypatch):
-    monkeypatch.setattr(claims, "estimate", lambda *_: Estimate((low + high) / 2, low, high))
+    monkeypatch.setattr(
+        claims, "estimate", lambda *_: Estimate((low + high) / 2, low, high)
+    )
     found = claims.lower("c", rows({4 * K: 50}), rows({4 * K: 50}))
     assert found.verdict == verdict
     assert found.seen.startswith("higher by " if low + high < 0 else "lower by ")
@@ -374,7 +415,9 @@ def test_a_negligible_difference_refutes_lower(low, high, verdict, monkeypatch):
 
 
 @given(st.text("HFU-", max_size=8), st.floats(0, 1), st.floats(0, 1))
-def test_a_share_of_parts_is_judged_by_what_could_still_come_of_them(letters, least, most):
+def test_a_share_of_parts_is_judged_by_what_could_still_come_of_them(
+    letters, least, most
+):
     parts = [Verdict("c", LETTERS[letter], "") for letter in letters]
     found = claims.among("c", parts, least, most).verdict
     counted = [letter for letter in letters if letter != "-"]
@@ -383,7 +426,11 @@ def test_a_share_of_parts_is_judged_by_what_could_still_come_of_them(letters, le
         for more in range(counted.count("U") + 1)
         if counted
     ]
-    possible = {least <= share <= most for share in (shares[0], shares[-1])} if shares else set()
+    possible = (
+        {least <= share <= most for share in (shares[0], shares[-1])}
+        if shares
+        else set()
+    )
     if not counted:
         assert found == NOT_APPLICABLE
     elif found == HOLDS:
@@ -413,7 +460,14 @@ def test_lines_are_dashed_past_the_training_length_and_flat_where_asked():
     about = {"panel": "p", "label": "M", "have": ""}
     frame = pd.DataFrame(
         [
-            {**about, "series": name, "length": n, "score": s, "low": s - 5, "high": s + 5}
+            {
+                **about,
+                "series": name,
+                "length": n,
+                "score": s,
+                "low": s - 5,
+                "high": s + 5,
+            }
             for name, by_length in means.items()
             for n, s in by_length.items()
         ]

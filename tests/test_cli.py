@@ -24,7 +24,17 @@ from rulerkit.generation.tasks import TASKS
 from tests.processes import hear_signals
 
 COMMANDS = (
-    *("tasks", "show", "generate", "evaluate", "score", "report", "batch", "run", "status"),
+    *(
+        "tasks",
+        "show",
+        "generate",
+        "evaluate",
+        "score",
+        "report",
+        "batch",
+        "run",
+        "status",
+    ),
     *("fetch", "serve", "check", "plan", "compare", "notebooks", "browse", "export"),
 )
 ASKED = {
@@ -43,7 +53,9 @@ def evaluated(tmp_path_factory):
     root = tmp_path_factory.mktemp("project")
     (root / "asked.yaml").write_text(json.dumps(ASKED))
     environment = {**os.environ, "RULERKIT_HOME": str(root), "RULERKIT_DATA": ""}
-    subprocess.run([*PROGRAM, "evaluate", "-f", "asked.yaml"], env=environment, check=True)
+    subprocess.run(
+        [*PROGRAM, "evaluate", "-f", "asked.yaml"], env=environment, check=True
+    )
     return root
 
 
@@ -76,7 +88,9 @@ def builtin(name):
 
 def table(text):
     """Task -> its scores, of the tables that evaluate and score print."""
-    lines = (re.match(r"([\w.-]+) +(-|\d+\.\d\d .*)", line) for line in text.splitlines())
+    lines = (
+        re.match(r"([\w.-]+) +(-|\d+\.\d\d .*)", line) for line in text.splitlines()
+    )
     return {line[1]: re.findall(r"(\d+\.\d\d) \[", line[2]) for line in lines if line}
 
 
@@ -86,7 +100,9 @@ def table(text):
 def test_help_of_each_command_teaches(rulerkit, monkeypatch):
     monkeypatch.setenv("TERMINAL_WIDTH", "200")
     assert all(command in rulerkit("--help").out for command in COMMANDS)
-    callbacks = [command.callback for command in app.registered_commands if command.callback]
+    callbacks = [
+        command.callback for command in app.registered_commands if command.callback
+    ]
     assert {callback.__name__ for callback in callbacks} == set(COMMANDS)
     for callback in callbacks:
         ended = rulerkit(callback.__name__, "--help")
@@ -109,13 +125,22 @@ def test_tasks_lists_all_with_their_knobs(rulerkit):
 
 
 def test_show_is_plain_text_when_piped(project, rulerkit):
-    ended = rulerkit("show", "niah_multikey_1", "--length", "600", "--index", "2", "--seed", "5")
+    ended = rulerkit(
+        "show", "niah_multikey_1", "--length", "600", "--index", "2", "--seed", "5"
+    )
     assert (ended.status, ended.err) == (0, "")
     assert "\x1b" not in ended.out
     example = rk.generate(builtin("niah_multikey_1"), 600, 3, 5)[2]
     assert f"{example.num_tokens} of 600 tokens" in ended.out
     assert example.references[0] in ended.out
-    for role in ("instruction", "haystack", "needle", "distractor", "question", "answer_prefix"):
+    for role in (
+        "instruction",
+        "haystack",
+        "needle",
+        "distractor",
+        "question",
+        "answer_prefix",
+    ):
         assert f"[{role}]" in ended.out
     ended = rulerkit("show", "{base: vt, num_hops: 2, num_chains: 3}", "--length", "1K")
     assert ended.out.startswith("vt-num_chains_3-num_hops_2: example 0, ")
@@ -125,13 +150,18 @@ def test_generate_writes_upstreams_lines(rulerkit, tmp_path):
     """One file, or a grid as upstream lays it out."""
     file = tmp_path / "new" / "qa_2.jsonl"
     same = ("--length", "2K", "--num-examples", 3, "--seed", 9)
-    assert rulerkit("generate", "qa_2", "--output", file, *same).out.endswith(f": {file}\n")
+    assert rulerkit("generate", "qa_2", "--output", file, *same).out.endswith(
+        f": {file}\n"
+    )
     assert file.read_bytes().endswith(b"\n")
     examples = rk.generate(builtin("qa_2"), 2048, 3, 9)
     for row, example in zip(rows(file), examples, strict=True):
         fields = "index input outputs length answer_prefix context question task max_new_tokens"
         assert list(row) == [*fields.split(), "protocol"]
-        assert (row["index"], row["outputs"]) == (example.index, list(example.references))
+        assert (row["index"], row["outputs"]) == (
+            example.index,
+            list(example.references),
+        )
         assert row["input"] + row["answer_prefix"] == example.prompt
         assert row["context"] in row["input"]
         assert row["question"] in row["input"]
@@ -139,7 +169,9 @@ def test_generate_writes_upstreams_lines(rulerkit, tmp_path):
     grid = tmp_path / "grid"
     cells = ("qa_2", "vt", "qa_2", "--length", "1K", "--length", 1024)
     assert "4 x 3 examples" in rulerkit("generate", *cells, *same, "--output", grid).out
-    names = [f"{n}/data/{t}/validation.jsonl" for n in (1024, 2048) for t in ("qa_2", "vt")]
+    names = [
+        f"{n}/data/{t}/validation.jsonl" for n in (1024, 2048) for t in ("qa_2", "vt")
+    ]
     assert list(tree(grid)) == names
     assert (grid / names[2]).read_bytes() == file.read_bytes()
 
@@ -148,7 +180,9 @@ def test_generate_leaves_nothing_where_it_fails(rulerkit, tmp_path):
     (tmp_path / "kept.jsonl").write_text("kept")
     for output in ("kept.jsonl", "new"):
         tasks = ("niah_single_1", "vt") if output == "new" else ("vt",)
-        ended = rulerkit("generate", *tasks, "--output", tmp_path / output, "--length", 300)
+        ended = rulerkit(
+            "generate", *tasks, "--output", tmp_path / output, "--length", 300
+        )
         refused(ended, "vt does not fit into 300 tokens")
     assert tree(tmp_path) == {"kept.jsonl": b"kept"}
 
@@ -160,11 +194,15 @@ def test_evaluate_prints_a_table_per_model_and_keeps_the_rows(project, rulerkit)
     ended = rulerkit("evaluate", "-f", "asked.yaml", "-y", "run: again")
     first, second = re.split(r"\n(?=perfect \()", ended.out)
     assert first.strip().startswith("reader-1024 (again)")
-    assert list(table(second).items()) == [(task, ["100.00", "100.00"]) for task in ASKED["tasks"]]
+    assert list(table(second).items()) == [
+        (task, ["100.00", "100.00"]) for task in ASKED["tasks"]
+    ]
     assert [scores[0] for scores in table(first).values()] == ["100.00"] * 3
     assert all(float(scores[1]) < 100 for scores in table(first).values())
     assert ended.out.endswith(f"predictions: {project}/outputs/predictions/again\n")
-    again, before = (tree(project / "outputs/predictions" / run) for run in ("again", "main"))
+    again, before = (
+        tree(project / "outputs/predictions" / run) for run in ("again", "main")
+    )
     answers = [name for name in again if name.endswith(".jsonl")]
     assert len(answers) == 2 * 3 * 2
     assert all(again[name] == before[name] for name in answers)
@@ -176,16 +214,27 @@ def test_evaluate_takes_a_model_by_position_or_option(project, rulerkit):
     for arguments in (["mute"], ["--model", "perfect"], ["-y", "model: reader-2048"]):
         assert rulerkit("evaluate", *arguments, *small).status == 0
     folder = project / "outputs/predictions/new"
-    assert {path.name for path in folder.iterdir()} >= {"mute", "perfect", "reader-2048"}
+    assert {path.name for path in folder.iterdir()} >= {
+        "mute",
+        "perfect",
+        "reader-2048",
+    }
     for command in ("check", "score"):
         ended = rulerkit(command, folder / "perfect/finnish/1024.jsonl")
         assert (ended.status, "finnish" in ended.out) == (0, True)
-    refused(rulerkit("evaluate", *small), "no model is named: give a name of params/models (llama")
+    refused(
+        rulerkit("evaluate", *small),
+        "no model is named: give a name of params/models (llama",
+    )
     refused(rulerkit("check", *small), "no model is named")
 
 
-def test_a_dry_run_lists_cells_and_tokens_of_a_model_that_is_not_here(project, rulerkit):
-    ended = rulerkit("evaluate", "llama-3.1-8b", "--dry-run", "-y", "lengths: [4K, 128K]")
+def test_a_dry_run_lists_cells_and_tokens_of_a_model_that_is_not_here(
+    project, rulerkit
+):
+    ended = rulerkit(
+        "evaluate", "llama-3.1-8b", "--dry-run", "-y", "lengths: [4K, 128K]"
+    )
     assert (ended.status, ended.err) == (0, "")
     lines = ended.out.splitlines()
     assert lines[0].split() == ["llama-3.1-8b", "4K", "128K"]
@@ -210,7 +259,9 @@ def test_a_second_call_answers_nothing_and_more_examples_are_added(project, rule
     planned = rulerkit(*asked, "{repeat: 3, run: noise}", "--dry-run").out
     assert re.search(r"vt +12/18", planned), "the repetitions of a cell are added up"
     after = tree(folder)
-    assert all(after[name].startswith(text) for name, text in before.items() if name[-1] == "l")
+    assert all(
+        after[name].startswith(text) for name, text in before.items() if name[-1] == "l"
+    )
     assert len(rows(folder / "vt/2048.jsonl")) == 8
     assert "n = 2 examples" in rulerkit(*asked, "num_examples: 2").out
     assert tree(folder) == after
@@ -218,9 +269,16 @@ def test_a_second_call_answers_nothing_and_more_examples_are_added(project, rule
 
 def test_fresh_moves_aside(project, rulerkit):
     folder = project / "outputs/predictions/main/perfect/vt"
-    asked = ("evaluate", "perfect", "-y", "{seed: 4, tasks: [vt], lengths: [1K], num_examples: 2}")
+    asked = (
+        "evaluate",
+        "perfect",
+        "-y",
+        "{seed: 4, tasks: [vt], lengths: [1K], num_examples: 2}",
+    )
     before = tree(folder)
-    refused(rulerkit(*asked), "was made with seed 3, now it is 4", "run: NAME", "--fresh")
+    refused(
+        rulerkit(*asked), "was made with seed 3, now it is 4", "run: NAME", "--fresh"
+    )
     assert tree(folder) == before
     assert rulerkit(*asked, "--fresh").status == 0
     after = tree(folder)
@@ -229,7 +287,9 @@ def test_fresh_moves_aside(project, rulerkit):
 
 
 def test_interrupted_it_says_how_to_resume(project):
-    asked = "{model: perfect, tasks: [fwe], lengths: [32K], num_examples: 5000, run: long}"
+    asked = (
+        "{model: perfect, tasks: [fwe], lengths: [32K], num_examples: 5000, run: long}"
+    )
     with subprocess.Popen(
         [*PROGRAM, "evaluate", "-y", asked], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         preexec_fn=hear_signals,
@@ -260,43 +320,78 @@ def in_memory(evaluated):
             for example, answer in model.answer(
                 rk.generate(task, length, 6, 3, model.prompt_format)
             ):
-                hits = [ref.lower() in answer.text.lower() for ref in example.references]
-                right.append(any(hits) if task.category == "qa" else sum(hits) / len(hits))
-            scores.setdefault(task.name, []).append(f"{100 * sum(right) / len(right):.2f}")
+                hits = [
+                    ref.lower() in answer.text.lower() for ref in example.references
+                ]
+                right.append(
+                    any(hits) if task.category == "qa" else sum(hits) / len(hits)
+                )
+            scores.setdefault(task.name, []).append(
+                f"{100 * sum(right) / len(right):.2f}"
+            )
     return scores
 
 
 def write(path, lines):
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    path.write_text(
+        "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8"
+    )
     return path
 
 
-def test_score_of_ours_upstreams_and_the_harness_files(project, rulerkit, tmp_path, in_memory):
+def test_score_of_ours_upstreams_and_the_harness_files(
+    project, rulerkit, tmp_path, in_memory
+):
     """One and the same answers in three people's files score as in memory."""
     folder = project / "outputs/predictions/main/reader-1024"
     assert table(rulerkit("score", folder).out) == in_memory
-    harness = {"niah_multikey_1": "niah_multikey_1", "vt": "ruler_vt", "qa_1": "ruler_qa_squad"}
+    harness = {
+        "niah_multikey_1": "niah_multikey_1",
+        "vt": "ruler_vt",
+        "qa_1": "ruler_qa_squad",
+    }
     for task, name in harness.items():
         lines = []
         for length in ASKED["lengths"]:
             file = tmp_path / f"{task}-{length}.jsonl"
-            arguments = ("--length", length, "--num-examples", 6, "--seed", 3, "--output", file)
+            arguments = (
+                "--length",
+                length,
+                "--num-examples",
+                6,
+                "--seed",
+                3,
+                "--output",
+                file,
+            )
             rulerkit("generate", task, *arguments)
-            ours = {row["index"]: row for row in rows(folder / task / f"{length}.jsonl")}
+            ours = {
+                row["index"]: row for row in rows(folder / task / f"{length}.jsonl")
+            }
             theirs = []
             for row in rows(file):
                 mine = ours[row["index"]]
                 prompt = row["input"] + row["answer_prefix"]
-                assert hashlib.sha256(prompt.encode()).hexdigest()[:16] == mine["digest"]
-                pred, doc = mine["pred"], {key: row[key] for key in ("input", "outputs")}
-                theirs.append({**doc, "index": row["index"], "pred": pred, "length": length})
+                assert (
+                    hashlib.sha256(prompt.encode()).hexdigest()[:16] == mine["digest"]
+                )
+                pred, doc = (
+                    mine["pred"],
+                    {key: row[key] for key in ("input", "outputs")},
+                )
+                theirs.append(
+                    {**doc, "index": row["index"], "pred": pred, "length": length}
+                )
                 doc["max_length"] = length
                 answer = {"resps": [[pred]], "filtered_resps": [pred], "target": "x"}
                 about = {"doc_id": len(lines), "doc": doc, **answer}
                 lines += [about | {"filter": kind} for kind in ("none", "strict")]
             write(tmp_path / f"llama/synthetic/{length}/pred/{task}.jsonl", theirs)
-        write(tmp_path / f"harness/my__model/samples_{name}_2025-11-20T10-00-00.1.jsonl", lines)
+        write(
+            tmp_path / f"harness/my__model/samples_{name}_2025-11-20T10-00-00.1.jsonl",
+            lines,
+        )
     upstream = rulerkit("score", tmp_path / "llama")
     assert "llama (" in upstream.out
     assert table(upstream.out) == in_memory
@@ -356,16 +451,32 @@ def refused(ended, *says):
 SMALL = "{model: perfect, tasks: [vt], lengths: [1024], num_examples: 1}"
 BAD_INPUT = {
     ("show", "niah_sinlge_1"): ("unknown task", "did you mean 'niah_single_1'"),
-    ("show", "{base: vt, num_hopz: 3}"): ("unknown knob of vt", "did you mean 'num_hops'"),
-    ("show", "vt", "--length", "300"): ("does not fit into 300 tokens", "longer length"),
-    ("show", "vt", "--length", "4X"): ("'4X' is no length: give tokens, e.g. 4096, 4K or 1M",),
+    ("show", "{base: vt, num_hopz: 3}"): (
+        "unknown knob of vt",
+        "did you mean 'num_hops'",
+    ),
+    ("show", "vt", "--length", "300"): (
+        "does not fit into 300 tokens",
+        "longer length",
+    ),
+    ("show", "vt", "--length", "4X"): (
+        "'4X' is no length: give tokens, e.g. 4096, 4K or 1M",
+    ),
     ("generate", "vt", "--output", "../file/vt.jsonl"): ("cannot write", "vt.jsonl"),
     ("evaluate", "-f", "nothere.yaml"): ("cannot read", "parameter files lie in"),
-    ("evaluate", "-f", "../unknown.yaml"): ("unknown.yaml", "did you mean 'num_examples'"),
+    ("evaluate", "-f", "../unknown.yaml"): (
+        "unknown.yaml",
+        "did you mean 'num_examples'",
+    ),
     ("evaluate", "-y", "vt"): ("holds no `name: value`", "-y 'num_examples: 5'"),
     ("evaluate", "perfekt"): ("unknown model", "did you mean 'perfect'", "hub id"),
-    ("evaluate", "-y", SMALL, "-y", "{lengths: [200], run: other}"): ("not fit into 200 tokens",),
-    ("evaluate", "-y", SMALL, "-y", "outputs: ../file"): ("cannot write", "Not a directory"),
+    ("evaluate", "-y", SMALL, "-y", "{lengths: [200], run: other}"): (
+        "not fit into 200 tokens",
+    ),
+    ("evaluate", "-y", SMALL, "-y", "outputs: ../file"): (
+        "cannot write",
+        "Not a directory",
+    ),
     ("evaluate", "-y", SMALL, "-y", "tasks: [vt, {base: cwe, name: vt}]"): (
         "vt is another task's name",
     ),
@@ -374,14 +485,23 @@ BAD_INPUT = {
     ),
     ("check",): ("name either a model",),
     ("check", "../vt.jsonl", "--ask"): ("--ask and --no-ask go with a model (-f)",),
-    ("check", "-y", "model: perfect", "--tokenizer", "gpt2"): ("--tokenizer go with files",),
-    ("plan", "-f", "params/batches/demo.yaml"): ("is a batch file: `rulerkit batch FILE` runs it",),
+    ("check", "-y", "model: perfect", "--tokenizer", "gpt2"): (
+        "--tokenizer go with files",
+    ),
+    ("plan", "-f", "params/batches/demo.yaml"): (
+        "is a batch file: `rulerkit batch FILE` runs it",
+    ),
     ("batch", "params/batches/demo.yaml", "--site", "x"): ("--site goes with --slurm",),
     ("report", "."): ("no predictions in /", "<model>/<task>/<length>.jsonl"),
-    ("report", "../project/outputs", "--format", "xls"): ("allowed: table, csv, markdown, latex",),
+    ("report", "../project/outputs", "--format", "xls"): (
+        "allowed: table, csv, markdown, latex",
+    ),
     ("score", "nothere"): ("/nothere: no such file or folder",),
     ("score", "../vt.jsonl"): ("vt.jsonl", "give --length"),
-    ("score", "../vt.jsonl", "--length", "4K"): ("vt.jsonl, line 2: not JSON", "repair or remove"),
+    ("score", "../vt.jsonl", "--length", "4K"): (
+        "vt.jsonl, line 2: not JSON",
+        "repair or remove",
+    ),
     ("score", "../cwe.jsonl", "--length", "4K"): ("cwe.jsonl is empty",),
     ("notebooks", "../file"): ("cannot write into ../file", "choose another folder"),
 }
@@ -397,7 +517,11 @@ def test_bad_input_is_one_line(project, tmp_path, rulerkit):
         refused(rulerkit(*arguments), *says)
     after = tree(tmp_path)
     assert {name: text for name, text in after.items() if name in before} == before
-    assert not [name for name in after.keys() - before.keys() if name.endswith((".jsonl", ".part"))]
+    assert not [
+        name
+        for name in after.keys() - before.keys()
+        if name.endswith((".jsonl", ".part"))
+    ]
     for wrong in (["show"], ["shwo"], []):
         assert rulerkit(*wrong).status == 2
 
@@ -407,7 +531,11 @@ def test_missing_original_corpora_offline(project):
     asked = "{model: perfect, corpora: original, lengths: [4096], tasks: [qa_1], num_examples: 1}"
     call = [*PROGRAM, "evaluate", "-y", asked]
     done = subprocess.run(call, capture_output=True, text=True, check=False)
-    says = ("RULERKIT_DATA (not set)", "run `rulerkit fetch`", "or use `corpora: builtin`")
+    says = (
+        "RULERKIT_DATA (not set)",
+        "run `rulerkit fetch`",
+        "or use `corpora: builtin`",
+    )
     refused(Ended(done.returncode, done.stdout, done.stderr), *says)
 
 
@@ -415,7 +543,10 @@ def test_outputs_that_cannot_be_written(project, read_only, rulerkit):
     ended = rulerkit("evaluate", "-y", SMALL, "-y", f"outputs: {read_only}")
     file = f"{read_only}/predictions/main/perfect/vt/1024.jsonl"
     refused(ended, f"cannot write {file}: Read-only file system", "choose")
-    refused(rulerkit("generate", "vt", "--output", read_only / "vt.jsonl"), "Read-only file system")
+    refused(
+        rulerkit("generate", "vt", "--output", read_only / "vt.jsonl"),
+        "Read-only file system",
+    )
 
 
 WITHOUT_POSIX = """
@@ -444,7 +575,9 @@ def test_what_needs_no_batch_runs_without_posix(tmp_path, rulerkit, monkeypatch)
     functions of POSIX."""
     asked = SMALL.replace("}", f", outputs: {tmp_path}}}")
     call = [sys.executable, "-c", WITHOUT_POSIX, "evaluate", "-y", asked]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        call, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "100.00" in done.stdout
     monkeypatch.setattr("rulerkit.cli.os", SimpleNamespace(name="nt"))

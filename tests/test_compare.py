@@ -30,7 +30,11 @@ from rulerkit.store.files import row_line
 
 TASKS = ["niah_multikey_1", "vt", "qa_1"]
 ASKED = {
-    "models": ["reader-1024", {"base": "perfect", "name": "dropping", "drop": 0.3}, "perfect"],
+    "models": [
+        "reader-1024",
+        {"base": "perfect", "name": "dropping", "drop": 0.3},
+        "perfect",
+    ],
     "tasks": TASKS,
     "lengths": [1024, 2048],
     "num_examples": 8,
@@ -44,7 +48,10 @@ def made(tmp_path_factory):
     too."""
     outputs = tmp_path_factory.mktemp("made") / "outputs"
     rk.evaluate(rk.study(ASKED, outputs=outputs), progress=False)
-    rk.evaluate(rk.study(ASKED, outputs=outputs, models=["perfect"], run="again"), progress=False)
+    rk.evaluate(
+        rk.study(ASKED, outputs=outputs, models=["perfect"], run="again"),
+        progress=False,
+    )
     return outputs
 
 
@@ -56,9 +63,14 @@ def outputs(made, tmp_path):
 
 def change(path, **entries):
     """Change every row of a prediction file."""
-    rows = [json.loads(line) | entries for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = [
+        json.loads(line) | entries
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
     path.write_bytes(
-        b"".join(row_line({k: v for k, v in row.items() if k != "checksum"}) for row in rows)
+        b"".join(
+            row_line({k: v for k, v in row.items() if k != "checksum"}) for row in rows
+        )
     )
 
 
@@ -79,16 +91,22 @@ def pairs(num_tasks, num_lengths, n, **lost):
         for n_length in range(num_lengths)
         for i in range(n)
     ]
-    frame = pd.DataFrame(rows, columns=["task", "length", "index"]).assign(category="niah", a=1.0)
+    frame = pd.DataFrame(rows, columns=["task", "length", "index"]).assign(
+        category="niah", a=1.0
+    )
     cell = "t" + frame["task"].str[5:] + "_" + frame["length"].astype(str)
     frame["b"] = (frame["index"] >= cell.map(lost).fillna(0)).astype(float)
-    return frame.assign(length=1024 * (1 + frame["length"]), difference=frame["b"] - frame["a"])
+    return frame.assign(
+        length=1024 * (1 + frame["length"]), difference=frame["b"] - frame["a"]
+    )
 
 
 @given(st.integers(1, 5), st.integers(1, 3), st.integers(20, 200), st.floats(0.1, 20))
 @example(1, 1, 200, 3.5)  # 7 of 200 are a little more than 3.5 in floating point
 @settings(max_examples=15, deadline=None)
-def test_the_smallest_loss_is_seen_and_one_example_less_is_not(tasks, lengths, n, margin):
+def test_the_smallest_loss_is_seen_and_one_example_less_is_not(
+    tasks, lengths, n, margin
+):
     levels = {(f"niah_{t}", length) for t in range(tasks) for length in range(lengths)}
     families = (
         len(levels)
@@ -105,7 +123,10 @@ def test_the_smallest_loss_is_seen_and_one_example_less_is_not(tasks, lengths, n
     for number, seen in ((lost, True), (lost - 1, False)):
         rows, _ = judge_pairs(pairs(tasks, lengths, n, t0_0=number), margin, 0.95)
         cell = rows.iloc[0]
-        assert (cell["level"], cell["difference"]) == ("cell", pytest.approx(-100 * number / n))
+        assert (cell["level"], cell["difference"]) == (
+            "cell",
+            pytest.approx(-100 * number / n),
+        )
         assert cell["loss"] == seen
         assert cell["smallest_loss"] == pytest.approx(smallest)
 
@@ -147,7 +168,15 @@ def test_the_verdict_follows_from_losses_and_the_mean(n, lost, margin, word):
     rows, cells = judge_pairs(pairs(2, 1, n, t0_0=lost), margin, 0.95)
     sides = (Side(name, name, (), pd.DataFrame(), {}, {}, 1, 0) for name in "AB")
     found = Comparison(
-        *sides, margin, 0.95, "digest", rows, pd.DataFrame(), tuple(cells), (), pd.DataFrame()
+        *sides,
+        margin,
+        0.95,
+        "digest",
+        rows,
+        pd.DataFrame(),
+        tuple(cells),
+        (),
+        pd.DataFrame(),
     )
     assert found.verdict.word == word
     assert (found.verdict.needed or math.inf) > n
@@ -157,7 +186,8 @@ def test_repetitions_are_one_side(outputs):
     """Half of the repetitions lose an answer: the example's score is their mean, the number of
     examples stays."""
     shutil.copytree(
-        outputs / "predictions/main/reader-1024", outputs / "predictions/main-repeat2/perfect"
+        outputs / "predictions/main/reader-1024",
+        outputs / "predictions/main-repeat2/perfect",
     )
     for path in (outputs / "predictions/main-repeat2").rglob("*.json"):
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -167,7 +197,9 @@ def test_repetitions_are_one_side(outputs):
     twice = compare("again/perfect", "main/perfect", outputs=outputs)
     assert twice.b.name == "main/perfect"
     assert twice.rows["n"].tolist() == once["n"].tolist()
-    assert twice.rows["difference"].tolist() == pytest.approx((once["difference"] / 2).tolist())
+    assert twice.rows["difference"].tolist() == pytest.approx(
+        (once["difference"] / 2).tolist()
+    )
     # a mean of two answers against one: their differences are not as likely up as down
     assert 1 > twice.rows["p"].iloc[-1] > 2 * once["p"].iloc[-1]
     apart = compare("main/perfect", "main-repeat2/perfect", outputs=outputs).rows
@@ -176,10 +208,14 @@ def test_repetitions_are_one_side(outputs):
         compare("perfect", "reader-1024", outputs=outputs)
     # another run whose name only begins like one; an interrupted repetition
     predictions = outputs / "predictions"
-    shutil.copytree(predictions / "again/perfect", predictions / "main-repeated/perfect")
+    shutil.copytree(
+        predictions / "again/perfect", predictions / "main-repeated/perfect"
+    )
     shutil.rmtree(predictions / "main-repeat2/perfect/vt")
     found = compare("again/perfect", "main/perfect", outputs=outputs)
-    note = "16 examples lack an answer in one of the repetitions of main/perfect: left out"
+    note = (
+        "16 examples lack an answer in one of the repetitions of main/perfect: left out"
+    )
     assert found.notes[0] == note
 
 
@@ -204,7 +240,9 @@ def test_missing_cells_and_rows_are_left_out_and_named(outputs):
 
 def test_a_baseline_of_the_same_name_and_files_of_other_programs(made, tmp_path):
     """Both are named by what was given; nobody knows how other programs served their model."""
-    baseline = shutil.copytree(made / "predictions/main/perfect", tmp_path / "my baseline")
+    baseline = shutil.copytree(
+        made / "predictions/main/perfect", tmp_path / "my baseline"
+    )
     found = compare(baseline, "main/perfect", margin=15, outputs=made)
     assert f"main/perfect is not worse than {baseline} by" in found.verdict.text
     record = made / "predictions/main/reader-1024/vt/1024.json"
@@ -216,7 +254,10 @@ def test_a_baseline_of_the_same_name_and_files_of_other_programs(made, tmp_path)
         file.write_text((json.dumps(row) + "\n") * 8, encoding="utf-8")
     found = compare(tmp_path / "before", tmp_path / "after", by="index")
     assert (found.verdict.word, found.same_model) == (WORSE, False)
-    assert f"{tmp_path / 'after'} is worse than {tmp_path / 'before'}" in found.verdict.text
+    assert (
+        f"{tmp_path / 'after'} is worse than {tmp_path / 'before'}"
+        in found.verdict.text
+    )
     found = compare("main/perfect", tmp_path / "after", by="index", outputs=made)
     assert not any(note.startswith("task.") for note in found.notes)
 
@@ -246,16 +287,46 @@ def test_other_prompts_are_refused_and_named(outputs):
 @pytest.mark.parametrize(
     ("a", "b", "options", "message"),
     [
-        ("nobody", "main/perfect", {}, "unknown model or folder of predictions 'nobody'"),
+        (
+            "nobody",
+            "main/perfect",
+            {},
+            "unknown model or folder of predictions 'nobody'",
+        ),
         ("readr-1024", "main/perfect", {}, "did you mean 'main/reader-1024'"),
-        ("perfect", "reader-1024", {}, "several runs: name one of again/perfect, main/perfect"),
-        ("main", "reader-1024", {}, "main holds main/dropping, main/perfect, main/reader-1024: a"),
+        (
+            "perfect",
+            "reader-1024",
+            {},
+            "several runs: name one of again/perfect, main/perfect",
+        ),
+        (
+            "main",
+            "reader-1024",
+            {},
+            "main holds main/dropping, main/perfect, main/reader-1024: a",
+        ),
         ("main/perfect", "main/perfect", {}, "are the same predictions"),
         ("", "main/perfect", {}, "unknown model or folder of predictions ''"),
-        ("main/perfect", "reader-1024", {"margin": 0}, "margin is 0: it must be a number of"),
-        ("main/perfect", "reader-1024", {"margin": math.inf}, "margin is inf: it must be"),
+        (
+            "main/perfect",
+            "reader-1024",
+            {"margin": 0},
+            "margin is 0: it must be a number of",
+        ),
+        (
+            "main/perfect",
+            "reader-1024",
+            {"margin": math.inf},
+            "margin is inf: it must be",
+        ),
         ("main/perfect", "reader-1024", {"margin": "1"}, "margin is '1': it must be"),
-        ("main/perfect", "reader-1024", {"confidence": 95}, "confidence is 95: it must be"),
+        (
+            "main/perfect",
+            "reader-1024",
+            {"confidence": 95},
+            "confidence is 95: it must be",
+        ),
         (
             "main/perfect",
             "reader-1024",
@@ -278,13 +349,23 @@ def test_worse_and_not_worse(made):
     assert (found.verdict.word, found.same_model) == (WORSE, False)
     assert "by more than 1 point" in found.verdict.text
     assert found.verdict.text.count("mean") == 1
-    with pytest.raises(AssertionError, match="main/reader-1024 is worse than main/perfect"):
+    with pytest.raises(
+        AssertionError, match="main/reader-1024 is worse than main/perfect"
+    ):
         rk.assert_not_worse("main/perfect", "reader-1024", outputs=made)
-    found = compare("main/perfect", "again/perfect", margin=15, lengths=["1K", 2048], outputs=made)
+    found = compare(
+        "main/perfect", "again/perfect", margin=15, lengths=["1K", 2048], outputs=made
+    )
     assert (found.verdict.word, found.same_model) == (NOT_WORSE, True)
-    assert all(text in difference_table(found) for text in ("noise floor", "Unable to tell"))
-    assert "Unable" not in difference_table(compare("again/perfect", "dropping", outputs=made))
-    rk.assert_not_worse(made / "predictions/main/perfect", "again/perfect", margin=15, outputs=made)
+    assert all(
+        text in difference_table(found) for text in ("noise floor", "Unable to tell")
+    )
+    assert "Unable" not in difference_table(
+        compare("again/perfect", "dropping", outputs=made)
+    )
+    rk.assert_not_worse(
+        made / "predictions/main/perfect", "again/perfect", margin=15, outputs=made
+    )
 
 
 def test_below_for_certain_within_the_margin(made):
@@ -297,18 +378,24 @@ def test_cannot_tell_and_the_number_it_would_take(made):
     found = compare("main/perfect", "again/perfect", margin=1, outputs=made)
     verdict = found.verdict
     assert (verdict.word, verdict.status) == (CANNOT_TELL, 3)
-    z2 = 1.959964**2  # nothing flips: the limit -z2 / (N + z2) is to lie above -1 point; 6 cells
+    z2 = (
+        1.959964**2
+    )  # nothing flips: the limit -z2 / (N + z2) is to lie above -1 point; 6 cells
     assert verdict.needed == pytest.approx(99 * z2 / 6, abs=2)
     with pytest.raises(AssertionError, match="cannot tell"):
         rk.assert_not_worse("main/perfect", "again/perfect", outputs=made)
 
 
 def test_the_power_of_a_comparison():
-    text = power_text(num_tasks=13, num_lengths=1, num_examples=200, margin=1.0, flips=0.02)
+    text = power_text(
+        num_tasks=13, num_lengths=1, num_examples=200, margin=1.0, flips=0.02
+    )
     # 2 * 0.02 * ((1.96 + 1.2816) / 0.01)**2 / 13 = 324 and a few more, as Wilson's limits are wider
     assert "needs 328 examples" in text
     assert "needs 30 examples" in power_text(13, 1, 200, flips=0)  # 1.96**2 / 0.01 / 13
-    assert "needs 57 examples" in power_text(13, 1, 200, flips=0.002)  # not the larger of the two
+    assert "needs 57 examples" in power_text(
+        13, 1, 200, flips=0.002
+    )  # not the larger of the two
     assert "a cell 4.5 points" in text  # 9 of 200: 2**-9 is below 0.05 / 14
     assert "too few examples" in power_text(1, 1, 2)
     assert "needs 4 examples" in power_text(1, 1, 2, margin=100, flips=0)
@@ -328,7 +415,11 @@ def test_the_power_of_a_comparison():
 @pytest.mark.parametrize(
     ("arguments", "status", "expected"),
     [
-        (["main/perfect", "reader-1024", "--by", "index"], 1, "is worse than main/perfect"),
+        (
+            ["main/perfect", "reader-1024", "--by", "index"],
+            1,
+            "is worse than main/perfect",
+        ),
         (["main/perfect", "again/perfect"], 3, "would need about"),
         (["main/perfect", "again/perfect", "--margin", "20"], 0, "noise floor"),
         (["main/perfect", "nobody"], 2, "unknown model or folder"),
@@ -359,8 +450,15 @@ SMALL = {"tasks": TASKS, "lengths": [1024, 2048], "num_examples": 12, "seed": 7}
 
 @pytest.mark.slow
 def test_notebook_recovers_a_dropping_reader(tmp_path):
-    model_b = {"base": "perfect", "name": "dropping", "drop": 0.25, "label": "drops 25 %"}
-    cells = run("13_compare_models", tmp_path, model_a="perfect", model_b=model_b, **SMALL)
+    model_b = {
+        "base": "perfect",
+        "name": "dropping",
+        "drop": 0.25,
+        "label": "drops 25 %",
+    }
+    cells = run(
+        "13_compare_models", tmp_path, model_a="perfect", model_b=model_b, **SMALL
+    )
     assert "main/dropping is worse than" in shown(cells, "verdict", "text/html")
     assert shown(cells, "figure", "image/png")
     assert "| mean |" in shown(cells, "differences", "text/markdown")
@@ -368,5 +466,7 @@ def test_notebook_recovers_a_dropping_reader(tmp_path):
     tables = outputs / "tables/main/13_compare_models"
     ends = (".md", ".csv", ".tex", "-flips.csv", "-flips.tex", "-verdict.json")
     assert files(tables) == {f"perfect+dropping{end}" for end in ends}
-    found = json.loads((tables / "perfect+dropping-verdict.json").read_text(encoding="utf-8"))
+    found = json.loads(
+        (tables / "perfect+dropping-verdict.json").read_text(encoding="utf-8")
+    )
     assert found["difference"]["low"] < -25 < found["difference"]["high"] < 0

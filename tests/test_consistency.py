@@ -78,7 +78,10 @@ def environment(*changes):
             {
                 **record["environment"],
                 **some,
-                "packages": {**record["environment"]["packages"], **some.get("packages", {})},
+                "packages": {
+                    **record["environment"]["packages"],
+                    **some.get("packages", {}),
+                },
             }
             for some in changes
         ]
@@ -102,18 +105,31 @@ def refused(found):
 ALLOWED = [
     ("main/reader-1024/vt/*", {"num_examples": 5}),
     # models differ in these by nature
-    ("main/reader-1024/*/*", {"prompt_format.template": "llama3", "tokenizer.fingerprint": "f00"}),
+    (
+        "main/reader-1024/*/*",
+        {"prompt_format.template": "llama3", "tokenizer.fingerprint": "f00"},
+    ),
 ]
 REFUSED = [
     # one model in one run
     ("main/perfect/vt/2048", "seed", 43, "seed 42, perfect vt 2048 with 43"),
-    ("main/perfect/vt/2048", "model.window", 7, "model.window null, perfect vt 2048 with 7"),
+    (
+        "main/perfect/vt/2048",
+        "model.window",
+        7,
+        "model.window null, perfect vt 2048 with 7",
+    ),
     # a model that differs from itself comes before one that differs from another model
     ("main/reader-1024/vt/2048", "task.num_hops", 9, "4, reader-1024 vt 2048 with 9"),
     # all models and runs
     ("main/reader-1024/*/*", "prompt_version", 2, "with prompt_version 1, reader-1024"),
     ("main/reader-1024/*/*", "protocol", "paper", 'with protocol "clean", reader-1024'),
-    ("other/perfect/niah_single_2/*", "task.haystack", "noise", "1024 of run other with"),
+    (
+        "other/perfect/niah_single_2/*",
+        "task.haystack",
+        "noise",
+        "1024 of run other with",
+    ),
 ]
 
 
@@ -121,7 +137,11 @@ REFUSED = [
 def test_cells_that_share_a_table(outputs, where, changes):
     for field, value in changes.items():
         if field == "num_examples":
-            change(outputs, where, lambda record, value=value: record.update(num_examples=value))
+            change(
+                outputs,
+                where,
+                lambda record, value=value: record.update(num_examples=value),
+            )
         else:
             change(outputs, where, result(field, value))
     check_same(read_cells(outputs / "predictions"))
@@ -155,7 +175,9 @@ def test_footnotes_name_what_differs_and_which_model_had_it(outputs):
     assert footnotes(cells(outputs)) == []
     change(outputs, "main/perfect/*/*", environment(one))
     change(outputs, "main/reader-1024/*/*", environment(two))
-    change(outputs, "main/reader-1024/vt/1024", environment({**two, "gpu": "H100"}, two))
+    change(
+        outputs, "main/reader-1024/vt/1024", environment({**two, "gpu": "H100"}, two)
+    )
     assert footnotes(cells(outputs)) == [
         "Environments differ: gpu H100 (perfect reader, reader (1K window)), A100 (reader (1K "
         "window)); commit abc1234 (perfect reader), def5678-dirty (reader (1K window))."
@@ -178,7 +200,10 @@ def test_report_and_score_refuse_to_mix_and_print_footnotes(outputs, rulerkit):
     change(outputs, "main/perfect/niah_single_2/*", result("seed", 43))
     ended = rulerkit("report", main)
     assert (ended.status, ended.out, len(ended.lines)) == (2, "", 1)
-    assert "perfect niah_single_2 1024 was made with seed 43, perfect vt 1024 with 42" in ended.err
+    assert (
+        "perfect niah_single_2 1024 was made with seed 43, perfect vt 1024 with 42"
+        in ended.err
+    )
     assert rulerkit("score", main).status == 2
     change(outputs, "main/perfect/vt/*", result("seed", 43))
     ended = rulerkit("score", main)  # a table per model

@@ -71,7 +71,11 @@ def test_paul_graham(data):
 
 def test_squad(data):
     qa = corpora.load_qa("squad")
-    assert (len(qa.questions), len(qa.documents), max(qa.groups) + 1) == (5928, 1204, 35)
+    assert (len(qa.questions), len(qa.documents), max(qa.groups) + 1) == (
+        5928,
+        1204,
+        35,
+    )
     assert qa.source.note == "SQuAD 2.0 dev rebuilt from its authors' pages"
     assert not qa.source.stand_in
     for question in qa.questions:
@@ -83,7 +87,9 @@ def test_squad(data):
 
 def test_hotpotqa(data):
     if (data / corpora.HOTPOTQA).exists():
-        pytest.skip("the folder holds the whole of HotpotQA: nothing to say about a subset")
+        pytest.skip(
+            "the folder holds the whole of HotpotQA: nothing to say about a subset"
+        )
     qa = corpora.load_qa("hotpotqa")
     assert (len(qa.questions), len(qa.documents)) == (1578, 15_378)
     assert qa.source.note == "HotpotQA: 1578 of 7405 questions"
@@ -117,7 +123,9 @@ def test_what_is_not_the_original_is_named_a_substitute(data, empty, monkeypatch
         assert source.stand_in == stand_in
         assert source.note.startswith(note)
     corpora.load_haystack.cache_clear()
-    scores = rk.score(rk.evaluate(rk.study(**SMALL, outputs=empty / "outputs"), progress=False))
+    scores = rk.score(
+        rk.evaluate(rk.study(**SMALL, outputs=empty / "outputs"), progress=False)
+    )
     table = task_table_text(rk.summarize(scores), "perfect", "main")
     assert "Stand-in corpora: not comparable with the paper" in table
     assert "paul_graham is a substitute" in table

@@ -42,9 +42,13 @@ def outputs(tmp_path_factory):
         job.save()
     ended = outcomes(execute(jobs))
     assert {
-        outcome.step.title: outcome.message for outcome in ended if outcome.state != "done"
+        outcome.step.title: outcome.message
+        for outcome in ended
+        if outcome.state != "done"
     } == {}
-    assert len(ended) == len([job for job in jobs if job.model]) + len(read_batch(DEMO).runs)
+    assert len(ended) == len([job for job in jobs if job.model]) + len(
+        read_batch(DEMO).runs
+    )
     return folder
 
 
@@ -75,7 +79,11 @@ def test_what_was_planned_is_what_was_asked(outputs):
     assert len(needs) > 500
     for path, need in needs.items():
         cell = cells[path]
-        assert (cell.model, cell.task, cell.length) == (need.model, need.task, need.length)
+        assert (cell.model, cell.task, cell.length) == (
+            need.model,
+            need.task,
+            need.length,
+        )
         assert [row["index"] for row in cell.rows] == list(range(need.wanted)), need
     for log in outputs.rglob("notebooks/demo-all/*/*.log"):
         assert "not answered" not in log.read_text(), (
@@ -144,7 +152,10 @@ def test_what_is_known_by_heart_stays(outputs):
     read = found[~alone]
     assert (read.loc[read["length"] <= 8192, "score"] == 100).all()
     assert share_within(read[read["length"] == 32768], 25 + 75 * 0.3) == 1
-    assert verdicts(outputs, "07_question_answering", "reader-remembering") == ["holds", "holds"]
+    assert verdicts(outputs, "07_question_answering", "reader-remembering") == [
+        "holds",
+        "holds",
+    ]
 
 
 @planted
@@ -155,8 +166,14 @@ def test_models_by_training_length_size_and_kind(outputs):
     found = table(outputs, "08_training_length", windows)
     assert (found.loc[found["length"] <= found["claimed_length"], "score"] == 100).all()
     assert (found.loc[found["length"] > found["claimed_length"], "high"] < 80).all()
-    assert verdicts(outputs, "09_model_size", "reader-small+reader-large") == ["holds", "holds"]
-    assert verdicts(outputs, "10_architectures", "reader-4096+reader-recurrent") == ["holds"] * 3
+    assert verdicts(outputs, "09_model_size", "reader-small+reader-large") == [
+        "holds",
+        "holds",
+    ]
+    assert (
+        verdicts(outputs, "10_architectures", "reader-4096+reader-recurrent")
+        == ["holds"] * 3
+    )
 
 
 @planted
@@ -201,9 +218,9 @@ def test_the_later_checkpoint_sees_more(outputs):
     checkpoints = "reader-4096+reader-8192"
     means = table(outputs, "16_checkpoints", checkpoints)
     assert list(means["effective_length"]) == ["4K", "8K"]
-    assert list(table(outputs, "16_checkpoints", f"{checkpoints}-drops")["verdict"]) == [
-        "does not hold"
-    ]
+    assert list(
+        table(outputs, "16_checkpoints", f"{checkpoints}-drops")["verdict"]
+    ) == ["does not hold"]
 
 
 @planted
@@ -211,11 +228,20 @@ def test_the_others_wrote_their_tables(outputs):
     board = table(outputs, "01_main_results", "reader-4096+reader-8192+perfect+mute")
     means = board.groupby(["model", "length"])["score"].mean()
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    names = {"perfect": "perfect", "reader-8192": "window of 8K", "reader-4096": "window of 4K"}
+    names = {
+        "perfect": "perfect",
+        "reader-8192": "window of 8K",
+        "reader-4096": "window of 4K",
+    }
     for model, name in names.items():
         numbers = re.search(rf"\| {name} \| .*? \|(.*)\|", readme)[1].split("|")
         assert [f" {mean:.1f} " for mean in means[model]] == numbers[:3]
-    for notebook in ("12_failures", "13_compare_models", "17_soft_scores", "leaderboard"):
+    for notebook in (
+        "12_failures",
+        "13_compare_models",
+        "17_soft_scores",
+        "leaderboard",
+    ):
         assert list((outputs / "tables/demo-all" / notebook).glob("*.csv")), notebook
     for path in outputs.rglob("tables/demo-all/*/*.csv"):
         if len(pd.read_csv(path)):

@@ -8,7 +8,13 @@ import pandas as pd
 import pytest
 
 import rulerkit as rk
-from rulerkit.analysis.depth import COLUMNS, by_bin, depth_tests, places, recall_by_depth
+from rulerkit.analysis.depth import (
+    COLUMNS,
+    by_bin,
+    depth_tests,
+    places,
+    recall_by_depth,
+)
 from rulerkit.common.errors import UserError
 from rulerkit.generation.tasks import read_prompt
 
@@ -25,7 +31,10 @@ def without_middle(prompts):
             reading, starts = read_prompt(prompt), defaultdict(list)
             for word in reading.occurrences():
                 starts[word["item"]].append(word.start())
-            hidden = {w: np.mean([first <= at < last for at in starts[w]]) for w in reading.items}
+            hidden = {
+                w: np.mean([first <= at < last for at in starts[w]])
+                for w in reading.items
+            }
             items = [word for word, share in hidden.items() if share < 0.25]
         answers.append(" ".join(items))
     return answers
@@ -52,13 +61,17 @@ def test_a_blind_band_is_found_within_a_bin(recall):
 
 
 def test_depths_are_those_of_the_needles(recall):
-    example = rk.generate(rk.task("niah_multivalue").with_corpora("builtin"), 2048, 1)[0]
+    example = rk.generate(rk.task("niah_multivalue").with_corpora("builtin"), 2048, 1)[
+        0
+    ]
     needles = [place for place in places(example) if place.role == "needle"]
     assert [place.depth for place in needles] == pytest.approx(example.depths, abs=0.02)
     for place in needles:
         assert example.prompt[place.start : place.end].strip()
     items = recall[(recall["task"] == "vt") & (recall["model"] == "perfect")]
-    assert (items.groupby(["length", "index"]).size() == 5).all()  # the links of a chain
+    assert (
+        items.groupby(["length", "index"]).size() == 5
+    ).all()  # the links of a chain
     assert items["depth"].between(0, 100).all()
     steps = items.groupby(["length", "index"])["depth"].diff()
     assert (steps.dropna() > 0).all()
@@ -69,11 +82,17 @@ def test_a_fixed_depth_is_that_of_every_needle_asked_for():
     for depth in (0, 37.5, 100):
         spec = {"base": "niah_multivalue", "depth": depth, "num_keys": 2}
         example = rk.generate(rk.task(spec).with_corpora("builtin"), 2048, 1)[0]
-        assert example.depths == pytest.approx([depth] * 4, abs=6)  # sentences, side by side
-    free, none = (rk.task(spec) for spec in ("niah_multivalue", {"base": "niah_multivalue"}))
+        assert example.depths == pytest.approx(
+            [depth] * 4, abs=6
+        )  # sentences, side by side
+    free, none = (
+        rk.task(spec) for spec in ("niah_multivalue", {"base": "niah_multivalue"})
+    )
     assert free == none
     assert "depth" not in free.settings()
-    with pytest.raises(UserError, match=r"depth of the task.* is 101: it must be percent"):
+    with pytest.raises(
+        UserError, match=r"depth of the task.* is 101: it must be percent"
+    ):
         rk.task({"base": "niah_single_1", "depth": 101})
 
 
@@ -104,7 +123,9 @@ def test_few_models_without_a_blind_spot_are_accused(kind):
         shape: Any = (60, 1) if kind == "all or nothing" else (60, 4)
         outcomes = np.broadcast_to(random.random(shape) < 0.7, (60, 4))
         depths = np.sort(random.uniform(0, 100, (60, 4)), axis=1)
-        accused += depth_tests(items_of(outcomes, depths), seed=seed)["p"].iloc[0] < 0.05
+        accused += (
+            depth_tests(items_of(outcomes, depths), seed=seed)["p"].iloc[0] < 0.05
+        )
     assert accused <= 11  # 5 expected; more than 11 with a chance of 0.4 %
 
 
@@ -118,7 +139,9 @@ def test_a_model_that_reads_the_end_only_is_accused():
 def test_a_fault_at_one_length_is_found_there():
     """Opposite slopes at two lengths cancel in a pool of both."""
     depths = np.random.default_rng(3).uniform(0, 100, (60, 1))
-    items = pd.concat([items_of(depths > 40, depths, 1024), items_of(depths < 60, depths, 2048)])
+    items = pd.concat(
+        [items_of(depths > 40, depths, 1024), items_of(depths < 60, depths, 2048)]
+    )
     tests = depth_tests(items)
     assert tests["length"].tolist() == [1024, 2048]
     assert (tests["p"] < 0.01).all()

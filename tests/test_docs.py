@@ -27,11 +27,15 @@ def test_the_reference_is_what_the_code_says(monkeypatch):
 def test_files_and_links_that_pages_name_exist(page):
     text = page.read_text(encoding="utf-8")
     links = re.findall(r"\]\((?!https?:)([^)#]*)(?:#[^)]*)?\)", text)
-    paths = re.findall(r"\b((?:params|notebooks|rulerkit|tests|scripts|docs)/[\w./-]+\w)", text)
+    paths = re.findall(
+        r"\b((?:params|notebooks|rulerkit|tests|scripts|docs)/[\w./-]+\w)", text
+    )
     missing = [link for link in links if link and not (page.parent / link).exists()]
     missing += [path for path in paths if not (ROOT / path).exists() and path.islower()]
     assert [
-        path for path in missing if path not in ("params/site.yaml", "params/models/x.yaml")
+        path
+        for path in missing
+        if path not in ("params/site.yaml", "params/models/x.yaml")
     ] == []
 
 
@@ -51,7 +55,9 @@ def test_the_code_of_pages_runs_as_printed(tmp_path, monkeypatch, pages, model, 
     text = "".join((ROOT / page).read_text(encoding="utf-8") for page in pages)
     with plt.rc_context():
         codes = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-        codes.sort(key=lambda code: "import rulerkit" not in code)  # which makes the summary
+        codes.sort(
+            key=lambda code: "import rulerkit" not in code
+        )  # which makes the summary
         exec("\n".join(codes), {})
     plt.close("all")
     assert len(list(tmp_path.rglob(f"{model}/*/*.jsonl"))) == cells

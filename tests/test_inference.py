@@ -62,7 +62,9 @@ class Questions:
     def __getitem__(self, index):
         self.made.append(index)
         return Question(
-            index, f"{self.edition}{self.seed}: " + " ".join(f"word{index}-{n}" for n in range(200))
+            index,
+            f"{self.edition}{self.seed}: "
+            + " ".join(f"word{index}-{n}" for n in range(200)),
         )
 
     def record(self):
@@ -81,7 +83,12 @@ class Questions:
             "prompt_format": {"template": "base"},
             "tokenizer": {"name": "builtin", "fingerprint": "f00"},
             "sources": {
-                "essay": {"name": "prose", "fingerprint": "abc", "stand_in": True, "note": ""}
+                "essay": {
+                    "name": "prose",
+                    "fingerprint": "abc",
+                    "stand_in": True,
+                    "note": "",
+                }
             },
             **self.more,
         }
@@ -97,7 +104,12 @@ class Parrot:
 
     def __init__(self, pause=0.0, fails_at=None, text=None, **identity):
         self.name, self.label = "parrot", "Parrot"
-        self.pause, self.fails_at, self.text, self.more = pause, fails_at, text, identity
+        self.pause, self.fails_at, self.text, self.more = (
+            pause,
+            fails_at,
+            text,
+            identity,
+        )
         self.surroundings = {"gpu": "none", "packages": {"parrots": "1"}}
         self.answered = []
         self.closed = 0
@@ -115,7 +127,11 @@ class Parrot:
                 if example.index == self.fails_at:
                     raise ConnectionError("the engine died")
                 self.answered.append(example.index)
-                text = f"answer {example.index} Ω" if self.text is None else self.text(example)
+                text = (
+                    f"answer {example.index} Ω"
+                    if self.text is None
+                    else self.text(example)
+                )
                 yield example, Answer(text, "stop", 5)
         finally:
             self.closed += 1
@@ -139,7 +155,9 @@ def go(model, questions, folder, fresh=False):
 
 def lines(path):
     """A prediction file's lines by index, as text."""
-    return sorted(path.read_text().splitlines(), key=lambda line: int(json.loads(line)["index"]))
+    return sorted(
+        path.read_text().splitlines(), key=lambda line: int(json.loads(line)["index"])
+    )
 
 
 @pytest.fixture
@@ -154,7 +172,12 @@ def undisturbed(tmp_path):
 
 def main():
     """What the tests kill: forty answers into the folder named, with a pause before each."""
-    predict(Parrot(pause=float(sys.argv[2])), Questions(40), Path(sys.argv[1]), progress=False)
+    predict(
+        Parrot(pause=float(sys.argv[2])),
+        Questions(40),
+        Path(sys.argv[1]),
+        progress=False,
+    )
 
 
 def start(folder, pause=0.05):
@@ -175,7 +198,10 @@ def test_a_cell_is_rows_and_a_record(folder):
     model = Parrot()
     cell = predict(model, Questions(3), folder, progress=False)
     assert cell.path == folder / "parrot" / "vt" / "1024.jsonl"
-    assert sorted(file.name for file in cell.path.parent.iterdir()) == ["1024.json", "1024.jsonl"]
+    assert sorted(file.name for file in cell.path.parent.iterdir()) == [
+        "1024.json",
+        "1024.jsonl",
+    ]
     assert cell.rows[1] == {
         "index": 1,
         "pred": "answer 1 Ω",
@@ -267,7 +293,10 @@ def test_failures_stand_in_a_ledger_and_only_they_are_asked_again(folder, capsys
     cell = go(Partly(), Questions(10), folder)
     assert cell.missing == [3, 7]
     said = capsys.readouterr().err
-    assert "parrot: 2 of 10 examples of vt at 1024 have no answer (HTTP 400 for 3): " in said
+    assert (
+        "parrot: 2 of 10 examples of vt at 1024 have no answer (HTTP 400 for 3): "
+        in said
+    )
     again = Partly()
     assert go(again, Questions(10), folder).missing == [3, 7]
     assert again.answered == [3, 7]
@@ -280,7 +309,9 @@ def test_failures_stand_in_a_ledger_and_only_they_are_asked_again(folder, capsys
     "text",
     [
         lambda example: example.prompt[-300:],  # a base model that repeats the question
-        lambda example: "thinking " * 400 + example.prompt[:400],  # a long thought that quotes
+        lambda example: (
+            "thinking " * 400 + example.prompt[:400]
+        ),  # a long thought that quotes
     ],
 )
 def test_quoting_the_prompt_is_an_answer(folder, text):
@@ -293,8 +324,12 @@ def test_an_engine_that_returns_the_prompt_is_stopped(folder):
     pipeline = rk.model(
         lambda prompts: [f"{p} yes" for p in prompts], name="m", tokenizer="builtin"
     )
-    with pytest.raises(ModelError, match="return_full_text=False"):  # also where answers are short
-        rk.evaluate(rk.study(model=pipeline, tasks=["vt"], lengths=[1024], outputs=folder))
+    with pytest.raises(
+        ModelError, match="return_full_text=False"
+    ):  # also where answers are short
+        rk.evaluate(
+            rk.study(model=pipeline, tasks=["vt"], lengths=[1024], outputs=folder)
+        )
 
 
 def test_an_example_asked_twice_counts_once(folder):
@@ -313,7 +348,11 @@ def test_an_example_asked_twice_counts_once(folder):
     ("questions", "model", "said"),
     [
         (Questions(9, seed=43), Parrot(), "with seed 42, now it is 43:"),
-        (Questions(9), Parrot(dtype="bfloat16"), 'with model.dtype absent, now it is "bfloat16":'),
+        (
+            Questions(9),
+            Parrot(dtype="bfloat16"),
+            'with model.dtype absent, now it is "bfloat16":',
+        ),
     ],
 )
 def test_what_decides_the_result_may_not_change(folder, questions, model, said):
@@ -343,10 +382,14 @@ def test_surroundings_are_recorded_and_never_block(folder):
 
 def test_prompts_that_changed_without_saying_so_stop_the_run(folder):
     cell = go(Parrot(), Questions(6), folder)
-    rows = [{**row, "digest": "0" * 16} if row["index"] == 5 else row for row in cell.rows]
+    rows = [
+        {**row, "digest": "0" * 16} if row["index"] == 5 else row for row in cell.rows
+    ]
     cell.path.write_bytes(b"".join(map(row_line, rows)))
     questions = Questions(9)
-    with pytest.raises(UserError, match=r"prompt of example 5 .*digest 0{16}, now \w{16}.*--fresh"):
+    with pytest.raises(
+        UserError, match=r"prompt of example 5 .*digest 0{16}, now \w{16}.*--fresh"
+    ):
         go(Silent(), questions, folder)
     assert set(questions.made) <= {0, 5, 6}
 
@@ -402,7 +445,9 @@ class Short(Parrot):
 
 
 @pytest.mark.parametrize("fits", [0, 3])
-def test_a_length_that_turns_out_too_long_leaves_no_empty_cell_and_loses_no_row(tmp_path, fits):
+def test_a_length_that_turns_out_too_long_leaves_no_empty_cell_and_loses_no_row(
+    tmp_path, fits
+):
     model = Short()
     model.fits = fits
     with pytest.raises(TooLong):

@@ -32,8 +32,12 @@ needs_torch = pytest.mark.skipif(
 
 def example(text, form, index=0, most=12, length=4096):
     """A prompt of one block, with the BOS of the model where it has one."""
-    ids = np.concatenate([np.asarray(form.bos, dtype=np.int32), form.tokenizer.encode(text)])
-    return Example(index, "any", length, ("x",), most, (Piece(text, "question", ids),), (0, 1))
+    ids = np.concatenate(
+        [np.asarray(form.bos, dtype=np.int32), form.tokenizer.encode(text)]
+    )
+    return Example(
+        index, "any", length, ("x",), most, (Piece(text, "question", ids),), (0, 1)
+    )
 
 
 def answers(one, asked):
@@ -115,14 +119,18 @@ def test_a_variant_is_named_after_what_differs(project):
 def test_a_window_as_long_as_the_budget_sees_everything_and_answers_are_cut():
     form = load_model("reader-2048").prompt_format
     for name in ("niah_multivalue", "vt", "qa_2"):
-        asked = list(generate(task(name).with_corpora("builtin"), 2048, 2, prompt_format=form))
+        asked = list(
+            generate(task(name).with_corpora("builtin"), 2048, 2, prompt_format=form)
+        )
         perfect = answers(load_model("perfect"), asked)
         assert answers(load_model("reader-2048"), asked) == perfect
         for e in asked:
             text = perfect[e.index].text.lower()
             assert all(reference.lower() in text for reference in e.references)
         assert {answer.finish_reason for answer in perfect.values()} == {"stop"}
-        assert set(answers(load_model("mute"), asked).values()) == {Answer("", "stop", 0)}
+        assert set(answers(load_model("mute"), asked).values()) == {
+            Answer("", "stop", 0)
+        }
         short = answers(load_model("perfect"), [replace(asked[0], max_new_tokens=1)])[0]
         assert (short.finish_reason, short.num_tokens) == ("length", 1)
         assert perfect[0].text.startswith(short.text)
@@ -141,13 +149,19 @@ def test_a_function_is_a_model():
     one = model(last_word, name="last", batch_size=2, label="Last word")
     form = one.prompt_format
     asked = [example(text, form, i) for i, text in enumerate(["a b", "c d", "e f"])]
-    assert {i: a.text for i, a in answers(one, asked).items()} == {0: "b", 1: "d", 2: "f"}
+    assert {i: a.text for i, a in answers(one, asked).items()} == {
+        0: "b",
+        1: "d",
+        2: "f",
+    }
     assert [len(batch) for batch in batches] == [2, 1]
 
 
 def test_a_function_may_take_ids_and_learn_how_much_it_may_write():
     def count(ids, max_new_tokens):
-        return [f"{len(one)} {one.dtype} {max_new_tokens} and more and more" for one in ids]
+        return [
+            f"{len(one)} {one.dtype} {max_new_tokens} and more and more" for one in ids
+        ]
 
     one = model(count, name="count", takes="ids", tokenizer="builtin")
     answer = answers(one, [example("a b c", one.prompt_format, most=4)])[0]
@@ -197,7 +211,9 @@ def test_another_code_is_another_function():
     before = one.identity()
     answers(one, [example("a", one.prompt_format)])
     assert before == one.identity() == bound("yes").identity() != bound("no").identity()
-    one, other = (model(partial(bound, word), name="m").identity() for word in ("yes", "no"))
+    one, other = (
+        model(partial(bound, word), name="m").identity() for word in ("yes", "no")
+    )
     assert one != other
 
 
@@ -226,7 +242,8 @@ def test_an_entry_is_called_when_it_is_first_asked(project, monkeypatch):
 def words():
     random = Random(7)
     known = [
-        "".join(random.choices("abcdefghijklmnop", k=random.randint(2, 7))) for _ in range(400)
+        "".join(random.choices("abcdefghijklmnop", k=random.randint(2, 7)))
+        for _ in range(400)
     ]
     return random.choices(known, k=8000)
 
@@ -239,7 +256,9 @@ def folder(tmp_path_factory, words):
 
     made = tmp_path_factory.mktemp("models") / "tiny"
     size = save_tokenizer(made, [" ".join(words)], 600, "<|mark|>")
-    torch.set_num_threads(1)  # idle threads that spin make tiny models slow on a busy machine
+    torch.set_num_threads(
+        1
+    )  # idle threads that spin make tiny models slow on a busy machine
     save_llama(made, size)
     return made
 
@@ -257,7 +276,12 @@ def loaded(folder):
 
 def prompts(one, words, lengths, most=12):
     return [
-        example(" ".join(words[13 * i : 13 * i + n]), one.prompt_format, i, most=most + i % 3)
+        example(
+            " ".join(words[13 * i : 13 * i + n]),
+            one.prompt_format,
+            i,
+            most=most + i % 3,
+        )
         for i, n in enumerate(lengths)
     ]
 
@@ -274,7 +298,9 @@ LENGTHS = [40, 300, 7, 120, 300, 41, 40, 5, 260, 90, 3]
 
 
 @needs_torch
-def test_batched_answers_equal_those_one_by_one_and_those_of_plain_generate(folder, words):
+def test_batched_answers_equal_those_one_by_one_and_those_of_plain_generate(
+    folder, words
+):
     torch = pytest.importorskip("torch")
 
     alone = tiny(folder, batch_size=1)
@@ -349,9 +375,13 @@ def test_a_folder_is_identified_by_its_files_wherever_it_lies(folder, tmp_path):
 
 
 @needs_torch
-def test_a_prompt_beyond_the_models_limit_is_refused_before_anything_is_answered(folder, words):
+def test_a_prompt_beyond_the_models_limit_is_refused_before_anything_is_answered(
+    folder, words
+):
     asked = prompts(tiny(folder), words, [50, 3000])
-    with one_line(r"example 1 of any needs \d+ tokens: its limit is 4096 .* `max_length: \d+`"):
+    with one_line(
+        r"example 1 of any needs \d+ tokens: its limit is 4096 .* `max_length: \d+`"
+    ):
         next(tiny(folder).answer(asked))
     assert len(answers(tiny(folder, max_length="16K"), asked)) == 2
 
@@ -396,20 +426,29 @@ def test_a_loaded_pair_is_a_model(folder, words, project, monkeypatch):
     one = model((network, tokenizer), name="mine")
     by_path = tiny(folder)
     asked = prompts(by_path, words, LENGTHS)
-    assert one.prompt_format.tokenizer.fingerprint == by_path.prompt_format.tokenizer.fingerprint
+    assert (
+        one.prompt_format.tokenizer.fingerprint
+        == by_path.prompt_format.tokenizer.fingerprint
+    )
     assert one.prompt_format.bos == by_path.prompt_format.bos == (0,)
     assert answers(one, asked) == answers(by_path, asked)
     assert network.generation_config.do_sample  # given back as it came
     before = one.identity()
     assert list(before) == ["engine", "loaded", "weights", "code", "dtype"]
     name = one.prompt_format.tokenizer.name
-    assert name == model((network, tokenizer), name="again").prompt_format.tokenizer.name
+    assert (
+        name == model((network, tokenizer), name="again").prompt_format.tokenizer.name
+    )
     del one
-    assert by_path.prompt_format.tokenizer.fingerprint == load_tokenizer(name).fingerprint
+    assert (
+        by_path.prompt_format.tokenizer.fingerprint == load_tokenizer(name).fingerprint
+    )
     one = model((network, tokenizer), name="mine")
     attention = network.model.layers[1].self_attn
     with monkeypatch.context() as patched:
-        patched.setattr(attention, "forward", lambda **inputs: (inputs["hidden_states"], None))
+        patched.setattr(
+            attention, "forward", lambda **inputs: (inputs["hidden_states"], None)
+        )
         in_place = one.identity()["code"]
         patched.setattr(type(attention), "forward", lambda self, **inputs: None)
         assert before["code"] != in_place != one.identity()["code"]
@@ -432,7 +471,9 @@ def test_a_loaded_pair_is_a_model(folder, words, project, monkeypatch):
 
 
 @needs_torch
-def test_batches_are_halved_where_memory_ends_and_long_examples_go_one_by_one(folder, words):
+def test_batches_are_halved_where_memory_ends_and_long_examples_go_one_by_one(
+    folder, words
+):
     torch = pytest.importorskip("torch")
 
     network, tokenizer = loaded(folder)
@@ -485,7 +526,9 @@ def test_a_cached_hub_model_is_identified_by_its_commit_and_needs_no_network(
     assert same == one.prompt_format.tokenizer.fingerprint
     asked = prompts(one, words, [40, 7])
     assert answers(one, asked) == answers(tiny(folder), asked)
-    with one_line("no folder .*org/none; as a hub id: .*does not hold it: .*hf download org/none"):
+    with one_line(
+        "no folder .*org/none; as a hub id: .*does not hold it: .*hf download org/none"
+    ):
         load_model("org/none").identity()
 
 
@@ -505,22 +548,31 @@ def test_overrides_are_merged_into_the_configuration(folder, words, tmp_path, ca
         assert answers(scaled, asked) != expected
     config = json.loads((folder / "config.json").read_text())
     theta = config.pop("rope_parameters")["rope_theta"]
-    older = copied(folder, tmp_path / "older", config=config | {"rope_theta": 8 * theta})
+    older = copied(
+        folder, tmp_path / "older", config=config | {"rope_theta": 8 * theta}
+    )
     assert answers(tiny(older), asked) != expected
     assert answers(tiny(older, hf_overrides={"rope_theta": theta}), asked) == expected
     assert answers(tiny(folder, attn_implementation="eager"), asked) == expected
     assert "are not used" not in capsys.readouterr().err
-    assert answers(tiny(folder, hf_overrides={"num_hidden_layers": 1}), asked) != expected
-    assert re.search(r"9 weights of .*model\.layers\.1.*are not used", capsys.readouterr().err)
+    assert (
+        answers(tiny(folder, hf_overrides={"num_hidden_layers": 1}), asked) != expected
+    )
+    assert re.search(
+        r"9 weights of .*model\.layers\.1.*are not used", capsys.readouterr().err
+    )
     for wrong, said in [
-        ({"rope_type": "nonsense", "factor": 4}, "cannot be loaded with hf_overrides .*nonsense"),
+        (
+            {"rope_type": "nonsense", "factor": 4},
+            "cannot be loaded with hf_overrides .*nonsense",
+        ),
         ({"rope_type": "yarn", "factor": "four"}, "a mapping whose factor is one"),
     ]:
         with one_line(said):
             answers(tiny(folder, hf_overrides={"rope_parameters": wrong}), asked)
-    assert "(max_length); `max_length: 200` goes beyond" in tiny(folder, max_length=99).too_long(
-        200
-    )
+    assert "(max_length); `max_length: 200` goes beyond" in tiny(
+        folder, max_length=99
+    ).too_long(200)
 
 
 # --- what a checkpoint's files say ----------------------------------------------------------------

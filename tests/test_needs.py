@@ -9,9 +9,7 @@ from rulerkit.batch.jobs import needs_of, studies_of
 from rulerkit.common.errors import UserError
 from tests.projects import REPOSITORY, notebook
 
-PARAMETERS = (
-    'model = "perfect"\ntasks = ["vt"]\nlengths = [1024]\nnum_examples = 2\noutputs = "outputs"\n'
-)
+PARAMETERS = 'model = "perfect"\ntasks = ["vt"]\nlengths = [1024]\nnum_examples = 2\noutputs = "outputs"\n'
 START = 'import rulerkit as rk\nstudy = rk.study(globals(), notebook="mine")\n'
 
 
@@ -41,7 +39,9 @@ def test_notebooks_of_the_kit_can_be_planned(name):
     path = REPOSITORY / f"notebooks/{name}.ipynb"
     needs = needs_of(studies_of(path, {"outputs": "/nowhere"}))
     assert bool(needs) == (name != "00_tasks")
-    assert all(str(need.path).startswith("/nowhere/predictions/main/") for need in needs)
+    assert all(
+        str(need.path).startswith("/nowhere/predictions/main/") for need in needs
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,9 @@ def test_notebooks_of_the_kit_can_be_planned(name):
     ],
 )
 def test_one_value_or_a_wrong_one_is_no_list(name, wrong, value):
-    with pytest.raises(UserError, match=f"{wrong}.* (it takes a list in|'Squad': allowed: SQuAD)"):
+    with pytest.raises(
+        UserError, match=f"{wrong}.* (it takes a list in|'Squad': allowed: SQuAD)"
+    ):
         studies_of(REPOSITORY / f"notebooks/{name}.ipynb", {wrong: value})
 
 
@@ -63,17 +65,27 @@ def test_one_value_or_a_wrong_one_is_no_list(name, wrong, value):
     "cells",
     [
         (START, "scores = rk.score(rk.evaluate(study, progress=False))[0]\n"),
-        (START, "rk.evaluate(study)[0].rows\n", 'raise RuntimeError("nobody runs this")\n'),
+        (
+            START,
+            "rk.evaluate(study)[0].rows\n",
+            'raise RuntimeError("nobody runs this")\n',
+        ),
         (START, "from rulerkit import evaluate\ncells = evaluate(study)\n"),
         (
-            "%matplotlib inline\n" + START + "  \n!ls\n?rk.score\nrk.score?\nrk.evaluate(study)\n",
+            "%matplotlib inline\n"
+            + START
+            + "  \n!ls\n?rk.score\nrk.score?\nrk.evaluate(study)\n",
             "%%bash\nls | head (\n",
         ),
         (START, "%%time\ncells = rk.evaluate(study)\n"),
         (START, "%time cells = rk.evaluate(study)\n"),
-        (START + "def ask(study):\n    return rk.evaluate(study)\n", "cells = ask(study)\n"),
         (
-            START + "def ask(s):\n    return rk.evaluate(s)\ndef both(s):\n    return ask(s)\n",
+            START + "def ask(study):\n    return rk.evaluate(study)\n",
+            "cells = ask(study)\n",
+        ),
+        (
+            START
+            + "def ask(s):\n    return rk.evaluate(s)\ndef both(s):\n    return ask(s)\n",
             "cells = both(study)\n",
         ),
         (START, "ask = lambda: rk.evaluate(study)\n", "cells = ask()\n"),
@@ -96,7 +108,9 @@ def test_what_is_asked_is_found_wherever_it_stands(cells, tmp_path, capsys):
 def test_two_questions_are_joined_and_the_larger_number_counts(tmp_path):
     more = 'rk.evaluate(rk.study(globals(), num_examples=5, tasks=["fwe", "vt"]))\n'
     longer = 'rk.evaluate(rk.study(globals(), lengths=["2K"]))\n'
-    assert sorted(asked(tmp_path, START, more, "cells = rk.evaluate(study)\n", longer)) == [
+    assert sorted(
+        asked(tmp_path, START, more, "cells = rk.evaluate(study)\n", longer)
+    ) == [
         ("perfect", "fwe", 1024, 5),
         ("perfect", "vt", 1024, 5),
         ("perfect", "vt", 2048, 2),
@@ -112,14 +126,30 @@ def test_a_notebook_that_asks_nobody_is_not_run(tmp_path):
 @pytest.mark.parametrize(
     ("cells", "parameters", "says"),
     [
-        ((START + "rk.evaluate(study)\n",), {"lenghts": [1024]}, "did you mean 'lengths'"),
-        ((START + "1 / 0\n", "rk.evaluate(study)\n"), {}, "ZeroDivisionError: division by zero"),
-        ((START + "if study:\ncells = rk.evaluate(study)\n",), {}, "Error: expected an indented"),
+        (
+            (START + "rk.evaluate(study)\n",),
+            {"lenghts": [1024]},
+            "did you mean 'lengths'",
+        ),
+        (
+            (START + "1 / 0\n", "rk.evaluate(study)\n"),
+            {},
+            "ZeroDivisionError: division by zero",
+        ),
+        (
+            (START + "if study:\ncells = rk.evaluate(study)\n",),
+            {},
+            "Error: expected an indented",
+        ),
         ((START, "for n in (2, 4):\n    rk.evaluate(study)[0]\n"), {}, "IndexError"),
     ],
 )
-def test_what_fails_before_the_last_question_is_one_line(cells, parameters, says, tmp_path):
+def test_what_fails_before_the_last_question_is_one_line(
+    cells, parameters, says, tmp_path
+):
     """A question that planning does not see would be missing when its notebook is executed."""
-    with pytest.raises(UserError, match=f"^mine(:| cannot be planned) .*{says}") as error:
+    with pytest.raises(
+        UserError, match=f"^mine(:| cannot be planned) .*{says}"
+    ) as error:
         asked(tmp_path, *cells, **parameters)
     assert "\n" not in str(error.value)

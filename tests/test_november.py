@@ -31,7 +31,9 @@ def project(tmp_path, monkeypatch):
 def scores(rulerkit):
     """The score of every cell, as `report` writes it; "" where a cell is incomplete."""
     table = csv.DictReader(io.StringIO(rulerkit("report", RUN, "--format", "csv").out))
-    return {(row["model"], row["task"], int(row["length"])): row["score"] for row in table}
+    return {
+        (row["model"], row["task"], int(row["length"])): row["score"] for row in table
+    }
 
 
 def test_reports_scores_and_status_of_that_day(project, rulerkit):
@@ -47,7 +49,11 @@ def test_reports_scores_and_status_of_that_day(project, rulerkit):
     assert "2/3" in said
     assert "66.67" in said  # two of three of upstream's rows hold the references
     said = rulerkit("status", BATCH, "--cells").out
-    for part in ("3/4 cells, 11/12", "AssertionError: the first line", "4/4 cells, 12/12 examples"):
+    for part in (
+        "3/4 cells, 11/12",
+        "AssertionError: the first line",
+        "4/4 cells, 12/12 examples",
+    ):
         assert part in said
 
 

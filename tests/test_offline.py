@@ -67,7 +67,9 @@ class Hub:
             r"(/api/models)?/([\w.-]+/[\w.-]+)(?:/(revision|tree|resolve)/([^/?]+)/?([^?]*))?(?:\?.*)?",
             request.path,
         )
-        api, name, kind, revision, file = found.groups() if found else ("", "", "", "", "")
+        api, name, kind, revision, file = (
+            found.groups() if found else ("", "", "", "", "")
+        )
         folder = self.repositories.get(name)
         if folder is None:
             return self.refuse(request, 401, "RepoNotFound")
@@ -83,11 +85,18 @@ class Hub:
             }
             if kind == "tree":
                 listing = [
-                    {"type": "file", "path": each, "size": path.stat().st_size, "oid": digest(path)}
+                    {
+                        "type": "file",
+                        "path": each,
+                        "size": path.stat().st_size,
+                        "oid": digest(path),
+                    }
                     for each, path in zip(names, paths, strict=True)
                 ]
             return self.send(
-                request, json.dumps(listing).encode(), {"Content-Type": "application/json"}
+                request,
+                json.dumps(listing).encode(),
+                {"Content-Type": "application/json"},
             )
         if name in self.gated:
             return self.refuse(request, 403, "GatedRepo")
@@ -108,11 +117,16 @@ class Hub:
 
     def send(self, request, content, headers, cut=False):
         start = int(
-            (re.fullmatch(r"bytes=(\d+)-", request.headers.get("Range", "")) or ["", "0"])[1]
+            (
+                re.fullmatch(r"bytes=(\d+)-", request.headers.get("Range", ""))
+                or ["", "0"]
+            )[1]
         )
         request.send_response(206 if start else 200)
         if start:
-            request.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+            request.send_header(
+                "Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}"
+            )
         for key, value in {
             **headers,
             "X-Repo-Commit": COMMIT,
@@ -121,13 +135,17 @@ class Hub:
             request.send_header(key, value)
         request.end_headers()
         if request.command == "GET":
-            request.wfile.write(content[start : len(content) // 2] if cut else content[start:])
+            request.wfile.write(
+                content[start : len(content) // 2] if cut else content[start:]
+            )
         if cut:
             request.close_connection = True
 
     def got(self, name):
         """The files of a repository that were fetched."""
-        found = (re.fullmatch(rf"/{name}/resolve/[^/]+/(.+)", path) for path in self.asked)
+        found = (
+            re.fullmatch(rf"/{name}/resolve/[^/]+/(.+)", path) for path in self.asked
+        )
         return {match[1] for match in found if match}
 
 
@@ -164,7 +182,14 @@ class DeadEnd:
     @property
     def environment(self):
         """All ways out lead here."""
-        names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+        names = (
+            "HTTP_PROXY",
+            "HTTPS_PROXY",
+            "ALL_PROXY",
+            "http_proxy",
+            "https_proxy",
+            "all_proxy",
+        )
         return dict.fromkeys(names, self.address) | {
             "HF_ENDPOINT": self.address,
             "NO_PROXY": "",
@@ -194,7 +219,9 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (tmp_path / "params" / "models").mkdir(parents=True)
     (tmp_path / "notebooks").mkdir()
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf" / "hub"))
+    monkeypatch.setattr(
+        "huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf" / "hub")
+    )
     monkeypatch.setattr(
         "huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9"
     )  # nobody listens there
@@ -269,7 +296,9 @@ def holds(line, *parts):
 # --- the hub --------------------------------------------------------------------------------------
 
 
-def test_a_model_is_fetched_once_in_the_one_format_that_is_read(place, hub, tiny, monkeypatch):
+def test_a_model_is_fetched_once_in_the_one_format_that_is_read(
+    place, hub, tiny, monkeypatch
+):
     hub.repositories["org/tiny"] = tiny
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.address)
     asked = model_file(place)
@@ -316,7 +345,8 @@ def test_weights_are_fetched_in_one_format(place, hub):
     (line,) = failures(program("fetch", "-y", asked, HF_ENDPOINT=hub.address))
     holds(line, "model org/f (hub id): weights missing after the download")
     assert {name: hub.got(name) for name in cases} == {
-        name: {"config.json", "tokenizer.json", *read.split()} for name, (_, read) in cases.items()
+        name: {"config.json", "tokenizer.json", *read.split()}
+        for name, (_, read) in cases.items()
     }
 
 
@@ -343,7 +373,9 @@ def test_an_incomplete_model_is_missing_and_is_completed(place, hub, tiny):
     for name in names:
         (snapshot / name).resolve().unlink()
     hub.asked.clear()
-    assert program("fetch", "-f", asked, HF_ENDPOINT=hub.address).stdout.startswith("fetched ")
+    assert program("fetch", "-f", asked, HF_ENDPOINT=hub.address).stdout.startswith(
+        "fetched "
+    )
     assert hub.got("org/tiny") == names, "only these are fetched again"
 
 
@@ -376,21 +408,34 @@ def test_what_cannot_be_had_is_said_in_one_line_and_the_others_go_on(place, hub,
         f"terms at {hub.address}/org/gated",
         "hf auth login",
     )
-    holds(none, "model org/none (hub id)", f"there is no {hub.address}/org/none", "hf auth login")
+    holds(
+        none,
+        "model org/none (hub id)",
+        f"there is no {hub.address}/org/none",
+        "hf auth login",
+    )
     holds(revision, "model org/tiny at v9 (hub id)", "no such revision")
     holds(odd, "model org/x--y (hub id)")
     assert missing(TINY) == [], "the last one was fetched"
 
     closed = DeadEnd()
     closed.socket.close()
-    (away,) = failures(program("fetch", "-y", "model: org/other", HF_ENDPOINT=closed.address))
+    (away,) = failures(
+        program("fetch", "-y", "model: org/other", HF_ENDPOINT=closed.address)
+    )
     holds(
         away,
         f"model org/other (hub id): it cannot be downloaded from {closed.address}",
         "fetch it again",
     )
     (unset,) = failures(
-        program("fetch", "-y", "model: org/other", HF_ENDPOINT=hub.address, HF_HUB_OFFLINE="1")
+        program(
+            "fetch",
+            "-y",
+            "model: org/other",
+            HF_ENDPOINT=hub.address,
+            HF_HUB_OFFLINE="1",
+        )
     )
     holds(
         unset,
@@ -408,7 +453,12 @@ def test_a_tokenizer_of_its_own_and_code_are_fetched_too(place, hub, tiny):
     (tuned / "pytorch_model.bin").write_text("the only format there is")
     (tuned / "training_args.bin").write_text("no weights")
     hub.repositories |= {"org/tuned": tuned, "org/words": tiny}
-    spec = {"path": "org/tuned", "tokenizer": "org/words", "trust_remote_code": True, "name": "x"}
+    spec = {
+        "path": "org/tuned",
+        "tokenizer": "org/words",
+        "trust_remote_code": True,
+        "name": "x",
+    }
     assert missing(spec) == ["model org/tuned (hub id)", "tokenizer org/words (hub id)"]
     asked = json.dumps({"model": spec})
     done = program("fetch", "-y", asked, HF_ENDPOINT=hub.address)
@@ -423,7 +473,9 @@ def test_a_tokenizer_of_its_own_and_code_are_fetched_too(place, hub, tiny):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["transformers", "vllm"])
-def test_a_job_answers_offline_and_reaches_for_no_network(place, hub, dead_end, tiny, engine):
+def test_a_job_answers_offline_and_reaches_for_no_network(
+    place, hub, dead_end, tiny, engine
+):
     more = {"revision": "main"} if engine == "transformers" else {"device": None}
     if find_spec(engine) is None:
         pytest.skip(f"{engine} is not installed")
@@ -442,7 +494,9 @@ def test_a_job_answers_offline_and_reaches_for_no_network(place, hub, dead_end, 
         "-y",
         "{tasks: [niah_single_1], lengths: [1024], num_examples: 1}",
     ]
-    done = program(*evaluate, **dead_end.environment, **job, HF_HOME=str(place / "another"))
+    done = program(
+        *evaluate, **dead_end.environment, **job, HF_HOME=str(place / "another")
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert dead_end.tried == 0, "nothing may reach for the network"
     rows = list((place / "outputs" / "predictions").rglob("1024.jsonl"))
@@ -475,7 +529,9 @@ def test_a_folder_that_was_not_copied_whole_is_named(place):
     assert missing(spec) == []
 
 
-def test_a_batch_names_every_model_and_corpus_that_any_of_its_notebooks_asks_for(place, dead_end):
+def test_a_batch_names_every_model_and_corpus_that_any_of_its_notebooks_asks_for(
+    place, dead_end
+):
     batch = place / "batch.yaml"
     batch.write_text(
         "models: [reader-4096, org/one]\n"
@@ -489,6 +545,8 @@ def test_a_batch_names_every_model_and_corpus_that_any_of_its_notebooks_asks_for
     (place / "notebooks").symlink_to(ROOT / "notebooks")
     lines = failures(program("fetch", "-f", str(batch), **dead_end.environment))
     for line, title in zip(
-        lines, ("model org/one (hub id)", "model org/two (hub id)", "fetch: "), strict=True
+        lines,
+        ("model org/one (hub id)", "model org/two (hub id)", "fetch: "),
+        strict=True,
     ):
         holds(line, title)

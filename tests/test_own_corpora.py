@@ -67,7 +67,9 @@ def home(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("language", SENTENCES)
-def test_essays_in_other_scripts_are_exact_full_and_cut_at_sentences(vocabulary, home, language):
+def test_essays_in_other_scripts_are_exact_full_and_cut_at_sentences(
+    vocabulary, home, language
+):
     (home / "own.txt").write_text(text(language), encoding="utf-8")
     form = PromptFormat(vocabulary, template="base")
     assert piece_encoder(vocabulary).exact
@@ -79,13 +81,20 @@ def test_essays_in_other_scripts_are_exact_full_and_cut_at_sentences(vocabulary,
         assert asked.score(read_answer(example.prompt), example.references) == 1
         blocks = example.context_blocks
         before = [a.text for a, b in pairwise(blocks) if b.role == "needle"]
-        assert all(t.endswith(("。", "！", "แล้ว", "؟", "।", ".")) for t in before), before
+        assert all(t.endswith(("。", "！", "แล้ว", "؟", "।", ".")) for t in before), (
+            before
+        )
     assert len({round(depth) for depth in example.depths}) == 4
 
 
 def study(home, **changes):
     corpora = {"essay": "texts", "qa": "qa.jsonl", "words": "words.txt"}
-    parameters = {"lengths": [4096], "num_examples": 3, "outputs": "out", "corpora": corpora}
+    parameters = {
+        "lengths": [4096],
+        "num_examples": 3,
+        "outputs": "out",
+        "corpora": corpora,
+    }
     return rk.study(model="perfect", **parameters | changes)
 
 
@@ -106,7 +115,9 @@ def test_all_tasks_over_own_corpora(home, rulerkit):
         own = {"vt": 0, "fwe": 0, "niah_multikey_3": 0}.get(cell.task, 1)
         assert bool(cell.record["result"]["sources"]) == own, cell.task
         assert rulerkit("check", cell.path).status == 0, cell.task
-    assert len(rk.evaluate(study(home, num_examples=5), progress=False)) == 13  # resumes
+    assert (
+        len(rk.evaluate(study(home, num_examples=5), progress=False)) == 13
+    )  # resumes
 
 
 @pytest.mark.filterwarnings("error")
@@ -135,7 +146,11 @@ def test_a_changed_file_is_noticed_and_a_moved_one_is_not_another(home):
     (home / "moved").mkdir()
     for name in ("texts", "qa.jsonl", "words.txt"):
         (home / name).rename(home / "moved" / name)
-    corpora = {"essay": "moved/texts", "qa": "moved/qa.jsonl", "words": home / "moved/words.txt"}
+    corpora = {
+        "essay": "moved/texts",
+        "qa": "moved/qa.jsonl",
+        "words": home / "moved/words.txt",
+    }
     rk.evaluate(study(home, **asked, corpora=corpora), progress=False)
     with pytest.raises(UserError, match=r"sources\.essays\.name"):
         rk.evaluate(study(home, **asked, corpora="builtin"), progress=False)
@@ -148,9 +163,14 @@ def test_the_command_line_takes_files(home, rulerkit):
     made = rulerkit("generate", "niah_multikey_1", "--output", home / "x.jsonl", *words)
     assert (
         made.status,
-        rulerkit("check", home / "x.jsonl", "--task", "niah_multikey_1", "--length", "4096").status,
+        rulerkit(
+            "check", home / "x.jsonl", "--task", "niah_multikey_1", "--length", "4096"
+        ).status,
     ) == (0, 0), made.err
-    few = ["-y", "{tasks: [niah_single_2], lengths: [1024], num_examples: 1, outputs: out}"]
+    few = [
+        "-y",
+        "{tasks: [niah_single_2], lengths: [1024], num_examples: 1, outputs: out}",
+    ]
     ran = rulerkit("evaluate", "perfect", *few, "-y", "corpora: {essay: texts}")
     assert "own texts: essay from texts." in ran.out, ran.err
 
@@ -162,7 +182,11 @@ GOOD = '{"question": "q", "answers": ["a"], "gold_documents": ["a b"], "other_do
     ("kind", "content", "message"),
     [
         ("essay", b" \n", "it holds no text"),
-        ("essay", b"caf\xe9", r"own cannot be used .*can't decode byte 0xe9 in position 3"),
+        (
+            "essay",
+            b"caf\xe9",
+            r"own cannot be used .*can't decode byte 0xe9 in position 3",
+        ),
         ("essay", None, "No such file"),
         ("essay", [], "it holds no text"),
         ("qa", b"\n", "it holds no questions"),
@@ -183,7 +207,11 @@ GOOD = '{"question": "q", "answers": ["a"], "gold_documents": ["a b"], "other_do
             GOOD.replace('["a"]', "[]").encode(),
             "line 1: answers: List should have at least 1 item",
         ),
-        ("qa", GOOD.replace("a b", "long " * 900).encode(), "more than 3000 characters together"),
+        (
+            "qa",
+            GOOD.replace("a b", "long " * 900).encode(),
+            "more than 3000 characters together",
+        ),
         ("words", b"", "it is no list of words: empty"),
         ("words", b"one\ntwo words\n", "it is no list of words: 'two words'"),
         ("words", b"one\ntwo\n", "it must be a list of 60 words"),
@@ -203,7 +231,10 @@ def test_what_cannot_be_used_is_one_line(home, kind, content, message):
 
 
 def test_a_task_keeps_the_file_that_it_names(home):
-    tasks = [{"base": "niah_single_2", "essays": "texts", "name": "own"}, "niah_single_2"]
+    tasks = [
+        {"base": "niah_single_2", "essays": "texts", "name": "own"},
+        "niah_single_2",
+    ]
     asked = study(home, tasks=tasks, corpora={"base": "original", "words": "words.txt"})
     assert [task.essays for task in asked.tasks] == ["texts", "paul_graham"]
     assert asked.corpora == "original"

@@ -43,7 +43,9 @@ def upstream_rows(lengths=SIX):
 
 
 def markdown_rows(text):
-    lines = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    lines = [
+        line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")
+    ]
     return [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]
 
 
@@ -80,10 +82,15 @@ def test_the_leaderboard_shows_what_is_printed(version):
                 other[name] += number != (
                     "" if pd.isna(expected[name]) else f"{expected[name]:.1f}"
                 )
-                if isinstance(printed_rank := expected.get(name.replace("wavg", "rank")), str):
+                if isinstance(
+                    printed_rank := expected.get(name.replace("wavg", "rank")), str
+                ):
                     assert rank == f"({re.sub('^3th', '3rd', printed_rank)})"
     expected_others = {"v3": (0, 8, 11), "v1": (1, 6, 8)}[version]
-    assert tuple(other[name] for name in ("avg", "wavg_inc", "wavg_dec")) == expected_others
+    assert (
+        tuple(other[name] for name in ("avg", "wavg_inc", "wavg_dec"))
+        == expected_others
+    )
 
 
 def test_scores_that_reach_the_threshold_are_underlined():
@@ -99,7 +106,10 @@ def test_scores_that_reach_the_threshold_are_underlined():
     averages = r"91.6 & 89.0\textsubscript{(2nd)} & 94.1\textsubscript{(2nd)} \\"
     assert rf"\underline{{87.0}} & 81.2 & {averages}" in row
     assert r"$>$128K" in text
-    assert (text.count(r"\midrule"), board(found, 16).text("latex").count(r"\midrule")) == (2, 4)
+    assert (
+        text.count(r"\midrule"),
+        board(found, 16).text("latex").count(r"\midrule"),
+    ) == (2, 4)
 
 
 def test_upstreams_list_adds_the_models_that_the_paper_lacks():
@@ -125,7 +135,11 @@ COMPARABLE = {
         (0.955, {}, "agrees"),
         (0.945, {}, "differs"),
         (0.955, {"note": ""}, "not comparable: protocol"),
-        (0.955, {"note": "Protocol paper with the prompts of 2025"}, "not comparable: protocol"),
+        (
+            0.955,
+            {"note": "Protocol paper with the prompts of 2025"},
+            "not comparable: protocol",
+        ),
         (
             0.955,
             {"tokenizer": "builtin", "template": "qwen"},
@@ -136,25 +150,36 @@ COMPARABLE = {
 )
 def test_our_scores_against_the_papers(share, columns, verdict):
     asked = {"n": 500, "wanted": 500, **COMPARABLE, **columns}
-    found = paper.against_paper(summarize(scores_of({("llama-3.1-8b", 4096): share}, **asked)))
+    found = paper.against_paper(
+        summarize(scores_of({("llama-3.1-8b", 4096): share}, **asked))
+    )
     for length in (4096, 0):
         row = found.set_index(["category", "length"]).loc[("all", length)]
         assert row["verdict"] == verdict
         assert row["paper"] == pytest.approx(95.5)
         assert abs(row["z"]) < 0.5 or (share == 0.945 and row["z"] < -1.96)
-        assert row[["effective_length", "paper_effective_length"]].tolist() == [">4K", "32K"]
+        assert row[["effective_length", "paper_effective_length"]].tolist() == [
+            ">4K",
+            "32K",
+        ]
 
 
 def test_the_mean_over_our_lengths_against_the_papers() -> None:
     """Other tasks than the paper's are not compared, nor models that it does not have."""
     scores = scores_at({m: {4096: 0.9, 8192: 0.8} for m in ("llama-3.1-8b", "m")}, n=20)
-    found = paper.against_paper(summarize(scores)).query("category == 'all'").set_index("length")
+    found = (
+        paper.against_paper(summarize(scores))
+        .query("category == 'all'")
+        .set_index("length")
+    )
     assert found.index.tolist() == [4096, 8192, 0]
     assert found["model"].unique().tolist() == ["llama-3.1-8b"]
     assert found["score"].tolist() == pytest.approx([90, 80, 85])
     assert found["paper"].tolist() == pytest.approx([95.5, 93.8, 94.65])
     assert found["z"].iloc[2] < found["z"].iloc[0]
-    few = paper.against_paper(summarize(scores, tasks=["vt"])).query("category == 'all'")
+    few = paper.against_paper(summarize(scores, tasks=["vt"])).query(
+        "category == 'all'"
+    )
     assert few["verdict"].unique().tolist() == ["not comparable: protocol, tasks"]
 
 
@@ -186,13 +211,17 @@ def test_ours_stand_among_the_papers():
 def test_all_rows_are_averaged_over_the_lengths_that_they_share():
     """A reader with 90 % at two lengths stands below Llama3.1 (8B), which has 95.5 and 93.8 there,
     and 88.3 over all."""
-    scores = scores_at({"m": dict.fromkeys(SIX, 1.0), "short": dict.fromkeys(SIX[:2], 0.9)}, n=10)
+    scores = scores_at(
+        {"m": dict.fromkeys(SIX, 1.0), "short": dict.fromkeys(SIX[:2], 0.9)}, n=10
+    )
     each = board(boards(scores), 3)
     averages = each.rows.set_index("model")["avg"]
     assert averages["Llama3.1 (8B)"] == pytest.approx((95.5 + 93.8) / 2)
     assert averages["short"] == pytest.approx(90)
     assert averages["Qwen3-14B (14B)"] == pytest.approx((98.0 + 97.8) / 2)
-    assert list(averages.index).index("short") > list(averages.index).index("Llama3.1 (8B)")
+    assert list(averages.index).index("short") > list(averages.index).index(
+        "Llama3.1 (8B)"
+    )
     assert any("that all rows share: 4K, 8K." in note for note in each.notes)
     alone = board(boards(scores[scores["model"] == "m"], upstream=False), 3)
     assert alone.rows["avg"].notna().sum() == 17 + 1, "the paper's models and ours"
@@ -216,7 +245,9 @@ def test_readers_have_no_rank_and_notes_say_what_differs_from_the_paper():
 
 def test_an_incomplete_length_enters_no_average():
     scores = scores_at({"m": dict.fromkeys(SIX[:2], 1.0)}, n=2)
-    scores = scores.drop(scores.query("task == 'vt' and length == 8192 and index == 1").index)
+    scores = scores.drop(
+        scores.query("task == 'vt' and length == 8192 and index == 1").index
+    )
     each = board(boards(scores), 3)
     row = ours(each).iloc[0]
     assert (row[4096], row["8192_have"]) == (pytest.approx(100), "1/2")
@@ -234,13 +265,17 @@ def test_order_bold_and_what_they_allow():
     assert each.rows["avg"].iloc[1:].dropna().is_monotonic_decreasing
     assert r"\textbf{96.0}" in each.text("latex", "best")
     assert "Bold: the best of the column" in each.text("latex", "best")
-    assert re.search(r" \*\*\*\d+\.\d\*\*\* ", each.text("markdown", "best")), "best and marked"
+    assert re.search(r" \*\*\*\d+\.\d\*\*\* ", each.text("markdown", "best")), (
+        "best and marked"
+    )
 
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no chromium here: sorting is tried in a real browser")
+@pytest.mark.skipif(
+    BROWSER is None, reason="no chromium here: sorting is tried in a real browser"
+)
 def test_the_page_sorts(tmp_path):
     """Clicks on the heads of Table 3: names up, 128K down then up, with what is missing last both
     times."""
@@ -256,7 +291,12 @@ def test_the_page_sorts(tmp_path):
     file = tmp_path / "page.html"
     html = f"<meta charset=utf-8><title></title>{page(boards(scores)).text}{clicks}"
     file.write_text(html, encoding="utf-8")
-    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
+    options = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={tmp_path}",
+    ]
     done = subprocess.run(
         [str(BROWSER), *options, "--dump-dom", file.as_uri()],
         capture_output=True,
@@ -281,11 +321,20 @@ def test_the_notebook_shows_everything_in_outputs(tmp_path):
     asked = {"lengths": [4096], "num_examples": 2, "run": "small"}
     asked |= {"tasks": ["vt"], "outputs": tmp_path / "outputs"}
     rk.evaluate(rk.study(models=["reader-4096", "perfect"], **asked), progress=False)
-    cells = run("leaderboard", tmp_path, run="small", paper_version="v1", bold="best", order="avg")
+    cells = run(
+        "leaderboard",
+        tmp_path,
+        run="small",
+        paper_version="v1",
+        bold="best",
+        order="avg",
+    )
     html = shown(cells, "tables", "text/html")
     assert all(f"<summary>Table {number}:" in html for number in paper.TABLES)
     assert "Command-R (35B)" in html, "version 1 of the paper"
-    tables = {f"table_{n}{end}" for n in paper.TABLES for end in (".csv", ".md", ".tex")}
+    tables = {
+        f"table_{n}{end}" for n in paper.TABLES for end in (".csv", ".md", ".tex")
+    }
     folder = tmp_path / "outputs/tables/small/leaderboard"
     assert files(folder) == tables | {"leaderboard.html"}
     rows = markdown_rows((folder / "table_14.md").read_text(encoding="utf-8"))
@@ -295,5 +344,7 @@ def test_the_notebook_shows_everything_in_outputs(tmp_path):
     study = rk.study(**asked, model=None)
     for leave_out in ("perfect", ["perfect"]):
         assert set(paper.everything(study, leave_out)["model"]) == {"reader-4096"}
-    with pytest.raises(UserError, match="unknown model in run small 'perfct': did you mean"):
+    with pytest.raises(
+        UserError, match="unknown model in run small 'perfct': did you mean"
+    ):
         paper.everything(study, ["perfct"])

@@ -13,7 +13,12 @@ from rulerkit.cli import study_of
 from rulerkit.common.errors import UserError
 from rulerkit.common.escape import latex_text
 from rulerkit.common.settings import Parameters
-from rulerkit.evaluation.study import known_names, load_files, notebook_parameters, study
+from rulerkit.evaluation.study import (
+    known_names,
+    load_files,
+    notebook_parameters,
+    study,
+)
 from rulerkit.generation.tasks import THIRTEEN
 from tests.projects import REPOSITORY
 
@@ -36,7 +41,10 @@ def write(path, text):
 
 
 def names(asked):
-    return [model["name"] if isinstance(model, dict) else model.name for model in asked.models]
+    return [
+        model["name"] if isinstance(model, dict) else model.name
+        for model in asked.models
+    ]
 
 
 def refused(given, says):
@@ -66,14 +74,20 @@ def test_defaults_are_those_of_the_notebook(project):
     assert names(asked) == ["reader-8192"]
     assert tuple(task.name for task in asked.tasks) == THIRTEEN
     assert asked.predictions == project / "outputs/predictions/main"
-    cells = json.loads((REPOSITORY / "notebooks/01_main_results.ipynb").read_text())["cells"]
+    cells = json.loads((REPOSITORY / "notebooks/01_main_results.ipynb").read_text())[
+        "cells"
+    ]
     given = {}
     exec("".join(cells[1]["source"]), given)
     left_out = ("repeat", "edition", "max_failures", "soft")
     fields = {
-        name: field for name, field in Parameters.model_fields.items() if name not in left_out
+        name: field
+        for name, field in Parameters.model_fields.items()
+        if name not in left_out
     }
-    assert {name: given[name] for name in fields} == {n: f.default for n, f in fields.items()}
+    assert {name: given[name] for name in fields} == {
+        n: f.default for n, f in fields.items()
+    }
 
 
 def test_files_compose_and_later_ones_win(project, tmp_path):
@@ -91,7 +105,9 @@ def test_files_compose_and_later_ones_win(project, tmp_path):
 def test_every_file_of_params_can_be_used():
     for path in sorted((REPOSITORY / "params").glob("[ms]*/*.yaml")):
         asked = study(load_files([path]))
-        assert asked.title == (path.stem if path.parent.name == "models" else "reader-8192")
+        assert asked.title == (
+            path.stem if path.parent.name == "models" else "reader-8192"
+        )
 
 
 # --- models ---------------------------------------------------------------------------------------
@@ -124,7 +140,9 @@ def test_models_win_over_model_and_may_be_made_in_python(project):
     assert names(study(model="mute", models=None)) == ["mute"]
     assert names(study(model=None)) == []
     echo = rk.model(lambda prompts: [prompt[-5:] for prompt in prompts], name="echo")
-    asked = study(models=["mute", echo], tasks=["vt"], lengths=[1024], num_examples=2, repeat=2)
+    asked = study(
+        models=["mute", echo], tasks=["vt"], lengths=[1024], num_examples=2, repeat=2
+    )
     assert asked.title == "mute+echo"
     cells = rk.evaluate(asked, progress=False)
     assert [(cell.model, cell.run) for cell in cells[2:]] == [("echo", "main"), ("echo", "main-repeat2")]  # fmt: skip
@@ -137,14 +155,20 @@ def test_what_is_no_model(project):
     refused({"models": "mute"}, "-y 'models: [reader-4096, reader-8192]'")
     refused({"models": ["mute", {"base": "mute"}]}, "models: mute named twice")
     both = [{"base": "vt", "num_hops": hops, "name": "chain"} for hops in (2, 3)]
-    refused({"tasks": both}, "two different tasks are named chain: give one of them another")
-    refused({"tasks": both[:1] + [both[0] | {"name": "vt"}]}, "vt is another task's name")
+    refused(
+        {"tasks": both}, "two different tasks are named chain: give one of them another"
+    )
+    refused(
+        {"tasks": both[:1] + [both[0] | {"name": "vt"}]}, "vt is another task's name"
+    )
     study(tasks=[{"base": "vt", "max_new_tokens": 60, "name": "vt"}])
     refused({"models": ["nothing/*"]}, "nothing matches 'nothing/*'")
     refused({"model": "raeder-8192"}, "did you mean 'reader-8192'")
     refused({"model": {"base": "perfect", "name": "a/b"}}, "cannot name a folder")
     drawn = {"path": "a/b", "sampling": {"top_k": 0}}
-    refused({"model": drawn}, "sampling.top_k: 0 is not allowed; it takes a whole number")
+    refused(
+        {"model": drawn}, "sampling.top_k: 0 is not allowed; it takes a whole number"
+    )
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -172,7 +196,10 @@ def test_values_that_are_not_allowed(project):
         ("", "it must hold `name: value` lines"),
         ("lengths: [4096", "is not YAML"),
         ("model: {base: mute, label: a, label: b}", "the key 'label' stands twice"),
-        ("run: no", "'no' is not a plain value: write numbers as 10 or 0.5, truth as true or"),
+        (
+            "run: no",
+            "'no' is not a plain value: write numbers as 10 or 0.5, truth as true or",
+        ),
     ],
 )
 def test_files_that_hold_no_parameters(project, text, says):
@@ -187,13 +214,18 @@ def test_files_that_hold_no_parameters(project, text, says):
 
 
 def test_in_a_notebook_only_known_names_are_read(project):
-    source = globals_of("num_examples = 3", num_examples=3, lengths=[8192], seed=7, text="x")
+    source = globals_of(
+        "num_examples = 3", num_examples=3, lengths=[8192], seed=7, text="x"
+    )
     asked = study(source, notebook="01_main_results")
     assert (asked.num_examples, asked.lengths, asked.seed) == (3, (8192,), 7)
-    refused(globals_of("num_exampels = 3"), "unknown parameter 'num_exampels': did you mean")
+    refused(
+        globals_of("num_exampels = 3"), "unknown parameter 'num_exampels': did you mean"
+    )
     refused(globals_of("epochs = 3"), "unknown parameter 'epochs'")
     path = notebook(
-        project / "notebooks/90.ipynb", "epochs: int = 10  # of training\nlengths = [1]\n"
+        project / "notebooks/90.ipynb",
+        "epochs: int = 10  # of training\nlengths = [1]\n",
     )
     assert notebook_parameters(path) == ["epochs", "lengths"]
     assert set(known_names()) >= {*Parameters.model_fields, "epochs"}
@@ -210,9 +242,13 @@ def test_tables_and_figures_are_named_after_the_models_they_show(project):
 
     asked = study(notebook="01_main", models=["perfect", "reader-4096"], run="second")
     table = asked.save_table("a | b", "tasks")
-    assert table == project / "outputs/tables/second/01_main/perfect+reader-4096-tasks.md"
+    assert (
+        table == project / "outputs/tables/second/01_main/perfect+reader-4096-tasks.md"
+    )
     assert table.read_text() == "a | b"
-    frame = pd.DataFrame({"a_b": ["50 %", None], "n": [-1.23456, math.nan], "k": [131072, 2]})
+    frame = pd.DataFrame(
+        {"a_b": ["50 %", None], "n": [-1.23456, math.nan], "k": [131072, 2]}
+    )
     csv = asked.save_table(frame, "numbers")
     assert csv.read_text().startswith("a_b,n,k\n50 %,-1.23456,131072\n")
     *_, head, _, first, second, _, _ = csv.with_suffix(".tex").read_text().splitlines()
@@ -220,17 +256,26 @@ def test_tables_and_figures_are_named_after_the_models_they_show(project):
     assert (first, second) == (r"50 \% & $-$1.235 & 131072 \\", r" &  & 2 \\")
     asked.save_table(frame, "numbers", latex=frame[["k"]])
     assert (
-        csv.with_suffix(".tex").read_text().startswith("\\begin{tabular}{r}\n\\toprule\nk \\\\\n")
+        csv.with_suffix(".tex")
+        .read_text()
+        .startswith("\\begin{tabular}{r}\n\\toprule\nk \\\\\n")
     )
-    pdf, png = study(notebook="00_tasks", model=None).save_figure(Figure().subplots(), "figure_1")
+    pdf, png = study(notebook="00_tasks", model=None).save_figure(
+        Figure().subplots(), "figure_1"
+    )
     assert pdf == project / "outputs/figures/main/00_tasks/figure_1.pdf"
     assert pdf.read_bytes().startswith(b"%PDF")
     assert png.read_bytes().startswith(b"\x89PNG")
-    tables = [asked.save_table(frame, "x", notes=["n = 5 %"]), asked.save_table(frame[:0], "x")]
+    tables = [
+        asked.save_table(frame, "x", notes=["n = 5 %"]),
+        asked.save_table(frame[:0], "x"),
+    ]
     assert tables[0] == tables[1]
     assert not tables[1].with_suffix(".tex").exists(), "nothing to print"
     many, others = (
-        study(models=[f"reader-{window}" for window in (*range(1000, 1006), last)]).title
+        study(
+            models=[f"reader-{window}" for window in (*range(1000, 1006), last)]
+        ).title
         for last in (1006, 1007)
     )
     assert len(many) <= 80
@@ -239,7 +284,9 @@ def test_tables_and_figures_are_named_after_the_models_they_show(project):
 
 
 def test_long_texts_are_broken_into_lines_and_notes_stay_small():
-    table = pd.DataFrame({"claim": ["long " * 20, "a"], "verdict": "holds", "n": [1.0, 2.0]})
+    table = pd.DataFrame(
+        {"claim": ["long " * 20, "a"], "verdict": "holds", "n": [1.0, 2.0]}
+    )
     text = latex_text(table, ["n = 5 %"])
     assert text.startswith("\\begin{tabular}{p{0.3\\linewidth}lr}\n")
     assert text.endswith("{\\par\\smallskip\\footnotesize\nn = 5 \\%\n\\par}\n")
@@ -266,12 +313,16 @@ def test_the_last_model_stays_loaded_until_another_is_asked_for(project, capsys)
     assert closed == ["one"]
     assert capsys.readouterr().err == ""
     rk.evaluate(study(model=two, num_examples=1, **small), progress=False)
-    assert capsys.readouterr().err.startswith("two: nothing was asked, all answers are stored")
+    assert capsys.readouterr().err.startswith(
+        "two: nothing was asked, all answers are stored"
+    )
     rk.close()
     assert closed == ["one", "two"]
 
 
-def test_a_model_that_breaks_off_keeps_its_answers_and_the_next_one_runs(project, capsys):
+def test_a_model_that_breaks_off_keeps_its_answers_and_the_next_one_runs(
+    project, capsys
+):
     def broken(prompts):
         if len(calls) > 2:
             raise rk.UserError("the key is refused")
@@ -280,7 +331,9 @@ def test_a_model_that_breaks_off_keeps_its_answers_and_the_next_one_runs(project
 
     calls = []
     models = [rk.model(broken, name="broken", batch_size=1), "perfect"]
-    asked = study(models=models, tasks=["niah_single_1"], lengths=[512, 1024], num_examples=2)
+    asked = study(
+        models=models, tasks=["niah_single_1"], lengths=[512, 1024], num_examples=2
+    )
     cells = rk.evaluate(asked, progress=False)
     assert {(cell.model, cell.length): len(cell.rows) for cell in cells} == {
         ("broken", 512): 2,

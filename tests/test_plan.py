@@ -54,7 +54,11 @@ def test_cache_of_published_models(name, kib):
 def test_one_layer_of_six_of_gemma_3_attends_to_everything():
     """Its config.json has a window of 1,024 and does not say in which layers."""
     sizes = {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256}
-    config = sizes | {"model_type": "gemma3_text", "sliding_window": 1024, "num_hidden_layers": 48}
+    config = sizes | {
+        "model_type": "gemma3_text",
+        "sliding_window": 1024,
+        "num_hidden_layers": 48,
+    }
     shape = shape_of({"text_config": config}, {}, "12B")
     a_layer = 2 * 8 * 256 * 2  # bytes of keys and values of a token
     assert shape.kv_bytes(100_000) == (8 * 100_000 + 40 * 1024) * a_layer
@@ -85,7 +89,9 @@ def test_a_plan_of_a_checkpoint(folder):
     assert long.fits == pytest.approx(3.3, abs=0.1)
     assert planned("h200", models=[spec]).lines[1].fits == pytest.approx(6.7, abs=0.15)
     assert long.flops / (13 * 500) == shape_of(LLAMA, {}, "8.03B").prefill_flops(131072)
-    prefill = 500 * shape_of(LLAMA, {}, "8.03B").prefill_flops(131072) / (989e12 * 0.4) / 3600
+    prefill = (
+        500 * shape_of(LLAMA, {}, "8.03B").prefill_flops(131072) / (989e12 * 0.4) / 3600
+    )
     assert prefill < long.hours < 1.2 * prefill
     assert plan.hours == pytest.approx(13 * (short.hours + long.hours))
     two = planned(models=[spec | {"tensor_parallel_size": 2}]).lines[1]
@@ -103,11 +109,17 @@ def test_what_does_not_fit_is_named_and_not_counted(folder):
     assert small.lines[0].why_not == ""
     assert "not one request fits" in small.lines[1].why_not
     assert small.hours == 13 * (small.lines[0].hours or 0)
-    assert planned("4090", models=[spec], repeat=3).hours == pytest.approx(3 * small.hours)
+    assert planned("4090", models=[spec], repeat=3).hours == pytest.approx(
+        3 * small.hours
+    )
     assert "tensor_parallel_size" in small.text()
-    assert "the weights alone do not fit" in planned(memory=12, models=[spec]).lines[0].why_not
     assert (
-        "max_position_embeddings" in planned(models=[spec], lengths=["4K", "1M"]).lines[1].why_not
+        "the weights alone do not fit"
+        in planned(memory=12, models=[spec]).lines[0].why_not
+    )
+    assert (
+        "max_position_embeddings"
+        in planned(models=[spec], lengths=["4K", "1M"]).lines[1].why_not
     )
 
 
@@ -131,7 +143,12 @@ def test_a_calibration_is_extrapolated():
     """A function that takes a microsecond a character: 4K by measurement, 8K twice that."""
     model = rk.model(slow, name="slow")
     asked = study(
-        {"models": [model], "lengths": ["4K", "8K"], "num_examples": 10, "tasks": ["niah_single_1"]}
+        {
+            "models": [model],
+            "lengths": ["4K", "8K"],
+            "num_examples": 10,
+            "tasks": ["niah_single_1"],
+        }
     )
     plan = plan_model(model, asked, card("h100"), calibrate=True)
     characters = len(rk.generate(rk.task("niah_single_1"), 4096, 1)[0].prompt)
@@ -142,7 +159,11 @@ def test_a_calibration_is_extrapolated():
 
 
 def test_gpus_are_counted_by_node(monkeypatch, tmp_path):
-    shares = {"tensor_parallel_size": 8, "pipeline_parallel_size": 2, "parameters": "37B/671B"}
+    shares = {
+        "tensor_parallel_size": 8,
+        "pipeline_parallel_size": 2,
+        "parameters": "37B/671B",
+    }
     spec = {"engine": "vllm", "path": "org/none", "name": "m", **shares}
     plan = plan_model(spec, study(), card("h200"))
     assert "16 GPUs do not fit one node of 8: set nodes: 2" in plan.lines[0].why_not
@@ -175,7 +196,9 @@ def test_the_check_command(rulerkit, tmp_path):
     size = ("--length", "2K", "--num-examples", "9")
     rulerkit("generate", "vt", "--output", str(file), *size)
     told = ("--task", "vt", "--length", "2K", "--tokenizer", "builtin")
-    assert rulerkit("check", str(tmp_path), *told).status == 0  # a folder: all files in it
+    assert (
+        rulerkit("check", str(tmp_path), *told).status == 0
+    )  # a folder: all files in it
     (tmp_path / "empty").mkdir()
     nothing = rulerkit("check", str(tmp_path / "empty"))
     assert (nothing.status, "no .jsonl file" in nothing.err) == (2, True)

@@ -69,12 +69,18 @@ def boxes(figure, slanted=True):
     for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
         low, high = sorted(axis.get_view_interval())
         unseen |= {
-            tick.label1 for tick in axis.get_major_ticks() if not low <= tick.get_loc() <= high
+            tick.label1
+            for tick in axis.get_major_ticks()
+            if not low <= tick.get_loc() <= high
         }
     found = [
-        t for t in figure.findobj(matplotlib.text.Text) if t.get_text().strip() and t.get_visible()
+        t
+        for t in figure.findobj(matplotlib.text.Text)
+        if t.get_text().strip() and t.get_visible()
     ]
-    found = [t for t in found if t not in unseen and (slanted or t.get_rotation() % 90 == 0)]
+    found = [
+        t for t in found if t not in unseen and (slanted or t.get_rotation() % 90 == 0)
+    ]
     return [(t.get_text(), matplotlib.text.Text.get_window_extent(t)) for t in found]
 
 
@@ -103,7 +109,9 @@ def test_lines_are_the_scores_and_bars_their_intervals():
     summary = summary_of("a", "b")
     axes = plots.score_by_length(summary.lengths)
     rows = summary.lengths.query("category == 'all'")
-    for line, bars, name in zip(axes.get_lines(), axes.collections, ("a", "b"), strict=True):
+    for line, bars, name in zip(
+        axes.get_lines(), axes.collections, ("a", "b"), strict=True
+    ):
         own = rows[rows["model"] == name]
         np.testing.assert_allclose(line.get_xdata(), LENGTHS, rtol=0.03)  # side by side
         np.testing.assert_allclose(line.get_ydata(), own["score"])
@@ -132,7 +140,9 @@ def test_threshold_is_drawn_and_named():
     assert axes.get_lines()[-1].get_ydata() == [85.6, 85.6]
     assert axes.figure.get_supxlabel() == "thin dashed: Llama2-7B (chat) at 4K = 85.6"
     axes = plots.score_by_length(summary.lengths, 50, note="stand-in corpora")
-    assert axes.figure.get_supxlabel() == "thin dashed: threshold = 50; stand-in corpora"
+    assert (
+        axes.figure.get_supxlabel() == "thin dashed: threshold = 50; stand-in corpora"
+    )
 
 
 def test_an_incomplete_length_is_a_gap():
@@ -158,7 +168,9 @@ def test_only_scores_are_drawn_where_a_model_has_none():
 def test_a_point_between_gaps_has_its_interval():
     rows = summary_of("a", "b").lengths.query("category == 'all'")
     columns = ["score", "low", "high"]
-    gap = rows.assign(**{name: rows[name].mask(rows["length"] == 8192) for name in columns})
+    gap = rows.assign(
+        **{name: rows[name].mask(rows["length"] == 8192) for name in columns}
+    )
     for shown, bars in ((gap, 2), (rows[rows["length"] == 4096], 1)):
         axes = plots.score_by_length(shown)
         known = shown.dropna(subset=["score"]).groupby("model")[["low", "high"]]
@@ -181,14 +193,19 @@ def test_a_floor_does_not_look_like_a_level_at_all_lengths():
 
 
 @pytest.mark.parametrize("num_models", [3, 12])
-@pytest.mark.parametrize("name", ["score_by_length", "series_by_length", "scores_over_models"])
+@pytest.mark.parametrize(
+    "name", ["score_by_length", "series_by_length", "scores_over_models"]
+)
 def test_long_names_and_many_models_leave_the_plot_whole(name, num_models):
     names = [
-        f"meta-llama-3.1-8b-instruct-ours-128k-finetuned-step-{i}000" for i in range(num_models)
+        f"meta-llama-3.1-8b-instruct-ours-128k-finetuned-step-{i}000"
+        for i in range(num_models)
     ]
     rows = summary_of(*names).lengths.query("category == 'all'")
     series = {"series": "label"} if name == "series_by_length" else {}
-    (axes,) = np.ravel(getattr(plots, name)(rows, **series, note="small protocol", threshold=50))
+    (axes,) = np.ravel(
+        getattr(plots, name)(rows, **series, note="small protocol", threshold=50)
+    )
     said = {text.replace("\n", "") for text, _ in boxes(axes.figure)}
     assert {name.upper() for name in names} <= said
     assert_fit_for_print(axes)
@@ -200,10 +217,16 @@ def test_long_names_and_many_models_leave_the_plot_whole(name, num_models):
 
 def test_a_long_name_of_a_task_is_whole():
     name = "niah_multikey_3_with_a_very_long_variant_name_of_mine"
-    rows = pd.DataFrame([("task", name), ("task", "vt"), ("all", "")], columns=["level", "task"])
-    differences = plots.differences_by_task(rows.assign(difference=-2.0, low=-5.0, high=1.0), 1)
+    rows = pd.DataFrame(
+        [("task", name), ("task", "vt"), ("all", "")], columns=["level", "task"]
+    )
+    differences = plots.differences_by_task(
+        rows.assign(difference=-2.0, low=-5.0, high=1.0), 1
+    )
     names = [name, "vt", "cwe"]
-    correlations = plots.correlation_heatmap(pd.DataFrame(np.eye(3), names, names), [name])
+    correlations = plots.correlation_heatmap(
+        pd.DataFrame(np.eye(3), names, names), [name]
+    )
     assert correlations.get_yticklabels()[0].get_color() != "black"
     for axes in (differences, correlations):
         assert name in {text.replace("\n", "") for text, _ in boxes(axes.figure)}
@@ -214,7 +237,11 @@ def test_a_long_name_of_a_task_is_whole():
 
 @pytest.mark.parametrize("lengths", [2 ** np.arange(12, 18), 2 ** np.arange(10, 21)])
 def test_names_of_many_lengths_do_not_touch(lengths):
-    cells = summary_of("a").cells.head(4).assign(floor=99.0, label="cut off", count=3, share=1.0)
+    cells = (
+        summary_of("a")
+        .cells.head(4)
+        .assign(floor=99.0, label="cut off", count=3, share=1.0)
+    )
     cells = pd.concat(
         cells.assign(length=length, task=list("abcd"), name="a") for length in lengths
     )
@@ -230,7 +257,9 @@ def test_notes_of_several_panels_stand():
     plots.score_by_length(
         rows, note="small protocol; stand-in corpora", published="all", ax=axes[1]
     )
-    note = "reference readers; stand-in corpora; grey: scores as printed; small protocol"
+    note = (
+        "reference readers; stand-in corpora; grey: scores as printed; small protocol"
+    )
     assert figure.get_supxlabel() == note
 
 
@@ -238,21 +267,48 @@ def test_notes_of_several_panels_stand():
 
 
 def test_parts_without_an_item_are_grey_and_leave_gaps():
-    depths = pd.DataFrame({"depth": [5.0, 15.0, 95.0], "recalled": 1.0, "index": range(3)})
-    about = {"run": "r", "model": "m", "label": "m", "task": "vt", "category": "vt", "length": 4096}
+    depths = pd.DataFrame(
+        {"depth": [5.0, 15.0, 95.0], "recalled": 1.0, "index": range(3)}
+    )
+    about = {
+        "run": "r",
+        "model": "m",
+        "label": "m",
+        "task": "vt",
+        "category": "vt",
+        "length": 4096,
+    }
     bins = by_bin(depths.assign(**about))
     (axes,) = plots.depth_map(bins, "vt")
-    assert axes.collections[0].get_array()[:, 0].tolist() == [100, 100, *[None] * 7, 100]
+    assert axes.collections[0].get_array()[:, 0].tolist() == [
+        100,
+        100,
+        *[None] * 7,
+        100,
+    ]
     (axes,) = plots.recall_by_depth(bins)
-    assert np.isnan(axes.get_lines()[0].get_ydata()).tolist() == [False] * 2 + [True] * 7 + [False]
+    assert np.isnan(axes.get_lines()[0].get_ydata()).tolist() == [False] * 2 + [
+        True
+    ] * 7 + [False]
     repeated = pd.concat([bins, bins.assign(run="r-repeat2")])
     for panels in (plots.depth_map(repeated, "vt"), plots.recall_by_depth(repeated)):
-        assert [axes.get_title() for axes in panels] == ["m [r]\nvt", "m [r-repeat2]\nvt"]
+        assert [axes.get_title() for axes in panels] == [
+            "m [r]\nvt",
+            "m [r-repeat2]\nvt",
+        ]
 
 
 def test_the_failures_of_repetitions_are_named_by_their_run():
-    about = {"model": "m", "name": "M", "task": "vt", "label": "complete", "length": 4096}
-    rows = pd.DataFrame([{"run": run, **about, "count": 1, "share": 1.0} for run in "ab"])
+    about = {
+        "model": "m",
+        "name": "M",
+        "task": "vt",
+        "label": "complete",
+        "length": 4096,
+    }
+    rows = pd.DataFrame(
+        [{"run": run, **about, "count": 1, "share": 1.0} for run in "ab"]
+    )
     titles = [axes.get_title() for axes in plots.failures_by_length(rows)]
     assert titles == ["M [a]\nvt", "M [b]\nvt"]
 
@@ -286,7 +342,10 @@ def test_fields_show_the_scores():
 def test_figure_1_shows_both_laws_in_natural_logarithms():
     cwe = plots.word_counts(generate("cwe", 4096, 1)[0])
     alphas = (1.5, 2.0, 2.5, 3.0)
-    fwe = {a: plots.word_counts(generate({"base": "fwe", "alpha": a}, 4096, 1)[0]) for a in alphas}
+    fwe = {
+        a: plots.word_counts(generate({"base": "fwe", "alpha": a}, 4096, 1)[0])
+        for a in alphas
+    }
     left, right = plots.word_frequencies(cwe, fwe, num_types=30)
     assert [bar.get_height() for bar in left.patches] == [30] * 10 + [3] * 20
     dots = [line for line in right.get_lines() if line.get_linestyle() == "None"]
@@ -316,13 +375,20 @@ def figures(tmp_path_factory):
     summary = rk.summarize(scores)
     bins = by_bin(recall_by_depth(rk.answers_of(scores, cells=cells)))
     shares = failures.shares(failures.label(cells))
-    note = plots.remarks(summary.cells) + "; a note that is longer than one line of a column"
-    four = summary.cells[summary.cells["task"] != "cwe"].rename(columns={"task": "panel"})
+    note = (
+        plots.remarks(summary.cells)
+        + "; a note that is longer than one line of a column"
+    )
+    four = summary.cells[summary.cells["task"] != "cwe"].rename(
+        columns={"task": "panel"}
+    )
     grey = {"vt": rk.paper.published_scores(["yi-34b"], "vt")}
     thirteen = summary_of("a", "b").lengths
     alphas = {2.0: plots.word_counts(generate("fwe", 2048, 1)[0])}
     words = plots.word_counts(generate("cwe", 4096, 1)[0])
-    correlations = pd.DataFrame(np.linspace(-1, 1, 324).reshape(18, 18)).add_prefix("niah_task_")
+    correlations = pd.DataFrame(np.linspace(-1, 1, 324).reshape(18, 18)).add_prefix(
+        "niah_task_"
+    )
     correlations.index = correlations.columns
     history = pd.DataFrame({"step": [1, 20], "loss": [3.0, 1.0], "right": [0.0, 0.9]})
     return {
@@ -337,13 +403,18 @@ def figures(tmp_path_factory):
         ),
         "recall_by_depth": lambda **ax: plots.recall_by_depth(bins, note, **ax),
         "depth_map": lambda **ax: plots.depth_map(bins, "vt", note, **ax),
-        "tasks_by_length": lambda **ax: plots.tasks_by_length(summary.cells, note=note, **ax),
+        "tasks_by_length": lambda **ax: plots.tasks_by_length(
+            summary.cells, note=note, **ax
+        ),
         "correlation_heatmap": lambda **ax: plots.correlation_heatmap(
             correlations, ["niah_task_3"], list("aabbccddeeffgghhii"), note, **ax
         ),
         "failures_by_length": lambda **ax: plots.failures_by_length(shares, note, **ax),
         "differences_by_task": lambda **ax: plots.differences_by_task(
-            compare.compare_study(study, cells).rows, 1, ("reader-1024", "reader-dropping"), **ax
+            compare.compare_study(study, cells).rows,
+            1,
+            ("reader-1024", "reader-dropping"),
+            **ax,
         ),
         "training_curve": lambda **ax: plots.training_curve(history, note=note, **ax),
         "word_frequencies": lambda **ax: plots.word_frequencies(words, alphas, **ax),
@@ -351,7 +422,10 @@ def figures(tmp_path_factory):
 
 
 def luminance(color):
-    parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
+    parts = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+        for c in to_rgb(color)
+    ]
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
 
 
@@ -368,7 +442,9 @@ def ground_of(text):
 @pytest.mark.parametrize(
     "name", [name for name in vars(plots) if "ax" in signature_of(vars(plots)[name])]
 )
-def test_a_figure_is_readable_in_print_and_drawn_where_asked(figures, name, ground, monkeypatch):
+def test_a_figure_is_readable_in_print_and_drawn_where_asked(
+    figures, name, ground, monkeypatch
+):
     """All text of 7 points or more, with a contrast of 4.5 to 1, nothing cut or on another; in a
     dark style of the user too."""
     if ground == "black":
@@ -380,7 +456,9 @@ def test_a_figure_is_readable_in_print_and_drawn_where_asked(figures, name, grou
     for text in figure.findobj(matplotlib.text.Text):
         if text.get_text().strip() and text.get_visible():
             assert text.get_fontsize() >= 7, text
-            dark, light = sorted((luminance(text.get_color()), luminance(ground_of(text))))
+            dark, light = sorted(
+                (luminance(text.get_color()), luminance(ground_of(text)))
+            )
             assert (light + 0.05) / (dark + 0.05) >= 4.5, text
     assert_fit_for_print(drawn[0])
     given = plt.subplots(1, len(drawn), squeeze=False)[1].ravel()
@@ -391,17 +469,26 @@ def test_a_figure_is_readable_in_print_and_drawn_where_asked(figures, name, grou
 
 
 def test_what_the_user_sets_wins():
-    own = {"font.size": 9, "axes.prop_cycle": matplotlib.cycler(color=["#112233", "#445566"])}
+    own = {
+        "font.size": 9,
+        "axes.prop_cycle": matplotlib.cycler(color=["#112233", "#445566"]),
+    }
     with plt.rc_context(own):
         axes = plots.score_by_length(summary_of("a", "b", "c").lengths)
-    assert [line.get_color() for line in axes.get_lines()] == ["#112233", "#445566", "#112233"]
+    assert [line.get_color() for line in axes.get_lines()] == [
+        "#112233",
+        "#445566",
+        "#112233",
+    ]
     assert {text.get_fontsize() for text in axes.get_legend().get_texts()} == {9}
     with plt.style.context("rulerkit.data.rulerkit"):
         assert matplotlib.rcParams["font.size"] == 7
 
 
 def test_pdf_embeds_its_fonts_whoever_saves_it(tmp_path):
-    plots.score_by_length(summary_of("a").lengths).figure.savefig(tmp_path / "figure.pdf")
+    plots.score_by_length(summary_of("a").lengths).figure.savefig(
+        tmp_path / "figure.pdf"
+    )
     content = (tmp_path / "figure.pdf").read_bytes()
     assert b"/Type3" not in content
     assert b"/FontFile2" in content

@@ -77,10 +77,17 @@ TEMPLATES = {
         True,
     ),
     "qwen2.5": (CHATML, ("<|im_start|>", "<|im_end|>", "<|endoftext|>"), None, False),
-    "gemma": (GEMMA, ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"), "<bos>", True),
+    "gemma": (
+        GEMMA,
+        ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"),
+        "<bos>",
+        True,
+    ),
     "glm-4": (
         "[gMASK]<sop>"
-        + PLAIN_ROLES.replace(" + END", "").replace("<|assistant|>\\n", "<|assistant|>"),
+        + PLAIN_ROLES.replace(" + END", "").replace(
+            "<|assistant|>\\n", "<|assistant|>"
+        ),
         ("[gMASK]", "<sop>", "<|user|>", "<|assistant|>", "<|system|>"),
         "[gMASK]",
         False,
@@ -158,7 +165,13 @@ def answers(prompts):
 def one(model, spec="vt", length=LENGTH, index=0):
     return make_case(
         model,
-        generate(task(spec).with_corpora("builtin"), length, index + 1, 42, model.prompt_format),
+        generate(
+            task(spec).with_corpora("builtin"),
+            length,
+            index + 1,
+            42,
+            model.prompt_format,
+        ),
         index,
     )
 
@@ -172,7 +185,12 @@ def fails(findings):
 
 @pytest.mark.parametrize(
     ("name", "prefix_in"),
-    [("llama-3.1", "assistant"), ("gemma", "assistant"), ("glm-4", "user"), ("qwen2.5", "user")],
+    [
+        ("llama-3.1", "assistant"),
+        ("gemma", "assistant"),
+        ("glm-4", "user"),
+        ("qwen2.5", "user"),
+    ],
 )
 def test_popular_templates_pass(folder, name, prefix_in):
     model = asked_of(folder(name), prefix_in=prefix_in)
@@ -190,7 +208,9 @@ def test_popular_templates_pass(folder, name, prefix_in):
 
 def test_a_bos_may_have_the_id_0():
     token = SimpleNamespace(bos_id=0, bos_token="<s>")
-    case = SimpleNamespace(tokenizer=token, example=SimpleNamespace(ids=np.array([0, 7])))
+    case = SimpleNamespace(
+        tokenizer=token, example=SimpleNamespace(ids=np.array([0, 7]))
+    )
     assert CHECKS["BOS"](case) == "<s> once, first"
 
 
@@ -213,7 +233,9 @@ def ids_of(whole, text):
 
 def template_not_counted(whole):
     """Made for the bare tokenizer, and framed afterwards."""
-    made = generate(whole.task, LENGTH, 1, 42, PromptFormat(whole.tokenizer, template="base"))[0]
+    made = generate(
+        whole.task, LENGTH, 1, 42, PromptFormat(whole.tokenizer, template="base")
+    )[0]
     before, after = (Piece(text, "template") for text in whole.form.around)
     *rest, prefix = made.blocks
     return with_blocks(whole, [before, *rest, after, prefix], made)
@@ -230,7 +252,9 @@ def changed_ids(change):
 
 def changed_end(change):
     """A fault in the last two pieces: the end of the template and the answer prefix."""
-    return lambda w: with_blocks(w, [*w.example.blocks[:-2], *change(*w.example.blocks[-2:])])
+    return lambda w: with_blocks(
+        w, [*w.example.blocks[:-2], *change(*w.example.blocks[-2:])]
+    )
 
 
 FAULTS = [
@@ -243,7 +267,9 @@ FAULTS = [
     ("template", lambda whole: with_blocks(whole, whole.example.blocks[2:])),
     (
         "needles",
-        lambda whole: with_blocks(whole, [b for b in whole.example.blocks if b.role != "needle"]),
+        lambda whole: with_blocks(
+            whole, [b for b in whole.example.blocks if b.role != "needle"]
+        ),
     ),
     ("budget", template_not_counted),
     ("budget", underfilled),
@@ -254,7 +280,9 @@ FAULTS = [
 def test_a_faulty_prompt_is_caught(folder, name, fault):
     whole = one(asked_of(folder("llama-3.1")))
     assert fails(check_case(whole)) == set()
-    (finding,) = [f for f in check_case(fault(whole)) if f.level == FAIL and f.name == name]
+    (finding,) = [
+        f for f in check_case(fault(whole)) if f.level == FAIL and f.name == name
+    ]
     assert finding.fix
     assert finding.where == f"vt at {LENGTH}, example 0"
 
@@ -281,14 +309,18 @@ def test_the_template_of_another_model(folder):
         assert fails(check_case(one(asked_of(folder("llama-3.1"), template=form)))) == {
             "template marks"
         }, form
-    assert fails(check_case(one(asked_of(folder("llama-3.1"), template="base")))) == set()
+    assert (
+        fails(check_case(one(asked_of(folder("llama-3.1"), template="base")))) == set()
+    )
 
 
 def test_the_tokenizer_of_another_model(folder):
     own = folder("gemma")
     right = rk.load_model({"path": str(own), "name": "m"})
     assert fails(check_case(one(right))) == set()
-    assert any(f.name == "tokenizer" and f.level == "ok" for f in check_case(one(right)))
+    assert any(
+        f.name == "tokenizer" and f.level == "ok" for f in check_case(one(right))
+    )
     other = str(folder("gemma", lower=True))
     wrong = rk.load_model({"path": str(own), "name": "m", "tokenizer": other})
     assert "tokenizer" in fails(check_case(one(wrong)))
@@ -309,7 +341,10 @@ def test_a_thought_without_room(folder):
     place = folder("deepseek", template=R1)
     assert fails(check_case(one(asked_of(place)))) == {"thinking"}
     for more in ({}, {"prefix_in": "user"}, {"thinking_room": "inside"}):
-        assert fails(check_case(one(asked_of(place, thinking_tokens=256, **more)))) == set()
+        assert (
+            fails(check_case(one(asked_of(place, thinking_tokens=256, **more))))
+            == set()
+        )
     asked = asked_of(place, thinking_tokens=256, prefix_in="assistant")
     (inside,) = [f for f in check_case(one(asked)) if f.level == FAIL]
     assert "answers without a thought" in inside.seen
@@ -321,7 +356,13 @@ def test_a_chat_model_without_a_template_is_a_finding(folder):
     spec = {"path": str(place), "name": "m", "aligned": "chat"}
     found = check(study({"models": [spec], "lengths": [LENGTH]}), ask=False)["m"]
     assert [(finding.level, finding.name) for finding in found] == [(FAIL, "model")]
-    for part in ("model m", "no chat template", "`template: NAME`", "qwen", "`template: base`"):
+    for part in (
+        "model m",
+        "no chat template",
+        "`template: NAME`",
+        "qwen",
+        "`template: base`",
+    ):
         assert part in found[0].seen
 
 
@@ -332,7 +373,9 @@ class Server(Engine):
     """An engine that does something to what it is sent, and counts as servers do."""
 
     def __init__(self, tokenizer, change, echoes=False):
-        super().__init__({"name": "server", "engine": "function", "tokenizer": str(tokenizer)})
+        super().__init__(
+            {"name": "server", "engine": "function", "tokenizer": str(tokenizer)}
+        )
         self.change, self.echoes = change, echoes
 
     def answer(self, examples):
@@ -341,7 +384,12 @@ class Server(Engine):
             ids = self.change(example.ids)
             text = read_answer(tokenizer.decode(ids)) or "nothing"
             text = example.prompt + text if self.echoes else text
-            yield example, Answer(text, "stop", tokenizer.count(text), {"prompt_tokens": len(ids)})
+            yield (
+                example,
+                Answer(
+                    text, "stop", tokenizer.count(text), {"prompt_tokens": len(ids)}
+                ),
+            )
 
 
 def the_same(ids):

@@ -49,7 +49,9 @@ LLAMA3_LIKE = (
 
 
 def example(form, name="niah_single_1", length=1400):
-    return generate(task(name).with_corpora("builtin"), length, 1, prompt_format=form)[0]
+    return generate(task(name).with_corpora("builtin"), length, 1, prompt_format=form)[
+        0
+    ]
 
 
 @pytest.mark.parametrize("name", TABLE_6)
@@ -59,7 +61,9 @@ def test_forms_byte_for_byte(name):
     made = example(PromptFormat("builtin", template=name))
     question = made.text_of("question").removesuffix(DIRECT)
     user = f"{made.text_of('instruction')}{made.context_text}{question}".strip()
-    assert user.startswith("A special magic number is hidden within the following text.")
+    assert user.startswith(
+        "A special magic number is hidden within the following text."
+    )
     assert made.answer_prefix.startswith(" The special magic number for ")
     assert made.prompt == TABLE_6[name].replace("{t}", user) + made.answer_prefix
     made = example(PromptFormat("builtin", template=name, prefix_in="user"))
@@ -109,14 +113,18 @@ def test_own_template_of_a_folder(data):
     form = PromptFormat(str(data / "tokenizers" / "qwen2.5"))
     made = example(form, "vt")
     assert made.prompt == CHATML.replace("{t}", made.input) + made.answer_prefix
-    assert made.prompt.endswith("<|im_end|>\n<|im_start|>assistant\n" + made.answer_prefix)
+    assert made.prompt.endswith(
+        "<|im_end|>\n<|im_start|>assistant\n" + made.answer_prefix
+    )
     assert made.answer_prefix.startswith(" Answer: According to the chain(s)")
     assert made.ids.tolist() == form.tokenizer.encode(made.prompt).tolist()
 
 
 def test_a_system_prompt(data):
     form = PromptFormat(str(data / "tokenizers" / "qwen2.5"), system_prompt="Be brief.")
-    assert form.around[0] == "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n"
+    assert (
+        form.around[0] == "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n"
+    )
 
 
 def test_a_template_that_trims_keeps_the_blanks(data):
@@ -126,7 +134,9 @@ def test_a_template_that_trims_keeps_the_blanks(data):
     made = example(form, "vt")
     value = made.prompt.rpartition("are assigned the value ")[2].partition(",")[0]
     assert made.prompt.endswith(f"<|end_header_id|>\n\n{made.answer_prefix}")
-    assert made.answer_prefix.endswith(f"5 variables are assigned the value {value}, they are: ")
+    assert made.answer_prefix.endswith(
+        f"5 variables are assigned the value {value}, they are: "
+    )
     assert made.ids.tolist().count(128000) == 1
     assert made.ids.tolist() == form.tokenizer.encode(made.prompt).tolist()
 
@@ -138,7 +148,10 @@ def test_a_template_with_the_date():
         "26 Jul 2024|2024-07-26|26 Jul 2024|",
         "",
     )
-    assert "Today Date: 26 Jul 2024" in PromptFormat("builtin", template=LLAMA3_LIKE).around[0]
+    assert (
+        "Today Date: 26 Jul 2024"
+        in PromptFormat("builtin", template=LLAMA3_LIKE).around[0]
+    )
 
 
 def test_a_template_with_generation_marks():
@@ -176,7 +189,9 @@ def test_thinking_can_be_switched(thinking):
 
 def test_sentencepiece_template_has_one_bos(data, tmp_path):
     """A folder of Llama-2's kind, whose template writes `<s>` into the text."""
-    (tmp_path / "tokenizer.model").symlink_to(data / "tokenizers" / "llama-2" / "tokenizer.model")
+    (tmp_path / "tokenizer.model").symlink_to(
+        data / "tokenizers" / "llama-2" / "tokenizer.model"
+    )
     template = "{{ bos_token }}{% for m in messages %}{{ '[INST] ' + m['content'] + ' [/INST]' }}{% endfor %}"
     settings = {"bos_token": "<s>", "add_bos_token": True, "chat_template": template}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
@@ -191,7 +206,11 @@ def test_sentencepiece_template_has_one_bos(data, tmp_path):
 
 def test_a_thought_has_its_tokens_beside_the_length_or_inside():
     plain = example(PromptFormat("builtin"), length=4096)
-    for thinking, place, kept in ((0, "inside", 0), (500, "inside", 500), (500, "beside", 0)):
+    for thinking, place, kept in (
+        (0, "inside", 0),
+        (500, "inside", 500),
+        (500, "beside", 0),
+    ):
         form = PromptFormat("builtin", thinking_tokens=thinking, thinking_room=place)
         made = example(form, length=4096)
         assert 4096 - 25 <= made.num_tokens + made.max_new_tokens + kept <= 4096
@@ -208,7 +227,10 @@ def test_a_thought_has_its_tokens_beside_the_length_or_inside():
         ({"template": "llama2", "system_prompt": "Be brief."}, "system_prompt"),
         ({"template": "{{ messages[0].content "}, "template"),
         ({"template": "{{ messages[0].content }}{{ messages[0].content }}"}, "message"),
-        ({"template": "{{ messages[-1].content }}", "system_prompt": "Be brief."}, "system"),
+        (
+            {"template": "{{ messages[-1].content }}", "system_prompt": "Be brief."},
+            "system",
+        ),
     ],
 )
 def test_what_is_refused(settings, named):

@@ -22,11 +22,15 @@ from rulerkit.scoring.summary import summarize
 from rulerkit.store.comparable import check_same
 
 DATA = os.environ.get("RULERKIT_DATA")
-NEEDS_DATA = pytest.mark.skipif(DATA is None, reason="RULERKIT_DATA names no original corpora")
+NEEDS_DATA = pytest.mark.skipif(
+    DATA is None, reason="RULERKIT_DATA names no original corpora"
+)
 
 
 def examples(spec, protocol, length=4096, num_examples=40, **settings):
-    return generate(task(spec, protocol).with_corpora("builtin"), length, num_examples, **settings)
+    return generate(
+        task(spec, protocol).with_corpora("builtin"), length, num_examples, **settings
+    )
 
 
 def layout(example):
@@ -49,10 +53,14 @@ def test_the_paper_asks_the_first_questions_among_their_own_article():
     made = list(generate(task("qa_1", "paper"), 4096, 200, prompt_format=form))
     documents = [example.blocks[slice(*example.context)] for example in made]
     places = [[piece.role for piece in listed].index("needle") for listed in documents]
-    depths = [place / (len(listed) - 1) for place, listed in zip(places, documents, strict=True)]
+    depths = [
+        place / (len(listed) - 1)
+        for place, listed in zip(places, documents, strict=True)
+    ]
     assert sum(depth >= 0.9 for depth in depths) >= 190
     numbers = Counter(
-        (place + 1, len(listed)) for place, listed in zip(places, documents, strict=True)
+        (place + 1, len(listed))
+        for place, listed in zip(places, documents, strict=True)
     )
     assert numbers.most_common(1)[0][0] == (24, 26)
     assert 24 <= sum(map(len, documents)) / len(documents) <= 26
@@ -61,7 +69,8 @@ def test_the_paper_asks_the_first_questions_among_their_own_article():
         "all are of the same article"
     )
     questions = [
-        example.text_of("question").rpartition("Question: ")[2].strip() for example in made[:2]
+        example.text_of("question").rpartition("Question: ")[2].strip()
+        for example in made[:2]
     ]
     assert questions == [
         "In what country is Normandy located?",
@@ -74,7 +83,8 @@ def test_the_paper_asks_the_first_questions_among_their_own_article():
 @pytest.mark.parametrize("name", ["cwe", "fwe"])
 def test_the_paper_has_one_layout_and_clean_one_for_each_example(name):
     paper, clean = (
-        Counter(map(layout, examples(name, protocol))) for protocol in ("paper", "clean")
+        Counter(map(layout, examples(name, protocol)))
+        for protocol in ("paper", "clean")
     )
     assert len(paper) <= 3
     assert paper.most_common(1)[0][1] >= 30
@@ -88,14 +98,19 @@ def test_the_paper_has_needles_at_forty_depths():
         for depth in example.depths
     }
     steps = {round(depth * 39 / 100) for depth in depths}
-    assert all(min(abs(depth - 100 * step / 39) for step in steps) < 1.0 for depth in depths)
+    assert all(
+        min(abs(depth - 100 * step / 39) for step in steps) < 1.0 for depth in depths
+    )
     assert len(steps) >= 36
     free = [
         depth
         for example in examples("niah_single_2", "clean", 16384, 150)
         for depth in example.depths
     ]
-    assert sum(abs(depth * 39 / 100 - round(depth * 39 / 100)) > 0.3 for depth in free) > 30
+    assert (
+        sum(abs(depth * 39 / 100 - round(depth * 39 / 100)) > 0.3 for depth in free)
+        > 30
+    )
 
 
 @pytest.mark.parametrize(("edition", "lines"), [("2024", 10), ("2025", 16)])
@@ -108,7 +123,11 @@ def test_the_paper_fills_long_lists_with_random_letters():
     hyphens = {}
     for protocol in ("paper", "clean"):
         (example,) = examples("cwe", protocol, 131072, 1)
-        words = {piece.text.split()[-1] for piece in example.pieces if piece.role == "haystack"}
+        words = {
+            piece.text.split()[-1]
+            for piece in example.pieces
+            if piece.role == "haystack"
+        }
         assert len(words) > 8166
         hyphens[protocol] = sum("-" in word for word in words)
     assert hyphens["clean"] > 5 * hyphens["paper"]
@@ -116,10 +135,22 @@ def test_the_paper_fills_long_lists_with_random_letters():
 
 @pytest.mark.parametrize(
     "name",
-    ["niah_single_1", "niah_single_2", "niah_multikey_3", "vt", "cwe", "fwe", "qa_1", "qa_2"],
+    [
+        "niah_single_1",
+        "niah_single_2",
+        "niah_multikey_3",
+        "vt",
+        "cwe",
+        "fwe",
+        "qa_1",
+        "qa_2",
+    ],
 )
 def test_the_paper_can_be_answered_and_differs_from_clean_only_where_it_says(name):
-    paper, clean = examples(name, "paper", num_examples=4), examples(name, "clean", num_examples=4)
+    paper, clean = (
+        examples(name, "paper", num_examples=4),
+        examples(name, "clean", num_examples=4),
+    )
     for example, answer in load_model("perfect").answer(paper):
         assert paper.task.score(answer.text, example.references) == 1
         assert example.num_tokens + example.max_new_tokens <= 4096
@@ -136,7 +167,13 @@ def test_the_protocol_sets_the_edition_and_edition_overrides_it():
         ({"protocol": "paper"}, "2024"),
         ({"protocol": "paper", "edition": 2025}, "2025"),
         ({"edition": "2024"}, "2024"),
-        ({"protocol": "paper", "tasks": [{"base": "vt", "edition": 2024}, task("cwe")]}, "2024"),
+        (
+            {
+                "protocol": "paper",
+                "tasks": [{"base": "vt", "edition": 2024}, task("cwe")],
+            },
+            "2024",
+        ),
     ):
         asked = study(parameters)
         assert {one.edition for one in asked.tasks} == {edition}
@@ -153,7 +190,10 @@ def test_protocols_never_stand_in_one_table_and_are_never_resumed_by_the_other(
     model, other = load_model("perfect"), load_model("mute")
     cells = [
         predict(
-            model, examples("niah_single_1", "clean", 1024, 2), tmp_path / "main", progress=False
+            model,
+            examples("niah_single_1", "clean", 1024, 2),
+            tmp_path / "main",
+            progress=False,
         )
     ]
     assert cells[0].record["result"]["protocol"] == "clean"
@@ -166,11 +206,17 @@ def test_protocols_never_stand_in_one_table_and_are_never_resumed_by_the_other(
     assert list(notes.values()) == ["", "Protocol clean with the prompts of 2024"]
     with pytest.raises(UserError, match="protocol"):
         predict(
-            model, examples("niah_single_1", "paper", 1024, 2), tmp_path / "main", progress=False
+            model,
+            examples("niah_single_1", "paper", 1024, 2),
+            tmp_path / "main",
+            progress=False,
         )
     cells.append(
         predict(
-            other, examples("niah_multikey_2", "paper", 1024, 2), tmp_path / "main", progress=False
+            other,
+            examples("niah_multikey_2", "paper", 1024, 2),
+            tmp_path / "main",
+            progress=False,
         )
     )
     with pytest.raises(UserError, match="protocol"):
@@ -185,7 +231,10 @@ def test_scores_that_are_not_above_their_floor_are_marked_in_tables_and_figures(
 ):
     tasks = [task(name).with_corpora("builtin") for name in ("cwe", "niah_single_1")]
     made = [generate(one, 4096, 3) for one in tasks]
-    cells = [predict(load_model("perfect"), one, tmp_path / "main", progress=False) for one in made]
+    cells = [
+        predict(load_model("perfect"), one, tmp_path / "main", progress=False)
+        for one in made
+    ]
     assert cells[0].record["floors"] == pytest.approx(floors(made[0]))
     summary = summarize(score(cells), ["cwe", "niah_single_1"])
     assert summary.cells["floor"].tolist() == [100, 0]

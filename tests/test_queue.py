@@ -43,13 +43,19 @@ def jobs_of(project, models, **parameters):
 
 def run(jobs, gpus=(), side_by_side=None):
     states = outcomes(execute(jobs, gpus, side_by_side))
-    assert {each.step.title: each.message for each in states if each.state != "done"} == {}
+    assert {
+        each.step.title: each.message for each in states if each.state != "done"
+    } == {}
 
 
 def overlapping(rows):
     """The questions to different models that were under way at the same time."""
     pairs = combinations(rows, 2)
-    return [(a, b) for a, b in pairs if a.model != b.model and a.begin < b.end and b.begin < a.end]
+    return [
+        (a, b)
+        for a, b in pairs
+        if a.model != b.model and a.begin < b.end and b.begin < a.end
+    ]
 
 
 def gpus(row):
@@ -99,15 +105,21 @@ def test_what_nvidia_smi_lists_is_used_and_locked(project, monkeypatch):
 
 def test_a_job_that_can_never_run_here_is_refused_before_any_begins(project):
     jobs = jobs_of(project, [told("a"), told("large", gpus=4)])
-    with pytest.raises(UserError, match=r"^large needs 4 GPUs, here are 2 \(0, 1\): lower .*-y 'm"):
+    with pytest.raises(
+        UserError, match=r"^large needs 4 GPUs, here are 2 \(0, 1\): lower .*-y 'm"
+    ):
         check(jobs, ["0", "1"])
     check(jobs, [])
     check(jobs, ["0", "1", "2", "3"])
-    with pytest.raises(UserError, match=r"^spread is spread over 2 nodes: submit it to Slurm"):
+    with pytest.raises(
+        UserError, match=r"^spread is spread over 2 nodes: submit it to Slurm"
+    ):
         check(jobs_of(project, [told("spread", gpus=1, nodes=2)]), ["0"])
     run(jobs[1:], use_gpus("0-3"))
     check(jobs, ["0"])  # where only notebooks are left no GPU is needed
-    assert [status.state for status in outcomes(execute(jobs[1:], ["0"]))] == ["done before"]
+    assert [status.state for status in outcomes(execute(jobs[1:], ["0"]))] == [
+        "done before"
+    ]
 
 
 # --- handing them out -----------------------------------------------------------------------------
@@ -117,14 +129,28 @@ def test_never_two_runs_on_one_gpu_and_all_of_them_used(project):
     """Models that take 4, 2, 2, 1, 1 and 1 of four GPUs, and one that takes none; those that can
     must run at once."""
     sizes = {"d": 1, "e": 1, "f": 1, "b": 2, "c": 2, "a": 4, "g": 0}
-    for name, others in (("b", "c"), ("c", "b"), ("d", "e f"), ("e", "d f"), ("f", "d e")):
+    for name, others in (
+        ("b", "c"),
+        ("c", "b"),
+        ("d", "e f"),
+        ("e", "d f"),
+        ("f", "d e"),
+    ):
         project.set(name, "meets", others)
-    run(jobs_of(project, [told(n, gpus=size) for n, size in sizes.items()]), use_gpus("0-3"))
+    run(
+        jobs_of(project, [told(n, gpus=size) for n, size in sizes.items()]),
+        use_gpus("0-3"),
+    )
     rows = project.journal()
     assert {row.model: len(gpus(row)) for row in rows} == sizes
     assert all(not gpus(a) & gpus(b) for a, b in overlapping(rows))
-    assert {row.gpus for row in rows if row.model == "g"} == {""}, "it runs beside, and sees none"
-    used = [set().union(*(gpus(row) for row in rows if row.model in n)) for n in ("bc", "def")]
+    assert {row.gpus for row in rows if row.model == "g"} == {""}, (
+        "it runs beside, and sees none"
+    )
+    used = [
+        set().union(*(gpus(row) for row in rows if row.model in n))
+        for n in ("bc", "def")
+    ]
     assert list(map(len, used)) == [4, 3], "at the same time"
     order = list(dict.fromkeys(row.model for row in rows if row.model != "g"))
     assert [sizes[name] for name in order] == [4, 2, 2, 1, 1, 1], "the largest first"
@@ -153,9 +179,13 @@ def test_two_batches_share_the_gpus_and_ask_nothing_twice(project):
     """
     project.set("b", "meets", "go")
     common = {"together": ["50_asks"], "parameters": {"run": "one", "num_examples": 3}}
-    one = project.batch({"models": [told("a", gpus=1), told("b", gpus=2)], **common}, "one")
+    one = project.batch(
+        {"models": [told("a", gpus=1), told("b", gpus=2)], **common}, "one"
+    )
     models = [told("c", gpus=2), told("d", gpus=1)]
-    other = project.batch({**common, "models": models, "parameters": {"run": "other"}}, "other")
+    other = project.batch(
+        {**common, "models": models, "parameters": {"run": "other"}}, "other"
+    )
     with project.started("batch", one, "--gpus", "0,1") as first:
         project.wait_for("b")
         with (
@@ -164,7 +194,9 @@ def test_two_batches_share_the_gpus_and_ask_nothing_twice(project):
         ):
             waiting = "waiting: other processes hold the GPUs"
             for each in (second, third):
-                wait_until("it waits", lambda each=each: waiting in each.out.read_text())
+                wait_until(
+                    "it waits", lambda each=each: waiting in each.out.read_text()
+                )
             project.go()
             ended = [each.end() for each in (first, second, third)]
     assert ended[2][0] == 0, ended
@@ -189,7 +221,12 @@ def test_a_gpu_that_a_dead_process_held_is_free(project):
     project.go()
     run([job], ["0"])
     (other,) = jobs_of(project, [told("b", gpus=1)])
-    assert project.call("run", other.file, "--gpus", "", CUDA_VISIBLE_DEVICES="0,1").returncode == 0
+    assert (
+        project.call(
+            "run", other.file, "--gpus", "", CUDA_VISIBLE_DEVICES="0,1"
+        ).returncode
+        == 0
+    )
     assert {row.gpus for row in project.journal() if row.model == "b"} == {""}
 
 
@@ -210,10 +247,13 @@ def test_a_job_is_done_by_one_process_and_named_by_the_other(project, tmp_path):
         ended, said = first.end()
         assert (ended, said.split()[:3]) == (0, ["done", "a", "predictions"])
     assert (second.returncode, second.stderr) == (0, "")
-    assert re.match(rf"elsewhere +a predictions .*; process {pid} on host ", second.stdout)
+    assert re.match(
+        rf"elsewhere +a predictions .*; process {pid} on host ", second.stdout
+    )
     assert (whole.returncode, status.returncode) == (1, 3)
     assert (
-        "another process is doing a part of this batch: run the same command again" in whole.stderr
+        "another process is doing a part of this batch: run the same command again"
+        in whole.stderr
     )
     assert "page:" not in whole.stdout
     assert set(project.asked("a").values()) == {1}

@@ -28,7 +28,11 @@ def said(model, examples):
 
 
 def mean_score(model, examples, folder):
-    return float(score([predict(model, examples, folder / "run", progress=False)])["score"].mean())
+    return float(
+        score([predict(model, examples, folder / "run", progress=False)])[
+            "score"
+        ].mean()
+    )
 
 
 def within(seen, planted, num_trials):
@@ -58,9 +62,13 @@ def within(seen, planted, num_trials):
         ({"drop": 0.5, "memory": 0.4}, "qa_1", 1, 0.4 + 0.6 * 0.5),
     ],
 )
-def test_a_planted_rate_is_the_one_that_is_scored(effects, spec, items, expected, tmp_path):
+def test_a_planted_rate_is_the_one_that_is_scored(
+    effects, spec, items, expected, tmp_path
+):
     seen = mean_score(reader(**effects), asked(spec), tmp_path)
-    assert within(seen, expected, MANY * items), f"{seen:.3f} seen, {expected:.3f} planted"
+    assert within(seen, expected, MANY * items), (
+        f"{seen:.3f} seen, {expected:.3f} planted"
+    )
     assert not within(seen, expected - 0.3, MANY * items), (
         "a test that would pass for any rate proves nothing"
     )
@@ -106,7 +114,9 @@ def test_effects_read_the_question_in_prompts_that_ask_for_a_direct_answer(tmp_p
 
 
 def test_a_confused_reader_takes_a_neighbouring_line():
-    for example, answer in reader(confuse=1.0).answer(asked("niah_multikey_2", 2048, 20)):
+    for example, answer in reader(confuse=1.0).answer(
+        asked("niah_multikey_2", 2048, 20)
+    ):
         lines = [piece for piece in example.pieces if piece.value]
         wanted = next(i for i, piece in enumerate(lines) if piece.role == "needle")
         taken = next(i for i, piece in enumerate(lines) if piece.value == answer.text)
@@ -114,9 +124,12 @@ def test_a_confused_reader_takes_a_neighbouring_line():
 
 
 @pytest.mark.parametrize(
-    ("name", "copied", "frequent"), [("niah_single_2", 0, 0), ("cwe", 0.2, 0.5), ("fwe", 0.8, 0.9)]
+    ("name", "copied", "frequent"),
+    [("niah_single_2", 0, 0), ("cwe", 0.2, 0.5), ("fwe", 0.8, 0.9)],
 )
-def test_floors_are_the_scores_of_readers_that_do_not_read(name, copied, frequent, tmp_path):
+def test_floors_are_the_scores_of_readers_that_do_not_read(
+    name, copied, frequent, tmp_path
+):
     """BENCHMARK.md, section 7: aggregation tasks reward copying and counting a part of the
     context."""
     examples = asked(name, 8192, NUM_EXAMPLES)
@@ -129,7 +142,9 @@ def test_floors_are_the_scores_of_readers_that_do_not_read(name, copied, frequen
     )
     assert seen["copy"] >= copied
     assert seen["frequent"] >= frequent
-    assert max(seen.values()) == 0 if name == "niah_single_2" else max(seen.values()) <= 1
+    assert (
+        max(seen.values()) == 0 if name == "niah_single_2" else max(seen.values()) <= 1
+    )
 
 
 # --- the same again -------------------------------------------------------------------------------
@@ -160,10 +175,15 @@ def test_answers_repeat_exactly_whatever_else_was_asked():
 
 
 def test_effects_belong_to_the_identity_and_the_label():
-    plain, dropping = load_model("reader-8192"), load_model({"base": "reader-8192", "drop": 0.2})
-    assert plain.identity() == {"engine": "reader", "window": 8192, "reader_version": 1}, (
-        "old predictions stay valid"
+    plain, dropping = (
+        load_model("reader-8192"),
+        load_model({"base": "reader-8192", "drop": 0.2}),
     )
+    assert plain.identity() == {
+        "engine": "reader",
+        "window": 8192,
+        "reader_version": 1,
+    }, "old predictions stay valid"
     assert dropping.identity() == plain.identity() | {"drop": 0.2}
     assert (dropping.name, dropping.label) == (
         "reader-8192-drop_0.2",

@@ -45,7 +45,9 @@ def words(tmp_path_factory):
     text = load_haystack("prose").words + 3 * load_words().everything
     folder = tmp_path_factory.mktemp("words")
     assert save_tokenizer(folder, [" ".join(text)], VOCABULARY, bos=False) == VOCABULARY
-    torch.set_num_threads(1)  # idle threads that spin make tiny models slow on a busy machine
+    torch.set_num_threads(
+        1
+    )  # idle threads that spin make tiny models slow on a busy machine
     return folder
 
 
@@ -61,18 +63,30 @@ def specs(words, tmp_path_factory):
         made[name] = {"path": str(root / name)}
         if name == "mamba":
             write_original(network, root / "mamba-ssm")
-            made["mamba-ssm"] = {"path": str(root / "mamba-ssm"), "tokenizer": str(words)}
+            made["mamba-ssm"] = {
+                "path": str(root / "mamba-ssm"),
+                "tokenizer": str(words),
+            }
     here = {name: {"device": "cpu"} for name in made}
     for version in (5, 7):
         name = f"rwkv-{version}"
         write_pth(root / f"{name}.pth", version)
-        made[name] = {"engine": "rwkv", "path": str(root / f"{name}.pth"), "strategy": "cpu fp32"}
-    return {name: {"name": name} | spec | here.get(name, {}) for name, spec in made.items()}
+        made[name] = {
+            "engine": "rwkv",
+            "path": str(root / f"{name}.pth"),
+            "strategy": "cpu fp32",
+        }
+    return {
+        name: {"name": name} | spec | here.get(name, {}) for name, spec in made.items()
+    }
 
 
 def asked(one, name, length, count):
     return generate(
-        task(name).with_corpora("builtin"), length, count, prompt_format=one.prompt_format
+        task(name).with_corpora("builtin"),
+        length,
+        count,
+        prompt_format=one.prompt_format,
     )
 
 
@@ -84,13 +98,24 @@ def answers_of(one, count=3, most=16):
 
 
 @pytest.mark.parametrize(
-    "kind", [*NETWORKS, "mamba-ssm", *(pytest.param(f"rwkv-{v}", marks=needs_rwkv) for v in (5, 7))]
+    "kind",
+    [
+        *NETWORKS,
+        "mamba-ssm",
+        *(pytest.param(f"rwkv-{v}", marks=needs_rwkv) for v in (5, 7)),
+    ],
 )
 def test_prompts_are_answered(kind, specs, tmp_path):
     one = load_model(specs[kind])
     texts = []
-    for name, length, count in (("niah_single_2", 1024, 1), ("cwe", 1024, 1), ("vt", 4096, 2)):
-        cell = predict(one, asked(one, name, length, count), tmp_path / "run", progress=False)
+    for name, length, count in (
+        ("niah_single_2", 1024, 1),
+        ("cwe", 1024, 1),
+        ("vt", 4096, 2),
+    ):
+        cell = predict(
+            one, asked(one, name, length, count), tmp_path / "run", progress=False
+        )
         assert [row["index"] for row in cell.rows] == list(range(count))
         for row in cell.rows:
             assert row["num_prompt_tokens"] < row["length"] <= length
@@ -104,7 +129,10 @@ def test_prompts_are_answered(kind, specs, tmp_path):
 
 @pytest.mark.parametrize("kind", SHAPES)
 def test_an_answer_does_not_depend_on_its_batch(kind, words):
-    pair = build(kind).float().eval(), transformers.PreTrainedTokenizerFast.from_pretrained(words)
+    pair = (
+        build(kind).float().eval(),
+        transformers.PreTrainedTokenizerFast.from_pretrained(words),
+    )
     alone, batched = (model(pair, name="tiny", batch_size=size) for size in (1, 8))
     prompts = [
         replace(example, index=10 * i + example.index, max_new_tokens=16)
@@ -113,7 +141,9 @@ def test_an_answer_does_not_depend_on_its_batch(kind, words):
     ]
     assert len({example.num_tokens for example in prompts}) > 2
     expected = {example.index: answer for example, answer in alone.answer(prompts)}
-    assert {example.index: answer for example, answer in batched.answer(prompts)} == expected
+    assert {
+        example.index: answer for example, answer in batched.answer(prompts)
+    } == expected
     assert len({answer.text for answer in expected.values()}) > 1, (
         "the answers hardly depend on the prompts"
     )
@@ -132,7 +162,9 @@ def test_recurrent_models_refuse_chunks_that_would_change_their_answers(kind, wo
 def test_a_converted_mamba_answers_as_the_model_that_was_written(
     specs,
 ):
-    assert answers_of(load_model(specs["mamba-ssm"])) == answers_of(load_model(specs["mamba"]))
+    assert answers_of(load_model(specs["mamba-ssm"])) == answers_of(
+        load_model(specs["mamba"])
+    )
 
 
 def test_what_is_no_plain_mamba_is_named(specs, tmp_path):

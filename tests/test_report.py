@@ -21,13 +21,18 @@ def write_cell(outputs, length=1024, have=4, model="m", **record):
     path.parent.mkdir(parents=True, exist_ok=True)
     result = {"task": {"name": "vt"}, "length": length, "model": {"name": model}}
     path.with_suffix(".json").write_text(
-        json.dumps({"format": 2, "result": result, "num_examples": 4, "run": "main", **record})
+        json.dumps(
+            {"format": 2, "result": result, "num_examples": 4, "run": "main", **record}
+        )
     )
     path.write_bytes(b"".join(map(row_line, map(row, range(4 - have, 4)))))
     failures = [
-        {"index": index, "reason": "it broke", "refused": index == 0} for index in range(4 - have)
+        {"index": index, "reason": "it broke", "refused": index == 0}
+        for index in range(4 - have)
     ]
-    path.with_name(f"{length}.failures.jsonl").write_bytes(b"".join(map(row_line, failures)))
+    path.with_name(f"{length}.failures.jsonl").write_bytes(
+        b"".join(map(row_line, failures))
+    )
     return path
 
 
@@ -79,12 +84,16 @@ def test_a_cache_that_cannot_be_written_is_left_out(tmp_path):
     assert len(scored(tmp_path)[1]) == 4
 
 
-def test_failed_requests_are_counted_and_means_are_over_the_rest_where_allowed(tmp_path, rulerkit):
+def test_failed_requests_are_counted_and_means_are_over_the_rest_where_allowed(
+    tmp_path, rulerkit
+):
     for length, have in ((1024, 4), (2048, 2), (4096, 0)):
         write_cell(tmp_path, length, have)
     cells = scored(tmp_path)[0]
     for allowed, second in ((None, ""), (1, ""), (2, 100.0), (0.5, 100.0), (0.49, "")):
-        table = summarize(score(cells, max_failures=allowed), ["vt"], [1024, 2048, 4096]).cells
+        table = summarize(
+            score(cells, max_failures=allowed), ["vt"], [1024, 2048, 4096]
+        ).cells
         haves = [
             "",
             "" if second else "2/4, 1 refused by the service, 1 failed",
@@ -109,7 +118,9 @@ def test_a_model_without_any_answer_is_named(tmp_path):
     write_cell(tmp_path)
     write_cell(tmp_path, model="silent", have=0)
     cells, scores = scored(tmp_path)
-    assert footnotes(cells) == ["silent has no answer: 4 requests failed, the first: it broke."]
+    assert footnotes(cells) == [
+        "silent has no answer: 4 requests failed, the first: it broke."
+    ]
     with pytest.raises(UserError, match=r"nothing to summarize.*4 requests failed"):
         summarize(scores[scores["model"] == "silent"])
 

@@ -11,7 +11,13 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.analysis.failures import label
-from rulerkit.analysis.results import ANSWER_COLUMNS, LABEL_COLUMNS, answers_of, export, load
+from rulerkit.analysis.results import (
+    ANSWER_COLUMNS,
+    LABEL_COLUMNS,
+    answers_of,
+    export,
+    load,
+)
 from rulerkit.cli import main
 from rulerkit.common.errors import UserError
 from rulerkit.report.browser import browse
@@ -22,7 +28,12 @@ TASKS = ["niah_multikey_1", "vt", "cwe", {"base": "qa_1", "name": "questions"}]
 ASKED: dict[str, Any] = {
     "models": [
         "perfect",
-        {"base": "perfect", "name": "nearby", "label": "perfect reader", "confuse": 1.0},
+        {
+            "base": "perfect",
+            "name": "nearby",
+            "label": "perfect reader",
+            "confuse": 1.0,
+        },
     ],
     "tasks": TASKS,
     "lengths": [1024, 2048],
@@ -40,7 +51,9 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def content_of(page: Any) -> dict[str, Any]:
     """What a page of examples holds."""
-    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', page.text)
+    match = re.search(
+        r'<script type="application/json" id="data">(.*?)</script>', page.text
+    )
     assert match
     return dict(json.loads(match[1]))
 
@@ -64,11 +77,15 @@ def test_a_row_per_example_with_what_was_asked_and_written(outputs: Path) -> Non
     assert json.loads(one["knobs"])["freq_cw"] > 1
 
 
-def test_places_may_be_folders_files_and_patterns_and_a_cell_counts_once(outputs: Path) -> None:
+def test_places_may_be_folders_files_and_patterns_and_a_cell_counts_once(
+    outputs: Path,
+) -> None:
     file = outputs / "predictions/main/perfect/vt/1024.jsonl"
     everything = load(outputs, answers=False)
     pattern = str(outputs.parent / "out*")
-    pd.testing.assert_frame_equal(load(outputs, file, pattern, answers=False), everything)
+    pd.testing.assert_frame_equal(
+        load(outputs, file, pattern, answers=False), everything
+    )
     assert len(load(file)) == 6
     with pytest.raises(UserError, match="nothing matches"):
         load(str(outputs / "x*"))
@@ -93,7 +110,9 @@ def test_answers_of_some_rows(outputs: Path) -> None:
     assert rows.index.equals(wrong.index)
     whole = load(outputs, labels=True).loc[wrong.index]
     pd.testing.assert_frame_equal(rows, whole)
-    pd.testing.assert_frame_equal(answers_of(load(outputs).loc[wrong.index], labels=True), whole)
+    pd.testing.assert_frame_equal(
+        answers_of(load(outputs).loc[wrong.index], labels=True), whole
+    )
     twice = answers_of(pd.concat([wrong, wrong]), labels=True)  # indices stand twice
     pd.testing.assert_frame_equal(twice, pd.concat([whole, whole]))
 
@@ -101,7 +120,9 @@ def test_answers_of_some_rows(outputs: Path) -> None:
 def test_files_of_other_programs_stand_in_the_same_table(tmp_path: Path) -> None:
     file = tmp_path / "llama/synthetic/4096/pred/vt.jsonl"
     file.parent.mkdir(parents=True)
-    rows = [{"index": i, "pred": "AAAAA", "outputs": ["AAAAA", "BBBBB"]} for i in range(3)]
+    rows = [
+        {"index": i, "pred": "AAAAA", "outputs": ["AAAAA", "BBBBB"]} for i in range(3)
+    ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     problems: list[str] = []
     results = load(tmp_path, labels=True, report=problems.append)
@@ -123,7 +144,9 @@ def test_a_damaged_cell_is_left_out_by_name(outputs: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_exports_hold_every_row_and_column(outputs: Path, tmp_path: Path, kind: str) -> None:
+def test_exports_hold_every_row_and_column(
+    outputs: Path, tmp_path: Path, kind: str
+) -> None:
     if kind == "parquet":
         pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
     results, file = load(outputs), tmp_path / f"results.{kind}"
@@ -138,7 +161,9 @@ def test_exports_hold_every_row_and_column(outputs: Path, tmp_path: Path, kind: 
         export(results, tmp_path / "results.xls")
 
 
-def test_commands(outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands(
+    outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def run(*words: str) -> str:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("sys.argv", ["rulerkit", *words])
@@ -170,7 +195,9 @@ def test_commands(outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     with pytest.MonkeyPatch.context() as elsewhere:
         elsewhere.chdir(tmp_path)
         elsewhere.setenv("RULERKIT_HOME", str(outputs.parent))
-        (tmp_path / "perfect").mkdir()  # the checkpoint itself stands in the working directory
+        (
+            tmp_path / "perfect"
+        ).mkdir()  # the checkpoint itself stands in the working directory
         (tmp_path / "perfect/config.json").touch()
         assert shown == run(
             *("show", "{base: vt_2_chains, num_hops: 4, num_chains: 1}"),
@@ -199,7 +226,9 @@ def test_the_heatmap_has_the_means_and_wrong_items_are_traced(outputs: Path) -> 
     multikey = content["tasks"].index("niah_multikey_1")
     wrong = [e for e in content["examples"] if e["t"] == multikey and e["s"] == 0]
     assert wrong
-    for example in wrong:  # the value of another key: a distractor, with its window and its depth
+    for (
+        example
+    ) in wrong:  # the value of another key: a distractor, with its window and its depth
         (item, role, depth), *_ = example["x"]
         assert role == "distractor"
         window = next(w for w in example["w"] if w[0] == "distractor")
@@ -213,7 +242,9 @@ def test_a_page_of_few_examples_has_the_worst_of_every_cell(outputs: Path) -> No
     results = load(outputs)
     examples = content_of(browse(results, most=16))["examples"]
     assert len(examples) == 16
-    assert len({(e["t"], e["l"]) for e in examples}) == 8  # one question each, of both models
+    assert (
+        len({(e["t"], e["l"]) for e in examples}) == 8
+    )  # one question each, of both models
     worst = results.groupby(["task", "length"])["score"].min()
     assert min(e["s"] for e in examples) == 100 * worst.min()
 

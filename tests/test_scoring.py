@@ -32,7 +32,9 @@ def cell(rows, task="vt", length=4096, match="all", thinking=0, model="m", **rec
         "prompt_version": 1,
         "prompt_format": {"template": "base", "thinking_tokens": thinking},
         "tokenizer": {"name": "builtin", "fingerprint": "f"},
-        "sources": {"essay": {"name": "prose", "fingerprint": "f", "stand_in": True, "note": ""}},
+        "sources": {
+            "essay": {"name": "prose", "fingerprint": "f", "stand_in": True, "note": ""}
+        },
         "model": {"name": model, "engine": "reader"},
     }
     whole = {
@@ -59,7 +61,9 @@ def row(pred, outputs, index=0, reason="stop"):
 
 def test_models_that_share_a_label_are_told_apart_by_their_names():
     models = {"vt": "n", "cwe": "m", "fwe": "m"}
-    cells = [cell([row("1", ["1"])], task, model=model) for task, model in models.items()]
+    cells = [
+        cell([row("1", ["1"])], task, model=model) for task, model in models.items()
+    ]
     assert list(score(cells)["label"]) == ["M [n]", "M [m]", "M [m]"]
     assert list(label(cells)["name"]) == ["M [n]", "M [m]", "M [m]"]
     assert list(score(cells[1:])["label"]) == ["M", "M"]
@@ -111,7 +115,12 @@ def test_only_what_follows_a_thought_is_judged(pred, after, judged):
 @pytest.mark.parametrize(
     ("pred", "references", "all_", "part"),
     [
-        ("I do not know", ["no"], 1.0, 1.0),  # a substring is enough, as upstream counts
+        (
+            "I do not know",
+            ["no"],
+            1.0,
+            1.0,
+        ),  # a substring is enough, as upstream counts
         ("abcde", ["abcde", "fghij", "klmno", "pqrst"], 0.25, 1.0),
         ("", ["abcde"], 0.0, 0.0),
         ("123", ["1234"], 0.0, 0.0),
@@ -144,9 +153,14 @@ def test_strict_scores_ask_for_nothing_else():
     assert strict_items("a, b, c, d", ["a", "b"]) == (0.5, pytest.approx(2 / 3), 0.0)
     assert strict_items("a", ["a", "b"]) == (1.0, pytest.approx(2 / 3), 0.0)
     assert strict_items("", ["a"]) == (0.0, 0.0, 0.0)
-    assert strict_items("I know", ["no"]).f1 == 0  # where the lenient match gives full marks
+    assert (
+        strict_items("I know", ["no"]).f1 == 0
+    )  # where the lenient match gives full marks
     rows = [row("AB CD", ["ab", "cd"]), row("AB, CD, and EF", ["ab", "cd"], 1)]
-    for task, exact in (("vt", 1), ("cwe", 0)):  # variables, unlike words, stand between blanks
+    for task, exact in (
+        ("vt", 1),
+        ("cwe", 0),
+    ):  # variables, unlike words, stand between blanks
         found = score([cell(rows, task=task)])
         assert found["exact"].tolist() == [exact, 0]
         assert found["precision"].tolist() == [exact, pytest.approx(2 / 3)]
@@ -183,8 +197,20 @@ def test_score_gives_a_row_per_example():
     assert found["refused"].tolist() == [False, True, False]
     assert found["cut_off"].tolist() == [False, False, True]
     first = found.iloc[0].to_dict()
-    about = {"run": "main", "model": "m", "aligned": "base", "claimed_length": 8192, "task": "vt"}
-    about |= {"category": "vt", "length": 4096, "wanted": 5, "stand_in": True, "seed": 42}
+    about = {
+        "run": "main",
+        "model": "m",
+        "aligned": "base",
+        "claimed_length": 8192,
+        "task": "vt",
+    }
+    about |= {
+        "category": "vt",
+        "length": 4096,
+        "wanted": 5,
+        "stand_in": True,
+        "seed": 42,
+    }
     assert {key: first[key] for key in about} == about
 
 
@@ -211,7 +237,9 @@ def test_a_cell_counts_once():
 
 
 def test_task_names():
-    assert [task_name(n) for n in ("ruler_vt", "ruler_qa_squad", "ruler_qa_hotpot")] == [
+    assert [
+        task_name(n) for n in ("ruler_vt", "ruler_qa_squad", "ruler_qa_hotpot")
+    ] == [
         "vt",
         "qa_1",
         "qa_2",
@@ -239,7 +267,10 @@ def test_upstream_tree(tmp_path):
     rows = [upstream_row(0, said, [reference]) for said, reference in preds]
     write(pred / "niah_single_1.jsonl", rows)
     for part, city in enumerate(("Rome", "Oslo")):
-        write(pred / f"qa_1-{part}.jsonl", [upstream_row(0, f"in {city}", ["rome", "Roma"])])
+        write(
+            pred / f"qa_1-{part}.jsonl",
+            [upstream_row(0, f"in {city}", ["rome", "Roma"])],
+        )
     found = score(read_predictions(tmp_path))
     means = found.groupby(["model", "task", "length"])["score"].agg(["mean", "size"])
     assert means.to_dict("index") == {

@@ -48,9 +48,19 @@ def nothing_is_left(tmp_path, monkeypatch):
 def spec(folder, *options, **more):
     """A model behind a server that is to be started; its processes have the folder's name in their
     command line."""
-    program = f"{shlex.quote(sys.executable)} -m tests.text_server --journal {folder}/journal"
-    command = f"cd {ROOT} && exec {program} --port {{port}} --key {{key}} {' '.join(options)}"
-    return {"name": "served", "path": "any", "serve": command, "tokenizer": "builtin", **more}
+    program = (
+        f"{shlex.quote(sys.executable)} -m tests.text_server --journal {folder}/journal"
+    )
+    command = (
+        f"cd {ROOT} && exec {program} --port {{port}} --key {{key}} {' '.join(options)}"
+    )
+    return {
+        "name": "served",
+        "path": "any",
+        "serve": command,
+        "tokenizer": "builtin",
+        **more,
+    }
 
 
 def journal(folder):
@@ -74,7 +84,9 @@ def served(folder, model, **more):
     )  # fmt: skip
     try:
         assert serving.stdout
-        assert serving.stdout.readline().startswith("served answers at http://127.0.0.1:")
+        assert serving.stdout.readline().startswith(
+            "served answers at http://127.0.0.1:"
+        )
         assert "Ctrl-C" in serving.stdout.readline()
         yield str(file), serving
     finally:
@@ -84,7 +96,9 @@ def served(folder, model, **more):
 
 def test_all_tasks_are_answered_by_a_server_that_takes_text_only(tmp_path):
     outputs = str(tmp_path / "outputs")
-    study = rk.study(model=spec(tmp_path), lengths=[2048], num_examples=2, outputs=outputs)
+    study = rk.study(
+        model=spec(tmp_path), lengths=[2048], num_examples=2, outputs=outputs
+    )
     cells = rk.evaluate(study, progress=False)
     assert [cell.task for cell in cells] == list(THIRTEEN)
     rows = [row for cell in cells for row in cell.rows]
@@ -123,9 +137,13 @@ def test_a_replica_that_dies_hands_its_work_to_the_others(tmp_path, capfd):
             os.kill(journal(tmp_path)[-1]["pid"], signal.SIGKILL)
     model.close()
     assert sorted(answers) == list(range(40))
-    assert all(string_match_all(answers[i].text, asked[i].references) == 1 for i in answers)
+    assert all(
+        string_match_all(answers[i].text, asked[i].references) == 1 for i in answers
+    )
     said = capfd.readouterr().err
-    assert re.search(r"model served-replica[12]: its server ended \(exit status 137\)", said)
+    assert re.search(
+        r"model served-replica[12]: its server ended \(exit status 137\)", said
+    )
     assert "the other servers take over its work" in said
 
 
@@ -174,7 +192,9 @@ def test_a_server_that_never_gets_healthy_is_one_line_and_ended(tmp_path):
 
 def test_a_command_that_does_not_run_is_one_line(tmp_path):
     wrong = {"name": "wrong", "path": "x", "tokenizer": "builtin"}
-    words = r"its server did not start \(exit status 127\): .*no-such-command: not found"
+    words = (
+        r"its server did not start \(exit status 127\): .*no-such-command: not found"
+    )
     with pytest.raises(UserError, match=words):
         _ = load_model(wrong | {"serve": "no-such-command --port {port}"}).prompt_format
     with pytest.raises(UserError, match=r"starts the server and names its \{port\}"):
@@ -192,7 +212,9 @@ print(len(rk.evaluate(study, progress=False)[0].rows), flush=True)
 def test_nothing_is_left_after_a_killed_parent_and_the_next_run_resumes(tmp_path):
     outputs = tmp_path / "outputs"
     model = spec(tmp_path, "--pace 0.2")
-    parent = subprocess.Popen([sys.executable, "-c", EVALUATE, json.dumps(model), str(outputs)])
+    parent = subprocess.Popen(
+        [sys.executable, "-c", EVALUATE, json.dumps(model), str(outputs)]
+    )
     until = time.monotonic() + 60
     while sum(file.read_text().count("\n") for file in outputs.rglob("*.jsonl")) < 5:
         assert time.monotonic() < until, "no answers"
@@ -218,7 +240,9 @@ def test_a_served_model_is_found_and_used_by_every_process(tmp_path, rulerkit):
         assert "asks the server that runs at" in rulerkit.capsys.readouterr().err
         assert len({entry["pid"] for entry in journal(tmp_path)}) == 1
         other = load_model({**model, "serve": model["serve"] + " --pace 0"})
-        assert find_servers(other.about_server) == []  # another command is another server
+        assert (
+            find_servers(other.about_server) == []
+        )  # another command is another server
         again = rulerkit("serve", file)
         assert again.status == 2
         assert "is served already, at http://127.0.0.1:" in again.err
@@ -239,11 +263,15 @@ def test_a_served_model_that_is_killed_is_named_and_then_started_anew(tmp_path):
         next(answers)
         serving.kill()
         serving.wait()
-        words = r"model served: its server at http://127\.0\.0\.1:\d+/v1 does not answer"
+        words = (
+            r"model served: its server at http://127\.0\.0\.1:\d+/v1 does not answer"
+        )
         with pytest.raises(UserError, match=words):
             list(answers)
     assert gone_within(15, "text_server --journal " + str(tmp_path))
-    assert len(list(model.answer(asked))) == 20  # the entry of the dead server is no trap
+    assert (
+        len(list(model.answer(asked))) == 20
+    )  # the entry of the dead server is no trap
 
 
 def test_others_cannot_plant_a_server(tmp_path):
@@ -293,7 +321,8 @@ def test_a_batch_gives_free_gpus_to_replicas_and_none_to_a_model_that_is_served(
     monkeypatch.setenv("RULERKIT_HOME", str(project))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     models = [
-        spec(tmp_path, f"--pace 0.1 --journal {tmp_path}/{name}", gpus=1) | {"name": name}
+        spec(tmp_path, f"--pace 0.1 --journal {tmp_path}/{name}", gpus=1)
+        | {"name": name}
         for name in ("served", "b")
     ]
 
@@ -304,11 +333,15 @@ def test_a_batch_gives_free_gpus_to_replicas_and_none_to_a_model_that_is_served(
         parameters = {"models": models, "notebooks": ["10_small"], "parameters": small}
         file.write_text(json.dumps(parameters))
         call = [*PROGRAM, "batch", str(file), "--gpus", "0-3"]
-        done = subprocess.run(call, capture_output=True, text=True, cwd=project, timeout=120)
+        done = subprocess.run(
+            call, capture_output=True, text=True, cwd=project, timeout=120
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         gpus = {}
         for name in ("served", "b"):
-            rows = [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+            rows = [
+                json.loads(line) for line in (tmp_path / name).read_text().splitlines()
+            ]
             assert len({row["prompt"] for row in rows}) == len(rows) == 12
             gpus[name] = {row["gpus"] for row in rows}
             (tmp_path / name).unlink()
@@ -321,7 +354,9 @@ def test_a_batch_gives_free_gpus_to_replicas_and_none_to_a_model_that_is_served(
         assert batch("two") == {"served": {"7"}, "b": {"0", "1", "2", "3"}}
 
 
-def test_a_server_asks_for_its_key_and_is_reached_without_a_proxy(tmp_path, monkeypatch):
+def test_a_server_asks_for_its_key_and_is_reached_without_a_proxy(
+    tmp_path, monkeypatch
+):
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     model = load_model(spec(tmp_path))

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rulerkit.scoring.statistics import WeightedCell, holm, no_difference_p, weighted_sum, wilson
+from rulerkit.scoring.statistics import (
+    WeightedCell,
+    holm,
+    no_difference_p,
+    weighted_sum,
+    wilson,
+)
 
 SCORES = st.lists(st.sampled_from([0.0, 0.2, 0.5, 1.0]), min_size=1, max_size=30)
 WEIGHTS = st.integers(-10, 10).map(lambda tenths: tenths / 10)
@@ -18,7 +24,10 @@ def array(values):
 
 
 def difference(gained, lost, task="vt"):
-    return [WeightedCell(1.0, "vt", array(gained)), WeightedCell(-1.0, task, array(lost))]
+    return [
+        WeightedCell(1.0, "vt", array(gained)),
+        WeightedCell(-1.0, task, array(lost)),
+    ]
 
 
 def mean(scores, groups=None):
@@ -60,7 +69,10 @@ def test_pairs_make_a_difference_narrower_and_groups_make_it_wider():
     rng = np.random.default_rng(0)
     a = (rng.random(200) < 0.5) * 1.0
     b = np.where(rng.random(200) < 0.05, 1 - a, a)
-    paired, apart = weighted_sum(difference(b, a)), weighted_sum(difference(b, a, "cwe"))
+    paired, apart = (
+        weighted_sum(difference(b, a)),
+        weighted_sum(difference(b, a, "cwe")),
+    )
     assert paired.high - paired.low < 0.6 * (apart.high - apart.low)
     same = np.repeat((rng.random(40) < 0.5) * 1.0, 5)
     alone = mean(same)
@@ -72,7 +84,10 @@ def test_pairs_make_a_difference_narrower_and_groups_make_it_wider():
 
 def test_missing_examples_count_only_where_they_are():
     whole = weighted_sum(
-        [WeightedCell(0.5, "vt", array([1, 0, 1, 1])), WeightedCell(0.5, "vt", array([1, 1, 0]))]
+        [
+            WeightedCell(0.5, "vt", array([1, 0, 1, 1])),
+            WeightedCell(0.5, "vt", array([1, 1, 0])),
+        ]
     )
     assert whole.value == pytest.approx((3 / 4 + 2 / 3) / 2)
     assert mean([1, math.nan, 1, 0]) == pytest.approx(tuple(mean([1, 1, 0])))
@@ -82,7 +97,9 @@ def test_fractional_scores_have_the_width_that_was_seen():
     rng = np.random.default_rng(1)
     parts = rng.binomial(5, 0.8, 200) / 5
     found, as_binary = mean(parts), wilson(float(parts.mean()), 200)
-    assert 0.4 < (found.high - found.low) / (as_binary[1] - as_binary[0]) < 0.5  # 1 / sqrt(5)
+    assert (
+        0.4 < (found.high - found.low) / (as_binary[1] - as_binary[0]) < 0.5
+    )  # 1 / sqrt(5)
 
 
 @pytest.mark.parametrize(("share", "confidence"), [(0.9, 0.95), (0.5, 0.8)])
@@ -91,7 +108,9 @@ def test_intervals_cover_the_truth(share, confidence):
 
     def pairs():
         a = rng.random(100) < share
-        return difference(np.where(rng.random(100) < 0.5, rng.random(100) < share, a), a)
+        return difference(
+            np.where(rng.random(100) < 0.5, rng.random(100) < share, a), a
+        )
 
     assert abs(shares_covered(pairs, 0, confidence, 500) - confidence) < 0.035
 
@@ -106,7 +125,9 @@ def test_no_difference_is_mcnemars_exact_test():
 
 def test_the_test_of_fractional_scores_counts_their_steps():
     """The normal test of three equal losses would say 0.04, of three that differ a little too."""
-    assert 0.1 < no_difference_p(difference([0.5, 0.5, 0.4] + [1] * 17, [1] * 20)) < 0.15
+    assert (
+        0.1 < no_difference_p(difference([0.5, 0.5, 0.4] + [1] * 17, [1] * 20)) < 0.15
+    )
 
 
 def test_means_of_many_answers_against_one_have_a_variance_of_their_own():
@@ -130,7 +151,9 @@ def test_a_small_cell_beside_large_ones_limits_the_interval():
             for i, (m, share) in enumerate(sizes)
         ]
 
-    assert shares_covered(lambda: tasks(5, 0.8, 100, 0.98), (0.8 + 12 * 0.98) / 13) > 0.9
+    assert (
+        shares_covered(lambda: tasks(5, 0.8, 100, 0.98), (0.8 + 12 * 0.98) / 13) > 0.9
+    )
     right = [WeightedCell(0.5, "vt", array([1.0] * n)) for n in (100, 2)]
     assert weighted_sum(right).low < wilson(1.0, 2)[0] / 2 + 0.5
     alike = [WeightedCell(0.5, "vt", array([1.0] * 100)) for _ in range(2)]
@@ -142,8 +165,12 @@ def test_a_small_cell_beside_large_ones_limits_the_interval():
         few = np.where(failed < missing, np.nan, luck < p)[:n]
         return difference(few, often)
 
-    assert shares_covered(lambda: pairs(50, 0.98, 0), 0) > 0.9  # 0.66 if only the many counted
-    assert shares_covered(lambda: pairs(500, 0.995, 0.02), 0) > 0.9  # 0.70 if all counted as flips
+    assert (
+        shares_covered(lambda: pairs(50, 0.98, 0), 0) > 0.9
+    )  # 0.66 if only the many counted
+    assert (
+        shares_covered(lambda: pairs(500, 0.995, 0.02), 0) > 0.9
+    )  # 0.70 if all counted as flips
 
 
 def test_few_groups_make_the_interval_wider():

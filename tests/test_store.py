@@ -20,9 +20,7 @@ from rulerkit.store import locks
 from rulerkit.store.locks import Lock
 
 HOLD = "import sys, time; from pathlib import Path; from rulerkit.store.locks import Lock; "
-HOLD += (
-    "lock = Lock(Path(sys.argv[1])); lock.__enter__(); print('held', flush=True); time.sleep(60)"
-)
+HOLD += "lock = Lock(Path(sys.argv[1])); lock.__enter__(); print('held', flush=True); time.sleep(60)"
 
 
 def hold(path, **environment):
@@ -63,7 +61,8 @@ def test_a_second_process_is_refused_until_the_first_is_killed(lock_file):
     holder = hold(lock_file)
     try:
         with pytest.raises(
-            UserError, match=rf"4096 is being written by process {holder.pid} on host .*run: NAME"
+            UserError,
+            match=rf"4096 is being written by process {holder.pid} on host .*run: NAME",
         ):
             Lock(lock_file).__enter__()
         os.utime(lock_file, (0, 0))  # untouched, but its owner is seen to live
@@ -84,7 +83,9 @@ def test_a_second_process_is_refused_until_the_first_is_killed(lock_file):
 def test_another_host_is_dead_after_two_minutes(foreign):
     rewrite(foreign, age=100)
     last = re.escape(time.ctime(foreign.stat().st_mtime))
-    with pytest.raises(UserError, match=f"process 17 on host node7 .last sign of life: {last}"):
+    with pytest.raises(
+        UserError, match=f"process 17 on host node7 .last sign of life: {last}"
+    ):
         Lock(foreign).__enter__()
     rewrite(foreign, age=130)
     with Lock(foreign):
@@ -103,15 +104,21 @@ def test_a_requeued_job_takes_over_from_its_former_self(foreign, monkeypatch):
     rewrite(foreign, job="812", restart=1)
     monkeypatch.setenv("SLURM_JOB_ID", "812")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    with pytest.raises(UserError, match="job 812"):  # another process of the same life of the job
+    with pytest.raises(
+        UserError, match="job 812"
+    ):  # another process of the same life of the job
         Lock(foreign).__enter__()
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
     with Lock(foreign):
         pass
 
 
-JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=3)
-FIELDS = st.sampled_from(["host", "pid", "started", "machine", "job", "restart", "token"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=3
+)
+FIELDS = st.sampled_from(
+    ["host", "pid", "started", "machine", "job", "restart", "token"]
+)
 
 
 @given(
@@ -184,7 +191,9 @@ def test_a_process_that_died_while_it_took_a_lock_over_is_no_obstacle(foreign):
     rewrite(foreign, age=500)
     claim = foreign.with_name("4096.lock.claim.lock")
     claim.write_text(foreign.read_text())
-    with pytest.raises(UserError, match="4096 is being written by process 17 on host node7"):
+    with pytest.raises(
+        UserError, match="4096 is being written by process 17 on host node7"
+    ):
         Lock(foreign).__enter__()
     os.utime(claim, (0, 0))
     with Lock(foreign):

@@ -57,7 +57,11 @@ def imports_of(path, known):
         for name in names:
             if name.split(".")[0] == "rulerkit":
                 inner = name.partition(".")[2]
-                found.add(next((m for m in (inner, inner.rpartition(".")[0]) if m in known), ""))
+                found.add(
+                    next(
+                        (m for m in (inner, inner.rpartition(".")[0]) if m in known), ""
+                    )
+                )
     return found
 
 
@@ -91,7 +95,11 @@ def test_a_folder_imports_only_folders_before_it():
 
 def test_imports_make_no_circle():
     files = modules()
-    uses = {name: imports_of(path, set(files)) - {name, ""} for name, path in files.items() if name}
+    uses = {
+        name: imports_of(path, set(files)) - {name, ""}
+        for name, path in files.items()
+        if name
+    }
     while free := [name for name, used in uses.items() if not used & uses.keys()]:
         for name in free:
             del uses[name]
@@ -135,14 +143,20 @@ def test_generation_needs_no_model_library():
         f"print(sorted(set(sys.modules) & {set(HEAVY) - {'numpy', 'scipy', 'tokenizers'}!r}))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
     )
     assert done.stdout.strip() == "[]"
 
 
 def test_the_licence_is_apache():
     text = (ROOT / "LICENSE").read_text(encoding="utf-8")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     assert project["license"] == "Apache-2.0"
     assert "Apache License" in text
     assert "Version 2.0, January 2004" in text
@@ -151,13 +165,18 @@ def test_the_licence_is_apache():
 
 def _floors():
     """Every requirement of pyproject.toml, extras included: its name and what it allows."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     extras = project.get("optional-dependencies", {})
     lines = [
         line.partition(";")[0]
         for line in [*project["dependencies"], *(x for e in extras.values() for x in e)]
     ]
-    found = (re.fullmatch(r"\s*([A-Za-z0-9_.-]+)(?:\[.*\])?\s*(.*?)\s*", line) for line in lines)
+    found = (
+        re.fullmatch(r"\s*([A-Za-z0-9_.-]+)(?:\[.*\])?\s*(.*?)\s*", line)
+        for line in lines
+    )
     return {match[1].lower().replace("_", "-"): match[2] for match in found if match}
 
 
@@ -173,7 +192,9 @@ def test_environment_pins_stand_within_the_floors():
             found = re.fullmatch(
                 r"([A-Za-z0-9_.-]+)(?:\[.*\])?\s*={1,2}\s*([0-9][\w.+]*)(?:=.*)?", line
             )
-            if not line.startswith(("-e", ".", "pip", "python")) or line.startswith("python-"):
+            if not line.startswith(("-e", ".", "pip", "python")) or line.startswith(
+                "python-"
+            ):
                 assert found, f"environment.yml does not pin {line!r} exactly"
             if found:
                 pins[found[1].lower().replace("_", "-")] = found[2]
@@ -206,15 +227,21 @@ def test_requirements_are_hashed_and_satisfy_pyproject(name):
     from packaging.requirements import Requirement
 
     text = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
-    assert not re.search(r"://|^\s*-(?!-hash=sha256:)", text, re.MULTILINE), "options or addresses"
+    assert not re.search(r"://|^\s*-(?!-hash=sha256:)", text, re.MULTILINE), (
+        "options or addresses"
+    )
     pins = {}
     for line in text.replace("\\\n", "").splitlines():
         pin, *hashes = line.split(" --hash=sha256:")
         requirement = Requirement(pin.strip())
         assert hashes, pin
         assert [each.operator for each in requirement.specifier] == ["=="], pin
-        pins.setdefault(requirement.name.lower().replace("_", "-"), []).append(requirement)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        pins.setdefault(requirement.name.lower().replace("_", "-"), []).append(
+            requirement
+        )
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     asked = project["dependencies"] + (
         project["optional-dependencies"]["dev"] if name == "dev" else []
     )
@@ -224,4 +251,6 @@ def test_requirements_are_hashed_and_satisfy_pyproject(name):
             for pin in pins.get(wanted.name.lower().replace("_", "-"), [])
         ]
         assert versions, f"{wanted.name} is missing: make requirements"
-        assert [version for version in versions if version not in wanted.specifier] == [], wanted
+        assert [
+            version for version in versions if version not in wanted.specifier
+        ] == [], wanted

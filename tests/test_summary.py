@@ -29,14 +29,27 @@ def scores_of(share, tasks=THIRTEEN, n=50, **columns):
         "precision": 0.5,
         "exact": 0.0,
     }
-    blank |= {"wanted": 50, "failed": 0, "failed_refused": 0, "max_failures": 0.0, "floor": NAN}
-    blank |= dict.fromkeys(("empty", "cut_off", "cut_thought", "refused", "stand_in"), False)
+    blank |= {
+        "wanted": 50,
+        "failed": 0,
+        "failed_refused": 0,
+        "max_failures": 0.0,
+        "floor": NAN,
+    }
+    blank |= dict.fromkeys(
+        ("empty", "cut_off", "cut_thought", "refused", "stand_in"), False
+    )
     blank |= {"engine": "reader", "seed": 42, "prompt_version": 1, "note": ""} | columns
     frames = []
     for ((model, length), right), task in product(share.items(), tasks):
         have = n(model, length, task) if callable(n) else n
         values = np.arange(have) < round(right * have)
-        about = {"model": model, "label": model, "task": task, "category": category(task)}
+        about = {
+            "model": model,
+            "label": model,
+            "task": task,
+            "category": category(task),
+        }
         about |= {"length": length, "index": range(have), "score": values * 1.0}
         frames.append(pd.DataFrame({**blank, **about, "strict": values * 0.5}))
     return pd.concat(frames, ignore_index=True).reindex(columns=list(COLUMNS))
@@ -50,7 +63,9 @@ def row(frame, **where):
 
 
 def test_averages_weigh_lengths():
-    assert length_weights(6) @ [6.0, 0, 0, 0, 0, 0] == pytest.approx([1, 6 / 21, 36 / 21])
+    assert length_weights(6) @ [6.0, 0, 0, 0, 0, 0] == pytest.approx(
+        [1, 6 / 21, 36 / 21]
+    )
     assert (length_weights(1) @ [70.0]).tolist() == [70, 70, 70]
     assert all(weights.sum() == pytest.approx(1) for weights in length_weights(7))
 
@@ -98,7 +113,10 @@ def test_effective_length(scores, claimed, answer):
         ({K4: (84, 86), K8: (80, 82), K16: (70, 75)}, "<4K..4K"),
         ({K4: (70, 75), K8: (60, 70)}, "<4K"),
         ({K4: (70, 75), K8: (86, 90)}, ">8K"),
-        ({K4: (85.6, 90), K8: (70, 85.6)}, "4K..>8K"),  # both limits reach the threshold
+        (
+            {K4: (85.6, 90), K8: (70, 85.6)},
+            "4K..>8K",
+        ),  # both limits reach the threshold
         ({K4: (90, 95), K8: (NAN, NAN)}, "4K..>8K"),  # not run: all is possible
     ],
 )
@@ -113,13 +131,27 @@ def test_a_complete_summary():
     cell = row(summary.cells, model="a", task="vt", length=K8)
     numbers = cell[["score", "strict", "n", "wanted", "complete"]]
     assert numbers.tolist() == [80, 40, 50, 50, True]
-    assert (cell["low"], cell["high"]) == pytest.approx([100 * limit for limit in wilson(0.8, 50)])
+    assert (cell["low"], cell["high"]) == pytest.approx(
+        [100 * limit for limit in wilson(0.8, 50)]
+    )
     length = row(summary.lengths, model="a", category="all", length=K8)
-    assert (length["score"], length["tasks"], length["n"]) == (pytest.approx(80), 13, 50)
+    assert (length["score"], length["tasks"], length["n"]) == (
+        pytest.approx(80),
+        13,
+        50,
+    )
     assert cell["low"] < length["low"] < 80 < length["high"] < cell["high"]
-    assert set(summary.lengths["category"]) == {"all", "niah", "vt", "aggregation", "qa"}
+    assert set(summary.lengths["category"]) == {
+        "all",
+        "niah",
+        "vt",
+        "aggregation",
+        "qa",
+    }
     a, b = (row(summary.models, model=model, category="all") for model in "ab")
-    assert (a["avg"], a["wavg_inc"], a["wavg_dec"]) == pytest.approx((90, 260 / 3, 280 / 3))
+    assert (a["avg"], a["wavg_inc"], a["wavg_dec"]) == pytest.approx(
+        (90, 260 / 3, 280 / 3)
+    )
     assert a["avg_low"] < 90 < a["avg_high"]
     assert (a["rank_inc"], a["rank_dec"], b["rank_inc"], b["rank_dec"]) == (2, 1, 1, 2)
     assert (a["effective_length"], b["effective_length"]) == ("4K", ">8K")
@@ -138,10 +170,16 @@ def test_the_small_protocol_is_judged_by_the_model_itself():
     text = table_text(summary)
     assert "no score of RULER" in text
     assert "Llama2" not in text
-    few = summarize(scores_of({("a", 256): 0.6, ("a", 512): 0.2}, tasks[:1], n=5, wanted=5))
-    assert list(few.models["effective_set"]) == ["256..>512"] * 2, "its start is above its share"
+    few = summarize(
+        scores_of({("a", 256): 0.6, ("a", 512): 0.2}, tasks[:1], n=5, wanted=5)
+    )
+    assert list(few.models["effective_set"]) == ["256..>512"] * 2, (
+        "its start is above its share"
+    )
     untold = summarize(scores_of(rights, tasks))
-    assert table_text(untold) == text, "none of the thirteen was answered: of those that were"
+    assert table_text(untold) == text, (
+        "none of the thirteen was answered: of those that were"
+    )
     for right, floor in ((0.0, NAN), (0.1, 0.1)):
         useless = scores_of({("a", 256): right, ("a", 512): right}, tasks, floor=floor)
         assert summarize(useless).models["effective_length"].unique() == [""]
@@ -166,7 +204,10 @@ def test_missing_examples_are_never_averaged_away():
     whole = row(summary.models, category="all")
     assert math.isnan(whole["avg"])
     assert math.isnan(whole["rank_inc"])
-    assert (whole["effective_length"], whole["effective_set"]) == (">=4K, 8K unfinished", "4K..>8K")
+    assert (whole["effective_length"], whole["effective_set"]) == (
+        ">=4K, 8K unfinished",
+        "4K..>8K",
+    )
     qa = row(summary.models, category="qa")
     assert (qa["avg"], qa["complete"]) == (pytest.approx(100), True)
     text = table_text(summary)
@@ -183,7 +224,11 @@ def test_missing_tasks_are_never_averaged_away():
     assert math.isnan(row(summary.models, category="qa")["avg"])
     asked = summarize(scores, tasks=["vt", "cwe", "niah_single_1"])
     by_category = asked.models.set_index("category")
-    assert by_category.loc["all", ["avg", "tasks", "effective_length"]].tolist() == [100, 3, ""]
+    assert by_category.loc["all", ["avg", "tasks", "effective_length"]].tolist() == [
+        100,
+        3,
+        "",
+    ]
     # of a category all tasks were asked
     assert by_category.loc[["vt", "niah"], "effective_length"].tolist() == [">4K", ""]
     assert "Means over 3 tasks" in table_text(asked)
@@ -199,7 +244,9 @@ def test_the_grid_can_be_asked_for():
     assert (b["effective_length"], b["avg"]) == (">4K", pytest.approx(100))
     a = row(summarize(scores, lengths=[K8, K16]).models, model="a", category="all")
     assert a["effective_length"] == ">=8K, 16K not run"
-    absent = row(summarize(scores, lengths=[K4, K16]).cells, model="b", task="vt", length=K16)
+    absent = row(
+        summarize(scores, lengths=[K4, K16]).cells, model="b", task="vt", length=K16
+    )
     assert absent["have"] == "0/50"
     fewer = summarize(scores, "vt", ["4K"], num_examples=10)
     assert {*fewer.cells["task"]} == {"vt"}
@@ -214,14 +261,21 @@ def test_the_grid_can_be_asked_for():
 
 def test_repetitions_are_averaged_by_example():
     """Twice the same answers count once; an example that one repetition lacks is not counted."""
-    once, again = scores_of({("a", K4): 0.8}), scores_of({("a", K4): 0.4}, run="main-repeat2")
+    once, again = (
+        scores_of({("a", K4): 0.8}),
+        scores_of({("a", K4): 0.4}, run="main-repeat2"),
+    )
     cell = row(summarize(pd.concat([once, again])).cells, model="a", task="vt")
     assert (cell["run"], cell["n"], cell["score"]) == ("main", 50, pytest.approx(60))
-    same = row(summarize(pd.concat([once, once.assign(run="main-repeat2")])).cells, task="vt")
+    same = row(
+        summarize(pd.concat([once, once.assign(run="main-repeat2")])).cells, task="vt"
+    )
     alone = row(summarize(once).cells, task="vt")
     assert (same["low"], same["high"]) == (alone["low"], alone["high"])
     missing = again[~((again["task"] == "vt") & (again["index"] == 49))]
-    assert row(summarize(pd.concat([once, missing])).cells, task="vt")["have"] == "49/50"
+    assert (
+        row(summarize(pd.concat([once, missing])).cells, task="vt")["have"] == "49/50"
+    )
     other = summarize(pd.concat([once, again.assign(run="other-repeat2")])).cells
     assert set(other["run"]) == {"main", "other-repeat2"}
 
@@ -238,7 +292,9 @@ def test_examples_of_a_group_are_drawn_together():
     )
     assert alone["high"] - alone["low"] == pytest.approx(none["high"] - none["low"])
     assert pairs["high"] - pairs["low"] > 2 * (alone["high"] - alone["low"])
-    first = scores.assign(group=[0.0 if i < 25 else float("nan") for i in scores["index"]])
+    first = scores.assign(
+        group=[0.0 if i < 25 else float("nan") for i in scores["index"]]
+    )
     cell = row(summarize(first).cells, task="vt")
     assert cell["high"] - cell["low"] > 1.5 * (alone["high"] - alone["low"])
 

@@ -64,7 +64,9 @@ def test_needle_prompts(name):
     one = num_values * num_queries == 1
     noun = kind[:-1] if one else kind
     some, are, what = ("A", "is", "is") if one else ("Some", "are", "are all")
-    needle = rf"One of the special magic {kind} for ({KIND[key_kind]}) is: ({KIND[kind]})\."
+    needle = (
+        rf"One of the special magic {kind} for ({KIND[key_kind]}) is: ({KIND[kind]})\."
+    )
     for made in examples(name):
         query = re.findall(
             r"(?<=for )(\S+(?:, .*)?) mentioned in the provided text\?", made.prompt
@@ -87,7 +89,9 @@ def test_needle_prompts(name):
         lines = context.split("\n")
         if haystack == "needle":
             line_form = rf"One of the special magic {kind} for (.+?) is: {KIND[kind]}\."
-            keys = [match[1] for line in lines if (match := re.fullmatch(line_form, line))]
+            keys = [
+                match[1] for line in lines if (match := re.fullmatch(line_form, line))
+            ]
             assert len(set(keys)) == len(lines) > 40
             continue
         assert len({key for key, _ in hidden}) == num_keys
@@ -105,7 +109,12 @@ def test_needle_prompts(name):
 @pytest.mark.parametrize("haystack", ["noise", "essay", "needle"])
 def test_all_kinds_of_keys_and_values(haystack):
     for key, value in (("words", "uuids"), ("numbers", "words"), ("uuids", "numbers")):
-        spec = {"base": "niah_multikey_1", "haystack": haystack, "key": key, "value": value}
+        spec = {
+            "base": "niah_multikey_1",
+            "haystack": haystack,
+            "key": key,
+            "value": value,
+        }
         made = examples(spec | {"depths": "even"}, 2048, 1)[0]
         asked = re.findall("for (.+) mentioned", made.answer_prefix)[0]
         assert re.fullmatch(KIND[key], asked)
@@ -124,7 +133,9 @@ def chains_of(context, letters):
     values = {}
     chains = {}
     name = rf"[A-Z]{{{letters}}}"
-    for new, old, value in re.findall(rf"VAR ({name}) = (?:VAR ({name}) |(\d{{5}}))", context):
+    for new, old, value in re.findall(
+        rf"VAR ({name}) = (?:VAR ({name}) |(\d{{5}}))", context
+    ):
         assert new not in values
         values[new] = value or values[old]
         chains.setdefault(values[new], []).append(new)
@@ -148,7 +159,10 @@ def test_tracking_prompts(edition, chains, hops):
     for made in examples(spec):
         head, _, rest = made.prompt.rpartition(VT_OPENING + "\n\n")
         ends = "above." if new else ""
-        for text, letters, above, answered in ((head, 3, ends, True), (rest, 5, "above.", False)):
+        for text, letters, above, answered in (
+            (head, 3, ends, True),
+            (rest, 5, "above.", False),
+        ):
             value = re.findall(r"assigned the value (\d+) in the text", text)[0]
             tail = (
                 f"Question: Find all variables that are assigned the value {value} in the text"
@@ -161,7 +175,10 @@ def test_tracking_prompts(edition, chains, hops):
                 context = between(
                     text,
                     f"{VT_OPENING}\n\n" if new else f" {VT_OPENING} ",
-                    ("" if new else " ") + tail + f" {names}" + ("\n\n" if new else "\n\n\n\n"),
+                    ("" if new else " ")
+                    + tail
+                    + f" {names}"
+                    + ("\n\n" if new else "\n\n\n\n"),
                 )
             else:
                 names = " ".join(made.references)
@@ -171,7 +188,9 @@ def test_tracking_prompts(edition, chains, hops):
             assert [len(chain) for chain in found.values()] == [hops + 1] * chains
             assert re.fullmatch(lines, context), context[-300:]
         shown.add(head)
-    assert len(shown) == (3 if new else 1), "fresh demonstrations in 2025, one for all in 2024"
+    assert len(shown) == (3 if new else 1), (
+        "fresh demonstrations in 2025, one for all in 2024"
+    )
 
 
 def test_demonstrations():
@@ -219,7 +238,9 @@ def test_common_words_prompts(edition, length, often, seldom, shown):
         assert Counter(counts.values()) == {shown[1]: 10, shown[2]: shown[0] - 10}
         counts = Counter(listed(between(rest, "", question)))
         assert Counter(counts.values()) == {often: 10, seldom: len(counts) - 10}
-        assert {word for word, count in counts.items() if count == often} == set(made.references)
+        assert {word for word, count in counts.items() if count == often} == set(
+            made.references
+        )
         assert not set(made.references) & set(words)
 
 
@@ -232,7 +253,9 @@ def test_common_words_score_for_themselves_only():
             words = listed(made.context_text.rstrip("\n"))
             others = "\n".join(set(words) - set(made.references)).lower()
             assert [word for word in made.references if word.lower() in others] == []
-            pairs = [i / len(words) for i, word in enumerate(words) if word not in singles]
+            pairs = [
+                i / len(words) for i, word in enumerate(words) if word not in singles
+            ]
             assert bool(pairs) == (length == 131072)
             assert not pairs or 0.4 < np.mean(pairs) < 0.6
 
@@ -257,10 +280,16 @@ def test_frequent_words_prompts(name, alpha, zeta):
         counts = Counter(context.split(" "))
         ranks = [counts.pop(word) for word in ("...", *made.references)]
         ranks += sorted(counts.values(), reverse=True)
-        assert all(re.fullmatch("[a-z]{6}", word) for word in [*counts, *made.references])
+        assert all(
+            re.fullmatch("[a-z]{6}", word) for word in [*counts, *made.references]
+        )
         low = int(max(count * k**alpha * zeta for k, count in enumerate(ranks, 1)))
         assert ranks in [
-            [count for k in range(1, made.length // 50 + 1) if (count := int(n * k**-alpha / zeta))]
+            [
+                count
+                for k in range(1, made.length // 50 + 1)
+                if (count := int(n * k**-alpha / zeta))
+            ]
             for n in range(low - 2, low + 60)
         ]
 
@@ -305,7 +334,9 @@ def check_questions(asked):
             f"\n\n{INSTRUCTION}\n\nQuestion: {text} Answer:",
         )
         question = next(
-            q for q in corpus.questions if q.text == text and q.answers == made.references
+            q
+            for q in corpus.questions
+            if q.text == text and q.answers == made.references
         )
         pieces = [piece for piece in made.pieces if piece.key]
         documents = [int(str(piece.key)) for piece in pieces]

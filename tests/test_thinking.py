@@ -35,7 +35,8 @@ TEMPLATES = {  # each family's way to open and to close a thought: template, end
         "[THINK][/THINK]",
     ),
     "seed": (
-        OPEN + "{% if enable_thinking %}<seed:think>{% else %}<seed:think></seed:think>{% endif %}",
+        OPEN
+        + "{% if enable_thinking %}<seed:think>{% else %}<seed:think></seed:think>{% endif %}",
         "<seed:think>",
         "<seed:think></seed:think>",
     ),
@@ -60,7 +61,10 @@ def test_prompts_end_where_the_model_thinks_or_answers(family):
     assert thinks.prompt.endswith(thinking)
     assert "they are:" not in thinks.prompt[-100:]
     assert 2000 < thinks.num_tokens + thinks.max_new_tokens <= 2048
-    kwargs = {"enable_thinking": False, "chat_template_kwargs": {"reasoning_effort": "low"}}
+    kwargs = {
+        "enable_thinking": False,
+        "chat_template_kwargs": {"reasoning_effort": "low"},
+    }
     answers = prompt(template=template, **kwargs)
     if closed is not None:
         assert answers.prompt.endswith(closed + answers.answer_prefix)
@@ -74,7 +78,11 @@ def test_prompts_end_where_the_model_thinks_or_answers(family):
         ("qwen", {"thinking_tokens": 64}, ""),
         ("qwen", {"thinking_tokens": 64, "thinking_room": "inside"}, ""),
         ("qwen", {"enable_thinking": False}, ""),
-        ("qwen", {"thinking_tokens": 64, "prefix_in": "assistant"}, "without a thought"),
+        (
+            "qwen",
+            {"thinking_tokens": 64, "prefix_in": "assistant"},
+            "without a thought",
+        ),
         ("qwen", {"thinking_tokens": 64, "enable_thinking": False}, "before it begins"),
         ("always", {}, "no token is kept free"),
         ("seed", {"thinking_tokens": 64}, ""),
@@ -85,7 +93,9 @@ def test_check_fails_where_thinking_cannot_work(family, spec, seen):
     template = TEMPLATES[family][0]
     model = rk.model(list, name="m", tokenizer="builtin", template=template, **spec)
     case = make_case(model, generate(VT, 2048, 1, prompt_format=model.prompt_format), 0)
-    failed = [f.seen for f in check_case(case) if f.level == FAIL and f.name == "thinking"]
+    failed = [
+        f.seen for f in check_case(case) if f.level == FAIL and f.name == "thinking"
+    ]
     assert len(failed) == bool(seen)
     assert all(seen in reason for reason in failed)
 
@@ -97,7 +107,11 @@ FORMS = {  # what the model writes, the score, whether its thought was cut
     "seed, cut": ("<seed:think>it is {answer}", 0, True),
     "mistral": ("[THINK]no[/THINK]{answer}", 1, False),
     "analysis": ("<|channel|>analysis<|message|>it is {answer}", 0, True),
-    "final": ("<|channel|>analysis<|message|>x<|channel|>final<|message|>{answer}", 1, False),
+    "final": (
+        "<|channel|>analysis<|message|>x<|channel|>final<|message|>{answer}",
+        1,
+        False,
+    ),
     "at once": ("{answer}", 1, False),
 }
 
@@ -131,11 +145,17 @@ def test_a_thought_is_counted_and_never_scored(server, tmp_path, form, path):  #
 def test_hidden_reasoning_is_counted_by_the_service(server, tmp_path, cut):  # noqa: F811
     def amend(body, reply):
         if cut:
-            reply["choices"][0] |= {"finish_reason": "length", "message": {"content": ""}}
+            reply["choices"][0] |= {
+                "finish_reason": "length",
+                "message": {"content": ""},
+            }
         reply["usage"]["completion_tokens_details"] = {"reasoning_tokens": 41}
 
     def behave(body):  # as services with reasoning models do
-        for name, wrong in (("max_tokens", True), ("temperature", body.get("temperature") == 0)):
+        for name, wrong in (
+            ("max_tokens", True),
+            ("temperature", body.get("temperature") == 0),
+        ):
             if name in body and wrong:
                 message = f"Unsupported: {name}; use max_completion_tokens"
                 message = message if name == "max_tokens" else "temperature must be 1"
@@ -167,7 +187,9 @@ def test_what_is_drawn_is_sent_and_recorded(server, tmp_path):  # noqa: F811
     predict(model, some(model, 1), tmp_path / "again", progress=False)
     assert server.real[-1]["seed"] not in (first["seed"], second["seed"])
     assert cell.record["result"]["model"]["sampling"] == sampling
-    with pytest.raises(UserError, match="in sampling 'temprature': did you mean 'temperature'"):
+    with pytest.raises(
+        UserError, match="in sampling 'temprature': did you mean 'temperature'"
+    ):
         client(server, sampling={"temprature": 1})
 
 
@@ -189,8 +211,16 @@ def test_room_beside_and_inside_never_share_a_table(tmp_path):
 
 
 def test_a_budget_ends_a_run_that_resumes_with_a_larger_one(server, tmp_path):  # noqa: F811
-    model = {"path": "m", "base_url": server.url, "tokenizer": "builtin", "concurrency": 8}
-    model |= {"name": "m", "prices": {"prompt": 1000, "completion": 0}}  # about a dollar a prompt
+    model = {
+        "path": "m",
+        "base_url": server.url,
+        "tokenizer": "builtin",
+        "concurrency": 8,
+    }
+    model |= {
+        "name": "m",
+        "prices": {"prompt": 1000, "completion": 0},
+    }  # about a dollar a prompt
     asked = {"tasks": ["niah_single_1"], "lengths": [1024], "num_examples": 12}
     asked |= {"outputs": tmp_path}
 
@@ -216,12 +246,19 @@ def test_a_budget_ends_a_run_that_resumes_with_a_larger_one(server, tmp_path):  
 
 def test_a_plan_tells_what_a_service_bills(server, tmp_path, rulerkit):  # noqa: F811
     def amend(body, reply):  # answers as long as they may be, nothing cached
-        reply["usage"] |= {"completion_tokens": body["max_tokens"], "prompt_tokens_details": {}}
+        reply["usage"] |= {
+            "completion_tokens": body["max_tokens"],
+            "prompt_tokens_details": {},
+        }
 
     server.amend = amend
     model = {"path": "m", "base_url": server.url, "tokenizer": "builtin", "name": "m"}
     model |= {"prices": {"prompt": 10, "completion": 30, "date": "2026-11-01"}}
-    asked = {"tasks": ["niah_single_2", "vt"], "lengths": [4096, 8192], "num_examples": 2}
+    asked = {
+        "tasks": ["niah_single_2", "vt"],
+        "lengths": [4096, 8192],
+        "num_examples": 2,
+    }
     study = rk.study(model=model, outputs=tmp_path, **asked)
     billed = rk.score(rk.evaluate(study, progress=False))["cost"].sum()
     planned = sum(row.dollars for row in bills(study, study.models[0]))
@@ -230,5 +267,7 @@ def test_a_plan_tells_what_a_service_bills(server, tmp_path, rulerkit):  # noqa:
     text = rulerkit("plan", "-y", yaml.safe_dump({"model": model, **asked})).out
     assert f"${planned:,.2f} at most" in text
     assert "read on 2026-11-01" in text
-    study = rk.study({"model": "gpt-4-1106", "num_examples": 500}, lengths=["4K", "64K", "128K"])
+    study = rk.study(
+        {"model": "gpt-4-1106", "num_examples": 500}, lengths=["4K", "64K", "128K"]
+    )
     assert [row.length for row in bills(study, study.models[0])] == [4096, 65536]

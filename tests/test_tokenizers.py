@@ -59,7 +59,9 @@ def load(data, name):
     ],
 )
 def test_counts_on_the_essays(data, name):
-    text = json.loads((data / "essays/PaulGrahamEssays.json").read_text(encoding="utf-8"))["text"]
+    text = json.loads(
+        (data / "essays/PaulGrahamEssays.json").read_text(encoding="utf-8")
+    )["text"]
     vocabulary = load(data, name)
     assert vocabulary.count(text) == ESSAY_TOKENS[name]
     want = 1 if "instruct_tokenizer" in name else BOS.get(name)
@@ -74,7 +76,10 @@ def test_round_trip(vocabulary):
 
 def test_ids_are_those_of_the_libraries(data):
     """Two files of one vocabulary, read by two libraries."""
-    for file, other in (("llama-3/tokenizer.model", "llama-3/tokenizer.json"), ("qwen", "qwen2.5")):
+    for file, other in (
+        ("llama-3/tokenizer.model", "llama-3/tokenizer.json"),
+        ("qwen", "qwen2.5"),
+    ):
         ours, theirs = load(data, file), load(data, other)
         assert ours.encode(MIXED).tolist() == theirs.encode(MIXED).tolist()
         assert ours.fingerprint != theirs.fingerprint
@@ -83,7 +88,11 @@ def test_ids_are_those_of_the_libraries(data):
 @pytest.mark.parametrize(
     ("name", "text", "ids"),
     [
-        ("llama-3/tokenizer.model", "<|begin_of_text|>a<|eot_id|>", [128000, 64, 128009]),
+        (
+            "llama-3/tokenizer.model",
+            "<|begin_of_text|>a<|eot_id|>",
+            [128000, 64, 128009],
+        ),
         ("qwen", "<|im_start|>a<|im_end|>", [151644, 64, 151645]),
         ("gpt-neox", "<|endoftext|>", [0]),
     ],
@@ -119,9 +128,13 @@ def test_sentencepiece_knows_its_control_tokens(data):
     ],
 )  # fmt: skip
 def test_the_chat_template_of_a_folder(data, tmp_path, files, template):
-    (tmp_path / "tekken.json").symlink_to(data / "tokenizers" / "mistral/tekken_240718.json")
+    (tmp_path / "tekken.json").symlink_to(
+        data / "tokenizers" / "mistral/tekken_240718.json"
+    )
     for name, content in files.items():
-        (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
+        (tmp_path / name).write_text(
+            content if isinstance(content, str) else json.dumps(content)
+        )
     assert load_tokenizer(str(tmp_path)).chat_template == template
 
 

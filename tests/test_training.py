@@ -39,23 +39,41 @@ def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(tmp_path, monkey
     assert again.equals(history.round(4)), "what is complete is not done again"
     with pytest.raises(UserError, match="another training"):
         train(*given, seed=1)
-    with pytest.raises(UserError, match="steps: 0 is not allowed; it takes a whole number"):
+    with pytest.raises(
+        UserError, match="steps: 0 is not allowed; it takes a whole number"
+    ):
         train(*given[:-1], 0)
     for wrong, says in (
         ({"curriculum": [1, 2, 3]}, r"curriculum: \[1, 2, 3\] .* a list of points"),
         ({"minutes": "one"}, "minutes: 'one' is not allowed; it takes a number"),
-        ({"config": SHAPE | {"model_type": "llamma"}}, "of the architecture llamma .*Unrecognized"),
+        (
+            {"config": SHAPE | {"model_type": "llamma"}},
+            "of the architecture llamma .*Unrecognized",
+        ),
     ):
-        arguments = {"config": SHAPE, "folder": tmp_path / "wrong", "tasks": tasks, "length": 200}
+        arguments = {
+            "config": SHAPE,
+            "folder": tmp_path / "wrong",
+            "tasks": tasks,
+            "length": 200,
+        }
         with pytest.raises(UserError, match=says):
             train(**(arguments | wrong), steps=3)
-    assert not (tmp_path / "wrong").exists(), "so that the right values are not refused there"
+    assert not (tmp_path / "wrong").exists(), (
+        "so that the right values are not refused there"
+    )
 
 
-@pytest.mark.parametrize(("name", "length"), [("small-llama", 256), ("small-mamba2", 512)])
+@pytest.mark.parametrize(
+    ("name", "length"), [("small-llama", 256), ("small-mamba2", 512)]
+)
 def test_shipped_models_answer_single_needles(tmp_path, name, length):
     """The Llama at its training length, the Mamba-2 at twice that."""
-    tasks = [task for task in SMALL["tasks"] if task["base"] in ("niah_single_1", "niah_single_2")]
+    tasks = [
+        task
+        for task in SMALL["tasks"]
+        if task["base"] in ("niah_single_1", "niah_single_2")
+    ]
     asked = SMALL | {"tasks": tasks, "lengths": [length], "num_examples": 10}
     scores = rk.score(rk.evaluate(rk.study(asked, model=name, outputs=tmp_path)))
     assert scores["score"].mean() >= 0.9

@@ -14,7 +14,9 @@ def example_of(name, length=4096):
     return generate(task(name).with_corpora("builtin"), length, 1)[0]
 
 
-@pytest.mark.parametrize("name", ["niah_single_1", "niah_multikey_3", "vt", "cwe", "fwe", "qa_1"])
+@pytest.mark.parametrize(
+    "name", ["niah_single_1", "niah_multikey_3", "vt", "cwe", "fwe", "qa_1"]
+)
 def test_parts_stand_in_the_prompt_in_this_order_and_the_hidden_tokens_are_counted(
     name,
 ):
@@ -35,14 +37,24 @@ def test_parts_stand_in_the_prompt_in_this_order_and_the_hidden_tokens_are_count
 @pytest.mark.parametrize("name", ["niah_single_1", "niah_multivalue", "vt", "qa_2"])
 def test_needles_are_shown_whole(name):
     example = example_of(name)
-    shown = [part.text for stretch in parts(example) for part in stretch if part.role == "needle"]
+    shown = [
+        part.text
+        for stretch in parts(example)
+        for part in stretch
+        if part.role == "needle"
+    ]
     assert shown == [block.text for block in example.blocks if block.role == "needle"]
-    assert all(any(reference in text for text in shown) for reference in example.references)
+    assert all(
+        any(reference in text for text in shown) for reference in example.references
+    )
 
 
 def test_roles_are_marked_and_coloured_on_a_terminal():
     example = example_of("niah_single_2")
-    plain, coloured = to_terminal(example, color=False), to_terminal(example, color=True)
+    plain, coloured = (
+        to_terminal(example, color=False),
+        to_terminal(example, color=True),
+    )
     needle = next(block.text for block in example.blocks if block.role == "needle")
     assert "\x1b" not in plain
     assert f"[needle] {needle}" in plain

@@ -48,7 +48,9 @@ def described(folder, config=None, **more):
     """A model whose folder holds a config.json alone."""
     whole = {"model_type": "llama", "max_position_embeddings": 4096} | (config or {})
     (folder / "config.json").write_text(json.dumps(whole))
-    return load_model({"path": str(folder), "engine": "vllm", "dtype": "float32", **more})
+    return load_model(
+        {"path": str(folder), "engine": "vllm", "dtype": "float32", **more}
+    )
 
 
 def test_only_what_changes_the_answers_is_part_of_a_models_identity(tmp_path):
@@ -73,12 +75,24 @@ def test_only_what_changes_the_answers_is_part_of_a_models_identity(tmp_path):
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vllm is installed")
 def test_without_vllm_the_first_answer_says_what_to_install(tmp_path):
     with pytest.raises(UserError, match=r"pip install 'rulerkit\[vllm\]'"):
-        next(described(tmp_path, tokenizer="rulerkit/data/small/tokenizer").answer([prompt(1, 2)]))
+        next(
+            described(tmp_path, tokenizer="rulerkit/data/small/tokenizer").answer(
+                [prompt(1, 2)]
+            )
+        )
 
 
 def test_arguments_become_the_command_line_of_the_server(tmp_path):
-    more = {"hf_overrides": {"rope_theta": 1e6}, "max_length": "8K", "trust_remote_code": False}
-    names = {"served_model_name": ["a", "b"], "load_format": None, "enable_prefix_caching": False}
+    more = {
+        "hf_overrides": {"rope_theta": 1e6},
+        "max_length": "8K",
+        "trust_remote_code": False,
+    }
+    names = {
+        "served_model_name": ["a", "b"],
+        "load_format": None,
+        "enable_prefix_caching": False,
+    }
     one = described(tmp_path, **more, max_num_seqs=8, engine_args=names)
     text = " ".join(one.command(Address("http://127.0.0.1:4321/v1", "secret")))
     for words in (
@@ -106,7 +120,9 @@ def test_several_nodes_share_one_server(tmp_path, monkeypatch):
         one.follow(1)
     monkeypatch.setenv("RULERKIT_MASTER", "node7:20123")
     shared = "--nnodes 2 --node-rank {} --master-addr node7 --master-port 20123"
-    assert shared.format(0) in " ".join(one.command(Address("http://127.0.0.1:1/v1", "k")))
+    assert shared.format(0) in " ".join(
+        one.command(Address("http://127.0.0.1:1/v1", "k"))
+    )
     call = " ".join(one.follow(1))
     for words in (shared.format(1), "vllm.entrypoints.cli.main serve ", " --headless "):
         assert words in call
@@ -119,8 +135,14 @@ def test_what_the_server_read_must_be_what_it_was_sent(tmp_path):
     one, asked = described(tmp_path), prompt(5, 6, 7)
 
     def reply(**choice):
-        whole = {"prompt_token_ids": [5, 6, 7], "token_ids": [70, 71], "finish_reason": "length"}
-        return Reply.model_validate({"choices": [whole | choice], "usage": {"prompt_tokens": 3}})
+        whole = {
+            "prompt_token_ids": [5, 6, 7],
+            "token_ids": [70, 71],
+            "finish_reason": "length",
+        }
+        return Reply.model_validate(
+            {"choices": [whole | choice], "usage": {"prompt_tokens": 3}}
+        )
 
     answer = one.read(asked, reply())
     assert (answer.finish_reason, answer.num_tokens) == ("length", 2)
@@ -136,16 +158,28 @@ def test_what_the_server_read_must_be_what_it_was_sent(tmp_path):
 
 # --- real servers ---------------------------------------------------------------------------------
 
-BYTES = 2 * 2 * 32 * 4  # keys and values of a token: two layers, one head of 32 numbers in float32
+BYTES = (
+    2 * 2 * 32 * 4
+)  # keys and values of a token: two layers, one head of 32 numbers in float32
 LENGTH = 2048
 
 
 def spec(folder, **more):
-    return {"path": str(folder), "engine": "vllm", "dtype": "float32", "name": "tiny"} | more
+    return {
+        "path": str(folder),
+        "engine": "vllm",
+        "dtype": "float32",
+        "name": "tiny",
+    } | more
 
 
 def plain(folder, **more):
-    common = {"path": str(folder), "engine": "transformers", "name": "tiny", "device": "cpu"}
+    common = {
+        "path": str(folder),
+        "engine": "transformers",
+        "name": "tiny",
+        "device": "cpu",
+    }
     return common | more
 
 
@@ -164,11 +198,18 @@ def tiny(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("models") / "tiny"
     names = ("niah_single_2", "vt", "cwe", "qa_1")
-    texts = [generate(task(name).with_corpora("builtin"), 4096, 1)[0].prompt for name in names]
+    texts = [
+        generate(task(name).with_corpora("builtin"), 4096, 1)[0].prompt
+        for name in names
+    ]
     size = save_tokenizer(folder, texts, 2000)
     torch.set_num_threads(1)
     save_llama(folder, size, head_dim=32, max_position_embeddings=32768)
-    settings = {"eos_token_id": [1, *range(300, 320)], "do_sample": True, "temperature": 0.7}
+    settings = {
+        "eos_token_id": [1, *range(300, 320)],
+        "do_sample": True,
+        "temperature": 0.7,
+    }
     settings["repetition_penalty"] = 3.0
     (folder / "generation_config.json").write_text(json.dumps(settings))
     return folder
@@ -210,7 +251,9 @@ def rows(cells):
 
 def thirteen(model, folder, count=1):
     """The cells of all tasks."""
-    study = rk.study(model=model, lengths=[LENGTH], num_examples=count, outputs=str(folder))
+    study = rk.study(
+        model=model, lengths=[LENGTH], num_examples=count, outputs=str(folder)
+    )
     return evaluate(study, progress=False)
 
 
@@ -219,15 +262,28 @@ def test_a_thought_ends_at_its_budget_and_drawn_answers_come_again(tmp_path):
     pytest.importorskip("torch")
     folder, marks = tmp_path / "thinker", ("<think>", "</think>")
     template = MESSAGES + "{% if enable_thinking %}<think>{% endif %}"
-    save_llama(folder, save_tokenizer(folder, ["words to learn"], 320, *marks, template=template))
-    drawn = {"thinking_tokens": 12, "sampling": {"temperature": 1.0, "top_k": 40, "seed": 3}}
+    save_llama(
+        folder,
+        save_tokenizer(folder, ["words to learn"], 320, *marks, template=template),
+    )
+    drawn = {
+        "thinking_tokens": 12,
+        "sampling": {"temperature": 1.0, "top_k": 40, "seed": 3},
+    }
     cells = []
     # one prompt at a time: vLLM on a CPU ends where it cuts the prompt of a drawn answer in parts
     for engine, more in ((spec, {"concurrency": 1}), (plain, {})):
         for run in ("first", "second"):
             model = engine(folder, **drawn, **more)
-            asked = {"tasks": ["vt"], "lengths": [LENGTH], "num_examples": 2, "repeat": 3}
-            study = rk.study(model=model, outputs=tmp_path / engine.__name__ / run, **asked)
+            asked = {
+                "tasks": ["vt"],
+                "lengths": [LENGTH],
+                "num_examples": 2,
+                "repeat": 3,
+            }
+            study = rk.study(
+                model=model, outputs=tmp_path / engine.__name__ / run, **asked
+            )
             cells.append(evaluate(study, progress=False))
     for first, second in (cells[:2], cells[2:]):
         for again, repetition in zip(first, second, strict=True):
@@ -239,7 +295,10 @@ def test_a_thought_ends_at_its_budget_and_drawn_answers_come_again(tmp_path):
     assert not rk.score(cells[0])["cut_thought"].any()
     assert rk.score(cells[2])["cut_thought"].any()
     (row,) = rk.summarize(rk.score(cells[0])).cells.query("n > 0").itertuples()
-    assert (row.n, row.low < row.high) == (2, True)  # three answers to each of two examples
+    assert (row.n, row.low < row.high) == (
+        2,
+        True,
+    )  # three answers to each of two examples
 
 
 @needs_vllm
@@ -258,7 +317,10 @@ def test_thirteen_tasks_are_answered_as_by_transformers_and_the_server_stays_for
     for row in (row for done in again for row in done.rows):
         assert row["usage"]["prompt_tokens"] == row["num_prompt_tokens"]
         assert 0 <= row["usage"]["cached_tokens"] < row["num_prompt_tokens"]
-    assert {row["finish_reason"] for done in again for row in done.rows} == {"stop", "length"}
+    assert {row["finish_reason"] for done in again for row in done.rows} == {
+        "stop",
+        "length",
+    }
     assert len({row["pred"] for done in again for row in done.rows}) > 13
     record = again[0].record
     assert record["result"]["model"]["prompt_path"] == "ids"
@@ -280,14 +342,25 @@ def other_weights(tiny, folder, kind, **shape):
 
 
 @needs_vllm
-def test_qwen3_with_yarn_beyond_its_positions_answers_as_by_transformers(tiny, tmp_path):
+def test_qwen3_with_yarn_beyond_its_positions_answers_as_by_transformers(
+    tiny, tmp_path
+):
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
     size = {"intermediate_size": 128, "max_position_embeddings": 1024}
     folder = other_weights(tiny, tmp_path / "qwen3", "Qwen3", **heads, **size)
-    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
-    rope = {"rope_parameters": yarn | {"rope_theta": 10000.0}, "max_position_embeddings": 4096}
+    yarn = {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 1024,
+    }
+    rope = {
+        "rope_parameters": yarn | {"rope_theta": 10000.0},
+        "max_position_embeddings": 4096,
+    }
     ours = rows(thirteen(spec(folder, hf_overrides=rope), tmp_path / "vllm"))
-    assert ours == rows(thirteen(plain(folder, hf_overrides=rope), tmp_path / "transformers"))
+    assert ours == rows(
+        thirteen(plain(folder, hf_overrides=rope), tmp_path / "transformers")
+    )
     assert len(ours) == 13
 
 
@@ -301,14 +374,17 @@ def test_a_server_of_ones_own_gives_the_same_answers_by_ids_text_and_prefill(
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     settings["chat_template"] = MESSAGES
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    flags = "--dtype float32 --max-model-len 8192 --enforce-eager --generation-config vllm"
+    flags = (
+        "--dtype float32 --max-model-len 8192 --enforce-eager --generation-config vllm"
+    )
     module = f"{sys.executable} -m vllm.entrypoints.openai.api_server --host 127.0.0.1"
     serve = f"VLLM_CPU_KVCACHE_SPACE=1 {module} --model {{path}} {flags}"
     # the engines end an answer at the ids that the checkpoint names; so must the requests
     extra = {"stop_token_ids": [1, *range(300, 320)]}
     common = {"path": str(folder), "extra_body": extra}
     one = load_model(
-        common | {"serve": f"{serve} --port {{port}} --api-key {{key}}", "name": "served"}
+        common
+        | {"serve": f"{serve} --port {{port}} --api-key {{key}}", "name": "served"}
     )
     assert one.prompt_path == "ids"
     (replica,) = one.replicas
@@ -324,7 +400,9 @@ def test_a_server_of_ones_own_gives_the_same_answers_by_ids_text_and_prefill(
         asked = [example for name in names for example in cell(other, name, LENGTH, 1)]
         same = [example for name in names for example in cell(direct, name, LENGTH, 1)]
         # vLLM's own detokenizer leaves half a character at the end out, ours shows a broken one
-        expected = {key: text.rstrip("\ufffd") for key, text in texts_of(direct, same).items()}
+        expected = {
+            key: text.rstrip("\ufffd") for key, text in texts_of(direct, same).items()
+        }
         assert texts_of(other, asked) == expected, path
 
 
@@ -338,17 +416,24 @@ def test_after_a_killed_parent_no_process_of_vllm_is_left(tiny, tmp_path):
         """
     model = json.dumps(spec(tiny, concurrency=2))
     command = [sys.executable, "-c", code, model, str(tmp_path / "cut")]
-    parent = subprocess.Popen(command, env=os.environ | {"RULERKIT_TEST_MARK": str(tmp_path)})
+    parent = subprocess.Popen(
+        command, env=os.environ | {"RULERKIT_TEST_MARK": str(tmp_path)}
+    )
     file = tmp_path / "cut/predictions/main/tiny/niah_single_2/2048.jsonl"
     until = time.monotonic() + 240
-    while not (file.exists() and file.read_text().count("\n") >= 4) and time.monotonic() < until:
+    while (
+        not (file.exists() and file.read_text().count("\n") >= 4)
+        and time.monotonic() < until
+    ):
         assert parent.poll() is None
         time.sleep(0.01)
     # the parent, the guard, the server and its engine
     assert len(processes(str(tmp_path), "environ")) >= 4
     parent.kill()
     parent.wait()
-    assert gone_within(20, str(tmp_path), "environ"), processes(str(tmp_path), "environ")
+    assert gone_within(20, str(tmp_path), "environ"), processes(
+        str(tmp_path), "environ"
+    )
     assert 4 <= file.read_text().count("\n") < 24
 
 
@@ -375,7 +460,9 @@ def test_the_order_reuses_more_of_a_scarce_cache_and_what_it_cannot_hold_is_not_
     def run():
         done = list(one.answer(asked))
         usages = [answer.usage or {} for _, answer in done]
-        rate = sum(u["cached_tokens"] for u in usages) / sum(u["prompt_tokens"] for u in usages)
+        rate = sum(u["cached_tokens"] for u in usages) / sum(
+            u["prompt_tokens"] for u in usages
+        )
         return rate, {(e.task, e.index): answer.text for e, answer in done}
 
     one.open()
@@ -412,12 +499,20 @@ def test_a_server_that_cannot_start_is_one_line(tiny):
 
 
 @needs_vllm
-def test_a_trained_model_gives_the_same_answers_and_soft_scores_from_both_engines(tmp_path):
+def test_a_trained_model_gives_the_same_answers_and_soft_scores_from_both_engines(
+    tmp_path,
+):
     """Scores that are neither 0 nor 100 must agree: the small Llama beyond the length
     that it was trained on."""
-    given = load_files(["params/sizes/small.yaml"]) | {"soft": True, "outputs": str(tmp_path)}
+    given = load_files(["params/sizes/small.yaml"]) | {
+        "soft": True,
+        "outputs": str(tmp_path),
+    }
     given |= {"lengths": [256, 512], "num_examples": 3}
-    kinds = {"transformers": {"device": "cpu"}, "vllm": {"engine_args": {"block_size": 32}}}
+    kinds = {
+        "transformers": {"device": "cpu"},
+        "vllm": {"engine_args": {"block_size": 32}},
+    }
     answers, soft = [], []
     for kind, more in kinds.items():
         model = {"base": "small-llama", "engine": kind, "name": kind, **more}

@@ -55,7 +55,11 @@ def seeing(architecture, model_type, text, vision, **more):
         "num_hidden_layers": 1,
     }
     vision_config = sizes | {"image_size": 28, "patch_size": 14, "model_type": vision}
-    kind = {"architectures": [architecture], "model_type": model_type, "torch_dtype": "bfloat16"}
+    kind = {
+        "architectures": [architecture],
+        "model_type": model_type,
+        "torch_dtype": "bfloat16",
+    }
     return kind | {"text_config": SMALL | text, "vision_config": vision_config} | more
 
 
@@ -66,8 +70,17 @@ YARN = {
     "beta_fast": 32,
     "beta_slow": 1,
 }
-OLMO_YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192}
-MAMBA2 = {"mamba_n_heads": 32, "mamba_d_head": 32, "mamba_n_groups": 1, "mamba_d_state": 16}
+OLMO_YARN = {
+    "rope_type": "yarn",
+    "factor": 8.0,
+    "original_max_position_embeddings": 8192,
+}
+MAMBA2 = {
+    "mamba_n_heads": 32,
+    "mamba_d_head": 32,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 16,
+}
 LATENT = {
     "kv_lora_rank": 32,
     "q_lora_rank": 32,
@@ -75,8 +88,17 @@ LATENT = {
     "qk_nope_head_dim": 32,
     "v_head_dim": 32,
 }
-DUAL_CHUNK = {"chunk_size": 262144, "local_size": 8192, "original_max_position_embeddings": 262144}
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+DUAL_CHUNK = {
+    "chunk_size": 262144,
+    "local_size": 8192,
+    "original_max_position_embeddings": 262144,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+}
 LLAMA3 |= {"original_max_position_embeddings": 8192}
 LONGROPE = {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [1.0] * 8}
 FP8 = {
@@ -89,10 +111,15 @@ FP8 = {
 # A file of params/models/ -> the config.json of its checkpoint, reduced, and the longest length
 # that must pass
 CHECKPOINTS = {
-    "llama-3.1-8b": (config("LlamaForCausalLM", "llama", 128 * K, rope_scaling=LLAMA3), 128 * K),
+    "llama-3.1-8b": (
+        config("LlamaForCausalLM", "llama", 128 * K, rope_scaling=LLAMA3),
+        128 * K,
+    ),
     "qwen3-8b": (config("Qwen3ForCausalLM", "qwen3", 40960), 128 * K),
     "qwen2.5-7b-1m": (
-        config("Qwen2ForCausalLM", "qwen2", 1010000, dual_chunk_attention_config=DUAL_CHUNK),
+        config(
+            "Qwen2ForCausalLM", "qwen2", 1010000, dual_chunk_attention_config=DUAL_CHUNK
+        ),
         256 * K,
     ),
     "phi3-medium-14b": (
@@ -118,7 +145,13 @@ CHECKPOINTS = {
         128 * K,
     ),
     "olmo-3-7b": (
-        config("Olmo3ForCausalLM", "olmo3", 64 * K, sliding_window=4096, rope_scaling=OLMO_YARN),
+        config(
+            "Olmo3ForCausalLM",
+            "olmo3",
+            64 * K,
+            sliding_window=4096,
+            rope_scaling=OLMO_YARN,
+        ),
         64 * K,
     ),
     "deepseek-v3": (
@@ -197,12 +230,17 @@ YaRN, longrope, dual chunk, sliding window, hybrid, vision, latent attention."""
 @needs_vllm
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in CHECKPOINTS],
+    [
+        pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else [])
+        for n in CHECKPOINTS
+    ],
 )
 def test_our_files_start_and_go_as_far_as_they_say(name, tmp_path):
     content, longest = CHECKPOINTS[name]
     folder = written(tmp_path / "m", content)
-    if "dual_chunk_attention_config" in content:  # the real checkpoint brings this file too
+    if (
+        "dual_chunk_attention_config" in content
+    ):  # the real checkpoint brings this file too
         (folder / "sparse_attention_config.json").write_text(
             json.dumps({"0": {"0": ["vertical_and_slash", 1, 1, 1.0]}})
         )
@@ -236,7 +274,13 @@ def test_yarn_without_positions_as_model_cards_give_it_starts_all_the_same(tmp_p
 @needs_vllm
 def test_a_model_without_positions_takes_the_length_that_is_set(tmp_path):
     content = config(
-        "Mamba2ForCausalLM", "mamba2", None, num_heads=64, head_dim=16, state_size=16, n_groups=1
+        "Mamba2ForCausalLM",
+        "mamba2",
+        None,
+        num_heads=64,
+        head_dim=16,
+        state_size=16,
+        n_groups=1,
     )
     folder = written(tmp_path / "m", content)
     assert examine(arguments(folder, max_length="8K"), 8 * K).level == OK
@@ -246,7 +290,9 @@ def test_a_model_without_positions_takes_the_length_that_is_set(tmp_path):
 LLAMA = config("LlamaForCausalLM", "llama", 8 * K)
 REFUSED = {
     "dual chunk attention": (
-        config("Qwen2ForCausalLM", "qwen2", 1010000, dual_chunk_attention_config=DUAL_CHUNK),
+        config(
+            "Qwen2ForCausalLM", "qwen2", 1010000, dual_chunk_attention_config=DUAL_CHUNK
+        ),
         {},
         "no dual-chunk attention",
     ),
@@ -268,7 +314,9 @@ REFUSED = {
 @pytest.mark.parametrize("fault", REFUSED)
 def test_what_vllm_refuses_is_a_fail_on_one_line(fault, tmp_path):
     content, more, reason = REFUSED[fault]
-    seen, mend, level, *_ = examine(arguments(written(tmp_path / "m", content), **more), 4096)
+    seen, mend, level, *_ = examine(
+        arguments(written(tmp_path / "m", content), **more), 4096
+    )
     assert (level, reason in seen, mend != "") == (FAIL, True, True), seen
     assert "\n" not in seen
     assert len(seen) < 250
@@ -279,7 +327,15 @@ def test_the_command_builds_the_configuration(tmp_path, rulerkit):
     folder = written(tmp_path / "m", LLAMA)
     vocabulary = save_tokenizer(folder, ["one two three"], 400)
     (folder / "config.json").write_text(json.dumps(LLAMA | {"vocab_size": vocabulary}))
-    settings = ("-y", "tasks: [vt]", "-y", "lengths: [4096]", "-y", "corpora: builtin", "--no-ask")
+    settings = (
+        "-y",
+        "tasks: [vt]",
+        "-y",
+        "lengths: [4096]",
+        "-y",
+        "corpora: builtin",
+        "--no-ask",
+    )
     for shares, status, line in (
         (1, 0, "ok    vLLM config"),
         (3, 1, "must be divisible by tensor parallel size (3)"),

@@ -16,9 +16,7 @@ from tests.projects import REPOSITORY
 @pytest.mark.slow
 def test_the_wheel_works_alone_in_an_empty_folder(tmp_path):
     pytest.importorskip("setuptools")
-    build = (
-        "from setuptools.build_meta import build_wheel; import sys; print(build_wheel(sys.argv[1]))"
-    )
+    build = "from setuptools.build_meta import build_wheel; import sys; print(build_wheel(sys.argv[1]))"
     source, wheels, empty = tmp_path / "source", tmp_path / "wheels", tmp_path / "empty"
     for folder in ("rulerkit", "notebooks", "params"):
         ignore = shutil.ignore_patterns("__pycache__", ".*")
@@ -29,14 +27,20 @@ def test_the_wheel_works_alone_in_an_empty_folder(tmp_path):
         folder.mkdir()
     name = call(sys.executable, "-c", build, wheels, cwd=source).splitlines()[-1]
     wheel = zipfile.ZipFile(wheels / name)
-    names = [file for file in wheel.namelist() if file.startswith("rulerkit/data/project/")]
+    names = [
+        file for file in wheel.namelist() if file.startswith("rulerkit/data/project/")
+    ]
     assert "rulerkit/data/project/notebooks/00_tasks.ipynb" in names
     assert "rulerkit/data/project/params/models/llama-3.1-8b.yaml" in names
     assert "rulerkit/data/small/llama/model.safetensors" in wheel.namelist()
-    site = tmp_path / "site"  # behind it come the dependencies, without the editable install
+    site = (
+        tmp_path / "site"
+    )  # behind it come the dependencies, without the editable install
     wheel.extractall(site)
     dependencies = sysconfig.get_paths()["purelib"]
-    start = f"import sys; sys.path[:0] = [{str(site)!r}]; sys.path.append({dependencies!r})"
+    start = (
+        f"import sys; sys.path[:0] = [{str(site)!r}]; sys.path.append({dependencies!r})"
+    )
 
     def rulerkit(*arguments):
         main = f"{start}; from rulerkit.cli import main; main()"
@@ -46,7 +50,13 @@ def test_the_wheel_works_alone_in_an_empty_folder(tmp_path):
     listed = rulerkit("evaluate", "llama-3.1-8b", "--dry-run", "-y", "lengths: [4K]")
     assert "13 cells, 0 of 260 examples are answered; 1,064,960 tokens" in listed
     small = rulerkit(
-        "evaluate", "small-llama", "--dry-run", "-y", "tasks: [vt]", "-y", "lengths: [1K]"
+        "evaluate",
+        "small-llama",
+        "--dry-run",
+        "-y",
+        "tasks: [vt]",
+        "-y",
+        "lengths: [1K]",
     )
     assert "1 cell," in small
     assert list(empty.iterdir()) == []

@@ -21,7 +21,10 @@ from rulerkit.generation.prompt_format import DIRECT
 from rulerkit.generation.tasks import read_answer
 from rulerkit.generation.tokenizers import load_tokenizer
 
-RESET, HALF = 0, 1  # in place of a status: the connection is cut before, or within, the reply
+RESET, HALF = (
+    0,
+    1,
+)  # in place of a status: the connection is cut before, or within, the reply
 PROBE = 16  # the tokens that requests ask for which only find out what the server takes
 
 
@@ -151,7 +154,9 @@ def main():
     parser.add_argument("--die-after", type=int, default=-1)
     options = parser.parse_args()
     server = ReaderServer(load_tokenizer("builtin"), port=options.port)
-    server.listing = {"data": [{"id": "served-under-another-name", "max_model_len": 16384}]}
+    server.listing = {
+        "data": [{"id": "served-under-another-name", "max_model_len": 16384}]
+    }
     server.health = options.health
 
     def error(status, message):

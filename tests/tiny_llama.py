@@ -15,9 +15,20 @@ def save_tokenizer(
     """Train a byte-pair tokenizer that puts a BOS before a text, with more special tokens and a chat
     template; its size. Without a BOS it is like GPT-NeoX': token 0 ends a text."""
     transformers = pytest.importorskip("transformers")
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from tokenizers import (
+        Tokenizer,
+        decoders,
+        models,
+        pre_tokenizers,
+        processors,
+        trainers,
+    )
 
-    names = {"bos_token": "<s>", "eos_token": "</s>"} if bos else {"eos_token": "<|endoftext|>"}
+    names = (
+        {"bos_token": "<s>", "eos_token": "</s>"}
+        if bos
+        else {"eos_token": "<|endoftext|>"}
+    )
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -58,4 +69,6 @@ def save_llama(folder, vocab_size, max_shard_size="50GB", **shape):
         "eos_token_id": 1,
     }
     made = transformers.LlamaConfig(vocab_size=vocab_size, **(config | shape))
-    transformers.LlamaForCausalLM(made).save_pretrained(folder, max_shard_size=max_shard_size)
+    transformers.LlamaForCausalLM(made).save_pretrained(
+        folder, max_shard_size=max_shard_size
+    )

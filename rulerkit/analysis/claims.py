@@ -60,16 +60,22 @@ def asked(scores: "pd.DataFrame", study: Study) -> "pd.DataFrame":
     """A row for each example that the study asks of each model in `scores`; the score is NaN where
     the answer is missing."""
     scores = merge_repetitions(scores)
-    models = scores[["run", "model", "label", "claimed_length"]].drop_duplicates(["run", "model"])
+    models = scores[["run", "model", "label", "claimed_length"]].drop_duplicates(
+        ["run", "model"]
+    )
     names = [task.name for task in study.tasks]
     examples = product(names, study.lengths, range(study.num_examples))
     grid = pd.DataFrame(examples, columns=["task", "length", "index"])
     answered = scores.drop(columns=["label", "claimed_length"])
-    how: Any = "inner" if study.adaptive else "left"  # an adaptive run asks for what it needs
+    how: Any = (
+        "inner" if study.adaptive else "left"
+    )  # an adaptive run asks for what it needs
     return models.merge(grid, how="cross").merge(answered, how=how, on=[*CELL, "index"])
 
 
-def by_label(frame: "pd.DataFrame", tasks: Mapping[str, Any], panel: str = "") -> "pd.DataFrame":
+def by_label(
+    frame: "pd.DataFrame", tasks: Mapping[str, Any], panel: str = ""
+) -> "pd.DataFrame":
     """The rows of some tasks (label to task, as `rk.task` takes it), with the columns `panel` and
     `series`, the label."""
     parts = [
@@ -80,7 +86,9 @@ def by_label(frame: "pd.DataFrame", tasks: Mapping[str, Any], panel: str = "") -
     return rows.reindex(columns=["panel", "series", *frame.columns])
 
 
-def by_model(rows: "pd.DataFrame", label: str = "label") -> "Iterator[tuple[str, pd.DataFrame]]":
+def by_model(
+    rows: "pd.DataFrame", label: str = "label"
+) -> "Iterator[tuple[str, pd.DataFrame]]":
     """'LABEL: ' ('' where there is one model) and the rows of each model without the lengths that
     it was not given.
 
@@ -131,7 +139,9 @@ def judge(
     if seen.endswith(_LOWER) and value < 0:
         seen = seen.removesuffix(_LOWER) + "higher by "
         value, low, high = -value, -high, -low
-    shown = "{:g} [{:g}, {:g}]".format(*(round(number, 2) for number in (value, low, high)))
+    shown = "{:g} [{:g}, {:g}]".format(
+        *(round(number, 2) for number in (value, low, high))
+    )
     return Verdict(claim, HOLDS if holds else FAILS if fails else UNKNOWN, seen + shown)
 
 
@@ -147,7 +157,9 @@ def estimate(parts: Sequence[Part], confidence: float = 0.95) -> Estimate:
     """
     cells: list[WeightedCell] = []
     for weight, rows in parts:
-        weights = rows.assign(weight=rows.get("weight", 1.0)).groupby(CELL)["weight"].first()
+        weights = (
+            rows.assign(weight=rows.get("weight", 1.0)).groupby(CELL)["weight"].first()
+        )
         weights *= weight / weights.sum()
         cells += [
             cell._replace(weight=float(weights[key]))
@@ -195,7 +207,9 @@ def lower(
     confidence: float = 0.95,
 ) -> Verdict:
     """The mean of the rows is lower than that of others, by so many points."""
-    return weighted(claim, [(1, than), (-1, rows)], by_at_least, by_at_most, _LOWER, confidence)
+    return weighted(
+        claim, [(1, than), (-1, rows)], by_at_least, by_at_most, _LOWER, confidence
+    )
 
 
 def keeps_more(claim: str, rows: "pd.DataFrame", than: "pd.DataFrame") -> Verdict:
@@ -211,7 +225,9 @@ def keeps_more(claim: str, rows: "pd.DataFrame", than: "pd.DataFrame") -> Verdic
         if len(groups) < 2:
             return Verdict(claim, NOT_APPLICABLE, "fewer than two lengths were asked")
         (shortest, start), *_, (_, end) = groups.items()
-        first, last = (100 * group.groupby(CELL)["score"].mean().mean() for group in (start, end))
+        first, last = (
+            100 * group.groupby(CELL)["score"].mean().mean() for group in (start, end)
+        )
         if not first > 0:
             return Verdict(claim, UNKNOWN, f"nothing is right at {shortest}")
         parts += [(sign / first, end), (-sign * last / first**2, start)]
@@ -222,19 +238,25 @@ def keeps_more(claim: str, rows: "pd.DataFrame", than: "pd.DataFrame") -> Verdic
 # --- a row of groups ------------------------------------------------------------------------------
 
 
-def _groups(rows: "pd.DataFrame", by: str | Mapping[str, Any]) -> "dict[str, pd.DataFrame]":
+def _groups(
+    rows: "pd.DataFrame", by: str | Mapping[str, Any]
+) -> "dict[str, pd.DataFrame]":
     """The rows of each length from the shortest, of each value of another column, or of each task
     of a mapping by label."""
     if isinstance(by, Mapping):
         rows, by = by_label(rows, by), "series"
     groups = rows.groupby(by, sort=by == "length")
     return {
-        length_name(int(str(key))) if by == "length" else str(key): group for key, group in groups
+        length_name(int(str(key))) if by == "length" else str(key): group
+        for key, group in groups
     }
 
 
 def falls(
-    claim: str, rows: "pd.DataFrame", by: str | Mapping[str, Any], steadily: bool = False
+    claim: str,
+    rows: "pd.DataFrame",
+    by: str | Mapping[str, Any],
+    steadily: bool = False,
 ) -> Verdict:
     """The mean falls from group to group: it is lower in the last than in the first, and no step is
     certainly up.
@@ -244,7 +266,9 @@ def falls(
     """
     groups = _groups(rows, by)
     if len(groups) < 2:
-        return Verdict(claim, NOT_APPLICABLE, f"fewer than two: {', '.join(groups) or 'none'}")
+        return Verdict(
+            claim, NOT_APPLICABLE, f"fewer than two: {', '.join(groups) or 'none'}"
+        )
     if any(group["score"].isna().any() for group in groups.values()):
         return Verdict(claim, UNKNOWN, "answers are missing")
     first, *_, last = groups
@@ -252,11 +276,15 @@ def falls(
     seen = f"{first} to {last} {whole.seen}"
     steps = list(pairwise(groups))
     rises = {
-        (one, other): estimate([(-1, groups[one]), (1, groups[other])], 1 - 0.05 / len(steps))
+        (one, other): estimate(
+            [(-1, groups[one]), (1, groups[other])], 1 - 0.05 / len(steps)
+        )
         for one, other in steps
     }
     certain = [
-        f"{' to '.join(step)} higher by {rise}" for step, rise in rises.items() if rise.low > 0
+        f"{' to '.join(step)} higher by {rise}"
+        for step, rise in rises.items()
+        if rise.low > 0
     ]
     if certain:
         return Verdict(claim, FAILS, "; ".join([seen, *certain]))
@@ -265,7 +293,9 @@ def falls(
         weights = Counter([first, after])
         weights.subtract([before, last])
         parts = [(weight, groups[name]) for name, weight in weights.items() if weight]
-        return weighted(claim, parts, seen=f"{seen}; without {before} to {after} {_LOWER}")
+        return weighted(
+            claim, parts, seen=f"{seen}; without {before} to {after} {_LOWER}"
+        )
     return whole._replace(seen=seen)
 
 
@@ -273,10 +303,15 @@ def abrupt(claim: str, rows: "pd.DataFrame", beyond: float) -> Verdict:
     """The fall per doubling to the first length past `beyond` is greater than the mean fall per
     doubling before it."""
     lengths = sorted(rows["length"].unique().tolist())
-    inside, outside = [n for n in lengths if n <= beyond], [n for n in lengths if n > beyond]
+    inside, outside = (
+        [n for n in lengths if n <= beyond],
+        [n for n in lengths if n > beyond],
+    )
     if not inside or not outside:
         side = "beyond" if inside else "up to"
-        return Verdict(claim, NOT_APPLICABLE, f"nothing was asked {side} {beyond:g} tokens")
+        return Verdict(
+            claim, NOT_APPLICABLE, f"nothing was asked {side} {beyond:g} tokens"
+        )
     first, edge, after = inside[0], inside[-1], outside[0]
     past = 1 / log2(after / edge)
     before = 1 / log2(edge / first) if edge > first else 0.0
@@ -314,7 +349,9 @@ def straight(claim: str, rows: "pd.DataFrame") -> Verdict:
 # --- several verdicts -----------------------------------------------------------------------------
 
 
-def among(claim: str, parts: Sequence[Verdict], at_least: float = 0, at_most: float = 1) -> Verdict:
+def among(
+    claim: str, parts: Sequence[Verdict], at_least: float = 0, at_most: float = 1
+) -> Verdict:
     """The share of parts that hold lies between two limits (0..1), however the parts that cannot be
     judged would turn out.
 
@@ -359,7 +396,11 @@ def rate(
     sizes = rows.groupby(CELL)["label"].transform("size")
     counted = rows.assign(score=hits * 1.0, weight=sizes)
     return weighted(
-        claim, [(1, counted)], at_least, at_most, f"{int(hits.sum())} of {len(rows)}, percent "
+        claim,
+        [(1, counted)],
+        at_least,
+        at_most,
+        f"{int(hits.sum())} of {len(rows)}, percent ",
     )
 
 
@@ -367,7 +408,9 @@ def occurs(claim: str, rows: "pd.DataFrame", labels: Sequence[str]) -> Verdict:
     """At least one answer has one of these labels; fails where their share is certainly below
     RARE."""
     verdict = rate(claim, rows, labels, RARE)
-    return verdict._replace(verdict=HOLDS) if rows["label"].isin(labels).any() else verdict
+    return (
+        verdict._replace(verdict=HOLDS) if rows["label"].isin(labels).any() else verdict
+    )
 
 
 def model_rows(rows: "pd.DataFrame", name: str) -> "pd.DataFrame":

@@ -54,7 +54,18 @@ _MOST_NAMED = 4
 _MOST_FLIPS = 12
 _ROUNDING = 1e-9  # points: a loss of just the margin is none, however it was rounded
 _COLUMNS = [
-    *("level", "task", "category", "length", "n", "a", "b", "difference", "low", "high"),
+    *(
+        "level",
+        "task",
+        "category",
+        "length",
+        "n",
+        "a",
+        "b",
+        "difference",
+        "low",
+        "high",
+    ),
     *("better", "worse", "unable", "p", "smallest_loss", "loss"),
 ]
 _DIGESTS = ("model.fingerprint", "model.loaded", "model.weights")
@@ -136,7 +147,10 @@ class Comparison:
     @cached_property
     def verdict(self) -> Decision:
         """Whether anything in B is worse than in A by more than the margin."""
-        models, seen = f"worse than {self.a.name} by more than {_points(self.margin)}", self.mean
+        models, seen = (
+            f"worse than {self.a.name} by more than {_points(self.margin)}",
+            self.mean,
+        )
         mean = f"mean {_interval(seen)}"
         if self.rows["loss"].any():
             # with one length each task is a cell, and one of a level is the mean
@@ -149,9 +163,7 @@ class Comparison:
             return Decision(WORSE, f"{self.b.name} is {models}: {seen_in}")
         if seen["low"] > -self.margin:
             below = ", though its mean is below for certain" if seen["high"] < 0 else ""
-            text = (
-                f"{self.b.name} is not {models}{below}, and no task, length or cell is seen to be"
-            )
+            text = f"{self.b.name} is not {models}{below}, and no task, length or cell is seen to be"
             return Decision(NOT_WORSE, f"{text}: {mean}")
         text = f"cannot tell whether {self.b.name} is {models}: {mean}"
         if seen["high"] < -self.margin:
@@ -159,7 +171,9 @@ class Comparison:
             return Decision(CANNOT_TELL, text)
         needed = examples_needed(self.rows, self.cells, self.confidence, self.margin)
         return Decision(
-            CANNOT_TELL, f"{text}; would need about {needed} examples per task and length", needed
+            CANNOT_TELL,
+            f"{text}; would need about {needed} examples per task and length",
+            needed,
         )
 
 
@@ -188,7 +202,9 @@ def compare(
     _check_margin(margin)
     check_known("way to pair examples", by, PAIRINGS)
     (name_a, cells_a), (name_b, cells_b) = (
-        (str(given), find(given, outputs)) if isinstance(given, str | Path) else ("", list(given))
+        (str(given), find(given, outputs))
+        if isinstance(given, str | Path)
+        else ("", list(given))
         for given in (a, b)
     )
     first = _side(name_a, cells_a, cells_b, max_failures, **grid)
@@ -223,11 +239,24 @@ def compare(
             notes[-1] += "; soft=True (--soft) judges this loss"
     rows, cells = judge_pairs(pairs, margin, confidence)
     columns = ["task", "length", "index", "digest", "a", "b", "difference"]
-    flips = answers.loc[pairs.index, columns].query("difference != 0").reset_index(drop=True)
+    flips = (
+        answers.loc[pairs.index, columns]
+        .query("difference != 0")
+        .reset_index(drop=True)
+    )
     flips["difference"] *= 100
     soft_means = pd.DataFrame(means, columns=["measure", *_MEAN, "needed"])
     return Comparison(
-        first, second, margin, confidence, by, rows, flips, tuple(cells), tuple(notes), soft_means
+        first,
+        second,
+        margin,
+        confidence,
+        by,
+        rows,
+        flips,
+        tuple(cells),
+        tuple(notes),
+        soft_means,
     )
 
 
@@ -259,21 +288,29 @@ def judge_pairs(
     of the means."""
     import pandas as pd
 
-    cells_a, cells_b = (weighted_cells(pairs.assign(score=pairs[side])) for side in ("a", "b"))
+    cells_a, cells_b = (
+        weighted_cells(pairs.assign(score=pairs[side])) for side in ("a", "b")
+    )
     tasks = [*THIRTEEN, *pairs["task"]]
     variance, difference = pairs.get("variance", 0.0), pairs["difference"]
-    flips = pairs.assign(better=difference > 0, worse=difference < 0, n=1, variance=variance)
+    flips = pairs.assign(
+        better=difference > 0, worse=difference < 0, n=1, variance=variance
+    )
     counts = ["n", "better", "worse"]
     rules = dict.fromkeys(counts, "sum") | {"category": "first"}
     rules |= dict.fromkeys(["a", "b", "variance"], "mean")
     by_cell = flips.groupby(["task", "length"]).agg(rules).reset_index()
-    by_cell = by_cell.sort_values("task", key=lambda names: names.map(tasks.index), kind="stable")
+    by_cell = by_cell.sort_values(
+        "task", key=lambda names: names.map(tasks.index), kind="stable"
+    )
     rows, tests = [], []
     for level in LEVELS:
         of_task = by_cell["task"] if level in ("cell", "task") else ""
         of_length = by_cell["length"] if level in ("cell", "length") else 0
         places = by_cell.assign(of_task=of_task, of_length=of_length)
-        for (task, length), members in places.groupby(["of_task", "of_length"], sort=False):
+        for (task, length), members in places.groupby(
+            ["of_task", "of_length"], sort=False
+        ):
             lengths = members.groupby("length")["n"]
             shares = 1 / lengths.ngroups / lengths.transform("size")
             keys = zip(members["task"], members["length"], strict=True)
@@ -296,13 +333,18 @@ def judge_pairs(
     is_full = (frame["a"] == frame["b"]) & frame["a"].isin([0, 100])
     frame["unable"] = is_full & (frame["level"] == "cell")
     frame["p"] = [adjusted[keys] for keys, _ in tests]
-    frame["smallest_loss"] = [smallest_loss(n, len(distinct), margin) for n in frame["n"]]
+    frame["smallest_loss"] = [
+        smallest_loss(n, len(distinct), margin) for n in frame["n"]
+    ]
     frame["loss"] = (frame["p"] < ALARMS) & (frame["difference"] < -margin - _ROUNDING)
     return frame[_COLUMNS], cells
 
 
 def examples_needed(
-    rows: "pd.DataFrame", cells: Iterable[WeightedCell], confidence: float, margin: float = 0.0
+    rows: "pd.DataFrame",
+    cells: Iterable[WeightedCell],
+    confidence: float,
+    margin: float = 0.0,
 ) -> int:
     """The examples per task and length from which on the interval of a mean difference, as
     `judge_pairs` gives it, would leave out minus the margin, if scores stayed as they are."""
@@ -328,14 +370,20 @@ def smallest_loss(num_examples: int, num_tests: int, margin: float = 0.0) -> flo
 
 def _check_margin(margin: float) -> None:
     if not isinstance(margin, Real) or not 0 < margin < math.inf:
-        raise UserError(f"margin is {margin!r}: it must be a number of points above 0, such as 1.0")
+        raise UserError(
+            f"margin is {margin!r}: it must be a number of points above 0, such as 1.0"
+        )
 
 
 # --- the power of a comparison before it is run ---------------------------------------------------
 
 
 def power_text(
-    num_tasks: int, num_lengths: int, num_examples: int, margin: float = 1.0, flips: float = 0.02
+    num_tasks: int,
+    num_lengths: int,
+    num_examples: int,
+    margin: float = 1.0,
+    flips: float = 0.02,
 ) -> str:
     """How many examples a comparison of equal models needs, and what it sees, in words.
 
@@ -354,7 +402,9 @@ def power_text(
         and a difference that 9 of 10 exceed, leave the mean within the margin."""
         pairs = examples * num_cells
         flipped = 2 * flips * pairs
-        wide = critical_value(0.8) * math.sqrt(flipped) + math.sqrt(z**2 * flipped + z**4)
+        wide = critical_value(0.8) * math.sqrt(flipped) + math.sqrt(
+            z**2 * flipped + z**4
+        )
         return wide < margin / 100 * pairs
 
     needed = 1 + bisect_left(range(1, 10**15), True, key=is_enough)
@@ -377,7 +427,9 @@ def power_text(
 # --- the two sides --------------------------------------------------------------------------------
 
 
-def find(name: str | Path, outputs: str | Path = "outputs", scan: bool = True) -> list[Cell]:
+def find(
+    name: str | Path, outputs: str | Path = "outputs", scan: bool = True
+) -> list[Cell]:
     """The predictions that a name means; without `scan` rows are checked when they are first read.
 
     A file or folder of predictions (ours or others'), else `run/model` or `run` in
@@ -390,16 +442,24 @@ def find(name: str | Path, outputs: str | Path = "outputs", scan: bool = True) -
             return read_predictions(path, scan=scan)
     known = sorted(path for path in root.glob("*/*") if path.is_dir())
     # of a run and its repetitions the run
-    matches = {base_run(path.parent.name): path for path in known[::-1] if path.name == str(name)}
+    matches = {
+        base_run(path.parent.name): path
+        for path in known[::-1]
+        if path.name == str(name)
+    }
     if len(matches) == 1:
         (path,) = matches.values()
         return read_cells(path, scan=scan)
-    names = sorted(f"{path.parent.name}/{path.name}" for path in matches.values() or known)
+    names = sorted(
+        f"{path.parent.name}/{path.name}" for path in matches.values() or known
+    )
     if matches:
         raise UserError(
             f"model {str(name)!r} has predictions in several runs: name one of {', '.join(names)}"
         )
-    raise unknown("model or folder of predictions", name, names, f"Predictions lie in {root}")
+    raise unknown(
+        "model or folder of predictions", name, names, f"Predictions lie in {root}"
+    )
 
 
 def _repetitions(cells: Sequence[Cell], other: Sequence[Cell]) -> list[Cell]:
@@ -408,9 +468,13 @@ def _repetitions(cells: Sequence[Cell], other: Sequence[Cell]) -> list[Cell]:
     repetitions = []
     # <predictions>/<run>/<model>
     for folder in {cell.path.absolute().parents[1] for cell in cells}:
-        for path in sorted(folder.parent.parent.glob(f"*-repeat*/{glob.escape(folder.name)}")):
+        for path in sorted(
+            folder.parent.parent.glob(f"*-repeat*/{glob.escape(folder.name)}")
+        ):
             if base_run(path.parent.name) == folder.parent.name:
-                repetitions += [c for c in read_cells(path) if c.path.resolve() not in taken]
+                repetitions += [
+                    c for c in read_cells(path) if c.path.resolve() not in taken
+                ]
     return repetitions
 
 
@@ -435,7 +499,8 @@ def _side(
     chosen = [
         cell
         for cell in cells
-        if (tasks is None or cell.task in tasks) and (tokens is None or cell.length in tokens)
+        if (tasks is None or cell.task in tasks)
+        and (tokens is None or cell.length in tokens)
     ]
     answers = score(chosen)
     answers = answers[answers["index"] < most]
@@ -494,7 +559,9 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
                 f"{side.lacking} examples lack an answer in one of the repetitions of {side.name}: "
                 "left out"
             )
-    if {cell.path.resolve() for cell in a.cells} & {cell.path.resolve() for cell in b.cells}:
+    if {cell.path.resolve() for cell in a.cells} & {
+        cell.path.resolve() for cell in b.cells
+    }:
         raise UserError(
             f"{a.name} and {b.name} are the same predictions; name two models, or two runs of one"
         )
@@ -511,7 +578,9 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
     for side in (a, b):
         if alone := [key for key in side.results if key not in shared]:
             notes.append(f"only {side.name} has {_keys(alone)}: left out")
-    most = max(side.scores.set_index(keys[:2]).index.isin(shared).sum() for side in (a, b))
+    most = max(
+        side.scores.set_index(keys[:2]).index.isin(shared).sum() for side in (a, b)
+    )
     if len(pairs) < most:
         notes.append(
             f"{len(pairs)} of {most} examples were answered by both; the others are left out"
@@ -533,11 +602,15 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
         )
     if other_prompts.any():
         few = f"{other_prompts.sum()} of {len(pairs)} pairs"
-        notes.insert(0, f"paired by index: {few} have prompts that differ or are not known")
+        notes.insert(
+            0, f"paired by index: {few} have prompts that differ or are not known"
+        )
     names = {"score_a": "a", "score_b": "b", "digest_a": "digest"}
     names |= {"gold_probability_a": "gold_a", "gold_probability_b": "gold_b"}
     pairs = pairs.rename(columns=names)
-    pairs["difference"] = (pairs["b"] - pairs["a"]).round(12)  # means over repetitions are rounded
+    pairs["difference"] = (pairs["b"] - pairs["a"]).round(
+        12
+    )  # means over repetitions are rounded
     if a.repetitions != b.repetitions:
         total, product = a.repetitions + b.repetitions, a.repetitions * b.repetitions
         share = (a.repetitions * pairs["a"] + b.repetitions * pairs["b"]) / total
@@ -550,7 +623,11 @@ def differing(a: Side, b: Side) -> list[str]:
     'engine: vllm | openai'."""
     settings: dict[str, list[Key]] = {}
     # files of other programs do not say how they were made
-    common = [key for key in a.results if "seed" in a.results[key].keys() & b.results.get(key, {})]
+    common = [
+        key
+        for key in a.results
+        if "seed" in a.results[key].keys() & b.results.get(key, {})
+    ]
     for key in common:
         for change in differences(a.results[key], b.results[key]):
             field, one, other, _ = describe_first([change])
@@ -588,6 +665,7 @@ def _points(number: float) -> str:
 def _losses(smallest: Iterable[float]) -> str:
     """The smallest losses of the levels."""
     return ", ".join(
-        f"{level} " + ("none (too few examples)" if math.isnan(loss) else f"{loss:.1f} points")
+        f"{level} "
+        + ("none (too few examples)" if math.isnan(loss) else f"{loss:.1f} points")
         for level, loss in zip(LEVELS.values(), smallest, strict=True)
     )

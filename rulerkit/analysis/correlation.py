@@ -14,7 +14,12 @@ from warnings import catch_warnings
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import cut_tree, leaves_list, linkage, optimal_leaf_ordering
+from scipy.cluster.hierarchy import (
+    cut_tree,
+    leaves_list,
+    linkage,
+    optimal_leaf_ordering,
+)
 
 from rulerkit.common.errors import UserError
 from rulerkit.scoring.statistics import Estimate, critical_value
@@ -71,7 +76,9 @@ def redundancy(
     rows = []
     for task in coefficients.index:
         category = categories[str(task)]
-        others = [name for name in members if name != task and categories[name] == category]
+        others = [
+            name for name in members if name != task and categories[name] == category
+        ]
         near = coefficients[task][others].dropna()
         interval = fisher(float(near.max()), len(vectors))
         rows.append(
@@ -90,17 +97,26 @@ def redundancy(
     return pd.DataFrame(rows)
 
 
-def cohesion(vectors: pd.DataFrame, categories: Mapping[str, str]) -> dict[str, Estimate]:
+def cohesion(
+    vectors: pd.DataFrame, categories: Mapping[str, str]
+) -> dict[str, Estimate]:
     """By category of at least two tasks: the mean correlation between its tasks less that with the
     tasks of the others, with a 95 % interval over resampled rows (bootstrap, percentiles)."""
     random = np.random.default_rng(0)
     values = vectors.to_numpy(dtype=float)
     names = np.asarray([categories[str(task)] for task in vectors])
     num_rows = len(values)
-    samples = [np.arange(num_rows), *random.integers(num_rows, size=(RESAMPLES, num_rows))]
+    samples = [
+        np.arange(num_rows),
+        *random.integers(num_rows, size=(RESAMPLES, num_rows)),
+    ]
     intervals = {}
-    with catch_warnings(action="ignore", category=RuntimeWarning):  # a task may never vary
-        coefficients = np.stack([np.corrcoef(values[rows], rowvar=False) for rows in samples])
+    with catch_warnings(
+        action="ignore", category=RuntimeWarning
+    ):  # a task may never vary
+        coefficients = np.stack(
+            [np.corrcoef(values[rows], rowvar=False) for rows in samples]
+        )
         for name in dict.fromkeys(names):
             inside = names == name
             within = coefficients[:, np.triu(np.outer(inside, inside), 1)]
@@ -108,7 +124,9 @@ def cohesion(vectors: pd.DataFrame, categories: Mapping[str, str]) -> dict[str, 
             if within.size and between.size:
                 differences = np.nanmean(within, axis=1) - np.nanmean(between, axis=1)
                 low, high = np.nanquantile(differences[1:], [0.025, 0.975])
-                intervals[str(name)] = Estimate(float(differences[0]), float(low), float(high))
+                intervals[str(name)] = Estimate(
+                    float(differences[0]), float(low), float(high)
+                )
     return intervals
 
 
@@ -118,7 +136,9 @@ def pairs(coefficients: pd.DataFrame, num_rows: int) -> dict[str, Estimate]:
     names = list(combinations(coefficients.index, 2))
     confidence = 1 - 0.05 / max(1, len(names))
     return {
-        f"{one} with {other}": fisher(float(coefficients[one][other]), num_rows, confidence)
+        f"{one} with {other}": fisher(
+            float(coefficients[one][other]), num_rows, confidence
+        )
         for one, other in names
     }
 
@@ -144,5 +164,7 @@ def _tree(coefficients: pd.DataFrame) -> NDArray[np.float64]:
 def _clusters(coefficients: pd.DataFrame, count: int) -> "pd.Series[int]":
     """The cluster of each task, numbered in the order of the frame, where the dendrogram is cut
     into `count`."""
-    labels = cut_tree(_tree(coefficients), n_clusters=max(1, min(count, len(coefficients))))
+    labels = cut_tree(
+        _tree(coefficients), n_clusters=max(1, min(count, len(coefficients)))
+    )
     return pd.Series(pd.factorize(labels.ravel())[0] + 1, index=coefficients.index)

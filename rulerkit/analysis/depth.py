@@ -53,7 +53,9 @@ def places(example: Example) -> list[Place]:
         for piece in block.pieces:
             depth = 100 * tokens_before / max(1, total - piece.num_tokens)
             end = start + len(piece.text)
-            result.append(Place(piece.role, round(min(100.0, depth), 2), start, end, piece))
+            result.append(
+                Place(piece.role, round(min(100.0, depth), 2), start, end, piece)
+            )
             start = end
             if is_context:
                 tokens_before += piece.num_tokens
@@ -87,12 +89,16 @@ def recall_by_depth(results: "pd.DataFrame", report: Report = remark) -> "pd.Dat
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _items(answer: Any, make: Callable[[Any], Example]) -> list[tuple[float, list[float], float]]:
+def _items(
+    answer: Any, make: Callable[[Any], Example]
+) -> list[tuple[float, list[float], float]]:
     """Depth, places and recall of each item of an answer, from the beginning of the context on."""
     depths, references = answer["depths"], answer["references"]
     match = json.loads(answer["knobs"]).get("match")
     if match == "part" or len(depths) == len(references) == 1:
-        return [(float(depth), [float(depth)], float(answer["score"])) for depth in depths]
+        return [
+            (float(depth), [float(depth)], float(answer["score"])) for depth in depths
+        ]
     written, copies = answer["prediction"].lower(), defaultdict(list)
     for place in places(make(answer)):
         if place.role == "needle":
@@ -112,12 +118,17 @@ def bin_numbers(depths: Any, bins: int) -> "NDArray[Any]":
     `depths` is a column of a table."""
     if bins not in range(1, 1001):
         raise UserError(f"bins is {bins!r}: it must be a whole number from 1 to 1000")
-    numbers: NDArray[Any] = np.clip((depths.to_numpy(float) * bins / 100).astype(int), 0, bins - 1)
+    numbers: NDArray[Any] = np.clip(
+        (depths.to_numpy(float) * bins / 100).astype(int), 0, bins - 1
+    )
     return numbers
 
 
 def by_bin(
-    recall: "pd.DataFrame", bins: int = BINS, confidence: float = 0.95, by: str = "depth"
+    recall: "pd.DataFrame",
+    bins: int = BINS,
+    confidence: float = 0.95,
+    by: str = "depth",
 ) -> "pd.DataFrame":
     """Recall in percent by depth, or by 'distance' to the item before: a row per model, task,
     length and bin that holds an item, with depth_from, depth_to (distance_from, distance_to),
@@ -137,7 +148,9 @@ def by_bin(
     return pd.DataFrame(rows, columns=columns)
 
 
-def depth_tests(recall: "pd.DataFrame", bins: int = BINS, seed: int = 0) -> "pd.DataFrame":
+def depth_tests(
+    recall: "pd.DataFrame", bins: int = BINS, seed: int = 0
+) -> "pd.DataFrame":
     """Whether depth matters, a row per model, task and length: n (items), p (adjusted by Holm's
     method over the rows), and the bin furthest below the rest: depth_from, depth_to, score,
     elsewhere (percent).
@@ -160,7 +173,17 @@ def depth_tests(recall: "pd.DataFrame", bins: int = BINS, seed: int = 0) -> "pd.
             elsewhere = np.average(recalled, weights=1 - inside)
         limits = _limits(lowest, bins)
         rows.append((*key, len(items), p, *limits, 100 * score, 100 * elsewhere))
-    columns = [*_MODEL, "task", "length", "n", "p", "depth_from", "depth_to", "score", "elsewhere"]
+    columns = [
+        *_MODEL,
+        "task",
+        "length",
+        "n",
+        "p",
+        "depth_from",
+        "depth_to",
+        "score",
+        "elsewhere",
+    ]
     frame = pd.DataFrame(rows, columns=columns)
     tested = frame["p"].notna()
     frame.loc[tested, "p"] = holm(list(frame.loc[tested, "p"]))
@@ -175,7 +198,9 @@ def _limits(number: int, bins: int) -> tuple[float, float]:
 def _shares(copies: "pd.Series[Any]", bins: int) -> "NDArray[Any]":
     """A row per item: the share of its places that lie in each bin."""
     places_of = copies.reset_index(drop=True).explode()
-    shares = pd.crosstab(places_of.index, bin_numbers(places_of, bins), normalize="index")
+    shares = pd.crosstab(
+        places_of.index, bin_numbers(places_of, bins), normalize="index"
+    )
     whole: NDArray[Any] = shares.reindex(columns=range(bins), fill_value=0.0).to_numpy()
     return whole
 
@@ -189,7 +214,10 @@ def _lowest_bin(residuals: "NDArray[Any]", shares: "NDArray[Any]") -> int:
 
 
 def _permutation_p(
-    examples: "pd.Series[Any]", residuals: "NDArray[Any]", shares: "NDArray[Any]", seed: int
+    examples: "pd.Series[Any]",
+    residuals: "NDArray[Any]",
+    shares: "NDArray[Any]",
+    seed: int,
 ) -> float:
     """The share of permutations in which the bins differ at least as much. `examples` holds the
     number of the example of each item; those with as many items change places."""
@@ -197,7 +225,9 @@ def _permutation_p(
         return float("nan")
     random = np.random.default_rng(seed)
     items_of = pd.Series(range(len(examples))).groupby(examples.to_numpy()).agg(list)
-    totals = np.zeros((PERMUTATIONS + 1, shares.shape[1]))  # of each bin; first as they were seen
+    totals = np.zeros(
+        (PERMUTATIONS + 1, shares.shape[1])
+    )  # of each bin; first as they were seen
     for _, same_size in items_of.groupby(items_of.map(len)):
         items = np.array(same_size.tolist())  # a row per example
         outcomes = residuals[items]

@@ -53,7 +53,11 @@ NoContext = Mapping[tuple[str, str, int, int], str]
 def with_baselines(study: Study, wanted: bool = True) -> Study:
     """The study with the baselines of its tasks: common words without the demonstration, questions
     without context."""
-    baselines = [variant for task in study.tasks for variant in task.baselines()] if wanted else []
+    baselines = (
+        [variant for task in study.tasks for variant in task.baselines()]
+        if wanted
+        else []
+    )
     return replace(study, tasks=tuple(by_name([*study.tasks, *baselines]).values()))
 
 
@@ -67,7 +71,11 @@ def label(cells: Iterable[Cell], no_context: NoContext | None = None) -> pd.Data
     """
     cells = list(cells)
     alone = no_context_answers(cells) if no_context is None else no_context
-    rows = [row for cell in with_progress(cells, "cells") for row in _label_cell(cell, alone)]
+    rows = [
+        row
+        for cell in with_progress(cells, "cells")
+        for row in _label_cell(cell, alone)
+    ]
     labels = pd.DataFrame(rows, columns=COLUMNS)
     return labels.assign(name=scoring.own_labels(labels, "name"))
 
@@ -96,7 +104,9 @@ def shares(labels: pd.DataFrame) -> pd.DataFrame:
         for kind in kinds:
             count = (of_cell == kind).sum()
             rows.append((*key, kind, count, n, count / n, *wilson(count / n, n)))
-    return pd.DataFrame(rows, columns=[*_CELL, "label", "count", "n", "share", "low", "high"])
+    return pd.DataFrame(
+        rows, columns=[*_CELL, "label", "count", "n", "share", "low", "high"]
+    )
 
 
 def samples(labels: pd.DataFrame, per_label: int = 2, width: int = 100) -> pd.DataFrame:
@@ -113,7 +123,11 @@ def samples(labels: pd.DataFrame, per_label: int = 2, width: int = 100) -> pd.Da
     )
     texts = ["asked", "written", "detail"]
     failed[texts] = failed[texts].map(shorten, most=width)
-    rows = failed.sort_values(["order", "turn"], kind="stable").groupby("order").head(per_label)
+    rows = (
+        failed.sort_values(["order", "turn"], kind="stable")
+        .groupby("order")
+        .head(per_label)
+    )
     about = ["label", "definition", "model", "task", "length", "index"]
     return rows[[*about, *texts]].reset_index(drop=True)
 
@@ -134,7 +148,9 @@ def _demonstration(answer: JudgedAnswer) -> str | None:
     shown = answer.example.text_of("demonstration")
     written = _squeezed(answer.text)
     stretch = len(written) >= _SHORTEST_COPY and written in _squeezed(shown)
-    if stretch and written not in _squeezed(answer.example.context_text):  # noise stands in both
+    if stretch and written not in _squeezed(
+        answer.example.context_text
+    ):  # noise stands in both
         return written
     reading = read_prompt(answer.example.prompt)
     shown_answer = reading.demonstration.lower() if reading else ""
@@ -146,7 +162,9 @@ def _demonstration(answer: JudgedAnswer) -> str | None:
 
 def _beginning(answer: JudgedAnswer) -> str | None:
     words = _squeezed(answer.text).split()[:_COPIED_WORDS]
-    quotes = answer.settings.get("match") == "part"  # an answer may be a few words of the text
+    quotes = (
+        answer.settings.get("match") == "part"
+    )  # an answer may be a few words of the text
     if len(words) < (_COPIED_WORDS if quotes else _FEWEST_WORDS):
         return None
     context = answer.example.context_text[: 20 * _BEGINNING]
@@ -158,7 +176,9 @@ def _beginning(answer: JudgedAnswer) -> str | None:
 
 def _parametric(answer: JudgedAnswer) -> str | None:
     words = [word for word in answer.words if not word.isdigit()]
-    known = all(word in _FUNCTION_WORDS or (len(word) == 1 and word.isalpha()) for word in words)
+    known = all(
+        word in _FUNCTION_WORDS or (len(word) == 1 and word.isalpha()) for word in words
+    )
     return " ".join(dict.fromkeys(words)) if words and known else None
 
 
@@ -166,7 +186,14 @@ def _duplicated(answer: JudgedAnswer) -> str | None:
     if answer.settings.get("match") == "part" or len(answer.references) < 2:
         return None
     for reference in answer.references:
-        if len(re.findall(rf"(?<!\w){re.escape(reference)}(?!\w)", answer.text, re.IGNORECASE)) > 1:
+        if (
+            len(
+                re.findall(
+                    rf"(?<!\w){re.escape(reference)}(?!\w)", answer.text, re.IGNORECASE
+                )
+            )
+            > 1
+        ):
             return reference
     return None
 
@@ -191,8 +218,12 @@ _FIRST_RULES = (
         "The thought of a thinking model never ended, so there is no answer.",
         lambda answer: "" if answer.in_thought else None,
     ),
-    Rule("empty", "Nothing was written.", lambda answer: "" if not answer.text else None),
-    Rule("refused", "The model declined, or said that the answer is not there.", _refused),
+    Rule(
+        "empty", "Nothing was written.", lambda answer: "" if not answer.text else None
+    ),
+    Rule(
+        "refused", "The model declined, or said that the answer is not there.", _refused
+    ),
     Rule(
         "copied demonstration",
         "The answer of the solved example, at least half of its items, or another stretch of it "
@@ -223,7 +254,9 @@ _LAST_RULES = (
         lambda answer: "" if answer.finish_reason == "length" else None,
     ),
     Rule(
-        "partial", "A part of what was asked for, and nothing wrong that is recognised.", _partial
+        "partial",
+        "A part of what was asked for, and nothing wrong that is recognised.",
+        _partial,
     ),
     Rule(
         "nothing recognised",
@@ -235,7 +268,8 @@ _LAST_RULES = (
 _FAMILIES = {family.family: family for family in FAMILIES}
 _FAMILY_RULES = [rule for family in FAMILIES for rule in family.failure_rules]
 LABELS: dict[str, str] = {
-    rule.label: rule.definition for rule in (*_FIRST_RULES, *_FAMILY_RULES, *_LAST_RULES)
+    rule.label: rule.definition
+    for rule in (*_FIRST_RULES, *_FAMILY_RULES, *_LAST_RULES)
 }
 """Every label with its definition: those of all families, those of one family, and what is left."""
 
@@ -264,8 +298,12 @@ def examples_of(cell: Cell) -> Examples:
         knobs = result["task"] | {"protocol": result.get("protocol", "clean")}
         family = _FAMILIES[knobs["family"]]
         knobs.setdefault("words", "wonderwords")  # of older records
-        task = family(**{knob: knobs.get(knob) for knob in ("name", "protocol", *family.knobs())})
-        return Examples(task, int(result["length"]), cell.wanted, int(result["seed"]), form)
+        task = family(
+            **{knob: knobs.get(knob) for knob in ("name", "protocol", *family.knobs())}
+        )
+        return Examples(
+            task, int(result["length"]), cell.wanted, int(result["seed"]), form
+        )
     except (KeyError, TypeError) as error:
         reason = f"the record does not say all ({type(error).__name__}: {error})"
         raise _not_generated(cell, reason) from error
@@ -318,7 +356,9 @@ def _label_cell(cell: Cell, alone: NoContext) -> Iterator[dict[Any, Any]]:
             alone.get((*asked, row["index"])),
         )
         if answer.score < 1 and answer.text:
-            _ = answer.example  # raises where it cannot be generated, whichever rule fits
+            _ = (
+                answer.example
+            )  # raises where it cannot be generated, whichever rule fits
         kind, detail = find_label(answer)
         seen = {"name": scored["label"], "label": kind, "detail": detail}
         seen |= {"depth": _depth(answer, row.get("depths", ()))}
@@ -332,7 +372,9 @@ def _depth(answer: JudgedAnswer, depths: Sequence[float]) -> float:
         return float("nan")
     if len(depths) == 1 or answer.score == 1 or answer.settings.get("match") == "part":
         return float(depths[0])
-    needles = [block for block in answer.example.context_blocks if block.role == "needle"]
+    needles = [
+        block for block in answer.example.context_blocks if block.role == "needle"
+    ]
     for needle, depth in zip(needles, depths, strict=False):
         if needle.key in answer.missing or needle.value in answer.missing:
             return float(depth)

@@ -124,7 +124,9 @@ def _cell(name: str, length: int, file: Path, rows: Rows) -> Cell:
     }
     known = PredictionRow.model_fields.keys()
     known_rows = ({key: row[key] for key in known & row.keys()} for row in rows)
-    return Cell(file, record, [row | {"index": index} for index, row in enumerate(known_rows)])
+    return Cell(
+        file, record, [row | {"index": index} for index, row in enumerate(known_rows)]
+    )
 
 
 def read_rows(
@@ -161,7 +163,9 @@ def read_rows(
             nominal = length or row.get("max_length") or _length_of(file)
             by_length.setdefault(nominal, []).append(row)
     if not by_length:
-        raise UserError(f"{file} is empty: it holds no predictions; answer the task again")
+        raise UserError(
+            f"{file} is empty: it holds no predictions; answer the task again"
+        )
     return name, by_length
 
 
@@ -220,7 +224,9 @@ def _model_name(file: Path) -> str:
     if folders[0].name == "pred" and len(folders) > 4:
         return folders[3].name
     names = (folder.name for folder in folders)
-    return next((n for n in names if n not in ("", "pred") and not _parsed_length(n)), "unnamed")
+    return next(
+        (n for n in names if n not in ("", "pred") and not _parsed_length(n)), "unnamed"
+    )
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -242,7 +248,9 @@ def to_json(example: Example) -> JSON:
     }
 
 
-def write_grid(cells: Sequence[Examples], paths: Sequence[Path], workers: int = 1) -> None:
+def write_grid(
+    cells: Sequence[Examples], paths: Sequence[Path], workers: int = 1
+) -> None:
     """Write each cell to its file, whole or not at all; the files do not depend on `workers`."""
     from tqdm import tqdm
 
@@ -252,7 +260,9 @@ def write_grid(cells: Sequence[Examples], paths: Sequence[Path], workers: int = 
     with ExitStack() as stack:
         lines: Iterator[str] = map(_line, places)
         if workers > 1:
-            pool = stack.enter_context(ProcessPoolExecutor(workers, get_context("spawn")))
+            pool = stack.enter_context(
+                ProcessPoolExecutor(workers, get_context("spawn"))
+            )
             lines = pool.map(_line, places, chunksize=_CHUNK)
         bar = iter(tqdm(lines, total=len(places), unit=" examples", disable=None))
         for examples, path in zip(cells, paths, strict=True):

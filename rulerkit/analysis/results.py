@@ -70,7 +70,9 @@ def find_cells(places: Iterable[str | Path], report: Report = remark) -> list[Ce
     for place in places:
         paths = [resolve_file(place)]
         if has_magic(text := str(place)):
-            names = glob(text, recursive=True) or glob(str(resolve(text)), recursive=True)
+            names = glob(text, recursive=True) or glob(
+                str(resolve(text)), recursive=True
+            )
             paths = [Path(name).absolute() for name in sorted(names)]
         if not paths:
             raise UserError(f"no predictions at {place}: nothing matches this pattern")
@@ -146,7 +148,9 @@ def export(results: "pd.DataFrame", path: Path, format: str | None = None) -> No
     check_known("format", kind, FORMATS, hint)
     if kind == "csv":
         lists = {"references", "depths"} & {*results.columns}
-        results = results.assign(**{name: results[name].map(json.dumps) for name in lists})
+        results = results.assign(
+            **{name: results[name].map(json.dumps) for name in lists}
+        )
     try:
         with disk(path, "choose another file"):
             if kind == "parquet":

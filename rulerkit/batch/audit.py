@@ -32,7 +32,9 @@ from rulerkit.store.cells import load_cell
 MIN_ROWS = 8
 """Rows from which on places are compared with one another."""
 _MOST_COUNTED = 60  # rows whose tokens are counted: half a second each at 128K
-_PREFIX_WITHIN = 600  # characters at the end of a prompt in which the answer prefix is searched
+_PREFIX_WITHIN = (
+    600  # characters at the end of a prompt in which the answer prefix is searched
+)
 _BOS = (
     *("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "<BOS_TOKEN>"),
     "<｜begin▁of▁sentence｜>",
@@ -59,7 +61,9 @@ class Row(DataRow):
     @property
     def where(self) -> str:
         """How a reader of the file finds the row."""
-        return f"line {self.line}" + (f", index {self.index}" if self.index is not None else "")
+        return f"line {self.line}" + (
+            f", index {self.index}" if self.index is not None else ""
+        )
 
     @property
     def prefix(self) -> str:
@@ -107,10 +111,14 @@ def read_file(
         _ = cell.present  # raises where a row is damaged
         name, wanted, result = cell.task, cell.wanted, cell.record["result"]
         family, protocol = result["task"].get("family", ""), result.get("protocol")
-        by_length = {cell.length: [row | {"line": line} for line, row in json_lines(path)]}
+        by_length = {
+            cell.length: [row | {"line": line} for line, row in json_lines(path)]
+        }
     else:
         name, by_length = read_rows(path, task, length, Row)
-        protocol = next(iter(by_length.values()))[0].get("protocol")  # in files of `generate`
+        protocol = next(iter(by_length.values()))[0].get(
+            "protocol"
+        )  # in files of `generate`
     asked = TASKS.get(name) or family_of(name, family)(name=name)
     if str(protocol) in PROTOCOLS:
         asked = asked.with_protocol(protocol)
@@ -147,7 +155,9 @@ def indices(cell: FileCell) -> CheckResult:
     wanted = range(cell.wanted or max(counts) + 1)
     if missing := sorted({*wanted} - {*counts}):
         seen = f"{len(missing)} of {len(wanted)} missing (first: {missing[0]})"
-        return Finding(seen, "the mean is over other examples than it says: answer them")
+        return Finding(
+            seen, "the mean is over other examples than it says: answer them"
+        )
     return f"{len(counts)}, each once"
 
 
@@ -163,7 +173,9 @@ def prompts(cell: FileCell) -> CheckResult:
 
 def positions(cell: FileCell) -> CheckResult:
     """The answer stands somewhere else in every example, by the family's rule."""
-    matches = (cell.task.place(row.text, row.references) for row in cell.rows if row.text)
+    matches = (
+        cell.task.place(row.text, row.references) for row in cell.rows if row.text
+    )
     places = Counter(place for place in matches if place)
     count = places.total()
     if count < MIN_ROWS:
@@ -173,7 +185,9 @@ def positions(cell: FileCell) -> CheckResult:
         seen = f"the answer at {usual} in {same} of {count} rows"
         if cell.task.protocol == "paper":
             return Finding(seen, BY_DESIGN, NOTE)
-        return Finding(seen, "a model that only reads there scores as well: shuffle per example")
+        return Finding(
+            seen, "a model that only reads there scores as well: shuffle per example"
+        )
     return f"{len(places)} places in {count} rows"
 
 
@@ -197,7 +211,9 @@ def prediction(row: Row, cell: FileCell) -> CheckResult:
     if row.text and row.text[:200] in row.pred:
         return Finding("the prompt itself", "echoes score 100: take the new text alone")
     if not row.pred.strip():
-        effect = "it scores 0: was this a refusal, a time-out or a prompt that did not fit?"
+        effect = (
+            "it scores 0: was this a refusal, a time-out or a prompt that did not fit?"
+        )
         return Finding("nothing", effect, NOTE)
     return "new text"
 
@@ -206,17 +222,24 @@ def own_score(row: Row, cell: FileCell) -> CheckResult:
     """The score in the file is ours: question answering counts any reference, not the mean."""
     extra = row.model_extra or {}
     values = [extra.get(str(cell.length)), extra.get("score")]
-    scores = [value for value in values if isinstance(value, int | float) and value >= 0]
+    scores = [
+        value for value in values if isinstance(value, int | float) and value >= 0
+    ]
     if row.pred is None or not scores:
         return None
     score, answer, wanted = scores[0], clean(row.pred), row.references or [""]
     lost = cell.task.score(answer, wanted) - score
     if abs(lost) < 1e-6:
         return "as we score"
-    if cell.task.match == "part" and abs(string_match_all(answer, wanted) - score) < 1e-6:
+    if (
+        cell.task.match == "part"
+        and abs(string_match_all(answer, wanted) - score) < 1e-6
+    ):
         seen = f"the mean over references, {100 * lost:.1f} points too low"
         return Finding(seen, "score it anew (`rulerkit score`)")
-    return Finding(f"{score:g}, not ours", "do not compare the file's scores with others'")
+    return Finding(
+        f"{score:g}, not ours", "do not compare the file's scores with others'"
+    )
 
 
 # --- the text of a prompt -------------------------------------------------------------------------
@@ -230,7 +253,9 @@ def references(row: Row, cell: FileCell) -> CheckResult:
     known = present or wanted & _NO_WORDS if part else wanted and present == wanted
     if known:
         return "in the context"
-    effect = "nobody can find them: the row scores 0, or rewards what a model knew before"
+    effect = (
+        "nobody can find them: the row scores 0, or rewards what a model knew before"
+    )
     return Finding("not in the context", effect, *([NOTE] if part else []))
 
 
@@ -241,7 +266,9 @@ def demonstration(row: Row, cell: FileCell) -> CheckResult:
         return None
     if row.text.count(opening) > 1:
         return "there"
-    return Finding("none", "base models score far lower without one: compare with nobody's numbers")
+    return Finding(
+        "none", "base models score far lower without one: compare with nobody's numbers"
+    )
 
 
 def answer_prefix(row: Row, cell: FileCell) -> CheckResult:
@@ -249,12 +276,16 @@ def answer_prefix(row: Row, cell: FileCell) -> CheckResult:
     ending = row.text[-_PREFIX_WITHIN:].rpartition("?")[2]
     prefixes = list(re.finditer(cell.task.answer_prefix_form, ending))
     if not prefixes:
-        return Finding("none at the end", "chat models then explain and are cut: scores fall")
+        return Finding(
+            "none at the end", "chat models then explain and are cut: scores fall"
+        )
     if len(prefixes) > 1:
         effect = "whoever adds `answer_prefix` to `input` repeats it: drop one"
         return Finding("there twice", effect)
     if row.prefix[:1] not in ("", " ") or "" in prefixes[0].groups():
-        return Finding("without its blank", "the first token of the answer is another one", NOTE)
+        return Finding(
+            "without its blank", "the first token of the answer is another one", NOTE
+        )
     return "at the end, once"
 
 

@@ -25,7 +25,12 @@ from rulerkit.common.settings import JSON, Spec, read_site
 from rulerkit.evaluation.study import Study, bills
 from rulerkit.generation.example import Draft, Example, ExampleStream
 from rulerkit.generation.generate import Examples, generate
-from rulerkit.generation.prompt_format import DIRECT, THOUGHTS, PromptFormat, opens_thought
+from rulerkit.generation.prompt_format import (
+    DIRECT,
+    THOUGHTS,
+    PromptFormat,
+    opens_thought,
+)
 from rulerkit.generation.tasks import Task, task
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
 from rulerkit.inference.model import Answer, Failure, Model, load_model, num_shares
@@ -37,10 +42,16 @@ EXAMPLES = 3
 GPUS_PER_NODE = 8
 """The largest common node, where params/site.yaml does not give `whole_nodes`."""
 _WELL_FILLED, _POORLY_FILLED = 0.97, 0.9
-BY_DESIGN = "by design: the protocol paper keeps one layout for all examples, as upstream does"
+BY_DESIGN = (
+    "by design: the protocol paper keeps one layout for all examples, as upstream does"
+)
 _COARSE_BELOW = 4096  # here one document more or less is more than three percent
 _LONG = 32768
-_CHEAP = ("reader", "function", "openai")  # engines that answer without loading anything
+_CHEAP = (
+    "reader",
+    "function",
+    "openai",
+)  # engines that answer without loading anything
 _SERVICE_FRAME = 32  # tokens that a chat service adds around a message
 
 
@@ -138,7 +149,11 @@ def tokenizer_match(case: Case) -> CheckResult:
     checkpoint = getattr(case.model, "checkpoint", None)
     if checkpoint is None:
         return None
-    name, highest, size = case.tokenizer.name, int(case.example.ids.max()), checkpoint.vocab_size
+    name, highest, size = (
+        case.tokenizer.name,
+        int(case.example.ids.max()),
+        checkpoint.vocab_size,
+    )
     fix = f"drop `tokenizer: {name}`, or name the model's own"
     if size and highest >= size:
         return Finding(f"id {highest} is beyond the model's vocabulary of {size}", fix)
@@ -177,14 +192,21 @@ _MARK = re.compile(
 
 def marks(case: Case) -> CheckResult:
     """The marks of the template are single tokens; those of another model's template are not."""
-    counts = {mark: case.tokenizer.count(mark) for mark in _MARK.findall("".join(case.form.around))}
-    broken = [f"{mark} is {count} tokens" for mark, count in counts.items() if count != 1]
+    counts = {
+        mark: case.tokenizer.count(mark)
+        for mark in _MARK.findall("".join(case.form.around))
+    }
+    broken = [
+        f"{mark} is {count} tokens" for mark, count in counts.items() if count != 1
+    ]
     if not broken:
         return f"{len(counts)} special tokens, one id each" if counts else None
     seen = ", ".join(broken[:3])
     if case.form.template == "auto" or not case.tokenizer.chat_template:
         return Finding(seen, "right only for a model that was trained so", NOTE)
-    return Finding(seen, "the template is another model's: take `template: auto`, or its own name")
+    return Finding(
+        seen, "the template is another model's: take `template: auto`, or its own name"
+    )
 
 
 def thinking(case: Case) -> CheckResult:
@@ -206,9 +228,7 @@ def thinking(case: Case) -> CheckResult:
         seen = "the answer prefix opens the assistant's turn: the model answers without a thought"
         return Finding(seen, "drop prefix_in, or drop thinking_tokens")
     if not form.thought and form.form not in ("gpt-4", "base"):
-        seen = (
-            "the template names no mark that ends a thought: answers without one count as answers"
-        )
+        seen = "the template names no mark that ends a thought: answers without one count as answers"
         return Finding(seen, f"known ends: {' '.join(THOUGHTS)}", NOTE)
     return f"{form.thinking_tokens} tokens {form.thinking_room} the length"
 
@@ -219,7 +239,10 @@ def one_bos(case: Case) -> CheckResult:
     bos = case.tokenizer.bos_id
     if bos is None:
         return "the tokenizer adds none"
-    name, places = case.tokenizer.bos_token or bos, np.flatnonzero(case.example.ids == bos)
+    name, places = (
+        case.tokenizer.bos_token or bos,
+        np.flatnonzero(case.example.ids == bos),
+    )
     if places.tolist() == [0]:
         return f"{name} once, first"
     seen = f"{name} {len(places)} times, not once and first"
@@ -235,7 +258,9 @@ def ids_of_text(case: Case) -> CheckResult:
     if np.array_equal(case.example.ids, wanted):
         return "those of the whole text"
     seen = f"the {len(case.example.ids)} ids are not the {len(wanted)} of the text"
-    return Finding(seen, "encode the whole text anew; if rulerkit made these ids, report it")
+    return Finding(
+        seen, "encode the whole text anew; if rulerkit made these ids, report it"
+    )
 
 
 def needles(case: Case) -> CheckResult:
@@ -247,11 +272,11 @@ def needles(case: Case) -> CheckResult:
     lost = [text for text in references if text not in decoded]
     if not lost:
         return f"{len(references)} found again after decode(encode(.))"
-    seen = (
-        f"{len(lost)} of {len(references)} are not there after decode(encode(.)): {_short(lost[0])}"
-    )
+    seen = f"{len(lost)} of {len(references)} are not there after decode(encode(.)): {_short(lost[0])}"
     if lost[0] in example.prompt:
-        return Finding(seen, "this tokenizer changes what it encodes: no score would mean anything")
+        return Finding(
+            seen, "this tokenizer changes what it encodes: no score would mean anything"
+        )
     return Finding(seen, "they are not in the prompt either: make it anew")
 
 
@@ -291,7 +316,9 @@ def length(case: Case) -> CheckResult:
     if reason := case.model.too_long(asked):
         return Finding(f"{asked} will not be run: {reason}", level=NOTE)
     if claimed and asked > claimed:
-        return Finding(f"{asked} is more than the {claimed} that the model claims", level=NOTE)
+        return Finding(
+            f"{asked} is more than the {claimed} that the model claims", level=NOTE
+        )
     return f"{asked} can be run"
 
 
@@ -301,7 +328,9 @@ def answer_room(case: Case) -> CheckResult:
     most = case.example.max_new_tokens
     if need > most:
         seen = f"a complete answer has {need} tokens, max_new_tokens is {most}"
-        return Finding(seen, f"give the task max_new_tokens: {need + need // 4} or more")
+        return Finding(
+            seen, f"give the task max_new_tokens: {need + need // 4} or more"
+        )
     return f"{need} tokens of {most}"
 
 
@@ -351,9 +380,13 @@ def check(study: Study, ask: bool | None = None) -> dict[str, list[Finding]]:
                     seen = f"${cost:,.2f} at most; `rulerkit plan` tells more"
                     findings.append(Finding(seen, level=OK, name="cost"))
                 if isinstance(model, Vllm):
-                    lengths = [length for length in study.lengths if not model.too_long(length)]
+                    lengths = [
+                        length for length in study.lengths if not model.too_long(length)
+                    ]
                     findings += check_vllm(vllm_arguments(model), lengths)
-                cheap = model.engine in _CHEAP and not getattr(model, "startable", False)
+                cheap = model.engine in _CHEAP and not getattr(
+                    model, "startable", False
+                )
                 if cheap if ask is None else ask:
                     findings += check_answers(model, study.lengths[0], study.seed)
             except UserError as error:
@@ -365,7 +398,9 @@ def check_model(
     model: Model, tasks: Iterable[Task], lengths: Sequence[int], seed: int = 42
 ) -> Iterator[Finding]:
     """Every check of a few examples of each task at the shortest and the longest length."""
-    _ = model.prompt_format.around  # a template that fails is one error, not one for each task
+    _ = (
+        model.prompt_format.around
+    )  # a template that fails is one error, not one for each task
     for length, asked in product(sorted({min(lengths), max(lengths)}), tasks):
         count = EXAMPLES if length == min(lengths) < _LONG else 1
         examples = generate(asked, length, count, seed, model.prompt_format)
@@ -391,12 +426,16 @@ def check_answers(model: Model, length: int, seed: int = 42) -> Iterator[Finding
     front is seen even where the engine does not count tokens for us.
     """
     if model.too_long(length) or length > (model.claimed_length or length):
-        yield Finding(f"nothing: {length} is more than the model takes", level=NOTE, name="asked")
+        yield Finding(
+            f"nothing: {length} is more than the model takes", level=NOTE, name="asked"
+        )
         return
     right = []
     for depth in (0, 100):
         asked = task({"base": "niah_single_1", "depth": depth})
-        case = make_case(model, generate(asked, length, 1, seed, model.prompt_format), 0)
+        case = make_case(
+            model, generate(asked, length, 1, seed, model.prompt_format), 0
+        )
         try:
             ((_, answer),) = model.answer([case.example])
         except UserError as error:
@@ -405,7 +444,9 @@ def check_answers(model: Model, length: int, seed: int = 42) -> Iterator[Finding
             yield Finding(answer.reason, name="asked", where=case.where)
             return
         yield from run_checks(ANSWER_CHECKS, case.where, case, answer)
-        right.append(all(reference in answer.text for reference in case.draft.references))
+        right.append(
+            all(reference in answer.text for reference in case.draft.references)
+        )
     yield from run_checks({"both ends": both_ends}, "", *right)
 
 
@@ -423,7 +464,9 @@ def new_text(case: Case, answer: Answer) -> CheckResult:
     """The answer is new text: the prompt itself would score 100 everywhere."""
     text, prompt = answer.text, case.example.prompt
     if not text.strip():
-        seen = f"the answer is empty ({answer.finish_reason}, {answer.num_tokens} tokens)"
+        seen = (
+            f"the answer is empty ({answer.finish_reason}, {answer.num_tokens} tokens)"
+        )
         level = NOTE if case.model.engine == "reader" else FAIL
         return Finding(seen, "check stop strings, refusals and the template", level)
     if case.example.input[:200] in text or (len(text) > 200 and text[:200] in prompt):
@@ -445,7 +488,10 @@ def token_count(case: Case, answer: Answer) -> CheckResult:
     elif counted == sent + 1:
         fix = "one was added, most likely a second BOS: send ids, or switch add_special_tokens off"
     elif case.form.closes_user_turn and counted <= sent + _SERVICE_FRAME:
-        fix, level = "the service's own frame: keep as many tokens of the length free", NOTE
+        fix, level = (
+            "the service's own frame: keep as many tokens of the length free",
+            NOTE,
+        )
     else:
         fix = "the server frames the prompt once more: send ids or raw text, or drop the template"
     return Finding(f"the engine read {counted} tokens, {sent} were sent", fix, level)
@@ -490,7 +536,9 @@ def check_vllm(arguments: Spec, lengths: Sequence[int]) -> Iterator[Finding]:
     )
     if run.returncode:
         last = (run.stderr.strip() or "no message").splitlines()[-1]
-        finding = Finding(f"vLLM ended with status {run.returncode}: {last}", "start vLLM by hand")
+        finding = Finding(
+            f"vLLM ended with status {run.returncode}: {last}", "start vLLM by hand"
+        )
     else:
         finding = Finding(*json.loads(run.stdout.splitlines()[-1]))
     yield finding._replace(name="vLLM config")
@@ -504,8 +552,14 @@ def examine(arguments: JSON, longest: int) -> Finding:
         if "failed to be inspected" in str(error) and not find_spec("torchvision"):
             return Finding("not built: vLLM needs torchvision to read it", level=NOTE)
         errors = getattr(error, "errors", None)  # pydantic's
-        text = errors()[0]["msg"].removeprefix("Value error, ") if errors else str(error)
-        reason = " ".join((text or type(error).__name__).split()).partition(". ")[0].rstrip(".")
+        text = (
+            errors()[0]["msg"].removeprefix("Value error, ") if errors else str(error)
+        )
+        reason = (
+            " ".join((text or type(error).__name__).split())
+            .partition(". ")[0]
+            .rstrip(".")
+        )
         fix = "change hf_overrides, max_length or engine_args of the model"
         return Finding(f"vLLM refuses it: {reason}", fix)
     dual_chunk = getattr(config.hf_text_config, "dual_chunk_attention_config", None)
@@ -527,9 +581,12 @@ def _vllm_config(arguments: JSON) -> Any:
     config = EngineArgs(**arguments).create_model_config()
     config.verify_dual_chunk_attention_config(LoadConfig())
     sizes = {
-        key: arguments.get(key, 1) for key in ("tensor_parallel_size", "pipeline_parallel_size")
+        key: arguments.get(key, 1)
+        for key in ("tensor_parallel_size", "pipeline_parallel_size")
     }
-    config.verify_with_parallel_config(ParallelConfig(distributed_executor_backend="mp", **sizes))
+    config.verify_with_parallel_config(
+        ParallelConfig(distributed_executor_backend="mp", **sizes)
+    )
     return config
 
 

@@ -41,7 +41,9 @@ CHAIN = "RULERKIT_JOB"
 another one."""
 RESTARTS = 2
 """A job that a scheduler restarted this often without a new answer gives up."""
-_INTERVAL = 0.2  # seconds between two looks at the processes and at GPUs that others hold
+_INTERVAL = (
+    0.2  # seconds between two looks at the processes and at GPUs that others hold
+)
 
 
 # --- several jobs ---------------------------------------------------------------------------------
@@ -72,10 +74,14 @@ def execute(
                 if len(running) >= most or unfinished & {*job.after}:
                     continue
                 if count and job.model and takes_more_gpus(job.model):
-                    times = len(pool.free) // sum(needed[other.file] for other in waiting)
+                    times = len(pool.free) // sum(
+                        needed[other.file] for other in waiting
+                    )
                 held = pool.hold(count, times)
                 if held is not None:
-                    environment = {"CUDA_VISIBLE_DEVICES": ",".join(held)} if gpus else {}
+                    environment = (
+                        {"CUDA_VISIBLE_DEVICES": ",".join(held)} if gpus else {}
+                    )
                     waiting.remove(job)
                     running.append((job, held, perform(job, environment)))
             if not running and not announced:
@@ -199,9 +205,15 @@ def perform(job: Job, environment: Mapping[str, str]) -> Iterator[Status | None]
         elif not job.is_open:
             yield from (Status(step, "done before") for step in job.steps)
         else:
-            with Lock(job.lock), tempfile.TemporaryDirectory(prefix="rulerkit-") as folder:
+            with (
+                Lock(job.lock),
+                tempfile.TemporaryDirectory(prefix="rulerkit-") as folder,
+            ):
                 # on this machine's disk: Jupyter's files of several nodes clash in a network home
-                jupyter = {"IPYTHONDIR": f"{folder}/ipython", "JUPYTER_RUNTIME_DIR": folder}
+                jupyter = {
+                    "IPYTHONDIR": f"{folder}/ipython",
+                    "JUPYTER_RUNTIME_DIR": folder,
+                }
                 stuck = _start(job)
                 for step in job.steps:
                     if step.is_done:
@@ -211,10 +223,14 @@ def perform(job: Job, environment: Mapping[str, str]) -> Iterator[Status | None]
                         yield Status(step, "failed", stuck)
                         break
                     else:
-                        yield from _perform_step(step, {**os.environ, **jupyter, **environment})
+                        yield from _perform_step(
+                            step, {**os.environ, **jupyter, **environment}
+                        )
     except UserError as error:
         reason = _running_elsewhere(job)  # another process was faster by a moment
-        yield Status(job.steps[0], "elsewhere" if reason else "failed", reason or str(error))
+        yield Status(
+            job.steps[0], "elsewhere" if reason else "failed", reason or str(error)
+        )
 
 
 def _running_elsewhere(job: Job) -> str:
@@ -235,7 +251,9 @@ def _start(job: Job) -> str:
     now = {"job": number, "time": time.time(), "left": list(left)}
     starts = [*(start for start in starts if start.get("job") == number), now]
     update_record(first.record, starts=starts)
-    if [start.get("left") for start in starts[-1 - RESTARTS :]] != [now["left"]] * (1 + RESTARTS):
+    if [start.get("left") for start in starts[-1 - RESTARTS :]] != [now["left"]] * (
+        1 + RESTARTS
+    ):
         return ""
     return (
         f"no new answer in {RESTARTS} restarts: stopped; look at its log, raise `hours` of the "
@@ -289,7 +307,9 @@ def _perform_step(step: Step, environment: dict[str, str]) -> Iterator[Status | 
         ) + f" ({first.problem})" * bool(first.problem)
     if not (run or status):  # `evaluate` has compared the weights themselves
         about["answered_by"] = version
-    update_record(step.record, **about, state=state, error=message or None, ended=time.time())
+    update_record(
+        step.record, **about, state=state, error=message or None, ended=time.time()
+    )
     yield Status(step, state, message)
 
 

@@ -154,10 +154,16 @@ class Job:
     @cached_property
     def steps(self) -> "list[Step]":
         """The predictions of its model, and its notebooks."""
-        runs = [Step(self, run.title, run.output.with_suffix(".json"), run) for run in self.runs]
+        runs = [
+            Step(self, run.title, run.output.with_suffix(".json"), run)
+            for run in self.runs
+        ]
         if not self.model:
             return runs
-        return [Step(self, f"{self.name} predictions", self.predictions(self.name)), *runs]
+        return [
+            Step(self, f"{self.name} predictions", self.predictions(self.name)),
+            *runs,
+        ]
 
     @property
     def lock(self) -> Path:
@@ -173,7 +179,11 @@ class Job:
     def command(self) -> str:
         """The command that does what is left to do: the one that plans it, where its file is gone or
         plans something else."""
-        return f"rulerkit run {shlex.quote(str(self.file))}" if self._is_saved else self.planned_by
+        return (
+            f"rulerkit run {shlex.quote(str(self.file))}"
+            if self._is_saved
+            else self.planned_by
+        )
 
     @property
     def resources(self) -> tuple[int, int]:
@@ -187,7 +197,9 @@ class Job:
     @property
     def studies(self) -> list[tuple[Notebook, Study]]:
         """What notebooks ask of this job's model; without a model, all that they ask."""
-        asked = [(notebook, study) for notebook in self.asks for study in notebook.studies]
+        asked = [
+            (notebook, study) for notebook in self.asks for study in notebook.studies
+        ]
         if not self.model:
             return asked
         return [
@@ -202,7 +214,10 @@ class Job:
         record = read_record(self.predictions(model))
         if self.model and record.get("model") != plain(self.model):
             return {}  # the specification has changed: the length may fit now
-        return {int(length): str(reason) for length, reason in record.get("not_run", {}).items()}
+        return {
+            int(length): str(reason)
+            for length, reason in record.get("not_run", {}).items()
+        }
 
     def changed(self, model: str) -> bool:
         """Whether a model has other settings or files than when it gave its answers."""
@@ -227,7 +242,9 @@ class Job:
     def _text(self) -> str:
         content = _JOB.dump_python(self, mode="json") | {"home": str(home())}
         head = f"# What `rulerkit run {self.file.name}` does; written by `rulerkit batch`.\n"
-        return head + yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True)
+        return head + yaml.safe_dump(
+            content, sort_keys=False, width=120, allow_unicode=True
+        )
 
 
 _JOB = TypeAdapter(Job)
@@ -257,7 +274,10 @@ class Step:
     @property
     def needs(self) -> list[Need]:
         """Those of its cells whose length the model can be given."""
-        not_run = {model: self.job.not_run(model) for model in {need.model for need in self.cells}}
+        not_run = {
+            model: self.job.not_run(model)
+            for model in {need.model for need in self.cells}
+        }
         return [need for need in self.cells if need.length not in not_run[need.model]]
 
     @property
@@ -285,7 +305,9 @@ class Step:
         what has changed."""
         if not self.run:
             if self.unanswered:
-                return "incomplete" if any(need.have for need in self.needs) else "missing", ""
+                return "incomplete" if any(
+                    need.have for need in self.needs
+                ) else "missing", ""
             reason = self.changed
             return ("outdated" if reason else "done"), reason
         record = read_record(self.record)
@@ -347,7 +369,9 @@ def read_job(path: Path) -> Job:
 def version_of(model: Spec) -> tuple[JSON, float]:
     """The settings of a model that may change its answers, and when the files at its path changed
     last; 0 where none are there. No weights are read: they may be the same."""
-    settings = {key: value for key, value in plain({**model}).items() if key not in UNNAMED_KEYS}
+    settings = {
+        key: value for key, value in plain({**model}).items() if key not in UNNAMED_KEYS
+    }
     with suppress(OSError, KeyError):
         place = resolve(model["path"])
         files = [file.stat() for file in place.glob("*") if file.is_file()]
@@ -390,13 +414,19 @@ def lines_of_log(log: Path) -> list[str]:
     """The lines of a log that are neither blank nor a progress bar; [] where there is none."""
     with suppress(OSError):
         text = log.read_text(encoding="utf-8", errors="replace")
-        return [line.rstrip() for line in text.splitlines() if line.strip() and "%|" not in line]
+        return [
+            line.rstrip()
+            for line in text.splitlines()
+            if line.strip() and "%|" not in line
+        ]
     return []
 
 
 def _one_line(values: Mapping[str, Any]) -> str:
     """Parameters as `-y` takes them."""
-    text: str = yaml.safe_dump(dict(values), default_flow_style=True, width=10**6, sort_keys=False)
+    text: str = yaml.safe_dump(
+        dict(values), default_flow_style=True, width=10**6, sort_keys=False
+    )
     return text.strip()
 
 
@@ -430,7 +460,10 @@ class Batch:
     def corpora(self) -> str:
         """`original` if the batch or any of its notebooks asks for the original texts, else
         `builtin`."""
-        asked = {self.study.corpora, *(s.corpora for run in self.runs for s in run.studies)}
+        asked = {
+            self.study.corpora,
+            *(s.corpora for run in self.runs for s in run.studies),
+        }
         return "original" if "original" in asked else "builtin"
 
 
@@ -438,7 +471,11 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     """The jobs of a batch file; `settings` win over its parameters. Everything is checked before
     anything starts."""
     keys, fixed = read_keys(BatchKeys, path), dict(settings or {})
-    size = [_find(f"size in {path}", keys.size, "params/sizes", ".yaml")] if keys.size else []
+    size = (
+        [_find(f"size in {path}", keys.size, "params/sizes", ".yaml")]
+        if keys.size
+        else []
+    )
     parameters = load_files(size) | keys.parameters | fixed
 
     def checked(entries: Iterable[Any]) -> list[NotebookKeys]:
@@ -448,9 +485,13 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
         return [check(NotebookKeys, entry, where, what) for entry in given]
 
     alone, together = checked(keys.notebooks), checked(keys.together)
-    named = {str(model): model for entry in alone + together for model in entry.models or []}
+    named = {
+        str(model): model for entry in alone + together for model in entry.models or []
+    }
     models = parameters.pop("models", None) or keys.models or [*named.values()]
-    models = expand(models) if isinstance(models, list) else models  # it is checked below
+    models = (
+        expand(models) if isinstance(models, list) else models
+    )  # it is checked below
     fixed.pop("models", None)
     if not models or not (alone or together):
         raise UserError(
@@ -473,11 +514,15 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
             )
         asked = expand(entry.models or models)
         values = parameters | entry.parameters | fixed
-        study(values | {"models": asked})  # a wrong value is found before anything starts
+        study(
+            values | {"models": asked}
+        )  # a wrong value is found before anything starts
         notebook = _find("notebook", entry.notebook, "notebooks", ".ipynb")
         known = notebook_parameters(notebook)
         if "model" in known and not once:
-            subjects = {read_spec(model)["name"]: values | {"model": model} for model in asked}
+            subjects = {
+                read_spec(model)["name"]: values | {"model": model} for model in asked
+            }
         elif "models" in known:
             subjects = {"all": values | {"models": asked}}
         elif entry.models and "model" not in known:
@@ -485,7 +530,9 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
                 f"{entry.notebook} in {path} takes no `models`; its parameters are {', '.join(known)}"
             )
         else:
-            subjects = {"all": {name: value for name, value in values.items() if name in known}}
+            subjects = {
+                "all": {name: value for name, value in values.items() if name in known}
+            }
         return [
             Notebook(notebook, own_values, subject, folder / subject / notebook.name)
             for subject, own_values in subjects.items()
@@ -512,12 +559,18 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
 
 
 def _jobs(
-    path: Path, folder: Path, runs: list[Notebook], over_all: list[Notebook], planned_by: str
+    path: Path,
+    folder: Path,
+    runs: list[Notebook],
+    over_all: list[Notebook],
+    planned_by: str,
 ) -> list[Job]:
     """A job for each model that a notebook asks, then one for each notebook that is not about one
     model alone."""
     models: dict[str, Any] = {}
-    asked_by = [(run, spec) for run in runs for asked in run.studies for spec in asked.models]
+    asked_by = [
+        (run, spec) for run in runs for asked in run.studies for spec in asked.models
+    ]
     for asking, spec in asked_by:
         name = name_of(spec)
         if not isinstance(spec, dict):
@@ -539,7 +592,9 @@ def _jobs(
     jobs = []
     for name, spec in models.items():
         asks = tuple(run for run in runs if name in run.models)
-        about_it = tuple(run for run in runs if run.subject == name and run.models <= {name})
+        about_it = tuple(
+            run for run in runs if run.subject == name and run.models <= {name}
+        )
         file = folder / name / f"{path.stem}.job.yaml"
         jobs.append(Job(name, file, spec, asks, about_it, (), planned_by))
     done = [run for job in jobs for run in job.runs]
@@ -582,7 +637,9 @@ def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
         "__name__": "__main__",
     }
     statements, asking = _statements(notebook), {"evaluate"}
-    for node in (node for statement in statements if statement for node in ast.walk(statement)):
+    for node in (
+        node for statement in statements if statement for node in ast.walk(statement)
+    ):
         match node:
             case ast.alias(name="evaluate", asname=str(name)):
                 asking.add(name)
@@ -615,7 +672,9 @@ def _statements(notebook: Path) -> list[ast.stmt | None]:
     for source, sets_parameters in read_notebook(notebook):
         try:
             python = re.sub(
-                r"(?m)^([ \t]*)(?:%time\b *|[%!?]+[a-zA-Z].*$|[\w.]+\?+$)", r"\1", source
+                r"(?m)^([ \t]*)(?:%time\b *|[%!?]+[a-zA-Z].*$|[\w.]+\?+$)",
+                r"\1",
+                source,
             )
             statements += ast.parse(python).body
         except SyntaxError as error:
@@ -631,7 +690,9 @@ def _calls(node: ast.AST, names: set[str]) -> float:
     nodes = list(ast.walk(node))
     functions = [ast.unparse(part.func) for part in nodes if isinstance(part, ast.Call)]
     count = sum(function.rpartition(".")[2] in names for function in functions)
-    loops = any(isinstance(part, ast.For | ast.While | ast.comprehension) for part in nodes)
+    loops = any(
+        isinstance(part, ast.For | ast.While | ast.comprehension) for part in nodes
+    )
     return inf if count and loops else count
 
 

@@ -67,12 +67,16 @@ def missing_of(specs: Iterable[Spec], corpora: str = "builtin") -> list[str]:
     """
     return list(
         dict.fromkeys(
-            line for resource in _resources(specs, corpora) for line in resource.missing()
+            line
+            for resource in _resources(specs, corpora)
+            for line in resource.missing()
         )
     )
 
 
-def fetch_all(specs: Iterable[Spec], corpora: str = "builtin") -> Iterator[tuple[str, str]]:
+def fetch_all(
+    specs: Iterable[Spec], corpora: str = "builtin"
+) -> Iterator[tuple[str, str]]:
     """Download what models and corpora need and what is not there, one thing after the other.
 
     Yields for each `there`, `fetched` or `failed`, and a line that says what, and where or why.
@@ -85,7 +89,10 @@ def fetch_all(specs: Iterable[Spec], corpora: str = "builtin") -> Iterator[tuple
                 continue
             place = resource.fetch()
             if left := resource.missing():
-                yield "failed", f"{left[0]} after the download: its repository does not have it"
+                yield (
+                    "failed",
+                    f"{left[0]} after the download: its repository does not have it",
+                )
             else:
                 yield "fetched", f"{resource.title}: {place}"
         except UserError as error:
@@ -100,7 +107,9 @@ def offline() -> dict[str, str]:
         "RULERKIT_CACHE": cache_dir(),
         "RULERKIT_DATA": os.environ.get("RULERKIT_DATA", ""),
     }
-    return OFFLINE | {name: os.path.abspath(place) for name, place in places.items() if place}
+    return OFFLINE | {
+        name: os.path.abspath(place) for name, place in places.items() if place
+    }
 
 
 # --- resources ----------------------------------------------------------------------------------
@@ -142,7 +151,10 @@ class HubFiles(Resource):
         if not folder.is_dir():
             try:
                 cached = snapshot_download(
-                    self.path, revision=self.revision, local_files_only=True, ignore_patterns="*"
+                    self.path,
+                    revision=self.revision,
+                    local_files_only=True,
+                    ignore_patterns="*",
                 )
                 folder = Path(cached)
             except (LocalEntryNotFoundError, HFValidationError):
@@ -151,10 +163,14 @@ class HubFiles(Resource):
         wanted = [
             name
             for pattern in self.patterns
-            for name in (fnmatch.filter(names, pattern) if "*" in pattern else [pattern])
+            for name in (
+                fnmatch.filter(names, pattern) if "*" in pattern else [pattern]
+            )
         ]
         lacking = [
-            name for name in dict.fromkeys(wanted + weights) if not (folder / name).is_file()
+            name
+            for name in dict.fromkeys(wanted + weights)
+            if not (folder / name).is_file()
         ]
         if self.weights and not weights:
             lacking.append("weights")
@@ -176,7 +192,10 @@ class HubFiles(Resource):
         """The files of the repository as the hub's client recorded them, else those that are in the
         folder."""
         with suppress(CachedRepoTreeNotFoundError, HFValidationError):
-            return [file.path for file in get_cached_repo_tree(self.path, revision=folder.name)]
+            return [
+                file.path
+                for file in get_cached_repo_tree(self.path, revision=folder.name)
+            ]
         return [path.name for path in folder.iterdir() if path.is_file()]
 
     def _weights(self, folder: Path) -> list[str]:
@@ -206,8 +225,14 @@ class Encoding(Resource):
         """The title where a file is not in tiktoken's cache, which names files by a digest of their
         address."""
         files = _TIKTOKEN_FILES.get(self.name, (f"encodings/{self.name}.tiktoken",))
-        names = (hashlib.sha1(f"{_TIKTOKEN}{file}".encode()).hexdigest() for file in files)
-        return [] if all((tiktoken_dir() / name).is_file() for name in names) else [self.title]
+        names = (
+            hashlib.sha1(f"{_TIKTOKEN}{file}".encode()).hexdigest() for file in files
+        )
+        return (
+            []
+            if all((tiktoken_dir() / name).is_file() for name in names)
+            else [self.title]
+        )
 
     def fetch(self) -> Path:
         """Through tiktoken, which compares checksums."""
@@ -226,7 +251,9 @@ class OriginalCorpora(Resource):
         lines = []
         for name in texts.STAND_INS:
             try:
-                texts.load_haystack(name) if name in texts.HAYSTACKS else texts.load_qa(name)
+                texts.load_haystack(name) if name in texts.HAYSTACKS else texts.load_qa(
+                    name
+                )
             except UserError as error:
                 lines.append(str(error))
         return lines
@@ -262,7 +289,9 @@ def _resources_of(spec: Spec) -> Iterator[Resource]:
         yield HubFiles(title, path, revision, (spec["file"],))
     elif model.engine in ("transformers", "vllm"):
         code = ["*.py"] if spec.get("trust_remote_code") else []
-        yield HubFiles(title, path, revision, (*_SMALL, *code), True, "tokenizer" not in spec)
+        yield HubFiles(
+            title, path, revision, (*_SMALL, *code), True, "tokenizer" not in spec
+        )
     if kind == "tiktoken":
         yield Encoding(f"tokenizer {tokenizer} (tiktoken)", tokenizer)
     elif kind == "hub":

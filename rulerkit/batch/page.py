@@ -31,7 +31,9 @@ def write_page(batch: Batch, scores: "pd.DataFrame | None", leaderboard: str) ->
     as `pages/batches/RUN/BATCH.html`, which stays, and as `index.html`, which leads to the pages of
     all batches. Pages of answers go to `pages/`, notebooks become HTML beside themselves."""
     outputs, run = batch.study.outputs, batch.study.run
-    answers = None if scores is None else browse(scores).save(outputs / f"pages/{run}.html")
+    answers = (
+        None if scores is None else browse(scores).save(outputs / f"pages/{run}.html")
+    )
     values: dict[str, Any] = {
         "answers": answers,
         "leaderboard": leaderboard,
@@ -40,9 +42,18 @@ def write_page(batch: Batch, scores: "pd.DataFrame | None", leaderboard: str) ->
         "changes": [*_changes(batch)],
         "notebooks": [*_notebooks(outputs, run)],
     }
-    for file in (outputs / f"pages/batches/{run}/{batch.path.stem}.html", outputs / "index.html"):
-        newest_first = sorted(outputs.glob("pages/batches/*/*.html"), key=_time, reverse=True)
-        values |= {"here": file.parent, "relative": os.path.relpath, "batches": newest_first}
+    for file in (
+        outputs / f"pages/batches/{run}/{batch.path.stem}.html",
+        outputs / "index.html",
+    ):
+        newest_first = sorted(
+            outputs.glob("pages/batches/*/*.html"), key=_time, reverse=True
+        )
+        values |= {
+            "here": file.parent,
+            "relative": os.path.relpath,
+            "batches": newest_first,
+        }
         write_whole(file, fill(package_text("batch.html"), **values))
     return file
 
@@ -79,7 +90,9 @@ def _changes(batch: Batch) -> Iterator[tuple[str, str, Comparison | str, str, Pa
                 continue
             flips, keys = result.flips, ["task", "length", "index"]
             if len(flips):
-                places = {cell.path for side in (result.a, result.b) for cell in side.cells}
+                places = {
+                    cell.path for side in (result.a, result.b) for cell in side.cells
+                }
                 browse(load(*places).merge(flips[keys], on=keys)).save(page)
             yield model, name, result, difference_table(result, "html"), page
 
@@ -102,7 +115,9 @@ def _notebooks(outputs: Path, run: str) -> Iterator[tuple[str, list[Path], list[
         for file in group:
             page = file.with_suffix(".html")
             if not page.exists() or _time(page) < _time(file):
-                with suppress(ValueError):  # half a notebook, where its run was interrupted
+                with suppress(
+                    ValueError
+                ):  # half a notebook, where its run was interrupted
                     _convert(file, page)
             pages.append(page if page.exists() else file)
         yield name, pages, sorted((outputs / "figures" / run / name).rglob("*.png"))

@@ -32,7 +32,10 @@ RESERVED = 5 * GIB
 _GUESSED, _MOST_AT_ONCE = 16.0, 256.0  # requests that decode together
 _TIMED = 4  # examples of a calibration, after one to warm up
 _QUANTIZED = {"fp8": 1.0, "awq": 0.5, "gptq": 0.5, "int8": 1.0, "bitsandbytes": 0.5}
-_FULL_EVERY = {"gemma2": 2, "gemma3_text": 6}  # full attention, where config.json does not say it
+_FULL_EVERY = {
+    "gemma2": 2,
+    "gemma3_text": 6,
+}  # full attention, where config.json does not say it
 _UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
@@ -52,7 +55,11 @@ def card(name: str, memory: float | None = None) -> Card:
     if name.lower() not in cards:
         raise unknown("GPU", name, cards, "--memory GIB overrules its memory")
     known = Card(*cards[name.lower()])
-    return known._replace(memory=memory, name=f"{known.name}, {memory:g} GiB") if memory else known
+    return (
+        known._replace(memory=memory, name=f"{known.name}, {memory:g} GiB")
+        if memory
+        else known
+    )
 
 
 # --- shapes ---------------------------------------------------------------------------------------
@@ -107,7 +114,9 @@ def read_parameters(text: str) -> tuple[float, float]:
 
 def shape_of(config: Spec, spec: Spec, parameters: str) -> Shape:
     """The shape that a `config.json` and a model's spec describe."""
-    config = merge_config(config.get("text_config") or config, spec.get("hf_overrides", {}))
+    config = merge_config(
+        config.get("text_config") or config, spec.get("hf_overrides", {})
+    )
     sizes = {
         size: next((int(config[name]) for name in names if config.get(name)), 0)
         for size, names in package_data("config_keys.yaml").items()
@@ -134,22 +143,33 @@ def attention_windows(config: Spec, sizes: Mapping[str, int]) -> tuple[int, ...]
     and are left out."""
     layers, window = range(sizes["layers"]), sizes["window"]
     if kinds := config.get("layer_types"):
-        windows = {"full_attention": 0, "attention": 0, "hybrid": 0, "sliding_attention": window}
+        windows = {
+            "full_attention": 0,
+            "attention": 0,
+            "hybrid": 0,
+            "sliding_attention": window,
+        }
         windows["chunked_attention"] = sizes["chunk"]
         return tuple(windows[kind] for kind in kinds if kind in windows)
     if period := config.get("attn_layer_period"):
-        return tuple(0 for i in layers if i % period == config.get("attn_layer_offset", 0))
+        return tuple(
+            0 for i in layers if i % period == config.get("attn_layer_offset", 0)
+        )
     usual = _FULL_EVERY.get(config.get("model_type", ""), 0)
     if period := config.get("sliding_window_pattern", usual):
         return tuple(0 if (i + 1) % period == 0 else window for i in layers)
-    return tuple(window if config.get("use_sliding_window", True) else 0 for _ in layers)
+    return tuple(
+        window if config.get("use_sliding_window", True) else 0 for _ in layers
+    )
 
 
 def find_shape(name: str, spec: Spec, parameters: str) -> tuple[Shape, str]:
     """The shape of a model, and where it is from."""
     try:
         local = "path" in spec and spec["engine"] != "openai"
-        config = Checkpoint(name, spec["path"], spec.get("revision")).config if local else {}
+        config = (
+            Checkpoint(name, spec["path"], spec.get("revision")).config if local else {}
+        )
     except UserError:
         config = {}
     shape = shape_of(config, spec, parameters)
@@ -191,7 +211,9 @@ class Plan:
     @property
     def hours(self) -> float:
         """Of all lengths that can be run."""
-        return sum(line.hours * self.num_tasks for line in self.lines if not line.why_not)
+        return sum(
+            line.hours * self.num_tasks for line in self.lines if not line.why_not
+        )
 
     def text(self) -> str:
         """The table, and the assumptions under it."""
@@ -214,7 +236,11 @@ class Plan:
         tokens = sum(line.tokens for line in self.lines if not line.why_not)
         below = [
             f"together: {tokens:,} tokens, {_hours(self.hours)} hours",
-            *(f"  {length_name(ln.length)}: {ln.why_not}" for ln in self.lines if ln.why_not),
+            *(
+                f"  {length_name(ln.length)}: {ln.why_not}"
+                for ln in self.lines
+                if ln.why_not
+            ),
             "assumed:",
             *(f"  {text}" for text in self.assumptions),
         ]
@@ -243,7 +269,13 @@ def bill_text(study: Study, spec: Spec) -> str:
 
 
 def _hours(hours: float) -> str:
-    return f"{hours:.0f}" if hours >= 100 else f"{hours:.1f}" if hours >= 1 else f"{hours:.3f}"
+    return (
+        f"{hours:.0f}"
+        if hours >= 100
+        else f"{hours:.1f}"
+        if hours >= 1
+        else f"{hours:.3f}"
+    )
 
 
 def plan_model(
@@ -268,7 +300,10 @@ def plan_model(
         known = spec.get("replicas", "auto")
         # a calibration asks all replicas
         replicas = replicas or (1 if calibrate or known == "auto" else known)
-        shape, assumed = None, ["time grows with the tokens, as measured at the shortest length"]
+        shape, assumed = (
+            None,
+            ["time grows with the tokens, as measured at the shortest length"],
+        )
         if size := parameters or spec.get("parameters"):
             shape, source = find_shape(model.name, spec, size)
             place = f", {nodes} nodes of {cards // nodes}" if nodes > 1 else ""
@@ -289,7 +324,9 @@ def plan_model(
             ]
         if shape and shape.windows:
             left = f"{100 * USABLE:.0f} % of memory, {RESERVED / GIB:.0f} GiB a card set aside"
-            assumed.append(f"KV GiB is of one request on one card; fit: requests at once in {left}")
+            assumed.append(
+                f"KV GiB is of one request on one card; fit: requests at once in {left}"
+            )
         if replicas > 1:
             assumed.append(f"{replicas} replicas, {replicas * cards} cards in all")
         elif takes_more_gpus(spec):
@@ -316,18 +353,25 @@ def plan_model(
                     at_once = min(max(1.0, fits), _MOST_AT_ONCE)
                 if not calibrate:
                     # weights are read once for all requests, the cache of each for itself
-                    read = shape.active * shape.bytes_per_parameter / at_once + shape.kv_bytes(
-                        length
+                    read = (
+                        shape.active * shape.bytes_per_parameter / at_once
+                        + shape.kv_bytes(length)
                     )
                     decoding = answer * read / (gpu.bandwidth * 1e12 * cards)
             why_not = limit or beyond
             if not why_not and fits < 1:
-                what = "the weights alone do not fit" if fits < 0 else "not one request fits"
+                what = (
+                    "the weights alone do not fit"
+                    if fits < 0
+                    else "not one request fits"
+                )
                 fix = "raise tensor_parallel_size, or take kv_cache_dtype: fp8 or a larger card"
                 why_not = f"{what} on {cards} x {gpu.name}: {fix}"
             tokens = count * num_tasks * length
             hours = count * (work / speed + decoding) / 3600 / replicas
-            lines.append(LengthCost(length, tokens, flops, kv_bytes, fits, hours, why_not))
+            lines.append(
+                LengthCost(length, tokens, flops, kv_bytes, fits, hours, why_not)
+            )
         return Plan(model.name, num_tasks, count, lines, assumed)
 
 
@@ -336,7 +380,9 @@ def calibrated(model: Model, study: Study, shape: Shape | None) -> tuple[float, 
     shortest length, after one to warm up; and in words."""
     task, length = study.tasks[0], study.lengths[0]
     if reason := model.too_long(length):
-        raise UserError(f"model {model.name}: --calibrate needs a length that it can run: {reason}")
+        raise UserError(
+            f"model {model.name}: --calibrate needs a length that it can run: {reason}"
+        )
     examples = list(generate(task, length, _TIMED + 1, study.seed, model.prompt_format))
     list(model.answer(examples[:1]))
     start = perf_counter()

@@ -68,7 +68,9 @@ def submissions(jobs: Sequence[Job], site: Site) -> list[Submission]:
     Errors: `UserError` where a model needs more GPUs than a whole node has.
     """
     todo, per_node = [job for job in jobs if job.is_open], site.whole_nodes or 0
-    sharing = [job for job in todo if per_node and job.resources[0] and job.resources[1] == 1]
+    sharing = [
+        job for job in todo if per_node and job.resources[0] and job.resources[1] == 1
+    ]
     planned = _whole_nodes(sharing, per_node) if sharing else []
     names = {job.name: [*whole_nodes(job)] for job in sharing}
     for job in todo:  # the models come first
@@ -91,7 +93,9 @@ def _whole_nodes(jobs: Sequence[Job], per_node: int) -> list[Submission]:
             )
     in_queue = queue()
     numbers = {entry.number for entry in in_queue.values()}
-    waiting = tuple(job for job in jobs if getattr(holder(job.lock), "job", "") not in numbers)
+    waiting = tuple(
+        job for job in jobs if getattr(holder(job.lock), "job", "") not in numbers
+    )
     most = ceil(sum(job.resources[0] for job in waiting) / per_node)
     nodes = [
         Submission(name, script, waiting, per_node, 1)
@@ -137,7 +141,9 @@ class Queued(NamedTuple):
         return self.state == "RUNNING"
 
 
-def submit(planned: Sequence[Submission], site: Site) -> Iterator[tuple[Submission, str, bool]]:
+def submit(
+    planned: Sequence[Submission], site: Site
+) -> Iterator[tuple[Submission, str, bool]]:
     """Submit each; yields it with the number of its job, and whether that was in the queue already.
 
     Errors: `UserError` where sbatch is not there or refuses; what was submitted before it stays.
@@ -152,7 +158,9 @@ def submit(planned: Sequence[Submission], site: Site) -> Iterator[tuple[Submissi
         there = in_queue.get(submission.name)
         after = [numbers[name] for name in submission.after if name in numbers]
         dependency = "singleton" + (f",afterany:{':'.join(after)}" if after else "")
-        if not there or there.state == "PENDING":  # the batch file may have changed since
+        if (
+            not there or there.state == "PENDING"
+        ):  # the batch file may have changed since
             for job in submission.jobs:
                 job.save()
         if not there:
@@ -161,7 +169,9 @@ def submit(planned: Sequence[Submission], site: Site) -> Iterator[tuple[Submissi
             said = _slurm("sbatch", "--parsable", f"--dependency={dependency}", script)
             numbers[submission.name] = said.strip().partition(";")[0]
         elif after and there.state == "PENDING":  # it may have to wait for new jobs
-            with suppress(UserError):  # where this is not allowed, its notebook tells what it lacks
+            with suppress(
+                UserError
+            ):  # where this is not allowed, its notebook tells what it lacks
                 job_id = f"JobId={there.number}"
                 _slurm("scontrol", "update", job_id, f"dependency={dependency}")
         yield submission, numbers[submission.name], bool(there)
@@ -172,10 +182,16 @@ def queue() -> dict[str, Queued]:
     if not shutil.which("squeue"):
         return {}
     with suppress(UserError):
-        lines = _slurm("squeue", "--noheader", "--all", "--me", "--format=%A|%T|%r|%j").splitlines()
+        lines = _slurm(
+            "squeue", "--noheader", "--all", "--me", "--format=%A|%T|%r|%j"
+        ).splitlines()
         entries = [line.split("|", 3) for line in lines]
-        entries.sort(key=lambda entry: entry[1] == "RUNNING")  # of two with one name, this counts
-        return {name: Queued(number, state, why) for number, state, why, name in entries}
+        entries.sort(
+            key=lambda entry: entry[1] == "RUNNING"
+        )  # of two with one name, this counts
+        return {
+            name: Queued(number, state, why) for number, state, why, name in entries
+        }
     return {}
 
 
@@ -183,11 +199,18 @@ def _slurm(*command: str) -> str:
     """The output of a command of Slurm, without the settings of a job in which it may run."""
     of_job = ("SBATCH_", "SLURM_", "SQUEUE_")
     environment = {
-        k: v for k, v in os.environ.items() if not k.startswith(of_job) or k == "SLURM_CONF"
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(of_job) or k == "SLURM_CONF"
     }
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=120, env=environment, check=True
+            command,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=environment,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError) as error:
         reason = " ".join(str(getattr(error, "stderr", "") or error).split())

@@ -7,7 +7,15 @@ from datetime import timedelta
 from pathlib import Path
 
 from rulerkit.batch import slurm
-from rulerkit.batch.jobs import Job, Need, Status, Step, lines_of_log, read_job, read_record
+from rulerkit.batch.jobs import (
+    Job,
+    Need,
+    Status,
+    Step,
+    lines_of_log,
+    read_job,
+    read_record,
+)
 from rulerkit.common.errors import UserError, counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.store.locks import holder
@@ -40,13 +48,18 @@ def statuses(jobs: Iterable[Job]) -> list[Status]:
 def _activity(job: Job, in_queue: Mapping[str, slurm.Queued]) -> tuple[str, str]:
     """Whether a process does a job, or will: `running` or `queued`, else "", and where."""
     if owner := holder(job.lock):
-        return "running", f"on {owner.host}" + (f", job {owner.job}" if owner.job else "")
+        return "running", f"on {owner.host}" + (
+            f", job {owner.job}" if owner.job else ""
+        )
     alone, nodes = slurm.name_of(job), slurm.whole_nodes(job) if job.model else []
     for name in (alone, *nodes):
         if entry := in_queue.get(name):
             if name == alone and entry.runs:
                 return "running", f"job {entry.number} begins"
-            return "queued", f"job {entry.number}, {entry.state.lower()}, {entry.reason}"
+            return (
+                "queued",
+                f"job {entry.number}, {entry.state.lower()}, {entry.reason}",
+            )
     return "", ""
 
 
@@ -70,7 +83,11 @@ def _status(step: Step, activity: str, place: str) -> Status:
 def exit_code(statuses: Iterable[Status]) -> int:
     """0: all is done; 1: something failed, is incomplete or was interrupted; 3: neither."""
     states = {status.state for status in statuses}
-    return 1 if states & {"failed", "incomplete", "interrupted"} else 3 * bool(states - {"done"})
+    return (
+        1
+        if states & {"failed", "incomplete", "interrupted"}
+        else 3 * bool(states - {"done"})
+    )
 
 
 # --- text -----------------------------------------------------------------------------------------
@@ -79,7 +96,9 @@ def exit_code(statuses: Iterable[Status]) -> int:
 def report(statuses: list[Status]) -> list[str]:
     """What there is to say of each step, and a line over all."""
     states = [status.state for status in statuses]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    counts = ", ".join(
+        f"{states.count(state)} {state}" for state in dict.fromkeys(states)
+    )
     left = sum(status.step.tokens_left for status in statuses)
     total = f"; {left:,} tokens left, at most" if left else ""
     lines = [line for status in statuses for line in describe(status)]
@@ -90,11 +109,20 @@ def describe(status: Status) -> list[str]:
     """A line about a step; of one that was not done the last lines of its log and the command that
     helps. A notebook that read incomplete answers needs those first."""
     step, state, message = status
-    lines, last = [f"{state:12} {step.title:40} {details(status)}".rstrip()], list[str]()
+    lines, last = (
+        [f"{state:12} {step.title:40} {details(status)}".rstrip()],
+        list[str](),
+    )
     if state in ("failed", "interrupted", "missing"):
         # where nothing else was written, what the scheduler's job has said
-        log = step.log if state == "failed" or step.run else step.job.file.with_suffix(".out")
-        last = [line for line in lines_of_log(log)[-5:] if line != f"rulerkit: {message}"]
+        log = (
+            step.log
+            if state == "failed" or step.run
+            else step.job.file.with_suffix(".out")
+        )
+        last = [
+            line for line in lines_of_log(log)[-5:] if line != f"rulerkit: {message}"
+        ]
         lines += [f"    | {line[:300]}" for line in last]
         if last:
             lines.append(f"    log: {log}")
@@ -144,4 +172,8 @@ def grid(model: str, needs: list[Need], not_run: Collection[int] = ()) -> str:
     texts = counts["have"] + "/" + counts["wanted"]
     texts[counts.index.isin([*not_run], level="length")] = "not run"
     wide = texts.unstack(fill_value="").loc[frame["task"].unique()]
-    return wide.rename(columns=length_name).rename_axis(index=None, columns=model).to_string()
+    return (
+        wide.rename(columns=length_name)
+        .rename_axis(index=None, columns=model)
+        .to_string()
+    )

@@ -29,21 +29,28 @@ class UserError(Exception):
     """
 
 
-def unknown(what: str, seen: object, allowed: Iterable[object], hint: str = "") -> UserError:
+def unknown(
+    what: str, seen: object, allowed: Iterable[object], hint: str = ""
+) -> UserError:
     """An error for a name that is not among those allowed, with the nearest one suggested.
 
     >>> str(unknown("task", "vtt", ["vt", "cwe"]))
     "unknown task 'vtt': did you mean 'vt'? allowed: vt, cwe"
     """
     names = [str(name) for name in allowed]
-    near = [f"did you mean {name!r}? " for name in get_close_matches(str(seen)[:100], names, n=1)]
+    near = [
+        f"did you mean {name!r}? "
+        for name in get_close_matches(str(seen)[:100], names, n=1)
+    ]
     return UserError(
         f"unknown {what} {shortened(str(seen))}: {''.join(near)}allowed: {', '.join(names) or 'none'}"
         + (f". {hint}" if hint else "")
     )
 
 
-def check_known(what: str, seen: object, allowed: Collection[object], hint: str = "") -> None:
+def check_known(
+    what: str, seen: object, allowed: Collection[object], hint: str = ""
+) -> None:
     """Raise the error of `unknown` for a name that is not among those allowed."""
     if seen not in allowed:
         raise unknown(what, seen, allowed, hint)
@@ -111,7 +118,9 @@ def redact(value: Any) -> Any:
             for key, item in value.items()
             if isinstance(item, str | Mapping) and _SECRET_NAME.search(str(key))
         }
-        return {key: "***" if key in secret else redact(item) for key, item in value.items()}
+        return {
+            key: "***" if key in secret else redact(item) for key, item in value.items()
+        }
     return value
 
 

@@ -18,7 +18,9 @@ _CONTROLS = re.compile(
 """What steers a terminal, changes the order in which letters are shown, or cannot be written as
 UTF-8."""
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE
+)
 _PICTURES = {0x2400 + code: "^" + chr(64 + code) for code in range(32)} | {0x2421: "^?"}
 _LATEX = str.maketrans(
     {
@@ -36,7 +38,10 @@ _LATEX = str.maketrans(
         **{letter: "\\" + letter for letter in "&%$#_{}"},
     }
 )
-_LONG, _BROKEN = 25, r"p{0.3\linewidth}"  # texts of more letters are broken into lines as wide
+_LONG, _BROKEN = (
+    25,
+    r"p{0.3\linewidth}",
+)  # texts of more letters are broken into lines as wide
 _MARKDOWN = str.maketrans(
     {
         "&": "&amp;",
@@ -52,7 +57,9 @@ _MARKDOWN = str.maketrans(
 def terminal(text: str) -> str:
     """A text for a terminal or a log: controls become visible (␛, \\u202e); line breaks and tabs
     stay."""
-    return _CONTROLS.sub(lambda match: match[0] if match[0] in "\n\t" else _visible(match), text)
+    return _CONTROLS.sub(
+        lambda match: match[0] if match[0] in "\n\t" else _visible(match), text
+    )
 
 
 def one_line(text: str) -> str:
@@ -70,14 +77,18 @@ def markdown(text: str) -> str:
     """A text for Markdown as Jupyter and GitHub show it: no emphasis, link, HTML or mathematics,
     one line."""
     # within a word `_` is an ordinary letter
-    escaped = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", one_line(text).translate(_MARKDOWN))
+    escaped = re.sub(
+        r"(?<![^\W_])_|_(?![^\W_])", r"\\_", one_line(text).translate(_MARKDOWN)
+    )
     return escaped.replace("](", "]\\(")
 
 
 def latex(text: str) -> str:
     """A text for LaTeX, also at the start of a table's row; controls are written as ^A to ^_."""
     plain = one_line(text).translate(_PICTURES).replace(">=", "≥")
-    escaped = re.sub("-(?=-)", "-{}", plain.translate(_LATEX))  # two hyphens would become a dash
+    escaped = re.sub(
+        "-(?=-)", "-{}", plain.translate(_LATEX)
+    )  # two hyphens would become a dash
     # behind `\\` a bracket or a star would be its argument
     return "{}" + escaped if escaped[:1] in ("[", "*") else escaped
 
@@ -101,14 +112,20 @@ def fill(template: str, **values: Any) -> str:
 def csv_cell(value: Any) -> Any:
     """A value for CSV: a text that a spreadsheet could take for a formula gets a quote (') before
     it. Numbers stay numbers, whether they are numbers or look like one."""
-    is_formula = isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value)
+    is_formula = (
+        isinstance(value, str)
+        and _FORMULA.match(value)
+        and not _NUMBER.fullmatch(value)
+    )
     return f"'{value}" if is_formula else value
 
 
 def csv_text(frame: "pd.DataFrame", float_format: str | None = None) -> str:
     """A DataFrame as CSV without its index, each text escaped by `csv_cell`."""
     safe = frame.map(csv_cell).rename(columns=csv_cell)
-    write = partial(safe.to_csv, index=False, float_format=float_format, lineterminator="\n")
+    write = partial(
+        safe.to_csv, index=False, float_format=float_format, lineterminator="\n"
+    )
     text = str(write())
     # csv leaves a lone CR unquoted
     return str(write(quoting=csv.QUOTE_NONNUMERIC)) if "\r" in text else text
@@ -117,7 +134,11 @@ def csv_text(frame: "pd.DataFrame", float_format: str | None = None) -> str:
 def latex_notes(notes: Iterable[str]) -> str:
     """Lines that stand below a table in LaTeX, in small letters."""
     lines = list(map(latex, notes))
-    return "\n".join([r"{\par\smallskip\footnotesize", *lines, r"\par}", ""]) if lines else ""
+    return (
+        "\n".join([r"{\par\smallskip\footnotesize", *lines, r"\par}", ""])
+        if lines
+        else ""
+    )
 
 
 def latex_text(frame: "pd.DataFrame", notes: Iterable[str] = ()) -> str:
@@ -130,16 +151,27 @@ def latex_text(frame: "pd.DataFrame", notes: Iterable[str] = ()) -> str:
             return f"{round(value, 3):.12g}".replace("-", "$-$")
         return latex(str(value))
 
-    styler = frame.reset_index(drop=True).style.hide(axis="index").format(field, na_rep="")
+    styler = (
+        frame.reset_index(drop=True).style.hide(axis="index").format(field, na_rep="")
+    )
     numbers = frame.select_dtypes(["number", "bool"])
     longest = frame.astype(str).apply(lambda texts: texts.str.len().max())
     columns = (
-        _BROKEN if longest[name] > _LONG else "r" if name in numbers else "l" for name in frame
+        _BROKEN if longest[name] > _LONG else "r" if name in numbers else "l"
+        for name in frame
     )
-    table = styler.format_index(field, axis=1).to_latex(column_format="".join(columns), hrules=True)
+    table = styler.format_index(field, axis=1).to_latex(
+        column_format="".join(columns), hrules=True
+    )
     return str(table) + latex_notes(notes)
 
 
 def _visible(match: re.Match[str]) -> str:
     code = ord(match[0])
-    return chr(0x2400 + code) if code < 32 else "\u2421" if code == 127 else f"\\u{code:04x}"
+    return (
+        chr(0x2400 + code)
+        if code < 32
+        else "\u2421"
+        if code == 127
+        else f"\\u{code:04x}"
+    )

@@ -69,7 +69,9 @@ def loading(who: str, path: object, overrides: object = None) -> Iterator[None]:
         if "ignore_mismatched_sizes" in reason:
             reason = "its weights do not have the shapes that its config.json describes"
         given = f" with hf_overrides {shortened(overrides)}" if overrides else ""
-        raise UserError(f"model {who}: {path} cannot be loaded{given}: {reason}") from error
+        raise UserError(
+            f"model {who}: {path} cannot be loaded{given}: {reason}"
+        ) from error
 
 
 def free_memory() -> None:

@@ -20,7 +20,9 @@ def is_hub_id(name: str) -> bool:
     )
 
 
-def download(who: str, path: str, revision: str | None, patterns: Iterable[str]) -> Path:
+def download(
+    who: str, path: str, revision: str | None, patterns: Iterable[str]
+) -> Path:
     """The folder in the hub's cache that holds the files of a repository that match `patterns`.
 
     Only what the cache lacks is downloaded; an interrupted download resumes. Raises `UserError`,
@@ -30,7 +32,9 @@ def download(who: str, path: str, revision: str | None, patterns: Iterable[str])
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # of the HTTP client in use
     from tqdm.auto import tqdm
 
-    bar: Any = partial(tqdm, delay=1, disable=None)  # none for small files, none in logs
+    bar: Any = partial(
+        tqdm, delay=1, disable=None
+    )  # none for small files, none in logs
     try:
         return Path(
             snapshot_download(

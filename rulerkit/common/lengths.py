@@ -23,7 +23,11 @@ def parse_length(text: str | int, least: int = 1) -> int:
     Raises UserError for what is no number of tokens from `least` to `LONGEST`.
     """
     match = re.fullmatch(r"(\d{1,9})([kKmM]?)", str(text).strip())
-    length = int(match[1]) * {"": 1, "K": 1024, "M": 1024**2}[match[2].upper()] if match else -1
+    length = (
+        int(match[1]) * {"": 1, "K": 1024, "M": 1024**2}[match[2].upper()]
+        if match
+        else -1
+    )
     if not least <= length <= LONGEST:
         raise UserError(
             f"{text!r} is no length: give tokens, e.g. 4096, 4K or 1M, at most "

@@ -58,7 +58,11 @@ def home() -> Path:
 def project_files(folder: str, suffix: str) -> dict[str, Path]:
     """Name -> file of a folder such as `params/models`: those of the kit, then those of the
     project, which win."""
-    files = [path for root in (KIT, home()) for path in sorted((root / folder).glob(f"*{suffix}"))]
+    files = [
+        path
+        for root in (KIT, home())
+        for path in sorted((root / folder).glob(f"*{suffix}"))
+    ]
     return {path.stem: path for path in files}
 
 
@@ -99,7 +103,9 @@ def completed(path: Path) -> Iterator[Path]:
     """A temporary file beside `path`, which takes its place when it is complete: readers never see
     half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.stem}.{socket.gethostname()}-{os.getpid()}{path.suffix}")
+    part = path.with_name(
+        f".{path.stem}.{socket.gethostname()}-{os.getpid()}{path.suffix}"
+    )
     try:
         yield part
         part.replace(path)

@@ -11,7 +11,11 @@ def progress_bar(tokens: int, disable: bool = False) -> Any:
 
     interval = 0.2 if sys.stderr.isatty() else 5.0  # a job's log keeps every refresh
     return tqdm(
-        total=tokens, disable=disable, unit=" tokens", unit_scale=True, mininterval=interval
+        total=tokens,
+        disable=disable,
+        unit=" tokens",
+        unit_scale=True,
+        mininterval=interval,
     )
 
 

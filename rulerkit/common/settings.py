@@ -64,7 +64,9 @@ Tokens = Annotated[int, BeforeValidator(_tokens)]
 Length = Annotated[Tokens, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Hours = Annotated[float, Field(gt=0, le=744)]
-Items = Annotated[list[Any], Field(strict=False, min_length=1)]  # a tuple may be given in Python
+Items = Annotated[
+    list[Any], Field(strict=False, min_length=1)
+]  # a tuple may be given in Python
 Arguments = Annotated[dict[str, JsonValue], Field(min_length=1)]
 Line = Annotated[str, Field(pattern=r"^\s*[^\n]*\s*$")]
 GpuLine = Annotated[str, Field(pattern=r"^\s*([^{\n]|\{gpus\})*\s*$")]
@@ -81,7 +83,11 @@ class Keys(BaseModel):
     """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, strict=True, use_attribute_docstrings=True
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        strict=True,
+        use_attribute_docstrings=True,
     )
 
 
@@ -388,7 +394,12 @@ class Parameters(Keys):
     tasks: Items | None = None
     """a list, such as `tasks: [niah_single_1, vt]`; with papermill: -y 'tasks: [niah_single_1,
     vt]'"""
-    lengths: Annotated[list[Length], Field(strict=False, min_length=1)] = [4096, 8192, 16384, 32768]
+    lengths: Annotated[list[Length], Field(strict=False, min_length=1)] = [
+        4096,
+        8192,
+        16384,
+        32768,
+    ]
     """a list of tokens from 1 to 16M, such as `lengths: [4096, 8K]`; with papermill: -y 'lengths:
     [4096, 8192]'"""
     num_examples: Literal["adaptive"] | Annotated[PositiveInt, Field(le=10**6)] = 20
@@ -431,7 +442,9 @@ class TrainingKeys(Keys):
     """a whole number of at least 1"""
     rates: Annotated[tuple[NonNegativeFloat, NonNegativeFloat], Field(strict=False)]
     """two numbers from 0 on, such as `rates: [0.02, 0.002]`"""
-    curriculum: Sequence[Annotated[tuple[Share, Length, PositiveInt], Field(strict=False)]]
+    curriculum: Sequence[
+        Annotated[tuple[Share, Length, PositiveInt], Field(strict=False)]
+    ]
     """a list of points: a share of the steps, the longest examples in tokens, the number of tasks,
     such as `curriculum: [[0.2, 128, 2], [0.6, 256, 11]]`"""
     minutes: NonNegativeFloat | None = None
@@ -508,7 +521,9 @@ class Site(Keys):
 AnyKeys = TypeVar("AnyKeys", bound=Keys)
 
 
-def check(kind: type[AnyKeys], values: Spec, where: str = "", what: str = "key") -> AnyKeys:
+def check(
+    kind: type[AnyKeys], values: Spec, where: str = "", what: str = "key"
+) -> AnyKeys:
     """The values of a mapping, checked and converted; a key that is null counts as left out.
 
     `where` begins the message about a wrong value; `what` is what the message about an unknown key
@@ -518,7 +533,9 @@ def check(kind: type[AnyKeys], values: Spec, where: str = "", what: str = "key")
     for key in values:
         check_known(what, key, fields)
     try:
-        return kind.model_validate({k: value for k, value in values.items() if value is not None})
+        return kind.model_validate(
+            {k: value for k, value in values.items() if value is not None}
+        )
     except ValidationError as error:
         key, *inner = map(str, error.errors()[0]["loc"])
         nested = fields[key].annotation
@@ -570,14 +587,17 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if key.value in names:
                 raise yaml.MarkedYAMLError(
-                    problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark
+                    problem=f"the key {key.value!r} stands twice",
+                    problem_mark=key.start_mark,
                 )
             names.add(key.value)
         return node
 
     def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
         node = super().compose_scalar_node(anchor)
-        if not re.fullmatch(_PLAIN.get(node.tag.rpartition(":")[2], "(?!)"), node.value):
+        if not re.fullmatch(
+            _PLAIN.get(node.tag.rpartition(":")[2], "(?!)"), node.value
+        ):
             problem = (
                 f"{shortened(node.value)} is not a plain value: write numbers as 10 or 0.5, truth "
                 "as true or false, and "
@@ -594,9 +614,15 @@ def parse_yaml(text: str | bytes, where: object) -> Any:
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         problem = " ".join(str(error.problem).split())
-        raise UserError(f"{where} is not YAML that can be used: {line}{problem}") from error
-    except Exception as error:  # PyYAML passes on what malformed numbers and nesting raise
-        raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
+        raise UserError(
+            f"{where} is not YAML that can be used: {line}{problem}"
+        ) from error
+    except (
+        Exception
+    ) as error:  # PyYAML passes on what malformed numbers and nesting raise
+        raise UserError(
+            f"{where} is not YAML: {' '.join(str(error).split())}"
+        ) from error
 
 
 def read_yaml(path: Path) -> JSON:
@@ -607,7 +633,9 @@ def read_yaml(path: Path) -> JSON:
         raise UserError(
             f"cannot read {path}: {error.strerror}; parameter files lie in {home() / 'params'}"
         ) from error
-    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+    if not isinstance(content, dict) or not all(
+        isinstance(key, str) for key in content
+    ):
         raise UserError(
             f"{path} holds a {type(content).__name__}: it must hold `name: value` lines, such as "
             "`num_examples: 20`"
@@ -623,7 +651,11 @@ def read_keys(kind: type[AnyKeys], path: Path) -> AnyKeys:
 def read_site(path: Path | None = None) -> Site:
     """The site file, params/site.yaml; without one, plain sbatch with the cluster's defaults."""
     default = home() / "params" / "site.yaml"
-    return Site() if path is None and not default.exists() else read_keys(Site, path or default)
+    return (
+        Site()
+        if path is None and not default.exists()
+        else read_keys(Site, path or default)
+    )
 
 
 # --- the mapping of a model -----------------------------------------------------------------------
@@ -638,8 +670,13 @@ def read_spec(spec: str | Spec) -> JSON:
     `name` such a variant is named after what differs.
     """
     full = _expand(spec, ())
-    checked = check_spec(full, str(full.get("name") or full.get("path", "of a mapping")))
-    engine, needed = checked["engine"], "entry" if checked["engine"] == "function" else "path"
+    checked = check_spec(
+        full, str(full.get("name") or full.get("path", "of a mapping"))
+    )
+    engine, needed = (
+        checked["engine"],
+        "entry" if checked["engine"] == "function" else "path",
+    )
     if engine != "reader" and needed not in checked:
         raise UserError(
             f"model {checked['name']}: `{needed}` is missing; it takes {takes(engine, needed)}"
@@ -658,7 +695,10 @@ def check_spec(spec: Spec, who: str) -> JSON:
         )
     check_known(f"engine of the model {who}", str(engine), ENGINE_KEYS)
     checked = check(
-        ENGINE_KEYS[engine], spec, f"model {who}: ", f"key of the model {who} (engine {engine})"
+        ENGINE_KEYS[engine],
+        spec,
+        f"model {who}: ",
+        f"key of the model {who} (engine {engine})",
     )
     values = {"engine": engine} | checked.model_dump(by_alias=True, exclude_unset=True)
     return values | {"name": _name(values)}
@@ -666,7 +706,9 @@ def check_spec(spec: Spec, who: str) -> JSON:
 
 def known_models() -> list[str]:
     """The names that need no path: the files of params/models/, and the readers."""
-    return sorted({*project_files("params/models", ".yaml"), *READERS, "reader-<tokens>"})
+    return sorted(
+        {*project_files("params/models", ".yaml"), *READERS, "reader-<tokens>"}
+    )
 
 
 def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
@@ -687,7 +729,10 @@ def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
     if spec in READERS:
         return {"engine": "reader", **READERS[spec]}
     if re.fullmatch(r"reader-\d+[kKmM]?", spec):
-        return {"engine": "reader", "window": parse_length(spec.removeprefix("reader-"), least=0)}
+        return {
+            "engine": "reader",
+            "window": parse_length(spec.removeprefix("reader-"), least=0),
+        }
     place = resolve(spec)
     if os.path.isfile(place):
         raise UserError(
@@ -707,7 +752,9 @@ def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
 def _from_file(path: Path, files: tuple[Path, ...]) -> JSON:
     """What stands under the only key of a model file."""
     if path in files:
-        raise UserError(f"model file {path}: it is its own base; name another model as its `base`")
+        raise UserError(
+            f"model file {path}: it is its own base; name another model as its `base`"
+        )
     content = read_yaml(path)
     if list(content) != ["model"]:
         raise UserError(
@@ -728,9 +775,13 @@ def _merge(spec: Spec, files: tuple[Path, ...]) -> JSON:
     if base and "name" not in given:
         if any(differs.get(key) is not None for key in ("path", "entry", "window")):
             # another model, not a variant of its base
-            base = {key: base[key] for key in base if key not in ("name", "label", "slug")}
+            base = {
+                key: base[key] for key in base if key not in ("name", "label", "slug")
+            }
         else:
-            base["name"] = check_spec(base, str(spec["base"]))["name"] + _suffix(differs)
+            base["name"] = check_spec(base, str(spec["base"]))["name"] + _suffix(
+                differs
+            )
     return {key: value for key, value in (base | given).items() if value is not None}
 
 
@@ -757,7 +808,9 @@ def _name(spec: Spec) -> str:
     elif "path" in spec:
         name = resolve(spec["path"]).name
     else:
-        raise UserError(f"the model of {spec.get('entry', 'a function')} needs a name: add `name:`")
+        raise UserError(
+            f"the model of {spec.get('entry', 'a function')} needs a name: add `name:`"
+        )
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise UserError(
             f"model name {name!r} cannot name a folder: give one of at most 100 letters, digits, "

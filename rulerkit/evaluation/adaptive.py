@@ -69,7 +69,9 @@ def wanted(
     for spec in study.models:
         alone = replace(study, models=(spec,))
         skipped = not_run(name_of(spec))
-        state = planned(alone, [length for length in study.lengths if length not in skipped])
+        state = planned(
+            alone, [length for length in study.lengths if length not in skipped]
+        )
         rest = FIRST if study.adaptive else study.num_examples
         for _, path, task, length in alone.cells():
             counts[path] = state.counts.get((task.name, length), rest)

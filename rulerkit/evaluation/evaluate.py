@@ -70,15 +70,21 @@ def evaluate(
         return []
     if os.environ.get(ASK) == "never":
         return _stored_cells(study)
-    fresh = fresh and not int(os.environ.get("SLURM_RESTART_COUNT") or 0)  # a requeued job resumes
+    fresh = fresh and not int(
+        os.environ.get("SLURM_RESTART_COUNT") or 0
+    )  # a requeued job resumes
     from rulerkit.evaluation.soft import gold_logprobs
 
     models: list[Any] = _ready(study.models)
     for model in models:
         if study.soft:
             gold_logprobs(model, ())  # raises where it does not tell
-        for task in study.tasks:  # raises for a length or corpus before anything is asked
-            _ = generate(task, study.lengths[0], 1, study.seed, model.prompt_format)[0].num_tokens
+        for (
+            task
+        ) in study.tasks:  # raises for a length or corpus before anything is asked
+            _ = generate(task, study.lengths[0], 1, study.seed, model.prompt_format)[
+                0
+            ].num_tokens
     wanted = study.num_examples
     tokens = sum(
         length * (wanted if fresh else wanted - completeness(path, wanted).have)
@@ -92,8 +98,12 @@ def evaluate(
                 _loaded.append((spec, model))
             alone = replace(study, models=(spec,))
             if getattr(model, "budget", None) is not None:
-                rows = [row for cell, _ in _stored(alone) if cell for row in cell.stream()]
-                model.spent = float(sum((row.get("usage") or {}).get("cost", 0) for row in rows))
+                rows = [
+                    row for cell, _ in _stored(alone) if cell for row in cell.stream()
+                ]
+                model.spent = float(
+                    sum((row.get("usage") or {}).get("cost", 0) for row in rows)
+                )
             try:
                 answered, asked = _ask(alone, model, fresh, bar, not_run)
             except BaseException as error:
@@ -111,7 +121,9 @@ def evaluate(
                 )
             cells += answered
     if not cells and study.models and not not_run and not errors:
-        raise UserError("nothing was asked: none of the lengths fits, for the reasons above")
+        raise UserError(
+            "nothing was asked: none of the lengths fits, for the reasons above"
+        )
     if errors and not any(cell.present for cell in cells):
         raise errors[0]
     for problem in errors:
@@ -149,12 +161,23 @@ def _ask(
                 for model.repetition, folder in enumerate(study.folders):
                     examples = [
                         generate(
-                            task, length, counts[task.name, length], study.seed, model.prompt_format
+                            task,
+                            length,
+                            counts[task.name, length],
+                            study.seed,
+                            model.prompt_format,
                         )
                         for task in study.tasks
                     ]
                     stored, were_asked = predict_cells(
-                        model, examples, folder, fresh, bar, study.max_failures, study.soft, rule
+                        model,
+                        examples,
+                        folder,
+                        fresh,
+                        bar,
+                        study.max_failures,
+                        study.soft,
+                        rule,
                     )
                     cells |= {cell.path: cell for cell in stored}
                     any_asked |= were_asked
@@ -180,7 +203,9 @@ def _stored_cells(study: Study) -> list[Cell]:
         if cell and have:
             cells.append(cell)
         if have < counts[path]:
-            missing.append(f"{name} {task.name} at {length}: {have} of {counts[path]} examples")
+            missing.append(
+                f"{name} {task.name} at {length}: {have} of {counts[path]} examples"
+            )
     if missing:
         remark(f"not answered: {listed(missing, _LISTED, '; ')}")
     if not cells:

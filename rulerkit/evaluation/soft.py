@@ -98,7 +98,9 @@ def _by_forward_passes(engine: "Transformers", pairs: Pairs) -> Golds:
         yield example, [_forward(engine.load(), example, ids, chunk) for ids in rows]
 
 
-def _forward(network: Any, example: Example, reference: list[int], chunk: int) -> list[Token]:
+def _forward(
+    network: Any, example: Example, reference: list[int], chunk: int
+) -> list[Token]:
     """A pass over prompt and reference, the prompt in chunks; logits of the last tokens only."""
     torch, last, training = torch_module(), len(reference) + 1, network.training
     row = torch.tensor([[*example.ids.tolist(), *reference]], device=network.device)
@@ -148,8 +150,12 @@ def _by_requests(engine: "ServerEngine", pairs: Pairs) -> Golds:
         try:
             logprobs = future.result()
         except RequestError as failure:
-            raise UserError(fatal_message(engine, engine.replicas[0].address, failure)) from None
-        (top,) = logprobs["top_logprobs"]  # the likeliest token, and the one that was allowed
+            raise UserError(
+                fatal_message(engine, engine.replicas[0].address, failure)
+            ) from None
+        (top,) = logprobs[
+            "top_logprobs"
+        ]  # the likeliest token, and the one that was allowed
         logprob = top[f"token_id:{token}"]
         return Token(logprob, logprob == max(top.values()))
 
@@ -162,4 +168,7 @@ def _by_requests(engine: "ServerEngine", pairs: Pairs) -> Golds:
             for example, rows in batch
         ]
         for (example, rows), futures in zip(batch, sent, strict=True):
-            yield example, [list(map(read, *row)) for row in zip(rows, futures, strict=True)]
+            yield (
+                example,
+                [list(map(read, *row)) for row in zip(rows, futures, strict=True)],
+            )

@@ -162,7 +162,9 @@ def bills(study: Study, spec: Spec) -> list[Bill]:
     for length in study.lengths:
         if length <= spec.get("max_length", math.inf):
             prompts = count * len(study.tasks) * length - inside
-            cost = prompts * prices["prompt"] + (answers + thoughts) * prices["completion"]
+            cost = (
+                prompts * prices["prompt"] + (answers + thoughts) * prices["completion"]
+            )
             rows.append(Bill(length, prompts, answers + thoughts, cost / 1e6))
     return rows
 
@@ -184,11 +186,14 @@ def study(
     lists the known ones.
     """
     source = source or {}
-    in_notebook = "In" in source and "get_ipython" in source  # beside much that is no parameter
+    in_notebook = (
+        "In" in source and "get_ipython" in source
+    )  # beside much that is no parameter
     _check_names([*(_injected(source["In"]) if in_notebook else source), *parameters])
     given = dict(source) | parameters
     values = check(
-        Parameters, {name: given[name] for name in Parameters.model_fields if name in given}
+        Parameters,
+        {name: given[name] for name in Parameters.model_fields if name in given},
     )
     models = values.models or ([] if given.get("model", "") is None else [values.model])
     tasks = [
@@ -200,7 +205,11 @@ def study(
             refresh(kind, getattr(task, knob))
     adaptive, num_examples = None, values.num_examples
     if num_examples == "adaptive":
-        asked = {} if values.question == "effective length" else values.question.model_dump()
+        asked = (
+            {}
+            if values.question == "effective length"
+            else values.question.model_dump()
+        )
         reason = ""
         if complete or (complete is None and notebook):
             reason = f"{notebook or 'this study'} compares complete cells"
@@ -211,7 +220,9 @@ def study(
             )
         num_examples = DEFAULT_EXAMPLES if reason else values.max_examples
         if reason:
-            remark(f"num_examples: adaptive becomes {num_examples} for each cell: {reason}")
+            remark(
+                f"num_examples: adaptive becomes {num_examples} for each cell: {reason}"
+            )
         else:
             adaptive = StoppingRule(values.confidence, values.max_examples, **asked)
     return Study(
@@ -223,7 +234,9 @@ def study(
         corpora=choices(values.corpora)["base"],
         num_examples=int(num_examples),
         adaptive=adaptive,
-        **values.model_dump(include={"seed", "run", "protocol", "repeat", "max_failures", "soft"}),
+        **values.model_dump(
+            include={"seed", "run", "protocol", "repeat", "max_failures", "soft"}
+        ),
     )
 
 
@@ -302,7 +315,9 @@ def expand(models: Iterable[Any]) -> list[Any]:
         if others:
             names = listed(map(os.path.basename, others), 5)
             remark(f"models: {pattern} leaves out {names}: no model folder")
-        specs += chosen if pattern is spec else [{**spec, "path": path} for path in chosen]
+        specs += (
+            chosen if pattern is spec else [{**spec, "path": path} for path in chosen]
+        )
     return specs
 
 
@@ -320,7 +335,10 @@ def read_notebook(path: Path) -> list[tuple[str, bool]]:
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         return [
-            ("".join(cell["source"]), "parameters" in cell.get("metadata", {}).get("tags", []))
+            (
+                "".join(cell["source"]),
+                "parameters" in cell.get("metadata", {}).get("tags", []),
+            )
             for cell in cells
             if cell["cell_type"] == "code"
         ]
@@ -335,7 +353,12 @@ def notebook_parameters(path: Path) -> list[str]:
     """The names that the cell tagged `parameters` of a notebook sets."""
     cells = read_notebook(path)
     try:
-        return [name for source, is_tagged in cells if is_tagged for name in _assigned(source)]
+        return [
+            name
+            for source, is_tagged in cells
+            if is_tagged
+            for name in _assigned(source)
+        ]
     except SyntaxError as error:
         raise UserError(
             f"{path}: the cell tagged `parameters` must hold `name = value` lines: line "
@@ -358,7 +381,12 @@ def _check_names(names: Collection[str], where: str = "") -> None:
 def _injected(cells: list[str]) -> list[str]:
     """The names that papermill set: those of the executed cells that it marks with `#
     Parameters`."""
-    return [name for cell in cells if cell.startswith("# Parameters\n") for name in _assigned(cell)]
+    return [
+        name
+        for cell in cells
+        if cell.startswith("# Parameters\n")
+        for name in _assigned(cell)
+    ]
 
 
 def _assigned(source: str) -> list[str]:

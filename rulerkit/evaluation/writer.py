@@ -85,12 +85,16 @@ def predict_cells(
         "adaptive": rule and plain(asdict(rule)),
     }
     with ExitStack() as stack:
-        jobs = [_Job(model, examples, folder, about, fresh, stack) for examples in cells]
+        jobs = [
+            _Job(model, examples, folder, about, fresh, stack) for examples in cells
+        ]
         if unanswered := [job for job in jobs if job.missing]:
             length, bar = jobs[0].length, progress
             if isinstance(progress, bool | None):
                 tokens = length * sum(len(job.missing) for job in unanswered)
-                bar = stack.enter_context(progress_bar(tokens, disable=progress is False))
+                bar = stack.enter_context(
+                    progress_bar(tokens, disable=progress is False)
+                )
             tasks = f"{jobs[0].task} " if len(jobs) == 1 else ""
             bar.set_description_str(f"{model.name} {tasks}{length}", refresh=False)
             _answer(model, unanswered, bar)
@@ -161,7 +165,9 @@ class _Job:
         return cell
 
     def _write_record(self) -> None:
-        write_whole(self.path.with_suffix(".json"), json.dumps(self.record, indent=2) + "\n")
+        write_whole(
+            self.path.with_suffix(".json"), json.dumps(self.record, indent=2) + "\n"
+        )
 
     @cached_property
     def log(self) -> Log:
@@ -182,7 +188,9 @@ def _answer(model: Model, jobs: list[_Job], bar: Any) -> None:
     by_task = {job.task: job for job in jobs}
     asked = model.answer(job.examples[index] for job in jobs for index in job.missing)
     try:
-        with closing(_errors_named(asked)) as answers:  # an engine may have requests under way
+        with closing(
+            _errors_named(asked)
+        ) as answers:  # an engine may have requests under way
             for example, answer in answers:
                 job = by_task[example.task]
                 job.left.remove(example.index)
@@ -215,7 +223,9 @@ def _answer(model: Model, jobs: list[_Job], bar: Any) -> None:
             )
 
 
-def _add_soft(model: Model, cells: Sequence[Cell], questions: Sequence[Examples]) -> None:
+def _add_soft(
+    model: Model, cells: Sequence[Cell], questions: Sequence[Examples]
+) -> None:
     """Append the soft scores that are missing to the file beside each cell: of the likeliest
     reference `gold_probability` (geometric mean over its tokens, 0..1), `gold_product` and
     `num_tokens`; `gold_greedy`: whether greedy decoding writes one of the references."""
@@ -224,7 +234,9 @@ def _add_soft(model: Model, cells: Sequence[Cell], questions: Sequence[Examples]
     asked, logs = [], {}
     with ExitStack() as stack:
         for cell, examples in zip(cells, questions, strict=True):
-            if missing := [index for index in cell.without_soft if index < len(examples)]:
+            if missing := [
+                index for index in cell.without_soft if index < len(examples)
+            ]:
                 lock = stack.enter_context(Lock(cell.path.with_suffix(".lock")))
                 _check_digests(cell, examples)
                 side = soft_file(cell.path)
@@ -232,7 +244,9 @@ def _add_soft(model: Model, cells: Sequence[Cell], questions: Sequence[Examples]
                 asked += [(examples, index) for index in missing]
                 del cell.soft  # it is read again
         if asked:
-            remark(f"{model.name}: soft scores of {len(asked)} examples at {cells[0].length}")
+            remark(
+                f"{model.name}: soft scores of {len(asked)} examples at {cells[0].length}"
+            )
         golds = gold_logprobs(model, (examples[index] for examples, index in asked))
         for example, answers in _errors_named(golds):
             lock, log = logs[example.task]
@@ -241,7 +255,9 @@ def _add_soft(model: Model, cells: Sequence[Cell], questions: Sequence[Examples]
             soft = {
                 "gold_probability": math.exp(fmean(best)),
                 "gold_product": math.exp(sum(best)),
-                "gold_greedy": any(all(token.greedy for token in row) for row in answers),
+                "gold_greedy": any(
+                    all(token.greedy for token in row) for row in answers
+                ),
                 "num_tokens": len(best),
             }
             log.append({"index": example.index, "task": example.task, **soft})

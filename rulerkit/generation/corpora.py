@@ -44,7 +44,11 @@ QA_SETS = (
     "fictional",  # questions about invented people, places and dates in SQuAD's shape; no download, no licence
     "fictional_two_hop",  # two-hop questions about invented people and places in HotpotQA's shape; no download
 )
-STAND_INS = {"paul_graham": "prose", "squad": "fictional", "hotpotqa": "fictional_two_hop"}
+STAND_INS = {
+    "paul_graham": "prose",
+    "squad": "fictional",
+    "hotpotqa": "fictional_two_hop",
+}
 BASES = {"builtin": STAND_INS, "original": {new: old for old, new in STAND_INS.items()}}
 
 # Length of the first essay (addiction.txt) in the joined text; it ends without a blank, so one word
@@ -144,7 +148,12 @@ class _File(NamedTuple):
                 f"{name} is a substitute: {self.path.name} with the content {fingerprint} is not "
                 "known as the original"
             )
-        return Source(name, fingerprint, self.known is None, "; ".join(filter(None, [known, note])))
+        return Source(
+            name,
+            fingerprint,
+            self.known is None,
+            "; ".join(filter(None, [known, note])),
+        )
 
 
 @cache
@@ -157,14 +166,21 @@ def load_haystack(name: str) -> Haystack:
             raise ValueError("it holds no text")
         if restart is None:  # the essays
             restart = min(len(text[:_FIRST_ESSAY].split()), len(words) - 1)
-            essays, num_essays = file.content.get("essays", 218), file.content.get("of", 218)
+            essays, num_essays = (
+                file.content.get("essays", 218),
+                file.content.get("of", 218),
+            )
             note = "" if essays == num_essays else f"essays: {essays} of {num_essays}"
             beginning = hashlib.sha256(text.encode()[:REPOSITORY_BYTES]).hexdigest()
             if file.known is None and beginning == REPOSITORY_SHA256:
                 fetched = f"{essays - 49} as fetched from the author's site"
-                file = file._replace(known=f"essays: 49 from their repository, {fetched}")
+                file = file._replace(
+                    known=f"essays: 49 from their repository, {fetched}"
+                )
         starts = np.union1d(sentence_starts(words), [restart]).astype(np.int64)
-        return Haystack(file.source(name, [" ".join(words)], note), words, starts, restart)
+        return Haystack(
+            file.source(name, [" ".join(words)], note), words, starts, restart
+        )
 
 
 def sentence_starts(words: list[str]) -> np.ndarray:
@@ -229,7 +245,12 @@ def _qa_set(documents: dict[str, int], rows: list[Any], source: "_Sourced") -> Q
     if not questions:
         raise ValueError("it holds no questions")
     lines = [f"{q.text}\t{q.answers}\t{q.gold}\t{q.related}" for q in questions]
-    return QASet(source([*documents, *lines]), list(documents), list(documents.values()), questions)
+    return QASet(
+        source([*documents, *lines]),
+        list(documents),
+        list(documents.values()),
+        questions,
+    )
 
 
 _Content = tuple[dict[str, int], list[Any]]
@@ -304,7 +325,10 @@ def _opened(name: str) -> Iterator[_File]:
     data = os.environ.get("RULERKIT_DATA")
     folders = [Path(data).expanduser(), cache_dir()] if data else [cache_dir()]
     places = [
-        Path(folder, path + end) for folder in folders for path in paths for end in ("", ".gz")
+        Path(folder, path + end)
+        for folder in folders
+        for path in paths
+        for end in ("", ".gz")
     ]
     file = next((place for place in places if place.is_file()), None)
     if file is None:
@@ -317,7 +341,9 @@ def _opened(name: str) -> Iterator[_File]:
     try:
         raw = file.read_bytes()
         raw = gzip.decompress(raw) if file.suffix == ".gz" else raw
-        yield _File(json.loads(raw), file, KNOWN_FILES.get(hashlib.sha256(raw).hexdigest()))
+        yield _File(
+            json.loads(raw), file, KNOWN_FILES.get(hashlib.sha256(raw).hexdigest())
+        )
     except Exception as error:  # a damaged file raises anything
         raise UserError(
             f"corpus file {file} cannot be read as {name} ({first_line(error)}): delete it and run "
@@ -364,15 +390,21 @@ def refresh(kind: str, name: str) -> None:
     try:
         files = [path]
         if kind == "essay" and path.is_dir():
-            files = sorted(f for f in path.rglob("*") if f.suffix.lower() in (".txt", ".md"))
-        states = [(file, file.stat().st_ctime_ns, file.stat().st_size) for file in files]
+            files = sorted(
+                f for f in path.rglob("*") if f.suffix.lower() in (".txt", ".md")
+            )
+        states = [
+            (file, file.stat().st_ctime_ns, file.stat().st_size) for file in files
+        ]
         if (kind, path) in _FILES and _FILES[kind, path][0] == states:
             return
         texts = []
         for file in files:
             texts.append(file.read_bytes().decode("utf-8-sig"))
         note = f"{OWN_TEXTS}: {kind} from {path.name}"
-        corpus = read("\n\n".join(texts), partial(_File(None).source, path.name, note=note))
+        corpus = read(
+            "\n\n".join(texts), partial(_File(None).source, path.name, note=note)
+        )
     except (OSError, ValueError) as error:
         raise UserError(
             f"corpora: {kind}: {file} cannot be used ({first_line(error)}): it takes one of "
@@ -386,7 +418,9 @@ def known_questions() -> Iterator[QASet]:
     originals."""
     yield from [corpus for (kind, _), (_, corpus) in _FILES.items() if kind == "qa"]
     for name in reversed(QA_SETS):
-        with suppress(UserError):  # without its file, no prompt of a data set was made here
+        with suppress(
+            UserError
+        ):  # without its file, no prompt of a data set was made here
             yield load_qa(name)
 
 
@@ -448,13 +482,22 @@ def _own_words(text: str, source: _Sourced) -> Words:
     words = _lines(text)
     wrong = [word for word in words if re.search(r"[\s,;.]", word)]
     if wrong or not words:
-        raise ValueError(f"it is no list of words: {shortened(wrong[0]) if wrong else 'empty'}")
+        raise ValueError(
+            f"it is no list of words: {shortened(wrong[0]) if wrong else 'empty'}"
+        )
     return Words(words, words, words, source(words))
 
 
-KINDS: dict[str, tuple[Sequence[str], Callable[[str], Any], Callable[[str, _Sourced], Any], str]]
+KINDS: dict[
+    str, tuple[Sequence[str], Callable[[str], Any], Callable[[str, _Sourced], Any], str]
+]
 KINDS = {
-    "essay": (HAYSTACKS, load_haystack, _own_essays, "texts in UTF-8 (a folder: *.txt, *.md)"),
+    "essay": (
+        HAYSTACKS,
+        load_haystack,
+        _own_essays,
+        "texts in UTF-8 (a folder: *.txt, *.md)",
+    ),
     "qa": (
         QA_SETS,
         load_qa,
@@ -510,11 +553,20 @@ class Download(NamedTuple):
 def originals() -> list[Download]:
     """All files of the paper's corpora in upstream's order: 49 essays of the repository, 169 pages
     of the author's site, SQuAD 2.0 dev, HotpotQA dev (distractor)."""
-    lines = [line.split() for line in package_text("originals.txt").splitlines() if line[0] != "#"]
-    return [Download(path, address, digest.strip("-") or None) for path, address, digest in lines]
+    lines = [
+        line.split()
+        for line in package_text("originals.txt").splitlines()
+        if line[0] != "#"
+    ]
+    return [
+        Download(path, address, digest.strip("-") or None)
+        for path, address, digest in lines
+    ]
 
 
-def fetch(progress: bool = True, downloads: Sequence[Download] | None = None) -> list[Path]:
+def fetch(
+    progress: bool = True, downloads: Sequence[Download] | None = None
+) -> list[Path]:
     """Downloads what is not yet in the cache (all `originals()` by default) and joins the essays.
 
     A file that is there with the right checksum is not fetched again, so an interrupted call
@@ -544,13 +596,19 @@ def _fetch_one(download: Download, progress: bool) -> Path:
     address, digest = download.address, download.sha256
     target = cache_dir() / download.path
     try:
-        pooch.retrieve(address, digest, target.name, target.parent, progressbar=progress)
+        pooch.retrieve(
+            address, digest, target.name, target.parent, progressbar=progress
+        )
         return target
     except requests.RequestException as error:
         status = getattr(error.response, "status_code", None)
         if digest is None and status in (404, 410):
             return target  # the page is gone for good: the corpus says how many essays it has
-        reason = f"answered {status}" if status else f"cannot be reached ({type(error).__name__})"
+        reason = (
+            f"answered {status}"
+            if status
+            else f"cannot be reached ({type(error).__name__})"
+        )
     except ValueError:  # what pooch raises for another checksum
         reason = f"is not the file expected: its sha256 is not {digest}"
     except OSError as error:
@@ -567,7 +625,10 @@ def _join_essays(files: Sequence[Path]) -> Path:
     """Writes the essays one behind the other without a separator, as upstream does: {"text",
     "essays", "of"}."""
     contents = [(file.suffix, file.read_bytes()) for file in files if file.is_file()]
-    texts = [page_text(page) if suffix == ".html" else page.decode() for suffix, page in contents]
+    texts = [
+        page_text(page) if suffix == ".html" else page.decode()
+        for suffix, page in contents
+    ]
     content = {"text": "".join(texts), "essays": len(texts), "of": len(files)}
     with completed(cache_dir() / ESSAYS) as part:
         part.write_text(json.dumps(content), encoding="utf-8")

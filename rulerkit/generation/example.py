@@ -46,7 +46,9 @@ class Piece:
     key: str | None = None
     value: str | None = None
     depth: float = 0.0
-    explode: Callable[[], list["Piece"]] | None = field(default=None, compare=False, repr=False)
+    explode: Callable[[], list["Piece"]] | None = field(
+        default=None, compare=False, repr=False
+    )
 
     @property
     def num_tokens(self) -> int:
@@ -111,7 +113,9 @@ class ContextBudget:
         width = len(columns)
         units = joined([units for units, _ in columns])
         starts = accumulate((len(units) for units, _ in columns), initial=0)
-        orders = [order + start for (_, order), start in zip(columns, starts, strict=False)]
+        orders = [
+            order + start for (_, order), start in zip(columns, starts, strict=False)
+        ]
         places = np.stack(orders, axis=1).ravel()
         texts = [units.texts[i] for i in places.tolist()]
         counts, ids = units.counts[places], units.pick(places)
@@ -196,7 +200,9 @@ class Example:
     @property
     def digest(self) -> str:
         """A fingerprint of the prompt's text, 16 hexadecimal digits."""
-        return hashlib.sha256(self.prompt.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return hashlib.sha256(self.prompt.encode("utf-8", "surrogatepass")).hexdigest()[
+            :16
+        ]
 
     @cached_property
     def depths(self) -> list[float]:
@@ -229,4 +235,6 @@ class Example:
     @property
     def input(self) -> str:
         """The user's part in upstream's sense: all but chat template and answer prefix."""
-        return self.text_of(*(role for role in ROLES if role not in ("template", "answer_prefix")))
+        return self.text_of(
+            *(role for role in ROLES if role not in ("template", "answer_prefix"))
+        )

@@ -11,7 +11,13 @@ import numpy as np
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.settings import JSON
-from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
+from rulerkit.generation.example import (
+    ContextBudget,
+    Draft,
+    Example,
+    ExampleStream,
+    Piece,
+)
 from rulerkit.generation.pieces import PieceEncoder, piece_encoder, settle
 from rulerkit.generation.prompt_format import DIRECT, PromptFormat
 from rulerkit.generation.tasks import Task
@@ -43,7 +49,9 @@ def generate(
         raise UserError(
             f"num_examples is {num_examples}, seed {seed}: each must be a whole number from 0 on"
         )
-    return Examples(make_task(task), tokens, num_examples, seed, prompt_format or PromptFormat())
+    return Examples(
+        make_task(task), tokens, num_examples, seed, prompt_format or PromptFormat()
+    )
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,9 @@ class Examples:
         if example := self._compose(index, self.length):
             return example
         longer = (2**power for power in range(8, 18) if 2**power > self.length)
-        fitting = next((length for length in longer if self._compose(index, length)), None)
+        fitting = next(
+            (length for length in longer if self._compose(index, length)), None
+        )
         hint = f" (example {index} fits into {fitting} tokens)" if fitting else ""
         raise UserError(
             f"{self.task.name} does not fit into {self.length} tokens, with its template, question "
@@ -142,7 +152,10 @@ def _clean(example: Example, encoder: PieceEncoder) -> bool:
 
 
 def _fitted(
-    filled: Callable[[int], Example | None], fixed: list[Piece], budget: int, form: PromptFormat
+    filled: Callable[[int], Example | None],
+    fixed: list[Piece],
+    budget: int,
+    form: PromptFormat,
 ) -> Example | None:
     """The fullest example within the budget where pieces cannot be joined exactly: the whole is
     encoded, and the budget corrected by what was over or missing, a few times."""
@@ -171,15 +184,22 @@ def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
     encoded as one; the borders of the context are clean cuts."""
     encoder = piece_encoder(form.tokenizer)
     before, after = form.around
-    question, prefix = draft.question, "" if form.prefix_in == "none" else draft.answer_prefix
+    question, prefix = (
+        draft.question,
+        "" if form.prefix_in == "none" else draft.answer_prefix,
+    )
     closing = [(after, "template"), (prefix, "answer_prefix")]
     if form.closes_user_turn:
         question += DIRECT
         closing.reverse()
     tail = [(question, "question"), *closing]
-    bos = [Piece("", "template", np.array(form.bos, dtype=np.int32))] if form.bos else []
+    bos = (
+        [Piece("", "template", np.array(form.bos, dtype=np.int32))] if form.bos else []
+    )
     if not draft.instruction:
-        return bos, _joint([(before, "template"), *tail], encoder, starts=True, ends=True)
+        return bos, _joint(
+            [(before, "template"), *tail], encoder, starts=True, ends=True
+        )
     role = "demonstration" if draft.demonstration else "instruction"
     # blanks at the end of the template go to what follows
     frame, content = settle([before, draft.demonstration or draft.instruction])
@@ -190,7 +210,10 @@ def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
 
 
 def _joint(
-    parts: list[tuple[str, str]], encoder: PieceEncoder, starts: bool = False, ends: bool = False
+    parts: list[tuple[str, str]],
+    encoder: PieceEncoder,
+    starts: bool = False,
+    ends: bool = False,
 ) -> list[Piece]:
     """Pieces of texts and roles whose borders are not clean cuts, encoded as one text; a token that
     spans two texts goes to the first."""
@@ -206,4 +229,6 @@ def _joint(
 
 
 def _whole(text: str, form: PromptFormat) -> Ids:
-    return np.concatenate([np.array(form.bos, dtype=np.int32), form.tokenizer.encode(text)])
+    return np.concatenate(
+        [np.array(form.bos, dtype=np.int32), form.tokenizer.encode(text)]
+    )

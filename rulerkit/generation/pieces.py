@@ -109,21 +109,33 @@ class PieceEncoder:
         ids: Ids = self._remembered(text)
         return ids
 
-    def encode(self, texts: Sequence[str], starts: bool = False, ends: bool = False) -> list[Ids]:
+    def encode(
+        self, texts: Sequence[str], starts: bool = False, ends: bool = False
+    ) -> list[Ids]:
         """The ids of many pieces, in one batch, without remembering them. `starts` and `ends` say
         that the whole text begins or ends with each of them, where no anchor is needed."""
         head, skip = ("", 0) if starts else (self._head, self._skip)
         tail, drop = ("", 0) if ends else (self._tail, self._drop)
-        anchored = [head + text + (tail if text.endswith("\n") else "") for text in texts]
+        anchored = [
+            head + text + (tail if text.endswith("\n") else "") for text in texts
+        ]
         return [
             ids[skip : len(ids) - (drop if text.endswith("\n") else 0)]
-            for text, ids in zip(texts, self.tokenizer.encode_batch(anchored), strict=True)
+            for text, ids in zip(
+                texts, self.tokenizer.encode_batch(anchored), strict=True
+            )
         ]
 
     def _calibrate(self) -> bool:
         """Try the anchors in order of their cost; keep the first that are exact on every border."""
         count = self.tokenizer.count
-        for self._head, self._tail in (("", ""), ("", "Q"), ("\n", ""), ("\n", "Q"), ("", "")):
+        for self._head, self._tail in (
+            ("", ""),
+            ("", "Q"),
+            ("\n", ""),
+            ("\n", "Q"),
+            ("", ""),
+        ):
             self._skip = count(self._head) if self._head else 0
             self._drop = count("\n" + self._tail) - count("\n") if self._tail else 0
             if all(self._joins(row) for row in _BORDERS):
@@ -131,7 +143,9 @@ class PieceEncoder:
         return False
 
     def _joins(self, row: Sequence[str]) -> bool:
-        joined = np.concatenate([*self.encode(row[:1], starts=True), *self.encode(row[1:])])
+        joined = np.concatenate(
+            [*self.encode(row[:1], starts=True), *self.encode(row[1:])]
+        )
         return np.array_equal(joined, self.tokenizer.encode("".join(row)))
 
 
@@ -203,7 +217,9 @@ def joined(rows: Sequence[Units]) -> Units:
     )
 
 
-def encode_units(texts: Sequence[str], encoder: PieceEncoder, keep: bool = False) -> Units:
+def encode_units(
+    texts: Sequence[str], encoder: PieceEncoder, keep: bool = False
+) -> Units:
     """Texts as pieces of a longer text, each distinct one encoded once.
 
     With `keep` their ids stay beside the corpora, in a file named after the texts and the
@@ -213,8 +229,14 @@ def encode_units(texts: Sequence[str], encoder: PieceEncoder, keep: bool = False
 
     def encoded() -> Units:
         distinct = list(dict.fromkeys(texts))
-        batches = (distinct[i : i + _AT_ONCE] for i in range(0, len(distinct), _AT_ONCE))
-        ids = dict(zip(distinct, chain.from_iterable(map(encoder.encode, batches)), strict=True))
+        batches = (
+            distinct[i : i + _AT_ONCE] for i in range(0, len(distinct), _AT_ONCE)
+        )
+        ids = dict(
+            zip(
+                distinct, chain.from_iterable(map(encoder.encode, batches)), strict=True
+            )
+        )
         rows = [ids[text] for text in texts]
         counts = np.fromiter(map(len, rows), np.int64, len(rows))
         return Units(texts, counts, np.concatenate([np.empty(0, np.int32), *rows]))
@@ -226,7 +248,10 @@ def encode_units(texts: Sequence[str], encoder: PieceEncoder, keep: bool = False
     with suppress(Exception), np.load(file) as stored:  # a damaged file is made anew
         return Units(texts, stored["counts"], stored["ids"])
     units = encoded()
-    with suppress(OSError), completed(file) as part:  # without the file, only time is lost
+    with (
+        suppress(OSError),
+        completed(file) as part,
+    ):  # without the file, only time is lost
         np.savez(part, counts=units.counts, ids=units.ids)
     return units
 

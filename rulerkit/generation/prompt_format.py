@@ -87,7 +87,9 @@ class PromptFormat:
     def closes_user_turn(self) -> bool:
         """Whether the answer prefix stands at the end of the user's turn (chat services take no
         other)."""
-        return self.prefix_in == "user" or (self.form == "gpt-4" and self.prefix_in != "none")
+        return self.prefix_in == "user" or (
+            self.form == "gpt-4" and self.prefix_in != "none"
+        )
 
     @property
     def thinking_inside(self) -> int:
@@ -99,7 +101,9 @@ class PromptFormat:
         """How the template's family marks the beginning and the end of a thought; None where it
         names no mark."""
         marks = ((start, end) for end, start in THOUGHTS.items())
-        return next((pair for pair in marks if any(mark in self.form for mark in pair)), None)
+        return next(
+            (pair for pair in marks if any(mark in self.form for mark in pair)), None
+        )
 
     @cached_property
     def around(self) -> tuple[str, str]:
@@ -120,7 +124,9 @@ class PromptFormat:
         none."""
         token = self.tokenizer
         opening = _TABLE["openings"].get(self.form) or token.bos_token
-        carried = opening and self.around[0].startswith(opening) and token.count(opening) == 1
+        carried = (
+            opening and self.around[0].startswith(opening) and token.count(opening) == 1
+        )
         return () if token.bos_id is None or carried else (token.bos_id,)
 
     def settings(self) -> dict[str, Any]:
@@ -216,6 +222,9 @@ def _jinja(template: str) -> Any:
         extensions=["jinja2.ext.loopcontrols", Generation],
         autoescape=False,
     )
-    environment.globals |= {"raise_exception": raise_exception, "strftime_now": _TODAY.strftime}
+    environment.globals |= {
+        "raise_exception": raise_exception,
+        "strftime_now": _TODAY.strftime,
+    }
     environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     return environment.from_string(template)

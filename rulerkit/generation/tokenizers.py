@@ -59,7 +59,11 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
         """The ids of many texts, each encoded on its own."""
-        return [np.asarray(ids, dtype=np.int32) for ids in self.encode_many(texts)] if texts else []
+        return (
+            [np.asarray(ids, dtype=np.int32) for ids in self.encode_many(texts)]
+            if texts
+            else []
+        )
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids; a character cut in half at either end becomes U+FFFD."""
@@ -96,14 +100,18 @@ def load_tokenizer(spec: str) -> Tokenizer:
         return _from_folder(spec, download(who, spec, None, ON_HUB))
     name, _, pattern = spec.partition("#")
     path = resolve(name)
-    return _from_folder(spec, path) if path.is_dir() else _from_file(spec, path, pattern)
+    return (
+        _from_folder(spec, path) if path.is_dir() else _from_file(spec, path, pattern)
+    )
 
 
 def tokenizer_kind(spec: str) -> str:
     """What `load_tokenizer` reads for a name: `builtin`, `path`, `tiktoken` or `hub`. Raises
     `UserError` for other names."""
     if not isinstance(spec, str) or not spec.strip():
-        raise UserError(f"tokenizer is {spec!r}: it must be `builtin`, a file, a folder or a name")
+        raise UserError(
+            f"tokenizer is {spec!r}: it must be `builtin`, a file, a folder or a name"
+        )
     if spec == "builtin":
         return spec
     with suppress(OSError):  # such as a name too long for a file
@@ -142,7 +150,9 @@ def vocabulary_file(names: Iterable[str]) -> str | None:
     where none is."""
     others = {"tokenizer_config.json", "special_tokens_map.json"}
     names = sorted({name for name in names if "/" not in name} - others)
-    return next((name for pattern in IN_FOLDER for name in fnmatch.filter(names, pattern)), None)
+    return next(
+        (name for pattern in IN_FOLDER for name in fnmatch.filter(names, pattern)), None
+    )
 
 
 def _from_folder(spec: str, folder: Path) -> Tokenizer:
@@ -171,12 +181,16 @@ def _from_file(spec: str, path: Path, pattern: str) -> Tokenizer:
             tokenizer = _sentencepiece(path)
     except UserError:
         raise
-    except Exception as error:  # a damaged file raises anything, the libraries' bare Exception too
+    except (
+        Exception
+    ) as error:  # a damaged file raises anything, the libraries' bare Exception too
         raise UserError(
             f"{path} and the settings beside it are no tokenizer that can be read: "
             f"{first_line(error)}"
         ) from error
-    digest = _fingerprint(data + pattern.encode())  # another pattern is another tokenizer
+    digest = _fingerprint(
+        data + pattern.encode()
+    )  # another pattern is another tokenizer
     template = settings["chat_template"]
     return replace(tokenizer, name=spec, fingerprint=digest, chat_template=template)
 
@@ -193,16 +207,21 @@ def _settings(folder: Path) -> dict[str, Any]:
     """
     files = (folder / name for name in ("tokenizer_config.json", "chat_template.json"))
     content: list[dict[str, Any]] = [
-        json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {} for file in files
+        json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        for file in files
     ]
     settings, beside = content
     template = settings.get("chat_template") or beside.get("chat_template")
     if isinstance(template, list):
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+        template = {entry["name"]: entry["template"] for entry in template}.get(
+            "default"
+        )
     if (file := folder / "chat_template.jinja").is_file():
         template = file.read_text(encoding="utf-8")
     if not isinstance(template, str | None):
-        raise ValueError(f"the chat template is a {type(template).__name__}, not a text")
+        raise ValueError(
+            f"the chat template is a {type(template).__name__}, not a text"
+        )
     return settings | {"chat_template": template}
 
 
@@ -229,7 +248,10 @@ def _hugging_face(path: Path, settings: dict[str, Any]) -> Tokenizer:
         bos_token = bos_token or backend.id_to_token(bos_id)
 
     def encode_many(texts: Sequence[str]) -> list[Sequence[int]]:
-        return [e.ids for e in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return [
+            e.ids
+            for e in backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        ]
 
     return Tokenizer(
         encode_many,
@@ -252,10 +274,14 @@ def _sentencepiece(path: Path) -> Tokenizer:
 
     model = SentencePieceProcessor(model_file=str(path))
     control = {
-        model.id_to_piece(i): [i] for i in range(model.get_piece_size()) if model.is_control(i)
+        model.id_to_piece(i): [i]
+        for i in range(model.get_piece_size())
+        if model.is_control(i)
     }
     longest_first = sorted(control, key=len, reverse=True)
-    splitter = re.compile(f"({'|'.join(map(re.escape, longest_first))})" if control else "(?!)")
+    splitter = re.compile(
+        f"({'|'.join(map(re.escape, longest_first))})" if control else "(?!)"
+    )
 
     def encode(text: str) -> list[int]:
         parts = [part for part in splitter.split(text) if part]
@@ -276,7 +302,9 @@ def _tiktoken(encoding: Any, **more: Any) -> Tokenizer:
     """An encoding of tiktoken."""
 
     def encode_many(texts: Sequence[str]) -> Sequence[Sequence[int]]:
-        return list(encoding.encode_batch(list(texts), num_threads=2, allowed_special="all"))
+        return list(
+            encoding.encode_batch(list(texts), num_threads=2, allowed_special="all")
+        )
 
     return Tokenizer(encode_many, **{"decode_ids": encoding.decode, **more})
 
@@ -315,7 +343,8 @@ def _tekken(data: bytes) -> Tokenizer:
     special = config["default_num_special_tokens"]
     vocabulary = file["vocab"][: config["default_vocab_size"] - special]
     ranks = {
-        base64.b64decode(entry["token_bytes"]): entry["rank"] + special for entry in vocabulary
+        base64.b64decode(entry["token_bytes"]): entry["rank"] + special
+        for entry in vocabulary
     }
     encoding = _byte_pairs(config["pattern"], ranks, {})
 
@@ -328,7 +357,9 @@ def _tekken(data: bytes) -> Tokenizer:
 def tiktoken_dir() -> Path:
     """Where tiktoken's files are: as its own variables say, else in our cache, since its default is
     each node's /tmp."""
-    folder = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
+    folder = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get(
+        "DATA_GYM_CACHE_DIR"
+    )
     return Path(folder) if folder else cache_dir() / "tiktoken"
 
 
@@ -360,7 +391,9 @@ def _rwkv(data: bytes) -> Tokenizer:
     if len(tokens) < 256:
         raise ValueError("it has fewer than 256 tokens")
     numbers = {token: number for number, token in tokens.items()}
-    beginnings = {token[:size] for token in numbers for size in range(1, len(token) + 1)}
+    beginnings = {
+        token[:size] for token in numbers for size in range(1, len(token) + 1)
+    }
 
     def encode(text: str) -> list[int]:
         raw, start, ids = text.encode("utf-8"), 0, []
@@ -395,13 +428,17 @@ def _builtin() -> Tokenizer:
 
     def number(token: str) -> int:
         if token not in ids:
-            place = next(unused)  # answers are read in another thread: no number is given out twice
+            place = next(
+                unused
+            )  # answers are read in another thread: no number is given out twice
             texts[place] = token
             ids[token] = place
         return ids[token]
 
     return Tokenizer(
-        lambda batch: [[number(token) for token in BUILTIN.findall(text)] for text in batch],
+        lambda batch: [
+            [number(token) for token in BUILTIN.findall(text)] for text in batch
+        ],
         lambda row: "".join([texts[i] for i in row]),
         name="builtin",
         fingerprint=_fingerprint(BUILTIN.pattern.encode()),

@@ -32,7 +32,9 @@ def most_frequent_words(example: Example, tokenizer: Tokenizer) -> str:
     tokens hold."""
     text = tokenizer.decode(_context_ids(example)[-_LAST_TOKENS:])
     words = (word.strip(_PUNCTUATION) for word in text.split())
-    counted = Counter(word for word in words if any(letter.isalpha() for letter in word))
+    counted = Counter(
+        word for word in words if any(letter.isalpha() for letter in word)
+    )
     listed = ", ".join(word for word, _ in counted.most_common(example.max_new_tokens))
     return tokenizer.decode(tokenizer.encode(listed)[: example.max_new_tokens])
 
@@ -49,11 +51,15 @@ def floors(examples: Examples) -> dict[str, float]:
     chosen = [examples[index] for index in range(min(NUM_EXAMPLES, len(examples)))]
     tokenizer, score = examples.prompt_format.tokenizer, examples.task.score
     return {
-        name: sum(score(answer(example, tokenizer), example.references) for example in chosen)
+        name: sum(
+            score(answer(example, tokenizer), example.references) for example in chosen
+        )
         / len(chosen)
         for name, answer in FLOORS.items()
     }
 
 
 def _context_ids(example: Example) -> Ids:
-    return np.concatenate([np.empty(0, np.int32), *(b.tokens for b in example.context_blocks)])
+    return np.concatenate(
+        [np.empty(0, np.int32), *(b.tokens for b in example.context_blocks)]
+    )

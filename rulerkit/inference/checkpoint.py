@@ -71,13 +71,17 @@ class Checkpoint:
     @property
     def vocab_size(self) -> int | None:
         """How many ids the model knows, as `config.json` says."""
-        size: int | None = (self.config.get("text_config") or self.config).get("vocab_size")
+        size: int | None = (self.config.get("text_config") or self.config).get(
+            "vocab_size"
+        )
         return size
 
     @cached_property
     def commit(self) -> str | None:
         """The commit of the hub that a revision stands for; None for a folder."""
-        return None if self.folder else self._download(self.revision, "config.json").name
+        return (
+            None if self.folder else self._download(self.revision, "config.json").name
+        )
 
     def tokenizer_spec(self) -> str:
         """What `load_tokenizer` takes to read this checkpoint's own tokenizer, at the same
@@ -96,11 +100,16 @@ class Checkpoint:
         for name in ("config.json", "generation_config.json"):
             if path := self.file(name):
                 digest.update(f"{name}\n".encode() + path.read_bytes())
-        files = sorted(path for pattern in _WEIGHTS for path in self.folder.glob(pattern))
+        files = sorted(
+            path for pattern in _WEIGHTS for path in self.folder.glob(pattern)
+        )
         for path in files:
             digest.update(f"{path.name} ".encode() + file_ends(path))
         weights = [path for path in files if not _TRAINING.fullmatch(path.name)]
-        return {"fingerprint": short(digest), "weights": weights_digests(weights, self.full)}
+        return {
+            "fingerprint": short(digest),
+            "weights": weights_digests(weights, self.full),
+        }
 
     def stop_ids(self) -> set[int]:
         """The ids that end an answer, as generation_config.json and config.json name them."""
@@ -155,7 +164,9 @@ def newer_rope(config: Spec) -> JSON:
     renamed = dict(config)
     rope = renamed.pop("rope_scaling", None) or renamed.get("rope_parameters")
     if isinstance(rope, Mapping):
-        rope = {"rope_type" if key == "type" else key: value for key, value in rope.items()}
+        rope = {
+            "rope_type" if key == "type" else key: value for key, value in rope.items()
+        }
     if "rope_scaling" in config or rope:
         renamed["rope_parameters"] = rope or None
     return renamed
@@ -232,7 +243,9 @@ def _tensor_ends(path: Path) -> bytes:
         for name in sorted(header.keys() - {"__metadata__"}):
             start, end = header[name]["data_offsets"]
             if not 0 <= start <= end <= len(data) - first:
-                raise ValueError(f"the tensor {name} ends beyond the file, which is cut short")
+                raise ValueError(
+                    f"the tensor {name} ends beyond the file, which is cut short"
+                )
             size = min(_TENSOR_END, end - start)
             about = f"{name} {header[name]['dtype']} {header[name]['shape']} {end - start}\n"
             digest.update(about.encode() + data[first + start : first + start + size])
@@ -251,7 +264,10 @@ def file_digest(path: Path) -> str:
             return digest
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    with suppress(OSError), completed(cached) as part:  # without the file, only time is lost
+    with (
+        suppress(OSError),
+        completed(cached) as part,
+    ):  # without the file, only time is lost
         part.write_text(digest)
     return digest
 
@@ -279,16 +295,25 @@ def loaded_identity(network: Any) -> JSON:
         loaded.update(f"{name} {shape} {flat[:16].float().cpu().tolist()}\n".encode())
         count = max(1, _TENSOR_END // flat.element_size())
         ends = torch.cat([flat[:count], flat[-count:]]).cpu().view(torch.uint8)
-        tensors.update(f"{name} {weight.dtype} {shape}\n".encode() + ends.numpy().tobytes())
+        tensors.update(
+            f"{name} {weight.dtype} {shape}\n".encode() + ends.numpy().tobytes()
+        )
     forwards = [
-        (name, getattr(module, "_old_forward", module.forward))  # which accelerate's hooks replaced
+        (
+            name,
+            getattr(module, "_old_forward", module.forward),
+        )  # which accelerate's hooks replaced
         for name, module in network.named_modules()
     ]
     code = {
         "attention": getattr(network.config, "_attn_implementation", None),
         **code_digest((*forwards, network.generate)),
     }
-    return {"loaded": short(loaded), "weights": {"tensors": short(tensors)}, "code": code}
+    return {
+        "loaded": short(loaded),
+        "weights": {"tensors": short(tensors)},
+        "code": code,
+    }
 
 
 # --- code -----------------------------------------------------------------------------------------
@@ -305,7 +330,9 @@ def code_digest(value: Any) -> dict[str, str]:
     functions that they name. Functions of installed packages count by name; line numbers, file
     names, other values of globals and what lies in objects do not count."""
     digest, seen = hashlib.sha256(), set()
-    waiting: list[tuple[Any, Spec]] = [(value, {})]  # with the globals of the function around it
+    waiting: list[tuple[Any, Spec]] = [
+        (value, {})
+    ]  # with the globals of the function around it
     while waiting:
         part, names = waiting.pop()
         part = getattr(part, "__func__", part)  # of a method
@@ -317,11 +344,23 @@ def code_digest(value: Any) -> dict[str, str]:
         elif isinstance(part, CodeType):
             digest.update(repr((part.co_code, part.co_names)).encode())
             called = [names.get(name) for name in part.co_names]
-            parts = [*part.co_consts, *(one for one in called if isinstance(one, FunctionType))]
-        elif isinstance(part, FunctionType) and part not in seen and not _is_installed(part):
+            parts = [
+                *part.co_consts,
+                *(one for one in called if isinstance(one, FunctionType)),
+            ]
+        elif (
+            isinstance(part, FunctionType)
+            and part not in seen
+            and not _is_installed(part)
+        ):
             seen.add(part)
             names, options = part.__globals__, part.__kwdefaults__ or {}
-            parts = [part.__code__, part.__defaults__, *options.items(), *_closure(part)]
+            parts = [
+                part.__code__,
+                part.__defaults__,
+                *options.items(),
+                *_closure(part),
+            ]
         elif callable(part) and isinstance(type(part).__call__, FunctionType):
             parts = [type(part).__call__]
         elif isinstance(part, str | bytes | int | float | complex | None):
@@ -339,7 +378,11 @@ def _is_installed(function: FunctionType) -> bool:
 
 def _closure(function: FunctionType) -> list[Any]:
     """The values of a closure, without counters, which its calls change."""
-    rebound = {step.argval for step in get_instructions(function) if step.opname == "STORE_DEREF"}
+    rebound = {
+        step.argval
+        for step in get_instructions(function)
+        if step.opname == "STORE_DEREF"
+    }
     values = getclosurevars(function).nonlocals
     return [values[name] for name in sorted(values.keys() - rebound)]
 
@@ -358,7 +401,11 @@ def mamba_ssm_options(checkpoint: Checkpoint) -> JSON:
     norms. Keys that config.json leaves out have mamba_ssm's defaults.
     """
     given = checkpoint.config
-    if "model_type" in given or "d_model" not in given or not {"ssm_cfg", "n_layer"} & {*given}:
+    if (
+        "model_type" in given
+        or "d_model" not in given
+        or not {"ssm_cfg", "n_layer"} & {*given}
+    ):
         return {}
     ssm = {"layer": "Mamba1", **(given.get("ssm_cfg") or {})}
     mixed = given.get("attn_layer_idx") or given.get("d_intermediate")
@@ -377,4 +424,7 @@ def mamba_ssm_options(checkpoint: Checkpoint) -> JSON:
         tie_word_embeddings=given.get("tie_embeddings", True),
         **{name: ssm[key] for key, name in SSM_KEYS.items() if key in ssm},
     )
-    return {"config": config, "key_mapping": {r"backbone\.embedding\.": "backbone.embeddings."}}
+    return {
+        "config": config,
+        "key_mapping": {r"backbone\.embedding\.": "backbone.embeddings."},
+    }

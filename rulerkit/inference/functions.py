@@ -46,7 +46,9 @@ class Function(Engine):
         entry, function = self.spec.get("entry"), self._function
         named = function if hasattr(function, "__qualname__") else type(function)
         what = (
-            {"entry": entry} if entry else {"function": f"{named.__module__}.{named.__qualname__}"}
+            {"entry": entry}
+            if entry
+            else {"function": f"{named.__module__}.{named.__qualname__}"}
         )
         code = code_digest(self._entry() if entry else function)
         return {"engine": "function", **what, "takes": self.takes, "code": code}
@@ -70,10 +72,17 @@ class Function(Engine):
         limited = "max_new_tokens" in inspect.signature(self._function).parameters
         source = iter(examples)
         while batch := list(islice(source, self.spec.get("batch_size", 8))):
-            options = {"max_new_tokens": max(map(self.most_tokens, batch))} if limited else {}
-            prompts = [example.ids if self.takes == "ids" else example.prompt for example in batch]
+            options = (
+                {"max_new_tokens": max(map(self.most_tokens, batch))} if limited else {}
+            )
+            prompts = [
+                example.ids if self.takes == "ids" else example.prompt
+                for example in batch
+            ]
             texts = self._function(prompts, **options)
-            listed = isinstance(texts, list | tuple) and all(isinstance(t, str) for t in texts)
+            listed = isinstance(texts, list | tuple) and all(
+                isinstance(t, str) for t in texts
+            )
             if not listed or len(texts) != len(batch):
                 raise UserError(
                     f"model {self.name}: the function returned {reprlib.repr(texts)}; it must "
@@ -81,7 +90,10 @@ class Function(Engine):
                 )
             for example, text in zip(batch, texts, strict=True):
                 refuse_echo(self.name, example, text)  # before it is cut
-                yield example, cut(text, self.prompt_format.tokenizer, self.most_tokens(example))
+                yield (
+                    example,
+                    cut(text, self.prompt_format.tokenizer, self.most_tokens(example)),
+                )
 
     def close(self) -> None:
         """Frees what `entry` loaded; a function that the caller passed in stays."""
@@ -106,7 +118,9 @@ class Function(Engine):
             try:
                 self._loaded = model(returned, **spec)
             except UserError as error:
-                raise UserError(f"{error}; this is what entry {entry} returned") from None
+                raise UserError(
+                    f"{error}; this is what entry {entry} returned"
+                ) from None
         return self._loaded
 
     def _entry(self) -> Any:

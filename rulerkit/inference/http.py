@@ -53,7 +53,9 @@ class Reply(BaseModel):
     prompt_tokens: int | None = _at("usage", "prompt_tokens")
     completion_tokens: int | None = _at("usage", "completion_tokens")
     cached_tokens: int | None = _at("usage", "prompt_tokens_details", "cached_tokens")
-    reasoning_tokens: int | None = _at("usage", "completion_tokens_details", "reasoning_tokens")
+    reasoning_tokens: int | None = _at(
+        "usage", "completion_tokens_details", "reasoning_tokens"
+    )
     server_model: str | None = _at("model")
     system_fingerprint: str | None = None
     seconds: float = 0.0
@@ -78,7 +80,9 @@ class Reply(BaseModel):
         for finish in ("stop", "length"):
             if reason.lower() in _SERVER_WORDS[finish]:
                 return finish
-        raise RequestError(f"the server broke off (finish_reason {reason})", "temporary")
+        raise RequestError(
+            f"the server broke off (finish_reason {reason})", "temporary"
+        )
 
 
 _SERVER_WORDS: dict[str, Any] = package_data("server_words.yaml")
@@ -121,7 +125,9 @@ def _loop() -> asyncio.AbstractEventLoop:
     """The event loop of all requests. Its thread sends while examples are made, in a notebook
     too."""
     loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="rulerkit-requests", daemon=True).start()
+    threading.Thread(
+        target=loop.run_forever, name="rulerkit-requests", daemon=True
+    ).start()
     return loop
 
 
@@ -183,7 +189,11 @@ class Replica:
             self.process.close()
 
     def send(
-        self, body: Spec, timeout: float, read: Callable[[Reply], Any], patient: bool = True
+        self,
+        body: Spec,
+        timeout: float,
+        read: Callable[[Reply], Any],
+        patient: bool = True,
     ) -> "Future[Any]":
         """Ask for a completion; for one of a chat where `body` has `messages`.
 
@@ -191,7 +201,9 @@ class Replica:
         is none. What may succeed later is tried again, with more time; without `patient`, a lost
         connection and a timeout are not.
         """
-        return asyncio.run_coroutine_threadsafe(self._send(body, timeout, read, patient), _loop())
+        return asyncio.run_coroutine_threadsafe(
+            self._send(body, timeout, read, patient), _loop()
+        )
 
     async def _send(
         self, body: Spec, timeout: float, read: Callable[[Reply], Any], patient: bool
@@ -208,16 +220,22 @@ class Replica:
                 again = failure.kind in kinds and attempt <= self._retries
                 if failure.kind == "refused":  # the server works
                     self._failures = 0
-                elif failure.kind == "later" or not (again or failure.kind in ("fatal", "cut")):
+                elif failure.kind == "later" or not (
+                    again or failure.kind in ("fatal", "cut")
+                ):
                     self._failures += 1
                 if self._failures >= self._most_failures:
                     reason = f"{self._failures} requests to {self.address} in a row had no answer"
-                    raise RequestError(f"{reason} ({failure.reason})", "storm") from None
+                    raise RequestError(
+                        f"{reason} ({failure.reason})", "storm"
+                    ) from None
                 if not again:
                     raise
                 pause = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (attempt - 1))
                 if failure.wait is not None:  # all other requests wait too
-                    self._quiet_until = max(self._quiet_until, time.monotonic() + failure.wait)
+                    self._quiet_until = max(
+                        self._quiet_until, time.monotonic() + failure.wait
+                    )
                     pause = 0.1 * FIRST_WAIT
             await asyncio.sleep(random.uniform(0.5, 1.5) * pause)
 
@@ -225,7 +243,9 @@ class Replica:
         """The reply to one attempt; whatever goes wrong is a `RequestError`."""
         start = time.perf_counter()
         try:
-            url = self.address.page("/chat/completions" if "messages" in body else "/completions")
+            url = self.address.page(
+                "/chat/completions" if "messages" in body else "/completions"
+            )
             async with asyncio.timeout(timeout):
                 response = await self._http.post(url, json=body)
         except TimeoutError:
@@ -263,11 +283,17 @@ class Replica:
             return RequestError(reason, "refused")
         if status in _FATAL or code in _SERVER_WORDS["spent"] or (wait or 0) > PATIENCE:
             return RequestError(reason, "fatal")
-        temporary = status in _TEMPORARY or status < 400 or (status >= 500 and status != 501)
+        temporary = (
+            status in _TEMPORARY or status < 400 or (status >= 500 and status != 501)
+        )
         return RequestError(reason, "temporary" if temporary else "final", wait)
 
     def _quote(self, message: object) -> str:
         """A server's words in one short line, without our key."""
         words = str(redact(message)) or type(message).__name__
-        words = words.replace(self.address.key, "***") if len(self.address.key) > 6 else words
+        words = (
+            words.replace(self.address.key, "***")
+            if len(self.address.key) > 6
+            else words
+        )
         return shorten(words, 300)

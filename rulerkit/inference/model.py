@@ -26,7 +26,12 @@ from rulerkit.generation.prompt_format import (
     without_thought,
 )
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
-from rulerkit.inference.checkpoint import Checkpoint, max_positions, merge_config, newer_rope
+from rulerkit.inference.checkpoint import (
+    Checkpoint,
+    max_positions,
+    merge_config,
+    newer_rope,
+)
 
 
 class Answer(NamedTuple):
@@ -116,7 +121,9 @@ class Engine(Model):
         self.label = spec.get("label", self.name)
         self.claimed_length = spec.get("claimed_length")
         inside = spec.get("thinking_room") == "inside"
-        self.beside = 0 if inside else spec.get("thinking_tokens", 0)  # tokens of a thought
+        self.beside = (
+            0 if inside else spec.get("thinking_tokens", 0)
+        )  # tokens of a thought
         self.repetition = 0  # which of several answers to the same prompts is asked for
 
     def given(self, keys: Iterable[str]) -> JSON:
@@ -173,7 +180,9 @@ class Engine(Model):
         given: JSON = dict(self.spec.get("sampling", {}))
         if not given.get("temperature", 1 if given else 0):
             return given | {"temperature": 0}
-        number = f"{given.get('seed', 0)}/{self.repetition}/{example.task}/{example.index}"
+        number = (
+            f"{given.get('seed', 0)}/{self.repetition}/{example.task}/{example.index}"
+        )
         return given | {"seed": crc32(number.encode())}
 
 
@@ -193,11 +202,17 @@ class CheckpointEngine(Engine):
         super().__init__(spec)
         if "path" in spec:
             full = "fingerprint" in spec
-            self.checkpoint = Checkpoint(self.name, spec["path"], spec.get("revision"), full)
+            self.checkpoint = Checkpoint(
+                self.name, spec["path"], spec.get("revision"), full
+            )
 
     def identity(self) -> JSON:
         """Hub id and commit, or the fingerprint of a folder; the dtype; the modifiers given."""
-        what = {"engine": self.engine, **self.checkpoint.identity, "dtype": self.dtype()}
+        what = {
+            "engine": self.engine,
+            **self.checkpoint.identity,
+            "dtype": self.dtype(),
+        }
         return what | self.given((*self.modifiers, "sampling"))
 
     def device(self) -> str:
@@ -216,7 +231,13 @@ class CheckpointEngine(Engine):
     def dtype(self) -> str:
         """The spec's number format; for `auto` float32 on a CPU, else bfloat16."""
         wanted = str(self.spec.get("dtype", "auto"))
-        return wanted if wanted != "auto" else "float32" if self.device() == "cpu" else "bfloat16"
+        return (
+            wanted
+            if wanted != "auto"
+            else "float32"
+            if self.device() == "cpu"
+            else "bfloat16"
+        )
 
     def limit(self) -> int | None:
         """The tokens allowed for prompt and answer together: `max_length`, else the positions of
@@ -238,11 +259,13 @@ class CheckpointEngine(Engine):
         if limit is None or need <= limit:
             return None
         key = "max_length" if "max_length" in self.spec else "max_position_embeddings"
-        way = "" if "max_length" in self.spec else "`hf_overrides` with RoPE scaling, or "
-        thought = f", {self.beside} of {need} are for the thought" if self.beside else ""
-        return (
-            f"its limit is {limit} tokens ({key}){thought}; {way}`max_length: {need}` goes beyond"
+        way = (
+            "" if "max_length" in self.spec else "`hf_overrides` with RoPE scaling, or "
         )
+        thought = (
+            f", {self.beside} of {need} are for the thought" if self.beside else ""
+        )
+        return f"its limit is {limit} tokens ({key}){thought}; {way}`max_length: {need}` goes beyond"
 
     def check_fits(self, example: Example) -> None:
         """Raises `TooLong` for an example whose length, or prompt and answer, exceed the limit, and
@@ -274,7 +297,9 @@ class CheckpointEngine(Engine):
         added: JSON = {"max_position_embeddings": limit}
         config = newer_rope(self.config.get("text_config") or self.config)
         rope = config.get("rope_parameters") or {}
-        if rope.get("rope_type") == "yarn":  # vLLM replaces the whole mapping: it must be complete
+        if (
+            rope.get("rope_type") == "yarn"
+        ):  # vLLM replaces the whole mapping: it must be complete
             names = ("rope_theta", "partial_rotary_factor")
             older = {key: config[key] for key in names if key in config}
             original = {"original_max_position_embeddings": allowed}
@@ -290,7 +315,9 @@ class CheckpointEngine(Engine):
         ids = tokenizer.encode(tokenizer.eos_token or "").tolist()
         return sorted(self.checkpoint.stop_ids().union(ids if len(ids) == 1 else []))
 
-    def read_ids(self, ids: list[int], finish: str = "length", usage: Spec | None = None) -> Answer:
+    def read_ids(
+        self, ids: list[int], finish: str = "length", usage: Spec | None = None
+    ) -> Answer:
         """The answer in the ids that were generated: the text before the first stop token, without
         special tokens.
 
@@ -351,7 +378,9 @@ def refuse_echo(name: str, example: Example, text: str) -> None:
 
 def num_shares(spec: Spec) -> int:
     """Over how many GPUs one copy of a model is spread."""
-    return int(spec.get("tensor_parallel_size", 1) * spec.get("pipeline_parallel_size", 1))
+    return int(
+        spec.get("tensor_parallel_size", 1) * spec.get("pipeline_parallel_size", 1)
+    )
 
 
 def gpus_and_nodes(spec: Spec) -> tuple[int, int]:
@@ -369,7 +398,9 @@ def takes_more_gpus(spec: Spec) -> bool:
     """Whether a model answers faster with several times the GPUs that it needs: it starts as many
     servers as they allow."""
     started = spec.get("engine") == "vllm" or "serve" in spec
-    return started and spec.get("replicas", "auto") == "auto" and spec.get("nodes", 1) == 1
+    return (
+        started and spec.get("replicas", "auto") == "auto" and spec.get("nodes", 1) == 1
+    )
 
 
 def load_model(spec: "str | Spec | Model") -> Model:
@@ -391,7 +422,11 @@ def model(target: Any, *, name: str, **spec: Any) -> Model:
     come. Or `target` is `(model, tokenizer)` as transformers loads them. `spec` are further keys of
     a model's mapping, such as `tokenizer="builtin"`.
     """
-    if isinstance(target, tuple) and len(target) == 2 and hasattr(target[0], "generate"):
+    if (
+        isinstance(target, tuple)
+        and len(target) == 2
+        and hasattr(target[0], "generate")
+    ):
         engine = "transformers"
     elif callable(target) and not hasattr(target, "generate"):
         engine = "function"

@@ -55,7 +55,10 @@ class Address(NamedTuple):
     def http_options(self) -> dict[str, Any]:
         """The key, and no proxy for a server on this machine."""
         local = self.url.startswith(("http://127.", "http://localhost", "http://[::1]"))
-        return {"headers": {"Authorization": f"Bearer {self.key}"}, "trust_env": not local}
+        return {
+            "headers": {"Authorization": f"Bearer {self.key}"},
+            "trust_env": not local,
+        }
 
     def page(self, name: str) -> Any:
         """The URL of a page: below the address, but for a server's own `/health` and `/metrics`,
@@ -180,11 +183,15 @@ class ServerProcess:
         return str(redact(self.log.read_bytes()[-size:].decode(errors="replace")))
 
 
-_STAMP = re.compile(r"^(\([^)]*\) )?([A-Z]+:? +([\d-]+ [\d:]+ )?(\[[^]]*\] )?)?(\[rank\d+\]:)? *")
+_STAMP = re.compile(
+    r"^(\([^)]*\) )?([A-Z]+:? +([\d-]+ [\d:]+ )?(\[[^]]*\] )?)?(\[rank\d+\]:)? *"
+)
 """The time, level and process that vLLM and torch put before a line."""
 _WARNING = re.compile(r"warn|^@|^[\w.]+ = |\($")
 _ERROR = re.compile(r"[\w.]*(Error|Exception|Exit)\b")
-_CONSEQUENCE = re.compile("root cause|onnection (was likely )?(reset|closed)|remote process exit")
+_CONSEQUENCE = re.compile(
+    "root cause|onnection (was likely )?(reset|closed)|remote process exit"
+)
 """What an error says that another one caused."""
 
 
@@ -218,7 +225,11 @@ def _registry() -> Path:
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+    if (
+        not stat.S_ISDIR(status.st_mode)
+        or status.st_uid != os.getuid()
+        or status.st_mode & 0o077
+    ):
         raise UserError(
             f"{folder} is not a folder of this user alone: remove it, or set XDG_RUNTIME_DIR to "
             "another place"
@@ -255,7 +266,9 @@ def find_servers(describe: Callable[[], Any]) -> list[Address]:
     addresses: list[Address] = []
     with suppress(UserError, OSError, ValueError, TypeError):
         if any(_registry().iterdir()):
-            addresses += [Address(*entry) for entry in json.loads(_entry(describe()).read_text())]
+            addresses += [
+                Address(*entry) for entry in json.loads(_entry(describe()).read_text())
+            ]
     return [address for address in addresses if address.healthy()]
 
 

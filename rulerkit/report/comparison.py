@@ -33,14 +33,18 @@ def difference_table(comparison: Comparison, format: str = "table") -> str:
     each_row: Any = rows.itertuples()
     fields = {
         (row.task, row.length): Field(
-            f"{row.difference:+.1f} [{row.low:+.1f}, {row.high:+.1f}]", row.low > 0 or row.high < 0
+            f"{row.difference:+.1f} [{row.low:+.1f}, {row.high:+.1f}]",
+            row.low > 0 or row.high < 0,
         )
         for row in each_row
     }
     lengths = [*sorted(set(rows["length"]) - {0}), 0]
     header = ["B - A (points)", *map(length_name, lengths[:-1]), "all lengths"]
     body = [
-        [Field(task or "mean"), *(fields.get((task, length), Field("")) for length in lengths)]
+        [
+            Field(task or "mean"),
+            *(fields.get((task, length), Field("")) for length in lengths),
+        ]
         for task in [*filter(None, rows["task"].unique()), ""]
     ]
     notes = [*_notes(comparison), comparison.verdict.text + "."]
@@ -51,7 +55,9 @@ def _notes(comparison: Comparison) -> list[str]:
     """What a reader of the differences must know."""
     a, b, rows = comparison.a, comparison.b, comparison.rows
     cells = rows[rows["level"] == "cell"]
-    smallest = rows.groupby("level")["smallest_loss"].agg(lambda losses: losses.max(skipna=False))
+    smallest = rows.groupby("level")["smallest_loss"].agg(
+        lambda losses: losses.max(skipna=False)
+    )
     notes = [
         f"A: {a.name} ({a.label}); B: {b.name} ({b.label}).",
         f"Paired by {comparison.by}, {number_range(cells['n'])} examples per task and length, in "
@@ -97,7 +103,10 @@ def json_text(comparison: Comparison) -> str:
         for frame in (comparison.rows, comparison.flips, comparison.soft)
     )
     content = {
-        **{name: {"name": side.name, "label": side.label} for name, side in sides.items()},
+        **{
+            name: {"name": side.name, "label": side.label}
+            for name, side in sides.items()
+        },
         "verdict": {**verdict._asdict(), "status": verdict.status},
         "margin": comparison.margin,
         "confidence": comparison.confidence,
@@ -112,7 +121,9 @@ def json_text(comparison: Comparison) -> str:
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
-def assert_not_worse(a: str | Path, b: str | Path, margin: float = 1.0, **options: Any) -> None:
+def assert_not_worse(
+    a: str | Path, b: str | Path, margin: float = 1.0, **options: Any
+) -> None:
     """Raise AssertionError with the table of differences unless `compare(a, b, margin)` finds B not
     worse: for tests."""
     comparison = compare(a, b, margin, **options)

@@ -40,9 +40,23 @@ if TYPE_CHECKING:
     from rulerkit.evaluation.study import Study
 
 VERSIONS = ("v3", "v1")
-PAPER_CATEGORIES = ("all13", "niah", "vt", "aggregation", "qa", "passkey", "vanilla_niah")
+PAPER_CATEGORIES = (
+    "all13",
+    "niah",
+    "vt",
+    "aggregation",
+    "qa",
+    "passkey",
+    "vanilla_niah",
+)
 PAPER_LENGTHS = tuple(4096 * 2**i for i in range(6))
-JUDGED = {"all13": "all", "niah": "niah", "vt": "vt", "aggregation": "aggregation", "qa": "qa"}
+JUDGED = {
+    "all13": "all",
+    "niah": "niah",
+    "vt": "vt",
+    "aggregation": "aggregation",
+    "qa": "qa",
+}
 """The paper's categories that have thresholds, by the name of ours."""
 SINGLE_TASKS = {"passkey": "niah_single_1", "vanilla_niah": "niah_single_2"}
 """The categories of Tables 10 and 11, which have no thresholds, by their task."""
@@ -109,11 +123,15 @@ def paper_models() -> "pd.DataFrame":
 @cache
 def _printed(version: str, category: str) -> "pd.DataFrame":
     """`paper_summary` with the scores under their lengths as integers."""
-    scores = paper_scores(version, category).pivot(index="slug", columns="length", values="score")
+    scores = paper_scores(version, category).pivot(
+        index="slug", columns="length", values="score"
+    )
     return paper_summary(version, category).join(scores, on="slug")
 
 
-def paper_row(model: str, category: str = "all13", version: str = "v3") -> "pd.Series[Any] | None":
+def paper_row(
+    model: str, category: str = "all13", version: str = "v3"
+) -> "pd.Series[Any] | None":
     """A model's row of one of the paper's tables, or None where the table does not have it.
 
     `model` is a slug, a name as printed, or a checkpoint's id or its last part; case and
@@ -138,7 +156,9 @@ def published_scores(
         models = of_table_3.dropna(subset=[*PAPER_LENGTHS])["slug"]
     rows = _printed(version, category)
     if category in ("all", "all13"):
-        rows = pd.concat([rows, _upstream().assign(slug=_upstream()["model"].map(_key))])
+        rows = pd.concat(
+            [rows, _upstream().assign(slug=_upstream()["model"].map(_key))]
+        )
     scores: dict[str, Any] = {}
     for model in [models] if isinstance(models, str) else models:
         matches = rows[rows["slug"].isin([_slugs().get(_key(model)), _key(model)])]
@@ -160,10 +180,19 @@ def _slugs() -> dict[str, str]:
     """Slug by every spelling of a model, except those that two models share."""
     slugs: dict[str, set[str]] = defaultdict(set)
     columns = ["slug", "names_in_score_tables", "checkpoint"]
-    for slug, names, checkpoint in paper_models()[columns].fillna("").itertuples(index=False):
-        for name in (slug, *names.split(";"), checkpoint, checkpoint.rpartition("/")[2]):
+    for slug, names, checkpoint in (
+        paper_models()[columns].fillna("").itertuples(index=False)
+    ):
+        for name in (
+            slug,
+            *names.split(";"),
+            checkpoint,
+            checkpoint.rpartition("/")[2],
+        ):
             slugs[_key(name)].add(slug)
-    return {name: slug for name, (slug, *others) in slugs.items() if name and not others}
+    return {
+        name: slug for name, (slug, *others) in slugs.items() if name and not others
+    }
 
 
 def _key(name: str) -> str:
@@ -188,27 +217,55 @@ def against_paper(summary: Summary, version: str = "v3") -> "pd.DataFrame":
     effective = summary.models[[*_MODEL, "category", "effective_length"]]
     both = pd.concat([summary.lengths.merge(effective), means])
     for _, row in both[both["category"].isin(["all", *PAPER_CATEGORIES])].iterrows():
-        lengths = [row["length"]] if row["length"] else list(summary.lengths["length"].unique())
+        lengths = (
+            [row["length"]]
+            if row["length"]
+            else list(summary.lengths["length"].unique())
+        )
         paper = paper_row(row["model"], row["category"], version)
         if paper is None:
             paper = paper_row(row["label"], row["category"], version)
-        if math.isnan(row["score"]) or paper is None or paper.reindex(lengths).isna().any():
+        if (
+            math.isnan(row["score"])
+            or paper is None
+            or paper.reindex(lengths).isna().any()
+        ):
             continue
         shares = paper[lengths].to_numpy(dtype=float) / 100
-        variance = (shares * (1 - shares)).sum() / (500 * row["tasks"]) / len(lengths) ** 2
-        error = math.hypot((row["high"] - row["low"]) / (2 * z_limit), 100 * math.sqrt(variance))
+        variance = (
+            (shares * (1 - shares)).sum() / (500 * row["tasks"]) / len(lengths) ** 2
+        )
+        error = math.hypot(
+            (row["high"] - row["low"]) / (2 * z_limit), 100 * math.sqrt(variance)
+        )
         z = (row["score"] - 100 * shares.mean()) / error
         cells = summary.cells.merge(row[_MODEL].to_frame().T)
         cells = cells[cells["length"].isin(lengths)]
-        reasons = [name for name, is_so in _departures(cells, paper["slug"]).items() if is_so.any()]
+        reasons = [
+            name
+            for name, is_so in _departures(cells, paper["slug"]).items()
+            if is_so.any()
+        ]
         if row["effective_length"] == "":
             reasons.append("tasks")
         verdict = "agrees" if abs(z) < z_limit else "differs"
         if reasons:
             verdict = f"not comparable: {', '.join(reasons)}"
         beside = {"paper": 100 * shares.mean(), "z": round(z, 2), "verdict": verdict}
-        rows.append({**row, **beside, "paper_effective_length": paper["effective_length"]})
-    columns = ["model", "category", "length", "score", "low", "high", "paper", "z", "verdict"]
+        rows.append(
+            {**row, **beside, "paper_effective_length": paper["effective_length"]}
+        )
+    columns = [
+        "model",
+        "category",
+        "length",
+        "score",
+        "low",
+        "high",
+        "paper",
+        "z",
+        "verdict",
+    ]
     columns += ["effective_length", "paper_effective_length"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -221,7 +278,9 @@ def _departures(cells: "pd.DataFrame", slug: str = "") -> "dict[str, pd.Series[b
     return {
         "protocol": ~cells["note"].str.contains("Protocol paper:", na=False),
         "tokenizer": cells["tokenizer"] == "builtin",
-        "template": templates.map(lambda name: name not in printed and name[:4] != "auto"),
+        "template": templates.map(
+            lambda name: name not in printed and name[:4] != "auto"
+        ),
         "examples": cells["stand_in"],
     }
 
@@ -262,7 +321,10 @@ class Board(NamedTuple):
         check_known("choice of what is bold", bold, BOLD)
         rows = self.rows
         if format == "csv":
-            heads = [re.sub(r"^\d+", lambda n: length_name(int(n[0])), str(name)) for name in rows]
+            heads = [
+                re.sub(r"^\d+", lambda n: length_name(int(n[0])), str(name))
+                for name in rows
+            ]
             return escape.csv_text(rows.set_axis(heads, axis=1), "%.4f")
         notes, is_bold = list(self.notes), pd.DataFrame(index=rows.index)
         if bold == "ours":
@@ -270,7 +332,9 @@ class Board(NamedTuple):
         if bold == "best":
             printed = rows[self.numbers].mask(rows["baseline"]).astype(float).round(1)
             is_bold = printed == printed.groupby(rows["aligned"]).transform("max")
-            notes.append("Bold: the best of the column among models of the same alignment.")
+            notes.append(
+                "Bold: the best of the column among models of the same alignment."
+            )
         names: Any = [list(is_bold.columns[fields]) for fields in is_bold.to_numpy()]
         rows = rows.assign(
             origin=[_origin(row) for _, row in rows.iterrows()],
@@ -280,7 +344,11 @@ class Board(NamedTuple):
         judged = ["effective_length"] * (self.category in JUDGED)
         columns = ["claimed_length", *judged, *self.numbers]
         text = models_text(rows, columns, format, notes)
-        return f"Table {self.number}: {self.title}\n\n{text}" if format == "markdown" else text
+        return (
+            f"Table {self.number}: {self.title}\n\n{text}"
+            if format == "markdown"
+            else text
+        )
 
 
 def _origin(row: "pd.Series[Any]") -> str:
@@ -309,7 +377,15 @@ def boards(
     summary_of = cache(partial(_summary, scores))
     scored = [c for n in columns for c in (n, f"{n}_low", f"{n}_high", f"{n}_have")]
     names = [
-        *("source", *_MODEL, "label", "aligned", "baseline", "claimed_length", "effective_length"),
+        *(
+            "source",
+            *_MODEL,
+            "label",
+            "aligned",
+            "baseline",
+            "claimed_length",
+            "effective_length",
+        ),
         *("effective_set", "threshold", "stand_in", "reader", "adaptive"),
         *(*scored, *_LIMITED, *RANKS.values()),
     ]
@@ -333,10 +409,16 @@ def boards(
             by = ["avg"] * len(by)
             rows[["effective_length", "effective_set"]] = ""
             rows[["threshold", *_LIMITED[3:], *RANKS.values()]] = math.nan
-        rows = rows.sort_values(["aligned", "baseline", *by], ascending=False, kind="stable")
+        rows = rows.sort_values(
+            ["aligned", "baseline", *by], ascending=False, kind="stable"
+        )
         rows = rows.reindex(columns=names).reset_index(drop=True)
         notes = _notes(rows, shared)
-        if summary is not None and scores is not None and (rows["source"] == OURS).any():
+        if (
+            summary is not None
+            and scores is not None
+            and (rows["source"] == OURS).any()
+        ):
             notes += _our_notes(rows, summary)
             notes += scores.attrs.get("notes", ())
         all_boards.append(Board(number, category, title, columns, rows, tuple(notes)))
@@ -354,12 +436,16 @@ def everything(study: "Study", leave_out: Iterable[str] = ()) -> "pd.DataFrame |
     from rulerkit.store.cells import read_cells
     from rulerkit.store.comparable import check_same
 
-    cells = read_cells(study.predictions, scan=False) if study.predictions.is_dir() else []
+    cells = (
+        read_cells(study.predictions, scan=False) if study.predictions.is_dir() else []
+    )
     models = {cell.model for cell in cells}
     left_out = [leave_out] if isinstance(leave_out, str) else [*leave_out]
     for name in left_out:
         check_known(f"model in run {study.run}", name, sorted(models))
-    cells = [cell for cell in cells if cell.task in THIRTEEN and cell.model not in left_out]
+    cells = [
+        cell for cell in cells if cell.task in THIRTEEN and cell.model not in left_out
+    ]
     scores = score(cells, report=remark)
     if scores.empty:
         return None
@@ -389,10 +475,14 @@ def listed_rows(
     if category in ("all", "all13"):
         listed = _upstream().rename(columns={"reported_by": "source"})
         listed = listed.drop(columns=[*AVERAGES, *RANKS.values()])
-        listed = listed[~listed.set_index(scores).index.isin(rows.set_index(scores).index)]
+        listed = listed[
+            ~listed.set_index(scores).index.isin(rows.set_index(scores).index)
+        ]
         listed["model"] += (" (" + listed["parameters"] + ")").fillna("")
         listed["effective_length"] = [
-            effective_length({n: row[n] for n in scores}, 85.6, parse_length(row["claimed_length"]))
+            effective_length(
+                {n: row[n] for n in scores}, 85.6, parse_length(row["claimed_length"])
+            )
             for _, row in listed.iterrows()
         ]
         rows = pd.concat([rows, listed.assign(aligned="chat", baseline=False)])
@@ -417,7 +507,9 @@ def _ranked(rows: "pd.DataFrame") -> "pd.DataFrame":
     has_rank = ~(rows["source"].isin(UPSTREAM) | special)
     is_alike = np.equal.outer(rows["aligned"].to_numpy(), papers["aligned"].to_numpy())
     for average, rank in RANKS.items():
-        is_above = np.less.outer(rows[average].to_numpy() + 1e-9, papers[average].to_numpy())
+        is_above = np.less.outer(
+            rows[average].to_numpy() + 1e-9, papers[average].to_numpy()
+        )
         places = 1 + (is_alike & is_above).sum(axis=1)
         rows[rank] = np.where(has_rank & rows[average].notna(), places, np.nan)
     return rows

@@ -154,11 +154,22 @@ def _lines(
         _line(axes, x, line, str(name), properties, dashed_beyond.get(name, np.inf))
         if "floor" in line and (line["floor"] >= 1).any():
             axes.plot(
-                x, line["floor"], color=properties["color"], linestyle=":", linewidth=0.7, zorder=1
+                x,
+                line["floor"],
+                color=properties["color"],
+                linestyle=":",
+                linewidth=0.7,
+                zorder=1,
             )
     for i, (name, scores) in enumerate(grey.items()):
-        properties = _properties(i) | {"color": _GREY_LINE, "markersize": 2.5, "linewidth": 0.6}
-        axes.plot(list(scores), list(scores.values()), label=name, zorder=1.5, **properties)
+        properties = _properties(i) | {
+            "color": _GREY_LINE,
+            "markersize": 2.5,
+            "linewidth": 0.6,
+        }
+        axes.plot(
+            list(scores), list(scores.values()), label=name, zorder=1.5, **properties
+        )
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, _ticks(axes, lengths))
     axes.minorticks_off()
@@ -175,14 +186,27 @@ def _line(
 ) -> None:
     """A line with its intervals as bars, dashed and hollow beyond a length."""
     axes.vlines(
-        x, rows["low"], rows["high"], properties["color"], linewidth=0.7, alpha=0.55, zorder=2
+        x,
+        rows["low"],
+        rows["high"],
+        properties["color"],
+        linewidth=0.7,
+        alpha=0.55,
+        zorder=2,
     )
     inside = rows["length"] <= beyond
     if not inside.all():
         hollow = {"markerfacecolor": axes.get_facecolor(), "markeredgewidth": 0.8}
         dashed = {**properties, **hollow, "linestyle": _BEYOND}
         axes.plot(x, rows["score"], clip_on=False, zorder=2.9, **dashed)
-    axes.plot(x, rows["score"].where(inside), label=label, clip_on=False, zorder=3, **properties)
+    axes.plot(
+        x,
+        rows["score"].where(inside),
+        label=label,
+        clip_on=False,
+        zorder=3,
+        **properties,
+    )
 
 
 def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
@@ -195,8 +219,15 @@ def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
         lambda row: f"{row['score']:.1f} [{row['low']:.1f}, {row['high']:.1f}]", axis=1
     )
     texts = frame["have"].where(frame["score"].isna(), percents)
-    wide = frame.assign(line=lines, text=texts).pivot(index="line", columns="length", values="text")
-    return wide.loc[lines.unique()].fillna("").rename(columns=length_name).rename_axis(None)
+    wide = frame.assign(line=lines, text=texts).pivot(
+        index="line", columns="length", values="text"
+    )
+    return (
+        wide.loc[lines.unique()]
+        .fillna("")
+        .rename(columns=length_name)
+        .rename_axis(None)
+    )
 
 
 def remarks(cells: "pd.DataFrame") -> str:
@@ -208,7 +239,9 @@ def remarks(cells: "pd.DataFrame") -> str:
 def thresholds(models: "pd.DataFrame", category: str = "all") -> dict[str, float]:
     """The paper's thresholds that `Summary.models` was judged by, with their names; none where the
     tasks are not the thirteen."""
-    judged = models[(models["category"] == category) & (models["effective_length"] != "")]
+    judged = models[
+        (models["category"] == category) & (models["effective_length"] != "")
+    ]
     judged = judged[judged["threshold_of"] == PAPERS_THRESHOLD]
     kinds = zip(judged["aligned"], judged["threshold"], strict=True)
     return {f"Llama2-7B ({kind}) at 4K": float(value) for kind, value in kinds}
@@ -238,12 +271,16 @@ def scores_over_models(
     """
     rows = _means(lengths, category)
     names = list(dict.fromkeys(rows["name"]))
-    with _figure(1, 1, 1.7, ax, note, series=len(names), threshold=threshold) as (axes,):
+    with _figure(1, 1, 1.7, ax, note, series=len(names), threshold=threshold) as (
+        axes,
+    ):
         for i, (length, line) in enumerate(rows.groupby("length")):
             x = line["name"].map(names.index) + 0.04 * i
             _line(axes, x, line, length_name(int(str(length))), _properties(i))
         ticks = [_wrapped(name, 34) for name in names]
-        axes.set_xticks(range(len(names)), ticks, rotation=35, ha="right", rotation_mode="anchor")
+        axes.set_xticks(
+            range(len(names)), ticks, rotation=35, ha="right", rotation_mode="anchor"
+        )
         axes.set(ylim=(0, 102), ylabel="Score (%)")
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=6)
     return axes
@@ -258,7 +295,9 @@ def training_curve(
     with _figure(2, 2, 1.5, ax, note) as panels:
         for i, axes in enumerate(panels):
             values = 100 * history["right"] if i else history["loss"]
-            axes.plot(history["step"], values, color=_color(i), marker="o", clip_on=False)
+            axes.plot(
+                history["step"], values, color=_color(i), marker="o", clip_on=False
+            )
             axes.locator_params("x", integer=True)
             axes.set(xlabel="Step", xlim=(0, None), ylim=(0, 102 if i else None))
         panels[0].set_ylabel("Loss of answer tokens")
@@ -285,7 +324,9 @@ def recall_by_depth(
             rows = _all_bins(rows, by)
             for i, length in enumerate(lengths):
                 line = rows[rows["length"] == length]
-                x = (line[f"{by}_from"] + line[f"{by}_to"]) / 2 + (i - len(lengths) / 2) * 1.2
+                x = (line[f"{by}_from"] + line[f"{by}_to"]) / 2 + (
+                    i - len(lengths) / 2
+                ) * 1.2
                 _line(axes, x, line, length_name(int(length)), _properties(i))
             _title(axes, name, task)
             axes.set(xlim=(0, 100), ylim=(0, 102), xlabel=place, ylabel="Recall (%)")
@@ -293,17 +334,23 @@ def recall_by_depth(
     return panels
 
 
-def depth_map(bins: "pd.DataFrame", task: str, note: str = "", ax: "Panels" = None) -> "list[Axes]":
+def depth_map(
+    bins: "pd.DataFrame", task: str, note: str = "", ax: "Panels" = None
+) -> "list[Axes]":
     """Recall of one task by depth and length as a map, a panel per model. `bins` is what
     `depth.by_bin` gives."""
     models = list(bins[bins["task"] == task].groupby(names_of(bins), sort=False))
     if not models:
         raise UserError(f"no depths of task {task!r} to draw: name one that was asked")
     series = bins["length"].nunique()
-    with _figure(len(models), min(len(models), 2), 1.8, ax, note, series=series) as panels:
+    with _figure(
+        len(models), min(len(models), 2), 1.8, ax, note, series=series
+    ) as panels:
         for axes, (name, rows) in zip(panels, models, strict=True):
             edges = ["depth_from", "depth_to"]
-            scores = _all_bins(rows, "depth").pivot(index=edges, columns="length", values="score")
+            scores = _all_bins(rows, "depth").pivot(
+                index=edges, columns="length", values="score"
+            )
             scores.index = [f"{start:.0f}–{end:.0f}" for start, end in scores.index]
             scores = scores.rename(columns=length_name)
             _heatmap(axes, scores, scores.map("{:.0f}".format).replace("nan", ""))
@@ -317,7 +364,12 @@ def _all_bins(rows: "pd.DataFrame", by: str) -> "pd.DataFrame":
     start, end = f"{by}_from", f"{by}_to"
     edges = np.linspace(0, 100, round(100 / (rows[end] - rows[start]).iloc[0]) + 1)
     bins = pd.DataFrame({start: edges[:-1], end: edges[1:]})
-    return rows[["length"]].drop_duplicates().merge(bins, how="cross").merge(rows, how="left")
+    return (
+        rows[["length"]]
+        .drop_duplicates()
+        .merge(bins, how="cross")
+        .merge(rows, how="left")
+    )
 
 
 # --- tables in colour -----------------------------------------------------------------------------
@@ -339,14 +391,20 @@ def tasks_by_length(
             f"no cells of {model or 'any model'!r} to draw; name one of the summary's models"
         )
     below = not_above(cells)
-    texts = cells["score"].map("{:.1f}".format).where(cells["score"].notna(), cells["have"])
-    cells = cells.assign(name=names_of(cells), text=texts.where(~below, "(" + texts + ")"))
+    texts = (
+        cells["score"].map("{:.1f}".format).where(cells["score"].notna(), cells["have"])
+    )
+    cells = cells.assign(
+        name=names_of(cells), text=texts.where(~below, "(" + texts + ")")
+    )
     models = list(cells.groupby("name", sort=False))
     height = 0.175 * cells["task"].nunique()
     notes = (note, "in brackets: not above the floor" * bool(below.any()))
     series = cells["length"].nunique()
     columns = min(len(models), 2 if series <= 8 else 1)
-    with _figure(len(models), columns, height, ax, *notes, series=series, sharey=True) as panels:
+    with _figure(
+        len(models), columns, height, ax, *notes, series=series, sharey=True
+    ) as panels:
         for axes, (name, rows) in zip(panels, models, strict=True):
             tasks = rows.drop_duplicates("task")
             wide: Any = rows.pivot(index="task", columns="length").loc[tasks["task"]]
@@ -360,7 +418,11 @@ def tasks_by_length(
 
 def _borders(groups: Iterable[str]) -> list[int]:
     """The places between rows of a heatmap where the group changes."""
-    return [i for i, (group, following) in enumerate(pairwise(groups), 1) if group != following]
+    return [
+        i
+        for i, (group, following) in enumerate(pairwise(groups), 1)
+        if group != following
+    ]
 
 
 def correlation_heatmap(
@@ -378,16 +440,22 @@ def correlation_heatmap(
     if correlations.empty:
         raise UserError("no correlations to draw: give at least two tasks")
     text = correlations.map(
-        lambda r: "" if np.isnan(r) else f"{r:z.2f}".replace("0.", ".").replace("1.00", "1")
+        lambda r: (
+            "" if np.isnan(r) else f"{r:z.2f}".replace("0.", ".").replace("1.00", "1")
+        )
     )
-    with _figure(1, 1, 0.24 * len(correlations), ax, note, series=len(correlations)) as (axes,):
+    with _figure(
+        1, 1, 0.24 * len(correlations), ax, note, series=len(correlations)
+    ) as (axes,):
         _heatmap(axes, correlations, text, [_color(4), "#FFFFFF"], -1)
         # names of several lines need wider fields
         if correlations.index.str.len().max() <= _LONGEST_TICK:
             axes.set_aspect("equal")
         axes.tick_params("x", rotation=55)
         plt.setp(axes.get_xticklabels(), ha="right", rotation_mode="anchor")
-        labels = zip(axes.get_xticklabels(), axes.get_yticklabels(), correlations, strict=True)
+        labels = zip(
+            axes.get_xticklabels(), axes.get_yticklabels(), correlations, strict=True
+        )
         for *both, task in labels:
             if task in marked:
                 plt.setp(both, color=_RED, fontweight="bold")
@@ -407,11 +475,17 @@ def _heatmap(
 ) -> None:
     """A table in colour with a text in each field; a field without a value is grey. The colours
     lead from the lowest value, 0 or -1, to 100 or 1."""
-    paint = LinearSegmentedColormap.from_list("", [*colors, _color(0)]).with_extremes(bad="0.88")
+    paint = LinearSegmentedColormap.from_list("", [*colors, _color(0)]).with_extremes(
+        bad="0.88"
+    )
     numbers = values.to_numpy(dtype=float)
     limits: Any = {"vmin": lowest, "vmax": -lowest or 100}
-    image = axes.pcolormesh(numbers, cmap=paint, edgecolors="white", linewidth=0.6, **limits)
-    rows, columns = ([_wrapped(name, _LONGEST_TICK) for name in names] for names in values.axes)
+    image = axes.pcolormesh(
+        numbers, cmap=paint, edgecolors="white", linewidth=0.6, **limits
+    )
+    rows, columns = (
+        [_wrapped(name, _LONGEST_TICK) for name in names] for names in values.axes
+    )
     axes.set_xticks(np.arange(len(columns)) + 0.5, columns)
     axes.set_yticks(np.arange(len(rows)) + 0.5, rows)
     axes.set_ylim(len(values), 0)
@@ -432,7 +506,9 @@ def _ink(ground: Any) -> str:
 # --- failures -------------------------------------------------------------------------------------
 
 
-def failures_by_length(shares: "pd.DataFrame", note: str = "", ax: "Panels" = None) -> "list[Axes]":
+def failures_by_length(
+    shares: "pd.DataFrame", note: str = "", ax: "Panels" = None
+) -> "list[Axes]":
     """What became of the answers at each length, in percent, complete ones below; a panel per model
     and task.
 
@@ -447,10 +523,16 @@ def failures_by_length(shares: "pd.DataFrame", note: str = "", ax: "Panels" = No
     columns = min(int(shares.groupby(names)["task"].nunique().max()), 4)
     height = max(1.1, 0.16 * len(kinds) / -(-len(groups) // columns))
     series = 2 + shares["length"].nunique()  # the legend stands beside them
-    with _figure(len(groups), columns, height, ax, note, series=series, sharey=True) as panels:
-        for i, (axes, ((name, task), cells)) in enumerate(zip(panels, groups, strict=True)):
+    with _figure(
+        len(groups), columns, height, ax, note, series=series, sharey=True
+    ) as panels:
+        for i, (axes, ((name, task), cells)) in enumerate(
+            zip(panels, groups, strict=True)
+        ):
             table = 100 * cells.pivot(index="length", columns="label", values="share")
-            table.reindex(columns=kinds).plot.bar(ax=axes, stacked=True, legend=False, width=0.82)
+            table.reindex(columns=kinds).plot.bar(
+                ax=axes, stacked=True, legend=False, width=0.82
+            )
             axes.set_xticklabels(_ticks(axes, table.index), rotation=0)
             for bars, kind in zip(axes.containers, kinds, strict=True):
                 plt.setp(bars, **_bar_properties(kind))
@@ -460,7 +542,9 @@ def failures_by_length(shares: "pd.DataFrame", note: str = "", ax: "Panels" = No
                 axes.set_ylabel("Answers (%)")
             _title(axes, name, task)
         handles, labels = panels[0].get_legend_handles_labels()
-        panels[0].figure.legend(handles, labels, loc="outside right upper", reverse=True)
+        panels[0].figure.legend(
+            handles, labels, loc="outside right upper", reverse=True
+        )
     return panels
 
 
@@ -471,7 +555,10 @@ def _bar_properties(label: str) -> dict[str, Any]:
     properties: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.3}
     if i == 0:
         return properties | {"facecolor": "#E9EDF0"}
-    return properties | {"facecolor": _color(i - 1), "hatch": _HATCHES[(i - 1) // 7 % 3]}
+    return properties | {
+        "facecolor": _color(i - 1),
+        "hatch": _HATCHES[(i - 1) // 7 % 3],
+    }
 
 
 # --- comparisons ----------------------------------------------------------------------------------
@@ -499,11 +586,16 @@ def differences_by_task(
     with _figure(1, 1, 0.16 * lines * (len(tasks) + 2.8), ax, *notes) as (axes,):
         axes.axvline(0, color=_GREY, linewidth=0.7, zorder=1)
         if margin is not None:
-            axes.axvline(-margin, color=_GREY, linewidth=0.7, linestyle=_THRESHOLD, zorder=1)
+            axes.axvline(
+                -margin, color=_GREY, linewidth=0.7, linestyle=_THRESHOLD, zorder=1
+            )
         drawn: Any = pd.concat([tasks, mean]).itertuples()
         for y, row in enumerate(drawn):
             color = _GREY if row.low <= 0 <= row.high else _color(int(row.high < 0))
-            shape: Any = {"marker": "D" if row.level == "all" else "o", "markeredgewidth": 0.8}
+            shape: Any = {
+                "marker": "D" if row.level == "all" else "o",
+                "markeredgewidth": 0.8,
+            }
             face = "white" if color == _GREY else color
             axes.hlines(y, row.low, row.high, color, linewidth=1.0, zorder=2)
             axes.plot([row.difference], [y], color=color, markerfacecolor=face, **shape)
@@ -524,7 +616,11 @@ def word_counts(example: Example) -> "pd.DataFrame":
     Words are the pieces of the context, without the number of a numbered list; the most frequent
     come first.
     """
-    pieces = [piece for block in example.blocks[slice(*example.context)] for piece in block.pieces]
+    pieces = [
+        piece
+        for block in example.blocks[slice(*example.context)]
+        for piece in block.pieces
+    ]
     counts = Counter((re.sub(r"^\d+\. ", "", p.text.strip()), p.role) for p in pieces)
     rows = [(word, role, count) for (word, role), count in counts.most_common()]
     frame = pd.DataFrame(rows, columns=["word", "role", "count"])
@@ -547,9 +643,13 @@ def word_frequencies(
     with _figure(2, 2, 1.8, ax, note) as panels:
         left, right = panels
         shown = cwe.head(num_types)
-        for i, (role, name) in enumerate({"needle": "common", "haystack": "uncommon"}.items()):
+        for i, (role, name) in enumerate(
+            {"needle": "common", "haystack": "uncommon"}.items()
+        ):
             rows = shown[shown["role"] == role]
-            left.bar(rows["rank"], rows["count"], color=_color(1 - i), label=f"{name} words")
+            left.bar(
+                rows["rank"], rows["count"], color=_color(1 - i), label=f"{name} words"
+            )
         of_all = f"Word type, by frequency (first {len(shown)} of {len(cwe)})"
         left.set(xlabel=of_all, ylabel="Frequency")
         left.set_title("Common words extraction", loc="left")
@@ -558,7 +658,12 @@ def word_frequencies(
             right.plot(x, y[0] - alpha * x, color=_color(i), linewidth=0.5, alpha=0.7)
             properties = _properties(i) | {"linestyle": "", "markersize": 2.4}
             right.plot(x, y, label=f"α = {float(alpha)}", clip_on=False, **properties)
-        right.set(xlabel="ln (word rank)", ylabel="ln (frequency)", xlim=(0, None), ylim=(0, None))
+        right.set(
+            xlabel="ln (word rank)",
+            ylabel="ln (frequency)",
+            xlim=(0, None),
+            ylim=(0, None),
+        )
         right.set_title("Frequent words extraction", loc="left")
         for axes in panels:
             axes.legend(loc="upper right")
@@ -618,8 +723,16 @@ def _figure(
     with style():
         if ax is None:
             width = SINGLE if columns == 1 and series <= 8 else DOUBLE
-            size = width, (height + 3) * num_rows  # more than the texts need: it is cut below
-            options: Any = {"figsize": size, "squeeze": False, "FigureClass": PrintFigure, **shared}
+            size = (
+                width,
+                (height + 3) * num_rows,
+            )  # more than the texts need: it is cut below
+            options: Any = {
+                "figsize": size,
+                "squeeze": False,
+                "FigureClass": PrintFigure,
+                **shared,
+            }
             panels = list(plt.subplots(num_rows, columns, **options)[1].flat)
             for spare in panels[count:]:
                 spare.remove()
@@ -631,19 +744,28 @@ def _figure(
                 )
         yield panels[:count]
         figure: Any = panels[0].figure
-        named = threshold if isinstance(threshold, Mapping) else {"threshold": threshold}
+        named = (
+            threshold if isinstance(threshold, Mapping) else {"threshold": threshold}
+        )
         levels = {name: value for name, value in named.items() if value is not None}
         for axes, value in product(panels[:count], levels.values()):
-            axes.axhline(value, color=_GREY, linewidth=0.7, linestyle=_THRESHOLD, zorder=1)
+            axes.axhline(
+                value, color=_GREY, linewidth=0.7, linestyle=_THRESHOLD, zorder=1
+            )
         names = ", ".join(f"{name} = {value:g}" for name, value in levels.items())
         about = f"thin dashed: {names}" * bool(levels)
         # notes of other panels of the figure stay
         parts = "; ".join([figure.get_supxlabel(), about, *notes]).split("; ")
         text = "; ".join(dict.fromkeys(filter(None, parts)))
-        figure.supxlabel(text, fontsize="medium", x=0.99, ha="right", style="italic", wrap=True)
+        figure.supxlabel(
+            text, fontsize="medium", x=0.99, ha="right", style="italic", wrap=True
+        )
         if ax is None:
             figure.get_layout_engine().execute(figure)
-            whole, drawn = figure.get_figheight(), panels[0].get_position(original=True).height
+            whole, drawn = (
+                figure.get_figheight(),
+                panels[0].get_position(original=True).height,
+            )
             figure.set_figheight(whole + num_rows * (height - drawn * whole))
 
 

@@ -128,31 +128,40 @@ def render(
     a line between groups."""
     if format not in ("table", *_MEDIA):
         raise unknown("format", format, FORMATS)
-    fields = [[f if isinstance(f, Field) else Field(f) for f in row or ()] for row in rows]
+    fields = [
+        [f if isinstance(f, Field) else Field(f) for f in row or ()] for row in rows
+    ]
     if format == "table":
         return _plain(header, list(filter(None, fields)), notes)
     escaped, template = _MEDIA[format]
     body = [
-        [f._replace(text=escaped(f.text), small=escaped(f.small)) for f in row] for row in fields
+        [f._replace(text=escaped(f.text), small=escaped(f.small)) for f in row]
+        for row in fields
     ]
     texts = {"header": list(map(escaped, header)), "notes": list(map(escaped, notes))}
     # the fields are escaped for their medium
     return escape.fill(template, rows=body, below=escape.latex_notes(notes), **texts)
 
 
-def _plain(header: Sequence[str], rows: Sequence[Sequence[Field]], notes: Sequence[str]) -> str:
+def _plain(
+    header: Sequence[str], rows: Sequence[Sequence[Field]], notes: Sequence[str]
+) -> str:
     has_marks = any(field.marked for row in rows for field in row)
     texts = [list(map(escape.one_line, header))]
     for row in rows:
         texts.append(
             [
-                escape.one_line(f"{f.text}{'*' * f.marked}{f' {f.small}' if f.small else ''}")
+                escape.one_line(
+                    f"{f.text}{'*' * f.marked}{f' {f.small}' if f.small else ''}"
+                )
                 + " " * (has_marks and not f.marked)
                 for f in row
             ]
         )
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    form = "  ".join(f"{{:{'>' if i else '<'}{width}}}" for i, width in enumerate(widths))
+    form = "  ".join(
+        f"{{:{'>' if i else '<'}{width}}}" for i, width in enumerate(widths)
+    )
     lines = [form.format(*row).rstrip() for row in texts]
     rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
     lines = [lines[0], rule, *lines[1:], rule, *map(escape.terminal, notes)]
@@ -170,14 +179,18 @@ def show(frame: "pd.DataFrame", index: bool = False, **format: Any) -> "Styler":
     styler = shown.style.format(escape="html", **format)
     for axis in (0, 1):
         styler = styler.format_index(escape="html", axis=axis)
-    styler = styler.set_table_attributes('class="dataframe mathjax_ignore tex2jax_ignore"')
+    styler = styler.set_table_attributes(
+        'class="dataframe mathjax_ignore tex2jax_ignore"'
+    )
     return styler if index else styler.hide(axis="index")
 
 
 def ordinal(rank: int) -> str:
     """1st, 2nd, 3rd, 4th, 11th ..."""
     endings = {1: "st", 2: "nd", 3: "rd"}
-    return f"{rank}{'th' if rank % 100 in (11, 12, 13) else endings.get(rank % 10, 'th')}"
+    return (
+        f"{rank}{'th' if rank % 100 in (11, 12, 13) else endings.get(rank % 10, 'th')}"
+    )
 
 
 def number_range(numbers: "pd.Series[int]") -> str:
@@ -189,7 +202,10 @@ def number_range(numbers: "pd.Series[int]") -> str:
 
 
 def table_text(
-    summary: Summary, format: str = "table", category: str = "all", notes: Sequence[str] = ()
+    summary: Summary,
+    format: str = "table",
+    category: str = "all",
+    notes: Sequence[str] = (),
 ) -> str:
     """The leaderboard of a category: claimed and effective length, score by length, averages and
     ranks, a row a model.
@@ -223,18 +239,27 @@ def table_text(
     models["group"] = ""
     # of other tasks than those of the threshold no score is marked
     models["threshold"] = models["threshold"].where(models["effective_length"] != "")
-    columns = ["claimed_length", "effective_length", *summary.lengths["length"].unique(), *AVERAGES]
+    columns = [
+        "claimed_length",
+        "effective_length",
+        *summary.lengths["length"].unique(),
+        *AVERAGES,
+    ]
     return models_text(models, columns, format, further)
 
 
 def board_rows(summary: Summary, values: Sequence[str]) -> "pd.DataFrame":
     """The models of a summary of one category with claimed lengths as text and, by length, each of
     the values: 4096 for the score, '4096_low' ... for the others."""
-    wide = summary.lengths.pivot(index=["run", "model"], columns="length", values=list(values))
+    wide = summary.lengths.pivot(
+        index=["run", "model"], columns="length", values=list(values)
+    )
     columns: Any = wide.columns
     wide.columns = [n if value == "score" else f"{n}_{value}" for value, n in columns]
     rows = summary.models.join(wide, on=["run", "model"])
-    claimed = ["" if math.isnan(n) else length_name(int(n)) for n in rows["claimed_length"]]
+    claimed = [
+        "" if math.isnan(n) else length_name(int(n)) for n in rows["claimed_length"]
+    ]
     return rows.assign(claimed_length=claimed).reset_index(drop=True)
 
 
@@ -272,7 +297,9 @@ def models_text(
             body.append(None)
         for _, row in group.iterrows():
             bold = row.get("bold", ())
-            body.append([_model_field(row, name)._replace(bold=name in bold) for name in names])
+            body.append(
+                [_model_field(row, name)._replace(bold=name in bold) for name in names]
+            )
     header = [TITLES.get(name) or length_name(int(name)) for name in names]
     return render(header, body, format, notes)
 
@@ -281,7 +308,9 @@ def _model_field(row: "pd.Series[Any]", column: str | int) -> Field:
     value = row[column]
     if column == "effective_length":
         possible = row["effective_set"]
-        return Field(f"{value} [{possible}]" if possible not in ("", value) else value or "-")
+        return Field(
+            f"{value} [{possible}]" if possible not in ("", value) else value or "-"
+        )
     if isinstance(value, str):
         return Field(value, small=row["origin"] * (column == "model"))
     if math.isnan(value):
@@ -321,7 +350,9 @@ def _effective_rules(models: "pd.DataFrame", category: str, percent: str) -> lis
 def thresholds_text(models: "pd.DataFrame") -> str:
     """'85.6 (chat), 79.4 (base)': the thresholds of the rows."""
     pairs = models[["threshold", "aligned"]].drop_duplicates()
-    return ", ".join(f"{threshold} ({kind})" for threshold, kind in pairs.itertuples(index=False))
+    return ", ".join(
+        f"{threshold} ({kind})" for threshold, kind in pairs.itertuples(index=False)
+    )
 
 
 # --- tasks of a model -----------------------------------------------------------------------------
@@ -342,7 +373,9 @@ def task_table_text(
     cells = model_rows(summary.cells, model)
     runs = list(cells["run"].unique())
     if run is None and len(runs) > 1:
-        raise UserError(f"model {model!r} is in the runs {', '.join(runs)}: name one of them")
+        raise UserError(
+            f"model {model!r} is in the runs {', '.join(runs)}: name one of them"
+        )
     check_known("run", run or runs[0], runs)
     cells = cells[cells["run"] == (run or runs[0])]
     if format == "csv":
@@ -357,7 +390,12 @@ def task_table_text(
         small = " small" * has_own_threshold(cells["task"])
         texts = map(_score_text, means.to_dict("records"))
         rows.append([f"mean of {num_tasks}{small} tasks", *texts])
-    below = [*_effective_notes(of_model), *model_notes(of_model), *cell_notes(cells), *notes]
+    below = [
+        *_effective_notes(of_model),
+        *model_notes(of_model),
+        *cell_notes(cells),
+        *notes,
+    ]
     return render([str(model), *map(length_name, means["length"])], rows, format, below)
 
 
@@ -377,10 +415,15 @@ def _effective_notes(models: "pd.DataFrame") -> list[str]:
 def model_notes(models: "pd.DataFrame") -> list[str]:
     """Lines for models that have no threshold, and so no effective length, and for those of
     adaptive runs: what was found, for how many tokens."""
-    without = models[models["threshold"].isna()].groupby("threshold_of", sort=False)["label"]
+    without = models[models["threshold"].isna()].groupby("threshold_of", sort=False)[
+        "label"
+    ]
     adaptive = zip(models["label"], models["adaptive"], strict=True)
     return [
-        *(f"No effective length of {listed(names, 6)}: {reason}." for reason, names in without),
+        *(
+            f"No effective length of {listed(names, 6)}: {reason}."
+            for reason, names in without
+        ),
         *(f"{label}: {found}." for label, found in adaptive if found),
     ]
 
@@ -431,7 +474,9 @@ def cell_notes(cells: "pd.DataFrame") -> list[str]:
     places = names + " on " + cells["task"] + " at " + cells["length"].map(length_name)
     if cells["complete"].any():
         n = number_range(cells.loc[cells["complete"], "n"])
-        notes.append(f"n = {counted(n, 'example')} per task and length, scores in percent.")
+        notes.append(
+            f"n = {counted(n, 'example')} per task and length, scores in percent."
+        )
     for what, is_so in unusual(cells).items():
         if is_so.any():
             notes.append(f"{_SENTENCES[what]}: {listed(names[is_so].unique(), 6)}.")
@@ -447,8 +492,12 @@ def cell_notes(cells: "pd.DataFrame") -> list[str]:
     rest = cells["rest"]
     if rest.any():
         means = (places + ": " + rest)[rest != ""]
-        notes.append(f"Means over the rest, as max_failures allows: {listed(means, 5, '; ')}.")
-    parts = {part for note in cells["note"].dropna() for part in note.split("; ") if part}
+        notes.append(
+            f"Means over the rest, as max_failures allows: {listed(means, 5, '; ')}."
+        )
+    parts = {
+        part for note in cells["note"].dropna() for part in note.split("; ") if part
+    }
     return notes + [f"{part}." for part in sorted(parts)]
 
 
@@ -480,14 +529,19 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
 
     cells = list(cells)
     models = pd.DataFrame(
-        [(cell.run, cell.model, cell.record.get("label") or cell.model) for cell in cells],
+        [
+            (cell.run, cell.model, cell.record.get("label") or cell.model)
+            for cell in cells
+        ],
         columns=["run", "model", "label"],
     )
     by_name: dict[str, list[Cell]] = {}
     for name, cell in zip(names_of(models), cells, strict=True):
         by_name.setdefault(name, []).append(cell)
     answered, unseen, silent = list[Cell](), set[str](), list[str]()
-    facts: dict[str, dict[str, dict[str, None]]] = {}  # the names of each value of a field
+    facts: dict[
+        str, dict[str, dict[str, None]]
+    ] = {}  # the names of each value of a field
     for name, of_model in by_name.items():
         with_rows = [cell for cell in of_model if cell.present]
         answered += with_rows
@@ -497,7 +551,11 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
             server = cell.record.get("environment", {}).get("server") or {}
             if not server.get("counts", True):
                 unseen.add(name)
-        failures = [] if with_rows else [f for cell in of_model for f in cell.failures.values()]
+        failures = (
+            []
+            if with_rows
+            else [f for cell in of_model for f in cell.failures.values()]
+        )
         if failures:
             silent.append(
                 f"{name} has no answer: {len(failures)} requests failed, the first: "
@@ -506,7 +564,10 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
     differ = []
     for field, names_by_value in facts.items():
         if len(names_by_value) > 1:
-            texts = [f"{value} ({listed(names, _FEW)})" for value, names in names_by_value.items()]
+            texts = [
+                f"{value} ({listed(names, _FEW)})"
+                for value, names in names_by_value.items()
+            ]
             differ.append(f"{field} {listed(texts, _FEW)}")
     notes = [f"Environments differ: {'; '.join(differ)}."] if differ else []
     notes += snapshot_notes(answered)
@@ -527,14 +588,22 @@ def usage_notes(scores: "pd.DataFrame") -> list[str]:
     for (_, _, label), rows in scores.groupby(["run", "model", "label"], sort=False):
         thought = rows.groupby("length")["reasoning_tokens"].mean().round()
         if thought.any():
-            means = [f"{thought[n]:,.0f} at {length_name(n)}" for n in thought.index.tolist()]
+            means = [
+                f"{thought[n]:,.0f} at {length_name(n)}" for n in thought.index.tolist()
+            ]
             notes.append(f"Tokens thought by {label}, on average: {', '.join(means)}.")
         if rows["empty"].all():
-            notes.append(f"Every answer of {label} is empty: check its template and stop tokens.")
+            notes.append(
+                f"Every answer of {label} is empty: check its template and stop tokens."
+            )
         if cost := rows["cost"].sum():
-            prompt, cached = rows[["num_prompt_tokens", "cached_tokens"]].sum().astype(int)
+            prompt, cached = (
+                rows[["num_prompt_tokens", "cached_tokens"]].sum().astype(int)
+            )
             read = f"{prompt - cached:,} prompt tokens and {cached:,} cached ones"
-            notes.append(f"The answers of {label} cost ${cost:,.2f}, for {read} and the answers.")
+            notes.append(
+                f"The answers of {label} cost ${cost:,.2f}, for {read} and the answers."
+            )
     return notes
 
 
@@ -543,7 +612,9 @@ def _facts(cell: Cell) -> Iterator[tuple[str, str]]:
     record = cell.record
     for environment in record.get("environments") or [record.get("environment", {})]:
         commit = re.sub(r"^([0-9a-f]{7})[0-9a-f]+", r"\1", environment.get("git") or "")
-        device = str(environment.get("device") or "").partition(":")[0]  # cuda:0, cuda:1 are alike
+        device = str(environment.get("device") or "").partition(":")[
+            0
+        ]  # cuda:0, cuda:1 are alike
         packages = environment.get("packages", {})
         known = environment | packages | {"commit": commit, "device": device}
         for name in (*_FACTS, *packages):

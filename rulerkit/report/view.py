@@ -58,7 +58,11 @@ def parts(example: Example) -> list[list[Part]]:
         else:
             stretches.append([block])
         last_role = "" if block.explode else block.role
-    return [_shortened(stretch) for stretch in stretches if any(piece.text for piece in stretch)]
+    return [
+        _shortened(stretch)
+        for stretch in stretches
+        if any(piece.text for piece in stretch)
+    ]
 
 
 def show(*examples: Example) -> Html:
@@ -67,7 +71,9 @@ def show(*examples: Example) -> Html:
     frame = "border:1px solid rgba(128,128,128,.4);border-radius:4px;padding:.6em .8em;margin:.5em 0;line-height:1.55"
     shown = [f'<div style="margin:.3em 0">{legend}</div>']
     for example in examples:
-        body = "".join(_html(part, example) for stretch in parts(example) for part in stretch)
+        body = "".join(
+            _html(part, example) for stretch in parts(example) for part in stretch
+        )
         shown.append(
             f'<div style="{frame}"><div style="margin-bottom:.5em"><b>{escape.html(example.task)}</b> '
             f'<span style="opacity:.75">{escape.html(_describe(example))}</span></div>'
@@ -75,7 +81,9 @@ def show(*examples: Example) -> Html:
             f'<div style="margin-top:.5em"><span style="opacity:.75">references:</span> '
             f"<b>{escape.html(', '.join(example.references))}</b></div></div>"
         )
-    return Html(f'<div class="mathjax_ignore" style="font-size:13px">{"".join(shown)}</div>')
+    return Html(
+        f'<div class="mathjax_ignore" style="font-size:13px">{"".join(shown)}</div>'
+    )
 
 
 def to_terminal(example: Example, color: bool = True) -> str:
@@ -106,7 +114,9 @@ def _shortened(stretch: Sequence[Piece]) -> list[Part]:
     """The stretch, or its head and tail with a remark on the tokens between them. Short pieces are
     shown or hidden as a whole."""
     size = sum(len(piece.text) for piece in stretch)
-    if (len(stretch) == 1 and stretch[0].role in _WHOLE) or size <= 1.6 * (_HEAD + _TAIL):
+    if (len(stretch) == 1 and stretch[0].role in _WHOLE) or size <= 1.6 * (
+        _HEAD + _TAIL
+    ):
         return [Part(piece.text, piece.role, piece) for piece in stretch]
     head: list[Part] = []
     tail: list[Part] = []
@@ -114,7 +124,9 @@ def _shortened(stretch: Sequence[Piece]) -> list[Part]:
     for piece in stretch:
         text, n = piece.text, len(piece.text)
         # where the gap begins and ends in this piece
-        first, last = (min(max(0, place - before), n) for place in (_HEAD, size - _TAIL))
+        first, last = (
+            min(max(0, place - before), n) for place in (_HEAD, size - _TAIL)
+        )
         before += n
         if first < last:
             if n <= _TAIL:
@@ -139,8 +151,12 @@ def _word_start(text: str, place: int) -> int:
 
 def _describe(example: Example) -> str:
     depths = example.depths
-    shown = ", ".join(f"{depth:.0f} %" for depth in depths[:8]) + ", …" * (len(depths) > 8)
-    where = f"; needle{'s' * (len(depths) > 1)} at {shown} of the context" if depths else ""
+    shown = ", ".join(f"{depth:.0f} %" for depth in depths[:8]) + ", …" * (
+        len(depths) > 8
+    )
+    where = (
+        f"; needle{'s' * (len(depths) > 1)} at {shown} of the context" if depths else ""
+    )
     return (
         f"example {example.index}, {example.num_tokens:,} of {example.length:,} tokens "
         f"({example.max_new_tokens} for the answer){where}"
@@ -173,6 +189,9 @@ def _html(part: Part, example: Example) -> str:
     )
     runs = re.split(f"({pattern})", part.text) if pattern else [part.text]
     inner = "".join(
-        f"<b>{escape.html(run)}</b>" if i % 2 else escape.html(run) for i, run in enumerate(runs)
+        f"<b>{escape.html(run)}</b>" if i % 2 else escape.html(run)
+        for i, run in enumerate(runs)
     )
-    return _span(inner, part.role, f"{part.role.replace('_', ' ')}, {piece.num_tokens:,} tokens")
+    return _span(
+        inner, part.role, f"{part.role.replace('_', ' ')}, {piece.num_tokens:,} tokens"
+    )

@@ -44,9 +44,12 @@ def effective_length(
     if not known:
         return ""
     best = max(
-        (length for length, score in known.items() if _printed(score) >= threshold), default=0
+        (length for length, score in known.items() if _printed(score) >= threshold),
+        default=0,
     )
-    open_ = [length for length in sorted(scores) if length not in known and length > best]
+    open_ = [
+        length for length in sorted(scores) if length not in known and length > best
+    ]
     if not open_:
         return _answer_name(best, sorted(scores), claimed)
     missing = ", ".join(f"{length_name(n)} {states.get(n, 'not run')}" for n in open_)
@@ -54,7 +57,9 @@ def effective_length(
 
 
 def effective_set(
-    intervals: Mapping[int, tuple[float, float]], threshold: float, claimed: float | None = None
+    intervals: Mapping[int, tuple[float, float]],
+    threshold: float,
+    claimed: float | None = None,
 ) -> str:
     """The effective lengths that the data cannot rule out, given the interval of each length's
     score in percent.
@@ -76,7 +81,9 @@ def has_own_threshold(tasks: Iterable[str]) -> bool:
     return all(task.endswith(SMALL) for task in tasks)
 
 
-def possible_lengths(intervals: Mapping[int, tuple[float, float]], threshold: float) -> list[int]:
+def possible_lengths(
+    intervals: Mapping[int, tuple[float, float]], threshold: float
+) -> list[int]:
     """The effective lengths that the data cannot rule out; 0 is below the shortest.
 
     A length can be the answer if its upper limit reaches the threshold and the lower limit of every

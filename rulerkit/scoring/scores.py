@@ -94,10 +94,15 @@ def answer_of(prediction: str, record: Mapping[str, Any]) -> tuple[str, bool]:
     return clean(answer or ""), answer is None
 
 
-def strict_items(prediction: str, references: Iterable[str], blanks: bool = False) -> Strict:
+def strict_items(
+    prediction: str, references: Iterable[str], blanks: bool = False
+) -> Strict:
     """Precision and F1 over the distinct items named: a wrong word costs, and so does a sentence
     around the answer. `blanks`: whether blanks, too, stand between items."""
-    named, wanted = named_items(prediction), {reference.lower() for reference in references}
+    named, wanted = (
+        named_items(prediction),
+        {reference.lower() for reference in references},
+    )
     if blanks:
         named = " ".join(named).split()
     return _overlap(sorted({*named}), sorted(wanted))
@@ -113,7 +118,11 @@ def strict_answer(prediction: str, references: Iterable[str]) -> Strict:
 
 
 def _squad_words(text: str) -> list[str]:
-    return [w for w in text.lower().translate(_PUNCTUATION).split() if w not in ("a", "an", "the")]
+    return [
+        w
+        for w in text.lower().translate(_PUNCTUATION).split()
+        if w not in ("a", "an", "the")
+    ]
 
 
 def _overlap(said: list[str], wanted: list[str]) -> Strict:
@@ -121,7 +130,9 @@ def _overlap(said: list[str], wanted: list[str]) -> Strict:
         same = float(said == wanted)
         return Strict(same, same, same)
     right = (Counter(said) & Counter(wanted)).total()
-    return Strict(right / len(said), 2 * right / (len(said) + len(wanted)), float(said == wanted))
+    return Strict(
+        right / len(said), 2 * right / (len(said) + len(wanted)), float(said == wanted)
+    )
 
 
 _CELL = {
@@ -190,7 +201,9 @@ def describe(cell: Cell) -> JSON:
     if task.edition and task.edition != base.PROTOCOLS.get(protocol):
         notes.add(f"Protocol {protocol} with the prompts of {task.edition}")
     elif protocol == "paper":
-        notes.add("Protocol paper: prompts and layouts of upstream at the time of the paper")
+        notes.add(
+            "Protocol paper: prompts and layouts of upstream at the time of the paper"
+        )
     settings = cell.record["result"]["task"].items()
     return {
         "run": cell.run,
@@ -215,14 +228,18 @@ def describe(cell: Cell) -> JSON:
         "tokenizer": result.tokenizer.name,
         "template": result.prompt_format.template,
         "protocol": protocol if about.format else "",
-        "knobs": json.dumps({name: value for name, value in settings if name not in _NAMED}),
+        "knobs": json.dumps(
+            {name: value for name, value in settings if name not in _NAMED}
+        ),
         "note": "; ".join(sorted(notes)),
         "path": str(cell.path),
     }
 
 
 def score(
-    cells: Iterable[Cell], report: Report | None = None, max_failures: float | None = None
+    cells: Iterable[Cell],
+    report: Report | None = None,
+    max_failures: float | None = None,
 ) -> "pd.DataFrame":
     """Judge predictions: a DataFrame with one row per example, in the order of the cells.
 
@@ -271,7 +288,9 @@ def score(
     table["label"] = own_labels(table, "label")
     table = table.take(np.repeat(np.arange(len(counts)), counts)).reset_index(drop=True)
     table = table.join(columns)[list(COLUMNS)]
-    table.attrs["empty_cells"] = [about for about, rows in by_cell.values() if not len(rows)]
+    table.attrs["empty_cells"] = [
+        about for about, rows in by_cell.values() if not len(rows)
+    ]
     return table
 
 
@@ -345,7 +364,8 @@ def _judge_in_parallel(cells: list[Cell]) -> None:
     paths = [
         cell.path
         for cell in cells
-        if (file := _cache_file(cell)) and time_and_size(cell.path)[0] > time_and_size(file)[0]
+        if (file := _cache_file(cell))
+        and time_and_size(cell.path)[0] > time_and_size(file)[0]
     ]
     folders = sorted({str(path.parent.parent) for path in paths})
     workers = min(len(folders), os.cpu_count() or 1)
@@ -374,10 +394,13 @@ def _judged(cell: Cell) -> Rows:
         family = family_of(cell.task, task.family)
     part, blanks = (task.match or family.match) == "part", family.separator == " "
     rows = sorted(
-        (_judge(cell, row, part, blanks) for row in cell.stream()), key=lambda row: row[0]
+        (_judge(cell, row, part, blanks) for row in cell.stream()),
+        key=lambda row: row[0],
     )
     kinds: JSON = dict.fromkeys(ROW_COLUMNS, float)
-    kinds |= dict.fromkeys(("empty", "cut_off", "cut_thought", "refused"), bool) | {"index": int}
+    kinds |= dict.fromkeys(("empty", "cut_off", "cut_thought", "refused"), bool) | {
+        "index": int
+    }
     longest = max((len(row[ROW_COLUMNS.index("digest")]) for row in rows), default=0)
     return np.array(rows, list((kinds | {"digest": f"S{longest or 1}"}).items()))
 
@@ -392,9 +415,16 @@ def _judge(cell: Cell, row: JSON, part: bool, blanks: bool) -> tuple[Any, ...]:
             "the row out of the file, or answer it again"
         )
     usage, soft = row.get("usage") or {}, cell.soft.get(row["index"], {})
-    (text, unfinished), reason = answer_of(raw, cell.record), row.get("finish_reason", "")
+    (text, unfinished), reason = (
+        answer_of(raw, cell.record),
+        row.get("finish_reason", ""),
+    )
     value = (string_match_part if part else string_match_all)(text, references)
-    strict = strict_answer(text, references) if part else strict_items(text, references, blanks)
+    strict = (
+        strict_answer(text, references)
+        if part
+        else strict_items(text, references, blanks)
+    )
     return (
         row["index"], value, strict.f1, strict.precision, strict.exact,
         not text and not unfinished, reason == "length" or unfinished, unfinished, reason == "refused",
@@ -435,7 +465,9 @@ def _completeness(path: Path, wanted: int, _: str, soft: bool) -> Completeness:
     except UserError as error:
         return Completeness(0, str(error))
     problems = cell.warnings[:1]
-    if failed := [failure for index, failure in cell.failures.items() if index < wanted]:
+    if failed := [
+        failure for index, failure in cell.failures.items() if index < wanted
+    ]:
         refused = sum(failure.refused for failure in failed)
         problems.append(f"{failure_counts(len(failed), refused)}: {failed[0].reason}")
     return Completeness(have - lacking, "; ".join(problems))

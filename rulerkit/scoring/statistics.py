@@ -72,7 +72,9 @@ class Estimate(NamedTuple):
 def critical_value(confidence: float) -> float:
     """The number of standard errors of a two-sided normal interval."""
     if not 0 < confidence < 1:
-        raise UserError(f"confidence is {confidence!r}: it must be between 0 and 1, such as 0.95")
+        raise UserError(
+            f"confidence is {confidence!r}: it must be between 0 and 1, such as 0.95"
+        )
     return NormalDist().inv_cdf(0.5 + confidence / 2)
 
 
@@ -104,15 +106,22 @@ def look_confidences(shares: tuple[float, ...], confidence: float) -> list[float
     return looks
 
 
-def wilson(share: float, num_examples: float, confidence: float = 0.95) -> tuple[float, float]:
+def wilson(
+    share: float, num_examples: float, confidence: float = 0.95
+) -> tuple[float, float]:
     """Wilson's score interval of a share (0..1) of a number of examples; its width is never
     zero."""
     return _score_interval(
-        share, share * (1 - share) / num_examples, 1 / num_examples, critical_value(confidence)
+        share,
+        share * (1 - share) / num_examples,
+        1 / num_examples,
+        critical_value(confidence),
     )
 
 
-def _score_interval(share: float, variance: float, mass: float, z: float) -> tuple[float, float]:
+def _score_interval(
+    share: float, variance: float, mass: float, z: float
+) -> tuple[float, float]:
     """Wilson's interval of a share with a variance, where one example counts `mass`."""
     shrink = 1 + z * z * mass
     centre = (share + z * z * mass / 2) / shrink
@@ -144,10 +153,14 @@ def weighted_sum(
         for sign in (1, -1)
     )
     (up, up_low, up_high), up_variance = _pooled(gains.values(), confidence, times)
-    (down, down_low, down_high), down_variance = _pooled(losses.values(), confidence, times)
+    (down, down_low, down_high), down_variance = _pooled(
+        losses.values(), confidence, times
+    )
     correlation = 0.0
     if variances := up_variance * down_variance:
-        covariance = sum(gains[name].covariance(losses[name]) for name in gains if name in losses)
+        covariance = sum(
+            gains[name].covariance(losses[name]) for name in gains if name in losses
+        )
         correlation = max(-1.0, min(1.0, covariance / math.sqrt(variances)))
 
     def distance(one: float, other: float) -> float:
@@ -158,7 +171,9 @@ def weighted_sum(
     low = value - distance(up - up_low, down_high - down)
     high = value + distance(up_high - up, down - down_low)
     # 0 is added, as a difference of -0.0 is shown with its sign
-    return Estimate(*(round(float(number), _DIGITS) + 0.0 for number in (value, low, high)))
+    return Estimate(
+        *(round(float(number), _DIGITS) + 0.0 for number in (value, low, high))
+    )
 
 
 def no_difference_p(cells: Iterable[WeightedCell], variance: float = 0.0) -> float:
@@ -169,7 +184,9 @@ def no_difference_p(cells: Iterable[WeightedCell], variance: float = 0.0) -> flo
     test (McNemar's), else a normal test with a correction for the steps of the sum. A `variance` of
     the sum, where one is known, is the least that the normal test takes.
     """
-    differences = np.concatenate([task.differences() for task in _by_task(cells).values()])
+    differences = np.concatenate(
+        [task.differences() for task in _by_task(cells).values()]
+    )
     differences = differences[np.abs(differences) > _ROUNDING / differences.size]
     sizes = np.abs(differences)
     if not sizes.size:
@@ -178,7 +195,9 @@ def no_difference_p(cells: Iterable[WeightedCell], variance: float = 0.0) -> flo
         from scipy.special import bdtr
 
         return float(bdtr((differences > 0).sum(), sizes.size, 0.5))
-    nearer = min(0.0, float(differences.sum() + sizes.min()))  # by half a step of the sum
+    nearer = min(
+        0.0, float(differences.sum() + sizes.min())
+    )  # by half a step of the sum
     return NormalDist().cdf(nearer / math.sqrt(max(variance, sizes @ sizes)))
 
 
@@ -188,7 +207,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     p = np.asarray(p_values)
     order = np.argsort(p, kind="stable")
     adjusted = np.minimum(1.0, np.arange(len(p), 0, -1) * p[order])
-    return [float(number) for number in np.maximum.accumulate(adjusted)[np.argsort(order)]]
+    return [
+        float(number) for number in np.maximum.accumulate(adjusted)[np.argsort(order)]
+    ]
 
 
 def _by_task(cells: Iterable[WeightedCell]) -> "dict[str, _Task]":
@@ -202,7 +223,9 @@ class _Task:
     """The cells of one task: a row of scores each, a column per example with any answer."""
 
     def __init__(self, cells: Sequence[WeightedCell]) -> None:
-        longest = max(cells, key=lambda cell: (len(cell.scores), cell.groups is not None))
+        longest = max(
+            cells, key=lambda cell: (len(cell.scores), cell.groups is not None)
+        )
         scores = np.full((len(cells), len(longest.scores)), np.nan)
         for row, cell in zip(scores, cells, strict=True):
             row[: len(cell.scores)] = cell.scores
@@ -223,7 +246,9 @@ class _Task:
         means = np.nansum(self.scores, axis=1) / self.counts
         deviations = np.nan_to_num(self.scores - means[:, None])
         mean: float = self.weights @ means
-        sums: NDArray[np.float64] = self.scores.shape[1] * (self.per_answer @ deviations)
+        sums: NDArray[np.float64] = self.scores.shape[1] * (
+            self.per_answer @ deviations
+        )
         return mean + sums
 
 
@@ -238,7 +263,9 @@ class _Side:
     seen and of the examples they are spread over, of those with all answers.
     """
 
-    def __init__(self, task: _Task, sign: int, confidence: float, population: float) -> None:
+    def __init__(
+        self, task: _Task, sign: int, confidence: float, population: float
+    ) -> None:
         values, weights = sign * task.sums(), sign * task.weights
         if (weights < 0).any():
             values, weights = np.maximum(values, 0.0), np.maximum(weights, 0.0)
@@ -247,12 +274,20 @@ class _Side:
         self.mean: float = values.mean()
         self.deviations = values - self.mean
         # what is lost to a cell of few examples is as uncertain as what it gains
-        self.usual: float = task.weights @ task.weights / (task.weights @ task.per_answer)
+        self.usual: float = (
+            task.weights @ task.weights / (task.weights @ task.per_answer)
+        )
         self.squares: float = self.unknown * (weights @ weights) / self.usual
         self.of_examples = (self.unknown * weights / task.counts)[weights > 0]
-        plain = sign * (task.weights @ task.scores)  # NaN, and not counted, where one is missing
-        different = min((plain > _ROUNDING).sum(), (plain < self.span - _ROUNDING).sum())
-        whole = values.size * max(0.0, min(self.mean, self.span - self.mean)) / self.span
+        plain = sign * (
+            task.weights @ task.scores
+        )  # NaN, and not counted, where one is missing
+        different = min(
+            (plain > _ROUNDING).sum(), (plain < self.span - _ROUNDING).sum()
+        )
+        whole = (
+            values.size * max(0.0, min(self.mean, self.span - self.mean)) / self.span
+        )
         self.errors = math.sqrt(different * whole)
         self.seen: float = self.deviations @ self.deviations / values.size**2
         if task.groups is not None:
@@ -266,7 +301,10 @@ class _Side:
         from scipy.special import stdtrit
 
         _, numbers = np.unique(groups, return_inverse=True, equal_nan=False)
-        sums, sizes = np.bincount(numbers, weights=self.deviations), np.bincount(numbers)
+        sums, sizes = (
+            np.bincount(numbers, weights=self.deviations),
+            np.bincount(numbers),
+        )
         if sizes.size in (1, numbers.size):
             return 0.0
         equal = max(2.0, float(numbers.size**2 / (sizes @ sizes)))
@@ -280,7 +318,9 @@ class _Side:
         together."""
         task_share = min(1.0, max(0.0, self.mean / self.span))
         prior = PSEUDO_ERROR * task_share * (1 - task_share) * self.squares
-        spread = (self.errors * self.unknown * self.seen + prior) / (self.errors + PSEUDO_ERROR)
+        spread = (self.errors * self.unknown * self.seen + prior) / (
+            self.errors + PSEUDO_ERROR
+        )
         total = self.usual + PSEUDO_EXAMPLES
         off = self.unknown * (self.span * (task_share - share)) ** 2
         pseudo = share * (1 - share) * self.squares + off / total
@@ -292,7 +332,9 @@ class _Side:
         return float(self.unknown * products.sum() / products.size**2)
 
 
-def _pooled(sides: Collection[_Side], confidence: float, times: float) -> tuple[Estimate, float]:
+def _pooled(
+    sides: Collection[_Side], confidence: float, times: float
+) -> tuple[Estimate, float]:
     """The gains, or the losses, of all tasks with Wilson's interval, as if so many right-or-wrong
     examples had been seen as give the variance that was seen; and this variance.
 
@@ -315,6 +357,7 @@ def _pooled(sides: Collection[_Side], confidence: float, times: float) -> tuple[
     most = max(mass, np.ptp(weights) / span)  # `mass` where all examples count alike
     z = critical_value(confidence)
     lows, highs = zip(
-        *(_score_interval(share, seen / times, m / times, z) for m in (mass, most)), strict=True
+        *(_score_interval(share, seen / times, m / times, z) for m in (mass, most)),
+        strict=True,
     )
     return Estimate(mean, span * min(lows), span * max(highs)), variance

@@ -122,7 +122,9 @@ def threshold_of(tasks: Collection[str], aligned: str) -> float | None:
     if has_own_threshold(tasks):
         return 0.0
     for name, threshold in THRESHOLDS[aligned].items():
-        if {task for task in THIRTEEN if name in ("all", family_of(task).category)} == set(tasks):
+        if {
+            task for task in THIRTEEN if name in ("all", family_of(task).category)
+        } == set(tasks):
             return threshold
     return None
 
@@ -146,15 +148,21 @@ def replay(
     looks = dict.fromkeys(run.lengths if run.by_length else [0], 0)
     estimates, changed = dict[int, Estimate](), list(looks)
     while all(_answered(scores[key][:n], n, max_failures) for key, n in counts.items()):
-        estimates |= {length: run.estimate(length, counts, looks[length]) for length in changed}
+        estimates |= {
+            length: run.estimate(length, counts, looks[length]) for length in changed
+        }
         judgement = run.judge(estimates, looks)
         length, size = judgement.length, run.sizes[looks[judgement.length]]
         needed = run.examples_needed(judgement, size)
         if judgement.settled or size == run.sizes[-1]:
             rows = {key: scores[key][:count] for key, count in counts.items()}
-            floor = sum(least_tokens(rows, n, gap, rule) for n, gap in judgement.gaps.items())
+            floor = sum(
+                least_tokens(rows, n, gap, rule) for n, gap in judgement.gaps.items()
+            )
             needed = 0 if judgement.settled else needed
-            return State(counts, judgement.settled, judgement.answer, math.ceil(needed), floor)
+            return State(
+                counts, judgement.settled, judgement.answer, math.ceil(needed), floor
+            )
         looks[length] += 1
         while run.sizes[looks[length]] < min(run.sizes[-1], _JUMP * needed / _STEP):
             looks[length] += 1
@@ -214,7 +222,9 @@ class _Run:
         error = 1 - self.rule.confidence
         shares = tuple(size / self.rule.population for size in self.sizes)
         longer = max(1, len(self.lengths) - 1) if self.by_length else 1
-        return look_confidences(shares, 1 - error / longer), look_confidences(shares, 1 - error)
+        return look_confidences(shares, 1 - error / longer), look_confidences(
+            shares, 1 - error
+        )
 
     def estimate(self, length: int, counts: Counts, look: int) -> Estimate:
         """Points above the threshold, of the average, or above the other model; length 0 is the
@@ -241,7 +251,9 @@ class _Run:
         # scores are held against the threshold as they are printed, with one decimal
         return Estimate(*(round(limit, 1) - self.threshold for limit in estimate))
 
-    def judge(self, estimates: Mapping[int, Estimate], looks: Mapping[int, int]) -> _Judgement:
+    def judge(
+        self, estimates: Mapping[int, Estimate], looks: Mapping[int, int]
+    ) -> _Judgement:
         """What the estimates say about the question."""
         if self.by_length:
             return self._judge_lengths(estimates, looks)
@@ -252,7 +264,9 @@ class _Run:
             gap = self.rule.average
             return _Judgement(half <= gap, answer, 0, estimate, gap, {0: gap})
         margin = self.rule.margin
-        settled = not any(estimate.low <= limit <= estimate.high for limit in (-margin, margin))
+        settled = not any(
+            estimate.low <= limit <= estimate.high for limit in (-margin, margin)
+        )
         gap = min(abs(estimate.value - limit) for limit in (-margin, margin))
         side = "better" if estimate.value > margin else "worse"
         if not settled:
@@ -268,7 +282,9 @@ class _Run:
         self, estimates: Mapping[int, Estimate], looks: Mapping[int, int]
     ) -> _Judgement:
         shortest = self.lengths[0]
-        intervals = {length: (value.low, value.high) for length, value in estimates.items()}
+        intervals = {
+            length: (value.low, value.high) for length, value in estimates.items()
+        }
         possible = possible_lengths(intervals, 0.0)
         answer = effective_set(intervals, 0.0, self.claimed)
         settled = len(possible) == 1
@@ -305,7 +321,9 @@ class _Run:
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             planned = np.clip(np.ceil(middle * share), n, most)
-            low, high = (middle, high) if planned @ cost < size * cost.sum() else (low, middle)
+            low, high = (
+                (middle, high) if planned @ cost < size * cost.sum() else (low, middle)
+            )
         planned = np.clip(np.ceil(high * share), n, most).astype(int)
         return dict(zip(cells, planned.tolist(), strict=True))
 
@@ -326,7 +344,9 @@ def least_tokens(scores: Scores, length: int, gap: float, rule: StoppingRule) ->
         middle = math.sqrt(low * high)
         n = np.clip(middle * spread / np.sqrt(cost), 1e-9, rule.population)
         variance = (spread**2 * (1 / n - 1 / rule.population)).sum()
-        low, high = (low, middle) if variance <= (gap / 100) ** 2 / evidence else (middle, high)
+        low, high = (
+            (low, middle) if variance <= (gap / 100) ** 2 / evidence else (middle, high)
+        )
     return float(n @ cost)
 
 

@@ -53,7 +53,18 @@ _NOTHING: "_Row" = {
 }
 """What is known of a cell that nobody asked."""
 _COLUMNS = [
-    *(*_ABOUT, "task", "category", "length", *_SCORE, "strict", "exact", "n", "floor", "wanted"),
+    *(
+        *_ABOUT,
+        "task",
+        "category",
+        "length",
+        *_SCORE,
+        "strict",
+        "exact",
+        "n",
+        "floor",
+        "wanted",
+    ),
     *(*COUNTS, "reasoning_tokens", "stand_in", "complete", "failed", "have", "rest"),
     *("engine", "seed"),
     *("prompt_version", "tokenizer", "template", "note", "threshold"),
@@ -90,8 +101,12 @@ class Summary(NamedTuple):
 
     def of(self, category: str) -> "Summary":
         """The rows of one category; of 'all' all cells."""
-        cells, lengths, models = (frame[frame["category"] == category] for frame in self[:3])
-        return Summary(self.cells if category == "all" else cells, lengths, models, self.confidence)
+        cells, lengths, models = (
+            frame[frame["category"] == category] for frame in self[:3]
+        )
+        return Summary(
+            self.cells if category == "all" else cells, lengths, models, self.confidence
+        )
 
 
 def length_weights(num_lengths: int) -> "NDArray[np.float64]":
@@ -123,16 +138,24 @@ def summarize(
     import pandas as pd
 
     tasks, tokens = parse_grid(tasks, lengths)
-    empty_cells = [cell for cell in scores.attrs.get("empty_cells", ()) if cell["failed"]]
-    scores = merge_repetitions(_select(scores, tasks, tokens, num_examples, empty_cells))
+    empty_cells = [
+        cell for cell in scores.attrs.get("empty_cells", ()) if cell["failed"]
+    ]
+    scores = merge_repetitions(
+        _select(scores, tasks, tokens, num_examples, empty_cells)
+    )
     examples = weighted_cells(scores, CELL)
     by_cell = scores.groupby(CELL, sort=False)
     first = by_cell.head(1)
     answered = dict(zip(first["task"], first["category"], strict=True))
-    averaged = list(tasks or (scoring.THIRTEEN if {*answered} & {*scoring.THIRTEEN} else answered))
+    averaged = list(
+        tasks or (scoring.THIRTEEN if {*answered} & {*scoring.THIRTEEN} else answered)
+    )
     categories = {task: scoring.category(task) for task in averaged}
     categories |= {cell["task"]: cell["category"] for cell in empty_cells} | answered
-    shown = dict.fromkeys([*(tasks or [t for t in averaged if t in answered]), *answered])
+    shown = dict.fromkeys(
+        [*(tasks or [t for t in averaged if t in answered]), *answered]
+    )
     facts = _facts_by_cell(by_cell, first, empty_cells)
     known = {*zip(first["run"], first["model"], strict=True)}
     asked = {key[3] for key in facts if key[:2] in known and key[2] in shown}
@@ -144,7 +167,9 @@ def summarize(
         rows = []
         for task, length in product(dict.fromkeys([*shown, *averaged]), grid):
             key = (*name, task, length)
-            row = _NOTHING | facts.get(key, {}) | about | {"examples": examples.get(key)}
+            row = (
+                _NOTHING | facts.get(key, {}) | about | {"examples": examples.get(key)}
+            )
             row |= {"task": task, "category": categories[task], "length": length}
             rows.append(_cell(row, num_examples or row["wanted"] or usual, confidence))
         cell_records += [row for row in rows if row["task"] in shown]
@@ -163,7 +188,9 @@ def summarize(
                 "reader": any(row["engine"] == "reader" for row in members),
             }
             by_length = [
-                _length_row([row for row in members if row["length"] == length], confidence)
+                _length_row(
+                    [row for row in members if row["length"] == length], confidence
+                )
                 for length in grid
             ]
             length_rows += [about | row for row in by_length]
@@ -195,7 +222,9 @@ def _select(
             wanted &= scores[column].isin(chosen)
     if not wanted.any():
         failed = sum(cell["failed"] for cell in empty_cells)
-        failures = f" ({failed} requests failed: see *.failures.jsonl)" if failed else ""
+        failures = (
+            f" ({failed} requests failed: see *.failures.jsonl)" if failed else ""
+        )
         raise UserError(
             "nothing to summarize: no scored example is among the tasks, lengths and examples "
             f"asked for{failures}; evaluate first, or ask for what the predictions hold"
@@ -228,7 +257,9 @@ def _adaptive(rows: "Sequence[_Row]", examples: Mapping[Any, WeightedCell]) -> s
     nothing = WeightedCell(1.0, "", np.empty(0))
     scores, other = (
         {
-            (task, length): examples.get((first["run"], model, task, length), nothing).scores
+            (task, length): examples.get(
+                (first["run"], model, task, length), nothing
+            ).scores
             for task, length in product(rule.tasks, rule.lengths)
         }
         for model in (first["model"], rule.other)
@@ -239,7 +270,9 @@ def _adaptive(rows: "Sequence[_Row]", examples: Mapping[Any, WeightedCell]) -> s
             behind = max(0, row["failed"] - int(np.isnan(scores[key]).sum()))
             scores[key] = np.append(scores[key], [np.nan] * behind)
     claimed, max_failures = first["claimed_length"], first["max_failures"]
-    return rule.describe(replay(rule, scores, first["aligned"], claimed, other, max_failures))
+    return rule.describe(
+        replay(rule, scores, first["aligned"], claimed, other, max_failures)
+    )
 
 
 _Row = dict[str, Any]
@@ -253,14 +286,19 @@ def _cell(row: _Row, wanted: int, confidence: float) -> _Row:
     failures = failure_counts(row["failed"], row["failed_refused"])
     have = ", ".join(filter(None, [f"{n}/{wanted}", failures]))
     row |= {"wanted": wanted, "complete": complete}
-    row |= {"have": "" if complete else have, "rest": have if complete and n < wanted else ""}
+    row |= {
+        "have": "" if complete else have,
+        "rest": have if complete and n < wanted else "",
+    }
     row |= {"threshold": THRESHOLDS[row["aligned"]]["all"], "floor": 100 * row["floor"]}
     for name in ("strict", "exact"):
         row[name] = 100 * row[name] if complete else np.nan
     return row | dict(zip(_SCORE, _mean([row], [1.0], confidence), strict=True))
 
 
-def _mean(rows: Sequence[_Row], weights: Iterable[float], confidence: float) -> Estimate:
+def _mean(
+    rows: Sequence[_Row], weights: Iterable[float], confidence: float
+) -> Estimate:
     """The weighted mean of cells in percent; NaN where one is incomplete."""
     if not all(row["complete"] for row in rows):
         return Estimate(np.nan, np.nan, np.nan)
@@ -300,16 +338,27 @@ def _model_row(
     states |= {row["length"]: "unfinished" for row in rows if row["n"]}
     claimed = rows[0]["claimed_length"]
     threshold = THRESHOLDS[rows[0]["aligned"]].get(category, np.nan)
-    whose = f"the paper has no category {category}" if np.isnan(threshold) else PAPERS_THRESHOLD
+    whose = (
+        f"the paper has no category {category}"
+        if np.isnan(threshold)
+        else PAPERS_THRESHOLD
+    )
     complete = [row["complete"] for row in length_rows]
     # the thresholds of the paper are those of the benchmark's own tasks
-    benchmark = {t for t in scoring.THIRTEEN if category in ("all", scoring.category(t))}
+    benchmark = {
+        t for t in scoring.THIRTEEN if category in ("all", scoring.category(t))
+    }
     is_judged = tasks == benchmark and any(complete)
     if has_own_threshold(tasks):
         shortest = min(scores)
         start, mean_of = scores[shortest], f"its own mean at {length_name(shortest)}"
-        threshold, whose = round(OWN_SHARE * start, 1), f"{100 * OWN_SHARE:g} % of {mean_of}"
-        floor = np.fmax(0, np.mean([row["floor"] for row in rows if row["length"] == shortest]))
+        threshold, whose = (
+            round(OWN_SHARE * start, 1),
+            f"{100 * OWN_SHARE:g} % of {mean_of}",
+        )
+        floor = np.fmax(
+            0, np.mean([row["floor"] for row in rows if row["length"] == shortest])
+        )
         is_judged = bool(start > floor)
         if not is_judged:  # a share of nothing is reached by any answer
             state = f"{start:.1f}, not above its floor of {floor:.1f}"
@@ -354,7 +403,11 @@ def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
     means = ["score", "precision", "gold_probability", "gold_greedy", *_MEANS]
     rules |= dict.fromkeys(means, "mean")
     rules |= dict.fromkeys(COUNTS, "sum")
-    return scores[answers == repetitions].groupby(keys, sort=False, as_index=False).agg(rules)
+    return (
+        scores[answers == repetitions]
+        .groupby(keys, sort=False, as_index=False)
+        .agg(rules)
+    )
 
 
 def base_run(run: str) -> str:
@@ -375,7 +428,10 @@ def weighted_cells(
 
     A column `group`, such as the article of a question, says which examples are drawn together.
     """
-    index, values = scores["index"].to_numpy(dtype=int), scores["score"].to_numpy(dtype=float)
+    index, values = (
+        scores["index"].to_numpy(dtype=int),
+        scores["score"].to_numpy(dtype=float),
+    )
     groups = np.full(len(scores), np.nan)
     if "group" in scores:
         numbers, _ = scores["group"].factorize()

@@ -121,10 +121,16 @@ class Cell:
     were skipped) and `snapshots` (the versions of its model that a service named in its replies).
     """
 
-    def __init__(self, path: Path, record: JSON, rows: list[JSON] | None = None) -> None:
+    def __init__(
+        self, path: Path, record: JSON, rows: list[JSON] | None = None
+    ) -> None:
         self.path, self.record = path, record
         self.about = about = check_schema(Record, record)
-        self.run, self.wanted, self.length = about.run, about.num_examples, about.result.length
+        self.run, self.wanted, self.length = (
+            about.run,
+            about.num_examples,
+            about.result.length,
+        )
         self.model, self.task = about.result.model.name, about.result.task.name
         self.warnings: list[str] = []
         self.snapshots = set[str]()
@@ -145,7 +151,9 @@ class Cell:
     def stream(self) -> Iterator[JSON]:
         """The rows one by one, in the order of the file where they are not in memory."""
         self.snapshots.clear()
-        for _, row in enumerate(self.rows) if "rows" in vars(self) else self._read(parse=True):
+        for _, row in (
+            enumerate(self.rows) if "rows" in vars(self) else self._read(parse=True)
+        ):
             if usage := row.get("usage"):
                 names = (usage.get("server_model"), usage.get("system_fingerprint"))
                 self.snapshots.add(" ".join(str(name) for name in names if name))
@@ -175,12 +183,17 @@ class Cell:
                 attempt = parse_json(line)
                 failure = Failure(str(attempt["reason"]), bool(attempt["refused"]))
                 attempts[int(attempt["index"])] = failure
-        return {index: attempts[index] for index in sorted(attempts.keys() - set(self.present))}
+        return {
+            index: attempts[index]
+            for index in sorted(attempts.keys() - set(self.present))
+        }
 
     @cached_property
     def soft(self) -> dict[int, JSON]:
         """The soft scores by index."""
-        return dict(_read_rows(soft_file(self.path), self.about, True, self.warnings.append))
+        return dict(
+            _read_rows(soft_file(self.path), self.about, True, self.warnings.append)
+        )
 
     @property
     def without_soft(self) -> list[int]:
@@ -245,7 +258,10 @@ def read_cells(
             f"no predictions at {path}: no such file or folder; give a .jsonl file, a run's folder, or "
             "outputs/predictions"
         )
-    cells, file_given = [], path.with_suffix(".jsonl") if path.suffix == ".json" else path
+    cells, file_given = (
+        [],
+        path.with_suffix(".jsonl") if path.suffix == ".json" else path,
+    )
     for file in [file_given] if path.is_file() else prediction_files(path, report):
         if not strict and not file.with_suffix(".json").exists():
             continue
@@ -258,7 +274,9 @@ def read_cells(
             report(f"left out: {error}")
         else:
             cells += [cell] if cell else []
-    return sorted(cells, key=lambda cell: (cell.run, cell.model, cell.task, cell.length))
+    return sorted(
+        cells, key=lambda cell: (cell.run, cell.model, cell.task, cell.length)
+    )
 
 
 def prediction_files(folder: Path, report: Report) -> list[Path]:
@@ -267,7 +285,9 @@ def prediction_files(folder: Path, report: Report) -> list[Path]:
     files, visited = set[Path](), set[str]()
 
     def unreadable(error: OSError) -> None:
-        report(f"left out: {error.filename} cannot be read ({error.strerror}), nor any cell in it")
+        report(
+            f"left out: {error.filename} cannot be read ({error.strerror}), nor any cell in it"
+        )
 
     for place, folders, names in os.walk(folder, followlinks=True, onerror=unreadable):
         real = os.path.realpath(place)
@@ -280,7 +300,9 @@ def prediction_files(folder: Path, report: Report) -> list[Path]:
             file = Path(place, name)
             if name.startswith(".") or name.endswith((".bak.jsonl", _FAILURES, _SOFT)):
                 continue
-            if file.suffix == ".jsonl" or (file.suffix == ".json" and file.stem.isdigit()):
+            if file.suffix == ".jsonl" or (
+                file.suffix == ".json" and file.stem.isdigit()
+            ):
                 files.add(file.with_suffix(".jsonl"))
             elif not file.exists():
                 report(f"left out: {file} is a link to nothing")

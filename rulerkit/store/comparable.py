@@ -60,7 +60,9 @@ def check_same(cells: Iterable[Cell]) -> None:
         first: dict[tuple[str, ...], tuple[Cell, JSON]] = {}
         for cell in ours:
             result = cell.record["result"]
-            defining = {field: result[field] for field in result if field not in free.split()}
+            defining = {
+                field: result[field] for field in result if field not in free.split()
+            }
             key = tuple(getattr(cell, name) for name in shared.split())
             other, before = first.setdefault(key, (cell, defining))
             if changes := differences(before, defining):
@@ -108,7 +110,9 @@ def _counts(field: str, one_lacks_it: bool) -> bool:
 
         return field.split(".")[2] not in NEUTRAL_ARGUMENTS
     if field.startswith(("model.weights", "model.code")):
-        return not one_lacks_it  # they are compared by the digests that both records hold
+        return (
+            not one_lacks_it
+        )  # they are compared by the digests that both records hold
     return not re.fullmatch(_FREE, field)
 
 
@@ -131,7 +135,9 @@ def snapshot_notes(cells: Iterable[Cell]) -> list[str]:
     cells, notes = list(cells), []
     for model in dict.fromkeys(cell.model for cell in cells):
         of_model = [cell for cell in cells if cell.model == model]
-        versions = Counter(version for cell in of_model for version in sorted(cell.snapshots))
+        versions = Counter(
+            version for cell in of_model for version in sorted(cell.snapshots)
+        )
         if len(versions) > 1:
             counts = [f"{name} ({counted(n, 'cell')})" for name, n in versions.items()]
             mixed = [
@@ -139,7 +145,9 @@ def snapshot_notes(cells: Iterable[Cell]) -> list[str]:
                 for c in of_model
                 if len(c.snapshots) > 1
             ]
-            within = f"; the version changed within {listed(mixed, _FEW)}" if mixed else ""
+            within = (
+                f"; the version changed within {listed(mixed, _FEW)}" if mixed else ""
+            )
             notes.append(
                 f"The service answered with several versions of {model}: "
                 f"{listed(counts, _FEW)}{within}."

@@ -29,7 +29,9 @@ def disk(
     try:
         yield
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}; {fix}") from error
+        raise UserError(
+            f"cannot write {path}: {error.strerror or error}; {fix}"
+        ) from error
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
@@ -75,7 +77,9 @@ class Log:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with disk(self.path) if kind is None else suppress(OSError):  # keep the first error
+        with (
+            disk(self.path) if kind is None else suppress(OSError)
+        ):  # keep the first error
             try:
                 os.fsync(self._file)
             finally:

@@ -81,7 +81,9 @@ class Lock:
 
     def check(self) -> None:
         """Raise `UserError` where the lock is no longer ours: another process may be writing."""
-        if time.time() - self._seen > 3 * self.beat:  # the process was suspended, thread included
+        if (
+            time.time() - self._seen > 3 * self.beat
+        ):  # the process was suspended, thread included
             self._touch()
         if self.lost:
             raise UserError(
@@ -103,7 +105,9 @@ class Lock:
                 self._seen = time.time()
         except FileNotFoundError:
             self.lost = not self._done.is_set()
-        except OSError:  # the file server is away for a moment: try again at the next beat
+        except (
+            OSError
+        ):  # the file server is away for a moment: try again at the next beat
             pass
 
     def _create(self) -> bool:
@@ -206,7 +210,9 @@ def start_time(pid: int) -> str | None:
     except PermissionError:
         pass
     try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        state, *fields = (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        )
     except OSError:  # a process of another user may be hidden
         return ""
     return None if state in "ZX" else fields[18]

@@ -77,7 +77,11 @@ def damaged(draw):
     zipped = draw(st.booleans())
     data = gzip.compress(data) if zipped else data
     start = draw(st.integers(0, len(data) - 1))
-    data = data[:start] + draw(st.binary(max_size=3)) + data[start + draw(st.integers(0, 3)) :]
+    data = (
+        data[:start]
+        + draw(st.binary(max_size=3))
+        + data[start + draw(st.integers(0, 3)) :]
+    )
     return task, path + ".gz" * zipped, data
 
 
@@ -103,4 +107,6 @@ def test_a_damaged_corpus_is_a_substitute_or_one_line(tmp_path_factory, file):
     corpora.load_haystack.cache_clear()
     corpora.load_qa.cache_clear()
     if not isinstance(result, UserError):
-        assert all(source.stand_in and "is a substitute" in source.note for source in result[1])
+        assert all(
+            source.stand_in and "is a substitute" in source.note for source in result[1]
+        )

@@ -117,13 +117,20 @@ SCALARS = st.sampled_from(
 ) | st.text(max_size=8)
 STUDY_KEYS = st.sampled_from(list(Parameters.model_fields))
 MODEL_KEYS = st.sampled_from(
-    ["base", *dict.fromkeys(key for keys in ENGINE_KEYS.values() for key in keys_of(keys))]
+    [
+        "base",
+        *dict.fromkeys(key for keys in ENGINE_KEYS.values() for key in keys_of(keys)),
+    ]
 )
 KNOBS = st.sampled_from(
     list(dict.fromkeys(knob.name for family in FAMILIES for knob in fields(family)))
 )
 KEYS = (
-    STUDY_KEYS | MODEL_KEYS | KNOBS | st.sampled_from(list(Site.model_fields)) | st.text(max_size=5)
+    STUDY_KEYS
+    | MODEL_KEYS
+    | KNOBS
+    | st.sampled_from(list(Site.model_fields))
+    | st.text(max_size=5)
 )
 
 
@@ -144,7 +151,8 @@ MODEL_LINE = st.tuples(MODEL_KEYS, VALUES).map(
     lambda t: f"model: {{base: perfect, {t[0]}: {t[1]}}}"
 )
 LINES = st.lists(
-    TASKS_LINE | MODEL_LINE | st.tuples(STUDY_KEYS | KEYS, VALUES).map(": ".join), max_size=3
+    TASKS_LINE | MODEL_LINE | st.tuples(STUDY_KEYS | KEYS, VALUES).map(": ".join),
+    max_size=3,
 ).map("\n".join)
 
 
@@ -166,7 +174,9 @@ def damaged(draw):
 def first_example(path):
     """The first example of the first task of the study in a file, at its shortest length."""
     asked = study(load_files([path]))
-    return generate(asked.tasks[0], asked.lengths[0], asked.num_examples, asked.seed)[0].num_tokens
+    return generate(asked.tasks[0], asked.lengths[0], asked.num_examples, asked.seed)[
+        0
+    ].num_tokens
 
 
 @cases

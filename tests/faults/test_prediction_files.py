@@ -35,7 +35,12 @@ ROWS = [
     for index in range(4)
 ]
 RESULT = {
-    "task": {"name": "vt", "family": "variable_tracking", "category": "vt", "match": "all"},
+    "task": {
+        "name": "vt",
+        "family": "variable_tracking",
+        "category": "vt",
+        "match": "all",
+    },
     "length": 1024,
     "seed": 42,
     "prompt_version": 1,
@@ -79,7 +84,20 @@ VALUES = st.sampled_from(
 )
 DEEP = b"[" * 100_000
 BYTES = st.sampled_from(
-    [b"", b"\n", b"\0", b"\0\0\0", b"{", b"}", b'"', b"NaN", b"1e999", b"\xff", b"9" * 5000, DEEP]
+    [
+        b"",
+        b"\n",
+        b"\0",
+        b"\0\0\0",
+        b"{",
+        b"}",
+        b'"',
+        b"NaN",
+        b"1e999",
+        b"\xff",
+        b"9" * 5000,
+        DEEP,
+    ]
 )
 
 
@@ -116,7 +134,11 @@ def write(folder, model, record, rows):
 
 def named(model):
     return json.dumps(
-        RECORD | {"label": model, "result": RESULT | {"model": {"name": model, "engine": "reader"}}}
+        RECORD
+        | {
+            "label": model,
+            "result": RESULT | {"model": {"name": model, "engine": "reader"}},
+        }
     ).encode()
 
 
@@ -143,19 +165,24 @@ def is_reported(record, rows, unchanged):
         path = write(folder, "one", record, rows)
         found = result_or_line(report, folder)
         if isinstance(found, Exception):
-            assert "and one table cannot hold both" in str(found) or "can be counted once" in str(
+            assert "and one table cannot hold both" in str(
                 found
-            )
+            ) or "can be counted once" in str(found)
             return
         scores, problems = found
         assert (scores["model"] == "other").sum() >= len(ROWS)
         seen = result_or_line(completeness, path, 4)
         damaged_rows = [line for line in problems if str(path.with_suffix("")) in line]
-        assert bool(damaged_rows) == (seen.have == 0 and bool(seen.problem)), (damaged_rows, seen)
+        assert bool(damaged_rows) == (seen.have == 0 and bool(seen.problem)), (
+            damaged_rows,
+            seen,
+        )
         result_or_line(load_cell, path)
         if unchanged and not damaged_rows:
             ours = scores[scores["model"] == "one"]
-            assert (ours["score"] == 1.0).all(), "a number changed, and nothing was said"
+            assert (ours["score"] == 1.0).all(), (
+                "a number changed, and nothing was said"
+            )
 
 
 @given(record=changed(RECORD))
@@ -175,7 +202,9 @@ def test_a_damaged_record(record, rows):
 def test_a_row_of_format_1_with_a_wrong_value(row, place):
     lines = OLD.splitlines(keepends=True)
     lines.insert(place, json.dumps(row).encode() + b"\n")
-    is_reported(named("one").replace(b'"format": 2', b'"format": 1'), b"".join(lines), False)
+    is_reported(
+        named("one").replace(b'"format": 2', b'"format": 1'), b"".join(lines), False
+    )
 
 
 @given(rows=damaged(GOOD))
@@ -205,7 +234,9 @@ def test_a_flipped_bit_is_noticed(bit):
 @given(
     text=damaged(OLD)
     | damaged(
-        json.dumps({"doc": {"outputs": ["a"], "max_length": 1024}, "resps": [["a"]]}).encode()
+        json.dumps(
+            {"doc": {"outputs": ["a"], "max_length": 1024}, "resps": [["a"]]}
+        ).encode()
     )
 )
 @cases
@@ -220,7 +251,9 @@ def test_damaged_files_of_others(text):
                 assert not isinstance(result_or_line(score, cells), Exception)
 
 
-@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_text("{")])
+@pytest.mark.parametrize(
+    "damage", [lambda path: path.unlink(), lambda path: path.write_text("{")]
+)
 def test_files_of_others_beside_a_damaged_one_are_scored(tmp_path, capsys, damage):
     for length in (1024, 2048):
         file = tmp_path / f"m/b/{length}/pred/vt.jsonl"
@@ -231,10 +264,15 @@ def test_files_of_others_beside_a_damaged_one_are_scored(tmp_path, capsys, damag
     assert ("left out: " in capsys.readouterr().err) == file.exists()
 
 
-@pytest.mark.parametrize("rows", [GOOD, OLD, OLD[: len(OLD) // 2] + GOOD[len(GOOD) // 2 :]])
+@pytest.mark.parametrize(
+    "rows", [GOOD, OLD, OLD[: len(OLD) // 2] + GOOD[len(GOOD) // 2 :]]
+)
 def test_links_and_unreadable_things_are_named(tmp_path, rows):
     path = write(
-        tmp_path / "disk", "one", named("one").replace(b'"format": 2', b'"format": 1'), rows
+        tmp_path / "disk",
+        "one",
+        named("one").replace(b'"format": 2', b'"format": 1'),
+        rows,
     )
     models = tmp_path / "predictions" / "main"
     models.mkdir(parents=True)

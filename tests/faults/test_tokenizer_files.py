@@ -23,9 +23,14 @@ SETTINGS = {
 }
 BYTES = [(bytes([byte]), byte) for byte in range(256)] + [(b"It", 256), (b" is", 257)]
 TEKKEN = {
-    "config": {"pattern": r"\S+|\s+", "default_num_special_tokens": 10, "default_vocab_size": 268},
+    "config": {
+        "pattern": r"\S+|\s+",
+        "default_num_special_tokens": 10,
+        "default_vocab_size": 268,
+    },
     "vocab": [
-        {"rank": rank, "token_bytes": base64.b64encode(token).decode()} for token, rank in BYTES
+        {"rank": rank, "token_bytes": base64.b64encode(token).decode()}
+        for token, rank in BYTES
     ],
 }
 
@@ -91,7 +96,10 @@ def test_a_damaged_tokenizer_is_one_line(files, tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("tokenizer")
     name = data.draw(st.sampled_from(list(files)))
     file, _, pattern = name.partition("#")
-    contents = {file: files[name], "tokenizer_config.json": json.dumps(SETTINGS).encode()}
+    contents = {
+        file: files[name],
+        "tokenizer_config.json": json.dumps(SETTINGS).encode(),
+    }
     target = data.draw(st.sampled_from(list(contents)))
     content = contents[target]
     for _ in range(data.draw(st.integers(1, 4))):
@@ -99,7 +107,9 @@ def test_a_damaged_tokenizer_is_one_line(files, tmp_path_factory, data):
         stop = start + data.draw(st.sampled_from([0, 1, 2, 5, 60, len(content)]))
         junk = data.draw(
             st.binary(max_size=4)
-            | st.sampled_from([b"null", b"[]", b"{}", b"-1", b"1e9", b'"x"', b"99999999"])
+            | st.sampled_from(
+                [b"null", b"[]", b"{}", b"-1", b"1e9", b'"x"', b"99999999"]
+            )
         )
         content = content[:start] + junk + content[stop:]
     for path, text in (contents | {target: content}).items():

@@ -49,11 +49,15 @@ _ALL: tuple[Task, ...] = (
 )
 TASKS: dict[str, Task] = {task.name: task for task in _ALL}
 THIRTEEN: tuple[str, ...] = tuple(TASKS)[:13]
-CATEGORIES: tuple[str, ...] = tuple(dict.fromkeys(family.category for family in FAMILIES))
+CATEGORIES: tuple[str, ...] = tuple(
+    dict.fromkeys(family.category for family in FAMILIES)
+)
 
 
 def task(
-    spec: str | Mapping[str, Any] | Task, protocol: str = "clean", edition: str | None = None
+    spec: str | Mapping[str, Any] | Task,
+    protocol: str = "clean",
+    edition: str | None = None,
 ) -> Task:
     """The task that a name, or a mapping with `base` and knobs, describes, under a protocol.
 
@@ -70,7 +74,9 @@ def task(
             f"a task is a name or a mapping with `base: NAME` and knobs; seen: {shortened(spec)}"
         )
     base = task(spec["base"], protocol, edition)
-    knobs = {name: value for name, value in spec.items() if name not in ("base", "name")}
+    knobs = {
+        name: value for name, value in spec.items() if name not in ("base", "name")
+    }
     for knob in knobs:
         check_known(f"knob of {base.name}", knob, base.knobs())
     variant = replace(base, **knobs)
@@ -78,7 +84,10 @@ def task(
     changes = sorted(vars(variant).items() - vars(base).items())
     name = str(
         spec.get("name")
-        or next((task.name for task in known if task == replace(variant, name=task.name)), None)
+        or next(
+            (task.name for task in known if task == replace(variant, name=task.name)),
+            None,
+        )
         or "-".join([base.name, *(f"{knob}_{value}" for knob, value in changes)])
     )
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", name):
@@ -90,7 +99,9 @@ def task(
         named, tokens = task(name, protocol, edition), variant.max_new_tokens
         # only the tokens of an answer may differ from the task of this name
         if replace(variant, name=name) != replace(named, max_new_tokens=tokens):
-            raise UserError(f"{name} is another task's name: give this variant another `name:`")
+            raise UserError(
+                f"{name} is another task's name: give this variant another `name:`"
+            )
     return replace(variant, name=name)
 
 
@@ -112,11 +123,18 @@ def family_of(name: str, family: str = "") -> type[Task]:
     """The family of a task: the one that a record calls `family`, or, where nothing says so, the
     one that the first letters of the task's name tell."""
     for one in FAMILIES:
-        if one.family == family if family else re.match(rf"{one.short_name}(?![a-zA-Z])", name):
+        if (
+            one.family == family
+            if family
+            else re.match(rf"{one.short_name}(?![a-zA-Z])", name)
+        ):
             return one
     names = ", ".join(family.short_name for family in FAMILIES)
     raise unknown(
-        "task", name, THIRTEEN, f"Other names must begin with one of {names}; --task names it"
+        "task",
+        name,
+        THIRTEEN,
+        f"Other names must begin with one of {names}; --task names it",
     )
 
 
@@ -124,7 +142,8 @@ def read_prompt(text: str) -> Reading | None:
     """What the text of a prompt asks and answers, by its family's rule; None if it is not a prompt
     of any family."""
     return next(
-        (reading for family in FAMILIES if (reading := family.read(text)) is not None), None
+        (reading for family in FAMILIES if (reading := family.read(text)) is not None),
+        None,
     )
 
 

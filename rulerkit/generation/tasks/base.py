@@ -15,7 +15,13 @@ import numpy as np
 
 from rulerkit.common.errors import UserError, check_known, shortened
 from rulerkit.generation.corpora import BASES, KINDS, Source, choices, load
-from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
+from rulerkit.generation.example import (
+    ContextBudget,
+    Draft,
+    Example,
+    ExampleStream,
+    Piece,
+)
 
 PROTOCOLS = {"clean": "2025", "paper": "2024"}
 """Protocol -> the edition of upstream's prompts that belongs to it.
@@ -42,7 +48,9 @@ def string_match_all(prediction: str, references: Collection[str]) -> float:
     """Share (0..1) of the references that occur in the prediction, whatever their case: niah, vt,
     cwe, fwe."""
     answer = prediction.lower()
-    return sum(reference.lower() in answer for reference in references) / len(references)
+    return sum(reference.lower() in answer for reference in references) / len(
+        references
+    )
 
 
 def string_match_part(prediction: str, references: Collection[str]) -> float:
@@ -58,7 +66,9 @@ def named_items(prediction: str) -> list[str]:
     # the simple pattern is ten times as fast
     simple = "and" not in prediction and not _NUMBERED.search(prediction)
     border = _COMMAS_AND_LINES if simple else _ITEM_BORDER
-    items = dict.fromkeys([item.strip(_AROUND_ITEM).lower() for item in border.split(prediction)])
+    items = dict.fromkeys(
+        [item.strip(_AROUND_ITEM).lower() for item in border.split(prediction)]
+    )
     items.pop("", None)
     return list(items)
 
@@ -193,13 +203,17 @@ class Task(ABC):
     is asked for."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "edition", str(self.edition))  # YAML reads 2024 as a number
+        object.__setattr__(
+            self, "edition", str(self.edition)
+        )  # YAML reads 2024 as a number
         for field in fields(self):
             value, kind = getattr(self, field.name), field.type
             if kind is str:  # such as a path
                 object.__setattr__(self, field.name, str(value))
             if get_origin(kind) is Literal:
-                check_known(f"{field.name} of the task {self.name}", value, get_args(kind))
+                check_known(
+                    f"{field.name} of the task {self.name}", value, get_args(kind)
+                )
             if kind is int or (kind == int | None and value is not None):
                 whole = type(value) is int and 1 <= value <= MOST
                 self.check(whole, field.name, f"a whole number from 1 to {MOST}")
@@ -210,7 +224,9 @@ class Task(ABC):
         """Raises `UserError` where a setting is not allowed; `takes` says what it takes."""
         if not allowed:
             value = shortened(getattr(self, knob))
-            raise UserError(f"{knob} of the task {self.name} is {value}: it must be {takes}")
+            raise UserError(
+                f"{knob} of the task {self.name} is {value}: it must be {takes}"
+            )
 
     @abstractmethod
     def draft(self, stream: ExampleStream, length: int) -> Draft:
@@ -276,7 +292,11 @@ class Task(ABC):
     @classmethod
     def knobs(cls) -> list[str]:
         """The names of the settings that a variant of this task may change."""
-        return [field.name for field in fields(cls) if field.name not in ("name", "protocol")]
+        return [
+            field.name
+            for field in fields(cls)
+            if field.name not in ("name", "protocol")
+        ]
 
     @property
     def corpora(self) -> tuple[tuple[str, str], ...]:
@@ -295,9 +315,13 @@ class Task(ABC):
     @classmethod
     def place(cls, text: str, references: Sequence[str]) -> str | None:
         """Where the answer stands in the text of a prompt, in words; None where it is not there."""
-        starts = [text.index(reference) for reference in references if reference in text]
+        starts = [
+            text.index(reference) for reference in references if reference in text
+        ]
         return (
-            f"about {round(50 * min(starts) / len(text)) * 2} % of the prompt" if starts else None
+            f"about {round(50 * min(starts) / len(text)) * 2} % of the prompt"
+            if starts
+            else None
         )
 
     def sources(self) -> dict[str, Source]:
@@ -309,7 +333,10 @@ class Task(ABC):
         """The same task under a protocol, with its edition of the prompts or the one given; its
         name stays."""
         check_known("protocol", protocol, PROTOCOLS)
-        settings: Any = {"protocol": protocol, "edition": edition or PROTOCOLS[protocol]}
+        settings: Any = {
+            "protocol": protocol,
+            "edition": edition or PROTOCOLS[protocol],
+        }
         return replace(self, **settings)
 
     def with_corpora(self, corpora: str | Mapping[str, Any]) -> Self:
@@ -328,7 +355,8 @@ class Task(ABC):
 
 def _less_frequent_words(answer: JudgedAnswer) -> str | None:
     entries = (
-        re.sub(r"^\d+\. ", "", piece.text.strip()).lower() for piece in answer.example.pieces[1:]
+        re.sub(r"^\d+\. ", "", piece.text.strip()).lower()
+        for piece in answer.example.pieces[1:]
     )
     others = set(entries) - {reference.lower() for reference in answer.references}
     named = [*named_items(answer.text), *answer.words]
@@ -373,7 +401,9 @@ def shuffled_alike(size: int, seed: int) -> list[int]:
     return order
 
 
-def distinct(count: int, draw: Callable[[], str], first: Iterable[str] = ()) -> list[str]:
+def distinct(
+    count: int, draw: Callable[[], str], first: Iterable[str] = ()
+) -> list[str]:
     """Draws until there are `count` different texts with the first ones (upstream draws with
     replacement)."""
     texts = dict.fromkeys(first)

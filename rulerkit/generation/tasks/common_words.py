@@ -38,7 +38,9 @@ class CommonWords(WordCount):
     family = "common_words"
     short_name = "cwe"
     new_tokens = (120, 10)
-    question_form = r"\nQuestion: What are the (\w+) most common words in the above list\?"
+    question_form = (
+        r"\nQuestion: What are the (\w+) most common words in the above list\?"
+    )
     answer_prefix_form = "appear most often in the list are:"
     demonstration_opening = _OPENING
     entry = re.compile(r"\d+\. (?P<item>.+?)(?= \d+\. |$)")
@@ -77,7 +79,11 @@ class CommonWords(WordCount):
         words = self._list_of_words
         singles = words.everything if self.protocol == "paper" else _uncontained(words)
         enough = 3 * max(20, self.num_cw)
-        self.check(len(singles) >= enough, "words", f"a list of {enough} words, none in another")
+        self.check(
+            len(singles) >= enough,
+            "words",
+            f"a list of {enough} words, none in another",
+        )
         common = stream.random.sample(singles, self.num_cw)
         return Draft(
             demonstration=self._demonstration(stream, common, length),
@@ -97,14 +103,26 @@ class CommonWords(WordCount):
         common = np.array([words.position[text] for text in texts])
         order = singles = words.others(texts, budget.random)
         parts = {word.lower() for word in draft.plan}
-        while (fitting := self._num_fitting(words, common, order, budget)) == len(order):
+        while (fitting := self._num_fitting(words, common, order, budget)) == len(
+            order
+        ):
             num_pairs = max(min(8192, most), 2 * num_pairs)
-            words = _words(self._list_of_words, budget.encoder, num_pairs, random_letters=paper)
-            pairs = (len(words) - num_pairs + budget.random.permutation(num_pairs)).tolist()
-            pairs = [i for i in pairs if parts.isdisjoint(words.texts[i][1:].lower().split("-"))]
+            words = _words(
+                self._list_of_words, budget.encoder, num_pairs, random_letters=paper
+            )
+            pairs = (
+                len(words) - num_pairs + budget.random.permutation(num_pairs)
+            ).tolist()
+            pairs = [
+                i
+                for i in pairs
+                if parts.isdisjoint(words.texts[i][1:].lower().split("-"))
+            ]
             order = np.concatenate([singles, pairs])
         if paper:
-            fitting = min(fitting, self._usual_number(words, draft, budget)) // step * step
+            fitting = (
+                min(fitting, self._usual_number(words, draft, budget)) // step * step
+            )
         for number in range(fitting, -1, -step):
             piece = self._list(words, common, order[:number], budget)
             if piece.num_tokens <= budget.tokens:
@@ -128,34 +146,53 @@ class CommonWords(WordCount):
     def _usual_number(self, words: Units, draft: Draft, budget: ContextBudget) -> int:
         """How many other words fit in usual examples of this cell: one number, and with it one
         layout, for nearly all."""
-        first = self._demonstration(ExampleStream(budget.seed, self.name, 0), [], budget.length)
-        counts = [len(ids) for ids in budget.encoder.encode([draft.demonstration, first])]
+        first = self._demonstration(
+            ExampleStream(budget.seed, self.name, 0), [], budget.length
+        )
+        counts = [
+            len(ids) for ids in budget.encoder.encode([draft.demonstration, first])
+        ]
         tokens = budget.tokens + counts[0] - counts[1]
         num_singles = len(self._list_of_words.everything)
         usual = np.random.RandomState(budget.seed).permutation(num_singles)
-        others = np.concatenate([usual[self.num_cw :], np.arange(num_singles, len(words))])
+        others = np.concatenate(
+            [usual[self.num_cw :], np.arange(num_singles, len(words))]
+        )
         budget = replace(budget, tokens=int(tokens - _MARGIN * tokens**0.5))
         return self._num_fitting(words, usual[: self.num_cw], others, budget)
 
     def _list(
-        self, words: Units, common: np.ndarray, others: np.ndarray, budget: ContextBudget
+        self,
+        words: Units,
+        common: np.ndarray,
+        others: np.ndarray,
+        budget: ContextBudget,
     ) -> Piece:
         """The numbered list, shuffled, with the newline before the question."""
         common_count, other_count = self.frequencies(budget.length)
-        entries = np.concatenate([np.repeat(common, common_count), np.repeat(others, other_count)])
+        entries = np.concatenate(
+            [np.repeat(common, common_count), np.repeat(others, other_count)]
+        )
         order = self.shuffle(entries, budget)
         numbers = numbered(" {}.", budget.encoder, len(order))
         needles = set(common.tolist())
         return budget.rows(
             (numbers, np.arange(len(order))),
             (words, order),
-            describe=lambda i: ("needle" if order[i] in needles else "haystack", None, None),
+            describe=lambda i: (
+                "needle" if order[i] in needles else "haystack",
+                None,
+                None,
+            ),
             ending="\n",
         )
 
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
-        start, opening = text.rfind("\n") + 1, text.rfind(_OPENING)  # the list is one line
+        start, opening = (
+            text.rfind("\n") + 1,
+            text.rfind(_OPENING),
+        )  # the list is one line
         shown = text[: max(0, opening)]
         answers = re.findall(r"appear most often in the list are:\s*(1\. .+)", shown)
         return CommonWords.ranked(
@@ -170,12 +207,16 @@ class CommonWords(WordCount):
     def join(cls, items: Sequence[str]) -> str:
         return " ".join(f"{i}. {word}" for i, word in enumerate(items, 1))
 
-    def _demonstration(self, stream: ExampleStream, taken: list[str], length: int) -> str:
+    def _demonstration(
+        self, stream: ExampleStream, taken: list[str], length: int
+    ) -> str:
         """A solved list of 40 words (20 below 4096 tokens), without chat template; nothing where
         the task has no demonstration."""
         if not self.demonstration:
             return ""
-        size, common_count, other_count = (20, 3, 1) if length < _REDUCED_BELOW else (40, 10, 3)
+        size, common_count, other_count = (
+            (20, 3, 1) if length < _REDUCED_BELOW else (40, 10, 3)
+        )
         n = self.num_cw
         random = Random(f"{stream.seed}/{self.name}/{stream.index}/demonstration")
         free = [word for word in self._list_of_words.everything if word not in taken]
@@ -185,8 +226,13 @@ class CommonWords(WordCount):
             entries = [entries[i] for i in shuffled_alike(len(entries), stream.seed)]
         else:
             random.shuffle(entries)
-        gap = " " if self.edition == "2025" else ""  # the 2024 edition writes `are:1. word`
-        question, answer = _QUESTION.format(n=n) + _PREFIX.format(n=n), self.join(words[:n])
+        gap = (
+            " " if self.edition == "2025" else ""
+        )  # the 2024 edition writes `are:1. word`
+        question, answer = (
+            _QUESTION.format(n=n) + _PREFIX.format(n=n),
+            self.join(words[:n]),
+        )
         return f"{_OPENING}{self.join(entries)}\n{question}{gap}{answer}\n"
 
 
@@ -213,14 +259,19 @@ def _uncontained(words: Words) -> list[str]:
 
 @lru_cache(maxsize=8)
 def _words(
-    words: Words, encoder: PieceEncoder, num_pairs: int = 0, random_letters: bool = False
+    words: Words,
+    encoder: PieceEncoder,
+    num_pairs: int = 0,
+    random_letters: bool = False,
 ) -> Units:
     """All single words, then adjective-noun pairs or words of random letters: the first of an
     endless row, without repetition."""
     random = Random("pairs of words")
 
     def draw() -> str:
-        letters = "".join(random.choices(ascii_lowercase, k=6)) if random_letters else ""
+        letters = (
+            "".join(random.choices(ascii_lowercase, k=6)) if random_letters else ""
+        )
         return letters or draw_pair(random, words)
 
     texts = distinct(len(words.everything) + num_pairs, draw, words.everything)

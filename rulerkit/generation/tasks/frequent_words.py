@@ -44,9 +44,7 @@ class FrequentWords(WordCount):
     family = "frequent_words"
     short_name = "fwe"
     new_tokens = (50, 3)
-    question_form = (
-        r"\nQuestion: .*What are the (\w+) most frequently appeared words in the above coded text\?"
-    )
+    question_form = r"\nQuestion: .*What are the (\w+) most frequently appeared words in the above coded text\?"
     answer_prefix_form = "frequently appeared words are:"
     entry = re.compile("(?P<item>[a-z]+)")
 
@@ -93,13 +91,19 @@ class FrequentWords(WordCount):
                 f"{self.name} needs {size} distinct words: a word_length of {self.word_length} is "
                 "too short"
             )
-        pool = _pool(budget.encoder, self.word_length, pool_size(max(budget.length, 50 * size), 16))
+        pool = _pool(
+            budget.encoder,
+            self.word_length,
+            pool_size(max(budget.length, 50 * size), 16),
+        )
         answers = encode_units([" " + word for word in draft.plan], budget.encoder)
         others = pool.others(answers.texts, budget.random)[: size - len(answers)]
         words = joined([answers, pool])
         ranked = np.concatenate([np.arange(len(answers)), len(answers) + others])
         counts = words.counts[ranked]
-        law = np.arange(1, len(ranked) + 1.0) ** -float(self.alpha) / float(zeta(self.alpha))
+        law = np.arange(1, len(ranked) + 1.0) ** -float(self.alpha) / float(
+            zeta(self.alpha)
+        )
 
         def times(total: int) -> np.ndarray:
             return np.floor(total * law).astype(np.int64)
@@ -107,11 +111,19 @@ class FrequentWords(WordCount):
         def most(counts: np.ndarray) -> int:
             """The largest total whose words fit, where each has this many tokens."""
             totals = range(2 * budget.tokens + 2)
-            return bisect_right(totals, budget.tokens, key=lambda n: times(n) @ counts) - 1
+            return (
+                bisect_right(totals, budget.tokens, key=lambda n: times(n) @ counts) - 1
+            )
 
         def describe(row: int) -> tuple[str, None, None]:
             rank = order[row]
-            role = "haystack" if rank == 0 else "needle" if rank <= self.k else "distractor"
+            role = (
+                "haystack"
+                if rank == 0
+                else "needle"
+                if rank <= self.k
+                else "distractor"
+            )
             return role, None, None
 
         total, step = most(counts), 1

@@ -75,7 +75,10 @@ def _part(units: Units, start: int, stop: int) -> list[Piece]:
     if start >= stop:
         return []
     bounds = sorted({start, start + 1, stop - 1, stop})
-    return [Piece(units.text(a, b), "haystack", units.span(a, b)) for a, b in pairwise(bounds)]
+    return [
+        Piece(units.text(a, b), "haystack", units.span(a, b))
+        for a, b in pairwise(bounds)
+    ]
 
 
 def _joined_by_blanks(pieces: list[Piece], budget: ContextBudget) -> list[Piece]:
@@ -108,7 +111,9 @@ def fill_with_sentences(
     """
     blank = " " * blanks
     if blanks:
-        items = [replace(item, text=blank + item.text.removesuffix("\n")) for item in items]
+        items = [
+            replace(item, text=blank + item.text.removesuffix("\n")) for item in items
+        ]
     items, left = _by_depth(items, budget)
     line = f"{blank}{LINE}\n"
     most = max(0, left // len(budget.encoder(line))) + 2 * blanks
@@ -121,7 +126,9 @@ def fill_with_sentences(
                 last = [budget.encoded(Piece(text, "haystack"))]
             end = lines + len(last)
             places = _apart([int(item.depth * end) for item in items], end)
-            pieces = _interleaved(items, places, end, partial(_part_of_lines, units, lines, last))
+            pieces = _interleaved(
+                items, places, end, partial(_part_of_lines, units, lines, last)
+            )
             if blanks:
                 pieces = _joined_by_blanks(pieces, budget)
             if _num_tokens(pieces) <= budget.tokens:
@@ -179,7 +186,10 @@ def fill_with_needles(
         key_numbers, value_numbers = key_order[start:stop], value_order[start:stop]
 
         def describe(line: int) -> tuple[str, str, str]:
-            key, value = keys.texts[key_numbers[line]], values.texts[value_numbers[line]]
+            key, value = (
+                keys.texts[key_numbers[line]],
+                values.texts[value_numbers[line]],
+            )
             return "distractor", key.strip(), value.strip().removesuffix(".")
 
         zeros = np.zeros(stop - start, dtype=int)
@@ -190,7 +200,9 @@ def fill_with_needles(
     return _interleaved(items, places, lines, haystack)
 
 
-def _choose_lines(left: int, fixed: int, pools: Sequence[tuple[Units, np.ndarray]]) -> int:
+def _choose_lines(
+    left: int, fixed: int, pools: Sequence[tuple[Units, np.ndarray]]
+) -> int:
     """How many lines, of `fixed` tokens, a key and a value, fit into the tokens left.
 
     A pool is keys or values, and the order in which lines take them. The keys and values of the
@@ -221,13 +233,18 @@ def _choose_lines(left: int, fixed: int, pools: Sequence[tuple[Units, np.ndarray
     return line
 
 
-def _best_pair(tokens: int, keys: np.ndarray, values: np.ndarray) -> tuple[int, int] | None:
+def _best_pair(
+    tokens: int, keys: np.ndarray, values: np.ndarray
+) -> tuple[int, int] | None:
     """Positions of a key and a value whose counts together come nearest to `tokens` from below."""
     key_at, value_at = (
-        dict(zip(*np.unique(counts, return_index=True), strict=True)) for counts in (keys, values)
+        dict(zip(*np.unique(counts, return_index=True), strict=True))
+        for counts in (keys, values)
     )
     fitting = [
-        (key + value, -key) for key, value in product(key_at, value_at) if key + value <= tokens
+        (key + value, -key)
+        for key, value in product(key_at, value_at)
+        if key + value <= tokens
     ]
     if not fitting:
         return None
@@ -249,7 +266,9 @@ def fill_with_essay(
     while units.offsets[-1] < budget.tokens:
         passes *= 2
         units, starts = _essay_units(corpus, budget.encoder, passes)
-    items, left = _by_depth([replace(item, text=" " + item.text) for item in items], budget)
+    items, left = _by_depth(
+        [replace(item, text=" " + item.text) for item in items], budget
+    )
     most = int(np.searchsorted(units.offsets, left, side="right")) + 1
     for words in range(min(most, len(units)), -1, -1):
         places = _sentence_boundaries(items, units, starts, words)
@@ -260,7 +279,9 @@ def fill_with_essay(
     return None
 
 
-def _with_beginning(pieces: list[Piece], word: str, budget: ContextBudget) -> list[Piece] | None:
+def _with_beginning(
+    pieces: list[Piece], word: str, budget: ContextBudget
+) -> list[Piece] | None:
     """Pieces joined by blanks and, behind them, as much of the next word as fits; None where the
     pieces alone do not fit."""
 
@@ -269,12 +290,16 @@ def _with_beginning(pieces: list[Piece], word: str, budget: ContextBudget) -> li
         return _joined_by_blanks(pieces + last, budget)
 
     beginnings = ["", *(word[: cut.start()] for cut in _CUT.finditer(word, 2))]
-    fitting = bisect_right(beginnings, budget.tokens, key=lambda b: _num_tokens(context(b)))
+    fitting = bisect_right(
+        beginnings, budget.tokens, key=lambda b: _num_tokens(context(b))
+    )
     return context(beginnings[fitting - 1]) if fitting else None
 
 
 @lru_cache(maxsize=8)
-def _essay_units(corpus: Haystack, encoder: PieceEncoder, passes: int) -> tuple[Units, np.ndarray]:
+def _essay_units(
+    corpus: Haystack, encoder: PieceEncoder, passes: int
+) -> tuple[Units, np.ndarray]:
     """The words of a corpus, each with the blank before it, and where sentences start; later passes
     begin at the second essay, so that the opening comes only once."""
     words, starts = list(corpus.words), [np.asarray(corpus.sentence_starts)]
@@ -282,7 +307,9 @@ def _essay_units(corpus: Haystack, encoder: PieceEncoder, passes: int) -> tuple[
     for _ in range(passes - 1):
         starts.append(again - corpus.restart + len(words))
         words += corpus.words[corpus.restart :]
-    return encode_units([" " + word for word in words], encoder, keep=True), np.concatenate(starts)
+    return encode_units(
+        [" " + word for word in words], encoder, keep=True
+    ), np.concatenate(starts)
 
 
 def _sentence_boundaries(

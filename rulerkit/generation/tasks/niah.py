@@ -67,7 +67,11 @@ def _value_of_other_key(answer: JudgedAnswer, within: float = inf) -> str | None
         if missed and piece.role == "distractor" and str(piece.value).lower() in written
     ]
     distance, value = min(distances, key=itemgetter(0), default=(inf, None))
-    return f"{value}, {distance} tokens from the needle" if value and distance <= within else None
+    return (
+        f"{value}, {distance} tokens from the needle"
+        if value and distance <= within
+        else None
+    )
 
 
 def _incomplete_uuid(answer: JudgedAnswer) -> str | None:
@@ -94,9 +98,7 @@ class Needles(Task):
     category = "niah"
     short_name = "niah"
     new_tokens = (128, 4)
-    question_form = (
-        r"What (?:is|are all) the special magic (\w+?)s? for (.+?) mentioned in the provided text\?"
-    )
+    question_form = r"What (?:is|are all) the special magic (\w+?)s? for (.+?) mentioned in the provided text\?"
     answer_prefix_form = r"mentioned in the provided text (?:is|are)"
     failure_rules = (
         Rule(
@@ -105,7 +107,11 @@ class Needles(Task):
             "for.",
             partial(_value_of_other_key, within=NEAR),
         ),
-        Rule("other key", "The value of another key, from farther away.", _value_of_other_key),
+        Rule(
+            "other key",
+            "The value of another key, from farther away.",
+            _value_of_other_key,
+        ),
         Rule(
             "incomplete uuid",
             "A part of the UUID asked for, not all of its 32 digits.",
@@ -139,8 +145,12 @@ class Needles(Task):
             f"such that it and num_queries ask for at most {most_needles} needles in all, num_values for "
             "each (`depths: even` and `protocol: paper` have 40 places)",
         )
-        in_range = type(self.depth) in (int, float) and 0 <= float(self.depth or 0) <= 100
-        self.check(self.depth is None or in_range, "depth", "percent of the context, 0 to 100")
+        in_range = (
+            type(self.depth) in (int, float) and 0 <= float(self.depth or 0) <= 100
+        )
+        self.check(
+            self.depth is None or in_range, "depth", "percent of the context, 0 to 100"
+        )
 
     @property
     def num_items(self) -> int:
@@ -176,14 +186,18 @@ class Needles(Task):
         query = f"{', '.join(others)}, and {last}" if others else last
         forms = _ONE if self.num_items == 1 else _SEVERAL
         opening, question, prefix = (
-            form.format(type=self.value[:-1], types=self.value, query=query) for form in forms
+            form.format(type=self.value[:-1], types=self.value, query=query)
+            for form in forms
         )
         return Draft(
             instruction=opening,
             question=question,
             answer_prefix=prefix,
             references=tuple(
-                str(needle.value) for key in queried for needle in needles if needle.key == key
+                str(needle.value)
+                for key in queried
+                for needle in needles
+                if needle.key == key
             ),
             plan=needles,
         )
@@ -194,11 +208,15 @@ class Needles(Task):
         lines = [replace(needle, text=needle.text + "\n") for needle in draft.plan]
         if self.haystack == "noise":
             return fill_with_sentences(lines, budget)
-        before, between, end = NEEDLE.format(types=self.value, key="|", value="|").split("|")
+        before, between, end = NEEDLE.format(
+            types=self.value, key="|", value="|"
+        ).split("|")
         words = load("words", self.words)
         keys = _pool(self.key, words, budget.length, "", budget.encoder)
         values = _pool(self.value, words, budget.length, end + "\n", budget.encoder)
-        return fill_with_needles(lines, budget, (before.rstrip(), between.rstrip()), keys, values)
+        return fill_with_needles(
+            lines, budget, (before.rstrip(), between.rstrip()), keys, values
+        )
 
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
@@ -208,7 +226,12 @@ class Needles(Task):
         needles = needle.findall(text)
         return Reading(
             "niah",
-            items=[value for query_key in queries for key, value in needles if key == query_key],
+            items=[
+                value
+                for query_key in queries
+                for key, value in needles
+                if key == query_key
+            ],
             others=[value for key, value in needles if key not in queries],
             occurrences=partial(needle.finditer, text),
             empty="not found",
@@ -216,12 +239,17 @@ class Needles(Task):
 
     @property
     def _even_depths(self) -> bool:
-        return self.depths == "even" or (self.protocol == "paper" and self.haystack == "essay")
+        return self.depths == "even" or (
+            self.protocol == "paper" and self.haystack == "essay"
+        )
 
     def _depths(self, random: Random, count: int) -> list[float]:
         if not self._even_depths:
             return [random.random() for _ in range(count)]
-        return [step / (_EVEN_DEPTHS - 1) for step in random.sample(range(_EVEN_DEPTHS), count)]
+        return [
+            step / (_EVEN_DEPTHS - 1)
+            for step in random.sample(range(_EVEN_DEPTHS), count)
+        ]
 
 
 # --- keys and values ------------------------------------------------------------------------------
@@ -241,7 +269,9 @@ def _draw(random: Random, words: Words, kind: Kind) -> str:
 
 
 @lru_cache(maxsize=16)
-def _pool(kind: Kind, words: Words, length: int, ending: str, encoder: PieceEncoder) -> Units:
+def _pool(
+    kind: Kind, words: Words, length: int, ending: str, encoder: PieceEncoder
+) -> Units:
     """The first keys or values of an endless row, with their counts: twice as many as any context
     of `length` holds."""
     size = pool_size(length, 32 if kind == "uuids" else 8)

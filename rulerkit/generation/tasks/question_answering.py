@@ -15,7 +15,13 @@ from rulerkit.generation.corpora import QASet, Question, known_questions, load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, numbered
 from rulerkit.generation.prompt_format import DIRECT
-from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule, Task, shuffled_alike
+from rulerkit.generation.tasks.base import (
+    JudgedAnswer,
+    Reading,
+    Rule,
+    Task,
+    shuffled_alike,
+)
 
 _INSTRUCTION = "Answer the question based on the given documents. Only give me the answer and do not output any other words.\n\n"
 _GIVEN = "The following are given documents.\n\n"
@@ -37,7 +43,9 @@ _CANDIDATES = 64
 def _plain(text: str) -> str:
     """Words alone, lower case, without articles and punctuation."""
     return " ".join(
-        word for word in re.findall(r"\w+", text.lower()) if word not in ("a", "an", "the")
+        word
+        for word in re.findall(r"\w+", text.lower())
+        if word not in ("a", "an", "the")
     )
 
 
@@ -51,7 +59,11 @@ def _answer_without_context(answer: JudgedAnswer) -> str | None:
 def _other_document(answer: JudgedAnswer) -> str | None:
     written = _plain(answer.text)
     for block in answer.example.context_blocks:
-        if written and block.role != "needle" and f" {written} " in f" {_plain(block.text)} ":
+        if (
+            written
+            and block.role != "needle"
+            and f" {written} " in f" {_plain(block.text)} "
+        ):
             return block.text.partition("\n")[0].strip(":")
     return None
 
@@ -97,7 +109,9 @@ class QuestionAnswering(Task):
         return data
 
     def draft(self, stream: ExampleStream, length: int) -> Draft:
-        order = _question_order(self._data, None if self.protocol == "paper" else stream.seed)
+        order = _question_order(
+            self._data, None if self.protocol == "paper" else stream.seed
+        )
         question = self._data.questions[order[stream.index % len(order)]]
         alone = self.context == "none"
         return Draft(
@@ -133,7 +147,9 @@ class QuestionAnswering(Task):
             return "distractor" if near else "haystack", str(document), None
 
         numbers = np.arange(len(order))
-        return budget.rows((headers, numbers), (bodies, np.array(order)), describe=describe).pieces
+        return budget.rows(
+            (headers, numbers), (bodies, np.array(order)), describe=describe
+        ).pieces
 
     @classmethod
     def place(cls, text: str, references: Sequence[str]) -> str | None:
@@ -145,12 +161,16 @@ class QuestionAnswering(Task):
 
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
-        question_text = re.split(rf"{re.escape(DIRECT)}| Answer:|<\|", question[1])[0].strip()
+        question_text = re.split(rf"{re.escape(DIRECT)}| Answer:|<\|", question[1])[
+            0
+        ].strip()
         answer = _answer(text, question_text)
         return Reading(
             "question_answering",
             items=[answer] if answer else [],
-            occurrences=partial(re.compile(f"(?P<item>{re.escape(answer)})").finditer, text),
+            occurrences=partial(
+                re.compile(f"(?P<item>{re.escape(answer)})").finditer, text
+            ),
             question=question_text,
             empty="not found",
         )
@@ -182,7 +202,9 @@ class QuestionAnswering(Task):
         if size < len(question.gold):
             return None
         documents = documents[:size]
-        if question.related:  # HotpotQA's file has the question's ten documents in any order
+        if (
+            question.related
+        ):  # HotpotQA's file has the question's ten documents in any order
             ten = slice(len(question.gold) + len(question.related))
             documents[ten] = budget.random.permutation(documents[ten]).tolist()
         return [documents[i] for i in shuffled_alike(size, budget.seed)]
@@ -194,14 +216,22 @@ class QuestionAnswering(Task):
         all others."""
         groups = self._data.groups
         number = groups[question.gold[0]]
-        article = question.related or [i for i, group in enumerate(groups) if group == number]
+        article = question.related or [
+            i for i, group in enumerate(groups) if group == number
+        ]
         shuffled = random.permutation(article).tolist()
         article = [*question.gold, *(i for i in shuffled if i not in question.gold)]
-        return article, bodies.others([bodies.texts[i] for i in article], random).tolist()
+        return article, bodies.others(
+            [bodies.texts[i] for i in article], random
+        ).tolist()
 
 
 def _documents_at_depths(
-    question: Question, depths: list[float], bodies: Units, headers: Units, budget: ContextBudget
+    question: Question,
+    depths: list[float],
+    bodies: Units,
+    headers: Units,
+    budget: ContextBudget,
 ) -> list[int] | None:
     """The gold documents at their depths among as many others as fit: the question's own are chosen
     first, then any. None where the gold ones do not fit.
@@ -232,15 +262,23 @@ def _documents_at_depths(
     before_last = max(0, fitting - 1)
     chosen += candidates[:before_last].tolist()
     next_headers = header_counts[before_last:][:2].tolist()
-    chosen += _last_documents(candidates[before_last:], tokens_left(), bodies, *next_headers)
+    chosen += _last_documents(
+        candidates[before_last:], tokens_left(), bodies, *next_headers
+    )
     order: list[int] = budget.random.permutation(chosen).astype(int).tolist()
     for depth, document in sorted(zip(depths, gold, strict=True)):
-        order.insert(int(depth * (len(chosen) + 1)) + len(order) - len(chosen), document)
+        order.insert(
+            int(depth * (len(chosen) + 1)) + len(order) - len(chosen), document
+        )
     return order
 
 
 def _last_documents(
-    candidates: np.ndarray, tokens_left: int, bodies: Units, header: int, second_header: int
+    candidates: np.ndarray,
+    tokens_left: int,
+    bodies: Units,
+    header: int,
+    second_header: int,
 ) -> list[int]:
     """One document, or two, whose length comes nearest to the tokens left."""
     counts = bodies.counts[candidates]
@@ -251,8 +289,12 @@ def _last_documents(
         return []
     tokens_for_second = tokens_left - header - second_header - counts[:_CANDIDATES]
     other = np.searchsorted(lengths, tokens_for_second, side="right") - 1
-    other -= (other >= 0) & (by_length[other] == np.arange(len(other)))  # not the same twice
-    gaps = np.where(other >= 0, tokens_for_second - lengths[np.maximum(other, 0)], tokens_left)
+    other -= (other >= 0) & (
+        by_length[other] == np.arange(len(other))
+    )  # not the same twice
+    gaps = np.where(
+        other >= 0, tokens_for_second - lengths[np.maximum(other, 0)], tokens_left
+    )
     pick = int(np.argmin(gaps))
     if gaps[pick] < tokens_left - header - lengths[fit]:
         return [int(candidates[pick]), int(candidates[by_length[other[pick]]])]
@@ -260,7 +302,9 @@ def _last_documents(
 
 
 def _cost(documents: Sequence[int], bodies: Units, headers: Units) -> int:
-    return int(bodies.counts[list(documents)].sum() + headers.counts[: len(documents)].sum())
+    return int(
+        bodies.counts[list(documents)].sum() + headers.counts[: len(documents)].sum()
+    )
 
 
 @lru_cache(maxsize=8)

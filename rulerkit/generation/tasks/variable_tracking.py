@@ -33,7 +33,10 @@ def _variables_of_other_chains(answer: JudgedAnswer) -> str | None:
         for piece, _ in answer.needles
         if piece.role == "distractor"
     }
-    return " ".join(names[word] for word in dict.fromkeys(answer.words) if word in names) or None
+    return (
+        " ".join(names[word] for word in dict.fromkeys(answer.words) if word in names)
+        or None
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,14 +102,18 @@ class VariableTracking(Task):
         return Reading(
             "variable_tracking",
             items=[name for name, value in values.items() if value == queried],
-            others=[name for name, value in values.items() if value not in (queried, "")],
+            others=[
+                name for name, value in values.items() if value not in (queried, "")
+            ],
             occurrences=partial(assignment.finditer, text, start),
             demonstration="".join(answers[-1:]),
             opening=text[start:] if opening >= 0 else "",
         )
 
     def _prefix(self, value: str) -> str:
-        assigned = "assgined" if self.edition == "2024" else "assigned"  # upstream's spelling
+        assigned = (
+            "assgined" if self.edition == "2024" else "assigned"
+        )  # upstream's spelling
         return _PREFIX.format(n=self.num_items, value=value, assigned=assigned)
 
     def _chains(self, random: Random, letters: int, taken: Iterable[str]) -> _Chains:
@@ -114,7 +121,9 @@ class VariableTracking(Task):
         value."""
         size = self.num_items
         count = self.num_chains * size
-        names = distinct(count, lambda: "".join(random.choices(ascii_uppercase, k=letters)))
+        names = distinct(
+            count, lambda: "".join(random.choices(ascii_uppercase, k=letters))
+        )
         chains: _Chains = {}
         while len(chains) < self.num_chains:
             value = str(random.randrange(10000, 99999))
@@ -124,7 +133,9 @@ class VariableTracking(Task):
 
     def _fixed_chains(self) -> _Chains:
         """The chains of the 2024 edition's one demonstration."""
-        return self._chains(Random(f"demonstration/{self.num_chains}/{self.num_hops}"), 3, ())
+        return self._chains(
+            Random(f"demonstration/{self.num_chains}/{self.num_hops}"), 3, ()
+        )
 
     def _demonstration(self, stream: ExampleStream, taken: Iterable[str]) -> str:
         """A solved example of about 500 tokens before the question: fresh names (2025) or one for
@@ -132,8 +143,12 @@ class VariableTracking(Task):
         if not self.demonstration:
             return ""
         edition_2024 = self.edition == "2024"
-        random = Random("places in the demonstration") if edition_2024 else stream.random
-        chains = self._fixed_chains() if edition_2024 else self._chains(random, 3, taken)
+        random = (
+            Random("places in the demonstration") if edition_2024 else stream.random
+        )
+        chains = (
+            self._fixed_chains() if edition_2024 else self._chains(random, 3, taken)
+        )
         statements = _statements(random, chains)
         least_lines = max(5, 16 - 2 * len(statements) // 5)
         if self.protocol == "paper":  # as many as upstream's editions take
@@ -141,7 +156,9 @@ class VariableTracking(Task):
         num_lines = max(len(statements), least_lines)
         lines = [LINE] * num_lines
         for statement in sorted(statements, key=lambda statement: -statement.depth):
-            lines.insert(int(statement.depth * num_lines), statement.text.removesuffix("\n"))
+            lines.insert(
+                int(statement.depth * num_lines), statement.text.removesuffix("\n")
+            )
         value, names = next(iter(chains.items()))
         question = _QUESTION.format(value=value)
         answer = f"{self._prefix(value)} {self.join(names)}"
