@@ -386,6 +386,22 @@ def test_a_prompt_beyond_the_models_limit_is_refused_before_anything_is_answered
     assert len(answers(tiny(folder, max_length="16K"), asked)) == 2
 
 
+def test_a_checkpoint_in_the_layout_of_mamba_ssm_is_refused_with_the_name_of_the_converted_one(
+    tmp_path, monkeypatch
+):
+    config = json.dumps({"d_model": 2560, "n_layer": 64, "ssm_cfg": {}})
+    (tmp_path / "config.json").write_text(config)
+    with one_line(
+        "layout of the mamba_ssm package.* such as path: state-spaces/mamba-2.8b-hf"
+    ):
+        load_model({"path": str(tmp_path), "name": "tiny"})
+    monkeypatch.setattr("rulerkit.checkpoint.download", lambda *_: tmp_path)
+    with one_line(
+        "layout of the mamba_ssm package.* such as path: state-spaces/mamba-1.4b-hf"
+    ):
+        _ = load_model("state-spaces/mamba-1.4b").limit()
+
+
 @needs_torch
 def test_folders_that_are_no_models(tmp_path, folder, words):
     (tmp_path / "empty").mkdir()
@@ -404,6 +420,10 @@ def test_folders_that_are_no_models(tmp_path, folder, words):
         place.unlink() if content is None else place.write_bytes(content)
         with one_line(name):
             answers(tiny(tmp_path / name), asked)
+    config = json.loads((folder / "config.json").read_text())
+    deeper = config | {"num_hidden_layers": config["num_hidden_layers"] + 1}
+    with one_line(r"lacks \d+ weights of the model, such as model\.layers\."):
+        answers(tiny(copied(folder, tmp_path / "deeper", config=deeper)), asked)
     with one_line("cannot be loaded: .*(CUDA|cuda|NVIDIA)"):
         answers(tiny(folder, device="cuda:99"), prompts(tiny(folder), words, [9]))
     with one_line("is a folder, which has no revision abc"):

@@ -30,7 +30,7 @@ CONFIGS = {
     | {"multi_query_group_num": 2, "kv_channels": 128},
     "jamba-1.5-mini": LLAMA
     | {"attn_layer_period": 8, "attn_layer_offset": 4, "model_type": "jamba"},
-    "mamba": {"d_model": 2560, "n_layer": 64},
+    "mamba": {"hidden_size": 2560, "num_hidden_layers": 64, "model_type": "mamba"},
 }
 
 

@@ -5,7 +5,6 @@ Their weights mean nothing, but all else is real: files, tokenizers, engines, pr
 rows on disk.
 """
 
-import json
 import shutil
 from dataclasses import replace
 from importlib.util import find_spec
@@ -18,7 +17,6 @@ from tiny_recurrent import (
     build,
     torch,
     transformers,
-    write_original,
     write_pth,
 )
 
@@ -61,12 +59,6 @@ def specs(words, tmp_path_factory):
         network.save_pretrained(root / name)
         shutil.copytree(words, root / name, dirs_exist_ok=True)
         made[name] = {"path": str(root / name)}
-        if name == "mamba":
-            write_original(network, root / "mamba-ssm")
-            made["mamba-ssm"] = {
-                "path": str(root / "mamba-ssm"),
-                "tokenizer": str(words),
-            }
     here = {name: {"device": "cpu"} for name in made}
     for version in (5, 7):
         name = f"rwkv-{version}"
@@ -98,12 +90,7 @@ def answers_of(one, count=3, most=16):
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [
-        *NETWORKS,
-        "mamba-ssm",
-        *(pytest.param(f"rwkv-{v}", marks=needs_rwkv) for v in (5, 7)),
-    ],
+    "kind", [*NETWORKS, *(pytest.param(f"rwkv-{v}", marks=needs_rwkv) for v in (5, 7))]
 )
 def test_prompts_are_answered(kind, specs, tmp_path):
     one = load_model(specs[kind])
@@ -154,40 +141,6 @@ def test_recurrent_models_refuse_chunks_that_would_change_their_answers(kind, wo
     pair = build(kind), transformers.PreTrainedTokenizerFast.from_pretrained(words)
     with pytest.raises(UserError, match=r"prefill_chunk_size.* leave it out"):
         answers_of(model(pair, name="tiny", prefill_chunk_size=256))
-
-
-# --- mamba_ssm's own layout -----------------------------------------------------------------------
-
-
-def test_a_converted_mamba_answers_as_the_model_that_was_written(
-    specs,
-):
-    assert answers_of(load_model(specs["mamba-ssm"])) == answers_of(
-        load_model(specs["mamba"])
-    )
-
-
-def test_what_is_no_plain_mamba_is_named(specs, tmp_path):
-    spoilt = [
-        (lambda f: change(f, ssm_cfg={"layer": "Mamba2"}), "no plain Mamba-1"),
-        (
-            lambda f: change(f, n_layer=3),
-            r"lacks 10 weights of the model, such as backbone\.layers\.2",
-        ),
-        (lambda f: (f / "pytorch_model.bin").write_bytes(b"torn"), "cannot be loaded"),
-    ]
-    for number, (spoil, message) in enumerate(spoilt):
-        copy = tmp_path / str(number)
-        shutil.copytree(specs["mamba-ssm"]["path"], copy)
-        spoil(copy)
-        with pytest.raises(UserError, match=message) as caught:
-            answers_of(load_model(specs["mamba-ssm"] | {"path": str(copy)}))
-        assert "\n" not in str(caught.value)
-
-
-def change(folder, **keys):
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | keys))
 
 
 # --- RWKV from a .pth file ------------------------------------------------------------------------

@@ -1,16 +1,13 @@
 """Tiny random checkpoints of recurrent, hybrid and sliding-window models, for test_recurrent.py."""
 
-import json
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="checkpoints need torch")
 transformers = pytest.importorskip("transformers")
 
-VOCABULARY = 8189  # no multiple of 8: mamba_ssm rounds it up
+VOCABULARY = 8192
 
-
-_TINY = {"vocab_size": 8192, "hidden_size": 32, "num_hidden_layers": 2}
+_TINY = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2}
 _ENDS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
 _ATTENTION = (
     _TINY
@@ -71,31 +68,6 @@ def build(kind):
 
 
 NETWORKS = {"mamba": "Mamba", "mamba-2": "Mamba2", "jamba": "Jamba", "rwkv-4": "Rwkv"}
-
-
-def write_original(network, folder):
-    """A Mamba's weights as mamba_ssm's `save_pretrained` writes them: no model_type, `embedding`,
-    pytorch_model.bin."""
-    folder.mkdir()
-    shape = {
-        "d_model": 32,
-        "n_layer": 2,
-        "vocab_size": VOCABULARY,
-        "pad_vocab_size_multiple": 8,
-    }
-    norm = {
-        "ssm_cfg": {},
-        "rms_norm": True,
-        "residual_in_fp32": True,
-        "fused_add_norm": True,
-    }
-    (folder / "config.json").write_text(json.dumps(shape | norm))
-    named = {
-        k.replace("backbone.embeddings.", "backbone.embedding."): v
-        for k, v in network.state_dict().items()
-    }
-    assert "lm_head.weight" in named
-    torch.save(named, folder / "pytorch_model.bin")
 
 
 _SIZE, _WIDE, _HEADS, _RANK = 64, 128, 2, 8

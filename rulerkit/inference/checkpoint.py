@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dis import get_instructions
 from functools import cached_property, partial
-from importlib import import_module
 from inspect import getclosurevars
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import Any
 
 from rulerkit.common.errors import UserError, first_line
 from rulerkit.common.hub import download, is_hub_id
-from rulerkit.common.paths import cache_dir, completed, package_data, resolve
+from rulerkit.common.paths import cache_dir, completed, resolve
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.tokenizers import ON_HUB
 
@@ -66,7 +65,17 @@ class Checkpoint:
             raise UserError(
                 f"model {self.who}: {self.path} is no model: there is no config.json in it"
             )
-        return self._json("config.json")
+        config = self._json("config.json")
+        if "d_model" in config and "ssm_cfg" in config and "model_type" not in config:
+            converted = (
+                "state-spaces/mamba-2.8b-hf" if self.folder else f"{self.path}-hf"
+            )
+            raise UserError(
+                f"model {self.who}: {self.path} has the layout of the mamba_ssm package, which "
+                "transformers does not read: take the converted checkpoint, on the hub with -hf "
+                f"at the end of its name, such as path: {converted}"
+            )
+        return config
 
     @property
     def vocab_size(self) -> int | None:
@@ -385,46 +394,3 @@ def _closure(function: FunctionType) -> list[Any]:
     }
     values = getclosurevars(function).nonlocals
     return [values[name] for name in sorted(values.keys() - rebound)]
-
-
-# --- the layout of mamba_ssm -----------------------------------------------------------------------
-
-SSM_KEYS: dict[str, str] = package_data("model_keys.yaml")["mamba_ssm"]
-"""Keys of mamba_ssm's `ssm_cfg` and their names in transformers, whose defaults are the same."""
-
-
-def mamba_ssm_options(checkpoint: Checkpoint) -> JSON:
-    """The options with which `from_pretrained` of transformers reads a checkpoint in mamba_ssm's
-    layout, whose config.json names no `model_type`; {} for any other.
-
-    Raises `UserError` for what transformers' Mamba cannot hold: Mamba-2, attention layers, layer
-    norms. Keys that config.json leaves out have mamba_ssm's defaults.
-    """
-    given = checkpoint.config
-    if (
-        "model_type" in given
-        or "d_model" not in given
-        or not {"ssm_cfg", "n_layer"} & {*given}
-    ):
-        return {}
-    ssm = {"layer": "Mamba1", **(given.get("ssm_cfg") or {})}
-    mixed = given.get("attn_layer_idx") or given.get("d_intermediate")
-    if ssm["layer"] != "Mamba1" or mixed or not given.get("rms_norm", True):
-        raise UserError(
-            f"model {checkpoint.who}: {checkpoint.path} has the layout of mamba_ssm, but is no "
-            "plain Mamba-1 with RMS norm: "
-            "name a checkpoint in transformers' layout (on the hub, its name often ends in -hf)"
-        )
-    multiple = given.get("pad_vocab_size_multiple", 8)
-    config = import_module("transformers").MambaConfig(
-        vocab_size=-(-given["vocab_size"] // multiple) * multiple,
-        hidden_size=given["d_model"],
-        num_hidden_layers=given["n_layer"],
-        residual_in_fp32=given.get("residual_in_fp32", True),
-        tie_word_embeddings=given.get("tie_embeddings", True),
-        **{name: ssm[key] for key, name in SSM_KEYS.items() if key in ssm},
-    )
-    return {
-        "config": config,
-        "key_mapping": {r"backbone\.embedding\.": "backbone.embeddings."},
-    }

@@ -25,7 +25,6 @@ from rulerkit.generation.example import Example
 from rulerkit.inference.checkpoint import (
     Checkpoint,
     loaded_identity,
-    mamba_ssm_options,
     short,
 )
 from rulerkit.inference.model import Answer, Answers, CheckpointEngine
@@ -49,7 +48,12 @@ class Transformers(CheckpointEngine):
         self._network: Any = loaded[0] if loaded else None
         self._most_per_batch = sys.maxsize  # lowered when a batch does not fit
         if loaded:
-            self._refuse_modifiers("a model that is loaded already")
+            for key in self.modifiers:
+                if key in spec:
+                    raise UserError(
+                        f"model {self.name}: {key} does not apply to a model that is loaded "
+                        "already: leave it out"
+                    )
             self.checkpoint = Checkpoint(self.name, str(_small_files(*loaded)))
 
     def identity(self) -> JSON:
@@ -125,13 +129,6 @@ class Transformers(CheckpointEngine):
             )
         return self._network
 
-    def _refuse_modifiers(self, target: str) -> None:
-        for key in self.modifiers:
-            if key in self.spec:
-                raise UserError(
-                    f"model {self.name}: {key} does not apply to {target}: leave it out"
-                )
-
     def _from_pretrained(self, device: str) -> Any:
         """The network and transformers' report of weights that are missing from the files."""
         options: JSON = {
@@ -152,10 +149,7 @@ class Transformers(CheckpointEngine):
                 {"quant_method": quantization} if named else quantization
             )
         path = str(self.checkpoint.folder or self.checkpoint.path)
-        if mamba_ssm := mamba_ssm_options(self.checkpoint):
-            self._refuse_modifiers("a checkpoint in mamba_ssm's layout")
-            options |= mamba_ssm
-        elif "hf_overrides" in self.spec:
+        if "hf_overrides" in self.spec:
             source = {key: options[key] for key in ("revision", "trust_remote_code")}
             config = _transformers().AutoConfig.from_pretrained(path, **source)
             options["config"] = type(config).from_dict(self.config)
