@@ -15,7 +15,9 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from rulerkit.scoring.scores import THIRTEEN, category
+from rulerkit.generation.tasks import family_of
+from rulerkit.scoring.scores import THIRTEEN
+from rulerkit.store.cells import FORMAT
 from rulerkit.store.files import row_line
 
 LENGTHS = (4096, 8192, 16384, 32768, 65536, 131072)
@@ -41,19 +43,38 @@ PEAK = (
 
 
 def record(model: str, task: str, length: int) -> dict[str, object]:
-    """A record of format 2."""
-    match = "part" if category(task) == "qa" else "all"
+    """A record as `predict` writes it."""
+    family = family_of(task)
+    kind = {"family": family.family, "category": family.category, "match": family.match}
     result = {
-        "task": {"name": task, "category": category(task), "match": match},
+        "task": {"name": task, **kind, "edition": "2025"},
         "length": length,
         "seed": 42,
-        "prompt_format": {"template": "base", "thinking_tokens": 0},
+        "protocol": "clean",
+        "prompt_version": 1,
+        "prompt_format": {
+            "template": "base",
+            "thinking_tokens": 0,
+            "before": "",
+            "after": "",
+        },
         "tokenizer": {"name": "builtin", "fingerprint": "f00"},
         "sources": {},
         "model": {"name": model, "engine": "vllm"},
     }
-    about = {"label": model, "claimed_length": 131072, "aligned": "chat", "run": "main"}
-    return {"format": 2, "result": result, **about, "num_examples": NUM_EXAMPLES}
+    return {
+        "format": FORMAT,
+        "result": result,
+        "run": "main",
+        "label": model,
+        "claimed_length": 131072,
+        "aligned": "chat",
+        "max_failures": 0,
+        "adaptive": None,
+        "num_examples": NUM_EXAMPLES,
+        "environment": {"packages": {}},
+        "floors": {},
+    }
 
 
 def write_model(outputs: Path, model: str) -> None:

@@ -22,6 +22,7 @@ from rulerkit.generation.tasks import task
 from rulerkit.inference.model import load_model
 from rulerkit.scoring.statistics import wilson
 from rulerkit.store.cells import Cell
+from tests.records import record_of
 
 LENGTH = 2048
 
@@ -45,13 +46,7 @@ def cell_of(examples, texts, reason="stop", name="hand"):
             }
         )
     result = {**examples.record(), "model": {"name": name, "engine": "function"}}
-    record = {
-        "format": 1,
-        "result": result,
-        "num_examples": len(examples),
-        "label": name,
-        "run": "main",
-    }
+    record = record_of(name, **result, num_examples=len(examples))
     return Cell(Path(f"{name}.jsonl"), json.loads(json.dumps(record)), rows)
 
 
@@ -190,11 +185,6 @@ def test_cut_off_where_nothing_else_fits():
         labelled("niah_single_2", lambda e: e.references[0], "length")["label"]
         == "complete"
     )
-
-
-def test_refused_by_the_service():
-    row = labelled("niah_single_2", lambda e: "Content filter", "refused")
-    assert (row["label"], row["detail"]) == ("refused", "refused by the service")
 
 
 def test_a_thought_that_never_ends():

@@ -74,13 +74,15 @@ class Questions:
                 "family": "vt",
                 "category": "vt",
                 "match": "all",
+                "edition": "2025",
                 "num_hops": 4,
                 "chains": (1,),
             },
             "length": self.length,
             "seed": self.seed,
+            "protocol": "clean",
             "prompt_version": 1,
-            "prompt_format": {"template": "base"},
+            "prompt_format": {"template": "base", "after": "", "thinking_tokens": 0},
             "tokenizer": {"name": "builtin", "fingerprint": "f00"},
             "sources": {
                 "essay": {

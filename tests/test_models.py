@@ -101,7 +101,7 @@ def test_a_hub_id_a_folder_and_a_path_are_models(project):
 
 
 def test_a_variant_is_named_after_what_differs(project):
-    keys = "path: org/seven, name: seven, label: Seven, slug: s, template: auto, in_flight: 3"
+    keys = "path: org/seven, name: seven, label: Seven, slug: s, template: auto, concurrency: 3"
     write(project, "seven", f"model: {{{keys}, engine: vllm}}")
     base = {"base": "seven"}
     assert read_spec(base) == read_spec("seven")

@@ -12,6 +12,7 @@ from rulerkit.scoring.scores import score
 from rulerkit.scoring.summary import summarize
 from rulerkit.store.cells import read_cells
 from rulerkit.store.files import row_line
+from tests.records import record_of
 
 
 def write_cell(outputs, length=1024, have=4, model="m", **record):
@@ -19,11 +20,8 @@ def write_cell(outputs, length=1024, have=4, model="m", **record):
     was refused."""
     path = outputs / "predictions" / "main" / model / "vt" / f"{length}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    result = {"task": {"name": "vt"}, "length": length, "model": {"name": model}}
     path.with_suffix(".json").write_text(
-        json.dumps(
-            {"format": 2, "result": result, "num_examples": 4, "run": "main", **record}
-        )
+        json.dumps(record_of(model, length=length, **record))
     )
     path.write_bytes(b"".join(map(row_line, map(row, range(4 - have, 4)))))
     failures = [

@@ -22,30 +22,22 @@ from rulerkit.scoring.scores import (
     task_name,
 )
 from rulerkit.store.cells import Cell
+from tests.records import record_of
 
 
 def cell(rows, task="vt", length=4096, match="all", thinking=0, model="m", **record):
-    result = {
-        "task": {"name": task, "category": category(task), "match": match},
-        "length": length,
-        "seed": 42,
-        "prompt_version": 1,
-        "prompt_format": {"template": "base", "thinking_tokens": thinking},
-        "tokenizer": {"name": "builtin", "fingerprint": "f"},
-        "sources": {
-            "essay": {"name": "prose", "fingerprint": "f", "stand_in": True, "note": ""}
-        },
-        "model": {"name": model, "engine": "reader"},
-    }
-    whole = {
-        "result": result,
+    kind = {"name": task, "family": "", "category": category(task), "match": match}
+    form = {"template": "base", "thinking_tokens": thinking, "before": "", "after": ""}
+    about = {
         "num_examples": 2,
         "label": "M",
         "claimed_length": 8192,
         "aligned": "base",
-        "run": "main",
-    }
-    return Cell(Path(f"{task}/{length}.jsonl"), {**whole, **record}, rows)
+    } | record
+    about |= {"task": kind | {"edition": None}, "prompt_format": form}
+    return Cell(
+        Path(f"{task}/{length}.jsonl"), record_of(model, length=length, **about), rows
+    )
 
 
 def row(pred, outputs, index=0, reason="stop"):
@@ -185,7 +177,7 @@ def test_squad_scores(pred, references, f1, exact):
 def test_score_gives_a_row_per_example():
     rows = [
         row("AB, CD", ["ab", "cd"]),
-        row("", ["ab", "cd"], 1, "refused"),
+        row("", ["ab", "cd"], 1),
         row("AB, X", ["ab", "cd"], 2, "length"),
     ]
     found = score([cell(rows, num_examples=5)])
@@ -194,7 +186,6 @@ def test_score_gives_a_row_per_example():
     assert found["strict"].tolist() == [1.0, 0.0, 0.5]
     assert found["exact"].tolist() == [1.0, 0.0, 0.0]
     assert found["empty"].tolist() == [False, True, False]
-    assert found["refused"].tolist() == [False, True, False]
     assert found["cut_off"].tolist() == [False, False, True]
     first = found.iloc[0].to_dict()
     about = {

@@ -36,9 +36,7 @@ def scores_of(share, tasks=THIRTEEN, n=50, **columns):
         "max_failures": 0.0,
         "floor": NAN,
     }
-    blank |= dict.fromkeys(
-        ("empty", "cut_off", "cut_thought", "refused", "stand_in"), False
-    )
+    blank |= dict.fromkeys(("empty", "cut_off", "cut_thought", "stand_in"), False)
     blank |= {"engine": "reader", "seed": 42, "prompt_version": 1, "note": ""} | columns
     frames = []
     for ((model, length), right), task in product(share.items(), tasks):

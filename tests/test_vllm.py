@@ -61,7 +61,7 @@ def test_only_what_changes_the_answers_is_part_of_a_models_identity(tmp_path):
         "float32",
     ]
     same = {"tensor_parallel_size": 4, "gpu_memory_utilization": 0.5, "max_num_seqs": 3}
-    same |= {"in_flight": 9, "replicas": 2}
+    same |= {"concurrency": 9, "replicas": 2}
     neutral = {"enable_prefix_caching": False, "kv_cache_memory_bytes": 2**30}
     assert described(tmp_path, **same, engine_args=neutral).identity() == identity
     for other in (

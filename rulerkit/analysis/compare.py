@@ -135,7 +135,7 @@ class Comparison:
         it."""
         other = self.b.results
         return all(
-            "seed" in result and other.get(key, result) == result
+            result["seed"] is not None and other.get(key, result) == result
             for key, result in self.a.results.items()
         )
 
@@ -625,8 +625,8 @@ def differing(a: Side, b: Side) -> list[str]:
     # files of other programs do not say how they were made
     common = [
         key
-        for key in a.results
-        if "seed" in a.results[key].keys() & b.results.get(key, {})
+        for key, result in a.results.items()
+        if key in b.results and None not in (result["seed"], b.results[key]["seed"])
     ]
     for key in common:
         for change in differences(a.results[key], b.results[key]):

@@ -136,8 +136,6 @@ def samples(labels: pd.DataFrame, per_label: int = 2, width: int = 100) -> pd.Da
 
 
 def _refused(answer: JudgedAnswer) -> str | None:
-    if answer.finish_reason == "refused":
-        return "refused by the service"
     match = _DECLINED.search(answer.text) if answer.score == 0 else None
     return match[0] if match else None
 
@@ -276,7 +274,7 @@ LABELS: dict[str, str] = {
 
 def find_label(answer: JudgedAnswer) -> tuple[str, str]:
     """The label of an answer, the first that fits, and what was seen."""
-    family = _FAMILIES.get(answer.settings.get("family", ""))
+    family = _FAMILIES.get(answer.settings["family"])
     rules = (*_FIRST_RULES, *(family.failure_rules if family else ()), *_LAST_RULES)
     tests = ((rule.label, rule.test(answer)) for rule in rules)
     return next((label, detail) for label, detail in tests if detail is not None)
@@ -295,9 +293,8 @@ def examples_of(cell: Cell) -> Examples:
         stored = result["prompt_format"]
         settings = {name: stored[name] for name in SETTINGS if name in stored}
         form = PromptFormat(result["tokenizer"]["name"], **settings)
-        knobs = result["task"] | {"protocol": result.get("protocol", "clean")}
+        knobs = result["task"] | {"protocol": result["protocol"]}
         family = _FAMILIES[knobs["family"]]
-        knobs.setdefault("words", "wonderwords")  # of older records
         task = family(
             **{knob: knobs.get(knob) for knob in ("name", "protocol", *family.knobs())}
         )
@@ -321,7 +318,7 @@ def remaker(cell: Cell) -> Callable[[Mapping[str, Any]], Example]:
                 cell,
                 f"the prompt of example {row['index']} comes out differently, so this rulerkit "
                 f"(prompt version {PROMPT_VERSION}, the cell's "
-                f"{cell.record['result'].get('prompt_version')}), the tokenizer or a corpus is not "
+                f"{cell.about.result.prompt_version}), the tokenizer or a corpus is not "
                 "the one of then",
             )
         return example
@@ -339,8 +336,8 @@ def _not_generated(cell: Cell, reason: str) -> UserError:
 def _label_cell(cell: Cell, alone: NoContext) -> Iterator[dict[Any, Any]]:
     """COLUMNS of each answer of a cell, and what else `score` says of it."""
     result = cell.record["result"]
-    settings = {"family": "", **result["task"]}
-    asked = (cell.model, str(settings.get("dataset", "")), int(result.get("seed") or 0))
+    settings = result["task"]
+    asked = (cell.model, str(settings.get("dataset", "")), int(result["seed"] or 0))
     remake, scores = remaker(cell), scoring.score([cell])
     for row, scored in zip(cell.rows, scores.to_dict("records"), strict=True):
         references = tuple(row["outputs"])

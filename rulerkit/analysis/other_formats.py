@@ -39,6 +39,21 @@ _CHUNK = 16  # examples that a worker makes at a time
 Rows = list[JSON]
 """Rows with upstream's field names, and their `line`."""
 
+_UNSAID: JSON = {
+    **dict.fromkeys(("format", "label", "claimed_length", "adaptive")),
+    "aligned": "chat",
+    "max_failures": 0,
+    "floors": {},
+    "environment": {"packages": {}},
+}
+"""What files of other programs do not say, in the fields of a record."""
+_UNSAID_OF_RESULT: JSON = {
+    **dict.fromkeys(("seed", "prompt_version", "protocol")),
+    "sources": {},
+    "tokenizer": {"name": ""},
+    "prompt_format": {"template": "", "after": "", "thinking_tokens": 0},
+}
+
 
 class DataRow(BaseModel):
     """What every row may say of itself."""
@@ -117,8 +132,13 @@ def read_predictions(
 def _cell(name: str, length: int, file: Path, rows: Rows) -> Cell:
     family, model = family_of(name), _model_name(file)
     settings = {"name": name, "category": family.category, "match": family.match}
-    record = {
-        "result": {"task": settings, "length": length, "model": {"name": model}},
+    result = {
+        "task": settings | {"family": "", "edition": None},
+        "model": {"name": model, "engine": ""},
+        "length": length,
+    }
+    record = _UNSAID | {
+        "result": _UNSAID_OF_RESULT | result,
         "num_examples": len(rows),
         "run": "lm-eval" if file.name.startswith("samples_") else "upstream",
     }

@@ -249,9 +249,9 @@ def _start(job: Job) -> str:
     starts = read_record(first.record).get("starts", []) if number else []
     left = first.tokens_left, sum(not step.is_done for step in job.steps)
     now = {"job": number, "time": time.time(), "left": list(left)}
-    starts = [*(start for start in starts if start.get("job") == number), now]
+    starts = [*(start for start in starts if start["job"] == number), now]
     update_record(first.record, starts=starts)
-    if [start.get("left") for start in starts[-1 - RESTARTS :]] != [now["left"]] * (
+    if [start["left"] for start in starts[-1 - RESTARTS :]] != [now["left"]] * (
         1 + RESTARTS
     ):
         return ""

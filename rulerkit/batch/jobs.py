@@ -146,9 +146,9 @@ class Job:
     asks: tuple[Notebook, ...]
     """The notebooks whose questions the model answers, or whose answers the notebook reads."""
     runs: tuple[Notebook, ...]
-    after: tuple[str, ...] = ()
+    after: tuple[str, ...]
     """The models whose answers it reads; it waits for them."""
-    planned_by: str = "rulerkit batch FILE"
+    planned_by: str
     """The command that planned it, which also plans it again."""
 
     @cached_property

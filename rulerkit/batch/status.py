@@ -147,7 +147,7 @@ def details(status: Status) -> str:
         parts.append(counted(gpus, "GPU"))
     starts = read_record(step.record).get("starts")
     if state == "running" and starts:  # at the pace since its process began
-        done = starts[-1].get("left", [left])[0] - left
+        done = starts[-1]["left"][0] - left
         if done > 0:
             seconds = left * (time.time() - starts[-1]["time"]) / done
             parts.append(f"about {timedelta(seconds=round(seconds))}")

@@ -298,8 +298,6 @@ class VllmKeys(CheckpointKeys, ServerKeys):
     """true or false"""
     engine_args: Arguments
     """a mapping of further arguments of `vllm serve`"""
-    in_flight: PositiveInt
-    """a whole number of at least 1: the old name of concurrency"""
 
 
 class Prices(Keys):

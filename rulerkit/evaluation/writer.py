@@ -157,8 +157,7 @@ class _Job:
         if cell and cell.present:
             _check_result(cell, self.result)
             present = cell.present
-            # earlier versions did not write all of these
-            self.stored = {"max_failures": 0, "adaptive": None, **cell.record}
+            self.stored = cell.record
         self.missing = sorted(set(range(len(self.examples))) - set(present))
         most = max(len(self.examples), self.stored.get("num_examples", 0))
         self.record = {"format": FORMAT, **self.stored, **about, "num_examples": most}

@@ -1,10 +1,9 @@
 """Checkpoints of the Hugging Face layout, in a folder or on the hub: what their small files say, and
 what identifies their weights.
 
-A record holds a `fingerprint` (the rule of 21 November: the ends of files, which misses most
-changes) and, beside it, `weights`: a mapping from the name of a newer rule to its digest. Two
-records are compared by the rules that both hold. `code`, of functions and of networks in memory, is
-compared in the same way.
+A record holds a `fingerprint`, over the configuration and the ends of the weight files, and
+`weights`: a mapping from the name of a rule, `tensors` or `full`, to its digest. Of `weights` the
+rules that both records hold are compared, and so is `code`, of functions and of networks in memory.
 """
 
 import hashlib
@@ -208,7 +207,7 @@ _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 _TRAINING = re.compile(r"(optimizer|scheduler|scaler|rng_state|training_args).*")
 """The files among them in which a training run keeps its state."""
 
-_END = 1 << 20  # bytes at either end of a file that the rule of 21 November reads
+_END = 1 << 20  # bytes at either end of a file that a fingerprint reads
 _TENSOR_END = 4096  # bytes at either end of a tensor that the rule `tensors` reads
 
 
@@ -292,8 +291,8 @@ def file_ends(path: Path) -> bytes:
 
 def loaded_identity(network: Any) -> JSON:
     """What identifies a torch model in memory: `loaded`, its configuration and the shape and first
-    values of every weight (the rule of 21 November); `weights`, the rule `tensors`; and `code`, its
-    kind of attention and what `forward` of each module and its `generate` do."""
+    values of every weight; `weights`, the rule `tensors`; and `code`, its kind of attention and what
+    `forward` of each module and its `generate` do."""
     import torch
 
     config = network.config.to_json_string(use_diff=False)

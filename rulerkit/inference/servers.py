@@ -83,8 +83,7 @@ class ServerEngine(Engine):
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
         self.path: str = spec["path"]
-        given = spec.get("concurrency") or spec.get("in_flight")
-        self.concurrency: int = given or self.default_concurrency
+        self.concurrency: int = spec.get("concurrency", self.default_concurrency)
         self.gpus: int = spec.get(
             "gpus", 0
         )  # of one server; 0 where the spec does not say

@@ -529,10 +529,7 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
 
     cells = list(cells)
     models = pd.DataFrame(
-        [
-            (cell.run, cell.model, cell.record.get("label") or cell.model)
-            for cell in cells
-        ],
+        [(cell.run, cell.model, cell.about.label or cell.model) for cell in cells],
         columns=["run", "model", "label"],
     )
     by_name: dict[str, list[Cell]] = {}
@@ -548,7 +545,7 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
         for cell in with_rows:
             for field, value in _facts(cell):
                 facts.setdefault(field, {}).setdefault(value, {})[name] = None
-            server = cell.record.get("environment", {}).get("server") or {}
+            server = cell.record["environment"].get("server") or {}
             if not server.get("counts", True):
                 unseen.add(name)
         failures = (
@@ -610,12 +607,12 @@ def usage_notes(scores: "pd.DataFrame") -> list[str]:
 def _facts(cell: Cell) -> Iterator[tuple[str, str]]:
     """What footnotes mention of the environments that a cell was answered in: field and value."""
     record = cell.record
-    for environment in record.get("environments") or [record.get("environment", {})]:
+    for environment in record.get("environments") or [record["environment"]]:
         commit = re.sub(r"^([0-9a-f]{7})[0-9a-f]+", r"\1", environment.get("git") or "")
         device = str(environment.get("device") or "").partition(":")[
             0
         ]  # cuda:0, cuda:1 are alike
-        packages = environment.get("packages", {})
+        packages = environment["packages"]
         known = environment | packages | {"commit": commit, "device": device}
         for name in (*_FACTS, *packages):
             if known.get(name):

@@ -87,10 +87,10 @@ def clean(prediction: str) -> str:
 def answer_of(prediction: str, record: Mapping[str, Any]) -> tuple[str, bool]:
     """What of a prediction is judged, and whether a thought was cut: of a model that thinks only
     what follows its thought, nothing where the thought never ended. `record` is the cell's."""
-    form = record["result"].get("prompt_format", {})
-    if not form.get("thinking_tokens", 0):
+    form = record["result"]["prompt_format"]
+    if not form["thinking_tokens"]:
         return clean(prediction), False
-    answer = without_thought(prediction, opens_thought(form.get("after", "")))
+    answer = without_thought(prediction, opens_thought(form["after"]))
     return clean(answer or ""), answer is None
 
 
@@ -155,10 +155,9 @@ _ROW = {
     "empty": "whether the prediction is empty",
     "cut_off": "whether the prediction ended at the room for the answer",
     "cut_thought": "whether a thinking model never ended its thought",
-    "refused": "whether the service refused to answer (rows of earlier versions)",
     "num_prompt_tokens": "tokens of the prompt as it was sent",
     "digest": "digest of the prompt; pairs examples of two models",
-    "group": "number of the article that questions share; NaN for other tasks and older rows",
+    "group": "number of the article that questions share; NaN for other tasks",
     "reasoning_tokens": "tokens of the model's thought, by the server or counted; 0 without one",
     "cached_tokens": "tokens of the prompt that the server had cached, by its own count",
     "cost": "dollars, by the server's counts and the `prices`; 0 without prices",
@@ -197,7 +196,7 @@ def describe(cell: Cell) -> JSON:
     about, result = cell.about, cell.about.result
     task, sources = result.task, result.sources.values()
     notes = {source.note for source in sources if source.note}
-    protocol = result.protocol or "clean"
+    protocol = result.protocol or ""
     if task.edition and task.edition != base.PROTOCOLS.get(protocol):
         notes.add(f"Protocol {protocol} with the prompts of {task.edition}")
     elif protocol == "paper":
@@ -213,7 +212,7 @@ def describe(cell: Cell) -> JSON:
         "claimed_length": float(about.claimed_length or "nan"),
         "task": cell.task,
         "family": task.family,
-        "category": task.category or category(cell.task),
+        "category": task.category,
         "length": cell.length,
         "wanted": cell.wanted,
         "failed": len(cell.failures),
@@ -227,7 +226,7 @@ def describe(cell: Cell) -> JSON:
         "prompt_version": result.prompt_version,
         "tokenizer": result.tokenizer.name,
         "template": result.prompt_format.template,
-        "protocol": protocol if about.format else "",
+        "protocol": protocol,
         "knobs": json.dumps(
             {name: value for name, value in settings if name not in _NAMED}
         ),
@@ -392,15 +391,13 @@ def _judged(cell: Cell) -> Rows:
     family = base.Task  # for one that is not here
     with suppress(UserError):
         family = family_of(cell.task, task.family)
-    part, blanks = (task.match or family.match) == "part", family.separator == " "
+    part, blanks = task.match == "part", family.separator == " "
     rows = sorted(
         (_judge(cell, row, part, blanks) for row in cell.stream()),
         key=lambda row: row[0],
     )
     kinds: JSON = dict.fromkeys(ROW_COLUMNS, float)
-    kinds |= dict.fromkeys(("empty", "cut_off", "cut_thought", "refused"), bool) | {
-        "index": int
-    }
+    kinds |= dict.fromkeys(("empty", "cut_off", "cut_thought"), bool) | {"index": int}
     longest = max((len(row[ROW_COLUMNS.index("digest")]) for row in rows), default=0)
     return np.array(rows, list((kinds | {"digest": f"S{longest or 1}"}).items()))
 
@@ -427,7 +424,7 @@ def _judge(cell: Cell, row: JSON, part: bool, blanks: bool) -> tuple[Any, ...]:
     )
     return (
         row["index"], value, strict.f1, strict.precision, strict.exact,
-        not text and not unfinished, reason == "length" or unfinished, unfinished, reason == "refused",
+        not text and not unfinished, reason == "length" or unfinished, unfinished,
         row.get("num_prompt_tokens"), str(row.get("digest", "")).encode("ascii", "backslashreplace"),
         row.get("group"), *(usage.get(name) or 0 for name in _USAGE), *map(soft.get, _SOFT),
     )  # fmt: skip

@@ -36,7 +36,7 @@ CATEGORIES = ("all", *scoring.CATEGORIES)
 AVERAGES = ("avg", "wavg_inc", "wavg_dec")
 RANKS = {"wavg_inc": "rank_inc", "wavg_dec": "rank_dec"}
 """The rank by each weighted average."""
-COUNTS = ["empty", "cut_off", "cut_thought", "refused"]
+COUNTS = ["empty", "cut_off", "cut_thought"]
 _SCORE = ("score", "low", "high")
 _MEANS = ["strict", "exact", "reasoning_tokens"]
 CELL = ["run", "model", "task", "length"]
@@ -77,7 +77,7 @@ class Summary(NamedTuple):
     `cells`: a row per run, model, task and length. Columns run, model, label, aligned,
     claimed_length, task, category, length, score, low, high, strict, exact, floor (the better of
     two answers without reading; NaN where it was not recorded), n, wanted, empty, cut_off,
-    cut_thought, refused (numbers of answers), reasoning_tokens (mean of a thought), stand_in,
+    cut_thought (numbers of answers), reasoning_tokens (mean of a thought), stand_in,
     complete, failed (number of requests), have ('300/500' where incomplete, else ''), rest
     ('498/500, 2 failed' where the mean is over the rest, as `max_failures` allows, else ''),
     engine, seed, prompt_version, tokenizer, template, note, threshold (of the 13 tasks). Where a
@@ -383,8 +383,8 @@ def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
     run `R`.
 
     An example's score is the mean over its repetitions, so that an interval over examples holds
-    both kinds of noise: that of the examples and that of the repetitions. `empty`, `cut_off`,
-    `cut_thought` and `refused` are added up. An example without an answer in one of the repetitions
+    both kinds of noise: that of the examples and that of the repetitions. `empty`, `cut_off`
+    and `cut_thought` are added up. An example without an answer in one of the repetitions
     is left out.
     """
     names = cell_rows(scores, _MODEL)

@@ -5,9 +5,8 @@ holds a row per example, `<length>.json` beside it the record of how the rows we
 alone say whether a cell is complete. `<length>.failures.jsonl` lists the requests that failed, a
 line per attempt, and `<length>.soft.jsonl` holds the soft scores.
 
-Rows of format 2 end with a checksum of their line. Rows of format 1 have none and are checked
-against a schema; rows appended to such a file have a checksum. A row or record that is not as it
-was written raises `DamagedCell`.
+Each row ends with a checksum of its line, and a record is checked against a schema. A row or
+record that is not as it was written raises `DamagedCell`.
 """
 
 import os
@@ -22,7 +21,7 @@ from rulerkit.common.errors import UserError, remark
 from rulerkit.common.settings import JSON
 from rulerkit.inference.model import Failure
 from rulerkit.store.files import _CHECKSUM
-from rulerkit.store.records import Record, Row, check_schema, parse_json
+from rulerkit.store.records import Record, check_schema, parse_json
 
 FORMAT = 2
 WAYS_OUT = "give this run a place of its own with run: NAME, or move its files away, as fresh=True (rulerkit evaluate --fresh) does"
@@ -63,7 +62,7 @@ def _read_rows(
 ) -> Iterator[tuple[int, JSON]]:
     """Index and row of each example, in the order of the file.
 
-    Without `parse`, rows with a checksum are empty. Blank lines are skipped; of two rows of one
+    Without `parse`, all rows but the first are empty. Blank lines are skipped; of two rows of one
     example the first counts, and `report` is called. Raises `DamagedCell`, which names the line,
     for any other line that is not a row as it was written.
     """
@@ -91,20 +90,16 @@ def _read_rows(
 
 def _read_line(text: bytes, about: Record, parse: bool) -> tuple[int, JSON]:
     """Index and row of a line; raises ValueError where it is damaged."""
-    has_checksum = text[-25:-10] == _CHECKSUM
-    if has_checksum:
-        if b'%08x"}' % zlib.crc32(text[:-25] + b"}") != text[-10:]:
-            raise ValueError("its checksum is wrong")
-        if not parse and (match := _INDEX.match(text)):
-            return int(match[1]), {}
-    elif about.format != 1:
+    if text[-25:-10] != _CHECKSUM:
         raise ValueError("it has no checksum")
+    if b'%08x"}' % zlib.crc32(text[:-25] + b"}") != text[-10:]:
+        raise ValueError("its checksum is wrong")
+    if not parse and (match := _INDEX.match(text)):
+        return int(match[1]), {}
     row = parse_json(text)
-    if not has_checksum:
-        check_schema(Row, row)
     if row["task"] != (task := about.result.task.name):
         raise ValueError(f"it is of task {row['task']}, the record says {task}")
-    row.pop("checksum", None)
+    del row["checksum"]
     return row["index"], row
 
 

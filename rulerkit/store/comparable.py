@@ -33,10 +33,6 @@ the protocol). Tokens for thinking are part of the prompt format, so they may di
 `max_new_tokens` is part of the task, and may not."""
 
 
-_DEFAULTS = {"protocol": "clean", "prompt_format.thinking_room": "inside"}
-"""What holds of records made before there were two."""
-
-
 _FREE = r"tokenizer\.name|sources\..*\.(note|stand_in)|task\.(essays|dataset|words)"
 """Fields that may differ: fingerprints are compared instead."""
 
@@ -52,7 +48,7 @@ def check_same(cells: Iterable[Cell]) -> None:
     for cell in ours:
         form = cell.about.result.prompt_format
         if form.thinking_tokens:
-            by_room.setdefault(form.thinking_room, cell)
+            by_room.setdefault(str(form.thinking_room), cell)
     if len(by_room) > 1:
         (old, cell), (new, other), *_ = by_room.items()
         raise _mixed(cell, other, [("prompt_format.thinking_room", old, new)])
@@ -85,7 +81,7 @@ def differences(old: JSON, new: JSON) -> list[tuple[str, Any, Any]]:
     """Field, old and new value wherever two records differ in what defines their results."""
     if old == new:
         return []
-    before, after = _DEFAULTS | dict(_values(old)), _DEFAULTS | dict(_values(new))
+    before, after = dict(_values(old)), dict(_values(new))
     changes = []
     for field in {**before, **after}:
         pair = before.get(field, ABSENT), after.get(field, ABSENT)
@@ -105,10 +101,6 @@ def _values(record: JSON, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def _counts(field: str, one_lacks_it: bool) -> bool:
     """Whether a difference in a field makes other results."""
-    if field.startswith("model.engine_args."):  # early records hold all of them
-        from rulerkit.inference.servers import NEUTRAL_ARGUMENTS
-
-        return field.split(".")[2] not in NEUTRAL_ARGUMENTS
     if field.startswith(("model.weights", "model.code")):
         return (
             not one_lacks_it

@@ -46,83 +46,73 @@ class _Part(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 
-class Row(_Part):
-    """One example with its answer."""
-
-    index: Whole
-    pred: str
-    outputs: Annotated[list[str], Field(min_length=1)]
-    length: Whole
-    task: str
-    digest: str
-    num_prompt_tokens: Whole
-    finish_reason: str
-    depths: list[float]
-    group: int | None = None
-    """What several examples share, such as the article of a question."""
-    usage: JSON = {}
-
-
 class _Task(_Part):
     name: str
-    family: str = ""
-    category: str | None = None
-    match: str | None = None
-    edition: str | None = None
+    family: str
+    category: str
+    match: str
+    edition: str | None
 
 
 class _Model(_Part):
     name: str
     engine: str = ""
+    """A model made in Python need not name one."""
 
 
 class _Source(_Part):
-    stand_in: bool = False
-    note: str | None = None
+    stand_in: bool
+    note: str
 
 
 class _Tokenizer(_Part):
-    name: str = ""
+    name: str
 
 
 class _PromptFormat(_Part):
-    template: str = ""
-    thinking_tokens: Whole = 0
-    thinking_room: str = "inside"
+    template: str
+    after: str
+    thinking_tokens: Whole
+    thinking_room: str | None = None
+    """Only of a model that thinks."""
 
 
 class _Result(_Part):
     task: _Task
     model: _Model
     length: Count
-    seed: int | None = None
-    prompt_version: int | None = None
-    protocol: str | None = None
-    sources: dict[str, _Source] = {}
-    tokenizer: _Tokenizer = _Tokenizer()
-    prompt_format: _PromptFormat = _PromptFormat()
+    seed: int | None
+    prompt_version: int | None
+    protocol: str | None
+    sources: dict[str, _Source]
+    tokenizer: _Tokenizer
+    prompt_format: _PromptFormat
 
 
 class _Environment(_Part):
-    packages: JSON = {}
+    packages: JSON
 
 
 class Record(_Part):
-    """How the rows of a cell were made: `result` defines them, the rest describes them. Files of
-    other programs have no format."""
+    """How the rows of a cell were made: `result` defines them, the rest describes them.
 
-    format: Literal[1, 2] | None = None
+    Of files of other programs `format`, `seed`, `prompt_version` and `protocol` are None.
+    """
+
+    format: Literal[2] | None
     result: _Result
     num_examples: Count
     run: str
-    label: str | None = None
-    claimed_length: Count | None = None
-    aligned: Literal["chat", "base"] = "chat"
-    max_failures: Annotated[float, Field(ge=0)] = 0
-    adaptive: JSON | None = None
-    floors: dict[str, float] = {}
-    environment: _Environment = _Environment()
+    label: str | None
+    claimed_length: Count | None
+    aligned: Literal["chat", "base"]
+    max_failures: Annotated[float, Field(ge=0)]
+    adaptive: JSON | None
+    floors: dict[str, float]
+    environment: _Environment
+    """That of the last writer."""
     environments: list[_Environment] = []
+    """All of them, where they changed."""
 
 
 def check_schema(schema: type[Schema], value: Any) -> Schema:

@@ -15,9 +15,10 @@ from rulerkit.common.errors import UserError
 from rulerkit.report.tables import footnotes, table_text
 from rulerkit.scoring.scores import completeness, score
 from rulerkit.scoring.summary import summarize
-from rulerkit.store.cells import load_cell, read_cells
+from rulerkit.store.cells import DamagedCell, load_cell, read_cells
 from rulerkit.store.comparable import check_same
 from rulerkit.store.files import row_line
+from tests.records import record_of
 
 ROWS = [
     {
@@ -34,32 +35,7 @@ ROWS = [
     }
     for index in range(4)
 ]
-RESULT = {
-    "task": {
-        "name": "vt",
-        "family": "variable_tracking",
-        "category": "vt",
-        "match": "all",
-    },
-    "length": 1024,
-    "seed": 42,
-    "prompt_version": 1,
-    "sources": {"essays": {"name": "prose", "stand_in": True, "note": "built-in"}},
-    "prompt_format": {"template": "base", "thinking_tokens": 0},
-    "tokenizer": {"name": "builtin", "fingerprint": "f00"},
-    "model": {"name": "one", "engine": "reader"},
-}
-RECORD = {
-    "format": 2,
-    "result": RESULT,
-    "environment": {"python": "3.11", "packages": {"numpy": "2"}},
-    "label": "One",
-    "claimed_length": 4096,
-    "aligned": "chat",
-    "run": "main",
-    "max_failures": 0,
-    "num_examples": 4,
-}
+RECORD = record_of("one", label="One")
 VALUES = st.sampled_from(
     [
         None,
@@ -133,17 +109,12 @@ def write(folder, model, record, rows):
 
 
 def named(model):
-    return json.dumps(
-        RECORD
-        | {
-            "label": model,
-            "result": RESULT | {"model": {"name": model, "engine": "reader"}},
-        }
-    ).encode()
+    return json.dumps(record_of(model)).encode()
 
 
 GOOD = b"".join(map(row_line, ROWS))
-OLD = b"".join(json.dumps(row).encode() + b"\n" for row in ROWS)
+"""Rows as predictions hold them, and without checksums, as other programs write them."""
+PLAIN = b"".join(json.dumps(row).encode() + b"\n" for row in ROWS)
 
 
 def report(folder):
@@ -191,25 +162,29 @@ def test_a_changed_record(record):
     is_reported(json.dumps(record).encode(), GOOD, False)
 
 
-@given(record=damaged(json.dumps(RECORD).encode()), rows=st.sampled_from([GOOD, OLD]))
+@given(record=damaged(json.dumps(RECORD).encode()), rows=st.sampled_from([GOOD, PLAIN]))
 @cases
 def test_a_damaged_record(record, rows):
     is_reported(record, rows, False)
 
 
-@given(row=st.sampled_from(ROWS).flatmap(changed), place=st.integers(0, 4))
-@cases
-def test_a_row_of_format_1_with_a_wrong_value(row, place):
-    lines = OLD.splitlines(keepends=True)
-    lines.insert(place, json.dumps(row).encode() + b"\n")
-    is_reported(
-        named("one").replace(b'"format": 2', b'"format": 1'), b"".join(lines), False
-    )
+FIELDS = [(field,) for field in RECORD] + [
+    ("result", field) for field in RECORD["result"]
+]
+
+
+@pytest.mark.parametrize("place", FIELDS, ids=".".join)
+def test_a_record_that_lacks_a_field_is_damaged(tmp_path, place):
+    record = record_of("one")
+    del (record if len(place) == 1 else record["result"])[place[-1]]
+    path = write(tmp_path, "one", json.dumps(record).encode(), GOOD)
+    with pytest.raises(DamagedCell, match=rf"{place[-1]}: Field required"):
+        load_cell(path)
 
 
 @given(rows=damaged(GOOD))
 @cases
-def test_damaged_rows_of_format_2_change_no_number(rows):
+def test_damaged_rows_change_no_number(rows):
     is_reported(named("one"), rows, True)
 
 
@@ -232,7 +207,7 @@ def test_a_flipped_bit_is_noticed(bit):
 
 
 @given(
-    text=damaged(OLD)
+    text=damaged(PLAIN)
     | damaged(
         json.dumps(
             {"doc": {"outputs": ["a"], "max_length": 1024}, "resps": [["a"]]}
@@ -258,22 +233,14 @@ def test_files_of_others_beside_a_damaged_one_are_scored(tmp_path, capsys, damag
     for length in (1024, 2048):
         file = tmp_path / f"m/b/{length}/pred/vt.jsonl"
         file.parent.mkdir(parents=True)
-        file.write_bytes(OLD)
+        file.write_bytes(PLAIN)
     damage(file)
     assert [cell.length for cell in read_predictions(tmp_path)] == [1024]
     assert ("left out: " in capsys.readouterr().err) == file.exists()
 
 
-@pytest.mark.parametrize(
-    "rows", [GOOD, OLD, OLD[: len(OLD) // 2] + GOOD[len(GOOD) // 2 :]]
-)
-def test_links_and_unreadable_things_are_named(tmp_path, rows):
-    path = write(
-        tmp_path / "disk",
-        "one",
-        named("one").replace(b'"format": 2', b'"format": 1'),
-        rows,
-    )
+def test_links_and_unreadable_things_are_named(tmp_path):
+    path = write(tmp_path / "disk", "one", named("one"), GOOD)
     models = tmp_path / "predictions" / "main"
     models.mkdir(parents=True)
     (models / "linked").symlink_to(path.parents[1])

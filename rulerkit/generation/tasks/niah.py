@@ -158,7 +158,7 @@ class Needles(Task):
 
     def settings(self) -> dict[str, Any]:
         settings = super().settings()
-        if self.depth is None:  # as in records of versions that had no such setting
+        if self.depth is None:  # a record names only a depth that was asked for
             del settings["depth"]
         return settings
 
