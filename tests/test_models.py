@@ -395,7 +395,7 @@ def test_a_checkpoint_in_the_layout_of_mamba_ssm_is_refused_with_the_name_of_the
         "layout of the mamba_ssm package.* such as path: state-spaces/mamba-2.8b-hf"
     ):
         load_model({"path": str(tmp_path), "name": "tiny"})
-    monkeypatch.setattr("rulerkit.checkpoint.download", lambda *_: tmp_path)
+    monkeypatch.setattr("rulerkit.inference.checkpoint.download", lambda *_: tmp_path)
     with one_line(
         "layout of the mamba_ssm package.* such as path: state-spaces/mamba-1.4b-hf"
     ):
