@@ -51,7 +51,7 @@ test-all: $(VENV)/.dev $(VENV)/.torch
 	RULERKIT_FAULTS=600 $(PYTEST)
 
 test-vllm: .venv-vllm/.made
-	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -n 2 -m "not slow" tests/test_vllm.py tests/test_vllm_config.py
+	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -n 2 -m "not slow" tests/test_vllm.py
 
 # On a GPU node, in the environment that has vLLM; nothing is installed.
 test-gpu:

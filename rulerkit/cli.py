@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing
 from copy import copy
 from io import TextIOWrapper
@@ -19,7 +19,7 @@ import typer
 
 import rulerkit as rk
 from rulerkit.common import escape
-from rulerkit.common.errors import UserError, check_known, counted, listed, remark
+from rulerkit.common.errors import UserError, check_known, counted
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import KIT, cache_dir, resolve_file
 
@@ -384,79 +384,33 @@ def compare(
 
 
 def check(
-    data: list[Path] | None = None,
     *,
     files: ParameterFiles = None,
     settings: Set = None,
     ask: bool | None = None,
-    task: str | None = None,
-    length: str | None = None,
-    tokenizer: str = "builtin",
 ) -> None:
-    """Find what would make scores wrong: in a model's prompts, before a GPU is paid for, or in files
-    of data or predictions.
+    """Find what would make scores wrong in a model's prompts, before a GPU is paid for.
 
-    `rulerkit check -f params/models/x.yaml` checks every task at the shortest and longest length;
-    `rulerkit check FILE.jsonl --task vt --length 4K --tokenizer x` checks a file. Ends with status
-    1 on any FAIL.
+    `rulerkit check -f params/models/x.yaml` checks every task at the shortest and the longest
+    length. Ends with status 1 on any FAIL.
 
     Args:
-        data: Data or predictions, files or folders: ours, upstream's, lm-eval's samples.
         ask: Send the model two short examples; by default only where that is cheap.
-        task: The task of the files, where their names do not say.
-        length: Their nominal length, where their folders do not say.
     """
-    if bool(data) == bool(files or settings):
-        raise UserError(
-            "name either a model (-f params/models/x.yaml) or files of data or predictions"
-        )
-    of_files = task or length or tokenizer != "builtin"
-    if (data and ask is not None) or (not data and of_files):
-        raise UserError(
-            "--ask and --no-ask go with a model (-f); --task, --length and --tokenizer go with files "
-            "of data or predictions"
-        )
-    from rulerkit.batch import audit, checks
-    from rulerkit.store.cells import prediction_files
+    from rulerkit.batch import checks
 
-    reports: Iterable[Any]
-    if data:
-        paths: list[Path] = []
-        for path in data:
-            paths += prediction_files(path, remark) if path.is_dir() else [path]
-        if not paths:
-            raise UserError(
-                f"no .jsonl file of data or predictions in {listed(data, 3)}"
-            )
-        vocabulary, nominal = (
-            rk.load_tokenizer(tokenizer),
-            parse_length(length) if length else None,
-        )
-        reports = (
-            (
-                f"{path}: {cell.task.name} at {cell.length}, {len(cell.rows)} rows",
-                audit.audit(cell),
-            )
-            for path in paths
-            for cell in audit.read_file(path, vocabulary, task, nominal)
-        )
-    else:
-        asked = study_of(files, settings)
-        lengths = " and ".join(
-            str(n) for n in sorted({min(asked.lengths), max(asked.lengths)})
-        )
-        about = f"{counted(len(asked.tasks), 'task')} at {lengths} tokens"
-        by_model = checks.check(asked, ask)
-        reports = (
-            (f"{name}: {about}", findings) for name, findings in by_model.items()
-        )
-    bad = 0
-    for title, findings in reports:
+    study = study_of(files, settings)
+    ends = sorted({min(study.lengths), max(study.lengths)})
+    subject = (
+        f"{counted(len(study.tasks), 'task')} at {' and '.join(map(str, ends))} tokens"
+    )
+    failed = 0
+    for name, findings in checks.check(study, ask).items():
         lines = checks.summary_lines(findings)
-        echo("\n  ".join([title, *lines]))
-        bad += sum(line.startswith("FAIL") for line in lines)
-    if bad:
-        echo(f"\n{bad} of these would make scores wrong; fix them first", err=True)
+        echo("\n  ".join([f"{name}: {subject}", *lines]))
+        failed += sum(line.startswith("FAIL") for line in lines)
+    if failed:
+        echo(f"\n{failed} of these would make scores wrong; fix them first", err=True)
         raise typer.Exit(1)
 
 
@@ -464,60 +418,32 @@ def plan(
     *,
     files: ParameterFiles = None,
     settings: Set = None,
-    gpu: str = "h100",
-    memory: Annotated[float | None, typer.Option(min=1)] = None,
-    params: str | None = None,
-    mfu: Annotated[float, typer.Option(min=0.01, max=1)] = 0.4,
-    replicas: PositiveOrNone = None,
-    calibrate: bool = False,
     compare: bool = False,
     margin: float = 1.0,
     flips: float = 0.02,
 ) -> None:
-    """Estimate what a study costs before it runs: tokens, FLOPs, KV cache, requests that fit, hours
-    per cell; dollars where the model's file has prices.
+    """Count what a study asks before it runs: examples and tokens by length, and dollars where the
+    model's file has prices; of an adaptive run the least and the most.
 
     Takes the parameter files of `evaluate`: -f params/models/x.yaml -f params/sizes/paper.yaml.
 
     Args:
-        gpu: h100, h200, a100, a100-40, l40s or 4090.
-        memory: GiB of one card, in place of that of --gpu.
-        params: Parameters, such as 8B; where not all are active: 47B/13B.
-        mfu: Assumed share of the card's peak in prefill.
-        replicas: Servers that answer side by side; default: as the model's file says.
-        calibrate: Time a few short examples with the model, here, and extrapolate.
         compare: In place of cost: the examples that `rulerkit compare` will need.
         margin: With --compare: the margin in points.
         flips: With --compare: the share of answers that changes each way by chance.
     """
-    from rulerkit.batch.plan import bill_text, card, plan_model
-    from rulerkit.scoring.stopping import FIRST
-
     if compare:
         from rulerkit.analysis.compare import power_text
 
-        asked = rk.study(settings_of(settings, files))
-        echo(
-            power_text(
-                len(asked.tasks), len(asked.lengths), asked.num_examples, margin, flips
-            )
-        )
+        study = rk.study(settings_of(settings, files))
+        num_tasks, num_lengths = len(study.tasks), len(study.lengths)
+        echo(power_text(num_tasks, num_lengths, study.num_examples, margin, flips))
         return
-    asked = study_of(files, settings)
-    texts = [
-        bill_text(asked, spec)
-        if "prices" in spec
-        else plan_model(
-            spec, asked, card(gpu, memory), params, mfu, calibrate, replicas
-        ).text()
-        for spec in asked.models
-    ]
-    if asked.adaptive:
-        texts.append(
-            f"adaptive: at most what stands above, {asked.num_examples} examples a cell; at least "
-            f"round 0, {FIRST} examples, {100 * FIRST / asked.num_examples:.1f} % of the tokens"
-        )
-    echo("\n\n".join(texts))
+
+    from rulerkit.batch.plan import plan_model
+
+    study = study_of(files, settings)
+    echo("\n\n".join(plan_model(model, study).text() for model in study.models))
 
 
 def fetch(*, files: ParameterFiles = None, settings: Set = None) -> None:

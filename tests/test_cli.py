@@ -219,9 +219,8 @@ def test_evaluate_takes_a_model_by_position_or_option(project, rulerkit):
         "perfect",
         "reader-2048",
     }
-    for command in ("check", "score"):
-        ended = rulerkit(command, folder / "perfect/finnish/1024.jsonl")
-        assert (ended.status, "finnish" in ended.out) == (0, True)
+    ended = rulerkit("score", folder / "perfect/finnish/1024.jsonl")
+    assert (ended.status, "finnish" in ended.out) == (0, True)
     refused(
         rulerkit("evaluate", *small),
         "no model is named: give a name of params/models (llama",
@@ -483,11 +482,7 @@ BAD_INPUT = {
     ("generate", "vt", "{base: cwe, name: vt}", "-o", "new"): (
         "vt is another task's name: give this variant another",
     ),
-    ("check",): ("name either a model",),
-    ("check", "../vt.jsonl", "--ask"): ("--ask and --no-ask go with a model (-f)",),
-    ("check", "-y", "model: perfect", "--tokenizer", "gpt2"): (
-        "--tokenizer go with files",
-    ),
+    ("check",): ("no model is named",),
     ("plan", "-f", "params/batches/demo.yaml"): (
         "is a batch file: `rulerkit batch FILE` runs it",
     ),

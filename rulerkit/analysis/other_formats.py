@@ -55,19 +55,14 @@ _UNSAID_OF_RESULT: JSON = {
 }
 
 
-class DataRow(BaseModel):
-    """What every row may say of itself."""
+class PredictionRow(BaseModel):
+    """A row that can be scored."""
 
     model_config = ConfigDict(strict=True)
 
     max_length: Count | None = None
     doc_id: int | str | None = None
     filter: str = ""
-
-
-class PredictionRow(DataRow):
-    """A row that can be scored."""
-
     pred: str
     outputs: Annotated[list[str], Field(min_length=1)]
     finish_reason: str = ""
@@ -108,7 +103,7 @@ def read_predictions(
     errors = list[UserError]()
     for file in sorted(files):
         try:
-            name, by_length = read_rows(file, task, length, PredictionRow)
+            name, by_length = read_rows(file, task, length)
         except UserError as error:
             errors.append(error)
             continue
@@ -150,7 +145,7 @@ def _cell(name: str, length: int, file: Path, rows: Rows) -> Cell:
 
 
 def read_rows(
-    file: Path, task: str | None, length: int | None, schema: type[DataRow]
+    file: Path, task: str | None, length: int | None
 ) -> tuple[str, dict[int, Rows]]:
     """The task of a file of another program, and its rows by nominal length.
 
@@ -171,7 +166,7 @@ def read_rows(
         if isinstance(row.get("outputs"), str):
             row["outputs"] = [row["outputs"]]
         try:
-            check_schema(schema, row)
+            check_schema(PredictionRow, row)
         except ValueError as error:
             raise UserError(
                 f"{file}, line {line}: {error}; predictions need `pred`, a text, and `outputs`, a "

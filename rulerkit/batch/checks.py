@@ -1,27 +1,22 @@
 """Faults that would make scores wrong, detected before a GPU is used.
 
 `check` looks at a model's prompts, one function per fault; where that is cheap it also sends the
-model two short examples, and for vLLM it builds vLLM's own configuration, without weights or GPU.
-What should stand in a prompt is taken from the task's draft, not from the prompt itself.
-`rulerkit.audit` looks at files in the same way.
+model two short examples. What should stand in a prompt is taken from the task's draft, not from the
+prompt itself.
 """
 
-import json
-import os
+import math
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from importlib.util import find_spec
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rulerkit.common.errors import UserError
-from rulerkit.common.settings import JSON, Spec, read_site
+from rulerkit.common.settings import Spec, read_site
 from rulerkit.evaluation.study import Study, bills
 from rulerkit.generation.example import Draft, Example, ExampleStream
 from rulerkit.generation.generate import Examples, generate
@@ -34,7 +29,6 @@ from rulerkit.generation.prompt_format import (
 from rulerkit.generation.tasks import Task, task
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
 from rulerkit.inference.model import Answer, Failure, Model, load_model, num_shares
-from rulerkit.inference.servers import Vllm
 
 OK, NOTE, FAIL = "ok", "note", "FAIL"
 EXAMPLES = 3
@@ -366,8 +360,7 @@ CHECKS: Checks = {
 def check(study: Study, ask: bool | None = None) -> dict[str, list[Finding]]:
     """Findings by model: every check of every task at the shortest and the longest length.
 
-    With `ask` two short examples are sent to each model, by default only where that is cheap. For
-    vLLM its own configuration of the model is built too.
+    With `ask` two short examples are sent to each model, by default only where that is cheap.
     """
     findings_of: dict[str, list[Finding]] = {}
     for spec in study.models:
@@ -375,15 +368,12 @@ def check(study: Study, ask: bool | None = None) -> dict[str, list[Finding]]:
             findings = findings_of[model.name] = []
             try:
                 findings += check_model(model, study.tasks, study.lengths, study.seed)
-                if isinstance(spec, dict) and "prices" in spec:
-                    cost = sum(row.dollars for row in bills(study, spec))
-                    seen = f"${cost:,.2f} at most; `rulerkit plan` tells more"
-                    findings.append(Finding(seen, level=OK, name="cost"))
-                if isinstance(model, Vllm):
-                    lengths = [
-                        length for length in study.lengths if not model.too_long(length)
-                    ]
-                    findings += check_vllm(vllm_arguments(model), lengths)
+                if isinstance(spec, dict):
+                    findings += run_checks({"GPUs": too_many_gpus}, "", spec)
+                    if "prices" in spec:
+                        cost = sum(bill.dollars or 0 for bill in bills(study, spec))
+                        seen = f"${cost:,.2f} at most; `rulerkit plan` tells more"
+                        findings.append(Finding(seen, level=OK, name="cost"))
                 cheap = model.engine in _CHEAP and not getattr(
                     model, "startable", False
                 )
@@ -414,6 +404,20 @@ def check_model(
 def check_case(case: Case) -> list[Finding]:
     """All findings on one example."""
     return list(run_checks(CHECKS, case.where, case))
+
+
+def too_many_gpus(spec: Spec) -> CheckResult:
+    """The GPUs of one replica fit on the nodes that the model's file asks for. A node has as many
+    as the site file says."""
+    gpus, nodes = num_shares(spec), spec.get("nodes", 1)
+    per_node = read_site().whole_nodes or GPUS_PER_NODE
+    if gpus <= nodes * per_node:
+        return f"{gpus} on {nodes} of {per_node}" if gpus > 1 else None
+
+    place = f"{nodes} nodes of {per_node}" if nodes > 1 else f"one node of {per_node}"
+    needed = math.ceil(gpus / per_node)
+    fix = f"set nodes: {needed} or lower tensor_parallel_size"
+    return Finding(f"{gpus} GPUs do not fit {place}", fix)
 
 
 # --- what the model answers -----------------------------------------------------------------------
@@ -498,97 +502,3 @@ def token_count(case: Case, answer: Answer) -> CheckResult:
 
 
 ANSWER_CHECKS: Checks = {"answer": new_text, "engine's count": token_count}
-
-
-# --- vLLM's configuration -------------------------------------------------------------------------
-
-
-def vllm_arguments(model: Vllm) -> JSON:
-    """The arguments that vLLM is started with; several nodes are described without addresses."""
-    one_node = Vllm({**model.spec, "nodes": 1})
-    return one_node.arguments() | {"nnodes": model.spec.get("nodes", 1)}
-
-
-def gpus_beyond_node(arguments: Spec, nodes: int) -> str:
-    """Why the GPUs of a model do not fit its nodes; empty where they do. `arguments` are keys of a
-    model or of vLLM. A node has as many as the site file says."""
-    gpus, per_node = num_shares(arguments), read_site().whole_nodes or GPUS_PER_NODE
-    if gpus <= nodes * per_node:
-        return ""
-    place = f"{nodes} nodes of {per_node}" if nodes > 1 else f"one node of {per_node}"
-    return f"{gpus} GPUs do not fit {place}: set nodes: {-(-gpus // per_node)} or lower tensor_parallel_size"
-
-
-def check_vllm(arguments: Spec, lengths: Sequence[int]) -> Iterator[Finding]:
-    """Whether vLLM can start with these arguments and be asked these lengths: it builds its
-    configuration in a process of its own."""
-    if reason := gpus_beyond_node(arguments, arguments.get("nnodes", 1)):
-        yield Finding(reason, name="GPUs")
-    if find_spec("vllm") is None:
-        yield Finding("not built: vllm is not installed here", "", NOTE, "vLLM config")
-        return
-    run = subprocess.run(
-        [sys.executable, "-m", "rulerkit.batch.checks"],
-        input=json.dumps([dict(arguments), max(lengths, default=1)]),
-        capture_output=True,
-        text=True,
-        env=os.environ | {"VLLM_LOGGING_LEVEL": "CRITICAL"},
-    )
-    if run.returncode:
-        last = (run.stderr.strip() or "no message").splitlines()[-1]
-        finding = Finding(
-            f"vLLM ended with status {run.returncode}: {last}", "start vLLM by hand"
-        )
-    else:
-        finding = Finding(*json.loads(run.stdout.splitlines()[-1]))
-    yield finding._replace(name="vLLM config")
-
-
-def examine(arguments: JSON, longest: int) -> Finding:
-    """What vLLM makes of the arguments. Runs in the child process, without weights or GPU."""
-    try:
-        config = _vllm_config(arguments)
-    except Exception as error:
-        if "failed to be inspected" in str(error) and not find_spec("torchvision"):
-            return Finding("not built: vLLM needs torchvision to read it", level=NOTE)
-        errors = getattr(error, "errors", None)  # pydantic's
-        text = (
-            errors()[0]["msg"].removeprefix("Value error, ") if errors else str(error)
-        )
-        reason = (
-            " ".join((text or type(error).__name__).split())
-            .partition(". ")[0]
-            .rstrip(".")
-        )
-        fix = "change hf_overrides, max_length or engine_args of the model"
-        return Finding(f"vLLM refuses it: {reason}", fix)
-    dual_chunk = getattr(config.hf_text_config, "dual_chunk_attention_config", None)
-    if dual_chunk and not config.using_transformers_backend():
-        fix = "set engine_args: {model_impl: transformers}"
-        return Finding("vLLM has no dual-chunk attention any more", fix)
-    if longest > config.max_model_len:
-        fix = "set max_length, or hf_overrides with rope_parameters and max_position_embeddings"
-        seen = f"vLLM takes {config.max_model_len} tokens, {longest} are to be asked"
-        return Finding(seen, fix)
-    return Finding(f"{config.architecture}, {config.max_model_len} tokens", level=OK)
-
-
-def _vllm_config(arguments: JSON) -> Any:
-    """vLLM's ModelConfig, verified against its registry and its attention heads."""
-    from vllm.config import LoadConfig, ParallelConfig
-    from vllm.engine.arg_utils import EngineArgs
-
-    config = EngineArgs(**arguments).create_model_config()
-    config.verify_dual_chunk_attention_config(LoadConfig())
-    sizes = {
-        key: arguments.get(key, 1)
-        for key in ("tensor_parallel_size", "pipeline_parallel_size")
-    }
-    config.verify_with_parallel_config(
-        ParallelConfig(distributed_executor_backend="mp", **sizes)
-    )
-    return config
-
-
-if __name__ == "__main__":
-    print(json.dumps(examine(*json.load(sys.stdin))))

@@ -143,29 +143,42 @@ class Study:
 
 
 class Bill(NamedTuple):
-    """What all prompts of one length cost at a service's prices, at most: tokens, and dollars."""
+    """What all prompts of one length cost, at most: tokens, and dollars where prices are known."""
 
     length: int
     prompt_tokens: int
     answer_tokens: int
-    dollars: float
+    dollars: float | None
 
 
 def bills(study: Study, spec: Spec) -> list[Bill]:
-    """A bill for each length that a model with `prices` takes: every prompt fills its length, every
-    answer and thought is as long as it may be, and nothing is cached."""
-    prices, count = spec["prices"], study.num_examples * study.repeat
-    answers = count * sum(task.answer_tokens for task in study.tasks)
-    thoughts = count * len(study.tasks) * spec.get("thinking_tokens", 0)
-    inside = answers + thoughts * (spec.get("thinking_room") == "inside")
+    """A bill for each length that a model takes: every prompt fills its length, every answer and
+    thought is as long as it may be, and nothing is cached.
+
+    `spec` is the model's mapping; `prices` in it are dollars for a million tokens.
+    """
+    prices = spec.get("prices")
+    examples_of_task = study.num_examples * study.repeat
+    num_examples = examples_of_task * len(study.tasks)
+    answers = examples_of_task * sum(task.answer_tokens for task in study.tasks)
+    thoughts = num_examples * spec.get("thinking_tokens", 0)
+
+    # Answers are inside the length, and thoughts only where the model's file says so.
+    inside = answers
+    if spec.get("thinking_room") == "inside":
+        inside += thoughts
+
     rows = []
     for length in study.lengths:
-        if length <= spec.get("max_length", math.inf):
-            prompts = count * len(study.tasks) * length - inside
-            cost = (
-                prompts * prices["prompt"] + (answers + thoughts) * prices["completion"]
-            )
-            rows.append(Bill(length, prompts, answers + thoughts, cost / 1e6))
+        if length > spec.get("max_length", math.inf):
+            continue
+        prompts = num_examples * length - inside
+        written = answers + thoughts
+        dollars = None
+        if prices:
+            cost = prompts * prices["prompt"] + written * prices["completion"]
+            dollars = cost / 1e6
+        rows.append(Bill(length, prompts, written, dollars))
     return rows
 
 

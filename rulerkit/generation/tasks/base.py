@@ -163,8 +163,8 @@ class Task(ABC):
 
     A family is a subclass with typed settings, in one file that holds all that knows the family's
     text: what is asked (`draft`), how the context is filled up to a token budget (`fill`), how an
-    answer is judged (`match`, `failure_rules`), how a reference reader finds it (`read`), and what
-    an audit of files checks (`short_name` and what follows it).
+    answer is judged (`match`, `failure_rules`), how a reference reader finds it (`read`), and how
+    its tasks are named in files of others (`short_name`).
     """
 
     family: ClassVar[str]
@@ -178,16 +178,10 @@ class Task(ABC):
     short_name: ClassVar[str]
     """The first letters of the names of all tasks of this family, in our files and in those of
     others."""
-    answer_prefix_form: ClassVar[str]
-    """A regular expression for the answer prefix; its group, where it has one, is the blank that
-    ends it."""
     new_tokens: ClassVar[tuple[int, int]]
     """The answer tokens that the benchmark gives, and to how many items."""
     question_form: ClassVar[str]
     """A regular expression for the question; the last match is what a prompt asks."""
-    demonstration_opening: ClassVar[str] = ""
-    """How the task and its demonstration begin, where a prompt of the benchmark has a
-    demonstration."""
 
     baseline: ClassVar[tuple[str, Any] | None] = None
     """The setting, and its value, of the variant without what may mislead a model or help it."""

@@ -41,8 +41,6 @@ class CommonWords(WordCount):
     question_form = (
         r"\nQuestion: What are the (\w+) most common words in the above list\?"
     )
-    answer_prefix_form = "appear most often in the list are:"
-    demonstration_opening = _OPENING
     entry = re.compile(r"\d+\. (?P<item>.+?)(?= \d+\. |$)")
     baseline = ("demonstration", False)
 

@@ -45,7 +45,6 @@ class FrequentWords(WordCount):
     short_name = "fwe"
     new_tokens = (50, 3)
     question_form = r"\nQuestion: .*What are the (\w+) most frequently appeared words in the above coded text\?"
-    answer_prefix_form = "frequently appeared words are:"
     entry = re.compile("(?P<item>[a-z]+)")
 
     alpha: float = 2.0

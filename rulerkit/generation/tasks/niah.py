@@ -99,7 +99,6 @@ class Needles(Task):
     short_name = "niah"
     new_tokens = (128, 4)
     question_form = r"What (?:is|are all) the special magic (\w+?)s? for (.+?) mentioned in the provided text\?"
-    answer_prefix_form = r"mentioned in the provided text (?:is|are)"
     failure_rules = (
         Rule(
             "near distractor",

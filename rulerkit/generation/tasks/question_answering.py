@@ -83,7 +83,6 @@ class QuestionAnswering(Task):
     short_name = "qa"
     new_tokens = (32, 1)
     question_form = r"(?<=do not output any other words\.)\n\nQuestion: (.*)"
-    answer_prefix_form = "Answer:"
     failure_rules = (
         Rule(
             "no-context answer",

@@ -51,8 +51,6 @@ class VariableTracking(Task):
     short_name = "vt"
     new_tokens = (30, 5)
     question_form = r"Find all variables that are assigned the value (\d+) in the text"
-    answer_prefix_form = r"are ass(?:ig|gi)ned the value \S+ they are:( ?)"
-    demonstration_opening = _OPENING
     failure_rules = (
         Rule("wrong chain", "A variable of another chain.", _variables_of_other_chains),
     )
