@@ -12,8 +12,9 @@ from .common.lengths import length_name as length_name
 from .common.lengths import parse_length as parse_length
 from .common.paths import resolve as resolve
 from .common.settings import read_spec as read_spec
-from .evaluation.evaluate import close as close
 from .evaluation.evaluate import evaluate as evaluate
+from .evaluation.session import Session as Session
+from .evaluation.study import Study as Study
 from .evaluation.study import check_lists as check_lists
 from .evaluation.study import load_files as load_files
 from .evaluation.study import study as study

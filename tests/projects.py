@@ -1,6 +1,7 @@
 """A project of its own for tests of batches: the repository's params/ and notebooks/, and small
 notebooks more."""
 
+import ast
 import json
 import shutil
 from pathlib import Path
@@ -28,27 +29,36 @@ FREE = 'import rulerkit as rk\nprint("seed", rk.study(globals(), notebook="30_fr
 
 
 def notebook(path, parameters, source):
-    empty = {"cell_type": "code", "execution_count": None, "outputs": []}
+    """Write a notebook: its parameters, the cell tagged `study` with the lines up to the one that
+    assigns `study` at the top level, and a cell with the rest."""
+    lines, statements = source.splitlines(keepends=True), ast.parse(source).body
+    end = max((s.end_lineno for s in statements if _assigns_study(s)), default=0)
+    parts = [
+        ("parameters", ["parameters"], parameters),
+        ("study", ["study"], "".join(lines[:end])),
+        ("source", [], "".join(lines[end:])),
+    ]
     cells = [
         {
-            **empty,
-            "id": "parameters",
-            "metadata": {"tags": ["parameters"]},
-            "source": parameters,
-        },
-        {**empty, "id": "source", "metadata": {}, "source": source},
-    ]
-    about = {
-        "kernelspec": {
-            "name": "python3",
-            "display_name": "Python 3",
-            "language": "python",
+            "cell_type": "code",
+            "execution_count": None,
+            "outputs": [],
+            "id": name,
+            "metadata": {"tags": tags} if tags else {},
+            "source": text,
         }
-    }
-    path.write_text(
-        json.dumps(
-            {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}
-        )
+        for name, tags, text in parts
+        if text
+    ]
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    content = {"cells": cells, "metadata": {"kernelspec": kernel}}
+    path.write_text(json.dumps(content | {"nbformat": 4, "nbformat_minor": 5}))
+
+
+def _assigns_study(statement):
+    return isinstance(statement, ast.Assign) and any(
+        isinstance(target, ast.Name) and target.id == "study"
+        for target in statement.targets
     )
 
 

@@ -175,7 +175,7 @@ def test_errors_are_found_before_anything_runs(project, content, says):
         project / "notebooks/40_python.ipynb",
         'run = "main"\noutputs = "outputs"\n',
         'import rulerkit as rk\nechoes = rk.model(list, name="echo", tokenizer="builtin")\n'
-        "rk.evaluate(rk.study(globals(), model=echoes, num_examples=1))",
+        "study = rk.study(globals(), model=echoes, num_examples=1)\n",
     )
     with pytest.raises(UserError, match=says) as error:
         plan(project, content)
@@ -243,7 +243,7 @@ def test_a_job_for_each_model_and_one_for_each_notebook_over_several(project):
 def test_no_notebook_is_forgotten_whomever_it_asks(project):
     """One asks nobody, though it is about a model; one asks another model beside its own, so it
     waits for both."""
-    asks = 'import rulerkit as rk\nrk.evaluate(rk.study(globals(), models=[model, "perfect"]))\n'
+    asks = 'import rulerkit as rk\nstudy = rk.study(globals(), models=[model, "perfect"])\n'
     parameters = 'model = "mute"\nmodels = None\ntasks = ["vt"]\nlengths = [1024]\nrun = "main"\noutputs = "outputs"\n'
     notebook(project / "notebooks/40_asks_nobody.ipynb", parameters, "print(model)\n")
     notebook(project / "notebooks/41_beside.ipynb", parameters, asks)
@@ -399,7 +399,7 @@ def test_a_failing_notebook_stops_nobody_and_names_the_command_to_repeat_it(stor
     job = str(root / "outputs/notebooks/r/first/mine.job.yaml")
     assert again.split() == ["again:", "rulerkit", "run", job]
     said = log.read_text()
-    assert re.match(r"\$ RULERKIT_ASK=never \S+ -m papermill ", said)
+    assert re.match(r"\$ \S+ -m papermill ", said)
     assert "1 step is not done: first 51_fails (failed)" in story.first.ended.stderr
     assert story.repeated.ended.returncode == 1
     assert story.repeated.since(story.first) == {"first/51_fails"}
@@ -443,9 +443,7 @@ def test_where_nothing_is_left_nothing_is_done(story):
     assert [line.split() for line in places] == expected
 
 
-def test_where_nobody_may_be_asked_what_is_stored_is_returned(
-    project, monkeypatch, capsys
-):
+def test_where_nobody_may_be_asked_what_is_stored_is_returned(project, capsys):
     small = {
         "model": "perfect",
         "tasks": ["vt", "fwe"],
@@ -454,7 +452,7 @@ def test_where_nobody_may_be_asked_what_is_stored_is_returned(
     }
     asked = rk.study(small)
     rk.evaluate(replace(asked, tasks=asked.tasks[:1]), progress=False)
-    monkeypatch.setenv("RULERKIT_ASK", "never")
+    asked = replace(asked, ask=False)
     cells = rk.evaluate(replace(asked, num_examples=2))
     assert [(cell.task, len(cell.rows)) for cell in cells] == [("vt", 1)]
     said = "perfect vt at 1024: 1 of 2 examples; perfect fwe at 1024: 0 of 2 examples"

@@ -171,7 +171,6 @@ def test_a_killed_run_is_resumed_and_answers_agree_with_those_of_transformers(
         new = [row for key, row in ours.items() if key not in before]
         report(model, new, loaded - start, time.monotonic() - loaded)
     finally:
-        rk.close()
         model.close()
     assert TOTAL // 2 < sum(text.count("\n") for text in at_kill.values()) < TOTAL
     assert len(ours) == TOTAL, "a length is missing: the reason stands above"
@@ -186,7 +185,7 @@ def test_a_killed_run_is_resumed_and_answers_agree_with_those_of_transformers(
     try:
         theirs = rows_of(evaluate(plain, tmp_path / "transformers"))
     finally:
-        rk.close()
+        plain.close()
     assert ours.keys() == theirs.keys()
     encode = plain.prompt_format.tokenizer.encode
     pairs = {key: (ours[key]["pred"], theirs[key]["pred"]) for key in ours}

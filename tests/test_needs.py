@@ -1,5 +1,5 @@
-"""What a notebook would ask, found out before anybody is asked: from its own first lines, whatever
-they look like."""
+"""What a notebook asks is known before it runs: from its cells tagged `parameters` and `study`, and
+from nothing else."""
 
 import json
 
@@ -9,8 +9,15 @@ from rulerkit.batch.jobs import needs_of, studies_of
 from rulerkit.common.errors import UserError
 from tests.projects import REPOSITORY, notebook
 
-PARAMETERS = 'model = "perfect"\ntasks = ["vt"]\nlengths = [1024]\nnum_examples = 2\noutputs = "outputs"\n'
-START = 'import rulerkit as rk\nstudy = rk.study(globals(), notebook="mine")\n'
+PARAMETERS = """\
+model = "perfect"
+tasks = ["vt"]
+lengths = [1024]
+num_examples = 2
+outputs = "outputs"
+"""
+START = "import rulerkit as rk\n"
+STUDY = 'study = rk.study(globals(), notebook="mine")\n'
 
 
 @pytest.fixture(autouse=True)
@@ -18,17 +25,15 @@ def nothing_is_written(tmp_path, monkeypatch):
     """An empty project, in which planning leaves no file behind."""
     (tmp_path / "notebooks").mkdir()
     monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     yield
     assert {path.name for path in tmp_path.rglob("*")} <= {"notebooks", "mine.ipynb"}
 
 
-def asked(home, *cells, **parameters):
-    """Model, task, length and number of examples of what a notebook with these cells would ask."""
+def asked(home, source, **parameters):
+    """Model, task, length and number of examples of what a notebook with this source would ask."""
     path = home / "notebooks/mine.ipynb"
-    notebook(path, PARAMETERS, cells[0])
-    book = json.loads(path.read_text())
-    book["cells"] += [{**book["cells"][1], "source": source} for source in cells[1:]]
-    path.write_text(json.dumps(book))
+    notebook(path, PARAMETERS, source)
     needs = needs_of(studies_of(path, parameters))
     return [(need.model, need.task, need.length, need.wanted) for need in needs]
 
@@ -61,95 +66,64 @@ def test_one_value_or_a_wrong_one_is_no_list(name, wrong, value):
         studies_of(REPOSITORY / f"notebooks/{name}.ipynb", {wrong: value})
 
 
-@pytest.mark.parametrize(
-    "cells",
-    [
-        (START, "scores = rk.score(rk.evaluate(study, progress=False))[0]\n"),
-        (
-            START,
-            "rk.evaluate(study)[0].rows\n",
-            'raise RuntimeError("nobody runs this")\n',
-        ),
-        (START, "from rulerkit import evaluate\ncells = evaluate(study)\n"),
-        (
-            "%matplotlib inline\n"
-            + START
-            + "  \n!ls\n?rk.score\nrk.score?\nrk.evaluate(study)\n",
-            "%%bash\nls | head (\n",
-        ),
-        (START, "%%time\ncells = rk.evaluate(study)\n"),
-        (START, "%time cells = rk.evaluate(study)\n"),
-        (
-            START + "def ask(study):\n    return rk.evaluate(study)\n",
-            "cells = ask(study)\n",
-        ),
-        (
-            START
-            + "def ask(s):\n    return rk.evaluate(s)\ndef both(s):\n    return ask(s)\n",
-            "cells = both(study)\n",
-        ),
-        (START, "ask = lambda: rk.evaluate(study)\n", "cells = ask()\n"),
-        (START, "from rulerkit import evaluate as ask\ncells = ask(study)\n"),
-        (
-            "get_ipython()\nassert __name__ == '__main__'\n"
-            + START
-            + "display(study)\n"
-            + "print(rk.evaluate(study))\n",
-        ),
-    ],
-)
-def test_what_is_asked_is_found_wherever_it_stands(cells, tmp_path, capsys):
-    """The model's module would fail: nobody is asked and no model is loaded."""
+def test_no_other_line_of_a_notebook_runs(tmp_path, capsys):
+    """The model's module would fail, too: nobody is asked and no model is loaded."""
+    source = (
+        START
+        + STUDY
+        + "open('written', 'w')\ncells = rk.evaluate(study)\n%matplotlib inline\n"
+    )
     spec = {"name": "absent", "entry": "no_such_module:load"}
-    assert asked(tmp_path, *cells, model=spec) == [("absent", "vt", 1024, 2)]
+    path = tmp_path / "notebooks/mine.ipynb"
+    notebook(path, PARAMETERS, START + STUDY)
+    book = json.loads(path.read_text())
+    book["cells"].append({**book["cells"][1], "metadata": {}, "source": source})
+    path.write_text(json.dumps(book))
+    (need,) = needs_of(studies_of(path, {"model": spec}))
+    assert (need.model, need.task, need.length, need.wanted) == (
+        "absent",
+        "vt",
+        1024,
+        2,
+    )
     assert capsys.readouterr().out == ""
 
 
-def test_two_questions_are_joined_and_the_larger_number_counts(tmp_path):
-    more = 'rk.evaluate(rk.study(globals(), num_examples=5, tasks=["fwe", "vt"]))\n'
-    longer = 'rk.evaluate(rk.study(globals(), lengths=["2K"]))\n'
-    assert sorted(
-        asked(tmp_path, START, more, "cells = rk.evaluate(study)\n", longer)
-    ) == [
+def test_several_studies_are_joined_and_the_larger_number_counts(tmp_path):
+    source = START + (
+        "study = [\n"
+        "    rk.study(globals()),\n"
+        '    rk.study(globals(), num_examples=5, tasks=["fwe", "vt"]),\n'
+        '    rk.study(globals(), lengths=["2K"]),\n'
+        "]\n"
+    )
+    assert sorted(asked(tmp_path, source)) == [
         ("perfect", "fwe", 1024, 5),
         ("perfect", "vt", 1024, 5),
         ("perfect", "vt", 2048, 2),
     ]
 
 
-def test_a_notebook_that_asks_nobody_is_not_run(tmp_path):
-    stop = 'raise RuntimeError("nobody runs this")\n'
-    for source in (START, 'study = "evaluate(study)"\n'):
-        assert asked(tmp_path, source + stop) == []
+def test_nobody_knows_what_a_notebook_without_such_a_cell_asks(tmp_path):
+    source = START + 'cells = rk.evaluate(rk.study(globals(), notebook="mine"))\n'
+    assert asked(tmp_path, source) == []
 
 
 @pytest.mark.parametrize(
-    ("cells", "parameters", "says"),
+    ("source", "parameters", "says"),
     [
-        (
-            (START + "rk.evaluate(study)\n",),
-            {"lenghts": [1024]},
-            "did you mean 'lengths'",
-        ),
-        (
-            (START + "1 / 0\n", "rk.evaluate(study)\n"),
-            {},
-            "ZeroDivisionError: division by zero",
-        ),
-        (
-            (START + "if study:\ncells = rk.evaluate(study)\n",),
-            {},
-            "Error: expected an indented",
-        ),
-        ((START, "for n in (2, 4):\n    rk.evaluate(study)[0]\n"), {}, "IndexError"),
+        (STUDY, {"lenghts": [1024]}, "did you mean 'lengths'"),
+        (STUDY, {"tasks": "vt"}, "tasks: 'vt' is not allowed; it takes a list"),
+        ("1 / 0\n" + STUDY, {}, "ZeroDivisionError: division by zero"),
+        ("study = absent\n", {}, "must not need other cells"),
+        ("study = 5\n", {}, "must assign `study`, such as `study = rk.study("),
     ],
 )
-def test_what_fails_before_the_last_question_is_one_line(
-    cells, parameters, says, tmp_path
+def test_a_notebook_that_cannot_be_planned_is_named_with_the_reason(
+    source, parameters, says, tmp_path
 ):
-    """A question that planning does not see would be missing when its notebook is executed."""
-    with pytest.raises(
-        UserError, match=f"^mine(:| cannot be planned) .*{says}"
-    ) as error:
-        asked(tmp_path, *cells, **parameters)
-    assert "\n" not in str(error.value)
+    with pytest.raises(UserError) as said:
+        asked(tmp_path, START + source, **parameters)
+    assert str(said.value).startswith("mine")
+    assert says in str(said.value)
+    assert "\n" not in str(said.value)

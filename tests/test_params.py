@@ -296,7 +296,7 @@ def test_long_texts_are_broken_into_lines_and_notes_stay_small():
 # --- several models -------------------------------------------------------------------------------
 
 
-def test_the_last_model_stays_loaded_until_another_is_asked_for(project, capsys):
+def test_a_session_holds_the_last_model_until_another_is_asked_for(project, capsys):
     loads, closed = [], []
 
     def build(name):
@@ -307,17 +307,22 @@ def test_the_last_model_stays_loaded_until_another_is_asked_for(project, capsys)
 
     one, two = build("one"), build("two")
     small = {"tasks": ["niah_single_1"], "lengths": [1024]}
-    rk.evaluate(study(model=one, num_examples=1, **small), progress=False)
-    assert closed == []
-    rk.evaluate(study(models=[one, two], num_examples=3, **small), progress=False)
-    assert closed == ["one"]
-    assert capsys.readouterr().err == ""
-    rk.evaluate(study(model=two, num_examples=1, **small), progress=False)
-    assert capsys.readouterr().err.startswith(
-        "two: nothing was asked, all answers are stored"
-    )
-    rk.close()
-    assert closed == ["one", "two"]
+    both = study(models=[one, two], num_examples=3, **small)
+    with rk.Session() as session:
+        first = study(model=one, num_examples=1, **small)
+        rk.evaluate(first, progress=False, session=session)
+        assert (closed, session.model) == ([], one)
+        rk.evaluate(both, progress=False, session=session)
+        assert (closed, session.model) == (["one"], two)
+        assert capsys.readouterr().err == ""
+        again = study(model=two, num_examples=1, **small)
+        rk.evaluate(again, progress=False, session=session)
+        assert capsys.readouterr().err.startswith(
+            "two: nothing was asked, all answers are stored"
+        )
+    assert (closed, session.model) == (["one", "two"], None)
+    rk.evaluate(both, progress=False)  # without a session nothing stays loaded
+    assert closed == ["one", "two", "one", "two"]
 
 
 def test_a_model_that_breaks_off_keeps_its_answers_and_the_next_one_runs(
@@ -342,4 +347,3 @@ def test_a_model_that_breaks_off_keeps_its_answers_and_the_next_one_runs(
         ("perfect", 1024): 2,
     }
     assert capsys.readouterr().err == "the key is refused\n"
-    rk.close()

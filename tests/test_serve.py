@@ -39,7 +39,6 @@ def nothing_is_left(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     yield
-    rk.close()
     if ServerEngine._running:
         ServerEngine._running.close()
     assert gone_within(15, str(tmp_path))
@@ -99,7 +98,8 @@ def test_all_tasks_are_answered_by_a_server_that_takes_text_only(tmp_path):
     study = rk.study(
         model=spec(tmp_path), lengths=[2048], num_examples=2, outputs=outputs
     )
-    cells = rk.evaluate(study, progress=False)
+    session = rk.Session()
+    cells = rk.evaluate(study, progress=False, session=session)
     assert [cell.task for cell in cells] == list(THIRTEEN)
     rows = [row for cell in cells for row in cell.rows]
     assert all(string_match_all(row["pred"], row["outputs"]) == 1 for row in rows)
@@ -107,7 +107,7 @@ def test_all_tasks_are_answered_by_a_server_that_takes_text_only(tmp_path):
     assert len({entry["pid"] for entry in journal(tmp_path)}) == 1
     assert len(journal(tmp_path)) == 26
     assert processes(str(tmp_path))  # it stays loaded for the next call
-    rk.close()
+    session.close()
     assert not processes(str(tmp_path))
     assert not list(tmp_path.glob("*.log"))
 

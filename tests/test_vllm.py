@@ -227,7 +227,6 @@ def registry(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def nothing_runs_on():
     yield
-    rk.close()
     if server.ServerEngine._running:
         server.ServerEngine._running.close()
 

@@ -29,7 +29,8 @@ from rulerkit.batch.jobs import (
 )
 from rulerkit.common.errors import UserError, listed, remark
 from rulerkit.common.gpus import visible_gpus
-from rulerkit.evaluation.evaluate import ASK, evaluate
+from rulerkit.evaluation.evaluate import evaluate
+from rulerkit.evaluation.session import Session
 from rulerkit.inference.model import takes_more_gpus
 from rulerkit.inference.process import start_guarded
 from rulerkit.inference.servers import MASTER, is_served
@@ -274,9 +275,8 @@ def _perform_step(step: Step, environment: dict[str, str]) -> Iterator[Status | 
             yield Status(step, "missing", message)
             return
         about |= {"source": run.source, "answers": fingerprint(step.cells)}
-        environment[ASK] = "never"
         command = [python, "-c", _PAPERMILL, *run.command]
-        shown = f"{ASK}=never {shlex.join([python, '-m', 'papermill', *run.command])}"
+        shown = shlex.join([python, "-m", "papermill", *run.command])
         with disk(run.output):
             run.output.unlink(missing_ok=True)
     else:
@@ -345,14 +345,17 @@ def predictions(job: Job) -> list[str]:
         lengths = read_record(record).get("not_run", {})
         update_record(record, not_run=lengths | {str(length): reason})
 
-    for notebook, study in job.studies:
-        errors: list[UserError] = []
-        try:
-            evaluate(study, not_run=not_run, failed=errors.append)
-        except UserError as error:  # the other notebooks can still have their answers
-            errors.append(error)
-        for problem in map(str, errors):
-            problems.setdefault(problem, set()).add(notebook.notebook.stem)
+    # The model is loaded once for all notebooks.
+    with Session() as session:
+        for notebook, study in job.studies:
+            errors: list[UserError] = []
+            try:
+                evaluate(study, not_run=not_run, failed=errors.append, session=session)
+            except UserError as error:
+                # The other notebooks can still have their answers.
+                errors.append(error)
+            for problem in map(str, errors):
+                problems.setdefault(problem, set()).add(notebook.notebook.stem)
     everywhere = {notebook.notebook.stem for notebook in job.asks}
     return [
         problem if names == everywhere else f"{listed(sorted(names), 3)}: {problem}"

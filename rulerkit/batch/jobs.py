@@ -12,19 +12,15 @@ beside the executed notebooks: `<batch>.job.yaml` (what to do), `predictions.jso
 `<notebook>.json` (records of how it went), `.log` (messages), `.lock` (exists while it runs).
 """
 
-import ast
-import io
 import json
 import os
-import re
 import shlex
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import redirect_stdout, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
-from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +42,6 @@ from rulerkit.common.settings import (
     read_yaml,
 )
 from rulerkit.evaluation.adaptive import wanted
-from rulerkit.evaluation.evaluate import asked_studies
 from rulerkit.evaluation.study import (
     Study,
     expand,
@@ -123,8 +118,10 @@ class Notebook:
 
     @property
     def command(self) -> list[str]:
-        """The arguments of papermill."""
-        return [str(self.notebook), str(self.output), "-y", _one_line(self.parameters)]
+        """The arguments of papermill. A notebook whose questions were planned shows what its models
+        have answered before; another one asks its models itself."""
+        parameters = self.parameters | ({"ask": False} if self.studies else {})
+        return [str(self.notebook), str(self.output), "-y", _one_line(parameters)]
 
     @property
     def source(self) -> str:
@@ -386,10 +383,13 @@ def needs_of(
     needs: dict[Path, Need] = {}
     for asked in studies:
         counts = wanted(asked, not_run)
-        for model, path, task, length in asked.cells():
-            before = needs.get(path, Need(model, path, task.name, length, 0))
-            count, soft = max(counts[path], before.wanted), asked.soft or before.soft
-            needs[path] = before._replace(wanted=count, soft=soft)
+        for cell in asked.cells():
+            new = Need(cell.model, cell.path, cell.task.name, cell.length, 0)
+            before = needs.get(cell.path, new)
+            needs[cell.path] = before._replace(
+                wanted=max(counts[cell.path], before.wanted),
+                soft=asked.soft or before.soft,
+            )
     return list(needs.values())
 
 
@@ -623,85 +623,46 @@ def _find(what: str, name: str, folder: str, suffix: str) -> Path:
 
 
 def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
-    """The studies that a notebook hands to `evaluate` under these parameters; [] where it asks
-    nobody.
+    """What a notebook asks under these parameters: the studies that its cell tagged `study` assigns
+    to the name `study`. [] where no cell is tagged so: then nobody knows before it runs.
 
-    Its statements are run up to the last one that calls `evaluate`, which answers nothing yet. So a
-    notebook declares nothing, and the plan cannot differ from what is asked. Raises `UserError` for
-    a wrong parameter, or where a statement before the last question fails.
+    Only the cells tagged `parameters` and `study` are executed. Raises `UserError` where they fail,
+    such as for a wrong parameter.
     """
+    cells = read_notebook(notebook)
+    if not any(cell.has("study") for cell in cells):
+        return []
+
     names: dict[str, Any] = {
+        # By these two names `rk.study(globals())` knows that it is in a notebook, and which
+        # parameters were given from outside.
         "In": ["# Parameters\n" + "".join(f"{name} = None\n" for name in parameters)],
         "get_ipython": lambda: None,
-        "display": print,
         "__name__": "__main__",
     }
-    statements, asking = _statements(notebook), {"evaluate"}
-    for node in (
-        node for statement in statements if statement for node in ast.walk(statement)
-    ):
-        match node:
-            case ast.alias(name="evaluate", asname=str(name)):
-                asking.add(name)
-            case (
-                ast.FunctionDef(name=name)
-                | ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda())
-            ) if _calls(node, asking):
-                asking.add(name)
-    while statements and not (statements[-1] and _calls(statements[-1], asking)):
-        statements.pop()
-    with asked_studies() as studies, redirect_stdout(io.StringIO()):
-        for statement in statements:
-            if not statement:
+    try:
+        for cell in cells:
+            if cell.has("parameters"):
+                exec(compile(cell.source, str(notebook), "exec"), names)
                 names |= parameters
-                continue
-            expected = len(studies) + _calls(statement, asking)
-            try:
-                exec(compile(ast.Module([statement], []), str(notebook), "exec"), names)
-            except Exception as error:
-                # the last statement may fail where it uses the answers, once it has asked
-                if statement is not statements[-1] or len(studies) < expected:
-                    raise _cannot_plan(notebook, error) from error
+            elif cell.has("study"):
+                exec(compile(cell.source, str(notebook), "exec"), names)
+    except UserError as error:
+        raise UserError(f"{notebook.stem}: {error}") from error
+    except Exception as error:
+        raise UserError(
+            f"{notebook.stem} cannot be planned ({type(error).__name__}: "
+            f"{' '.join(str(error).split())}): its cells tagged `parameters` and `study` are run "
+            "alone, so they must not need other cells: import what they use there"
+        ) from error
+
+    assigned = names.get("study")
+    studies = [assigned] if isinstance(assigned, Study) else assigned
+    if not isinstance(studies, list | tuple) or not all(
+        isinstance(one, Study) for one in studies
+    ):
+        raise UserError(
+            f"{notebook.stem}: its cell tagged `study` must assign `study`, such as "
+            f"`study = rk.study(globals(), notebook={notebook.stem!r})`, or a list of them"
+        )
     return list(studies)
-
-
-def _statements(notebook: Path) -> list[ast.stmt | None]:
-    """The statements of a notebook without magics, help (`name?`), shell commands and cells in
-    another language; None where papermill injects the parameters."""
-    statements: list[ast.stmt | None] = []
-    for source, sets_parameters in read_notebook(notebook):
-        try:
-            python = re.sub(
-                r"(?m)^([ \t]*)(?:%time\b *|[%!?]+[a-zA-Z].*$|[\w.]+\?+$)",
-                r"\1",
-                source,
-            )
-            statements += ast.parse(python).body
-        except SyntaxError as error:
-            if not source.lstrip().startswith("%%"):
-                raise _cannot_plan(notebook, error) from error
-        if sets_parameters:
-            statements.append(None)
-    return statements
-
-
-def _calls(node: ast.AST, names: set[str]) -> float:
-    """How often a statement calls functions or methods with these names; infinite in a loop."""
-    nodes = list(ast.walk(node))
-    functions = [ast.unparse(part.func) for part in nodes if isinstance(part, ast.Call)]
-    count = sum(function.rpartition(".")[2] in names for function in functions)
-    loops = any(
-        isinstance(part, ast.For | ast.While | ast.comprehension) for part in nodes
-    )
-    return inf if count and loops else count
-
-
-def _cannot_plan(notebook: Path, error: Exception) -> UserError:
-    if isinstance(error, UserError):
-        return UserError(f"{notebook.stem}: {error}")
-    return UserError(
-        f"{notebook.stem} cannot be planned ({type(error).__name__}: "
-        f"{' '.join(str(error).split())}): a batch runs its lines up to the last one that calls "
-        "evaluate, which returns nothing yet, to learn what they ask: let them run without "
-        "answers, such as `cells = rk.evaluate(study)` on a line of its own"
-    )

@@ -429,6 +429,8 @@ class Parameters(Keys):
     protocol: Literal["clean", "paper"] = "clean"
     edition: Annotated[Text, Field(pattern=r"^(2024|2025)$")] | None = None
     """2024 or 2025: the edition of upstream's prompts, where it is not that of the protocol"""
+    ask: bool = True
+    """true, or false: no model is asked, what is stored is shown, and what is missing is named"""
     outputs: Annotated[str, Field(min_length=1)] | Path = "outputs"
     """the path of a folder"""
 

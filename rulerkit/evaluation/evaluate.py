@@ -1,250 +1,320 @@
 """Evaluation: models answer the examples of a study, and each answer is on disk at once.
 
-`predict` lets one model answer the examples of one cell, `evaluate` all cells of a study; both ask
-only for what is missing. `check_same` says whether cells may share a table: the `result` of their
-records must agree; their environments (GPU, versions, commit) may differ, which becomes a footnote
-(`tables.footnotes`).
+`evaluate` asks only for what is missing, so the same call resumes after an interruption. What it
+does, from the outside to the inside:
+
+- `evaluate` takes the models one after the other,
+- `_ask_model` takes the lengths of one model, in one round or in those of an adaptive run,
+- `writer.predict_cells` sends the examples of one length and appends each answer to its cell.
 """
 
-import atexit
-import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rulerkit.common.errors import ModelError, TooLong, UserError, listed, remark
 from rulerkit.common.progress import progress_bar
-from rulerkit.evaluation.adaptive import _stored, planned, wanted
+from rulerkit.common.settings import JSON
+from rulerkit.evaluation.adaptive import planned, stored_cells, wanted
+from rulerkit.evaluation.session import Session
+from rulerkit.evaluation.soft import gold_logprobs
 from rulerkit.evaluation.study import Study
 from rulerkit.evaluation.writer import predict_cells
 from rulerkit.generation.generate import generate
-from rulerkit.inference.model import Model, load_model
+from rulerkit.inference.model import Model
 from rulerkit.scoring.scores import completeness
-from rulerkit.store.cells import (
-    Cell,
-)
+from rulerkit.scoring.stopping import Counts, StoppingRule
+from rulerkit.store.cells import Cell
 
-ASK = "RULERKIT_ASK"
-"""Environment variable; `never`: `evaluate` asks no model and returns what is stored."""
-_LISTED = 10  # incomplete cells that are named one by one
+_MOST_NAMED = 10  # incomplete cells that are named one by one
 
-
-# --- one model, several cells ---------------------------------------------------------------------
-
-
-# --- studies --------------------------------------------------------------------------------------
+NotRun = Callable[[str, int, str], None]
+"""Receives the model's name, a length that it cannot be given, and the reason."""
 
 
 def evaluate(
-    study: Study,
+    study: Study | Sequence[Study],
     fresh: bool = False,
     progress: bool = True,
-    not_run: Callable[[str, int, str], None] | None = None,
+    not_run: NotRun | None = None,
     failed: Callable[[ModelError], None] | None = None,
+    session: Session | None = None,
 ) -> list[Cell]:
-    """Let every model of a study answer all its tasks at all its lengths, shortest first; only what
-    is missing.
+    """Let every model of a study answer all its tasks at all its lengths, shortest first.
+
+    Only what has no answer yet is asked, so the same call resumes. Each answer is written to disk
+    as it arrives. Returns the cells, that is one model on one task at one length each; of several
+    studies all cells, in the order of the studies.
+
+    A request that fails is never a score of zero: its example gets no row. The attempt is written
+    to `<length>.failures.jsonl` beside the cell, with the reason; stderr says how many there are;
+    the next call asks for that example again. Until then the cell is incomplete, and it has no mean
+    unless `max_failures` of the study allows so many failures.
 
     A length that a model cannot be given is left out and named, with the reason, on stderr and to
-    `not_run`. Models come one after the other, each loaded when it has something to answer and
-    closed before the next; the last one stays loaded for the next call, until another model is
-    asked for or `close` is called.
+    `not_run`. Where a model stops with an error, the other models still run, and the cells hold its
+    answers until then; the error goes to `failed`, or to stderr at the end.
 
-    Where a model stops with an error, the other models still run and the cells hold its answers
-    until then; the error goes to `failed`, or to stderr at the end. It is raised where no model has
-    an answer.
+    `fresh` moves old predictions aside and starts anew. Models come one after the other, each
+    loaded when it has something to answer and closed before the next; with a `session` the last one
+    stays loaded. Where the study says `ask: false` no model is asked: the stored cells are
+    returned, and what is missing is named.
 
-    With `soft: true` the probability of the right answer is stored too; a model that does not tell
-    it is a `UserError` before any is asked.
-
-    Where all answers of a Python function or of a loaded checkpoint are stored, one line says so:
-    not every change of code is seen.
-
-    With RULERKIT_ASK=never in the environment (`rulerkit batch` sets it for its notebooks) no model
-    is asked: the stored cells are returned, and what is missing is named.
+    Raises `UserError` for a length, a corpus or a record that does not fit, before anything is
+    asked, and the error of a model (`ModelError`) where no cell has an answer.
     """
-    if _asked is not None:
-        _asked.append(study)
-        return []
-    if os.environ.get(ASK) == "never":
-        return _stored_cells(study)
-    fresh = fresh and not int(
-        os.environ.get("SLURM_RESTART_COUNT") or 0
-    )  # a requeued job resumes
-    from rulerkit.evaluation.soft import gold_logprobs
+    if not isinstance(study, Study):
+        with ExitStack() as stack:
+            shared = session or stack.enter_context(Session())
+            cells_of = [
+                evaluate(one, fresh, progress, not_run, failed, shared) for one in study
+            ]
+        return [cell for cells in cells_of for cell in cells]
 
-    models: list[Any] = _ready(study.models)
+    if not study.ask:
+        return _cells_without_asking(study)
+
+    with ExitStack() as stack:
+        session = session or stack.enter_context(Session())
+        cells, errors = _ask_models(study, fresh, progress, not_run, session)
+
+    if errors and not any(cell.present for cell in cells):
+        raise errors[0]
+    if not cells and study.models and not not_run and not errors:
+        raise UserError(
+            "nothing was asked: none of the lengths fits, for the reasons above"
+        )
+    for error in errors:
+        if failed:
+            failed(error)
+        else:
+            remark(str(error))
+    return cells
+
+
+def _ask_models(
+    study: Study,
+    fresh: bool,
+    progress: bool,
+    not_run: NotRun | None,
+    session: Session,
+) -> tuple[list[Cell], list[ModelError]]:
+    """Let one model after the other answer; returns all cells, and the errors of the models that
+    stopped."""
+    models = [session.find(described) for described in study.models]
     for model in models:
-        if study.soft:
-            gold_logprobs(model, ())  # raises where it does not tell
-        for (
-            task
-        ) in study.tasks:  # raises for a length or corpus before anything is asked
-            _ = generate(task, study.lengths[0], 1, study.seed, model.prompt_format)[
-                0
-            ].num_tokens
-    wanted = study.num_examples
-    tokens = sum(
-        length * (wanted if fresh else wanted - completeness(path, wanted).have)
-        for _, path, _, length in study.cells()
-    )
+        _check_before_asking(study, model)
+
     cells, errors = list[Cell](), list[ModelError]()
+    tokens = _tokens_to_ask(study, fresh)
     with progress_bar(tokens, disable=not progress) as bar:
-        for spec, model in zip(study.models, models, strict=True):
-            if not _loaded or _loaded[0][1] is not model:
-                close()
-                _loaded.append((spec, model))
-            alone = replace(study, models=(spec,))
-            if getattr(model, "budget", None) is not None:
-                rows = [
-                    row for cell, _ in _stored(alone) if cell for row in cell.stream()
-                ]
-                model.spent = float(
-                    sum((row.get("usage") or {}).get("cost", 0) for row in rows)
-                )
+        for described, model in zip(study.models, models, strict=True):
+            session.use(described, model)
+            of_model = replace(study, models=(described,))
+            _set_spent(model, of_model)
             try:
-                answered, asked = _ask(alone, model, fresh, bar, not_run)
-            except BaseException as error:
-                close()
-                if not isinstance(error, ModelError):
-                    raise
+                answered = _ask_model(of_model, model, fresh, bar, not_run)
+            except ModelError as error:
+                # The next model still runs; what this one answered is on disk.
+                session.close()
                 errors.append(error)
-                answered, asked = [cell for cell, _ in _stored(alone) if cell], True
-            in_python = not isinstance(spec, dict) or "entry" in spec
-            if in_python and answered and not asked:
+                cells += [
+                    stored.cell for stored in stored_cells(of_model) if stored.cell
+                ]
+                continue
+            except BaseException:
+                session.close()
+                raise
+
+            cells += answered.cells
+            if answered.cells and not answered.any_asked and _is_from_python(described):
                 remark(
                     f"{model.name}: nothing was asked, all answers are stored; a change that its "
                     "record does not hold, such as a patch elsewhere, is not seen: another `name` "
                     "or `run`, or fresh=True, asks again"
                 )
-            cells += answered
-    if not cells and study.models and not not_run and not errors:
-        raise UserError(
-            "nothing was asked: none of the lengths fits, for the reasons above"
+    return cells, errors
+
+
+# --- before anything is asked ---------------------------------------------------------------------
+
+
+def _check_before_asking(study: Study, model: Model) -> None:
+    """Raise `UserError` for what would fail later: soft scores that the model does not tell, and a
+    length or a corpus with which no example can be made."""
+    if study.soft:
+        gold_logprobs(model, ())
+    for task in study.tasks:
+        shortest = generate(task, study.lengths[0], 1, study.seed, model.prompt_format)
+        _ = shortest[0].num_tokens
+
+
+def _tokens_to_ask(study: Study, fresh: bool) -> int:
+    """What the progress bar counts: the lengths of all examples without an answer."""
+    tokens = 0
+    for cell in study.cells():
+        missing = study.num_examples
+        if not fresh:
+            missing -= completeness(cell.path, study.num_examples).have
+        tokens += cell.length * missing
+    return tokens
+
+
+def _set_spent(model: Any, study: Study) -> None:
+    """Tell a model with a budget in dollars what its stored answers have cost."""
+    if getattr(model, "budget", None) is None:
+        return
+    spent = 0.0
+    for stored in stored_cells(study):
+        for row in stored.cell.stream() if stored.cell else ():
+            usage = row.get("usage") or {}
+            spent += usage.get("cost", 0)
+    model.spent = spent
+
+
+def _is_from_python(described: JSON | Model) -> bool:
+    """Whether a model is a Python object, or made by one: not all its changes are seen."""
+    return isinstance(described, Model) or "entry" in described
+
+
+# --- one model ------------------------------------------------------------------------------------
+
+
+class _Answered(NamedTuple):
+    """The cells of one model by the path of their file, and whether it was asked for anything."""
+
+    by_path: dict[Path, Cell]
+    any_asked: bool
+
+    @property
+    def cells(self) -> list[Cell]:
+        return list(self.by_path.values())
+
+    def join(self, later: "_Answered") -> "_Answered":
+        """These cells and those of a later round, which replace earlier states of the same."""
+        return _Answered(
+            self.by_path | later.by_path, self.any_asked or later.any_asked
         )
-    if errors and not any(cell.present for cell in cells):
-        raise errors[0]
-    for problem in errors:
-        (failed or (lambda error: remark(str(error))))(problem)
-    return cells
 
 
-def _ask(
-    study: Study,
-    model: Any,
-    fresh: bool,
-    bar: Any,
-    not_run: Callable[[str, int, str], None] | None,
-) -> tuple[list[Cell], bool]:
-    """Let the only model of a study answer at all lengths that it can be given: everything at once,
-    or in the rounds of an adaptive run, until its question is settled or requests fail. Returns the
-    cells, and whether anything was asked."""
-    cells, asked, any_asked = dict[Path, Cell](), dict[tuple[str, int], int](), False
+def _ask_model(
+    study: Study, model: Any, fresh: bool, bar: Any, not_run: NotRun | None
+) -> _Answered:
+    """Let the only model of a study answer at all lengths that it can be given.
+
+    A study with a number of examples is one round. An adaptive run asks a few examples of each
+    cell, looks at the scores, and asks for more where its question needs them; it ends when the
+    question is settled or requests fail.
+    """
+    answered = _Answered({}, False)
+    asked: Counts = {}  # examples of each cell that were asked for, in all rounds
     lengths, rule = list(study.lengths), study.adaptive
+
     while lengths:
         try:
             for length in lengths:
                 if reason := model.too_long(length):
                     raise TooLong(reason)
+
+            # The examples that each cell is to have after this round.
             state = planned(study, lengths, fresh)
             if state.counts.items() <= asked.items():
                 break
             if rule:
                 names = tuple(task.name for task in study.tasks)
                 rule = replace(rule, tasks=names, lengths=tuple(lengths))
+
             for length in lengths:
-                counts = {key: n for key, n in state.counts.items() if key[1] == length}
+                counts = _at_length(state.counts, length)
                 if counts.items() <= asked.items():
                     continue
-                for model.repetition, folder in enumerate(study.folders):
-                    examples = [
-                        generate(
-                            task,
-                            length,
-                            counts[task.name, length],
-                            study.seed,
-                            model.prompt_format,
-                        )
-                        for task in study.tasks
-                    ]
-                    stored, were_asked = predict_cells(
-                        model,
-                        examples,
-                        folder,
-                        fresh,
-                        bar,
-                        study.max_failures,
-                        study.soft,
-                        rule,
-                    )
-                    cells |= {cell.path: cell for cell in stored}
-                    any_asked |= were_asked
+                answered = answered.join(
+                    _ask_length(study, model, length, counts, fresh, bar, rule)
+                )
                 asked |= counts
+
+            # Only the first round starts anew: the next one goes on with its rows.
             fresh = False
         except TooLong as reason:
             remark(f"not run: {model.name} at {length}: {reason}")
             if not_run:
                 not_run(model.name, length, str(reason))
             lengths.remove(length)
-            if rule:  # begins again, with another rule
+            if rule:
+                # The rule speaks of the lengths that remain, so its rounds begin again.
                 asked.clear()
+
     if rule and lengths:
         remark(f"{model.label or model.name}: {rule.describe(state)}")
-    return list(cells.values()), any_asked
+    return answered
 
 
-def _stored_cells(study: Study) -> list[Cell]:
-    """The cells that have an answer, complete or not; what is missing is named."""
-    cells, missing, counts = [], [], wanted(study)
-    for cell, (name, path, task, length) in _stored(study):
-        have = sum(index < counts[path] for index in cell.present) if cell else 0
-        if cell and have:
-            cells.append(cell)
-        if have < counts[path]:
-            missing.append(
-                f"{name} {task.name} at {length}: {have} of {counts[path]} examples"
+def _at_length(counts: Counts, length: int) -> Counts:
+    return {cell: number for cell, number in counts.items() if cell[1] == length}
+
+
+def _ask_length(
+    study: Study,
+    model: Any,
+    length: int,
+    counts: Counts,
+    fresh: bool,
+    bar: Any,
+    rule: StoppingRule | None,
+) -> _Answered:
+    """Let a model answer so many examples of each task at one length, in each repetition."""
+    answered = _Answered({}, False)
+    for repetition, folder in enumerate(study.folders):
+        model.repetition = repetition
+        examples = [
+            generate(
+                task,
+                length,
+                counts[task.name, length],
+                study.seed,
+                model.prompt_format,
             )
+            for task in study.tasks
+        ]
+        cells, any_asked = predict_cells(
+            model,
+            examples,
+            folder,
+            fresh,
+            bar,
+            study.max_failures,
+            study.soft,
+            rule,
+        )
+        by_path = {cell.path: cell for cell in cells}
+        answered = answered.join(_Answered(by_path, any_asked))
+    return answered
+
+
+# --- without asking -------------------------------------------------------------------------------
+
+
+def _cells_without_asking(study: Study) -> list[Cell]:
+    """The cells that have an answer, complete or not; what is missing is named."""
+    counts = wanted(study)
+    cells, missing = list[Cell](), list[str]()
+    for stored in stored_cells(study):
+        number = counts[stored.path]
+        have = 0
+        if stored.cell:
+            have = sum(index < number for index in stored.cell.present)
+            if have:
+                cells.append(stored.cell)
+        if have < number:
+            missing.append(f"{stored.name}: {have} of {number} examples")
+
     if missing:
-        remark(f"not answered: {listed(missing, _LISTED, '; ')}")
-    if not cells:
+        remark(f"not answered: {listed(missing, _MOST_NAMED, '; ')}")
+    if missing and not cells:
         raise UserError(
-            f"nothing was answered yet ({missing[0]}, ...), and {ASK}=never forbids to ask: let "
-            f"the models answer first, with `rulerkit batch`, or unset {ASK}"
+            f"nothing was answered yet ({missing[0]}, ...), and `ask: false` forbids to ask: let "
+            "the models answer first, with `rulerkit batch`, or set `ask: true`"
         )
     return cells
-
-
-_asked: list[Study] | None = None
-
-
-@contextmanager
-def asked_studies() -> Iterator[list[Study]]:
-    """Within, `evaluate` asks no model and returns nothing: it appends its study to the list."""
-    global _asked
-    before, _asked = _asked, []
-    try:
-        yield _asked
-    finally:
-        _asked = before
-
-
-_loaded: list[tuple[Any, "Model"]] = []
-"""The model that is loaded now, if any, with its description."""
-
-
-@atexit.register
-def close() -> None:
-    """Free what the last `evaluate` left loaded: memory, a GPU, the engine's process."""
-    while _loaded:
-        _loaded.pop()[1].close()
-
-
-def _ready(specs: Iterable[Any]) -> list[Model]:
-    """The models that specs describe, no weights read yet; a model that is loaded is used again."""
-    loaded: tuple[Any, Any] = _loaded[0] if _loaded else (None, None)
-    return [loaded[1] if spec == loaded[0] else load_model(spec) for spec in specs]
-
-
-# --- which cells may share a table ----------------------------------------------------------------

@@ -4,18 +4,26 @@ The engine `transformers` tells it in one forward pass over prompt and reference
 one request for each token. `evaluation` stores what they say beside the answers.
 """
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from inspect import signature
 from itertools import islice, pairwise
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rulerkit.common.errors import UserError
+from rulerkit.common.errors import UserError, remark
 from rulerkit.common.gpus import torch_module
 from rulerkit.common.settings import JSON
 from rulerkit.generation.example import Example
+from rulerkit.generation.generate import Examples
 from rulerkit.generation.pieces import piece_encoder
 from rulerkit.generation.prompt_format import PromptFormat
-from rulerkit.inference.model import Model
+from rulerkit.inference.model import Model, errors_of_model
+from rulerkit.store.cells import Cell, soft_file
+from rulerkit.store.comparable import check_digests
+from rulerkit.store.files import Log
+from rulerkit.store.locks import Lock
 
 if TYPE_CHECKING:
     from rulerkit.inference.servers import ServerEngine
@@ -70,6 +78,54 @@ def gold_logprobs(model: Model, examples: Iterable[Example]) -> Golds:
         "that does not think, with the engine transformers or vllm, or openai with token ids "
         "at a vLLM server"
     )
+
+
+def add_soft_scores(
+    model: Model, cells: Sequence[Cell], questions: Sequence[Examples]
+) -> None:
+    """Append the soft scores that are missing to the file beside each cell.
+
+    Of the likeliest reference: `gold_probability` (the geometric mean over its tokens, 0 to 1),
+    `gold_product` and `num_tokens`; `gold_greedy` says whether greedy decoding writes one of the
+    references.
+    """
+    missing = list[tuple[Examples, int]]()
+    writer_of = dict[str, tuple[Lock, Log]]()
+    with ExitStack() as stack:
+        for cell, examples in zip(cells, questions, strict=True):
+            indices = [index for index in cell.without_soft if index < len(examples)]
+            if not indices:
+                continue
+            lock = stack.enter_context(Lock(cell.path.with_suffix(".lock")))
+            check_digests(cell, examples)
+            log = stack.enter_context(Log(soft_file(cell.path)))
+            writer_of[cell.task] = lock, log
+            missing += [(examples, index) for index in indices]
+            del cell.soft  # it is read again
+
+        if missing:
+            length = cells[0].length
+            remark(f"{model.name}: soft scores of {len(missing)} examples at {length}")
+        golds = gold_logprobs(model, (examples[index] for examples, index in missing))
+        for example, references in errors_of_model(golds):
+            lock, log = writer_of[example.task]
+            lock.check()
+            row = {"index": example.index, "task": example.task}
+            log.append(row | _soft_score(references))
+
+
+def _soft_score(references: list[list["Token"]]) -> JSON:
+    """The soft score of one example."""
+    logprobs = [[token.logprob for token in tokens] for tokens in references]
+    likeliest = max(logprobs, key=fmean)
+    return {
+        "gold_probability": math.exp(fmean(likeliest)),
+        "gold_product": math.exp(sum(likeliest)),
+        "gold_greedy": any(
+            all(token.greedy for token in tokens) for tokens in references
+        ),
+        "num_tokens": len(likeliest),
+    }
 
 
 def reference_ids(example: Example, form: PromptFormat) -> list[list[int]]:

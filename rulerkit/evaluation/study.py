@@ -70,6 +70,8 @@ class Study:
     """Whether the probability of the right answer is stored too."""
     adaptive: StoppingRule | None = None
     """Gives each cell only the examples that its question needs."""
+    ask: bool = True
+    """Whether models may be asked; else `evaluate` returns what is stored."""
 
     @property
     def folders(self) -> list[Path]:
@@ -82,13 +84,14 @@ class Study:
         """Where the predictions of this run lie: one folder per model below it."""
         return self.outputs / "predictions" / self.run
 
-    def cells(self) -> Iterator[tuple[str, Path, Task, int]]:
-        """Every cell that the study asks for: the model's name, the file of its answers, its task
-        and length."""
+    def cells(self) -> Iterator["StudyCell"]:
+        """Every cell that the study asks for: by length, repetition, model and task."""
         for length, folder, model, task in product(
-            self.lengths, self.folders, map(name_of, self.models), self.tasks
+            self.lengths, self.folders, self.models, self.tasks
         ):
-            yield model, cell_file(folder, model, task.name, length), task, length
+            name = name_of(model)
+            path = cell_file(folder, name, task.name, length)
+            yield StudyCell(name, path, task, length)
 
     @cached_property
     def title(self) -> str:
@@ -140,6 +143,15 @@ class Study:
         with disk(folder):
             folder.mkdir(parents=True, exist_ok=True)
         return folder / file
+
+
+class StudyCell(NamedTuple):
+    """One model on one task at one length, and the file of its answers."""
+
+    model: str
+    path: Path
+    task: Task
+    length: int
 
 
 class Bill(NamedTuple):
@@ -248,7 +260,7 @@ def study(
         num_examples=int(num_examples),
         adaptive=adaptive,
         **values.model_dump(
-            include={"seed", "run", "protocol", "repeat", "max_failures", "soft"}
+            include={"seed", "run", "protocol", "repeat", "max_failures", "soft", "ask"}
         ),
     )
 
@@ -343,14 +355,23 @@ def known_names() -> list[str]:
     return list(names)
 
 
-def read_notebook(path: Path) -> list[tuple[str, bool]]:
-    """The source of each code cell of a notebook, and whether it sets the parameters."""
+class NotebookCell(NamedTuple):
+    """The source of a code cell, and its tags."""
+
+    source: str
+    tags: tuple[str, ...]
+
+    def has(self, tag: str) -> bool:
+        return tag in self.tags
+
+
+def read_notebook(path: Path) -> list[NotebookCell]:
+    """The code cells of a notebook."""
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         return [
-            (
-                "".join(cell["source"]),
-                "parameters" in cell.get("metadata", {}).get("tags", []),
+            NotebookCell(
+                "".join(cell["source"]), tuple(cell.get("metadata", {}).get("tags", []))
             )
             for cell in cells
             if cell["cell_type"] == "code"
@@ -364,19 +385,18 @@ def read_notebook(path: Path) -> list[tuple[str, bool]]:
 
 def notebook_parameters(path: Path) -> list[str]:
     """The names that the cell tagged `parameters` of a notebook sets."""
-    cells = read_notebook(path)
-    try:
-        return [
-            name
-            for source, is_tagged in cells
-            if is_tagged
-            for name in _assigned(source)
-        ]
-    except SyntaxError as error:
-        raise UserError(
-            f"{path}: the cell tagged `parameters` must hold `name = value` lines: line "
-            f"{error.lineno}: {error.msg}"
-        ) from error
+    names = []
+    for cell in read_notebook(path):
+        if not cell.has("parameters"):
+            continue
+        try:
+            names += _assigned(cell.source)
+        except SyntaxError as error:
+            raise UserError(
+                f"{path}: the cell tagged `parameters` must hold `name = value` lines: line "
+                f"{error.lineno}: {error.msg}"
+            ) from error
+    return names
 
 
 def _check_names(names: Collection[str], where: str = "") -> None:

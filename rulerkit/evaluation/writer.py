@@ -1,35 +1,36 @@
-"""The writer of cells: a model answers the examples that have no answer yet, and each answer is on disk at once."""
+"""The writer of cells: a model answers the examples that have no answer yet, and each answer is on
+disk at once.
+
+`predict_cells` is the loop; a `CellWriter` owns the lock, the record and the file of rows of one
+cell.
+"""
 
 import json
-import math
 import os
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
-from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
-from rulerkit.common.errors import ModelError, TooLong, UserError, remark
+from rulerkit.common.errors import ModelError, UserError, remark
 from rulerkit.common.paths import cell_file
 from rulerkit.common.progress import progress_bar
 from rulerkit.common.settings import JSON
+from rulerkit.evaluation.soft import add_soft_scores
 from rulerkit.generation.generate import Examples
 from rulerkit.generation.without_reading import floors
-from rulerkit.inference.model import Answer, Failure, Model, refuse_echo
-from rulerkit.scoring.stopping import StoppingRule
-from rulerkit.store.cells import (
-    FORMAT,
-    WAYS_OUT,
-    Cell,
-    cell_files,
-    failures_file,
-    load_cell,
-    soft_file,
+from rulerkit.inference.model import (
+    Answer,
+    Failure,
+    Model,
+    errors_of_model,
+    refuse_echo,
 )
-from rulerkit.store.comparable import describe_first, differences
+from rulerkit.scoring.stopping import StoppingRule
+from rulerkit.store.cells import FORMAT, Cell, cell_files, failures_file, load_cell
+from rulerkit.store.comparable import check_digests, check_result
 from rulerkit.store.environment import machine
 from rulerkit.store.files import Log, disk, write_whole
 from rulerkit.store.locks import Lock
@@ -48,7 +49,14 @@ def predict(
 
     See `predict_cells`, which does the same for several cells at once.
     """
-    return predict_cells(model, [examples], folder, fresh, progress, soft=soft)[0][0]
+    return predict_cells(model, [examples], folder, fresh, progress, soft=soft).cells[0]
+
+
+class Predicted(NamedTuple):
+    """The cells that have answers, and whether the model was asked for any of them."""
+
+    cells: list[Cell]
+    any_asked: bool
 
 
 def predict_cells(
@@ -60,220 +68,237 @@ def predict_cells(
     max_failures: float = 0,
     soft: bool = False,
     rule: StoppingRule | None = None,
-) -> tuple[list[Cell], bool]:
-    """Let a model answer the examples of several tasks that have no answer yet, in one stream;
-    returns the cells that then have answers, and whether anything was asked.
+) -> Predicted:
+    """Let a model answer the examples of several tasks that have no answer yet, in one stream.
 
     `folder` is `predictions/<run>`. Rows are appended as the model answers. Answers of an earlier
-    session stay where the record names the same task, length, seed, prompts, tokenizer, corpora
-    and model; `fresh` moves the old files aside first. A request that failed is listed
-    beside its cell and on stderr, and is sent again by the next call; `max_failures` is recorded
-    for those who take means, and so is the `rule` of an adaptive run. With `soft` the soft scores
-    that are missing are computed afterwards, of new and of earlier answers, and stored beside them.
-    `progress`: None for a new bar, False for none, or a bar over many cells.
+    session stay where the record names the same task, length, seed, prompts, tokenizer, corpora and
+    model; `fresh` moves the old files aside first. A request that failed is listed beside its cell
+    and on stderr, and the next call sends it again. `max_failures` and the `rule` of an adaptive
+    run are recorded for those who take means. With `soft` the soft scores that are missing are
+    computed afterwards, of new and of earlier answers, and stored beside them. `progress`: None for
+    a new bar, False for none, or a bar over many cells.
 
     Errors: `UserError` where a record or a prompt's digest differs, another process writes or the
     disk refuses; `ModelError` where the model raises a `UserError`, returns prompts, or leaves
     examples out; other errors of the model pass on. Every answer until then is on disk.
     """
-    about = {
+    settings = {
         "run": folder.name,
         "label": model.label,
         "claimed_length": model.claimed_length,
         "aligned": model.aligned,
         "max_failures": max_failures,
-        "adaptive": rule and plain(asdict(rule)),
+        "adaptive": plain(asdict(rule)) if rule else None,
     }
     with ExitStack() as stack:
-        jobs = [
-            _Job(model, examples, folder, about, fresh, stack) for examples in cells
-        ]
-        if unanswered := [job for job in jobs if job.missing]:
-            length, bar = jobs[0].length, progress
-            if isinstance(progress, bool | None):
-                tokens = length * sum(len(job.missing) for job in unanswered)
-                bar = stack.enter_context(
-                    progress_bar(tokens, disable=progress is False)
-                )
-            tasks = f"{jobs[0].task} " if len(jobs) == 1 else ""
-            bar.set_description_str(f"{model.name} {tasks}{length}", refresh=False)
+        writers = []
+        for examples in cells:
+            writer = CellWriter(model, examples, folder, settings)
+            stack.callback(writer.close)
+            writer.open(fresh)
+            writers.append(writer)
+
+        unanswered = [writer for writer in writers if writer.missing]
+        if unanswered:
+            bar = progress
+            if progress is None or isinstance(progress, bool):
+                tokens = sum(len(w.missing) * w.length for w in unanswered)
+                bar = progress_bar(tokens, disable=progress is False)
+                stack.enter_context(bar)
+            first = writers[0]
+            task = f"{first.task} " if len(writers) == 1 else ""
+            bar.set_description_str(f"{model.name} {task}{first.length}", refresh=False)
             _answer(model, unanswered, bar)
-    stored = [cell for job in jobs if (cell := load_cell(job.path))]
+
+    stored = [load_cell(writer.path) for writer in writers]
+    answered = [cell for cell in stored if cell]
     if soft:
-        _add_soft(model, stored, cells)
-    return stored, bool(unanswered)
+        add_soft_scores(model, answered, cells)
+    return Predicted(answered, bool(unanswered))
 
 
-class _Job:
-    """A cell and its examples without an answer; it is locked until `held` is closed. Nothing is
-    written before the first answer."""
+def _answer(model: Model, writers: list["CellWriter"], bar: Any) -> None:
+    """Ask a model for all missing examples, and write each answer as it comes, in any order."""
+    writer_of = {writer.task: writer for writer in writers}
+    examples = (
+        writer.examples[index] for writer in writers for index in writer.missing
+    )
+    try:
+        # An engine may have requests under way: closing ends them where we stop early.
+        with closing(errors_of_model(model.answer(examples))) as answers:
+            for example, answer in answers:
+                writer = writer_of[example.task]
+                if isinstance(answer, Failure):
+                    writer.write_failure(example, answer)
+                    continue
+                writer.write_answer(example, answer)
+                # The bar counted the whole length: correct it by what the example took.
+                tokens = example.num_tokens + answer.num_tokens
+                bar.total += tokens - writer.length
+                bar.update(tokens)
+    finally:
+        for writer in writers:
+            writer.remark_failures()
+
+    for writer in writers:
+        if writer.left:
+            raise ModelError(
+                f"{model.name} left {len(writer.left)} of {len(writer.missing)} examples of "
+                f"{writer.path} unanswered, the first is example {min(writer.left)}: the others "
+                "are on disk; the same command asks for these again"
+            )
+
+
+class CellWriter:
+    """The writer of one cell: it owns the lock, the record and the file of rows.
+
+    `open` finds out what is missing and locks the cell where something is. Nothing is written
+    before the first answer, so that a model that cannot start leaves no trace.
+    """
 
     def __init__(
-        self,
-        model: Model,
-        examples: Examples,
-        folder: Path,
-        about: JSON,
-        fresh: bool,
-        stack: ExitStack,
+        self, model: Model, examples: Examples, folder: Path, settings: JSON
     ) -> None:
-        self.examples, self.failures = examples, list[Failure]()
+        self.model, self.examples = model, examples
         self.result = plain(
             {**examples.record(), "model": {"name": model.name, **model.identity()}}
         )
-        self.task, self.length = self.result["task"]["name"], self.result["length"]
-        names = _folder_name(model.name), _folder_name(self.task)
-        self.path = cell_file(folder, *names, self.length)
-        self.held = stack.enter_context(ExitStack())
+        """What defines the answers; it stands in the record."""
+        self.task: str = self.result["task"]["name"]
+        self.length: int = self.result["length"]
+        self.path = cell_file(
+            folder, _folder_name(model.name), _folder_name(self.task), self.length
+        )
+        self.missing: list[int] = []
+        """The indices of the examples without an answer when the cell was opened."""
+        self.left = set[int]()
+        """Those of them that were neither answered nor failed since."""
+
+        self._settings = settings
+        self._record: JSON = {}
+        self._stored_record: JSON = {}
+        self._failures: list[Failure] = []
+        self._lock: Lock | None = None
+        self._log: Log | None = None
+        self._held = ExitStack()
+
+    def open(self, fresh: bool) -> None:
+        """Find out which examples have no answer yet, and lock the cell where there are some."""
         if not fresh:
-            self._compare(about)
-            if not self.missing and self.record == self.stored:
+            self._read()
+            if not self.missing and self._record == self._stored_record:
                 return
+
         with disk(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.lock = self.held.enter_context(Lock(self.path.with_suffix(".lock")))
+        self._lock = self._held.enter_context(Lock(self.path.with_suffix(".lock")))
         if fresh:
             _move_aside(self.path)
-        cell = self._compare(about)  # another process may have written since
+
+        # Another process may have written since.
+        stored = self._read()
         if not self.missing:
             self._write_record()
             return
-        if cell:
-            _check_digests(cell, examples)
-        _ = examples[self.missing[0]]  # fails before anything is written
-        self.record |= {"result": self.result, **_environments(self.record, model)}
-        if "floors" not in self.record:
-            # nothing for examples that this package did not make
-            is_ours = isinstance(examples, Examples)
-            self.record["floors"] = floors(examples) if is_ours else {}
+        if stored:
+            check_digests(stored, self.examples)
+        # An example that cannot be made fails here, before anything is written.
+        _ = self.examples[self.missing[0]]
+
+        self._record["result"] = self.result
+        self._add_environment()
+        if "floors" not in self._record:
+            # Nothing is known of examples that this package did not make.
+            is_ours = isinstance(self.examples, Examples)
+            self._record["floors"] = floors(self.examples) if is_ours else {}
         self.left = set(self.missing)
 
-    def _compare(self, about: JSON) -> Cell | None:
-        """Read what is stored, and find out what is missing; rows made under another record are
-        never mixed with new ones."""
-        cell = load_cell(self.path)
-        present: list[int] = []
-        self.stored: JSON = {}
-        if cell and cell.present:
-            _check_result(cell, self.result)
-            present = cell.present
-            self.stored = cell.record
-        self.missing = sorted(set(range(len(self.examples))) - set(present))
-        most = max(len(self.examples), self.stored.get("num_examples", 0))
-        self.record = {"format": FORMAT, **self.stored, **about, "num_examples": most}
-        return cell
+    def write_answer(self, example: Any, answer: Answer) -> None:
+        """Append the row of an example; the record is written before the first row."""
+        refuse_echo(self.model.name, example, answer.text)
+        self._take_turn(example).append(_row(example, answer))
+        self._close_when_complete()
 
-    def _write_record(self) -> None:
-        write_whole(
-            self.path.with_suffix(".json"), json.dumps(self.record, indent=2) + "\n"
-        )
-
-    @cached_property
-    def log(self) -> Log:
-        """The file of rows, open; the record is written first."""
-        self._write_record()
-        return self.held.enter_context(Log(self.path))
-
-    def add_failure(self, index: int, failure: Failure) -> None:
-        """Append an attempt without an answer to the file of failures beside the cell."""
-        self.failures.append(failure)
+    def write_failure(self, example: Any, failure: Failure) -> None:
+        """Append an attempt without an answer to the file of failures beside the cell. The example
+        gets no row: the next call asks for it again."""
+        self._take_turn(example)
+        self._failures.append(failure)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         with Log(failures_file(self.path)) as log:
-            log.append({"index": index, "time": now, **failure._asdict()})
+            log.append({"index": example.index, "time": now, **failure._asdict()})
+        self._close_when_complete()
 
-
-def _answer(model: Model, jobs: list[_Job], bar: Any) -> None:
-    """Append a row for each missing example to the file of its cell, as the model answers."""
-    by_task = {job.task: job for job in jobs}
-    asked = model.answer(job.examples[index] for job in jobs for index in job.missing)
-    try:
-        with closing(
-            _errors_named(asked)
-        ) as answers:  # an engine may have requests under way
-            for example, answer in answers:
-                job = by_task[example.task]
-                job.left.remove(example.index)
-                job.lock.check()
-                log = job.log
-                if isinstance(answer, Failure):
-                    job.add_failure(example.index, answer)
-                else:
-                    log.append(_row(example, answer, model.name))
-                    tokens = example.num_tokens + answer.num_tokens
-                    bar.total += tokens - job.length
-                    bar.update(tokens)
-                if not job.left:
-                    job.held.close()  # its lock is not left behind if this process is killed later
-    finally:
-        for job in jobs:
-            if job.failures:
-                remark(
-                    f"{model.name}: {len(job.failures)} of {job.record['num_examples']} examples "
-                    f"of {job.task} at {job.length} have no answer ({job.failures[0].reason}): "
-                    f"{failures_file(job.path)} lists them, and the same command asks for them "
-                    "again"
-                )
-    for job in jobs:
-        if job.left:
-            raise ModelError(
-                f"{model.name} left {len(job.left)} of {len(job.missing)} examples of {job.path} "
-                f"unanswered, the first is example {min(job.left)}: the others are on disk; the same "
-                "command asks for these again"
-            )
-
-
-def _add_soft(
-    model: Model, cells: Sequence[Cell], questions: Sequence[Examples]
-) -> None:
-    """Append the soft scores that are missing to the file beside each cell: of the likeliest
-    reference `gold_probability` (geometric mean over its tokens, 0..1), `gold_product` and
-    `num_tokens`; `gold_greedy`: whether greedy decoding writes one of the references."""
-    from rulerkit.evaluation.soft import gold_logprobs
-
-    asked, logs = [], {}
-    with ExitStack() as stack:
-        for cell, examples in zip(cells, questions, strict=True):
-            if missing := [
-                index for index in cell.without_soft if index < len(examples)
-            ]:
-                lock = stack.enter_context(Lock(cell.path.with_suffix(".lock")))
-                _check_digests(cell, examples)
-                side = soft_file(cell.path)
-                logs[cell.task] = lock, stack.enter_context(Log(side))
-                asked += [(examples, index) for index in missing]
-                del cell.soft  # it is read again
-        if asked:
+    def remark_failures(self) -> None:
+        """Say on stderr how many requests failed, if any, and where they are listed."""
+        if self._failures:
             remark(
-                f"{model.name}: soft scores of {len(asked)} examples at {cells[0].length}"
+                f"{self.model.name}: {len(self._failures)} of {self._record['num_examples']} "
+                f"examples of {self.task} at {self.length} have no answer "
+                f"({self._failures[0].reason}): {failures_file(self.path)} lists them, and the "
+                "same command asks for them again"
             )
-        golds = gold_logprobs(model, (examples[index] for examples, index in asked))
-        for example, answers in _errors_named(golds):
-            lock, log = logs[example.task]
-            lock.check()
-            best = max(([token.logprob for token in row] for row in answers), key=fmean)
-            soft = {
-                "gold_probability": math.exp(fmean(best)),
-                "gold_product": math.exp(sum(best)),
-                "gold_greedy": any(
-                    all(token.greedy for token in row) for row in answers
-                ),
-                "num_tokens": len(best),
-            }
-            log.append({"index": example.index, "task": example.task, **soft})
+
+    def close(self) -> None:
+        """Close the file and give the lock back."""
+        self._held.close()
+
+    def _read(self) -> Cell | None:
+        """Read what is on disk. Rows made under another record are never mixed with new ones."""
+        stored = load_cell(self.path)
+        present: list[int] = []
+        self._stored_record = {}
+        if stored and stored.present:
+            check_result(stored, self.result)
+            present = stored.present
+            self._stored_record = stored.record
+
+        self.missing = sorted(set(range(len(self.examples))) - set(present))
+        earlier = self._stored_record.get("num_examples", 0)
+        self._record = {
+            "format": FORMAT,
+            **self._stored_record,
+            **self._settings,
+            "num_examples": max(len(self.examples), earlier),
+        }
+        return stored
+
+    def _take_turn(self, example: Any) -> Log:
+        """Check that an example that came back was asked for and that the cell is still ours;
+        returns the file of rows. The record is written before it is opened first."""
+        self.left.remove(example.index)
+        assert self._lock is not None
+        self._lock.check()
+        if self._log is None:
+            self._write_record()
+            self._log = self._held.enter_context(Log(self.path))
+        return self._log
+
+    def _close_when_complete(self) -> None:
+        """A complete cell leaves no lock behind if this process is killed later."""
+        if not self.left:
+            self.close()
+
+    def _write_record(self) -> None:
+        text = json.dumps(self._record, indent=2) + "\n"
+        write_whole(self.path.with_suffix(".json"), text)
+
+    def _add_environment(self) -> None:
+        """Record the environment of this writer, and all of them where they changed."""
+        now = plain(machine(self.model.environment()))
+        only = [self._record.get("environment", now)]
+        known = self._record.get("environments", only)
+        if now not in known:
+            known = [*known, now]
+
+        self._record["environment"] = now
+        if len(known) > 1:
+            self._record["environments"] = known
 
 
-def _errors_named(answers: Iterable[Any]) -> Generator[Any]:
-    """The answers; a `UserError` of the model becomes a `ModelError`: other models may go on."""
-    try:
-        yield from answers
-    except TooLong:
-        raise
-    except UserError as error:
-        raise ModelError(str(error)) from error
-
-
-def _row(example: Any, answer: Answer, name: str) -> JSON:
-    refuse_echo(name, example, answer.text)
+def _row(example: Any, answer: Answer) -> JSON:
+    """The row of an example, with upstream's names where it has them."""
     row = {
         "index": example.index,
         "pred": answer.text,
@@ -292,29 +317,9 @@ def _row(example: Any, answer: Answer, name: str) -> JSON:
     return row
 
 
-def _check_result(cell: Cell, result: JSON) -> None:
-    """Raise a `UserError` where the rows of a cell were made under another record."""
-    if changes := differences(cell.record["result"], result):
-        field, old, new, more = describe_first(changes)
-        raise UserError(
-            f"{cell.path} was made with {field} {old}, now it is {new}{more}: {WAYS_OUT}"
-        )
-
-
-def _check_digests(cell: Cell, examples: Examples) -> None:
-    """The prompts of the first and the last answer must still be those that were answered."""
-    rows = [row for row in cell.rows if row["index"] < len(examples)]
-    for row in rows[:1] + rows[1:][-1:]:
-        digest = examples[row["index"]].digest
-        if digest != row["digest"]:
-            raise UserError(
-                f"{cell.path}: the prompt of example {row['index']} is no longer the one that was "
-                f"answered (digest {row['digest']}, now {digest}): {WAYS_OUT}"
-            )
-
-
 def _move_aside(path: Path) -> None:
-    """Rename old files with the time, rows first: a record without rows is ignored."""
+    """Rename the old files of a cell with the time. Rows go first: a record without rows is
+    ignored."""
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     for file in cell_files(path):
         with disk(file):
@@ -322,17 +327,8 @@ def _move_aside(path: Path) -> None:
                 os.rename(file, file.with_name(f"{file.stem}.{now}.bak{file.suffix}"))
 
 
-def _environments(record: JSON, model: Model) -> JSON:
-    """The environment of the last writer and, where they changed, all environments."""
-    now = plain(machine(model.environment()))
-    known = record.get("environments") or [record.get("environment", now)]
-    if now not in known:
-        known = [*known, now]
-    return {"environment": now} | ({"environments": known} if known[1:] else {})
-
-
 def _folder_name(name: str) -> str:
-    if name.startswith(".") or "/" in name or "\\" in name or not name:
+    if not name or name.startswith(".") or "/" in name or "\\" in name:
         raise UserError(
             f"{name!r} cannot name a folder of predictions: give the model or task a name without "
             "slashes"

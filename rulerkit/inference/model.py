@@ -6,7 +6,7 @@ module of this folder (its class), one line in `ENGINES`, and its keys in `setti
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from functools import cached_property
 from math import ceil
 from pkgutil import resolve_name
@@ -441,3 +441,13 @@ def model(target: Any, *, name: str, **spec: Any) -> Model:
 def _engine(spec: Spec, *target: Any) -> Model:
     engine: Model = resolve_name(ENGINES[spec["engine"]])(spec, *target)
     return engine
+
+
+def errors_of_model(answers: Iterable[Any]) -> Generator[Any]:
+    """The answers; a `UserError` of the model becomes a `ModelError`: other models may go on."""
+    try:
+        yield from answers
+    except TooLong:
+        raise
+    except UserError as error:
+        raise ModelError(str(error)) from error

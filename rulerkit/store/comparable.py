@@ -9,7 +9,8 @@ from typing import Any
 
 from rulerkit.common.errors import UserError, counted, listed, shorten
 from rulerkit.common.settings import JSON
-from rulerkit.store.cells import Cell
+from rulerkit.generation.generate import Examples
+from rulerkit.store.cells import WAYS_OUT, Cell
 
 _FEW = 4  # values of a field that a footnote lists
 ABSENT = object()
@@ -145,3 +146,27 @@ def snapshot_notes(cells: Iterable[Cell]) -> list[str]:
                 f"{listed(counts, _FEW)}{within}."
             )
     return notes
+
+
+def check_result(cell: Cell, result: JSON) -> None:
+    """Raise a `UserError` where the rows of a cell were made under another record."""
+    changes = differences(cell.record["result"], result)
+    if changes:
+        field, old, new, more = describe_first(changes)
+        raise UserError(
+            f"{cell.path} was made with {field} {old}, now it is {new}{more}: {WAYS_OUT}"
+        )
+
+
+def check_digests(cell: Cell, examples: Examples) -> None:
+    """Raise a `UserError` where the prompts of the first and the last answer are not those that
+    were answered."""
+    rows = [row for row in cell.rows if row["index"] < len(examples)]
+    ends = rows if len(rows) < 2 else [rows[0], rows[-1]]
+    for row in ends:
+        digest = examples[row["index"]].digest
+        if digest != row["digest"]:
+            raise UserError(
+                f"{cell.path}: the prompt of example {row['index']} is no longer the one that was "
+                f"answered (digest {row['digest']}, now {digest}): {WAYS_OUT}"
+            )
