@@ -23,6 +23,7 @@ from .generation.generate import generate as generate
 from .generation.prompt_format import PromptFormat as PromptFormat
 from .generation.tasks import TASKS as TASKS
 from .generation.tasks import THIRTEEN as THIRTEEN
+from .generation.tasks import read_answer as read_answer
 from .generation.tasks import task as task
 from .generation.tokenizers import load_tokenizer as load_tokenizer
 from .inference.model import load_model as load_model

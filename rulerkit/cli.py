@@ -503,6 +503,8 @@ def notebooks(folder: Path) -> None:
         for source in sorted(
             [*KIT.glob("notebooks/**/[!.]*.*"), *KIT.glob("params/**/[!.]*.*")]
         ):
+            if source.suffix == ".pyc":
+                continue
             target = folder / source.relative_to(KIT)
             if target.exists():
                 there += 1

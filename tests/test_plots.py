@@ -313,13 +313,6 @@ def test_the_failures_of_repetitions_are_named_by_their_run():
     assert titles == ["M [a]\nvt", "M [b]\nvt"]
 
 
-def test_a_training_of_one_report_is_a_point():
-    history = pd.DataFrame({"step": [4], "loss": [7.0], "right": [0.0]})
-    for axes in plots.training_curve(history):
-        assert axes.get_lines()[0].get_marker() == "o"
-        assert axes.get_xlim()[0] == 0
-
-
 # --- tasks by length ------------------------------------------------------------------------------
 
 
@@ -390,7 +383,6 @@ def figures(tmp_path_factory):
         "niah_task_"
     )
     correlations.index = correlations.columns
-    history = pd.DataFrame({"step": [1, 20], "loss": [3.0, 1.0], "right": [0.0, 0.9]})
     return {
         "score_by_length": lambda **ax: plots.score_by_length(
             thirteen, 85.6, note, published="all", **ax
@@ -416,7 +408,6 @@ def figures(tmp_path_factory):
             ("reader-1024", "reader-dropping"),
             **ax,
         ),
-        "training_curve": lambda **ax: plots.training_curve(history, note=note, **ax),
         "word_frequencies": lambda **ax: plots.word_frequencies(words, alphas, **ax),
     }
 

@@ -1,8 +1,17 @@
-"""Small models: trained here on new examples, stopped and resumed, and the one that is shipped."""
+"""Small models: trained by the script of notebook 18, stopped and resumed, and those that are
+kept."""
 
 import json
+import runpy
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
 
+import pandas as pd
+import papermill
 import pytest
+import yaml
 
 import rulerkit as rk
 from rulerkit.common.errors import UserError
@@ -11,17 +20,24 @@ from rulerkit.evaluation.study import load_files
 from tests.projects import REPOSITORY
 
 torch = pytest.importorskip("torch")
+SCRIPT = REPOSITORY / "notebooks/train_small_models.py"
 SMALL = load_files(["params/sizes/small.yaml"])
 SHAPE = {"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 16}
 SHAPE |= {"intermediate_size": 16, "num_attention_heads": 2}
 
 
-def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(tmp_path, monkeypatch):
-    from rulerkit.inference import training
-    from rulerkit.inference.training import train
+@pytest.fixture(scope="module")
+def training():
+    """The names of the script."""
+    return SimpleNamespace(**runpy.run_path(str(SCRIPT)))
 
-    monkeypatch.setattr(training, "EVERY", 1)
-    monkeypatch.setattr(training, "TOKENS", 512)
+
+def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(
+    tmp_path, monkeypatch, training
+):
+    train = training.train
+    monkeypatch.setitem(train.__globals__, "EVERY", 1)
+    monkeypatch.setitem(train.__globals__, "TOKENS", 512)
     tasks = rk.study(SMALL).tasks[:3]
     weights, histories = [], []
     for name, minutes in (("whole", None), ("parts", 0)):
@@ -45,6 +61,7 @@ def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(tmp_path, monkey
         train(*given[:-1], 0)
     for wrong, says in (
         ({"curriculum": [1, 2, 3]}, r"curriculum: \[1, 2, 3\] .* a list of points"),
+        ({"rates": [0.1]}, r"rates: \[0.1\] is not allowed; it takes two numbers"),
         ({"minutes": "one"}, "minutes: 'one' is not allowed; it takes a number"),
         (
             {"config": SHAPE | {"model_type": "llamma"}},
@@ -64,10 +81,91 @@ def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(tmp_path, monkey
     )
 
 
+def test_adamw_alone_trains_all_weights(tmp_path, training):
+    tasks = rk.study(SMALL).tasks[:2]
+    config = training.CONFIG | SHAPE
+    history = training.train(config, tmp_path, tasks, 128, 2, rates=[0, 0.004])
+    assert history["step"].tolist() == [2]
+
+
+def test_a_training_of_one_report_is_a_point(training):
+    history = pd.DataFrame({"step": [4], "loss": [7.0], "right": [0.0]})
+    for axes in training.training_curve(history):
+        assert axes.get_lines()[0].get_marker() == "o"
+        assert axes.get_xlim()[0] == 0
+
+
+def test_the_script_runs_from_the_command_line(tmp_path):
+    call = [
+        sys.executable,
+        str(SCRIPT),
+        "mine",
+        "--steps",
+        "2",
+        "--config",
+        json.dumps(SHAPE),
+    ]
+    first = subprocess.run(
+        call, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert first.stdout.split()[:2] == ["step", "length"]
+    assert (tmp_path / "mine/model.safetensors").is_file()
+    other = subprocess.run(
+        [*call, "--seed", "1"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert other.returncode == 2
+    assert "holds the values of another training" in other.stderr
+    assert "Traceback" not in other.stderr
+
+
+TINY = {"steps": 2, "layers": 1, "width": 16, "lengths": [256], "num_examples": 1}
+TINY |= {"more": {"intermediate_size": 16, "num_attention_heads": 2}, "name": "mine"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", ["", "notebooks"])
+def test_notebook_18_finds_its_script_from_the_root_and_from_its_folder(
+    tmp_path, folder
+):
+    """As papermill and `rulerkit batch` start it, and as JupyterLab does."""
+    source = REPOSITORY / "notebooks/18_train_small_models.ipynb"
+    given = TINY | {"outputs": str(tmp_path)}
+    papermill.execute_notebook(
+        source,
+        tmp_path / "out.ipynb",
+        given,
+        progress_bar=False,
+        cwd=REPOSITORY / folder,
+    )
+    assert (tmp_path / "models/mine/model.safetensors").is_file()
+    assert (tmp_path / "figures/main/18_train_small_models/mine-training.png").is_file()
+
+
+@pytest.mark.slow
+def test_notebook_18_runs_in_a_batch_of_another_project(
+    tmp_path, monkeypatch, rulerkit
+):
+    """Its script is that of the project, a copy of the kit's."""
+    for name in ("18_train_small_models.ipynb", SCRIPT.name):
+        (tmp_path / "notebooks").mkdir(exist_ok=True)
+        shutil.copy(REPOSITORY / "notebooks" / name, tmp_path / "notebooks")
+    (tmp_path / "params").mkdir()
+    batch = {
+        "models": ["mute"],
+        "notebooks": ["18_train_small_models"],
+        "parameters": TINY,
+    }
+    (tmp_path / "train.yaml").write_text(yaml.safe_dump(batch))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
+    assert rulerkit("batch", "train.yaml").status == 0
+    assert (tmp_path / "outputs/models/mine/model.safetensors").is_file()
+
+
 @pytest.mark.parametrize(
     ("name", "length"), [("small-llama", 256), ("small-mamba2", 512)]
 )
-def test_shipped_models_answer_single_needles(tmp_path, name, length):
+def test_kept_models_answer_single_needles(tmp_path, name, length):
     """The Llama at its training length, the Mamba-2 at twice that."""
     tasks = [
         task
@@ -81,9 +179,15 @@ def test_shipped_models_answer_single_needles(tmp_path, name, length):
 
 def test_the_weights_are_small_and_found_from_any_project(tmp_path, monkeypatch):
     monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
-    folder = resolve("rulerkit/data/small")
-    assert folder == REPOSITORY / "rulerkit/data/small"
-    assert sum(file.stat().st_size for file in folder.rglob("*.safetensors")) < 12e6
+    folders = [
+        resolve(name) for name in ("rulerkit/data/small", "notebooks/small_models")
+    ]
+    assert folders == [
+        REPOSITORY / "rulerkit/data/small",
+        REPOSITORY / "notebooks/small_models",
+    ]
+    files = [file for folder in folders for file in folder.rglob("*.safetensors")]
+    assert sum(file.stat().st_size for file in files) < 12e6
     for file in sorted((REPOSITORY / "params/models").glob("small-*.yaml")):
         model = rk.load_model(load_files([file])["model"])
         assert model.too_long(max(SMALL["lengths"])) is None

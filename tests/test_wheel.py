@@ -32,7 +32,13 @@ def test_the_wheel_works_alone_in_an_empty_folder(tmp_path):
     ]
     assert "rulerkit/data/project/notebooks/00_tasks.ipynb" in names
     assert "rulerkit/data/project/params/models/llama-3.1-8b.yaml" in names
-    assert "rulerkit/data/small/llama/model.safetensors" in wheel.namelist()
+    models = [file for file in wheel.namelist() if file.endswith(".safetensors")]
+    assert models == ["rulerkit/data/small/llama/model.safetensors"]
+    assert [file for file in wheel.namelist() if "train" in file.lower()] == [
+        "rulerkit/data/project/notebooks/08_training_length.ipynb",
+        "rulerkit/data/small/llama/training.json",
+    ]
+    assert sum(entry.compress_size for entry in wheel.infolist()) < 5e6
     site = (
         tmp_path / "site"
     )  # behind it come the dependencies, without the editable install
@@ -59,6 +65,15 @@ def test_the_wheel_works_alone_in_an_empty_folder(tmp_path):
         "lengths: [1K]",
     )
     assert "1 cell," in small
+    batches = [file for file in names if "/batches/" in file]
+    assert len(batches) == 4
+    for file in batches:
+        path = file.removeprefix("rulerkit/data/project/")
+        assert "missing" in rulerkit("batch", path, "--dry-run"), (
+            f"{path} cannot be planned"
+        )
+    kept = [file for file in names if re.search(r"/models/small-", file)]
+    assert kept == ["rulerkit/data/project/params/models/small-llama.yaml"]
     assert list(empty.iterdir()) == []
     assert " files copied to ., 0 were there before" in rulerkit("notebooks", ".")
     (empty / "params/sizes/smoke.yaml").write_text("mine")

@@ -68,20 +68,24 @@ def project_files(folder: str, suffix: str) -> dict[str, Path]:
 
 def resolve(path: str | Path) -> Path:
     """An absolute path; relative ones count from `home()`, so that a notebook may run from any
-    folder. What is not there may be a part of the package, such as `rulerkit/data/small/llama`."""
-    place, inside = home() / os.path.expanduser(path), _PACKAGE.parent / path
-    is_ours = Path(path).parts[:1] == (_PACKAGE.name,) and inside.exists()
-    return inside if is_ours and not place.exists() else place
+    folder. What is not there may be a part of the package, such as `rulerkit/data/small/llama`, or
+    of the kit's params/ and notebooks/."""
+    place = home() / os.path.expanduser(path)
+    first = Path(path).parts[:1]
+    if first == (_PACKAGE.name,):
+        ours = _PACKAGE.parent / path
+    elif first and first[0] in _FOLDERS:
+        ours = KIT / path
+    else:
+        return place
+    return ours if ours.exists() and not place.exists() else place
 
 
 def resolve_file(name: str | Path) -> Path:
     """A file or folder that a user names, as an absolute path: from the working directory, else the
     project root, else the kit's params/ and notebooks/."""
     path = Path(os.path.expanduser(name))
-    places = [path.absolute(), resolve(path)]
-    if path.parts and path.parts[0] in _FOLDERS:
-        places.append(KIT / path)
-    return next((place for place in places if place.exists()), places[1])
+    return path.absolute() if path.exists() else resolve(path)
 
 
 def cell_file(predictions: Path, model: str, task: str, length: int) -> Path:

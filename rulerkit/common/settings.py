@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -433,22 +433,6 @@ class Parameters(Keys):
     """true, or false: no model is asked, what is stored is shown, and what is missing is named"""
     outputs: Annotated[str, Field(min_length=1)] | Path = "outputs"
     """the path of a folder"""
-
-
-class TrainingKeys(Keys):
-    """What `train` takes, as notebook 18 passes it on."""
-
-    steps: PositiveInt
-    """a whole number of at least 1"""
-    rates: Annotated[tuple[NonNegativeFloat, NonNegativeFloat], Field(strict=False)]
-    """two numbers from 0 on, such as `rates: [0.02, 0.002]`"""
-    curriculum: Sequence[
-        Annotated[tuple[Share, Length, PositiveInt], Field(strict=False)]
-    ]
-    """a list of points: a share of the steps, the longest examples in tokens, the number of tasks,
-    such as `curriculum: [[0.2, 128, 2], [0.6, 256, 11]]`"""
-    minutes: NonNegativeFloat | None = None
-    """a number of minutes from 0 on"""
 
 
 class BatchKeys(Keys):

@@ -286,28 +286,6 @@ def scores_over_models(
     return axes
 
 
-def training_curve(
-    history: "pd.DataFrame", live: Any = None, note: str = "", ax: "Panels" = None
-) -> "list[Axes]":
-    """The loss of answer tokens and the share of examples answered without an error, over the steps
-    of a training. `history` is what `training.train` gives; `live`, a handle of IPython's `display`,
-    shows the figure in place of what it showed."""
-    with _figure(2, 2, 1.5, ax, note) as panels:
-        for i, axes in enumerate(panels):
-            values = 100 * history["right"] if i else history["loss"]
-            axes.plot(
-                history["step"], values, color=_color(i), marker="o", clip_on=False
-            )
-            axes.locator_params("x", integer=True)
-            axes.set(xlabel="Step", xlim=(0, None), ylim=(0, 102 if i else None))
-        panels[0].set_ylabel("Loss of answer tokens")
-        panels[1].set_ylabel("Right, new examples (%)")
-    if live is not None:
-        live.update(panels[0].figure)
-        plt.close("all")
-    return panels
-
-
 # --- depth ----------------------------------------------------------------------------------------
 
 
