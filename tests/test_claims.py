@@ -164,7 +164,9 @@ def verdicts_of(
     )["cells"]
     names = {"In": [], "get_ipython": None, "__name__": "__main__"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rk, "evaluate", lambda study: study if isinstance(study, list) else [study])
+        patch.setattr(
+            rk, "evaluate", lambda study: study if isinstance(study, list) else [study]
+        )
         patch.setattr(rk, "score", score)
         patch.setattr(failures, "label", label)
         for cell in cells:
