@@ -21,7 +21,8 @@ from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import KIT, cache_dir, resolve_file
 
 if TYPE_CHECKING:
-    from rulerkit.batch.jobs import Batch, Job
+    from rulerkit.batch.batch_file import Batch
+    from rulerkit.batch.jobs import Job
     from rulerkit.common.settings import JSON
     from rulerkit.evaluation.study import Study
     from rulerkit.generation.example import Example
@@ -403,7 +404,7 @@ def fetch(
         echo(f"{len(fetched)} files in {cache_dir()}; `corpora: original` uses them")
         return
 
-    from rulerkit.batch.jobs import read_batch
+    from rulerkit.batch.batch_file import read_batch
     from rulerkit.batch.offline import fetch_all
     from rulerkit.common.settings import read_yaml
     from rulerkit.evaluation.study import BATCH_KEYS
@@ -642,7 +643,7 @@ def batch(
     status` follows both.
     """
     _refuse_windows()
-    from rulerkit.batch.jobs import read_batch
+    from rulerkit.batch.batch_file import read_batch
     from rulerkit.batch.status import report, statuses
 
     if (site and not slurm) or (slurm and (jobs or gpus is not None)):
@@ -708,7 +709,7 @@ def status(
     The exit code is 0 where all is done, 1 where something failed, is incomplete or was
     interrupted, else 3: work is running, queued, missing or outdated.
     """
-    from rulerkit.batch.jobs import read_batch
+    from rulerkit.batch.batch_file import read_batch
     from rulerkit.batch.status import exit_code, grid, jobs_in, report, statuses
 
     path = resolve_file(file)
@@ -1021,7 +1022,8 @@ def _execute(
     were left to another process."""
     from rich.console import Console
 
-    from rulerkit.batch.execution import check, execute, use_gpus
+    from rulerkit.batch.execution import check, execute
+    from rulerkit.batch.gpu_pool import use_gpus
 
     _end_in_order()
     usable = use_gpus(gpus)

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import pytest
 
 import rulerkit as rk
+from rulerkit.batch.batch_file import read_batch
 from rulerkit.batch.execution import execute, predictions
-from rulerkit.batch.jobs import read_batch, read_job
+from rulerkit.batch.jobs import read_job
 from rulerkit.batch.status import jobs_in, report, statuses
 from rulerkit.common.errors import UserError
 from rulerkit.store.files import row_line

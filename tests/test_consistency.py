@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import rulerkit as rk
-from rulerkit.batch.jobs import read_batch
+from rulerkit.batch.batch_file import read_batch
 from rulerkit.cli import print_leaderboard
 from rulerkit.common.errors import UserError
 from rulerkit.evaluation.writer import predict

@@ -11,8 +11,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from rulerkit.batch.batch_file import read_batch
 from rulerkit.batch.execution import execute
-from rulerkit.batch.jobs import read_batch
 from rulerkit.generation.tasks import TASKS, THIRTEEN
 from rulerkit.store.cells import read_cells
 from tests.batches import outcomes

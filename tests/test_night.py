@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from rulerkit.batch.batch_file import read_batch
 from rulerkit.batch.execution import execute
-from rulerkit.batch.jobs import read_batch
 from rulerkit.batch.status import statuses
 from rulerkit.store import locks
 from tests.batches import Project, outcomes, printed, told, wait_until

@@ -5,13 +5,14 @@ import fcntl
 import os
 import re
 import stat
+import tempfile
 from itertools import combinations
 
 import pytest
 
-from rulerkit.batch import execution
-from rulerkit.batch.execution import check, execute, use_gpus
-from rulerkit.batch.jobs import read_batch
+from rulerkit.batch.batch_file import read_batch
+from rulerkit.batch.execution import check, execute
+from rulerkit.batch.gpu_pool import GpuPool, use_gpus
 from rulerkit.common.errors import UserError
 from tests.batches import Project, outcomes, told, wait_until
 
@@ -26,7 +27,7 @@ def project(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # what is set later is taken back
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    monkeypatch.setattr(execution.tempfile, "tempdir", str(project.root / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", str(project.root / "tmp"))
     project.notebook("50_asks")
     return project
 
@@ -83,7 +84,7 @@ esac
 
 
 def is_locked(project, gpu):
-    return not execution.GpuPool([gpu]).hold(1)
+    return not GpuPool([gpu]).hold(1)
 
 
 def test_what_nvidia_smi_lists_is_used_and_locked(project, monkeypatch):

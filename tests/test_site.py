@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from rulerkit.batch.jobs import read_batch
+from rulerkit.batch.batch_file import read_batch
 from rulerkit.batch.slurm import submissions, submit
 from rulerkit.common.errors import UserError
 from rulerkit.common.settings import Site, read_site

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from rulerkit.batch.jobs import Status, read_batch
+from rulerkit.batch.batch_file import read_batch
+from rulerkit.batch.jobs import Status
 from rulerkit.batch.status import exit_code, grid, jobs_in, report, statuses
 from rulerkit.common.errors import UserError
 from tests.batches import Project, told, wait_until

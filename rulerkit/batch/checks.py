@@ -362,35 +362,42 @@ def check(study: Study, ask: bool | None = None) -> dict[str, list[Finding]]:
 
     With `ask` two short examples are sent to each model, by default only where that is cheap.
     """
-    findings_of: dict[str, list[Finding]] = {}
-    for spec in study.models:
-        with closing(load_model(spec)) as model:
-            findings = findings_of[model.name] = []
-            try:
-                findings += check_model(model, study.tasks, study.lengths, study.seed)
-                if isinstance(spec, dict):
-                    findings += run_checks({"GPUs": too_many_gpus}, "", spec)
-                    if "prices" in spec:
-                        cost = sum(bill.dollars or 0 for bill in bills(study, spec))
-                        seen = f"${cost:,.2f} at most; `rulerkit plan` tells more"
-                        findings.append(Finding(seen, level=OK, name="cost"))
-                cheap = model.engine in _CHEAP and not getattr(
-                    model, "startable", False
-                )
-                if cheap if ask is None else ask:
-                    findings += check_answers(model, study.lengths[0], study.seed)
-            except UserError as error:
-                findings.append(Finding(str(error), name="model"))
+    findings_of = {}
+    for described in study.models:
+        with closing(load_model(described)) as model:
+            findings_of[model.name] = list(_findings(study, described, model, ask))
     return findings_of
+
+
+def _findings(
+    study: Study, described: Spec | Model, model: Model, ask: bool | None
+) -> Iterator[Finding]:
+    """All findings on one model; an error of its files is one of them."""
+    try:
+        yield from check_model(model, study.tasks, study.lengths, study.seed)
+        if isinstance(described, dict):
+            yield from run_checks({"GPUs": too_many_gpus}, "", described)
+            if "prices" in described:
+                cost = sum(bill.dollars or 0 for bill in bills(study, described))
+                seen = f"${cost:,.2f} at most; `rulerkit plan` tells more"
+                yield Finding(seen, level=OK, name="cost")
+
+        if ask is None:
+            # A server that this process would have to start first is not cheap.
+            starts = getattr(model, "startable", False)
+            ask = model.engine in _CHEAP and not starts
+        if ask:
+            yield from check_answers(model, study.lengths[0], study.seed)
+    except UserError as error:
+        yield Finding(str(error), name="model")
 
 
 def check_model(
     model: Model, tasks: Iterable[Task], lengths: Sequence[int], seed: int = 42
 ) -> Iterator[Finding]:
     """Every check of a few examples of each task at the shortest and the longest length."""
-    _ = (
-        model.prompt_format.around
-    )  # a template that fails is one error, not one for each task
+    # A template that fails is one error, not one for each task.
+    _ = model.prompt_format.around
     for length, asked in product(sorted({min(lengths), max(lengths)}), tasks):
         count = EXAMPLES if length == min(lengths) < _LONG else 1
         examples = generate(asked, length, count, seed, model.prompt_format)

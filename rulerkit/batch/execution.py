@@ -5,17 +5,17 @@ Every step (the predictions, each notebook) is a process of its own, which ends 
 """
 
 import os
-import re
 import shlex
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import NamedTuple
 
+from rulerkit.batch.gpu_pool import GpuPool
 from rulerkit.batch.jobs import (
     Job,
     Status,
@@ -28,7 +28,7 @@ from rulerkit.batch.jobs import (
     version_of,
 )
 from rulerkit.common.errors import UserError, listed, remark
-from rulerkit.common.gpus import visible_gpus
+from rulerkit.common.settings import JSON
 from rulerkit.evaluation.evaluate import evaluate
 from rulerkit.evaluation.session import Session
 from rulerkit.inference.model import takes_more_gpus
@@ -61,47 +61,96 @@ def execute(
     beside, one for each processor; on a machine without GPUs, where a model wants one, all jobs run
     one after the other. `side_by_side` sets how many jobs run at most instead.
     """
-    needed = {job.file: gpus_needed(job) for job in jobs}
-    alone = not gpus and any(needed.values())
-    most = side_by_side or (1 if alone else (os.cpu_count() or 1) + len(gpus))
-    pool, announced = GpuPool(gpus), False
-    waiting = sorted(jobs, key=lambda job: (bool(job.after), -needed[job.file]))
-    unfinished = {job.name for job in jobs if job.model}
-    running: list[tuple[Job, list[str], Any]] = []
+    queue = _Queue(jobs, gpus, side_by_side)
+    has_waited = False
     try:
-        while waiting or running:
-            for job in list(waiting):
-                count, times = needed[job.file] if gpus else 0, 1
-                if len(running) >= most or unfinished & {*job.after}:
-                    continue
-                if count and job.model and takes_more_gpus(job.model):
-                    times = len(pool.free) // sum(
-                        needed[other.file] for other in waiting
-                    )
-                held = pool.hold(count, times)
-                if held is not None:
-                    environment = (
-                        {"CUDA_VISIBLE_DEVICES": ",".join(held)} if gpus else {}
-                    )
-                    waiting.remove(job)
-                    running.append((job, held, perform(job, environment)))
-            if not running and not announced:
-                announced = True
+        while queue.waiting or queue.running:
+            queue.start_jobs()
+            if not queue.running and not has_waited:
+                has_waited = True
                 remark(f"waiting: other processes hold the GPUs {', '.join(gpus)}")
-            for job, held, steps in list(running):
-                for status in steps:
-                    yield status
-                    if not status:
-                        break
-                else:
-                    running.remove((job, held, steps))
-                    pool.release(held)
-                    unfinished -= {job.name} if job.model else set()
-            time.sleep(_INTERVAL if running or waiting else 0)
+            for running in list(queue.running):
+                yield from queue.look_at(running)
+            if queue.running or queue.waiting:
+                time.sleep(_INTERVAL)
     finally:
-        for _, held, steps in running:
-            steps.close()
-            pool.release(held)
+        queue.close()
+
+
+class _Running(NamedTuple):
+    """A job under way: its GPUs, and the iterator over its steps."""
+
+    job: Job
+    gpus: list[str]
+    steps: Generator[Status | None]
+
+
+class _Queue:
+    """The jobs of one call of `execute`: those that wait, and those that run."""
+
+    def __init__(
+        self, jobs: Sequence[Job], gpus: Sequence[str], side_by_side: int | None
+    ) -> None:
+        self.needed = {job.file: gpus_needed(job) for job in jobs}
+        """The GPUs of each job, by its file."""
+        # Those that need most come first, as they find room least easily; those that read answers
+        # come last.
+        self.waiting = sorted(
+            jobs, key=lambda job: (bool(job.after), -self.needed[job.file])
+        )
+        self.running: list[_Running] = []
+        self._unfinished = {job.name for job in jobs if job.model}
+        self._pool = GpuPool(gpus)
+        self._has_gpus = bool(gpus)
+
+        wants_gpus = any(self.needed.values())
+        if side_by_side:
+            self._most = side_by_side
+        elif wants_gpus and not gpus:
+            # A model for a GPU takes all processors.
+            self._most = 1
+        else:
+            self._most = (os.cpu_count() or 1) + len(gpus)
+
+    def start_jobs(self) -> None:
+        """Start every job that may start and whose GPUs are free."""
+        for job in list(self.waiting):
+            if len(self.running) >= self._most or self._unfinished & {*job.after}:
+                continue
+            held = self._hold_gpus(job)
+            if held is None:
+                continue
+            environment = {}
+            if self._has_gpus:
+                environment["CUDA_VISIBLE_DEVICES"] = ",".join(held)
+            self.waiting.remove(job)
+            self.running.append(_Running(job, held, perform(job, environment)))
+
+    def look_at(self, running: _Running) -> Iterator[Status | None]:
+        """What happened to a job since the last look; one that has ended gives its GPUs back."""
+        for status in running.steps:
+            yield status
+            if status is None:
+                return
+        self.running.remove(running)
+        self._pool.release(running.gpus)
+        if running.job.model:
+            self._unfinished.discard(running.job.name)
+
+    def close(self) -> None:
+        """End all steps that run."""
+        for running in self.running:
+            running.steps.close()
+            self._pool.release(running.gpus)
+
+    def _hold_gpus(self, job: Job) -> list[str] | None:
+        """GPUs for a job; None where too few are free."""
+        needed = self.needed[job.file] if self._has_gpus else 0
+        times = 1
+        if needed and job.model and takes_more_gpus(job.model):
+            wanted_by_all = sum(self.needed[other.file] for other in self.waiting)
+            times = len(self._pool.free) // wanted_by_all
+        return self._pool.hold(needed, times)
 
 
 def check(jobs: Sequence[Job], gpus: Sequence[str]) -> None:
@@ -125,113 +174,59 @@ def check(jobs: Sequence[Job], gpus: Sequence[str]) -> None:
 def gpus_needed(job: Job) -> int:
     """The GPUs that a job takes now: none where only notebooks are left, or where `rulerkit serve`
     runs the model here."""
-    with suppress(UserError):  # the job itself reports what is wrong with its answers
+    # The job itself reports what is wrong with its answers.
+    with suppress(UserError):
         if job.steps[0].is_done or (job.model and is_served(job.model)):
             return 0
     return job.resources[0]
 
 
-def use_gpus(text: str | None) -> list[str]:
-    """The GPUs to use: those named (`0,1` or `0-3`), which are all that this process then sees,
-    else all that are visible."""
-    if text is not None:
-        named: list[str] = []
-        for part in text.split(","):
-            ends = re.fullmatch(r"\s*(\d+)-(\d+)\s*", part)
-            named += map(str, range(int(ends[1]), int(ends[2]) + 1)) if ends else [part]
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(named)
-    return visible_gpus()
-
-
-class GpuPool:
-    """GPUs of this machine; each that is held is locked against other processes."""
-
-    def __init__(self, gpus: Sequence[str]) -> None:
-        self.gpus, self._locks = gpus, dict[str, IO[bytes]]()
-
-    @property
-    def free(self) -> list[str]:
-        return [gpu for gpu in self.gpus if gpu not in self._locks]
-
-    def hold(self, needed: int, times: int = 1) -> list[str] | None:
-        """So many free GPUs, or, where they can be had, up to so many times as many; None where
-        there are too few."""
-        held: list[str] = []
-        for gpu in self.free:
-            if len(held) < needed * max(1, times) and (lock := _lock(gpu)):
-                held.append(gpu)
-                self._locks[gpu] = lock
-        enough = len(held) // max(1, needed) * needed
-        self.release(held[enough:])
-        return held[:enough] if enough or not needed else None
-
-    def release(self, gpus: Sequence[str]) -> None:
-        """Give GPUs back."""
-        for gpu in gpus:
-            self._locks.pop(gpu).close()
-
-
-def _lock(gpu: str) -> IO[bytes] | None:
-    """The lock of a GPU, which ends with its process; None where another process of any user holds
-    it. A scheduler's GPUs are ours, whatever their numbers."""
-    import fcntl  # not on Windows
-
-    if "SLURM_JOB_ID" in os.environ:
-        return open(os.devnull, "rb")
-    path = f"{tempfile.gettempdir()}/rulerkit-gpu-{gpu}"
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
-        os.chmod(path, 0o644)  # other users read it, whatever the umask
-    file = open(path, "rb")  # noqa: SIM115
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        return None
-    return file
-
-
 # --- one job --------------------------------------------------------------------------------------
 
 
-def perform(job: Job, environment: Mapping[str, str]) -> Iterator[Status | None]:
+def perform(job: Job, environment: Mapping[str, str]) -> Generator[Status | None]:
     """Do what is left of a job; yields each step as it starts and as it ends, and None whenever its
     process was looked at. A step that fails raises nothing.
 
     `environment` is added to that of the steps, such as CUDA_VISIBLE_DEVICES.
     """
+    first = job.steps[0]
     try:
-        if reason := _running_elsewhere(job):
-            yield Status(job.steps[0], "elsewhere", reason)
+        reason = _running_elsewhere(job)
+        if reason:
+            yield Status(first, "elsewhere", reason)
         elif not job.is_open:
-            yield from (Status(step, "done before") for step in job.steps)
+            for step in job.steps:
+                yield Status(step, "done before")
         else:
-            with (
-                Lock(job.lock),
-                tempfile.TemporaryDirectory(prefix="rulerkit-") as folder,
-            ):
-                # on this machine's disk: Jupyter's files of several nodes clash in a network home
-                jupyter = {
-                    "IPYTHONDIR": f"{folder}/ipython",
-                    "JUPYTER_RUNTIME_DIR": folder,
-                }
-                stuck = _start(job)
-                for step in job.steps:
-                    if step.is_done:
-                        yield Status(step, "done before")
-                    elif stuck:
-                        update_record(step.record, state="failed", error=stuck)
-                        yield Status(step, "failed", stuck)
-                        break
-                    else:
-                        yield from _perform_step(
-                            step, {**os.environ, **jupyter, **environment}
-                        )
+            with Lock(job.lock):
+                yield from _perform_steps(job, environment)
     except UserError as error:
-        reason = _running_elsewhere(job)  # another process was faster by a moment
-        yield Status(
-            job.steps[0], "elsewhere" if reason else "failed", reason or str(error)
-        )
+        # Another process may have been faster by a moment.
+        reason = _running_elsewhere(job)
+        if reason:
+            yield Status(first, "elsewhere", reason)
+        else:
+            yield Status(first, "failed", str(error))
+
+
+def _perform_steps(
+    job: Job, environment: Mapping[str, str]
+) -> Generator[Status | None]:
+    """Do the steps of a job that are left, one after the other."""
+    with tempfile.TemporaryDirectory(prefix="rulerkit-") as folder:
+        # On this machine's disk: Jupyter's files of several nodes clash in a network home.
+        jupyter = {"IPYTHONDIR": f"{folder}/ipython", "JUPYTER_RUNTIME_DIR": folder}
+        stuck = _start(job)
+        for step in job.steps:
+            if step.is_done:
+                yield Status(step, "done before")
+                continue
+            if stuck:
+                update_record(step.record, state="failed", error=stuck)
+                yield Status(step, "failed", stuck)
+                return
+            yield from _perform_step(step, {**os.environ, **jupyter, **environment})
 
 
 def _running_elsewhere(job: Job) -> str:
@@ -246,15 +241,17 @@ def _running_elsewhere(job: Job) -> str:
 def _start(job: Job) -> str:
     """Add this start to those of the same job of a scheduler, each with how far the job was;
     returns why it should stop where it was restarted again and again without a new answer."""
-    first, number = job.steps[0], os.environ.get(CHAIN)
+    first = job.steps[0]
+    number = os.environ.get(CHAIN)
     starts = read_record(first.record).get("starts", []) if number else []
-    left = first.tokens_left, sum(not step.is_done for step in job.steps)
-    now = {"job": number, "time": time.time(), "left": list(left)}
-    starts = [*(start for start in starts if start["job"] == number), now]
+    of_this_job = [start for start in starts if start["job"] == number]
+
+    left = [first.tokens_left, sum(not step.is_done for step in job.steps)]
+    starts = [*of_this_job, {"job": number, "time": time.time(), "left": left}]
     update_record(first.record, starts=starts)
-    if [start["left"] for start in starts[-1 - RESTARTS :]] != [now["left"]] * (
-        1 + RESTARTS
-    ):
+
+    last = [start["left"] for start in starts[-1 - RESTARTS :]]
+    if len(last) <= RESTARTS or any(other != left for other in last):
         return ""
     return (
         f"no new answer in {RESTARTS} restarts: stopped; look at its log, raise `hours` of the "
@@ -262,55 +259,83 @@ def _start(job: Job) -> str:
     )
 
 
-def _perform_step(step: Step, environment: dict[str, str]) -> Iterator[Status | None]:
+def _perform_step(step: Step, environment: dict[str, str]) -> Generator[Status | None]:
     """Ask the model, or execute a notebook on the stored answers: no notebook loads a model, so a
     wrong plot costs no GPU."""
-    job, run, python = step.job, step.run, sys.executable
-    about: dict[str, Any] = {"started": time.time(), "error": None}
-    if run:
-        message = step.changed
-        if step.unanswered and not any(need.have for need in step.needs):
-            message = f"none of its {len(step.needs)} cells has an answer yet"
-        if message:
-            yield Status(step, "missing", message)
+    if step.run:
+        missing = _nothing_to_read(step)
+        if missing:
+            yield Status(step, "missing", missing)
             return
-        about |= {"source": run.source, "answers": fingerprint(step.cells)}
-        command = [python, "-c", _PAPERMILL, *run.command]
-        shown = shlex.join([python, "-m", "papermill", *run.command])
-        with disk(run.output):
-            run.output.unlink(missing_ok=True)
+        command = [sys.executable, "-c", _PAPERMILL, *step.run.command]
+        shown = shlex.join([sys.executable, "-m", "papermill", *step.run.command])
+        about: JSON = {
+            "source": step.run.source,
+            "answers": fingerprint(step.cells),
+        }
+        with disk(step.run.output):
+            step.run.output.unlink(missing_ok=True)
     else:
-        about |= {"model": job.model, "not_run": job.not_run(job.name)}
-        version = version_of(job.model or {})
-        command = [python, "-m", "rulerkit.batch.execution", str(job.file)]
+        job = step.job
+        command = [sys.executable, "-m", "rulerkit.batch.execution", str(job.file)]
         shown = job.command
-    update_record(step.record, **about, state="running")
+        about = {"model": job.model, "not_run": job.not_run(job.name)}
+
+    # The version is taken before: a checkpoint that changes meanwhile was not what answered.
+    version = version_of(step.job.model or {})
+    now = {"started": time.time(), "error": None, "state": "running"}
+    update_record(step.record, **now, **about)
     with disk(step.log), step.log.open("w", encoding="utf-8") as log:
         print("$", shown, file=log, flush=True)
         process = start_guarded(command, log, environment)
     try:
-        yield Status(step, "running", "executing" if run else "")
-        while (status := process.poll()) is None:
+        yield Status(step, "running", "executing" if step.run else "")
+        while process.poll() is None:
             yield None
-        # a scheduler signals the step and this process, one a moment before the other
-        time.sleep(2 if status else 0)
+        if process.returncode:
+            # A scheduler signals the step and this process, one a moment before the other.
+            time.sleep(2)
     finally:
         process.communicate()  # closes its standard input, which ends it
-    about, state, message = {}, "done", ""
-    if status:
-        state, message = "failed", _last_line(step.log, status)
-    elif missing := step.unanswered:
-        first, state = missing[0], "incomplete"
-        message = (
-            f"{len(missing)} of {len(step.needs)} cells are incomplete, the first is {first}: "
-            f"{first.have} of {first.wanted} examples"
-        ) + f" ({first.problem})" * bool(first.problem)
-    if not (run or status):  # `evaluate` has compared the weights themselves
-        about["answered_by"] = version
+
+    ended = _status_of_ended(step, process.returncode)
+    of_answers = {}
+    if not step.run and process.returncode == 0:
+        # `evaluate` has compared the weights themselves.
+        of_answers["answered_by"] = version
     update_record(
-        step.record, **about, state=state, error=message or None, ended=time.time()
+        step.record,
+        **of_answers,
+        state=ended.state,
+        error=ended.message or None,
+        ended=time.time(),
     )
-    yield Status(step, state, message)
+    yield ended
+
+
+def _nothing_to_read(step: Step) -> str:
+    """Why a notebook has no answers that it could read; empty where it has some."""
+    if step.unanswered and not any(need.have for need in step.needs):
+        return f"none of its {len(step.needs)} cells has an answer yet"
+    return step.changed
+
+
+def _status_of_ended(step: Step, exit_status: int) -> Status:
+    """The status of a step whose process has ended."""
+    if exit_status:
+        return Status(step, "failed", _last_line(step.log, exit_status))
+    unanswered = step.unanswered
+    if not unanswered:
+        return Status(step, "done", "")
+
+    first = unanswered[0]
+    message = (
+        f"{len(unanswered)} of {len(step.needs)} cells are incomplete, the first is {first}: "
+        f"{first.have} of {first.wanted} examples"
+    )
+    if first.problem:
+        message += f" ({first.problem})"
+    return Status(step, "incomplete", message)
 
 
 _PAPERMILL = """\

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from rulerkit.batch.jobs import Batch
+from rulerkit.batch.batch_file import Batch
 from rulerkit.common import escape
 from rulerkit.common.errors import UserError
 from rulerkit.report.tables import footnotes, table_text

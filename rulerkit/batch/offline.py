@@ -65,13 +65,10 @@ def missing_of(specs: Iterable[Spec], corpora: str = "builtin") -> list[str]:
 
     Sends no request. What the function of a `function` engine loads by itself is not known here.
     """
-    return list(
-        dict.fromkeys(
-            line
-            for resource in _resources(specs, corpora)
-            for line in resource.missing()
-        )
-    )
+    lines: list[str] = []
+    for resource in _resources(specs, corpora):
+        lines += resource.missing()
+    return list(dict.fromkeys(lines))
 
 
 def fetch_all(
@@ -87,14 +84,13 @@ def fetch_all(
             if not resource.missing():
                 yield "there", resource.title
                 continue
-            place = resource.fetch()
-            if left := resource.missing():
-                yield (
-                    "failed",
-                    f"{left[0]} after the download: its repository does not have it",
-                )
+            folder = resource.fetch()
+            still_missing = resource.missing()
+            if still_missing:
+                line = f"{still_missing[0]} after the download: its repository does not have it"
+                yield "failed", line
             else:
-                yield "fetched", f"{resource.title}: {place}"
+                yield "fetched", f"{resource.title}: {folder}"
         except UserError as error:
             yield "failed", str(error)
 
@@ -159,18 +155,14 @@ class HubFiles(Resource):
                 folder = Path(cached)
             except (LocalEntryNotFoundError, HFValidationError):
                 return [self.title]
+
         names, weights = self._names(folder), self._weights(folder)
-        wanted = [
-            name
-            for pattern in self.patterns
-            for name in (
-                fnmatch.filter(names, pattern) if "*" in pattern else [pattern]
-            )
-        ]
+        wanted: list[str] = []
+        for pattern in self.patterns:
+            wanted += fnmatch.filter(names, pattern) if "*" in pattern else [pattern]
+        wanted += weights
         lacking = [
-            name
-            for name in dict.fromkeys(wanted + weights)
-            if not (folder / name).is_file()
+            name for name in dict.fromkeys(wanted) if not (folder / name).is_file()
         ]
         if self.weights and not weights:
             lacking.append("weights")
@@ -228,11 +220,8 @@ class Encoding(Resource):
         names = (
             hashlib.sha1(f"{_TIKTOKEN}{file}".encode()).hexdigest() for file in files
         )
-        return (
-            []
-            if all((tiktoken_dir() / name).is_file() for name in names)
-            else [self.title]
-        )
+        is_there = all((tiktoken_dir() / name).is_file() for name in names)
+        return [] if is_there else [self.title]
 
     def fetch(self) -> Path:
         """Through tiktoken, which compares checksums."""
@@ -251,9 +240,10 @@ class OriginalCorpora(Resource):
         lines = []
         for name in texts.STAND_INS:
             try:
-                texts.load_haystack(name) if name in texts.HAYSTACKS else texts.load_qa(
-                    name
-                )
+                if name in texts.HAYSTACKS:
+                    texts.load_haystack(name)
+                else:
+                    texts.load_qa(name)
             except UserError as error:
                 lines.append(str(error))
         return lines
@@ -280,12 +270,15 @@ def _resources_of(spec: Spec) -> Iterator[Resource]:
         if model.engine == "openai":
             tokenizer = model.tokenizer_name()
         kind = tokenizer_kind(tokenizer)
-    except UserError as error:  # such as a folder that is not there
+    except UserError as error:
+        # Such as a folder that is not there.
         yield Resource(str(error))
         return
-    place, at = resolve(path), f" at {revision}" if revision else ""
-    title = f"folder {place}" if place.is_dir() else f"model {path}{at} (hub id)"
-    if model.engine == "rwkv" and not place.exists():
+
+    folder = resolve(path)
+    at = f" at {revision}" if revision else ""
+    title = f"folder {folder}" if folder.is_dir() else f"model {path}{at} (hub id)"
+    if model.engine == "rwkv" and not folder.exists():
         yield HubFiles(title, path, revision, (spec["file"],))
     elif model.engine in ("transformers", "vllm"):
         code = ["*.py"] if spec.get("trust_remote_code") else []

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit.analysis.compare import Comparison, compare, find
 from rulerkit.analysis.results import load
-from rulerkit.batch.jobs import Batch
+from rulerkit.batch.batch_file import Batch
 from rulerkit.batch.status import report, statuses
 from rulerkit.common.errors import UserError
 from rulerkit.common.escape import fill
@@ -25,76 +25,107 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+class Change(NamedTuple):
+    """A model against an earlier run, or against the baseline of the batch."""
+
+    model: str
+    other: str
+    """The name of the other side."""
+    comparison: Comparison | str
+    """What was found, or why there is nothing to compare."""
+    table: str
+    """The differences as HTML."""
+    page: Path
+    """The answers whose score changed; written where there are some."""
+
+
 def write_page(batch: Batch, scores: "pd.DataFrame | None", leaderboard: str) -> Path:
     """Write the page of a batch into the folder of outputs: how far each step is, the leaderboard as
-    HTML, the scores behind it (None where there are none), and what changed. It is written twice:
-    as `pages/batches/RUN/BATCH.html`, which stays, and as `index.html`, which leads to the pages of
-    all batches. Pages of answers go to `pages/`, notebooks become HTML beside themselves."""
+    HTML, the scores behind it (None where there are none), and what changed.
+
+    It is written twice: as `pages/batches/RUN/BATCH.html`, which stays, and as `index.html`, which
+    leads to the pages of all batches. Pages of answers go to `pages/`, notebooks become HTML beside
+    themselves.
+    """
     outputs, run = batch.study.outputs, batch.study.run
-    answers = (
-        None if scores is None else browse(scores).save(outputs / f"pages/{run}.html")
-    )
+    answers = None
+    if scores is not None:
+        answers = browse(scores).save(outputs / f"pages/{run}.html")
     values: dict[str, Any] = {
         "answers": answers,
         "leaderboard": leaderboard,
         "name": f"{run}: {batch.path.stem}",
         "steps": report(statuses(batch.jobs)),
-        "changes": [*_changes(batch)],
-        "notebooks": [*_notebooks(outputs, run)],
+        "changes": list(_changes(batch)),
+        "notebooks": list(_notebooks(outputs, run)),
     }
-    for file in (
-        outputs / f"pages/batches/{run}/{batch.path.stem}.html",
-        outputs / "index.html",
-    ):
-        newest_first = sorted(
-            outputs.glob("pages/batches/*/*.html"), key=_time, reverse=True
-        )
-        values |= {
+
+    # The page that stays comes first, so that the index lists it too.
+    own = outputs / f"pages/batches/{run}/{batch.path.stem}.html"
+    index = outputs / "index.html"
+    for file in (own, index):
+        pages = outputs.glob("pages/batches/*/*.html")
+        places = {
             "here": file.parent,
             "relative": os.path.relpath,
-            "batches": newest_first,
+            "batches": sorted(pages, key=_time, reverse=True),
         }
-        write_whole(file, fill(package_text("batch.html"), **values))
-    return file
+        write_whole(file, fill(package_text("batch.html"), **values, **places))
+    return index
 
 
-def _changes(batch: Batch) -> Iterator[tuple[str, str, Comparison | str, str, Path]]:
-    """Each model against its last other run, and against the baseline of the batch: its name, that
-    of the other side, their comparison or why there is none, the differences as HTML, and the page
-    of the answers whose score changed."""
-    outputs, run, named = batch.study.outputs, batch.study.run, batch.keys.baseline
-    predictions = outputs / "predictions"
-    for model in (model["name"] for model in batch.models):
-        if not (predictions / run / model).exists():
+def _changes(batch: Batch) -> Iterator[Change]:
+    """Each model against its last other run, and against the baseline of the batch."""
+    outputs, run = batch.study.outputs, batch.study.run
+    for model in [described["name"] for described in batch.models]:
+        answers = outputs / "predictions" / run / model
+        if not answers.exists():
             continue  # it failed, as its step says
-        others = [
-            folder
-            for folder in predictions.glob(f"*/{model}")
-            if base_run(folder.parent.name) == folder.parent.name != run
-        ]
-        sides: dict[str, Any] = {}
-        if others:
-            last = max(others, key=_newest_answer)
-            sides[last.parent.name] = last
-        if named:
-            cells = find(named, outputs)
-            cells = [cell for cell in cells if cell.model == model] or cells
-            if not others or last not in cells[0].path.parents:
-                sides[named] = cells
-        for number, (name, before) in enumerate(sides.items()):
+        for number, (name, before) in enumerate(_sides(batch, model).items()):
             page = outputs / "pages" / f"{run}-{model}-changes{number or ''}.html"
             try:
-                result = compare(before, predictions / run / model, batch.keys.margin)
+                found = compare(before, answers, batch.keys.margin)
             except UserError as error:
-                yield model, name, str(error), "", page
+                yield Change(model, name, str(error), "", page)
                 continue
-            flips, keys = result.flips, ["task", "length", "index"]
-            if len(flips):
-                places = {
-                    cell.path for side in (result.a, result.b) for cell in side.cells
-                }
-                browse(load(*places).merge(flips[keys], on=keys)).save(page)
-            yield model, name, result, difference_table(result, "html"), page
+            _write_flips(found, page)
+            yield Change(model, name, found, difference_table(found, "html"), page)
+
+
+def _sides(batch: Batch, model: str) -> dict[str, Any]:
+    """What a model is compared with, by name: the folder of its last other run, and the cells of
+    the baseline."""
+    outputs, run, baseline = batch.study.outputs, batch.study.run, batch.keys.baseline
+    sides: dict[str, Any] = {}
+
+    # Repetitions of a run are no runs of their own.
+    others = [
+        folder
+        for folder in (outputs / "predictions").glob(f"*/{model}")
+        if folder.parent.name != run
+        and base_run(folder.parent.name) == folder.parent.name
+    ]
+    last = max(others, key=_newest_answer, default=None)
+    if last:
+        sides[last.parent.name] = last
+
+    if baseline:
+        cells = find(baseline, outputs)
+        of_model = [cell for cell in cells if cell.model == model]
+        cells = of_model or cells
+        is_shown_already = last and last in cells[0].path.parents
+        if not is_shown_already:
+            sides[baseline] = cells
+    return sides
+
+
+def _write_flips(found: Comparison, page: Path) -> None:
+    """The page of the answers whose score changed, of both sides."""
+    if found.flips.empty:
+        return
+    files = {cell.path for side in (found.a, found.b) for cell in side.cells}
+    keys = ["task", "length", "index"]
+    browse(load(*files).merge(found.flips[keys], on=keys)).save(page)
 
 
 def _newest_answer(folder: Path) -> float:
@@ -106,25 +137,28 @@ def _time(file: Path) -> float:
 
 
 def _notebooks(outputs: Path, run: str) -> Iterator[tuple[str, list[Path], list[Path]]]:
-    """Each notebook's name, its executions as HTML, and its figures; an execution that did not
-    change is not converted again."""
+    """Each notebook's name, its executions as HTML, and its figures."""
     executed = (outputs / "notebooks" / run).rglob("[!.]*.ipynb")
     files = sorted(executed, key=lambda file: (file.stem, file))
     for name, group in groupby(files, lambda file: file.stem):
-        pages = []
-        for file in group:
-            page = file.with_suffix(".html")
-            if not page.exists() or _time(page) < _time(file):
-                with suppress(
-                    ValueError
-                ):  # half a notebook, where its run was interrupted
-                    _convert(file, page)
-            pages.append(page if page.exists() else file)
+        pages = [_page_of(file) for file in group]
         yield name, pages, sorted((outputs / "figures" / run / name).rglob("*.png"))
 
 
+def _page_of(executed: Path) -> Path:
+    """An executed notebook as HTML; the notebook itself where it cannot be converted. One that did
+    not change is not converted again."""
+    page = executed.with_suffix(".html")
+    if not page.exists() or _time(page) < _time(executed):
+        # Half a notebook, where its run was interrupted, cannot be read.
+        with suppress(ValueError):
+            _convert(executed, page)
+    return page if page.exists() else executed
+
+
 def _convert(notebook: Path, page: Path) -> None:
-    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # as for papermill
+    # Optional for jsonschema, and half of its start-up time.
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
     from nbconvert import HTMLExporter
 
     exporter: Any = HTMLExporter(embed_images=True)  # type: ignore[no-untyped-call]

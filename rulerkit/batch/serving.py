@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable
 
-from rulerkit.batch.execution import GpuPool
+from rulerkit.batch.gpu_pool import GpuPool
 from rulerkit.common.errors import UserError
 from rulerkit.common.gpus import visible_gpus
 from rulerkit.inference.model import Model, gpus_and_nodes

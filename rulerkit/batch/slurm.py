@@ -67,38 +67,52 @@ def submissions(jobs: Sequence[Job], site: Site) -> list[Submission]:
 
     Errors: `UserError` where a model needs more GPUs than a whole node has.
     """
-    todo, per_node = [job for job in jobs if job.is_open], site.whole_nodes or 0
-    sharing = [
-        job for job in todo if per_node and job.resources[0] and job.resources[1] == 1
-    ]
-    planned = _whole_nodes(sharing, per_node) if sharing else []
-    names = {job.name: [*whole_nodes(job)] for job in sharing}
-    for job in todo:  # the models come first
-        if job not in sharing:
-            after = tuple(name for model in job.after for name in names.get(model, []))
-            name, script = name_of(job), job.file.with_suffix(".sh")
-            planned.append(Submission(name, script, (job,), *job.resources, after))
-            names[job.name] = [name]
+    todo = [job for job in jobs if job.is_open]
+    sharing: list[Job] = []
+    planned: list[Submission] = []
+    if site.whole_nodes:
+        # A model over several nodes has them for itself.
+        for job in todo:
+            gpus, nodes = job.resources
+            if gpus and nodes == 1:
+                sharing.append(job)
+        if sharing:
+            planned = _whole_nodes(sharing, site.whole_nodes)
+
+    # The names of the submissions that may do a job: later ones wait for all of them.
+    names_of = {job.name: list(whole_nodes(job)) for job in sharing}
+    for job in todo:
+        if job in sharing:
+            continue
+        after = [name for model in job.after for name in names_of.get(model, [])]
+        name, script = name_of(job), job.file.with_suffix(".sh")
+        planned.append(Submission(name, script, (job,), *job.resources, tuple(after)))
+        names_of[job.name] = [name]
     return planned
 
 
 def _whole_nodes(jobs: Sequence[Job], per_node: int) -> list[Submission]:
     """The whole nodes to submit for the jobs that no running one is at."""
     for job in jobs:
-        if job.resources[0] > per_node:
+        gpus, _ = job.resources
+        if gpus > per_node:
             raise UserError(
-                f"{job.name} needs {job.resources[0]} GPUs, a node has {per_node} (whole_nodes of "
+                f"{job.name} needs {gpus} GPUs, a node has {per_node} (whole_nodes of "
                 "params/site.yaml): lower tensor_parallel_size or `gpus` in its parameter file, or "
                 "spread it over `nodes`"
             )
+
     in_queue = queue()
     numbers = {entry.number for entry in in_queue.values()}
-    waiting = tuple(
-        job for job in jobs if getattr(holder(job.lock), "job", "") not in numbers
-    )
+    waiting = []
+    for job in jobs:
+        owner = holder(job.lock)
+        if owner is None or owner.job not in numbers:
+            waiting.append(job)
+
     most = ceil(sum(job.resources[0] for job in waiting) / per_node)
     nodes = [
-        Submission(name, script, waiting, per_node, 1)
+        Submission(name, script, tuple(waiting), per_node, 1)
         for name, script in whole_nodes(jobs[0]).items()
         if name not in in_queue or not in_queue[name].runs
     ]
@@ -157,51 +171,51 @@ def submit(
     for submission in planned:
         there = in_queue.get(submission.name)
         after = [numbers[name] for name in submission.after if name in numbers]
-        dependency = "singleton" + (f",afterany:{':'.join(after)}" if after else "")
-        if (
-            not there or there.state == "PENDING"
-        ):  # the batch file may have changed since
+        # Two submissions of one name never run at once; notebooks wait for their models.
+        dependency = "singleton"
+        if after:
+            dependency += f",afterany:{':'.join(after)}"
+
+        if there is None or there.state == "PENDING":
+            # The batch file may have changed since.
             for job in submission.jobs:
                 job.save()
-        if not there:
+        if there is None:
             write_whole(submission.script, submission.text(site))
             script = str(submission.script)
             said = _slurm("sbatch", "--parsable", f"--dependency={dependency}", script)
             numbers[submission.name] = said.strip().partition(";")[0]
-        elif after and there.state == "PENDING":  # it may have to wait for new jobs
-            with suppress(
-                UserError
-            ):  # where this is not allowed, its notebook tells what it lacks
+        elif after and there.state == "PENDING":
+            # It may have to wait for new jobs. Where this is not allowed, its notebook tells what
+            # it lacks.
+            with suppress(UserError):
                 job_id = f"JobId={there.number}"
                 _slurm("scontrol", "update", job_id, f"dependency={dependency}")
-        yield submission, numbers[submission.name], bool(there)
+        yield submission, numbers[submission.name], there is not None
 
 
 def queue() -> dict[str, Queued]:
     """This user's jobs in the queue, by name; {} where there is no Slurm, or it does not answer."""
     if not shutil.which("squeue"):
         return {}
+    entries: dict[str, Queued] = {}
     with suppress(UserError):
-        lines = _slurm(
-            "squeue", "--noheader", "--all", "--me", "--format=%A|%T|%r|%j"
-        ).splitlines()
-        entries = [line.split("|", 3) for line in lines]
-        entries.sort(
-            key=lambda entry: entry[1] == "RUNNING"
-        )  # of two with one name, this counts
-        return {
-            name: Queued(number, state, why) for number, state, why, name in entries
-        }
-    return {}
+        said = _slurm("squeue", "--noheader", "--all", "--me", "--format=%A|%T|%r|%j")
+        for line in said.splitlines():
+            number, state, reason, name = line.split("|", 3)
+            # Of two with one name, the one that runs counts.
+            if name not in entries or not entries[name].runs:
+                entries[name] = Queued(number, state, reason)
+    return entries
 
 
 def _slurm(*command: str) -> str:
     """The output of a command of Slurm, without the settings of a job in which it may run."""
     of_job = ("SBATCH_", "SLURM_", "SQUEUE_")
     environment = {
-        k: v
-        for k, v in os.environ.items()
-        if not k.startswith(of_job) or k == "SLURM_CONF"
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(of_job) or name == "SLURM_CONF"
     }
     try:
         done = subprocess.run(

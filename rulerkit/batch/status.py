@@ -34,45 +34,57 @@ def jobs_in(folder: Path) -> list[Job]:
 
 def statuses(jobs: Iterable[Job]) -> list[Status]:
     """Every step of some jobs, those of models first, from their files now."""
-    in_queue, active, states = slurm.queue(), list[str](), list[Status]()
+    in_queue = slurm.queue()
+    active_models, found = set[str](), list[Status]()
     for job in jobs:
-        activity, place = _activity(job, in_queue)
+        activity, where = _activity(job, in_queue)
         if job.model and activity:
-            active.append(job.name)
-        if models := [name for name in job.after if name in active]:
-            activity, place = "queued", f"for {listed(models, 3)}"
-        states += [_status(step, activity, place) for step in job.steps]
-    return states
+            active_models.add(job.name)
+        # A notebook over several models waits for those that still answer.
+        waits_for = [name for name in job.after if name in active_models]
+        if waits_for:
+            activity, where = "queued", f"for {listed(waits_for, 3)}"
+        found += [_status(step, activity, where) for step in job.steps]
+    return found
 
 
 def _activity(job: Job, in_queue: Mapping[str, slurm.Queued]) -> tuple[str, str]:
     """Whether a process does a job, or will: `running` or `queued`, else "", and where."""
-    if owner := holder(job.lock):
-        return "running", f"on {owner.host}" + (
-            f", job {owner.job}" if owner.job else ""
-        )
-    alone, nodes = slurm.name_of(job), slurm.whole_nodes(job) if job.model else []
-    for name in (alone, *nodes):
-        if entry := in_queue.get(name):
-            if name == alone and entry.runs:
-                return "running", f"job {entry.number} begins"
-            return (
-                "queued",
-                f"job {entry.number}, {entry.state.lower()}, {entry.reason}",
-            )
+    owner = holder(job.lock)
+    if owner:
+        number = f", job {owner.job}" if owner.job else ""
+        return "running", f"on {owner.host}{number}"
+
+    # The job may be in Slurm's queue alone, or be done by a whole node that several models share.
+    alone = slurm.name_of(job)
+    names = [alone]
+    if job.model:
+        names += slurm.whole_nodes(job)
+    for name in names:
+        entry = in_queue.get(name)
+        if entry and entry.runs and name == alone:
+            return "running", f"job {entry.number} begins"
+        if entry:
+            place = f"job {entry.number}, {entry.state.lower()}, {entry.reason}"
+            return "queued", place
     return "", ""
 
 
-def _status(step: Step, activity: str, place: str) -> Status:
+def _status(step: Step, activity: str, where: str) -> Status:
     """The status of a step whose job is `running`, `queued` or neither."""
     record = read_record(step.record)
     last = record.get("state")
     state, reason = step.state
     if state == "done":
         return Status(step, state, str(step.run.output) if step.run else "")
+
     if activity:
-        waits = step.run and not activity == last == "running"
-        return Status(step, "waiting" if waits else activity, place)
+        # Of a running job one step runs; its notebooks wait for the answers.
+        is_running = activity == "running" and last == "running"
+        if step.run and not is_running:
+            return Status(step, "waiting", where)
+        return Status(step, activity, where)
+
     if last in ("failed", "incomplete"):
         return Status(step, last, str(record.get("error")))
     if last == "running":
@@ -83,11 +95,11 @@ def _status(step: Step, activity: str, place: str) -> Status:
 def exit_code(statuses: Iterable[Status]) -> int:
     """0: all is done; 1: something failed, is incomplete or was interrupted; 3: neither."""
     states = {status.state for status in statuses}
-    return (
-        1
-        if states & {"failed", "incomplete", "interrupted"}
-        else 3 * bool(states - {"done"})
-    )
+    if states & {"failed", "incomplete", "interrupted"}:
+        return 1
+    if states - {"done"}:
+        return 3
+    return 0
 
 
 # --- text -----------------------------------------------------------------------------------------
@@ -109,25 +121,23 @@ def describe(status: Status) -> list[str]:
     """A line about a step; of one that was not done the last lines of its log and the command that
     helps. A notebook that read incomplete answers needs those first."""
     step, state, message = status
-    lines, last = (
-        [f"{state:12} {step.title:40} {details(status)}".rstrip()],
-        list[str](),
-    )
+    lines = [f"{state:12} {step.title:40} {details(status)}".rstrip()]
+
+    log_lines: list[str] = []
     if state in ("failed", "interrupted", "missing"):
-        # where nothing else was written, what the scheduler's job has said
-        log = (
-            step.log
-            if state == "failed" or step.run
-            else step.job.file.with_suffix(".out")
-        )
-        last = [
-            line for line in lines_of_log(log)[-5:] if line != f"rulerkit: {message}"
-        ]
-        lines += [f"    | {line[:300]}" for line in last]
-        if last:
+        log = step.log
+        if state != "failed" and not step.run:
+            # The step wrote nothing: what the scheduler's job has said.
+            log = step.job.file.with_suffix(".out")
+        shown_already = f"rulerkit: {message}"
+        log_lines = [line for line in lines_of_log(log)[-5:] if line != shown_already]
+        lines += [f"    | {line[:300]}" for line in log_lines]
+        if log_lines:
             lines.append(f"    log: {log}")
+
     stopped = state in ("failed", "interrupted", "outdated")
-    if last or stopped or (state == "incomplete" and not step.run):
+    lacks_answers = state == "incomplete" and not step.run
+    if log_lines or stopped or lacks_answers:
         lines.append(f"    again: {step.job.command}")
     return lines
 
@@ -137,27 +147,43 @@ def details(status: Status) -> str:
     step, state, message = status
     if step.run:
         return message
+
     needs, left = step.needs, step.tokens_left
-    have, wanted = sum(need.have for need in needs), sum(need.wanted for need in needs)
+    have = sum(need.have for need in needs)
+    wanted = sum(need.wanted for need in needs)
     complete = len(needs) - len(step.unanswered)
     parts = [f"{complete}/{len(needs)} cells, {have:,}/{wanted:,} examples"]
     if left:
         parts.append(f"{left:,} tokens left")
-    if left and (gpus := step.job.resources[0]):
-        parts.append(counted(gpus, "GPU"))
-    starts = read_record(step.record).get("starts")
-    if state == "running" and starts:  # at the pace since its process began
-        done = starts[-1]["left"][0] - left
-        if done > 0:
-            seconds = left * (time.time() - starts[-1]["time"]) / done
-            parts.append(f"about {timedelta(seconds=round(seconds))}")
+        gpus, _ = step.job.resources
+        if gpus:
+            parts.append(counted(gpus, "GPU"))
+    if state == "running":
+        parts.append(_time_left(step, left))
     parts.append(message)
-    if not_run := step.job.not_run(step.job.name):
-        parts.append(f"not run: {', '.join(map(length_name, sorted(not_run)))}")
+
+    not_run = step.job.not_run(step.job.name)
+    if not_run:
+        names = ", ".join(length_name(length) for length in sorted(not_run))
+        parts.append(f"not run: {names}")
     problems = [need.problem for need in needs if need.problem]
     if problems and problems[0] not in message:
         parts.append(listed(problems, 1))
-    return "; ".join(filter(None, parts))
+    return "; ".join(part for part in parts if part)
+
+
+def _time_left(step: Step, tokens_left: int) -> str:
+    """The time that is left at the pace since the process of a step began; empty where it is not
+    known yet."""
+    starts = read_record(step.record).get("starts")
+    if not starts:
+        return ""
+    left_at_start, _ = starts[-1]["left"]
+    done = left_at_start - tokens_left
+    if done <= 0:
+        return ""
+    seconds = tokens_left * (time.time() - starts[-1]["time"]) / done
+    return f"about {timedelta(seconds=round(seconds))}"
 
 
 def grid(model: str, needs: list[Need], not_run: Collection[int] = ()) -> str:
@@ -167,7 +193,7 @@ def grid(model: str, needs: list[Need], not_run: Collection[int] = ()) -> str:
 
     rows = [(need.task, need.length, need.have, need.wanted) for need in needs]
     frame = pd.DataFrame(rows, columns=["task", "length", "have", "wanted"])
-    # those of repetitions are counted together
+    # The cells of repetitions are counted together.
     counts = frame.groupby(["task", "length"]).sum().astype(str)
     texts = counts["have"] + "/" + counts["wanted"]
     texts[counts.index.isin([*not_run], level="length")] = "not run"

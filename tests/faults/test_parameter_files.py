@@ -8,7 +8,7 @@ from faults import cases, result_or_line
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rulerkit.batch.jobs import read_batch
+from rulerkit.batch.batch_file import read_batch
 from rulerkit.common.settings import ENGINE_KEYS, Parameters, Site, keys_of, read_keys
 from rulerkit.evaluation.study import load_files, study
 from rulerkit.generation.generate import generate

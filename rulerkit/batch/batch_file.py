@@ -1,0 +1,291 @@
+"""A batch file, read and planned as a whole, before anything starts.
+
+A batch file names `models`, the notebooks that run once per model (`notebooks`), those that run
+once over all models (`together`), a `size` (a file of params/sizes/) and further `parameters`. An
+entry of `notebooks` or `together` is a name, or a mapping with models and parameters of its own:
+`{notebook: 03_distractors, models: [...], parameters: {...}}`.
+"""
+
+import os
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rulerkit.analysis.compare import find
+from rulerkit.batch.jobs import Job, Notebook, one_line
+from rulerkit.common.errors import UserError, unknown
+from rulerkit.common.paths import project_files, resolve
+from rulerkit.common.settings import (
+    JSON,
+    BatchKeys,
+    NotebookKeys,
+    check,
+    read_keys,
+    read_spec,
+)
+from rulerkit.evaluation.study import (
+    Study,
+    expand,
+    load_files,
+    name_of,
+    notebook_parameters,
+)
+from rulerkit.evaluation.study import (
+    study as make_study,
+)
+
+# A batch writes into one place, and models stand beside the parameters.
+_NOT_IN_PARAMETERS = {"run", "outputs", "model", "models"}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch file, read and checked."""
+
+    path: Path
+    study: Study
+    """The parameters of the whole batch, over all its models."""
+    runs: list[Notebook]
+    jobs: list[Job]
+    """One for each model that any notebook asks, then one for each notebook over several models."""
+    keys: BatchKeys
+    """What the file holds."""
+
+    @property
+    def models(self) -> list[JSON]:
+        """Every model that any notebook of the batch asks."""
+        return [job.model for job in self.jobs if job.model]
+
+    @property
+    def corpora(self) -> str:
+        """`original` if the batch or any of its notebooks asks for the original texts, else
+        `builtin`."""
+        studies = [self.study]
+        for run in self.runs:
+            studies += run.studies
+        is_original = any(study.corpora == "original" for study in studies)
+        return "original" if is_original else "builtin"
+
+
+def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
+    """The jobs of a batch file; `settings` win over its parameters.
+
+    Everything is checked before anything starts: raises `UserError` for a wrong key or parameter, a
+    notebook that cannot be planned, and two runs that would write one notebook.
+    """
+    keys = read_keys(BatchKeys, path)
+    fixed = dict(settings or {})
+    parameters = _size_of(path, keys) | keys.parameters | fixed
+    alone = _entries(path, keys.notebooks)
+    together = _entries(path, keys.together)
+
+    models = _models_of(parameters.pop("models", None) or keys.models, alone + together)
+    fixed.pop("models", None)
+    if not models or not (alone or together):
+        raise UserError(
+            f"{path} names no models, or no notebooks: a batch needs `models:` and `notebooks:` or "
+            "`together:`"
+        )
+    if "model" in parameters:
+        raise UserError(
+            f"{path}: `model` is no parameter of a batch: it takes a list, `models: [...]`"
+        )
+
+    whole = make_study(parameters | {"models": models})
+    planner = _Planner(path, whole, models, parameters, fixed)
+    single, over_all = list[Notebook](), list[Notebook]()
+    for entry in alone:
+        single += planner.runs_of(entry)
+    for entry in together:
+        over_all += planner.runs_of(entry, once=True)
+
+    runs = single + over_all
+    _check_outputs(path, runs)
+    _check_baseline(path, keys, whole)
+    command = ["rulerkit", "batch", str(path.absolute())]
+    if settings:
+        command += ["-y", one_line(settings)]
+    jobs = _jobs_of(path, planner.folder, runs, over_all, shlex.join(command))
+    return Batch(path, whole, runs, jobs, keys)
+
+
+# --- what the file says ---------------------------------------------------------------------------
+
+
+def _size_of(path: Path, keys: BatchKeys) -> JSON:
+    """The parameters of the size that a batch names, such as params/sizes/smoke.yaml."""
+    if not keys.size:
+        return {}
+    return load_files([_find(f"size in {path}", keys.size, "params/sizes", ".yaml")])
+
+
+def _entries(path: Path, entries: Iterable[Any]) -> list[NotebookKeys]:
+    """Entries of the file; a name alone stands for a notebook without keys of its own."""
+    checked = []
+    for entry in entries:
+        given = entry if isinstance(entry, Mapping) else {"notebook": entry}
+        where, what = f"{path}: a notebook's ", f"key of a notebook in {path}"
+        checked.append(check(NotebookKeys, given, where, what))
+    return checked
+
+
+def _models_of(given: Any, entries: Sequence[NotebookKeys]) -> Any:
+    """The models of a batch; where the file names none, all that its notebooks name."""
+    if not given:
+        by_text = {
+            str(model): model for entry in entries for model in entry.models or []
+        }
+        given = list(by_text.values())
+    # What is no list is refused where the study is checked.
+    return expand(given) if isinstance(given, list) else given
+
+
+def _check_outputs(path: Path, runs: Sequence[Notebook]) -> None:
+    outputs = [run.output for run in runs]
+    for run in runs:
+        if outputs.count(run.output) > 1:
+            raise UserError(
+                f"{path} runs {run.title} twice: two runs cannot write one notebook; remove one of "
+                "them"
+            )
+
+
+def _check_baseline(path: Path, keys: BatchKeys, whole: Study) -> None:
+    if not keys.baseline:
+        return
+    try:
+        find(keys.baseline, whole.outputs, scan=False)
+    except UserError as error:
+        raise UserError(f"baseline in {path}: {error}") from error
+
+
+def _find(what: str, name: str, folder: str, suffix: str) -> Path:
+    """A file by its name in a folder of the project, or by its path."""
+    files = project_files(folder, suffix)
+    path = files.get(name) or resolve(name)
+    if not os.path.isfile(path):
+        raise unknown(what, name, sorted(files))
+    return path
+
+
+# --- runs and jobs --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Planner:
+    """What the runs of all notebooks of a batch share."""
+
+    path: Path
+    whole: Study
+    models: list[Any]
+    parameters: JSON
+    """Those of the file and its size, and over them those of the command line."""
+    fixed: JSON
+    """Those of the command line: they win over what an entry says."""
+
+    @property
+    def folder(self) -> Path:
+        """Where executed notebooks and job files lie."""
+        return self.whole.outputs / "notebooks" / self.whole.run
+
+    def runs_of(self, entry: NotebookKeys, once: bool = False) -> list[Notebook]:
+        """The runs of an entry: one for each model where the notebook takes `model` and not `once`,
+        else one."""
+        if _NOT_IN_PARAMETERS & entry.parameters.keys():
+            raise UserError(
+                f"{entry.notebook} in {self.path} sets run, outputs or models among its parameters: a "
+                "batch writes into one place, and models stand beside `parameters`"
+            )
+        models = expand(entry.models or self.models)
+        values = self.parameters | entry.parameters | self.fixed
+        # A wrong value is found before anything starts.
+        make_study(values | {"models": models})
+
+        notebook = _find("notebook", entry.notebook, "notebooks", ".ipynb")
+        known = notebook_parameters(notebook)
+        if "model" in known and not once:
+            by_subject = {
+                read_spec(model)["name"]: values | {"model": model} for model in models
+            }
+        elif "models" in known:
+            by_subject = {"all": values | {"models": models}}
+        elif entry.models and "model" not in known:
+            raise UserError(
+                f"{entry.notebook} in {self.path} takes no `models`; its parameters are "
+                f"{', '.join(known)}"
+            )
+        else:
+            own = {name: value for name, value in values.items() if name in known}
+            by_subject = {"all": own}
+        return [
+            Notebook(notebook, own, subject, self.folder / subject / notebook.name)
+            for subject, own in by_subject.items()
+        ]
+
+
+def _jobs_of(
+    path: Path,
+    folder: Path,
+    runs: list[Notebook],
+    over_all: list[Notebook],
+    planned_by: str,
+) -> list[Job]:
+    """A job for each model that a notebook asks, then one for each notebook that is not about one
+    model alone."""
+    models = _models_asked(path, runs)
+    jobs = []
+    for name, described in models.items():
+        asks = tuple(run for run in runs if name in run.models)
+        about_it = tuple(
+            run for run in runs if run.subject == name and run.models <= {name}
+        )
+        file = folder / name / f"{path.stem}.job.yaml"
+        jobs.append(Job(name, file, described, asks, about_it, (), planned_by))
+
+    done = {run.output for job in jobs for run in job.runs}
+    for run in runs:
+        if run.output in done:
+            continue
+        # A notebook over all models that asks nobody reads whatever the others have asked.
+        reads_all = run in over_all and not run.models
+        asks = tuple(other for other in runs if other.models) if reads_all else (run,)
+        after = tuple(name for name in models if reads_all or name in run.models)
+        stem = run.output.stem
+        name = stem if run.subject == "all" else f"{run.subject}-{stem}"
+        file = folder / "all" / f"{path.stem}-{name}.job.yaml"
+        jobs.append(Job(name, file, None, asks, (run,), after, planned_by))
+    return jobs
+
+
+def _models_asked(path: Path, runs: Iterable[Notebook]) -> dict[str, JSON]:
+    """Every model that a notebook asks, by its name.
+
+    Raises `UserError` for one that another process cannot load, a name that stands for something
+    else, and two models of one name.
+    """
+    models: dict[str, JSON] = {}
+    for run in runs:
+        for described in [model for study in run.studies for model in study.models]:
+            name = name_of(described)
+            if not isinstance(described, dict):
+                raise UserError(
+                    f"{path}: {run.title} asks {name}, a model made in Python, which no other process "
+                    "has: describe it in params/models, a function by `entry: package.module:load`"
+                )
+            if name == "all":
+                raise UserError(
+                    f"{path}: no model can be called all, the folder of notebooks over several models: "
+                    "give it a `name:`"
+                )
+            other = models.setdefault(name, described)
+            keys = [
+                key for key in described | other if described.get(key) != other.get(key)
+            ]
+            if keys:
+                raise UserError(
+                    f"{path} has two models named {name}, which differ in {', '.join(keys)}: give "
+                    "one of them a `name:` of its own"
+                )
+    return models
