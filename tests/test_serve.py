@@ -207,6 +207,9 @@ study = rk.study(model=json.loads(sys.argv[1]), tasks=["vt"], lengths=[1024], nu
                  outputs=sys.argv[2])
 print(len(rk.evaluate(study, progress=False)[0].rows), flush=True)
 """
+HELD = "\nimport rulerkit as rk\nsession = rk.Session()" + EVALUATE.replace(
+    "progress=False", "progress=False, session=session"
+)
 
 
 def test_nothing_is_left_after_a_killed_parent_and_the_next_run_resumes(tmp_path):
@@ -300,7 +303,7 @@ def test_a_server_that_a_notebook_started_ends_with_its_kernel(tmp_path):
         kernel.start_channels()
         kernel.wait_for_ready(timeout=60)
         reply = kernel.execute_interactive(
-            code + EVALUATE, timeout=60, output_hook=lambda message: None
+            code + HELD, timeout=60, output_hook=lambda message: None
         )
         assert reply["content"]["status"] == "ok"
         assert processes("text_server --journal " + str(tmp_path))
