@@ -35,7 +35,7 @@ demo: $(VENV)/.core
 	@if $(CPU_TORCH); then $(BIN)/rulerkit batch params/batches/demo-small.yaml; \
 	else echo "The demo's small model needs torch, which cannot be installed here: the readers above are all."; fi
 
-demo-all: $(VENV)/.core
+demo-all: $(VENV)/.models
 	$(BIN)/rulerkit batch params/batches/demo-all.yaml $(DEMO)
 
 lab: $(VENV)/.core
@@ -108,8 +108,13 @@ CPU_TORCH = $(BIN)/python -c 'import torch' 2>/dev/null \
        && $(call INSTALL,--quiet "$(TORCH)"); } \
   || $(BIN)/uv pip install --quiet --python $(BIN)/python --torch-backend=cpu "$(TORCH)"
 
-$(VENV)/.torch: $(VENV)/.dev
+# What runs small models: the notebooks of demo-all that load one need it.
+$(VENV)/.models: $(VENV)/.core
 	$(CPU_TORCH) || $(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(call INSTALL,--quiet -e ".[transformers]")
+	@touch $@
+
+$(VENV)/.torch: $(VENV)/.dev $(VENV)/.models
 	$(call INSTALL,--quiet -e ".[dev$(comma)transformers$(comma)rwkv]")
 	@touch $@
 
