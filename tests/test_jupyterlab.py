@@ -17,7 +17,7 @@ from papermill.parameterize import parameterize_notebook
 
 import rulerkit as rk
 from rulerkit.common.paths import home
-from rulerkit.evaluation.study import notebook_parameters
+from rulerkit.evaluation.notebook import notebook_parameters
 
 NOTEBOOKS = sorted((home() / "notebooks").glob("*.ipynb"))
 SMALL = {"num_examples": 2, "lengths": [2048, 4096], "steps": 3}

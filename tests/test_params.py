@@ -13,10 +13,9 @@ from rulerkit.cli import study_of
 from rulerkit.common.errors import UserError
 from rulerkit.common.escape import latex_text
 from rulerkit.common.settings import Parameters
+from rulerkit.evaluation.notebook import known_names, notebook_parameters
 from rulerkit.evaluation.study import (
-    known_names,
     load_files,
-    notebook_parameters,
     study,
 )
 from rulerkit.generation.tasks import THIRTEEN

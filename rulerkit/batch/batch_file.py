@@ -25,12 +25,12 @@ from rulerkit.common.settings import (
     read_keys,
     read_spec,
 )
+from rulerkit.evaluation.notebook import notebook_parameters
 from rulerkit.evaluation.study import (
     Study,
     expand,
     load_files,
     name_of,
-    notebook_parameters,
 )
 from rulerkit.evaluation.study import (
     study as make_study,

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from rulerkit.common.errors import UserError
-from rulerkit.evaluation.study import Study, read_notebook
+from rulerkit.evaluation.notebook import read_notebook
+from rulerkit.evaluation.study import Study
 
 
 def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:

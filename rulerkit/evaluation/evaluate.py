@@ -215,8 +215,7 @@ def _ask_model(
     while lengths:
         try:
             for length in lengths:
-                if reason := model.too_long(length):
-                    raise TooLong(reason)
+                _refuse_too_long(model, length)
 
             # The examples that each cell is to have after this round.
             state = planned(study, lengths, fresh)
@@ -226,10 +225,10 @@ def _ask_model(
                 names = tuple(task.name for task in study.tasks)
                 rule = replace(rule, tasks=names, lengths=tuple(lengths))
 
-            for length in lengths:
+            # Most lengths of a later round have what they need already.
+            missing = dict(state.counts.items() - asked.items())
+            for length in [n for n in lengths if _at_length(missing, n)]:
                 counts = _at_length(state.counts, length)
-                if counts.items() <= asked.items():
-                    continue
                 answered = answered.join(
                     _ask_length(study, model, length, counts, fresh, bar, rule)
                 )
@@ -251,6 +250,12 @@ def _ask_model(
     return answered
 
 
+def _refuse_too_long(model: Model, length: int) -> None:
+    reason = model.too_long(length)
+    if reason:
+        raise TooLong(reason)
+
+
 def _at_length(counts: Counts, length: int) -> Counts:
     return {cell: number for cell, number in counts.items() if cell[1] == length}
 
@@ -267,7 +272,9 @@ def _ask_length(
     """Let a model answer so many examples of each task at one length, in each repetition."""
     answered = _Answered({}, False)
     for repetition, folder in enumerate(study.folders):
+        # A model that draws its answers draws others in each repetition.
         model.repetition = repetition
+
         examples = [
             generate(
                 task,

@@ -53,25 +53,23 @@ def gold_logprobs(model: Model, examples: Iterable[Example]) -> Golds:
     `UserError`, before any is asked, for a model that does not tell, or that thinks first.
     """
     form = model.prompt_format
-    one: Any = model
+    engine: Any = model
     pairs = ((example, reference_ids(example, form)) for example in examples)
-    if not form.thinking_tokens:
-        if hasattr(one, "gold_logprobs"):
-            golds: Golds = one.gold_logprobs(pairs)
-            return golds
-        if one.engine == "transformers":
-            if "generate" in getattr(one._network, "__dict__", {}):
-                raise UserError(
-                    f"model {model.name}: its `generate` was replaced, and soft scores come from a "
-                    "forward pass, which is not what answers: leave `soft` out"
-                )
-            return _by_forward_passes(one, pairs)
-        if one.engine == "vllm" or (
-            one.engine == "openai"
-            and one.server.about.get("owned_by") == "vllm"
-            and one.server.path == "ids"
-        ):
-            return _by_requests(one, pairs)
+
+    # The reference stands behind the prompt, where a thinking model would begin to think.
+    tells = not form.thinking_tokens
+    if tells and hasattr(engine, "gold_logprobs"):
+        golds: Golds = engine.gold_logprobs(pairs)
+        return golds
+    if tells and engine.engine == "transformers":
+        if "generate" in getattr(engine._network, "__dict__", {}):
+            raise UserError(
+                f"model {model.name}: its `generate` was replaced, and soft scores come from a "
+                "forward pass, which is not what answers: leave `soft` out"
+            )
+        return _by_forward_passes(engine, pairs)
+    if tells and (engine.engine == "vllm" or _is_vllm_with_ids(engine)):
+        return _by_requests(engine, pairs)
     raise UserError(
         f"model {model.name} (engine {model.engine}) does not tell how likely a given answer "
         "is right behind the prompt, as soft scores need it: leave `soft` out, or ask a model "
@@ -128,6 +126,14 @@ def _soft_score(references: list[list["Token"]]) -> JSON:
     }
 
 
+def _is_vllm_with_ids(engine: Any) -> bool:
+    """Whether a server that somebody else started is vLLM, and is sent token ids."""
+    if engine.engine != "openai":
+        return False
+    server = engine.server
+    return bool(server.about.get("owned_by") == "vllm" and server.path == "ids")
+
+
 def reference_ids(example: Example, form: PromptFormat) -> list[list[int]]:
     """The token ids of each reference as it stands behind the prompt, after a blank unless the
     prompt ends in white space.
@@ -135,12 +141,16 @@ def reference_ids(example: Example, form: PromptFormat) -> list[list[int]]:
     They are those of prompt and reference as one text, where these begin with the prompt's; else
     those of the reference alone, since a model goes on behind the ids that it was sent.
     """
-    prompt, blank, rows = example.prompt, " " * (not example.prompt[-1:].isspace()), []
+    blank = "" if example.prompt[-1:].isspace() else " "
+    rows = []
     for reference in dict.fromkeys(example.references):
-        ids = [*form.bos, *form.tokenizer.encode(prompt + blank + reference).tolist()]
-        alone = piece_encoder(form.tokenizer).encode([blank + reference], ends=True)[0]
-        joined = ids[: example.num_tokens] == example.ids.tolist()
-        rows.append(ids[example.num_tokens :] if joined else alone.tolist())
+        text = form.tokenizer.encode(example.prompt + blank + reference)
+        ids = [*form.bos, *text.tolist()]
+        if ids[: example.num_tokens] == example.ids.tolist():
+            rows.append(ids[example.num_tokens :])
+        else:
+            alone = piece_encoder(form.tokenizer).encode([blank + reference], ends=True)
+            rows.append(alone[0].tolist())
     return rows
 
 
@@ -158,12 +168,17 @@ def _forward(
     network: Any, example: Example, reference: list[int], chunk: int
 ) -> list[Token]:
     """A pass over prompt and reference, the prompt in chunks; logits of the last tokens only."""
-    torch, last, training = torch_module(), len(reference) + 1, network.training
+    torch = torch_module()
     row = torch.tensor([[*example.ids.tolist(), *reference]], device=network.device)
+    # The last prompt token tells the first token of the reference.
+    last = len(reference) + 1
     cuts = [0, *range(chunk, example.num_tokens, chunk), row.shape[1]]
     options: JSON = {}
     if "logits_to_keep" in signature(network.forward).parameters:
-        options["logits_to_keep"] = last  # those of a long prompt would fill the memory
+        # The logits of all tokens of a long prompt would fill the memory.
+        options["logits_to_keep"] = last
+
+    training = network.training
     network.eval()
     try:
         with torch.inference_mode():
@@ -172,6 +187,7 @@ def _forward(
                 options["past_key_values"] = out.get("past_key_values")
     finally:
         network.train(training)
+
     logprobs = out.logits[0, -last:-1].float().log_softmax(-1)
     chosen = logprobs.gather(1, row[0, 1 - last :, None])[:, 0]
     likeliest = (chosen >= logprobs.amax(1)).tolist()
@@ -209,9 +225,8 @@ def _by_requests(engine: "ServerEngine", pairs: Pairs) -> Golds:
             raise UserError(
                 fatal_message(engine, engine.replicas[0].address, failure)
             ) from None
-        (top,) = logprobs[
-            "top_logprobs"
-        ]  # the likeliest token, and the one that was allowed
+        # The likeliest token, and the one that was allowed.
+        (top,) = logprobs["top_logprobs"]
         logprob = top[f"token_id:{token}"]
         return Token(logprob, logprob == max(top.values()))
 

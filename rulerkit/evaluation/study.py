@@ -1,13 +1,11 @@
 """Studies: what is asked of which models, read from YAML files, papermill or a notebook's first
-cells and checked once.
+cells, and checked once. `study` makes a `Study`.
 
 Top-level keys are notebook parameters, as papermill takes them with `-f`; several files compose,
 later ones win. A model file holds one key, `model:`. Unknown keys, and strings where lists belong,
 are errors.
 """
 
-import ast
-import json
 import math
 import os
 import re
@@ -22,8 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit.common.errors import UserError, check_known, listed, remark, shortened
 from rulerkit.common.escape import csv_text, latex_text
-from rulerkit.common.paths import cell_file, home, project_files, resolve, resolve_file
+from rulerkit.common.paths import cell_file, home, resolve, resolve_file
 from rulerkit.common.settings import JSON, Parameters, Spec, check, read_spec, read_yaml
+from rulerkit.evaluation.notebook import check_names, injected_names
 from rulerkit.generation.corpora import choices, refresh
 from rulerkit.generation.tasks import THIRTEEN, Task, by_name
 from rulerkit.generation.tasks import task as make_task
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BATCH_KEYS = {"notebooks", "together"}
-"""The keys of a batch file by which one is told from other parameter files."""
 DEFAULT_EXAMPLES = 20
 """Of each cell, where a study cannot be adaptive."""
 _LONGEST_TITLE = 80
@@ -76,8 +73,10 @@ class Study:
     @property
     def folders(self) -> list[Path]:
         """Where the predictions of each repetition lie: `<run>`, `<run>-repeat2`, ..."""
-        repeats = ["", *(f"-repeat{number}" for number in range(2, self.repeat + 1))]
-        return [Path(f"{self.predictions}{repeat}") for repeat in repeats]
+        folders = [self.predictions]
+        for number in range(2, self.repeat + 1):
+            folders.append(Path(f"{self.predictions}-repeat{number}"))
+        return folders
 
     @property
     def predictions(self) -> Path:
@@ -117,7 +116,8 @@ class Study:
         with `notes` below: whole, or what of it is fit to print, `latex`.
         """
         if not isinstance(table, str):
-            if table.empty:  # an older one would be of other data
+            if table.empty:
+                # An older one would be of other data.
                 self._place("tables", name, ".tex").unlink(missing_ok=True)
             else:
                 text = latex_text(table if latex is None else latex, notes)
@@ -211,16 +211,42 @@ def study(
     lists the known ones.
     """
     source = source or {}
-    in_notebook = (
-        "In" in source and "get_ipython" in source
-    )  # beside much that is no parameter
-    _check_names([*(_injected(source["In"]) if in_notebook else source), *parameters])
+    # The names of a notebook are many: of those only what papermill set is held to be a parameter.
+    in_notebook = "In" in source and "get_ipython" in source
+    from_outside = injected_names(source["In"]) if in_notebook else list(source)
+    check_names([*from_outside, *parameters])
+
     given = dict(source) | parameters
-    values = check(
-        Parameters,
-        {name: given[name] for name in Parameters.model_fields if name in given},
+    known = {name: given[name] for name in Parameters.model_fields if name in given}
+    values = check(Parameters, known)
+
+    # `model: null` and no `models` is a study of tasks alone.
+    models = values.models or [values.model]
+    if not values.models and "model" in given and given["model"] is None:
+        models = []
+    tasks = _tasks_of(values)
+    adaptive, num_examples = _examples_of(values, tasks, notebook, complete)
+    return Study(
+        notebook=notebook,
+        models=_checked_models(expand(models)),
+        tasks=tasks,
+        lengths=tuple(sorted(set(values.lengths))),
+        num_examples=num_examples,
+        seed=values.seed,
+        run=values.run,
+        corpora=choices(values.corpora)["base"],
+        protocol=values.protocol,
+        outputs=resolve(values.outputs),
+        repeat=values.repeat,
+        max_failures=values.max_failures,
+        soft=values.soft,
+        adaptive=adaptive,
+        ask=values.ask,
     )
-    models = values.models or ([] if given.get("model", "") is None else [values.model])
+
+
+def _tasks_of(values: Parameters) -> tuple[Task, ...]:
+    """The tasks of a study, each once, with their corpora read anew where files have changed."""
     tasks = [
         _task_of_study(spec, values).with_corpora(values.corpora)
         for spec in values.tasks or THIRTEEN
@@ -228,41 +254,42 @@ def study(
     for task in tasks:
         for kind, knob in task.corpora:
             refresh(kind, getattr(task, knob))
-    adaptive, num_examples = None, values.num_examples
-    if num_examples == "adaptive":
-        asked = (
-            {}
-            if values.question == "effective length"
-            else values.question.model_dump()
+    return tuple(by_name(tasks).values())
+
+
+def _examples_of(
+    values: Parameters,
+    tasks: tuple[Task, ...],
+    notebook: str,
+    complete: bool | None,
+) -> tuple[StoppingRule | None, int]:
+    """The rule of an adaptive run, if the study is one, and how many examples a cell has, at most.
+
+    A study that cannot be adaptive gets a fixed number, and stderr says why.
+    """
+    if values.num_examples != "adaptive":
+        return None, int(values.num_examples)
+
+    question: JSON = {}
+    if not isinstance(values.question, str):
+        question = values.question.model_dump()
+
+    reason = ""
+    names = {task.name for task in tasks}
+    if complete or (complete is None and notebook):
+        reason = f"{notebook or 'this study'} compares complete cells"
+    elif not question and threshold_of(names, "chat") is None:
+        reason = (
+            "these tasks have no effective length, which needs the thirteen, a category or the "
+            "small protocol (question: {average: 2} asks for another thing)"
         )
-        reason = ""
-        if complete or (complete is None and notebook):
-            reason = f"{notebook or 'this study'} compares complete cells"
-        elif not asked and threshold_of({task.name for task in tasks}, "chat") is None:
-            reason = (
-                "these tasks have no effective length, which needs the thirteen, a category or the "
-                "small protocol (question: {average: 2} asks for another thing)"
-            )
-        num_examples = DEFAULT_EXAMPLES if reason else values.max_examples
-        if reason:
-            remark(
-                f"num_examples: adaptive becomes {num_examples} for each cell: {reason}"
-            )
-        else:
-            adaptive = StoppingRule(values.confidence, values.max_examples, **asked)
-    return Study(
-        notebook=notebook,
-        models=_checked_models(expand(models)),
-        tasks=tuple(by_name(tasks).values()),
-        lengths=tuple(sorted(set(values.lengths))),
-        outputs=resolve(values.outputs),
-        corpora=choices(values.corpora)["base"],
-        num_examples=int(num_examples),
-        adaptive=adaptive,
-        **values.model_dump(
-            include={"seed", "run", "protocol", "repeat", "max_failures", "soft", "ask"}
-        ),
-    )
+    if reason:
+        remark(
+            f"num_examples: adaptive becomes {DEFAULT_EXAMPLES} for each cell: {reason}"
+        )
+        return None, DEFAULT_EXAMPLES
+    rule = StoppingRule(values.confidence, values.max_examples, **question)
+    return rule, values.max_examples
 
 
 def check_lists(known: Collection[str] = (), **values: Any) -> None:
@@ -312,7 +339,7 @@ def load_files(files: Iterable[str | Path]) -> JSON:
     merged: JSON = {}
     for name in files:
         content = read_yaml(resolve_file(name))
-        _check_names(content, str(name))
+        check_names(content, str(name))
         merged |= content
     return merged
 
@@ -321,111 +348,36 @@ def expand(models: Iterable[Any]) -> list[Any]:
     """Names, paths and mappings of models, with each glob replaced by the folders and model files
     that it matches: `checkpoints/*`, or the `path` of a mapping, whose other keys each of them
     gets."""
-    specs: list[Any] = []
-    for spec in models:
-        pattern = spec.get("path") if isinstance(spec, dict) else spec
+    expanded: list[Any] = []
+    for described in models:
+        is_mapping = isinstance(described, dict)
+        pattern = described.get("path") if is_mapping else described
         if not isinstance(pattern, str) or not re.search(r"[*?\[]", pattern):
-            specs.append(spec)
+            expanded.append(described)
             continue
-        files = (".yaml", ".yml") if pattern is spec else (".pth",)
+
+        # A pattern by itself may find model files, the path of a mapping weights in one file.
+        suffixes = (".pth",) if is_mapping else (".yaml", ".yml")
         chosen, others = list[str](), list[str]()
         for path in sorted(glob(str(resolve(pattern)))):
-            is_model = os.path.isdir(path) or path.endswith(files)
-            (chosen if is_model else others).append(path)
+            if os.path.isdir(path) or path.endswith(suffixes):
+                chosen.append(path)
+            else:
+                others.append(os.path.basename(path))
         if not chosen:
             raise UserError(
                 f"models: nothing matches {pattern!r} below {home()} that could be a model; give a "
                 "name, a path or another pattern"
             )
         if others:
-            names = listed(map(os.path.basename, others), 5)
+            names = listed(others, 5)
             remark(f"models: {pattern} leaves out {names}: no model folder")
-        specs += (
-            chosen if pattern is spec else [{**spec, "path": path} for path in chosen]
-        )
-    return specs
 
-
-def known_names() -> list[str]:
-    """The parameters that some notebook or `evaluate` knows: those of `settings` and of all
-    notebooks here."""
-    names = dict.fromkeys(Parameters.model_fields)
-    for path in project_files("notebooks", ".ipynb").values():
-        names |= dict.fromkeys(notebook_parameters(path))
-    return list(names)
-
-
-class NotebookCell(NamedTuple):
-    """The source of a code cell, and its tags."""
-
-    source: str
-    tags: tuple[str, ...]
-
-    def has(self, tag: str) -> bool:
-        return tag in self.tags
-
-
-def read_notebook(path: Path) -> list[NotebookCell]:
-    """The code cells of a notebook."""
-    try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        return [
-            NotebookCell(
-                "".join(cell["source"]), tuple(cell.get("metadata", {}).get("tags", []))
-            )
-            for cell in cells
-            if cell["cell_type"] == "code"
-        ]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{path} cannot be read as a notebook: {error}; repair it, move it out of {path.parent}, "
-            "or, where it has another name now, let `rulerkit batch` plan it again"
-        ) from error
-
-
-def notebook_parameters(path: Path) -> list[str]:
-    """The names that the cell tagged `parameters` of a notebook sets."""
-    names = []
-    for cell in read_notebook(path):
-        if not cell.has("parameters"):
-            continue
-        try:
-            names += _assigned(cell.source)
-        except SyntaxError as error:
-            raise UserError(
-                f"{path}: the cell tagged `parameters` must hold `name = value` lines: line "
-                f"{error.lineno}: {error.msg}"
-            ) from error
-    return names
-
-
-def _check_names(names: Collection[str], where: str = "") -> None:
-    if not BATCH_KEYS.isdisjoint(names):
-        raise UserError(
-            f"{where or 'this'} is a batch file: `rulerkit batch FILE` runs it, `rulerkit batch FILE "
-            "--dry-run` lists what it asks; files of parameters are taken here, such as -f "
-            "params/models/llama-3.1-8b.yaml -f params/sizes/paper.yaml"
-        )
-    allowed = known_names()
-    for name in names:
-        check_known(f"parameter{' in ' + where if where else ''}", name, allowed)
-
-
-def _injected(cells: list[str]) -> list[str]:
-    """The names that papermill set: those of the executed cells that it marks with `#
-    Parameters`."""
-    return [
-        name
-        for cell in cells
-        if cell.startswith("# Parameters\n")
-        for name in _assigned(cell)
-    ]
-
-
-def _assigned(source: str) -> list[str]:
-    """The names that lines such as `a = 1` and `a: int = 1` set."""
-    names = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)]
-    return [name.id for name in names if isinstance(name.ctx, ast.Store)]
+        if is_mapping:
+            expanded += [{**described, "path": path} for path in chosen]
+        else:
+            expanded += chosen
+    return expanded
 
 
 def name_of(model: Any) -> str:

@@ -128,15 +128,7 @@ def _answer(model: Model, writers: list["CellWriter"], bar: Any) -> None:
         # An engine may have requests under way: closing ends them where we stop early.
         with closing(errors_of_model(model.answer(examples))) as answers:
             for example, answer in answers:
-                writer = writer_of[example.task]
-                if isinstance(answer, Failure):
-                    writer.write_failure(example, answer)
-                    continue
-                writer.write_answer(example, answer)
-                # The bar counted the whole length: correct it by what the example took.
-                tokens = example.num_tokens + answer.num_tokens
-                bar.total += tokens - writer.length
-                bar.update(tokens)
+                writer_of[example.task].write(example, answer, bar)
     finally:
         for writer in writers:
             writer.remark_failures()
@@ -187,6 +179,7 @@ class CellWriter:
         """Find out which examples have no answer yet, and lock the cell where there are some."""
         if not fresh:
             self._read()
+            # A complete cell is not even locked: many processes may read it.
             if not self.missing and self._record == self._stored_record:
                 return
 
@@ -196,7 +189,7 @@ class CellWriter:
         if fresh:
             _move_aside(self.path)
 
-        # Another process may have written since.
+        # Another process may have written before the lock was ours.
         stored = self._read()
         if not self.missing:
             self._write_record()
@@ -214,13 +207,27 @@ class CellWriter:
             self._record["floors"] = floors(self.examples) if is_ours else {}
         self.left = set(self.missing)
 
-    def write_answer(self, example: Any, answer: Answer) -> None:
+    def write(self, example: Any, answer: Answer | Failure, bar: Any) -> None:
+        """Write what became of an example, and move the progress bar."""
+        if isinstance(answer, Failure):
+            self._write_failure(example, answer)
+        else:
+            self._write_row(example, answer)
+            # The bar counted the whole length: correct it by what the example took.
+            tokens = example.num_tokens + answer.num_tokens
+            bar.total += tokens - self.length
+            bar.update(tokens)
+        # A complete cell leaves no lock behind if this process is killed later.
+        if not self.left:
+            self.close()
+
+    def _write_row(self, example: Any, answer: Answer) -> None:
         """Append the row of an example; the record is written before the first row."""
+        # The prompt would be scored as the answer: 100 everywhere.
         refuse_echo(self.model.name, example, answer.text)
         self._take_turn(example).append(_row(example, answer))
-        self._close_when_complete()
 
-    def write_failure(self, example: Any, failure: Failure) -> None:
+    def _write_failure(self, example: Any, failure: Failure) -> None:
         """Append an attempt without an answer to the file of failures beside the cell. The example
         gets no row: the next call asks for it again."""
         self._take_turn(example)
@@ -228,7 +235,6 @@ class CellWriter:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         with Log(failures_file(self.path)) as log:
             log.append({"index": example.index, "time": now, **failure._asdict()})
-        self._close_when_complete()
 
     def remark_failures(self) -> None:
         """Say on stderr how many requests failed, if any, and where they are listed."""
@@ -255,6 +261,7 @@ class CellWriter:
             self._stored_record = stored.record
 
         self.missing = sorted(set(range(len(self.examples))) - set(present))
+        # A later call with fewer examples does not forget that there are more.
         earlier = self._stored_record.get("num_examples", 0)
         self._record = {
             "format": FORMAT,
@@ -275,11 +282,6 @@ class CellWriter:
             self._log = self._held.enter_context(Log(self.path))
         return self._log
 
-    def _close_when_complete(self) -> None:
-        """A complete cell leaves no lock behind if this process is killed later."""
-        if not self.left:
-            self.close()
-
     def _write_record(self) -> None:
         text = json.dumps(self._record, indent=2) + "\n"
         write_whole(self.path.with_suffix(".json"), text)
@@ -299,6 +301,7 @@ class CellWriter:
 
 def _row(example: Any, answer: Answer) -> JSON:
     """The row of an example, with upstream's names where it has them."""
+    # The index comes first: it is read without parsing the row.
     row = {
         "index": example.index,
         "pred": answer.text,

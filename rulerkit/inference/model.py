@@ -121,10 +121,10 @@ class Engine(Model):
         self.label = spec.get("label", self.name)
         self.claimed_length = spec.get("claimed_length")
         inside = spec.get("thinking_room") == "inside"
-        self.beside = (
-            0 if inside else spec.get("thinking_tokens", 0)
-        )  # tokens of a thought
-        self.repetition = 0  # which of several answers to the same prompts is asked for
+        self.beside = 0 if inside else spec.get("thinking_tokens", 0)
+        """The tokens of a thought that come beside the length."""
+        self.repetition = 0
+        """Which of several answers to the same prompts is asked for."""
 
     def given(self, keys: Iterable[str]) -> JSON:
         """The values of those of these keys that stand in the spec."""
@@ -146,10 +146,13 @@ class Engine(Model):
         """The prompt format of the spec, over defaults. A chat model without any template is a
         `UserError`."""
         form = PromptFormat(tokenizer, **settings | self.given(SETTINGS))
-        # readers read plain text, and around a prefilled chat stands the server's own template
-        plain = self.engine == "reader" or self.spec.get("prompt_path") == "prefill"
-        missing = form.template == "auto" and form.form == "base"
-        if self.spec.get("aligned") == "chat" and missing and not plain:
+        is_chat = self.spec.get("aligned") == "chat"
+        has_none = form.template == "auto" and form.form == "base"
+        # Readers read plain text, and around a prefilled chat stands the server's own template.
+        needs_none = (
+            self.engine == "reader" or self.spec.get("prompt_path") == "prefill"
+        )
+        if is_chat and has_none and not needs_none:
             raise UserError(
                 f"model {self.name}: it is a chat model (aligned: chat), but no chat template was "
                 f"found beside its tokenizer {tokenizer.name}; give `template: NAME`, a form of "
@@ -177,13 +180,16 @@ class Engine(Model):
 
     def sampling(self, example: Example) -> JSON:
         """How its answer is drawn, with a seed of its own; greedy where the spec does not say."""
-        given: JSON = dict(self.spec.get("sampling", {}))
-        if not given.get("temperature", 1 if given else 0):
-            return given | {"temperature": 0}
-        number = (
-            f"{given.get('seed', 0)}/{self.repetition}/{example.task}/{example.index}"
-        )
-        return given | {"seed": crc32(number.encode())}
+        sampling: JSON = dict(self.spec.get("sampling", {}))
+        # Who says how to draw and names no temperature means a server's own, which is 1.
+        temperature = sampling.get("temperature", 1 if sampling else 0)
+        if temperature == 0:
+            return sampling | {"temperature": 0}
+
+        # Each example of each repetition is drawn with a seed of its own.
+        drawn_with = sampling.get("seed", 0)
+        number = f"{drawn_with}/{self.repetition}/{example.task}/{example.index}"
+        return sampling | {"seed": crc32(number.encode())}
 
 
 class CheckpointEngine(Engine):
@@ -231,13 +237,9 @@ class CheckpointEngine(Engine):
     def dtype(self) -> str:
         """The spec's number format; for `auto` float32 on a CPU, else bfloat16."""
         wanted = str(self.spec.get("dtype", "auto"))
-        return (
-            wanted
-            if wanted != "auto"
-            else "float32"
-            if self.device() == "cpu"
-            else "bfloat16"
-        )
+        if wanted != "auto":
+            return wanted
+        return "float32" if self.device() == "cpu" else "bfloat16"
 
     def limit(self) -> int | None:
         """The tokens allowed for prompt and answer together: `max_length`, else the positions of
@@ -258,14 +260,19 @@ class CheckpointEngine(Engine):
         need = length + self.beside
         if limit is None or need <= limit:
             return None
-        key = "max_length" if "max_length" in self.spec else "max_position_embeddings"
-        way = (
-            "" if "max_length" in self.spec else "`hf_overrides` with RoPE scaling, or "
+
+        thought = ""
+        if self.beside:
+            thought = f", {self.beside} of {need} are for the thought"
+        if "max_length" in self.spec:
+            origin, ways_out = "max_length", ""
+        else:
+            origin = "max_position_embeddings"
+            ways_out = "`hf_overrides` with RoPE scaling, or "
+        return (
+            f"its limit is {limit} tokens ({origin}){thought}; {ways_out}`max_length: {need}` "
+            "goes beyond"
         )
-        thought = (
-            f", {self.beside} of {need} are for the thought" if self.beside else ""
-        )
-        return f"its limit is {limit} tokens ({key}){thought}; {way}`max_length: {need}` goes beyond"
 
     def check_fits(self, example: Example) -> None:
         """Raises `TooLong` for an example whose length, or prompt and answer, exceed the limit, and
@@ -294,18 +301,19 @@ class CheckpointEngine(Engine):
         limit, allowed = self.limit(), max_positions(self.config, yarn=False)
         if limit is None or allowed is None or limit <= allowed:
             return given
+
         added: JSON = {"max_position_embeddings": limit}
         config = newer_rope(self.config.get("text_config") or self.config)
         rope = config.get("rope_parameters") or {}
-        if (
-            rope.get("rope_type") == "yarn"
-        ):  # vLLM replaces the whole mapping: it must be complete
+        if rope.get("rope_type") == "yarn":
+            # vLLM replaces the whole mapping, so it must be complete.
             names = ("rope_theta", "partial_rotary_factor")
             older = {key: config[key] for key in names if key in config}
             original = {"original_max_position_embeddings": allowed}
             added["rope_parameters"] = {**original, **older, **rope}
-        nested = "text_config" in self.config
-        return merge_config(given, {"text_config": added} if nested else added)
+        if "text_config" in self.config:
+            added = {"text_config": added}
+        return merge_config(given, added)
 
     @cached_property
     def stop_ids(self) -> list[int]:
@@ -324,12 +332,16 @@ class CheckpointEngine(Engine):
         `finish` is the reason for its end where no stop token is among them.
         """
         end = next((i for i, token in enumerate(ids) if token in self.stop_ids), None)
+        if end is not None:
+            finish = "stop"
+
         form = self.prompt_format
-        # marks of a thought may be special tokens
+        # The marks of a thought may be special tokens, and are needed to take it apart.
         special = () if form.thinking_tokens else self.checkpoint.special_ids
         written = [token for token in ids[:end] if token not in special]
         text = form.tokenizer.decode(written)
         if form.thinking_tokens and ends_thought(text):
+            # The shortest beginning that holds the end of the thought.
             thought = bisect_left(
                 range(len(written)),
                 True,
@@ -337,16 +349,17 @@ class CheckpointEngine(Engine):
             )
             usage = {**(usage or {}), "reasoning_tokens": thought}
         usage = with_reasoning(text, form, usage)
-        return Answer(text, finish if end is None else "stop", len(ids[:end]), usage)
+        return Answer(text, finish, len(ids[:end]), usage)
 
 
 def with_reasoning(text: str, form: PromptFormat, usage: Spec | None) -> Spec | None:
     """What an engine says beside a text, with the tokens of its thought where the model thinks."""
-    if not form.thinking_tokens or (usage or {}).get("reasoning_tokens") is not None:
+    known = dict(usage or {})
+    if not form.thinking_tokens or known.get("reasoning_tokens") is not None:
         return usage
     answer = without_thought(text, opens_thought(form.around[1])) or ""
     thought = text.removesuffix(answer) if answer else text
-    return {**(usage or {}), "reasoning_tokens": form.tokenizer.count(thought)}
+    return known | {"reasoning_tokens": form.tokenizer.count(thought)}
 
 
 def cut(text: str, tokenizer: Tokenizer, most: int) -> Answer:
@@ -366,9 +379,10 @@ def refuse_echo(name: str, example: Example, text: str) -> None:
     """
     if not example.prompt or 2 * len(text) < len(example.prompt):
         return
-    written, asked = " ".join(text.split()), " ".join(example.prompt.split())
-    places = [len(asked) * quarter // 4 for quarter in (1, 2, 3)]
-    if all(asked[place : place + 100] in written for place in places):
+    # White space may come back in another form.
+    written, prompt = " ".join(text.split()), " ".join(example.prompt.split())
+    starts = [len(prompt) * quarter // 4 for quarter in (1, 2, 3)]
+    if all(prompt[start : start + 100] in written for start in starts):
         raise ModelError(
             f"{name} returned the prompt of example {example.index} of {example.task}: the engine "
             "returns the prompt with its answer, which would be scored; let it return only the new "
@@ -387,20 +401,25 @@ def gpus_and_nodes(spec: Spec) -> tuple[int, int]:
     """How many GPUs a checked spec takes on each node, all its replicas together (one for `auto`),
     and how many nodes."""
     nodes: int = spec.get("nodes", 1)
-    computes = resolve_name(ENGINES[spec["engine"]]).on_gpu or "serve" in spec
-    on_gpu = computes and spec.get("device") != "cpu"
-    gpus = spec.get("gpus", ceil(num_shares(spec) / nodes) if on_gpu else 0)
+    computes_here = resolve_name(ENGINES[spec["engine"]]).on_gpu or "serve" in spec
+    if "gpus" in spec:
+        gpus = spec["gpus"]
+    elif computes_here and spec.get("device") != "cpu":
+        gpus = ceil(num_shares(spec) / nodes)
+    else:
+        gpus = 0
     replicas = spec.get("replicas", "auto")
-    return gpus if replicas == "auto" else gpus * replicas, nodes
+    if replicas != "auto":
+        gpus *= replicas
+    return gpus, nodes
 
 
 def takes_more_gpus(spec: Spec) -> bool:
     """Whether a model answers faster with several times the GPUs that it needs: it starts as many
     servers as they allow."""
-    started = spec.get("engine") == "vllm" or "serve" in spec
-    return (
-        started and spec.get("replicas", "auto") == "auto" and spec.get("nodes", 1) == 1
-    )
+    is_started = spec.get("engine") == "vllm" or "serve" in spec
+    is_free = spec.get("replicas", "auto") == "auto"
+    return is_started and is_free and spec.get("nodes", 1) == 1
 
 
 def load_model(spec: "str | Spec | Model") -> Model:
@@ -422,11 +441,8 @@ def model(target: Any, *, name: str, **spec: Any) -> Model:
     come. Or `target` is `(model, tokenizer)` as transformers loads them. `spec` are further keys of
     a model's mapping, such as `tokenizer="builtin"`.
     """
-    if (
-        isinstance(target, tuple)
-        and len(target) == 2
-        and hasattr(target[0], "generate")
-    ):
+    is_pair = isinstance(target, tuple) and len(target) == 2
+    if is_pair and hasattr(target[0], "generate"):
         engine = "transformers"
     elif callable(target) and not hasattr(target, "generate"):
         engine = "function"
