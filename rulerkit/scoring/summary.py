@@ -53,21 +53,30 @@ _NOTHING: "_Row" = {
 }
 """What is known of a cell that nobody asked."""
 _COLUMNS = [
-    *(
-        *_ABOUT,
-        "task",
-        "category",
-        "length",
-        *_SCORE,
-        "strict",
-        "exact",
-        "n",
-        "floor",
-        "wanted",
-    ),
-    *(*COUNTS, "reasoning_tokens", "stand_in", "complete", "failed", "have", "rest"),
-    *("engine", "seed"),
-    *("prompt_version", "tokenizer", "template", "note", "threshold"),
+    *_ABOUT,
+    "task",
+    "category",
+    "length",
+    *_SCORE,
+    "strict",
+    "exact",
+    "n",
+    "floor",
+    "wanted",
+    *COUNTS,
+    "reasoning_tokens",
+    "stand_in",
+    "complete",
+    "failed",
+    "have",
+    "rest",
+    "engine",
+    "seed",
+    "prompt_version",
+    "tokenizer",
+    "template",
+    "note",
+    "threshold",
 ]
 
 
@@ -102,11 +111,12 @@ class Summary(NamedTuple):
     def of(self, category: str) -> "Summary":
         """The rows of one category; of 'all' all cells."""
         cells, lengths, models = (
-            frame[frame["category"] == category] for frame in self[:3]
+            frame[frame["category"] == category]
+            for frame in (self.cells, self.lengths, self.models)
         )
-        return Summary(
-            self.cells if category == "all" else cells, lengths, models, self.confidence
-        )
+        if category == "all":
+            cells = self.cells
+        return Summary(cells, lengths, models, self.confidence)
 
 
 def length_weights(num_lengths: int) -> "NDArray[np.float64]":
@@ -137,73 +147,166 @@ def summarize(
     """
     import pandas as pd
 
-    tasks, tokens = parse_grid(tasks, lengths)
+    given_tasks, given_lengths = parse_grid(tasks, lengths)
+    # Cells without any answer: how many of their requests failed is shown.
     empty_cells = [
         cell for cell in scores.attrs.get("empty_cells", ()) if cell["failed"]
     ]
-    scores = merge_repetitions(
-        _select(scores, tasks, tokens, num_examples, empty_cells)
-    )
-    examples = weighted_cells(scores, CELL)
-    by_cell = scores.groupby(CELL, sort=False)
-    first = by_cell.head(1)
-    answered = dict(zip(first["task"], first["category"], strict=True))
-    averaged = list(
-        tasks or (scoring.THIRTEEN if {*answered} & {*scoring.THIRTEEN} else answered)
-    )
-    categories = {task: scoring.category(task) for task in averaged}
-    categories |= {cell["task"]: cell["category"] for cell in empty_cells} | answered
-    shown = dict.fromkeys(
-        [*(tasks or [t for t in averaged if t in answered]), *answered]
-    )
-    facts = _facts_by_cell(by_cell, first, empty_cells)
-    known = {*zip(first["run"], first["model"], strict=True)}
-    asked = {key[3] for key in facts if key[:2] in known and key[2] in shown}
-    grid = sorted(set(tokens or asked))
-    cell_records, length_rows, model_rows = [], [], []
-    for name, of_model in first.groupby(_MODEL, sort=False):
+    chosen = _select(scores, given_tasks, given_lengths, num_examples, empty_cells)
+    chosen = merge_repetitions(chosen)
+
+    examples = weighted_cells(chosen, CELL)
+    by_cell = chosen.groupby(CELL, sort=False)
+    first_rows = by_cell.head(1)
+    facts = _facts_by_cell(by_cell, first_rows, empty_cells)
+    grid = _grid_of(given_tasks, given_lengths, first_rows, empty_cells, facts)
+
+    cell_rows, length_rows, model_rows = list[_Row](), list[_Row](), list[_Row]()
+    for name, of_model in first_rows.groupby(_MODEL, sort=False):
         about: Any = of_model[_ABOUT].to_dict("records")[0]
-        usual = of_model["wanted"].max()
-        rows = []
-        for task, length in product(dict.fromkeys([*shown, *averaged]), grid):
-            key = (*name, task, length)
-            row = (
-                _NOTHING | facts.get(key, {}) | about | {"examples": examples.get(key)}
-            )
-            row |= {"task": task, "category": categories[task], "length": length}
-            rows.append(_cell(row, num_examples or row["wanted"] or usual, confidence))
-        cell_records += [row for row in rows if row["task"] in shown]
-        adaptive = _adaptive(rows, examples) if of_model["adaptive"].any() else ""
+        cells = _cells_of_model(
+            name, of_model, about, grid, facts, examples, num_examples, confidence
+        )
+        cell_rows += [row for row in cells if row["task"] in grid.shown]
+        adaptive = _adaptive(cells, examples) if of_model["adaptive"].any() else ""
         for category in CATEGORIES:
-            members = [row for row in rows if category in ("all", row["category"])]
-            # a category of one's own has none of the thirteen
-            members = [row for row in members if row["task"] in averaged] or members
-            names = {row["task"] for row in members}
-            if answered.keys().isdisjoint(names):
+            members = grid.members(cells, category)
+            if grid.answered.isdisjoint(row["task"] for row in members):
                 continue
-            about |= {
-                "category": category,
-                "tasks": len(names),
-                "stand_in": any(row["stand_in"] for row in members),
-                "reader": any(row["engine"] == "reader" for row in members),
-            }
-            by_length = [
-                _length_row(
-                    [row for row in members if row["length"] == length], confidence
-                )
-                for length in grid
-            ]
-            length_rows += [about | row for row in by_length]
-            model_row = _model_row(members, by_length, category, confidence)
-            model_rows.append(about | model_row | {"adaptive": adaptive})
+            by_length, whole = _rows_of_category(
+                members, about, category, grid.lengths, confidence
+            )
+            length_rows += by_length
+            model_rows.append(whole | {"adaptive": adaptive})
+
     models = pd.DataFrame(model_rows)
+    _add_ranks(models)
+    return Summary(
+        pd.DataFrame(cell_rows, columns=_COLUMNS),
+        pd.DataFrame(length_rows),
+        models,
+        confidence,
+    )
+
+
+class _Grid(NamedTuple):
+    """The tasks and lengths of a summary."""
+
+    answered: set[str]
+    """The tasks of which any model has an answer."""
+    averaged: list[str]
+    """The tasks that means are taken over."""
+    shown: list[str]
+    """The tasks that stand in `cells`."""
+    categories: dict[str, str]
+    lengths: list[int]
+    """In tokens, shortest first."""
+
+    @property
+    def tasks(self) -> list[str]:
+        """All of them: those that are shown, then the others."""
+        return list(dict.fromkeys([*self.shown, *self.averaged]))
+
+    def members(self, cells: "Sequence[_Row]", category: str) -> "list[_Row]":
+        """The cells whose mean is that of a category."""
+        inside = [row for row in cells if category in ("all", row["category"])]
+        averaged = [row for row in inside if row["task"] in self.averaged]
+        # A category of one's own has none of the thirteen.
+        return averaged or inside
+
+
+def _grid_of(
+    tasks: Sequence[str] | None,
+    lengths: Sequence[int] | None,
+    first_rows: "pd.DataFrame",
+    empty_cells: Sequence[Mapping[str, Any]],
+    facts: "dict[Any, _Row]",
+) -> _Grid:
+    """The tasks and lengths given, or else those that were answered."""
+    category_of = dict(zip(first_rows["task"], first_rows["category"], strict=True))
+    answered = list(category_of)
+    if tasks:
+        averaged = list(tasks)
+    elif set(answered) & set(scoring.THIRTEEN):
+        averaged = list(scoring.THIRTEEN)
+    else:
+        averaged = answered
+
+    # Records say the category of a task; of those that nobody asked only the name is known.
+    categories = {task: scoring.category(task) for task in averaged}
+    categories |= {cell["task"]: cell["category"] for cell in empty_cells}
+    categories |= category_of
+
+    leading = tasks or [task for task in averaged if task in category_of]
+    shown = list(dict.fromkeys([*leading, *answered]))
+    known_models = set(zip(first_rows["run"], first_rows["model"], strict=True))
+    asked = {
+        length
+        for run, model, task, length in facts
+        if (run, model) in known_models and task in shown
+    }
+    return _Grid(
+        set(answered), averaged, shown, categories, sorted(set(lengths or asked))
+    )
+
+
+def _cells_of_model(
+    name: Any,
+    first_rows: "pd.DataFrame",
+    about: "_Row",
+    grid: _Grid,
+    facts: "dict[Any, _Row]",
+    examples: Mapping[Any, WeightedCell],
+    num_examples: int | None,
+    confidence: float,
+) -> "list[_Row]":
+    """The rows of all cells of one model, also of those that nobody asked.
+
+    `name` is its run and name.
+    """
+    usual = first_rows["wanted"].max()
+    rows = []
+    for task, length in product(grid.tasks, grid.lengths):
+        key = (*name, task, length)
+        row = _NOTHING | facts.get(key, {}) | about
+        row["examples"] = examples.get(key)
+        row["task"], row["length"] = task, length
+        row["category"] = grid.categories[task]
+        # Where nothing says how many examples there should be, as many as elsewhere.
+        wanted = num_examples or row["wanted"] or usual
+        rows.append(_cell(row, wanted, confidence))
+    return rows
+
+
+def _rows_of_category(
+    members: "Sequence[_Row]",
+    about: "_Row",
+    category: str,
+    lengths: Sequence[int],
+    confidence: float,
+) -> "tuple[list[_Row], _Row]":
+    """The rows of one model and category: one for each length, and one over all lengths."""
+    common = about | {
+        "category": category,
+        "tasks": len({row["task"] for row in members}),
+        "stand_in": any(row["stand_in"] for row in members),
+        "reader": any(row["engine"] == "reader" for row in members),
+    }
+    by_length = []
+    for length in lengths:
+        at_length = [row for row in members if row["length"] == length]
+        by_length.append(_length_row(at_length, confidence))
+    whole = _model_row(members, by_length, category, confidence)
+    return [common | row for row in by_length], common | whole
+
+
+def _add_ranks(models: "pd.DataFrame") -> None:
+    """Rank the models by each weighted average, among chat and among base models apart, as the
+    paper counts them. An adaptive run has no rank: its cells have different numbers of examples."""
     for average, rank in RANKS.items():
         values = models[average].where(models["adaptive"] == "").round(9)
-        # among chat and among base models apart, as the paper counts them
         of_kind = values.groupby([models["category"], models["aligned"]])
         models[rank] = of_kind.rank(method="min", ascending=False)
-    cells = pd.DataFrame(cell_records, columns=_COLUMNS)
-    return Summary(cells, pd.DataFrame(length_rows), models, confidence)
 
 
 def _select(
@@ -222,9 +325,9 @@ def _select(
             wanted &= scores[column].isin(chosen)
     if not wanted.any():
         failed = sum(cell["failed"] for cell in empty_cells)
-        failures = (
-            f" ({failed} requests failed: see *.failures.jsonl)" if failed else ""
-        )
+        failures = ""
+        if failed:
+            failures = f" ({failed} requests failed: see *.failures.jsonl)"
         raise UserError(
             "nothing to summarize: no scored example is among the tasks, lengths and examples "
             f"asked for{failures}; evaluate first, or ask for what the predictions hold"
@@ -255,24 +358,34 @@ def _adaptive(rows: "Sequence[_Row]", examples: Mapping[Any, WeightedCell]) -> s
     first = next(row for row in rows if row["adaptive"])
     rule = StoppingRule(**json.loads(first["adaptive"]))
     nothing = WeightedCell(1.0, "", np.empty(0))
-    scores, other = (
-        {
+
+    def scores_of(model: str | None) -> dict[tuple[str, int], Any]:
+        """The scores of each cell of the rule, by index."""
+        return {
             (task, length): examples.get(
                 (first["run"], model, task, length), nothing
             ).scores
             for task, length in product(rule.tasks, rule.lengths)
         }
-        for model in (first["model"], rule.other)
-    )
-    for row in rows:  # requests that failed behind the last answer count as well
+
+    scores = scores_of(first["model"])
+    # Requests that failed behind the last answer count as well.
+    for row in rows:
         key = row["task"], row["length"]
         if key in scores:
-            behind = max(0, row["failed"] - int(np.isnan(scores[key]).sum()))
+            seen = int(np.isnan(scores[key]).sum())
+            behind = max(0, row["failed"] - seen)
             scores[key] = np.append(scores[key], [np.nan] * behind)
-    claimed, max_failures = first["claimed_length"], first["max_failures"]
-    return rule.describe(
-        replay(rule, scores, first["aligned"], claimed, other, max_failures)
+
+    state = replay(
+        rule,
+        scores,
+        first["aligned"],
+        first["claimed_length"],
+        scores_of(rule.other),
+        first["max_failures"],
     )
+    return rule.describe(state)
 
 
 _Row = dict[str, Any]
@@ -283,17 +396,22 @@ def _cell(row: _Row, wanted: int, confidence: float) -> _Row:
     n = row["n"]
     allowed = min(row["failed"], allowed_failures(row["max_failures"], wanted))
     complete = n > 0 and wanted - n <= allowed
+
+    # "300/500, 2 failed": beside the score where it is of the rest, else in its place.
     failures = failure_counts(row["failed"], row["failed_refused"])
-    have = ", ".join(filter(None, [f"{n}/{wanted}", failures]))
-    row |= {"wanted": wanted, "complete": complete}
-    row |= {
-        "have": "" if complete else have,
-        "rest": have if complete and n < wanted else "",
-    }
-    row |= {"threshold": THRESHOLDS[row["aligned"]]["all"], "floor": 100 * row["floor"]}
+    have = f"{n}/{wanted}"
+    if failures:
+        have += f", {failures}"
+
+    row["wanted"], row["complete"] = wanted, complete
+    row["have"] = "" if complete else have
+    row["rest"] = have if complete and n < wanted else ""
+    row["threshold"] = THRESHOLDS[row["aligned"]]["all"]
+    row["floor"] = 100 * row["floor"]
     for name in ("strict", "exact"):
         row[name] = 100 * row[name] if complete else np.nan
-    return row | dict(zip(_SCORE, _mean([row], [1.0], confidence), strict=True))
+    estimate = _mean([row], [1.0], confidence)
+    return row | dict(zip(_SCORE, estimate, strict=True))
 
 
 def _mean(
@@ -312,6 +430,7 @@ def _length_row(rows: Sequence[_Row], confidence: float) -> _Row:
     num_tasks = len(rows)
     mean = _mean(rows, [1 / num_tasks] * num_tasks, confidence)
     num_begun = sum(row["n"] > 0 or row["failed"] > 0 for row in rows)
+    # What is missing is said of the cell that is furthest from complete.
     least = min(rows, key=lambda row: (row["complete"], row["n"] / row["wanted"]))
     have = least["have"] if num_begun == num_tasks else f"{num_begun}/{num_tasks} tasks"
     return {
@@ -332,50 +451,102 @@ def _model_row(
     for name, weights in zip(AVERAGES, length_weights(len(length_rows)), strict=True):
         mean = _mean(rows, np.tile(weights, len(tasks)) / len(tasks), confidence)
         model |= zip((name, f"{name}_low", f"{name}_high"), mean, strict=True)
-    scores = {row["length"]: row["score"] for row in length_rows}
-    intervals = {row["length"]: (row["low"], row["high"]) for row in length_rows}
-    states = {row["length"]: "failed" for row in rows if row["failed"]}
-    states |= {row["length"]: "unfinished" for row in rows if row["n"]}
-    claimed = rows[0]["claimed_length"]
-    threshold = THRESHOLDS[rows[0]["aligned"]].get(category, np.nan)
-    whose = (
-        f"the paper has no category {category}"
-        if np.isnan(threshold)
-        else PAPERS_THRESHOLD
-    )
+
     complete = [row["complete"] for row in length_rows]
-    # the thresholds of the paper are those of the benchmark's own tasks
-    benchmark = {
-        t for t in scoring.THIRTEEN if category in ("all", scoring.category(t))
-    }
-    is_judged = tasks == benchmark and any(complete)
     if has_own_threshold(tasks):
-        shortest = min(scores)
-        start, mean_of = scores[shortest], f"its own mean at {length_name(shortest)}"
-        threshold, whose = (
-            round(OWN_SHARE * start, 1),
-            f"{100 * OWN_SHARE:g} % of {mean_of}",
+        judgement = _judge_by_own_mean(rows, length_rows, confidence)
+    else:
+        judgement = _judge_by_paper(rows, length_rows, category, any(complete))
+
+    model["effective_length"] = model["effective_set"] = ""
+    model["threshold"] = judgement.threshold
+    model["threshold_of"] = judgement.whose
+    if judgement.is_possible:
+        scores = {row["length"]: row["score"] for row in length_rows}
+        # Why a length has no complete score.
+        states = {row["length"]: "failed" for row in rows if row["failed"]}
+        states |= {row["length"]: "unfinished" for row in rows if row["n"]}
+        claimed = rows[0]["claimed_length"]
+        model["effective_length"] = effective_length(
+            scores, judgement.threshold, claimed, states
         )
-        floor = np.fmax(
-            0, np.mean([row["floor"] for row in rows if row["length"] == shortest])
+        model["effective_set"] = effective_set(
+            judgement.intervals, judgement.threshold, claimed
         )
-        is_judged = bool(start > floor)
-        if not is_judged:  # a share of nothing is reached by any answer
-            state = f"{start:.1f}, not above its floor of {floor:.1f}"
-            state = "incomplete" if np.isnan(start) else state
-            threshold, whose = np.nan, f"{mean_of} is {state}"
-        for length in intervals:  # the threshold is uncertain too
-            members = [row for row in rows if row["length"] in (length, shortest)]
-            at_both = np.array([row["length"] for row in members])
-            weights = (at_both == length) - OWN_SHARE * (at_both == shortest)
-            above = _mean(members, weights / len(tasks), confidence)
-            intervals[length] = (threshold + above.low, threshold + above.high)
-    model |= {"effective_length": "", "effective_set": ""}
-    model |= {"threshold": threshold, "threshold_of": whose}
-    if is_judged:
-        model["effective_length"] = effective_length(scores, threshold, claimed, states)
-        model["effective_set"] = effective_set(intervals, threshold, claimed)
     return {**model, "complete": all(complete)}
+
+
+class _Judgement(NamedTuple):
+    """What the mean at each length is held against."""
+
+    threshold: float
+    """In percent; NaN where there is none."""
+    whose: str
+    """Whose score it is, or why there is none."""
+    intervals: dict[int, tuple[float, float]]
+    """Of the mean at each length, in percent."""
+    is_possible: bool
+    """Whether there is an effective length."""
+
+
+def _judge_by_paper(
+    rows: Sequence[_Row], length_rows: Sequence[_Row], category: str, any_complete: bool
+) -> _Judgement:
+    """The threshold of the paper: Llama2-7B's score at 4K in this category."""
+    threshold = THRESHOLDS[rows[0]["aligned"]].get(category, np.nan)
+    whose = PAPERS_THRESHOLD
+    if np.isnan(threshold):
+        whose = f"the paper has no category {category}"
+
+    # It holds for the benchmark's own tasks only, and for all of them.
+    benchmark = {
+        task for task in scoring.THIRTEEN if category in ("all", scoring.category(task))
+    }
+    is_complete_set = {row["task"] for row in rows} == benchmark
+    return _Judgement(
+        threshold, whose, _intervals(length_rows), is_complete_set and any_complete
+    )
+
+
+def _judge_by_own_mean(
+    rows: Sequence[_Row], length_rows: Sequence[_Row], confidence: float
+) -> _Judgement:
+    """The threshold of the small protocol: a share of the model's own mean at its shortest
+    length."""
+    intervals = _intervals(length_rows)
+    shortest = min(intervals)
+    at_shortest = [row for row in rows if row["length"] == shortest]
+    (start,) = (row["score"] for row in length_rows if row["length"] == shortest)
+    threshold = round(OWN_SHARE * start, 1)
+
+    mean_of = f"its own mean at {length_name(shortest)}"
+    whose = f"{100 * OWN_SHARE:g} % of {mean_of}"
+    # A share of nothing is reached by any answer.
+    floor = np.fmax(0, np.mean([row["floor"] for row in at_shortest]))
+    is_possible = bool(start > floor)
+    if not is_possible:
+        state = f"{start:.1f}, not above its floor of {floor:.1f}"
+        if np.isnan(start):
+            state = "incomplete"
+        threshold, whose = np.nan, f"{mean_of} is {state}"
+
+    # The threshold is uncertain too: the interval is that of the difference from it.
+    num_tasks = len({row["task"] for row in rows})
+    for length in intervals:
+        members = [row for row in rows if row["length"] in (length, shortest)]
+        weights = []
+        for row in members:
+            weight = 1.0 if row["length"] == length else 0.0
+            if row["length"] == shortest:
+                weight -= OWN_SHARE
+            weights.append(weight / num_tasks)
+        above = _mean(members, weights, confidence)
+        intervals[length] = (threshold + above.low, threshold + above.high)
+    return _Judgement(threshold, whose, intervals, is_possible)
+
+
+def _intervals(length_rows: Sequence[_Row]) -> dict[int, tuple[float, float]]:
+    return {row["length"]: (row["low"], row["high"]) for row in length_rows}
 
 
 def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
@@ -387,27 +558,27 @@ def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
     and `cut_thought` are added up. An example without an answer in one of the repetitions
     is left out.
     """
-    names = cell_rows(scores, _MODEL)
-    merged = {
-        (run, model): base_run(run) if (base_run(run), model) in names else run
-        for run, model in names
-    }
-    if all(run == name[0] for name, run in merged.items()):
+    runs_of = cell_rows(scores, _MODEL)
+    merged = {}
+    for run, model in runs_of:
+        # `R-repeat2` alone, without `R`, is a run of its own.
+        is_repetition = (base_run(run), model) in runs_of
+        merged[run, model] = base_run(run) if is_repetition else run
+    if all(run == merged_run for (run, _), merged_run in merged.items()):
         return scores
+
     runs = [merged[name] for name in zip(scores["run"], scores["model"], strict=True)]
     scores = scores.assign(run=runs, repetition=scores["run"])
     repetitions = scores.groupby(_MODEL)["repetition"].transform("nunique")
     keys = [*CELL, "index"]
     answers = scores.groupby(keys)["repetition"].transform("size")
+    in_all = scores[answers == repetitions]
+
     rules = dict.fromkeys(scores.columns.difference([*keys, "repetition"]), "first")
     means = ["score", "precision", "gold_probability", "gold_greedy", *_MEANS]
     rules |= dict.fromkeys(means, "mean")
     rules |= dict.fromkeys(COUNTS, "sum")
-    return (
-        scores[answers == repetitions]
-        .groupby(keys, sort=False, as_index=False)
-        .agg(rules)
-    )
+    return in_all.groupby(keys, sort=False, as_index=False).agg(rules)
 
 
 def base_run(run: str) -> str:
@@ -428,19 +599,25 @@ def weighted_cells(
 
     A column `group`, such as the article of a question, says which examples are drawn together.
     """
-    index, values = (
-        scores["index"].to_numpy(dtype=int),
-        scores["score"].to_numpy(dtype=float),
-    )
+    index = scores["index"].to_numpy(dtype=int)
+    values = scores["score"].to_numpy(dtype=float)
     groups = np.full(len(scores), np.nan)
     if "group" in scores:
         numbers, _ = scores["group"].factorize()
         groups = np.where(numbers >= 0, numbers, np.nan)
     cells = {}
     for key, rows in cell_rows(scores, by).items():
-        by_index = np.full((2, index[rows].max() + 1), np.nan)
-        by_index[:, index[rows]] = values[rows], groups[rows]
-        scores_by_index, groups_by_index = by_index
-        some = None if np.isnan(groups_by_index).all() else groups_by_index
-        cells[key] = WeightedCell(1.0, key[by.index("task")], scores_by_index, some)
+        size = index[rows].max() + 1
+        # What was not answered stays NaN.
+        scores_by_index = np.full(size, np.nan)
+        scores_by_index[index[rows]] = values[rows]
+        groups_by_index = np.full(size, np.nan)
+        groups_by_index[index[rows]] = groups[rows]
+        has_groups = not np.isnan(groups_by_index).all()
+        cells[key] = WeightedCell(
+            1.0,
+            key[by.index("task")],
+            scores_by_index,
+            groups_by_index if has_groups else None,
+        )
     return cells
