@@ -8,8 +8,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from rulerkit.common.errors import UserError
-from rulerkit.inference import checkpoint
-from rulerkit.inference.checkpoint import weights_digests
+from rulerkit.inference import fingerprints
+from rulerkit.inference.fingerprints import weights_digests
 from rulerkit.store.comparable import differences
 
 SHAPES = {"embedding": (400, 16), "norm": (7,), "head": (50, 50), "scale": (1,)}
@@ -57,7 +57,7 @@ def test_a_file_of_another_format_is_read_once_and_again_when_it_changes(
     file.write_bytes(bytes(10_000))
     first = weights_digests([file])
     with monkeypatch.context() as without_reading:
-        without_reading.setattr(checkpoint.hashlib, "file_digest", None)
+        without_reading.setattr(fingerprints.hashlib, "file_digest", None)
         assert weights_digests([file]) == first
     times = file.stat()
     file.write_bytes(bytes(5_000) + b"x" + bytes(4_999))

@@ -21,8 +21,8 @@ from rulerkit.generation.example import Example, Piece
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import task
 from rulerkit.generation.tokenizers import load_tokenizer
-from rulerkit.inference.checkpoint import max_positions
 from rulerkit.inference.model import Answer, load_model, model
+from rulerkit.inference.model_config import max_positions
 from tests.tiny_llama import save_llama, save_tokenizer
 
 needs_torch = pytest.mark.skipif(

@@ -19,7 +19,7 @@ from rulerkit.common.paths import home
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.generation.tokenizers import Tokenizer
-from rulerkit.inference.checkpoint import code_digest
+from rulerkit.inference.fingerprints import code_digest
 from rulerkit.inference.model import Answers, Engine, Model, cut, model, refuse_echo
 
 

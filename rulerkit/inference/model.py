@@ -26,12 +26,8 @@ from rulerkit.generation.prompt_format import (
     without_thought,
 )
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
-from rulerkit.inference.checkpoint import (
-    Checkpoint,
-    max_positions,
-    merge_config,
-    newer_rope,
-)
+from rulerkit.inference.checkpoint import Checkpoint
+from rulerkit.inference.model_config import max_positions, merge_config, newer_rope
 
 
 class Answer(NamedTuple):

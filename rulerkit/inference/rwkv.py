@@ -25,7 +25,7 @@ from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON, Spec, takes
 from rulerkit.generation.example import Example
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
-from rulerkit.inference.checkpoint import file_digest, file_ends, short
+from rulerkit.inference.fingerprints import file_digest, file_ends, short
 from rulerkit.inference.model import Answer, Answers, Engine
 
 VOCABULARY = "rwkv_vocab_v20230424"  # of all World models; the package includes it

@@ -22,11 +22,8 @@ from rulerkit.common.gpus import free_memory, gpu_name, loading, torch_module
 from rulerkit.common.paths import cache_dir
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
-from rulerkit.inference.checkpoint import (
-    Checkpoint,
-    loaded_identity,
-    short,
-)
+from rulerkit.inference.checkpoint import Checkpoint
+from rulerkit.inference.fingerprints import loaded_identity, short
 from rulerkit.inference.model import Answer, Answers, CheckpointEngine
 
 READ_AHEAD = 32  # examples among which batches are formed
