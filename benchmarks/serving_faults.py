@@ -33,8 +33,8 @@ from transformers import AutoModelForCausalLM, DynamicCache
 import rulerkit as rk
 from rulerkit.analysis.compare import WORSE, compare
 from rulerkit.common.lengths import parse_length
+from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import resolve
-from rulerkit.common.settings import read_spec
 from rulerkit.evaluation.soft import Token
 from rulerkit.evaluation.study import load_files
 from rulerkit.report.tables import Field, render

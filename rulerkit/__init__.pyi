@@ -10,8 +10,8 @@ from .analysis.results import load as load
 from .common.errors import UserError as UserError
 from .common.lengths import length_name as length_name
 from .common.lengths import parse_length as parse_length
+from .common.model_files import read_spec as read_spec
 from .common.paths import resolve as resolve
-from .common.settings import read_spec as read_spec
 from .evaluation.evaluate import evaluate as evaluate
 from .evaluation.session import Session as Session
 from .evaluation.study import Study as Study

@@ -406,7 +406,7 @@ def fetch(
 
     from rulerkit.batch.batch_file import read_batch
     from rulerkit.batch.offline import fetch_all
-    from rulerkit.common.settings import read_yaml
+    from rulerkit.common.yaml_files import read_yaml
     from rulerkit.evaluation.notebook import BATCH_KEYS
 
     paths = [resolve_file(file) for file in files or []]
@@ -756,7 +756,7 @@ def serve(
     for instance, and ends with it.
     """
     from rulerkit.batch import serving
-    from rulerkit.common.settings import read_yaml
+    from rulerkit.common.yaml_files import read_yaml
 
     if model.endswith(".job.yaml"):
         base = read_yaml(resolve_file(model))["model"]
@@ -851,7 +851,7 @@ def main() -> None:
 
 def settings_of(settings: list[str] | None, files: list[Path] | None = None) -> "JSON":
     """The parameters of files, and over them those given as YAML on the command line."""
-    from rulerkit.common.settings import parse_yaml
+    from rulerkit.common.yaml_files import parse_yaml
 
     merged = rk.load_files(files or [])
     for text in settings or []:
@@ -886,7 +886,7 @@ def study_of(
 def model_of(name: str) -> str:
     """A model given on the command line: a folder or file of the working directory by its whole
     path."""
-    from rulerkit.common.settings import known_models
+    from rulerkit.common.model_files import known_models
 
     path = Path(name).expanduser().absolute()
     is_path = path.exists() and name not in known_models()
@@ -895,7 +895,7 @@ def model_of(name: str) -> str:
 
 def task_of(text: str, protocol: str, corpora: str) -> "Task":
     """A task given on the command line, and its corpora: names, or mappings in YAML."""
-    from rulerkit.common.settings import parse_yaml
+    from rulerkit.common.yaml_files import parse_yaml
 
     spec = parse_yaml(text, f"the task {text!r}") if _is_mapping(text) else text
     return rk.task(spec, protocol).with_corpora(parse_yaml(corpora, "--corpora"))

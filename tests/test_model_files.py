@@ -5,7 +5,7 @@ import csv
 from pathlib import Path
 
 from rulerkit.common.lengths import parse_length
-from rulerkit.common.settings import read_spec
+from rulerkit.common.model_files import read_spec
 from rulerkit.generation.prompt_format import FORMS
 from rulerkit.inference.model import load_model
 

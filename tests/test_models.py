@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from rulerkit.common.errors import UserError
-from rulerkit.common.settings import known_models, read_spec
+from rulerkit.common.model_files import known_models, read_spec
 from rulerkit.generation.example import Example, Piece
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import task

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from rulerkit.batch.offline import OFFLINE, fetch_all, missing_of
-from rulerkit.common.settings import read_spec
+from rulerkit.common.model_files import read_spec
 from rulerkit.generation import corpora
 from tests.tiny_llama import save_llama, save_tokenizer
 

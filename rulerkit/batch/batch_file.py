@@ -16,15 +16,9 @@ from typing import Any
 from rulerkit.analysis.compare import find
 from rulerkit.batch.jobs import Job, Notebook, one_line
 from rulerkit.common.errors import UserError, unknown
+from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import project_files, resolve
-from rulerkit.common.settings import (
-    JSON,
-    BatchKeys,
-    NotebookKeys,
-    check,
-    read_keys,
-    read_spec,
-)
+from rulerkit.common.settings import JSON, BatchKeys, NotebookKeys, check, read_keys
 from rulerkit.evaluation.notebook import notebook_parameters
 from rulerkit.evaluation.study import (
     Study,

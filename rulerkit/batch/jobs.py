@@ -25,7 +25,8 @@ from pydantic import TypeAdapter, ValidationError
 from rulerkit.batch.notebooks import studies_of
 from rulerkit.common.errors import UserError, listed
 from rulerkit.common.paths import home, resolve
-from rulerkit.common.settings import JSON, UNNAMED_KEYS, Spec, read_yaml
+from rulerkit.common.settings import JSON, UNNAMED_KEYS, Spec
+from rulerkit.common.yaml_files import read_yaml
 from rulerkit.evaluation.adaptive import wanted
 from rulerkit.evaluation.study import Study, name_of
 from rulerkit.inference.model import gpus_and_nodes

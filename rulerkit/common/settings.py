@@ -2,19 +2,15 @@
 
 There are four kinds of files: models (one class of keys for each engine), the parameters of a
 study, batches, and the site file of a cluster. `check` compares a mapping with such a class; what
-is wrong is a `UserError` of one line.
+is wrong is a `UserError` of one line. The mapping of a model is read by `model_files`.
 """
 
-import hashlib
-import os
-import re
 import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -30,10 +26,10 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from rulerkit.common.errors import UserError, check_known, redact, shortened, unknown
-from rulerkit.common.hub import is_hub_id
+from rulerkit.common.errors import UserError, check_known, redact, shortened
 from rulerkit.common.lengths import parse_length
-from rulerkit.common.paths import home, package_data, project_files, resolve
+from rulerkit.common.paths import home, package_data
+from rulerkit.common.yaml_files import read_yaml
 
 JSON = dict[str, Any]
 """An object of JSON: names and their values."""
@@ -55,7 +51,8 @@ def _tokens(value: Any) -> int:
 
 
 def _closed(command: str) -> str:
-    shlex.split(command)  # a ValueError where a quote is not closed
+    # Raises ValueError where a quote is not closed.
+    shlex.split(command)
     return command
 
 
@@ -64,9 +61,8 @@ Tokens = Annotated[int, BeforeValidator(_tokens)]
 Length = Annotated[Tokens, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Hours = Annotated[float, Field(gt=0, le=744)]
-Items = Annotated[
-    list[Any], Field(strict=False, min_length=1)
-]  # a tuple may be given in Python
+# A tuple may be given in Python.
+Items = Annotated[list[Any], Field(strict=False, min_length=1)]
 Arguments = Annotated[dict[str, JsonValue], Field(min_length=1)]
 Line = Annotated[str, Field(pattern=r"^\s*[^\n]*\s*$")]
 GpuLine = Annotated[str, Field(pattern=r"^\s*([^{\n]|\{gpus\})*\s*$")]
@@ -353,7 +349,7 @@ ENGINE_KEYS: dict[str, type[ModelKeys]] = {
 """Engine name -> what a mapping for this engine may hold."""
 
 _KEYS: dict[str, Any] = package_data("model_keys.yaml")
-_ENGINE_OF: dict[str, str] = _KEYS["engine_of"]
+ENGINE_OF: dict[str, str] = _KEYS["engine_of"]
 """The engine of a mapping that names none: that of the first of these keys that it holds."""
 
 READERS: dict[str, JSON] = _KEYS["readers"]
@@ -516,14 +512,14 @@ def check(
     fields = keys_of(kind)
     for key in values:
         check_known(what, key, fields)
+    given = {key: value for key, value in values.items() if value is not None}
     try:
-        return kind.model_validate(
-            {k: value for k, value in values.items() if value is not None}
-        )
+        return kind.model_validate(given)
     except ValidationError as error:
         key, *inner = map(str, error.errors()[0]["loc"])
         nested = fields[key].annotation
         if inner and isinstance(nested, type) and issubclass(nested, Keys):
+            # The message is about a key of the mapping inside.
             check(nested, values[key], f"{where}{key}.", f"{what} in {key}")
         raise UserError(
             f"{where}{key}: {shortened(redact(values).get(key))} is not allowed; it takes "
@@ -542,89 +538,14 @@ def takes(engine: str, key: str) -> str:
 
 
 def _words(field: FieldInfo) -> str:
-    return " ".join(
-        (field.description or f"one of {', '.join(get_args(field.annotation))}").split()
-    )
+    """What a key takes: its docstring, or the words that it may be."""
+    words = field.description
+    if not words:
+        words = f"one of {', '.join(get_args(field.annotation))}"
+    return " ".join(words.split())
 
 
 # --- files ----------------------------------------------------------------------------------------
-
-
-_PLAIN = {
-    "null": r"|~|null|Null|NULL",
-    "bool": r"true|True|TRUE|false|False|FALSE",
-    "int": r"[-+]?(0|[1-9][0-9]{0,17})",
-    "float": r"[-+]?([0-9]{1,17}\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,2})?",
-    "str": r"[^\0\ud800-\udfff]*",
-    "merge": "<<",
-}
-"""How a scalar of each type may be written: as every version of YAML reads it."""
-
-
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice, and scalars that versions of YAML read in different ways
-    (no, 010, dates)."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        names = set()
-        for key, _ in node.value:
-            if key.value in names:
-                raise yaml.MarkedYAMLError(
-                    problem=f"the key {key.value!r} stands twice",
-                    problem_mark=key.start_mark,
-                )
-            names.add(key.value)
-        return node
-
-    def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
-        node = super().compose_scalar_node(anchor)
-        if not re.fullmatch(
-            _PLAIN.get(node.tag.rpartition(":")[2], "(?!)"), node.value
-        ):
-            problem = (
-                f"{shortened(node.value)} is not a plain value: write numbers as 10 or 0.5, truth "
-                "as true or false, and "
-                "any other text in quotes"
-            )
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
-        return node
-
-
-def parse_yaml(text: str | bytes, where: object) -> Any:
-    """What a YAML text says; `where` begins the message about a text that is not YAML."""
-    try:
-        return yaml.load(text, _Loader)
-    except yaml.MarkedYAMLError as error:
-        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        problem = " ".join(str(error.problem).split())
-        raise UserError(
-            f"{where} is not YAML that can be used: {line}{problem}"
-        ) from error
-    except (
-        Exception
-    ) as error:  # PyYAML passes on what malformed numbers and nesting raise
-        raise UserError(
-            f"{where} is not YAML: {' '.join(str(error).split())}"
-        ) from error
-
-
-def read_yaml(path: Path) -> JSON:
-    """A YAML file that holds a mapping."""
-    try:
-        content = parse_yaml(path.read_bytes(), path)
-    except OSError as error:
-        raise UserError(
-            f"cannot read {path}: {error.strerror}; parameter files lie in {home() / 'params'}"
-        ) from error
-    if not isinstance(content, dict) or not all(
-        isinstance(key, str) for key in content
-    ):
-        raise UserError(
-            f"{path} holds a {type(content).__name__}: it must hold `name: value` lines, such as "
-            "`num_examples: 20`"
-        )
-    return content
 
 
 def read_keys(kind: type[AnyKeys], path: Path) -> AnyKeys:
@@ -643,162 +564,3 @@ def read_site(path: Path | None = None) -> Site:
 
 
 # --- the mapping of a model -----------------------------------------------------------------------
-
-
-def read_spec(spec: str | Spec) -> JSON:
-    """The checked mapping of a model, with `name` and `engine` set and `base` merged in.
-
-    A string is a file `params/models/<name>.yaml`, a path to such a file or to a model folder, a
-    reader (`perfect`, `mute`, `floor-copy`, `floor-frequent`, `reader-<tokens>` for any window), or
-    a hub id `org/name`, in this order. A mapping may name a `base` and say what differs; without a
-    `name` such a variant is named after what differs.
-    """
-    full = _expand(spec, ())
-    checked = check_spec(
-        full, str(full.get("name") or full.get("path", "of a mapping"))
-    )
-    engine, needed = (
-        checked["engine"],
-        "entry" if checked["engine"] == "function" else "path",
-    )
-    if engine != "reader" and needed not in checked:
-        raise UserError(
-            f"model {checked['name']}: `{needed}` is missing; it takes {takes(engine, needed)}"
-        )
-    return checked
-
-
-def check_spec(spec: Spec, who: str) -> JSON:
-    """A mapping without a base, checked, with `engine` and `name` set."""
-    engine = spec.get("engine") or next(
-        (engine for key, engine in _ENGINE_OF.items() if key in spec), None
-    )
-    if engine is None:
-        raise UserError(
-            f"model {who}: nothing says who answers: give one of path, entry, window or engine"
-        )
-    check_known(f"engine of the model {who}", str(engine), ENGINE_KEYS)
-    checked = check(
-        ENGINE_KEYS[engine],
-        spec,
-        f"model {who}: ",
-        f"key of the model {who} (engine {engine})",
-    )
-    values = {"engine": engine} | checked.model_dump(by_alias=True, exclude_unset=True)
-    return values | {"name": _name(values)}
-
-
-def known_models() -> list[str]:
-    """The names that need no path: the files of params/models/, and the readers."""
-    return sorted(
-        {*project_files("params/models", ".yaml"), *READERS, "reader-<tokens>"}
-    )
-
-
-def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
-    """The mapping behind a name or a mapping, bases merged; `files` are those that led to it."""
-    if isinstance(spec, Mapping):
-        return _merge(spec, files)
-    if not isinstance(spec, str):
-        raise UserError(
-            "a model is a name, a path, a hub id or a mapping (several stand in `models`); seen: "
-            f"{shortened(spec)}; a "
-            "function or a loaded checkpoint becomes a model by rulerkit.model(it, name=...)"
-        )
-    file = project_files("params/models", ".yaml").get(spec)
-    if file and file not in files:
-        return _from_file(file, files)
-    if spec.endswith((".yaml", ".yml")):
-        return _from_file(resolve(spec), files)
-    if spec in READERS:
-        return {"engine": "reader", **READERS[spec]}
-    if re.fullmatch(r"reader-\d+[kKmM]?", spec):
-        return {
-            "engine": "reader",
-            "window": parse_length(spec.removeprefix("reader-"), least=0),
-        }
-    place = resolve(spec)
-    if os.path.isfile(place):
-        raise UserError(
-            f"{place} is no model folder: a model is a folder with a config.json, or a YAML file"
-        )
-    if os.path.isdir(place) or is_hub_id(spec):
-        return {"path": spec}
-    if "/" in spec or os.path.exists(spec):
-        raise UserError(
-            f"model {spec}: there is no folder {place}: a path counts from the project "
-            "root; a hub id reads org/name"
-        )
-    hint = "A path to a model folder or to a YAML file, or a hub id (org/name), may stand here too"
-    raise unknown("model", spec, known_models(), hint)
-
-
-def _from_file(path: Path, files: tuple[Path, ...]) -> JSON:
-    """What stands under the only key of a model file."""
-    if path in files:
-        raise UserError(
-            f"model file {path}: it is its own base; name another model as its `base`"
-        )
-    content = read_yaml(path)
-    if list(content) != ["model"]:
-        raise UserError(
-            f"model file {path}: it holds one key, `model:` (a name, or a mapping), and nothing "
-            "else"
-        )
-    return _expand(content["model"], (*files, path))
-
-
-def _merge(spec: Spec, files: tuple[Path, ...]) -> JSON:
-    """A mapping over its `base`; `null` takes a key of the base away."""
-    given = dict(spec)
-    base = _expand(given.pop("base"), files) if "base" in given else {}
-    named = {key: value for key, value in given.items() if key not in UNNAMED_KEYS}
-    differs = {key: value for key, value in named.items() if value != base.get(key)}
-    if differs:
-        base.pop("label", None)
-    if base and "name" not in given:
-        if any(differs.get(key) is not None for key in ("path", "entry", "window")):
-            # another model, not a variant of its base
-            base = {
-                key: base[key] for key in base if key not in ("name", "label", "slug")
-            }
-        else:
-            base["name"] = check_spec(base, str(spec["base"]))["name"] + _suffix(
-                differs
-            )
-    return {key: value for key, value in (base | given).items() if value is not None}
-
-
-def _suffix(differs: Spec) -> str:
-    """`-template_base`: how a variant's name says what differs; long values by their digest."""
-    suffix = ""
-    for key, value in differs.items():
-        short = re.sub(r"[^A-Za-z0-9._]+", "-", str(redact(value))).strip("-")
-        if not 0 < len(short) <= 24:
-            short = hashlib.sha256(str(value).encode()).hexdigest()[:8]
-        suffix += f"-{key}_{short}"
-    return suffix
-
-
-def _name(spec: Spec) -> str:
-    """The name of a checked spec, which is also a folder's name in outputs/."""
-    window = spec.get("window")
-    if "name" in spec:
-        name: str = spec["name"]
-    elif spec["engine"] == "reader":
-        name = {None: "perfect", 0: "mute"}.get(window, f"reader-{window}")
-        name = f"floor-{spec['floor']}" if "floor" in spec else name
-        name += _suffix({key: spec[key] for key in READER_EFFECTS if key in spec})
-    elif "path" in spec:
-        name = resolve(spec["path"]).name
-    else:
-        raise UserError(
-            f"the model of {spec.get('entry', 'a function')} needs a name: add `name:`"
-        )
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
-        raise UserError(
-            f"model name {name!r} cannot name a folder: give one of at most 100 letters, digits, "
-            "'.', '_' and '-' that begins with a letter or digit, such as "
-            f"model: {{path: {spec.get('path', 'PATH')!r}, name: mine}}"
-        )
-    return name

@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit.common.errors import UserError, check_known, listed, remark, shortened
 from rulerkit.common.escape import csv_text, latex_text
+from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import cell_file, home, resolve, resolve_file
-from rulerkit.common.settings import JSON, Parameters, Spec, check, read_spec, read_yaml
+from rulerkit.common.settings import JSON, Parameters, Spec, check
+from rulerkit.common.yaml_files import read_yaml
 from rulerkit.evaluation.notebook import check_names, injected_names
 from rulerkit.generation.corpora import choices, refresh
 from rulerkit.generation.tasks import THIRTEEN, Task, by_name

@@ -15,7 +15,8 @@ from zlib import crc32
 
 from rulerkit.common.errors import ModelError, TooLong, UserError
 from rulerkit.common.gpus import torch_module
-from rulerkit.common.settings import JSON, Spec, check_spec, read_spec
+from rulerkit.common.model_files import check_spec, read_spec
+from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.generation.prompt_format import (
     FORMS,

@@ -1,0 +1,209 @@
+"""The mapping behind the name of a model: files of params/models, bases and variants, names.
+
+`read_spec` takes whatever a user writes for a model and returns its checked mapping.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rulerkit.common.errors import UserError, check_known, redact, shortened, unknown
+from rulerkit.common.hub import is_hub_id
+from rulerkit.common.lengths import parse_length
+from rulerkit.common.paths import project_files, resolve
+from rulerkit.common.settings import (
+    ENGINE_KEYS,
+    ENGINE_OF,
+    JSON,
+    READER_EFFECTS,
+    READERS,
+    UNNAMED_KEYS,
+    Spec,
+    check,
+    takes,
+)
+from rulerkit.common.yaml_files import read_yaml
+
+
+def read_spec(spec: str | Spec) -> JSON:
+    """The checked mapping of a model, with `name` and `engine` set and `base` merged in.
+
+    A string is a file `params/models/<name>.yaml`, a path to such a file or to a model folder, a
+    reader (`perfect`, `mute`, `floor-copy`, `floor-frequent`, `reader-<tokens>` for any window), or
+    a hub id `org/name`, in this order. A mapping may name a `base` and say what differs; without a
+    `name` such a variant is named after what differs.
+    """
+    full = _expand(spec, ())
+    checked = check_spec(
+        full, str(full.get("name") or full.get("path", "of a mapping"))
+    )
+    engine = checked["engine"]
+    needed = "entry" if engine == "function" else "path"
+    if engine != "reader" and needed not in checked:
+        raise UserError(
+            f"model {checked['name']}: `{needed}` is missing; it takes {takes(engine, needed)}"
+        )
+    return checked
+
+
+def check_spec(spec: Spec, who: str) -> JSON:
+    """A mapping without a base, checked, with `engine` and `name` set.
+
+    `who` names the model in messages.
+    """
+    engine = spec.get("engine")
+    if engine is None:
+        # A key that only one engine has says which it is.
+        engines = [engine for key, engine in ENGINE_OF.items() if key in spec]
+        engine = engines[0] if engines else None
+    if engine is None:
+        raise UserError(
+            f"model {who}: nothing says who answers: give one of path, entry, window or engine"
+        )
+
+    check_known(f"engine of the model {who}", str(engine), ENGINE_KEYS)
+    what = f"key of the model {who} (engine {engine})"
+    checked = check(ENGINE_KEYS[engine], spec, f"model {who}: ", what)
+    values = {"engine": engine}
+    values |= checked.model_dump(by_alias=True, exclude_unset=True)
+    return values | {"name": _name(values)}
+
+
+def known_models() -> list[str]:
+    """The names that need no path: the files of params/models/, and the readers."""
+    return sorted(
+        {*project_files("params/models", ".yaml"), *READERS, "reader-<tokens>"}
+    )
+
+
+def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
+    """The mapping behind a name or a mapping, bases merged; `files` are those that led to it."""
+    if isinstance(spec, Mapping):
+        return _merge(spec, files)
+    if not isinstance(spec, str):
+        raise UserError(
+            "a model is a name, a path, a hub id or a mapping (several stand in `models`); seen: "
+            f"{shortened(spec)}; a "
+            "function or a loaded checkpoint becomes a model by rulerkit.model(it, name=...)"
+        )
+    # A project's file may have the name of a reader or of one of the kit's files; a file that
+    # names itself as its base means the one that it stands in for.
+    file = project_files("params/models", ".yaml").get(spec)
+    if file and file not in files:
+        return _from_file(file, files)
+    if spec.endswith((".yaml", ".yml")):
+        return _from_file(resolve(spec), files)
+    if spec in READERS:
+        return {"engine": "reader", **READERS[spec]}
+    if re.fullmatch(r"reader-\d+[kKmM]?", spec):
+        window = parse_length(spec.removeprefix("reader-"), least=0)
+        return {"engine": "reader", "window": window}
+
+    place = resolve(spec)
+    if os.path.isfile(place):
+        raise UserError(
+            f"{place} is no model folder: a model is a folder with a config.json, or a YAML file"
+        )
+    if os.path.isdir(place) or is_hub_id(spec):
+        return {"path": spec}
+    if "/" in spec or os.path.exists(spec):
+        raise UserError(
+            f"model {spec}: there is no folder {place}: a path counts from the project "
+            "root; a hub id reads org/name"
+        )
+    hint = "A path to a model folder or to a YAML file, or a hub id (org/name), may stand here too"
+    raise unknown("model", spec, known_models(), hint)
+
+
+def _from_file(path: Path, files: tuple[Path, ...]) -> JSON:
+    """What stands under the only key of a model file."""
+    if path in files:
+        raise UserError(
+            f"model file {path}: it is its own base; name another model as its `base`"
+        )
+    content = read_yaml(path)
+    if list(content) != ["model"]:
+        raise UserError(
+            f"model file {path}: it holds one key, `model:` (a name, or a mapping), and nothing "
+            "else"
+        )
+    return _expand(content["model"], (*files, path))
+
+
+def _merge(spec: Spec, files: tuple[Path, ...]) -> JSON:
+    """A mapping over its `base`; `null` takes a key of the base away."""
+    given = dict(spec)
+    base: JSON = {}
+    if "base" in given:
+        base = _expand(given.pop("base"), files)
+
+    # What differs makes another model or a variant; keys such as `concurrency` change no answer.
+    differs = {
+        key: value
+        for key, value in given.items()
+        if key not in UNNAMED_KEYS and value != base.get(key)
+    }
+    if differs:
+        base.pop("label", None)
+    if base and "name" not in given:
+        is_another = any(
+            differs.get(key) is not None for key in ("path", "entry", "window")
+        )
+        if is_another:
+            for key in ("name", "label", "slug"):
+                base.pop(key, None)
+        else:
+            name = check_spec(base, str(spec["base"]))["name"]
+            base["name"] = name + _suffix(differs)
+
+    merged = base | given
+    return {key: value for key, value in merged.items() if value is not None}
+
+
+def _suffix(differs: Spec) -> str:
+    """`-template_base`: how a variant's name says what differs; long values by their digest."""
+    suffix = ""
+    for key, value in differs.items():
+        short = re.sub(r"[^A-Za-z0-9._]+", "-", str(redact(value))).strip("-")
+        if not 0 < len(short) <= 24:
+            short = hashlib.sha256(str(value).encode()).hexdigest()[:8]
+        suffix += f"-{key}_{short}"
+    return suffix
+
+
+def _name(spec: Spec) -> str:
+    """The name of a checked spec, which is also a folder's name in outputs/."""
+    if "name" in spec:
+        name: str = spec["name"]
+    elif spec["engine"] == "reader":
+        name = _reader_name(spec)
+    elif "path" in spec:
+        name = resolve(spec["path"]).name
+    else:
+        raise UserError(
+            f"the model of {spec.get('entry', 'a function')} needs a name: add `name:`"
+        )
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise UserError(
+            f"model name {name!r} cannot name a folder: give one of at most 100 letters, digits, "
+            "'.', '_' and '-' that begins with a letter or digit, such as "
+            f"model: {{path: {spec.get('path', 'PATH')!r}, name: mine}}"
+        )
+    return name
+
+
+def _reader_name(spec: Spec) -> str:
+    """The name of a reference reader: its window or its floor, and its effects."""
+    window = spec.get("window")
+    if "floor" in spec:
+        name = f"floor-{spec['floor']}"
+    elif window is None:
+        name = "perfect"
+    elif window == 0:
+        name = "mute"
+    else:
+        name = f"reader-{window}"
+    return name + _suffix({key: spec[key] for key in READER_EFFECTS if key in spec})
