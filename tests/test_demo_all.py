@@ -200,17 +200,12 @@ def test_thinking_helps_as_much_as_was_planted(outputs):
 @planted
 def test_a_window_hides_the_first_half_of_twice_its_length(outputs):
     """A needle of several values is read or not as a whole bin of the context; chains and documents
-    that the window cuts are left to the test of depth."""
+    that the window cuts can lie on both sides of its border."""
     recall = table(outputs, "15_depth", "reader-8192")
     needles = recall[recall["task"].str.startswith("niah")]
     beyond = needles["length"] > 8192
     assert (needles.loc[~beyond | (needles["depth_from"] >= 50), "score"] == 100).all()
     assert (needles.loc[beyond & (needles["depth_to"] <= 40), "score"] == 0).all()
-    tests = table(outputs, "15_depth", "reader-8192-tests")
-    beyond = tests["length"] > 8192
-    assert tests.loc[~beyond, "p"].isna().all()
-    assert (tests.loc[beyond, "p"] < 0.05).all()
-    assert (tests.loc[beyond, "depth_to"] <= 50).all()
 
 
 @planted

@@ -211,8 +211,6 @@ def test_saved_tables_say_what_they_show(tmp_path):
     names = (
         "ra+rb.csv",
         "ra+rb.tex",
-        "ra+rb-tests.csv",
-        "ra+rb-tests.tex",
         "ra+rb-distance.csv",
     )
     assert files(folder) == {*names}, "no table of distances: nothing to print"
