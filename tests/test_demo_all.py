@@ -124,9 +124,7 @@ def test_dropping_takes_the_same_share_of_few_and_of_many(outputs):
 
 @planted
 def test_a_steady_fall_and_one_past_a_window(outputs):
-    assert verdicts(outputs, "05_variable_tracking", "reader-fading")[0] == "holds"
-    assert verdicts(outputs, "05_variable_tracking", "reader-fading")[1] != "holds"
-    assert verdicts(outputs, "05_variable_tracking", "reader-8192")[1] == "holds"
+    assert verdicts(outputs, "05_variable_tracking", "reader-fading") == ["holds"]
     window = table(outputs, "05_variable_tracking", "reader-8192")
     assert (window.loc[window["length"] <= 8192, "score"] == 100).all()
     assert (window.loc[window["length"] > 8192, "high"] < 70).all()
@@ -152,16 +150,14 @@ def test_what_is_known_by_heart_stays(outputs):
     read = found[~alone]
     assert (read.loc[read["length"] <= 8192, "score"] == 100).all()
     assert share_within(read[read["length"] == 32768], 25 + 75 * 0.3) == 1
-    assert verdicts(outputs, "07_question_answering", "reader-remembering") == [
-        "holds",
-        "holds",
-    ]
+    found = verdicts(outputs, "07_question_answering", "reader-remembering")
+    assert found == ["holds"]
 
 
 @planted
 def test_models_by_training_length_size_and_kind(outputs):
     windows = "reader-8192+reader-16384"
-    expected = ["holds", "does not hold", "not applicable", "holds", "holds"]
+    expected = ["holds", "does not hold", "not applicable"]
     assert verdicts(outputs, "08_training_length", windows) == expected
     found = table(outputs, "08_training_length", windows)
     assert (found.loc[found["length"] <= found["claimed_length"], "score"] == 100).all()
@@ -172,7 +168,7 @@ def test_models_by_training_length_size_and_kind(outputs):
     ]
     assert (
         verdicts(outputs, "10_architectures", "reader-4096+reader-recurrent")
-        == ["holds"] * 3
+        == ["holds"] * 2
     )
 
 

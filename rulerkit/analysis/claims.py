@@ -11,10 +11,9 @@ is judged.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, product
-from math import inf, log2
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from rulerkit.common.errors import unknown
@@ -33,10 +32,6 @@ UNKNOWN, NOT_APPLICABLE = "cannot be judged with this data", "not applicable"
 NEGLIGIBLE = 2.0
 """Points: where a claim says "lower" without saying by how much, a difference certainly smaller
 than this refutes it."""
-RARE = 5.0
-"""Percent: an error that was never seen, and is certainly rarer than this, does not occur."""
-STRAIGHT = 5.0
-"""Points: scores are linear where none is certainly further than this from the line."""
 _LOWER = "lower by "
 
 
@@ -299,53 +294,6 @@ def falls(
     return whole._replace(seen=seen)
 
 
-def abrupt(claim: str, rows: "pd.DataFrame", beyond: float) -> Verdict:
-    """The fall per doubling to the first length past `beyond` is greater than the mean fall per
-    doubling before it."""
-    lengths = sorted(rows["length"].unique().tolist())
-    inside, outside = (
-        [n for n in lengths if n <= beyond],
-        [n for n in lengths if n > beyond],
-    )
-    if not inside or not outside:
-        side = "beyond" if inside else "up to"
-        return Verdict(
-            claim, NOT_APPLICABLE, f"nothing was asked {side} {beyond:g} tokens"
-        )
-    first, edge, after = inside[0], inside[-1], outside[0]
-    past = 1 / log2(after / edge)
-    before = 1 / log2(edge / first) if edge > first else 0.0
-    per_doubling = {first: -before, edge: past + before, after: -past}
-    parts = [(weight, rows[rows["length"] == n]) for n, weight in per_doubling.items()]
-    seen = f"{length_name(edge)} to {length_name(after)} steeper per doubling by "
-    return weighted(claim, parts, seen=seen)
-
-
-def straight(claim: str, rows: "pd.DataFrame") -> Verdict:
-    """Linear in the log of the length: no mean is further than STRAIGHT from the line through those
-    of all lengths."""
-    groups = _groups(rows, "length")
-    if len(groups) < 3:
-        verdict = UNKNOWN if groups else NOT_APPLICABLE
-        seen = f"{len(groups)} lengths: a line needs at least 3 to be tested"
-        return Verdict(claim, verdict, seen)
-    x = np.log2(sorted(rows["length"].unique()))
-    design = np.column_stack([np.ones_like(x), x])
-    residuals = np.eye(len(x)) - design @ np.linalg.pinv(design)
-    confidence = 1 - 0.05 / len(x)
-    parts = [
-        weighted(
-            f"{name} off the line by",
-            list(zip(weights, groups.values(), strict=True)),
-            -STRAIGHT,
-            STRAIGHT,
-            confidence=confidence,
-        )
-        for name, weights in zip(groups, residuals.tolist(), strict=True)
-    ]
-    return every(claim, parts)
-
-
 # --- several verdicts -----------------------------------------------------------------------------
 
 
@@ -401,15 +349,6 @@ def rate(
         at_least,
         at_most,
         f"{int(hits.sum())} of {len(rows)}, percent ",
-    )
-
-
-def occurs(claim: str, rows: "pd.DataFrame", labels: Sequence[str]) -> Verdict:
-    """At least one answer has one of these labels; fails where their share is certainly below
-    RARE."""
-    verdict = rate(claim, rows, labels, RARE)
-    return (
-        verdict._replace(verdict=HOLDS) if rows["label"].isin(labels).any() else verdict
     )
 
 
