@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
-from rulerkit.analysis.compare import judge_pairs
+from rulerkit.analysis.differences import judge_pairs
 
 RANDOM = np.random.default_rng(20241121)
 TASKS, EXAMPLES, MARGIN = 13, 200, 1.0

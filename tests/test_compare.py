@@ -18,12 +18,11 @@ from rulerkit.analysis.compare import (
     NOT_WORSE,
     WORSE,
     Comparison,
-    Side,
     compare,
-    judge_pairs,
-    power_text,
-    smallest_loss,
 )
+from rulerkit.analysis.differences import judge_pairs, smallest_loss
+from rulerkit.analysis.power import power_text
+from rulerkit.analysis.sides import Side
 from rulerkit.common.errors import UserError
 from rulerkit.report.comparison import difference_table
 from rulerkit.store.files import row_line

@@ -11,8 +11,11 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "compare",
         "correlation",
         "depth",
+        "differences",
         "failures",
         "other_formats",
+        "power",
         "results",
+        "sides",
     ],
 )

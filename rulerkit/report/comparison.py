@@ -4,17 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rulerkit.analysis.compare import (
-    _MEAN,
-    _MOST_FLIPS,
-    ALARMS,
-    LEVELS,
-    NOT_WORSE,
-    Comparison,
-    _keys,
-    _losses,
-    compare,
-)
+from rulerkit.analysis.compare import MOST_FLIPS as _MOST_FLIPS
+from rulerkit.analysis.compare import NOT_WORSE, Comparison, compare
+from rulerkit.analysis.differences import ALARMS, LEVELS
+from rulerkit.analysis.differences import MEAN_COLUMNS as _MEAN
+from rulerkit.analysis.differences import losses_text as _losses
+from rulerkit.analysis.sides import keys_text as _keys
 from rulerkit.common.errors import listed
 from rulerkit.common.escape import csv_text
 from rulerkit.common.lengths import length_name

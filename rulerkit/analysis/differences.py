@@ -1,0 +1,215 @@
+"""Judges the differences of paired examples: means with intervals, and where a loss is seen.
+
+`judge_pairs` gives the table of a comparison. `examples_needed` and `smallest_loss` say what a
+number of examples can show.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+from rulerkit.analysis.sides import Key
+from rulerkit.common.errors import UserError, counted
+from rulerkit.scoring.scores import THIRTEEN
+from rulerkit.scoring.statistics import (
+    WeightedCell,
+    holm,
+    no_difference_p,
+    weighted_sum,
+)
+from rulerkit.scoring.summary import weighted_cells
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+ALARMS = 0.05
+"""The chance that any loss is seen between equal models, at most."""
+LEVELS = {"cell": "a cell", "task": "a task", "length": "a length", "all": "the mean"}
+"""What a difference is a mean over, and its name in a text."""
+MEAN_COLUMNS = ["a", "b", "difference", "low", "high"]
+_COUNTS = ["n", "better", "worse"]
+_COLUMNS = [
+    "level",
+    "task",
+    "category",
+    "length",
+    "n",
+    *MEAN_COLUMNS,
+    "better",
+    "worse",
+    "unable",
+    "p",
+    "smallest_loss",
+    "loss",
+]
+_ROUNDING = 1e-9  # points: a loss of just the margin is none, however it was rounded
+_MOST_EXAMPLES = 10**9  # where a search for a number of examples ends
+
+
+def check_margin(margin: float) -> None:
+    """Raise a UserError for what is no number of points above 0."""
+    if not isinstance(margin, Real) or not 0 < margin < math.inf:
+        raise UserError(
+            f"margin is {margin!r}: it must be a number of points above 0, such as 1.0"
+        )
+
+
+# --- the table of differences ---------------------------------------------------------------------
+
+
+def judge_pairs(
+    pairs: "pd.DataFrame", margin: float, confidence: float
+) -> "tuple[pd.DataFrame, list[WeightedCell]]":
+    """The rows of a `Comparison` of pairs as `paired` gives them, the mean last, and the cells of
+    the difference of the means."""
+    import pandas as pd
+
+    cells_a = weighted_cells(pairs.assign(score=pairs["a"]))
+    cells_b = weighted_cells(pairs.assign(score=pairs["b"]))
+
+    rows: list[dict[str, Any]] = []
+    tested: list[frozenset[Key]] = []  # the cells of each row
+    p_values: dict[frozenset[Key], float] = {}
+    cells: list[WeightedCell] = []
+    for level, task, length, members in _groups(_by_cell(pairs)):
+        shares = _shares(members)
+        keys = list(zip(members["task"], members["length"], strict=True))
+        cells = []
+        for key, share in zip(keys, shares, strict=True):
+            cells.append(cells_b[key]._replace(weight=share))
+            cells.append(cells_a[key]._replace(weight=-share))
+
+        row = {"level": level, "task": task, "length": length}
+        row["category"] = members["category"].iloc[0] if task else ""
+        row |= {name: members[name].sum() for name in _COUNTS}
+        row |= {side: 100 * (members[side] * shares).sum() for side in ("a", "b")}
+        row |= weighted_sum(cells, confidence).percent()._asdict()
+        rows.append(row)
+
+        # Rows of the same cells, such as a task with one length, are one test: they share a key.
+        variance = (shares**2 * members["variance"] / members["n"]).sum()
+        tested.append(frozenset(keys))
+        p_values[tested[-1]] = no_difference_p(cells, variance)
+
+    adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    num_tests = len(p_values)
+    frame = pd.DataFrame(rows).rename(columns={"value": "difference"})
+    is_full = (frame["a"] == frame["b"]) & frame["a"].isin([0, 100])
+    frame["unable"] = is_full & (frame["level"] == "cell")
+    frame["p"] = [adjusted[keys] for keys in tested]
+    frame["smallest_loss"] = [smallest_loss(n, num_tests, margin) for n in frame["n"]]
+    frame["loss"] = (frame["p"] < ALARMS) & (frame["difference"] < -margin - _ROUNDING)
+    return frame[_COLUMNS], cells  # the last cells are those of the mean
+
+
+def _by_cell(pairs: "pd.DataFrame") -> "pd.DataFrame":
+    """A row per task and length, in the order of the benchmark: its category, _COUNTS, and the
+    means of a, b and the variance."""
+    if "variance" not in pairs:
+        pairs = pairs.assign(variance=0.0)
+    is_better, is_worse = pairs["difference"] > 0, pairs["difference"] < 0
+    by_cell = (
+        pairs.assign(better=is_better, worse=is_worse)
+        .groupby(["task", "length"], as_index=False)
+        .agg(
+            category=("category", "first"),
+            n=("difference", "size"),
+            better=("better", "sum"),
+            worse=("worse", "sum"),
+            a=("a", "mean"),
+            b=("b", "mean"),
+            variance=("variance", "mean"),
+        )
+    )
+
+    # tasks of the benchmark first, then others as they came
+    tasks = list(dict.fromkeys([*THIRTEEN, *pairs["task"]]))
+    order = {task: number for number, task in enumerate(tasks)}
+    return by_cell.sort_values(
+        "task", key=lambda names: names.map(order), kind="stable"
+    )
+
+
+def _groups(
+    by_cell: "pd.DataFrame",
+) -> "Iterator[tuple[str, str, int, pd.DataFrame]]":
+    """Level, task ('' for a mean over tasks), length (0 for a mean over lengths) and cells of every
+    row of a comparison, the mean of all last."""
+    for level in LEVELS:
+        of_task = by_cell["task"] if level in ("cell", "task") else ""
+        of_length = by_cell["length"] if level in ("cell", "length") else 0
+        grouped = by_cell.assign(of_task=of_task, of_length=of_length)
+        keys = ["of_task", "of_length"]
+        groups: Any = grouped.groupby(keys, sort=False)
+        for (task, length), members in groups:
+            yield level, task, length, members
+
+
+def _shares(members: "pd.DataFrame") -> "pd.Series[float]":
+    """The weight of each cell in a mean: each length weighs the same, and in it each task. So a
+    length at which fewer tasks were asked counts as much as the others."""
+    lengths = members["length"]
+    num_tasks = lengths.groupby(lengths).transform("size")
+    return 1 / lengths.nunique() / num_tasks
+
+
+# --- what a number of examples can show -----------------------------------------------------------
+
+
+def examples_needed(
+    rows: "pd.DataFrame",
+    cells: Iterable[WeightedCell],
+    confidence: float,
+    margin: float = 0.0,
+) -> int:
+    """The examples per task and length from which on the interval of a mean difference, as
+    `judge_pairs` gives it, would leave out minus the margin, if scores stayed as they are."""
+    num_examples = float(rows.loc[rows["level"] == "cell", "n"].median())
+
+    def decides(number: int) -> bool:
+        mean = weighted_sum(cells, confidence, number / num_examples).percent()
+        return mean.low > -margin or mean.high < -margin
+
+    # the interval only gets narrower with more examples, so a bisection finds the first number
+    return 1 + bisect_left(range(1, _MOST_EXAMPLES), True, key=decides)
+
+
+def smallest_loss(num_examples: int, num_tests: int, margin: float = 0.0) -> float:
+    """The smallest loss (points) that `num_tests` tests can see in so many examples where nothing
+    else differs.
+
+    So many examples must be lost as pass Holm's first threshold; NaN where there are not so many.
+    """
+    # n losses and no gain have p = 2**-n in the sign test, and Holm's first threshold is
+    # ALARMS / num_tests
+    lost = math.floor(math.log2(num_tests / ALARMS)) + 1
+    # and they must be more than the margin allows
+    lost = max(lost, math.floor(num_examples * margin / 100 + _ROUNDING) + 1)
+    return 100 * lost / num_examples if lost <= num_examples else math.nan
+
+
+# --- numbers as text ------------------------------------------------------------------------------
+
+
+def interval_text(row: "pd.Series[Any]") -> str:
+    """The difference of a row with its interval, such as `-1.20 points [-2.00, -0.40]`."""
+    return f"{row['difference']:+.2f} points [{row['low']:+.2f}, {row['high']:+.2f}]"
+
+
+def points_text(number: float) -> str:
+    """A number of points, such as `1 point`."""
+    return counted(f"{number:g}", "point")
+
+
+def losses_text(smallest: Iterable[float]) -> str:
+    """The smallest losses of the levels, in the order of LEVELS, in words."""
+    texts = []
+    for level, loss in zip(LEVELS.values(), smallest, strict=True):
+        if math.isnan(loss):
+            texts.append(f"{level} none (too few examples)")
+        else:
+            texts.append(f"{level} {loss:.1f} points")
+    return ", ".join(texts)
