@@ -140,7 +140,7 @@ MUTATIONS = [
             "holds = at_least < low and high <= at_most",
         ),
         ("or low > at_most\n", "or low >= at_most\n"),
-        ("fails = high < (at_least", "fails = high <= (at_least"),
+        ("fails = high < fails_below", "fails = high <= fails_below"),
         ("at_least <= low and high <= at_most", "at_least < low and high <= at_most"),
         ("at_least <= low and high <= at_most", "at_least <= low and high < at_most"),
         ("high < at_least or low > at_most", "high <= at_least or low > at_most"),

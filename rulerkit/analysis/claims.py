@@ -4,8 +4,11 @@ or does not apply.
 A notebook states each claim in one of its cells and picks the rows; the functions here compare
 means by the intervals of `statistics.weighted_sum`. Rows are those of `asked`: one row per example,
 `score` in 0..1. Thresholds and differences are in points (percent). Where no rows are given, the
-study does not ask what the claim is about, and the claim does not apply. Where an answer is missing, nothing
-is judged.
+study does not ask what the claim is about, and the claim does not apply. Where an answer is
+missing, nothing is judged.
+
+First come the rows, then claims about one interval (`judge`, `lower`, `above`), about a row of
+groups (`falls`), about several verdicts (`every`, `some`), and about shares of errors (`rate`).
 """
 
 from collections import Counter
@@ -32,7 +35,10 @@ UNKNOWN, NOT_APPLICABLE = "cannot be judged with this data", "not applicable"
 NEGLIGIBLE = 2.0
 """Points: where a claim says "lower" without saying by how much, a difference certainly smaller
 than this refutes it."""
+Part = tuple[float, "pd.DataFrame"]
+"""A weight and the rows whose mean it multiplies."""
 _LOWER = "lower by "
+_HIGHER = "higher by "
 
 
 class Verdict(NamedTuple):
@@ -53,18 +59,19 @@ def verdict_table(verdicts: Sequence[Verdict]) -> "pd.DataFrame":
 
 def asked(scores: "pd.DataFrame", study: Study) -> "pd.DataFrame":
     """A row for each example that the study asks of each model in `scores`; the score is NaN where
-    the answer is missing."""
+    the answer is missing. Of an adaptive run only answered examples have rows."""
     scores = merge_repetitions(scores)
-    models = scores[["run", "model", "label", "claimed_length"]].drop_duplicates(
-        ["run", "model"]
-    )
+    models = scores[["run", "model", "label", "claimed_length"]]
+    models = models.drop_duplicates(["run", "model"])
+
+    # all that is asked: a claim must not be judged by the examples that happen to be there
     names = [task.name for task in study.tasks]
     examples = product(names, study.lengths, range(study.num_examples))
     grid = pd.DataFrame(examples, columns=["task", "length", "index"])
+
+    # an adaptive run stops by itself, so what has no answer was not asked
+    how: Any = "inner" if study.adaptive else "left"
     answered = scores.drop(columns=["label", "claimed_length"])
-    how: Any = (
-        "inner" if study.adaptive else "left"
-    )  # an adaptive run asks for what it needs
     return models.merge(grid, how="cross").merge(answered, how=how, on=[*CELL, "index"])
 
 
@@ -73,10 +80,11 @@ def by_label(
 ) -> "pd.DataFrame":
     """The rows of some tasks (label to task, as `rk.task` takes it), with the columns `panel` and
     `series`, the label."""
-    parts = [
-        frame[frame["task"] == task(spec).name].assign(panel=panel, series=label)
-        for label, spec in tasks.items()
-    ]
+    parts = []
+    for label, spec in tasks.items():
+        of_task = frame[frame["task"] == task(spec).name]
+        parts.append(of_task.assign(panel=panel, series=label))
+
     rows = pd.concat(parts or [frame[:0]], ignore_index=True)
     return rows.reindex(columns=["panel", "series", *frame.columns])
 
@@ -87,14 +95,24 @@ def by_model(
     """'LABEL: ' ('' where there is one model) and the rows of each model without the lengths that
     it was not given.
 
-    Where there are no rows, they are yielded once.
+    Where there are no rows, they are yielded once, so that the claim still has its line.
     """
-    several = rows[label].nunique() > 1
     if rows.empty:
         yield "", rows
-    for name, model in rows.groupby(label, sort=False):
-        given = model.groupby("length")["score"].transform("count") > 0
-        yield f"{name}: " if several else "", model[given]
+    several = rows[label].nunique() > 1
+    for name, of_model in rows.groupby(label, sort=False):
+        # a model with a shorter limit than others has no answer at the longest lengths
+        num_answers = of_model.groupby("length")["score"].transform("count")
+        yield f"{name}: " if several else "", of_model[num_answers > 0]
+
+
+def model_rows(rows: "pd.DataFrame", name: str) -> "pd.DataFrame":
+    """The rows of the model with this name or label. Raises UserError where it is not among those
+    shown."""
+    chosen = rows[(rows["model"] == name) | (rows["label"] == name)]
+    if chosen.empty:
+        raise unknown("model among those shown", name, rows["model"].unique())
+    return chosen
 
 
 def training_lengths(
@@ -107,7 +125,8 @@ def training_lengths(
     """
     trained = rows.groupby("label", sort=False)["claimed_length"].max().astype(float)
     for name, length in (given or {}).items():
-        trained[model_rows(rows, name)["label"].iloc[0]] = parse_length(length)
+        label = model_rows(rows, name)["label"].iloc[0]
+        trained[label] = parse_length(length)
     return {str(label): length for label, length in trained.dropna().items()}
 
 
@@ -128,19 +147,25 @@ def judge(
     A value that is certainly below `fails_below` fails; None takes `at_least`. What is lower by
     less than nothing is shown as higher.
     """
+    if fails_below is None:
+        fails_below = at_least
     value, low, high = interval
+    # neither is true where the interval contains a limit, or where it is NaN
     holds = at_least < low and high < at_most
-    fails = high < (at_least if fails_below is None else fails_below) or low > at_most
+    fails = high < fails_below or low > at_most
+    verdict = _verdict(holds, fails)
+
     if seen.endswith(_LOWER) and value < 0:
-        seen = seen.removesuffix(_LOWER) + "higher by "
+        seen = seen.removesuffix(_LOWER) + _HIGHER
         value, low, high = -value, -high, -low
-    shown = "{:g} [{:g}, {:g}]".format(
-        *(round(number, 2) for number in (value, low, high))
-    )
-    return Verdict(claim, HOLDS if holds else FAILS if fails else UNKNOWN, seen + shown)
+    shown = f"{round(value, 2):g} [{round(low, 2):g}, {round(high, 2):g}]"
+    return Verdict(claim, verdict, seen + shown)
 
 
-Part = tuple[float, "pd.DataFrame"]
+def _verdict(holds: bool, fails: bool) -> str:
+    if holds:
+        return HOLDS
+    return FAILS if fails else UNKNOWN
 
 
 def estimate(parts: Sequence[Part], confidence: float = 0.95) -> Estimate:
@@ -152,14 +177,11 @@ def estimate(parts: Sequence[Part], confidence: float = 0.95) -> Estimate:
     """
     cells: list[WeightedCell] = []
     for weight, rows in parts:
-        weights = (
-            rows.assign(weight=rows.get("weight", 1.0)).groupby(CELL)["weight"].first()
-        )
+        weighted_rows = rows.assign(weight=rows.get("weight", 1.0))
+        weights = weighted_rows.groupby(CELL)["weight"].first()
         weights *= weight / weights.sum()
-        cells += [
-            cell._replace(weight=float(weights[key]))
-            for key, cell in weighted_cells(rows, CELL).items()
-        ]
+        for key, cell in weighted_cells(rows, CELL).items():
+            cells.append(cell._replace(weight=float(weights[key])))
     return weighted_sum(cells, confidence).percent()
 
 
@@ -178,7 +200,10 @@ def weighted(
         return Verdict(claim, NOT_APPLICABLE, "not asked")
     if any(rows["score"].isna().any() for _, rows in parts):
         return Verdict(claim, UNKNOWN, "answers are missing")
+
     interval = [offset + limit for limit in estimate(parts, confidence)]
+    # A claim that names no size cannot be refuted by an interval that contains 0, however narrow
+    # it is: so a difference of next to nothing refutes it.
     fails_below = NEGLIGIBLE if at_least == 0 else at_least
     return judge(claim, interval, at_least, at_most, seen, fails_below)
 
@@ -202,9 +227,8 @@ def lower(
     confidence: float = 0.95,
 ) -> Verdict:
     """The mean of the rows is lower than that of others, by so many points."""
-    return weighted(
-        claim, [(1, than), (-1, rows)], by_at_least, by_at_most, _LOWER, confidence
-    )
+    parts = [(1, than), (-1, rows)]
+    return weighted(claim, parts, by_at_least, by_at_most, _LOWER, confidence)
 
 
 def keeps_more(claim: str, rows: "pd.DataFrame", than: "pd.DataFrame") -> Verdict:
@@ -219,15 +243,23 @@ def keeps_more(claim: str, rows: "pd.DataFrame", than: "pd.DataFrame") -> Verdic
         groups = _groups(side, "length")
         if len(groups) < 2:
             return Verdict(claim, NOT_APPLICABLE, "fewer than two lengths were asked")
-        (shortest, start), *_, (_, end) = groups.items()
-        first, last = (
-            100 * group.groupby(CELL)["score"].mean().mean() for group in (start, end)
-        )
-        if not first > 0:
+        shortest, *_, longest = groups
+        first = _mean(groups[shortest])
+        last = _mean(groups[longest])
+        if not first > 0:  # also where it is NaN
             return Verdict(claim, UNKNOWN, f"nothing is right at {shortest}")
-        parts += [(sign / first, end), (-sign * last / first**2, start)]
+
+        # last / first, developed to first order: its derivatives are the weights of both means
+        parts.append((sign / first, groups[longest]))
+        parts.append((-sign * last / first**2, groups[shortest]))
         value += sign * last / first
+    # both derivatives together give 0, so the value itself is the offset
     return weighted(claim, parts, seen="keeps more by ", offset=value)
+
+
+def _mean(rows: "pd.DataFrame") -> float:
+    """The mean score of the cells of some rows, in percent."""
+    return float(100 * rows.groupby(CELL)["score"].mean().mean())
 
 
 # --- a row of groups ------------------------------------------------------------------------------
@@ -240,11 +272,11 @@ def _groups(
     of a mapping by label."""
     if isinstance(by, Mapping):
         rows, by = by_label(rows, by), "series"
-    groups = rows.groupby(by, sort=by == "length")
-    return {
-        length_name(int(str(key))) if by == "length" else str(key): group
-        for key, group in groups
-    }
+    groups = {}
+    for value, group in rows.groupby(by, sort=by == "length"):
+        name = length_name(int(str(value))) if by == "length" else str(value)
+        groups[name] = group
+    return groups
 
 
 def falls(
@@ -261,37 +293,52 @@ def falls(
     """
     groups = _groups(rows, by)
     if len(groups) < 2:
-        return Verdict(
-            claim, NOT_APPLICABLE, f"fewer than two: {', '.join(groups) or 'none'}"
-        )
+        found = ", ".join(groups) or "none"
+        return Verdict(claim, NOT_APPLICABLE, f"fewer than two: {found}")
     if any(group["score"].isna().any() for group in groups.values()):
         return Verdict(claim, UNKNOWN, "answers are missing")
-    first, *_, last = groups
-    whole = lower(claim, groups[last], groups[first])
-    seen = f"{first} to {last} {whole.seen}"
-    steps = list(pairwise(groups))
-    rises = {
-        (one, other): estimate(
-            [(-1, groups[one]), (1, groups[other])], 1 - 0.05 / len(steps)
-        )
-        for one, other in steps
-    }
+
+    names = list(groups)
+    whole = lower(claim, groups[names[-1]], groups[names[0]])
+    seen = f"{names[0]} to {names[-1]} {whole.seen}"
+
+    # The intervals of all steps hold together (Bonferroni): among many steps of a model that falls,
+    # one would else be certainly up by chance.
+    steps = list(pairwise(names))
+    confidence = 1 - 0.05 / len(steps)
+    rises = {}
+    for before, after in steps:
+        parts = [(-1, groups[before]), (1, groups[after])]
+        rises[before, after] = estimate(parts, confidence)
     certain = [
-        f"{' to '.join(step)} higher by {rise}"
-        for step, rise in rises.items()
+        f"{before} to {after} {_HIGHER}{rise}"
+        for (before, after), rise in rises.items()
         if rise.low > 0
     ]
     if certain:
         return Verdict(claim, FAILS, "; ".join([seen, *certain]))
+
     if steadily and whole.verdict == HOLDS and len(steps) > 1:
-        before, after = min(steps, key=lambda step: rises[step].value)
-        weights = Counter([first, after])
-        weights.subtract([before, last])
-        parts = [(weight, groups[name]) for name, weight in weights.items() if weight]
-        return weighted(
-            claim, parts, seen=f"{seen}; without {before} to {after} {_LOWER}"
-        )
+        largest = min(steps, key=lambda step: rises[step].value)
+        return _falls_without(claim, groups, largest, seen)
     return whole._replace(seen=seen)
+
+
+def _falls_without(
+    claim: str, groups: "dict[str, pd.DataFrame]", step: tuple[str, str], seen: str
+) -> Verdict:
+    """Whether the mean falls from the first to the last group, one step left out."""
+    first, *_, last = groups
+    before, after = step
+    # The fall up to the step, and that from the step on. Where the step is at an end, a group
+    # stands on both sides and its weights cancel.
+    weights = Counter({first: 1})
+    weights[after] += 1
+    weights[before] -= 1
+    weights[last] -= 1
+    parts = [(weight, groups[name]) for name, weight in weights.items() if weight]
+    seen = f"{seen}; without {before} to {after} {_LOWER}"
+    return weighted(claim, parts, seen=seen)
 
 
 # --- several verdicts -----------------------------------------------------------------------------
@@ -305,14 +352,17 @@ def among(
 
     Parts that are not applicable do not count.
     """
-    counted = [part.verdict for part in parts if part.verdict != NOT_APPLICABLE]
     seen = "; ".join(f"{part.claim}: {part.seen}" for part in parts)
+    counted = [part.verdict for part in parts if part.verdict != NOT_APPLICABLE]
     if not counted:
         return Verdict(claim, NOT_APPLICABLE, seen or "not asked")
+
+    # the share if none of the unknown parts holds, and if all do
     low = counted.count(HOLDS) / len(counted)
     high = low + counted.count(UNKNOWN) / len(counted)
-    holds, fails = at_least <= low and high <= at_most, high < at_least or low > at_most
-    return Verdict(claim, HOLDS if holds else FAILS if fails else UNKNOWN, seen)
+    holds = at_least <= low and high <= at_most
+    fails = high < at_least or low > at_most
+    return Verdict(claim, _verdict(holds, fails), seen)
 
 
 def every(claim: str, parts: Sequence[Verdict]) -> Verdict:
@@ -340,22 +390,10 @@ def rate(
     limits in percent."""
     if rows.empty:
         return Verdict(claim, NOT_APPLICABLE, "there is no such answer")
+
+    # a share is a mean of 0 and 1; cells weigh by their answers, so that all answers weigh the same
     hits = rows["label"].isin(labels)
     sizes = rows.groupby(CELL)["label"].transform("size")
-    counted = rows.assign(score=hits * 1.0, weight=sizes)
-    return weighted(
-        claim,
-        [(1, counted)],
-        at_least,
-        at_most,
-        f"{int(hits.sum())} of {len(rows)}, percent ",
-    )
-
-
-def model_rows(rows: "pd.DataFrame", name: str) -> "pd.DataFrame":
-    """The rows of the model with this name or label. Raises UserError where it is not among those
-    shown."""
-    chosen = rows[(rows["model"] == name) | (rows["label"] == name)]
-    if chosen.empty:
-        raise unknown("model among those shown", name, rows["model"].unique())
-    return chosen
+    counted = rows.assign(score=hits.astype(float), weight=sizes)
+    seen = f"{hits.sum()} of {len(rows)}, percent "
+    return weighted(claim, [(1, counted)], at_least, at_most, seen)
