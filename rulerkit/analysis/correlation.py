@@ -4,6 +4,9 @@ lengths, and their clusters.
 A task's vector holds its scores of all models at all lengths. The distance of two tasks is one less
 Pearson's coefficient, clusters are joined by average linkage; the paper names neither the
 coefficient nor the linkage.
+
+`task_vectors` gives the vectors; `redundancy` and `cohesion` say what they show of each task and of
+each category.
 """
 
 import math
@@ -25,6 +28,7 @@ from rulerkit.common.errors import UserError
 from rulerkit.scoring.statistics import Estimate, critical_value
 
 RESAMPLES = 1000
+_FEWEST_ROWS = 3
 
 
 def task_vectors(cells: pd.DataFrame) -> pd.DataFrame:
@@ -37,14 +41,15 @@ def task_vectors(cells: pd.DataFrame) -> pd.DataFrame:
     wide = cells.pivot_table(
         index=["run", "model", "length"], columns="task", values="score", sort=False
     )
+    # pivot_table drops a task without any score: reindex brings it back, and no row is complete
     complete = wide.reindex(columns=cells["task"].unique()).dropna()
     if complete.shape[1] < 2:
         raise UserError("one task has no correlation: give at least two tasks")
-    if len(complete) < 3:
+    if len(complete) < _FEWEST_ROWS:
         raise UserError(
             f"{len(complete)} complete rows of scores (a model at a length): correlations need at "
-            "least 3; give more models or lengths, or run the evaluation again to complete its "
-            "cells"
+            f"least {_FEWEST_ROWS}; give more models or lengths, or run the evaluation again to "
+            "complete its cells"
         )
     return complete
 
@@ -56,6 +61,9 @@ def correlations(vectors: pd.DataFrame) -> pd.DataFrame:
     order = coefficients.index[leaves_list(_tree(coefficients))]
     ordered: pd.DataFrame = coefficients.loc[order, order]
     return ordered
+
+
+# --- which tasks, which categories ----------------------------------------------------------------
 
 
 def redundancy(
@@ -70,15 +78,21 @@ def redundancy(
     of its category that it correlates with most: correlation, low, high."""
     members = [task for task in benchmark if task in vectors]
     cluster = _clusters(coefficients, len(set(categories.values())))
-    # of each cluster the first task of the benchmark, or else the first task
+
+    # A cut keeps of each cluster the first task of the benchmark, or else the first task: so the
+    # tasks of the benchmark stand first, and of each cluster the first row is taken.
     cut = _clusters(coefficients, len(members)).reindex([*members, *coefficients.index])
-    cut_keeps = set(cut.drop_duplicates().index)
+    kept_by_cut = set(cut.drop_duplicates().index)
+
     rows = []
     for task in coefficients.index:
         category = categories[str(task)]
-        others = [
-            name for name in members if name != task and categories[name] == category
-        ]
+        others = []
+        for member in members:
+            if member != task and categories[member] == category:
+                others.append(member)
+
+        # NaN, an interval of -1 to 1 and no name where the task has no such neighbour
         near = coefficients[task][others].dropna()
         interval = fisher(float(near.max()), len(vectors))
         rows.append(
@@ -87,7 +101,7 @@ def redundancy(
                 "category": category,
                 "cluster": cluster[task],
                 "in_benchmark": task in members,
-                "cut_keeps": task in cut_keeps,
+                "cut_keeps": task in kept_by_cut,
                 "nearest": near.idxmax() if len(near) else "",
                 "correlation": interval.value,
                 "low": interval.low,
@@ -102,31 +116,31 @@ def cohesion(
 ) -> dict[str, Estimate]:
     """By category of at least two tasks: the mean correlation between its tasks less that with the
     tasks of the others, with a 95 % interval over resampled rows (bootstrap, percentiles)."""
-    random = np.random.default_rng(0)
     values = vectors.to_numpy(dtype=float)
-    names = np.asarray([categories[str(task)] for task in vectors])
+    category_of = np.asarray([categories[str(task)] for task in vectors])
+
+    # the rows as they are, then the resamples; a fixed seed gives the same interval each time
     num_rows = len(values)
-    samples = [
-        np.arange(num_rows),
-        *random.integers(num_rows, size=(RESAMPLES, num_rows)),
-    ]
+    resamples = np.random.default_rng(0).integers(num_rows, size=(RESAMPLES, num_rows))
+    samples = [np.arange(num_rows), *resamples]
+
     intervals = {}
-    with catch_warnings(
-        action="ignore", category=RuntimeWarning
-    ):  # a task may never vary
+    # a task may never vary in a resample: its coefficients are NaN and do not count
+    with catch_warnings(action="ignore", category=RuntimeWarning):
         coefficients = np.stack(
             [np.corrcoef(values[rows], rowvar=False) for rows in samples]
         )
-        for name in dict.fromkeys(names):
-            inside = names == name
+        for category in dict.fromkeys(category_of):
+            # a row per sample, a column per pair of tasks; within the category each pair once
+            inside = category_of == category
             within = coefficients[:, np.triu(np.outer(inside, inside), 1)]
             between = coefficients[:, np.outer(inside, ~inside)]
-            if within.size and between.size:
-                differences = np.nanmean(within, axis=1) - np.nanmean(between, axis=1)
-                low, high = np.nanquantile(differences[1:], [0.025, 0.975])
-                intervals[str(name)] = Estimate(
-                    float(differences[0]), float(low), float(high)
-                )
+            if not within.size or not between.size:
+                continue
+            differences = np.nanmean(within, axis=1) - np.nanmean(between, axis=1)
+            low, high = np.nanquantile(differences[1:], [0.025, 0.975])
+            seen = float(differences[0])
+            intervals[str(category)] = Estimate(seen, float(low), float(high))
     return intervals
 
 
@@ -135,28 +149,32 @@ def pairs(coefficients: pd.DataFrame, num_rows: int) -> dict[str, Estimate]:
     (Bonferroni)."""
     names = list(combinations(coefficients.index, 2))
     confidence = 1 - 0.05 / max(1, len(names))
-    return {
-        f"{one} with {other}": fisher(
-            float(coefficients[one][other]), num_rows, confidence
-        )
-        for one, other in names
-    }
+    intervals = {}
+    for one, other in names:
+        coefficient = float(coefficients[one][other])
+        intervals[f"{one} with {other}"] = fisher(coefficient, num_rows, confidence)
+    return intervals
 
 
 def fisher(coefficient: float, num_rows: int, confidence: float = 0.95) -> Estimate:
     """Fisher's interval of a correlation coefficient; -1 to 1 where it was seen on fewer than four
     rows."""
+    # the standard error of Fisher's z is 1 / sqrt(rows - 3)
     if math.isnan(coefficient) or num_rows < 4:
         return Estimate(coefficient, -1.0, 1.0)
-    z = math.atanh(min(max(coefficient, -0.999999), 0.999999))
+    z = math.atanh(min(max(coefficient, -0.999999), 0.999999))  # infinite at 1
     half = critical_value(confidence) / math.sqrt(num_rows - 3)
     return Estimate(coefficient, math.tanh(z - half), math.tanh(z + half))
+
+
+# --- clusters -------------------------------------------------------------------------------------
 
 
 def _tree(coefficients: pd.DataFrame) -> NDArray[np.float64]:
     """The linkage of the tasks; two tasks without a correlation are as far apart as independent
     ones."""
     distances = 1 - np.nan_to_num(coefficients.to_numpy(dtype=float))
+    # scipy takes the upper triangle; rounding may leave a distance of a little below 0
     flat = np.clip(distances[np.triu_indices(len(distances), 1)], 0, 2)
     return np.asarray(optimal_leaf_ordering(linkage(flat, method="average"), flat))
 
@@ -164,7 +182,7 @@ def _tree(coefficients: pd.DataFrame) -> NDArray[np.float64]:
 def _clusters(coefficients: pd.DataFrame, count: int) -> "pd.Series[int]":
     """The cluster of each task, numbered in the order of the frame, where the dendrogram is cut
     into `count`."""
-    labels = cut_tree(
-        _tree(coefficients), n_clusters=max(1, min(count, len(coefficients)))
-    )
-    return pd.Series(pd.factorize(labels.ravel())[0] + 1, index=coefficients.index)
+    possible = max(1, min(count, len(coefficients)))
+    labels = cut_tree(_tree(coefficients), n_clusters=possible).ravel()
+    numbers, _ = pd.factorize(labels)
+    return pd.Series(numbers + 1, index=coefficients.index)

@@ -3,11 +3,13 @@
 An item is what an example asks to be recalled: the value of a needle, a link of a chain, a gold
 document, a word of a list. Its depth is where it stands in the context, 0 to 100 %; of a word that
 stands in many places it is the mean of these places.
+
+`recall_by_depth` gives a row per item, and `by_bin` the recall of each part of the context.
 """
 
 import json
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BINS = 10
-_MODEL = ["run", "model", "label"]
-_CELL = [*_MODEL, "task", "category", "length"]
+_MOST_BINS = 1000
+_CELL = ["run", "model", "label", "task", "category", "length"]
 COLUMNS = [*_CELL, "index", "item", "depth", "distance", "recalled"]
 
 
@@ -41,20 +43,29 @@ class Place(NamedTuple):
     piece: Piece
 
 
+class Item(NamedTuple):
+    """Something that an example asks for: its depth (percent), and how much of it was recalled
+    (0..1)."""
+
+    depth: float
+    recalled: float
+
+
 def places(example: Example) -> list[Place]:
     """The place of each piece of an example, runs of lines taken apart."""
     first, last = example.context
-    total = sum(block.num_tokens for block in example.context_blocks)
+    num_tokens = sum(block.num_tokens for block in example.context_blocks)
     result = []
     start = tokens_before = 0
     for number, block in enumerate(example.blocks):
         is_context = first <= number < last
         for piece in block.pieces:
-            depth = 100 * tokens_before / max(1, total - piece.num_tokens)
+            # a needle that ends the context is at 100 %: the room is the context without it
+            room = max(1, num_tokens - piece.num_tokens)
+            depth = min(100.0, 100 * tokens_before / room)
             end = start + len(piece.text)
-            result.append(
-                Place(piece.role, round(min(100.0, depth), 2), start, end, piece)
-            )
+            result.append(Place(piece.role, round(depth, 2), start, end, piece))
+
             start = end
             if is_context:
                 tokens_before += piece.num_tokens
@@ -69,54 +80,73 @@ def recall_by_depth(results: "pd.DataFrame", report: Report = remark) -> "pd.Dat
     Examples with several items that are no documents are generated again; a cell of which they
     cannot be is left out and passed to `report`. Raises UserError where nothing is left.
     """
-    rows = []
     cells = {str(cell.path): cell for cell in find_cells(results["path"].unique())}
     groups = results.groupby(["path", "task", "length"], sort=False)
+    rows: list[tuple[Any, ...]] = []
     for (path, *_), answers in with_progress(groups, "cells"):
         make = remaker(cells[path])
         try:
             for answer in answers.to_dict("records"):
-                about = [answer[name] for name in [*_CELL, "index"]]
-                before = np.nan
-                for item, (depth, recalled) in enumerate(_items(answer, make)):
-                    rows.append((*about, item, depth, depth - before, recalled))
-                    before = depth
+                rows += _rows(answer, make)
         except UserError as error:
             report(f"no depths: {error}")
+
     if not rows:
         raise UserError("no depths to show: give results of tasks that hide something")
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _items(answer: Any, make: Callable[[Any], Example]) -> list[tuple[float, float]]:
-    """Depth and recall of each item of an answer, from the beginning of the context on."""
+def _rows(
+    answer: Mapping[str, Any], make: Callable[[Any], Example]
+) -> list[tuple[Any, ...]]:
+    """COLUMNS of each item of an answer."""
+    about = [answer[name] for name in [*_CELL, "index"]]
+    rows: list[tuple[Any, ...]] = []
+    depth_before = np.nan
+    for number, item in enumerate(_items(answer, make)):
+        distance = item.depth - depth_before
+        rows.append((*about, number, item.depth, distance, item.recalled))
+        depth_before = item.depth
+    return rows
+
+
+def _items(answer: Mapping[str, Any], make: Callable[[Any], Example]) -> list[Item]:
+    """The items of an answer, from the beginning of the context on."""
     depths, references = answer["depths"], answer["references"]
     match = json.loads(answer["knobs"]).get("match")
+
+    # A single needle has the score of its example, and so have gold documents: nobody knows which
+    # of them the answer is from. The depths on record are enough, and nothing is made again.
     if match == "part" or len(depths) == len(references) == 1:
-        return [(float(depth), float(answer["score"])) for depth in depths]
-    written, copies = answer["prediction"].lower(), defaultdict(list)
-    for place in places(make(answer)):
-        if place.role == "needle":
-            # a counted word has no key: it is the last word of its entry
-            key = place.piece.key or place.piece.text.strip().split(" ")[-1]
-            for name in {key.lower(), (place.piece.value or key).lower()}:
-                copies[name].append(place.depth)
-    return sorted(
-        (float(np.mean(copies[name])), float(name in written))
-        for name in map(str.lower, references)
-        if name in copies
-    )
+        return [Item(float(depth), float(answer["score"])) for depth in depths]
+
+    depths_of = _depths_by_name(places(make(answer)))
+    prediction = answer["prediction"].lower()
+    items = []
+    for reference in references:
+        name = reference.lower()
+        if name in depths_of:
+            depth = float(np.mean(depths_of[name]))
+            items.append(Item(depth, float(name in prediction)))
+    return sorted(items)
 
 
-def bin_numbers(depths: Any, bins: int) -> "NDArray[Any]":
-    """The number of the part of the context, 0 to `bins` - 1, in which each depth (percent) lies;
-    `depths` is a column of a table."""
-    if bins not in range(1, 1001):
-        raise UserError(f"bins is {bins!r}: it must be a whole number from 1 to 1000")
-    numbers: NDArray[Any] = np.clip(
-        (depths.to_numpy(float) * bins / 100).astype(int), 0, bins - 1
-    )
-    return numbers
+def _depths_by_name(all_places: Iterable[Place]) -> dict[str, list[float]]:
+    """The depths of all copies of what could be asked for, by its name in lower case."""
+    depths_of: dict[str, list[float]] = defaultdict(list)
+    for place in all_places:
+        if place.role != "needle":
+            continue
+        # a counted word has no key: it is the last word of its entry
+        key = place.piece.key or place.piece.text.strip().split(" ")[-1]
+        value = place.piece.value or key
+        # a chain asks for keys, other tasks for values; where both are one it stands there once
+        for name in {key.lower(), value.lower()}:
+            depths_of[name].append(place.depth)
+    return dict(depths_of)
+
+
+# --- parts of the context -------------------------------------------------------------------------
 
 
 def by_bin(
@@ -135,14 +165,25 @@ def by_bin(
     groups: Any = binned.groupby([*_CELL, bin_numbers(binned[by], bins)])
     rows = []
     for (*about, number), items in groups:
-        outcomes = items["recalled"].to_numpy(float)
-        cell = WeightedCell(1.0, "", outcomes, items["index"].to_numpy(float))
+        recalled = items["recalled"].to_numpy(float)
+        # a model that loses an example loses all its items: they are no independent observations
+        examples = items["index"].to_numpy(float)
+        cell = WeightedCell(1.0, "", recalled, groups=examples)
         mean = weighted_sum([cell], confidence).percent()
-        rows.append((*about, *_limits(number, bins), *mean, len(items)))
+
+        begin, end = number * 100 / bins, (number + 1) * 100 / bins
+        rows.append((*about, begin, end, *mean, len(items)))
     columns = [*_CELL, f"{by}_from", f"{by}_to", "score", "low", "high", "n"]
     return pd.DataFrame(rows, columns=columns)
 
 
-def _limits(number: int, bins: int) -> tuple[float, float]:
-    """Where a bin begins and ends, in percent."""
-    return number * 100 / bins, (number + 1) * 100 / bins
+def bin_numbers(depths: Any, bins: int) -> "NDArray[Any]":
+    """The number of the part of the context, 0 to `bins` - 1, in which each depth (percent) lies;
+    `depths` is a column of a table. Raises UserError for an impossible number of bins."""
+    if bins not in range(1, _MOST_BINS + 1):
+        raise UserError(
+            f"bins is {bins!r}: it must be a whole number from 1 to {_MOST_BINS}"
+        )
+    numbers = (depths.to_numpy(float) * bins / 100).astype(int)
+    inside: NDArray[Any] = np.clip(numbers, 0, bins - 1)  # 100 % is in the last bin
+    return inside

@@ -1,5 +1,8 @@
 """The one table of results: a row per example, of all predictions below some folders, and its files
-for other programs."""
+for other programs.
+
+`load` makes the table, `answers_of` adds what the model wrote, `export` writes a file.
+"""
 
 import json
 from collections.abc import Iterable
@@ -7,7 +10,7 @@ from glob import glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rulerkit.analysis.failures import label, no_context_answers
+from rulerkit.analysis.failures import NoContext, label, no_context_answers
 from rulerkit.analysis.other_formats import read_predictions
 from rulerkit.common import escape
 from rulerkit.common.errors import UserError, check_known, remark
@@ -39,6 +42,8 @@ LABEL_COLUMNS = {
 """The columns that `load(..., labels=True)` adds; examples are generated again for them."""
 FORMATS = ("parquet", "csv", "jsonl")
 _CELL = ["path", "task", "length"]
+_NUMBERS = ("num_answer_tokens", "missed_depth")
+_LISTS = ("references", "depths")
 
 
 def load(
@@ -68,20 +73,33 @@ def find_cells(places: Iterable[str | Path], report: Report = remark) -> list[Ce
     """The cells at some places, as `load` takes them, each once."""
     cells: dict[tuple[Path, str, int], Cell] = {}
     for place in places:
-        paths = [resolve_file(place)]
-        if has_magic(text := str(place)):
-            names = glob(text, recursive=True) or glob(
-                str(resolve(text)), recursive=True
-            )
-            paths = [Path(name).absolute() for name in sorted(names)]
-        if not paths:
-            raise UserError(f"no predictions at {place}: nothing matches this pattern")
-        for folder in paths:
+        for folder in _matching(place):
             inner = folder / "predictions"
             path = inner if inner.is_dir() else folder
             for cell in read_predictions(path, report=report, scan=False):
-                cells.setdefault((cell.path.resolve(), cell.task, cell.length), cell)
+                # one file of another program may hold several lengths
+                key = (cell.path.resolve(), cell.task, cell.length)
+                cells.setdefault(key, cell)
     return list(cells.values())
+
+
+def _matching(place: str | Path) -> list[Path]:
+    """The path of a place, or all that a pattern matches. Raises UserError for a pattern that
+    matches nothing."""
+    pattern = str(place)
+    if not has_magic(pattern):
+        return [resolve_file(place)]
+
+    # as other paths: in the working directory, else below the project's root
+    names = glob(pattern, recursive=True)
+    if not names:
+        names = glob(str(resolve(pattern)), recursive=True)
+    if not names:
+        raise UserError(f"no predictions at {place}: nothing matches this pattern")
+    return [Path(name).absolute() for name in sorted(names)]
+
+
+# --- answers and labels ---------------------------------------------------------------------------
 
 
 def answers_of(
@@ -96,26 +114,37 @@ def answers_of(
 
     if cells is None:
         cells = find_cells(dict.fromkeys(scores["path"]), report)
-    by_key = {(str(cell.path), cell.task, cell.length): cell for cell in cells}
-    alone = no_context_answers(cells) if labels else {}
-    names = [*ANSWER_COLUMNS, *(LABEL_COLUMNS if labels else ())]
+    cell_of = {(str(cell.path), cell.task, cell.length): cell for cell in cells}
+    names = list(ANSWER_COLUMNS)
+    without_context: NoContext = {}
+    if labels:
+        names += LABEL_COLUMNS
+        without_context = no_context_answers(cells)
+
+    # cell by cell, so that the rows of one file at a time are in memory
     values: list[Any] = [None] * len(scores)
     index = scores["index"].to_numpy()
     for key, positions in with_progress(cell_rows(scores, _CELL).items(), "cells"):
-        cell = by_key[key]
+        cell = cell_of[key]
         rows = {row["index"]: row for row in cell.stream()}
-        failures = _failures(cell, alone, report) if labels else {}
-        unlabelled = (None, None, None) if labels else ()
+        failures = _failures(cell, without_context, report) if labels else {}
         for position in positions:
             number = index[position]
-            values[position] = _answer(rows[number]) + failures.get(number, unlabelled)
+            value = _answer(rows[number])
+            if labels:
+                value += failures.get(number, (None, None, None))
+            values[position] = value
+
     answers = pd.DataFrame(values, scores.index, names)
-    numbers = {"num_answer_tokens", "missed_depth"} & {*names}
+    # a column of None only would be one of objects
+    numbers = [name for name in _NUMBERS if name in names]
     answers = answers.astype(dict.fromkeys(numbers, float))
+    # rows of `load` have the columns already: they are made anew
     return pd.concat([scores.drop(columns=names, errors="ignore"), answers], axis=1)
 
 
 def _answer(row: JSON) -> tuple[Any, ...]:
+    """ANSWER_COLUMNS of a row of predictions."""
     usage = row.get("usage") or {}
     return (
         row["pred"],
@@ -126,14 +155,19 @@ def _answer(row: JSON) -> tuple[Any, ...]:
     )
 
 
-def _failures(cell: Cell, alone: Any, report: Report) -> dict[int, tuple[Any, ...]]:
+def _failures(
+    cell: Cell, without_context: NoContext, report: Report
+) -> dict[int, tuple[Any, ...]]:
     """LABEL_COLUMNS by index; nothing where the examples cannot be made again."""
     try:
-        rows: Any = label([cell], alone).itertuples()
+        rows: Any = label([cell], without_context).itertuples()
     except UserError as error:
         report(f"not labelled: {error}")
         return {}
     return {row.index: (row.label, row.detail, row.depth) for row in rows}
+
+
+# --- files for other programs ---------------------------------------------------------------------
 
 
 def export(results: "pd.DataFrame", path: Path, format: str | None = None) -> None:
@@ -146,11 +180,7 @@ def export(results: "pd.DataFrame", path: Path, format: str | None = None) -> No
     kind = format or path.suffix.removeprefix(".")
     hint = "The name of the file ends in it, or --format names it"
     check_known("format", kind, FORMATS, hint)
-    if kind == "csv":
-        lists = {"references", "depths"} & {*results.columns}
-        results = results.assign(
-            **{name: results[name].map(json.dumps) for name in lists}
-        )
+
     try:
         with disk(path, "choose another file"):
             if kind == "parquet":
@@ -158,9 +188,16 @@ def export(results: "pd.DataFrame", path: Path, format: str | None = None) -> No
             elif kind == "jsonl":
                 results.to_json(path, orient="records", lines=True, double_precision=10)
             else:
-                text = escape.csv_text(results)
+                # a prediction may hold half of a surrogate pair, which UTF-8 has no bytes for
+                text = escape.csv_text(_lists_as_json(results))
                 path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except ImportError:
         raise UserError(
             "parquet needs pyarrow: pip install 'rulerkit[parquet]', or write csv or jsonl"
         ) from None
+
+
+def _lists_as_json(results: "pd.DataFrame") -> "pd.DataFrame":
+    """The table with its columns of lists as texts that other programs can read."""
+    lists = [name for name in _LISTS if name in results]
+    return results.assign(**{name: results[name].map(json.dumps) for name in lists})
