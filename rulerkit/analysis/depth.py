@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rulerkit.analysis.failures import remaker
+from rulerkit.analysis.remake import remaker
 from rulerkit.analysis.results import find_cells
 from rulerkit.common.errors import UserError, remark
 from rulerkit.common.progress import with_progress

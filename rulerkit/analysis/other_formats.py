@@ -32,37 +32,29 @@ from rulerkit.store.cells import Cell, Report, read_cells
 from rulerkit.store.files import disk
 from rulerkit.store.records import Count, Whole, check_schema, parse_json
 
-_NAME = re.compile(r"^samples_|_\d{4}-\d\d-\d\dT.*$|-\d+$")
-_PART = re.compile(r"-\d+$")
+_SAMPLES = "samples_"  # what names of files of lm-evaluation-harness begin with
+_TIME = re.compile(r"_\d{4}-\d\d-\d\dT.*$")  # when the harness ran
+_PART = re.compile(r"(-\d+)+$")  # of a task that was answered in parts
+_SPLITS = ("validation", "test", "train")
 _SHORTEST = 256  # a folder named 0 or 42 is a part or a seed, not a length
 _CHUNK = 16  # examples that a worker makes at a time
 Rows = list[JSON]
 """Rows with upstream's field names, and their `line`."""
 
-_UNSAID: JSON = {
-    **dict.fromkeys(("format", "label", "claimed_length", "adaptive")),
-    "aligned": "chat",
-    "max_failures": 0,
-    "floors": {},
-    "environment": {"packages": {}},
-}
-"""What files of other programs do not say, in the fields of a record."""
-_UNSAID_OF_RESULT: JSON = {
-    **dict.fromkeys(("seed", "prompt_version", "protocol")),
-    "sources": {},
-    "tokenizer": {"name": ""},
-    "prompt_format": {"template": "", "after": "", "thinking_tokens": 0},
-}
 
-
-class PredictionRow(BaseModel):
-    """A row that can be scored."""
+class DataRow(BaseModel):
+    """What every row may say of itself."""
 
     model_config = ConfigDict(strict=True)
 
     max_length: Count | None = None
     doc_id: int | str | None = None
     filter: str = ""
+
+
+class PredictionRow(DataRow):
+    """A row that can be scored."""
+
     pred: str
     outputs: Annotated[list[str], Field(min_length=1)]
     finish_reason: str = ""
@@ -85,98 +77,123 @@ def read_predictions(
     `task` and `length` override what names say. Of a folder, files of ours (those with a record
     beside them), `pred/*.jsonl` and `samples_*.jsonl` at any depth are read, or else the `.jsonl`
     files in it; a damaged file is left out and passed to `report`. Without `scan` rows of ours are
-    checked when they are first read. Raises UserError for a path
-    without predictions, a row that cannot be scored (with file and line), and a task or length that
-    names do not tell.
+    checked when they are first read. Raises UserError for a path without predictions, a row that
+    cannot be scored (with file and line), and a task or length that names do not tell.
     """
     path = Path(path)
-    ours, files = list[Cell](), {path}
+    if path.is_file() and path.with_suffix(".json").is_file():
+        return read_cells(path)
+
+    ours: list[Cell] = []
+    files = [path]
     if not path.is_file():
         ours = read_cells(path, strict=False, report=report, scan=scan)
-        files = {*path.rglob("pred/*.jsonl"), *path.rglob("samples_*.jsonl")}
-        if path.name == "pred" or not (files or ours):
-            files.update(path.glob("*.jsonl"))
-        files = {file for file in files if not file.with_suffix(".json").is_file()}
-    elif path.with_suffix(".json").is_file():
-        return read_cells(path)
+        files = _files_of_others(path, has_ours=bool(ours))
+
+    # The parts of one task (task-0, task-1, ...) in one folder are one cell, numbered on; any other
+    # file is a cell of its own at each of its lengths.
     parts: dict[tuple[Path, str, int], tuple[Path, Rows]] = {}
-    errors = list[UserError]()
-    for file in sorted(files):
+    errors: list[UserError] = []
+    for file in files:
         try:
-            name, by_length = read_rows(file, task, length)
+            name, by_length = read_rows(file, task, length, PredictionRow)
         except UserError as error:
             errors.append(error)
             continue
-        # the parts of one task (task-0, task-1, ...) in one folder are one cell, numbered on
         whole = file.parent if _PART.search(file.stem) else file
-        for budget, rows in by_length.items():
-            parts.setdefault((whole, name, budget), (file, []))[1].extend(rows)
+        for nominal, rows in by_length.items():
+            key = (whole, name, nominal)
+            _, collected = parts.setdefault(key, (file, []))
+            collected += rows
+
     if not ours and not parts:
-        errors.append(
-            UserError(
-                f"no predictions in {path}: no .jsonl file of ours, pred/*.jsonl or "
-                "samples_*.jsonl in it"
-            )
+        nothing = UserError(
+            f"no predictions in {path}: no .jsonl file of ours, pred/*.jsonl or "
+            "samples_*.jsonl in it"
         )
-        raise errors[0]
+        # why the first file was refused says more than that there is nothing
+        raise errors[0] if errors else nothing
     for problem in errors:
         report(f"left out: {problem}")
-    return ours + [_cell(*place[1:], *part) for place, part in parts.items()]
+
+    cells = list(ours)
+    for (_, name, nominal), (file, rows) in parts.items():
+        cells.append(_cell(name, nominal, file, rows))
+    return cells
+
+
+def _files_of_others(folder: Path, has_ours: bool) -> list[Path]:
+    """The prediction files in a folder that other programs wrote, sorted."""
+    files = {*folder.rglob("pred/*.jsonl"), *folder.rglob("samples_*.jsonl")}
+    # plain files are predictions only where nothing else is: ours lie beside logs and tables
+    is_plain = not files and not has_ours
+    if is_plain or folder.name == "pred":
+        files.update(folder.glob("*.jsonl"))
+    # a record beside a file makes it ours
+    return sorted(file for file in files if not file.with_suffix(".json").is_file())
 
 
 def _cell(name: str, length: int, file: Path, rows: Rows) -> Cell:
-    family, model = family_of(name), _model_name(file)
-    settings = {"name": name, "category": family.category, "match": family.match}
-    result = {
-        "task": settings | {"family": "", "edition": None},
-        "model": {"name": model, "engine": ""},
-        "length": length,
-    }
-    record = _UNSAID | {
-        "result": _UNSAID_OF_RESULT | result,
+    """A cell as `read_cells` gives it, with what is known of predictions of another program."""
+    family = family_of(name)
+    record = {
+        "result": {
+            "task": {
+                "name": name,
+                "category": family.category,
+                "match": family.match,
+            },
+            "length": length,
+            "model": {"name": _model_name(file)},
+        },
         "num_examples": len(rows),
-        "run": "lm-eval" if file.name.startswith("samples_") else "upstream",
+        "run": "lm-eval" if file.name.startswith(_SAMPLES) else "upstream",
     }
-    known = PredictionRow.model_fields.keys()
-    known_rows = ({key: row[key] for key in known & row.keys()} for row in rows)
-    return Cell(
-        file, record, [row | {"index": index} for index, row in enumerate(known_rows)]
-    )
+
+    # upstream's 2025 niah files repeat `index`, so rows are numbered in their order
+    numbered = []
+    for index, row in enumerate(rows):
+        known = {key: row[key] for key in PredictionRow.model_fields if key in row}
+        numbered.append({**known, "index": index})
+    return Cell(file, record, numbered)
 
 
 def read_rows(
-    file: Path, task: str | None, length: int | None
+    file: Path, task: str | None, length: int | None, schema: type[DataRow]
 ) -> tuple[str, dict[int, Rows]]:
     """The task of a file of another program, and its rows by nominal length.
 
     Raises UserError for an empty file, a row that does not follow the schema, and where neither
     arguments nor names tell task and length.
     """
-    stem = _NAME.sub("", _NAME.sub("", file.stem))
-    if stem in ("validation", "test", "train"):
-        stem = file.resolve().parent.name
     try:
-        name = task_name(task or stem)
+        name = task_name(task or _task_in_name(file))
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
+
     by_length: dict[int, Rows] = {}
     filters: dict[Any, str] = {}
     for line, fields in json_lines(file):
-        row = (_from_harness(fields) if "doc" in fields else fields) | {"line": line}
+        row = _from_harness(fields) if "doc" in fields else dict(fields)
+        row["line"] = line
+        # a single reference may stand without a list
         if isinstance(row.get("outputs"), str):
             row["outputs"] = [row["outputs"]]
         try:
-            check_schema(PredictionRow, row)
+            check_schema(schema, row)
         except ValueError as error:
             raise UserError(
                 f"{file}, line {line}: {error}; predictions need `pred`, a text, and `outputs`, a "
                 "list of texts: answer the example again, or take the line out"
             ) from None
+
         # with several filters each document is listed once per filter: the first filter counts
+        document = row.get("doc_id", f"line {line}")
         applied = row.get("filter", "")
-        if filters.setdefault(row.get("doc_id", f"line {line}"), applied) == applied:
+        if filters.setdefault(document, applied) == applied:
             nominal = length or row.get("max_length") or _length_of(file)
             by_length.setdefault(nominal, []).append(row)
+
     if not by_length:
         raise UserError(
             f"{file} is empty: it holds no predictions; answer the task again"
@@ -184,8 +201,18 @@ def read_rows(
     return name, by_length
 
 
+def _task_in_name(file: Path) -> str:
+    """The task that the name of a file gives: `samples_vt_2025-01-31T10-00-00.jsonl`, `vt-0.jsonl`,
+    `vt/validation.jsonl`."""
+    stem = _TIME.sub("", file.stem.removeprefix(_SAMPLES))
+    stem = _PART.sub("", stem)
+    return file.resolve().parent.name if stem in _SPLITS else stem
+
+
 def _from_harness(row: JSON) -> JSON:
+    """A row of lm-evaluation-harness with upstream's field names."""
     doc = row["doc"] if isinstance(row["doc"], dict) else {}
+    # lists of lists, one for each request and repetition: the first answer counts
     answer = row.get("filtered_resps") or row.get("resps")
     while isinstance(answer, list) and answer:
         answer = answer[0]
@@ -200,6 +227,7 @@ def json_lines(file: Path) -> Iterator[tuple[int, JSON]]:
         raise UserError(
             f"{file} cannot be read ({error}): give a text file of JSON lines"
         ) from None
+
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -217,7 +245,8 @@ def json_lines(file: Path) -> Iterator[tuple[int, JSON]]:
 def _length_of(file: Path) -> int:
     """The nearest folder above the file whose name is a length."""
     for folder in file.resolve().parents:
-        if (length := _parsed_length(folder.name)) >= _SHORTEST:
+        length = _parsed_length(folder.name)
+        if length >= _SHORTEST:
             return length
     raise UserError(
         f"{file}: no folder above it is named by a length: lay it out as 4096/pred/vt.jsonl, or, for "
@@ -238,10 +267,11 @@ def _model_name(file: Path) -> str:
     folders = list(file.resolve().parents)
     if folders[0].name == "pred" and len(folders) > 4:
         return folders[3].name
-    names = (folder.name for folder in folders)
-    return next(
-        (n for n in names if n not in ("", "pred") and not _parsed_length(n)), "unnamed"
-    )
+    for folder in folders:
+        is_name = folder.name not in ("", "pred")
+        if is_name and not _parsed_length(folder.name):
+            return folder.name
+    return "unnamed"
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -269,17 +299,22 @@ def write_grid(
     """Write each cell to its file, whole or not at all; the files do not depend on `workers`."""
     from tqdm import tqdm
 
+    # raises for what does not fit before anything is written
     for examples in cells:
-        _ = examples[0]  # raises for what does not fit before anything is written
+        _ = examples[0]
+
     places = [(examples, index) for examples in cells for index in range(len(examples))]
     with ExitStack() as stack:
         lines: Iterator[str] = map(_line, places)
         if workers > 1:
+            # fresh processes: a fork inherits locks of the tokenizer that nobody opens
             pool = stack.enter_context(
                 ProcessPoolExecutor(workers, get_context("spawn"))
             )
+            # all cells in one row, so that no worker waits for the last example of a cell
             lines = pool.map(_line, places, chunksize=_CHUNK)
         bar = iter(tqdm(lines, total=len(places), unit=" examples", disable=None))
+
         for examples, path in zip(cells, paths, strict=True):
             with (
                 disk(path, "choose another --output"),
@@ -291,5 +326,5 @@ def write_grid(
 
 def _line(place: tuple[Examples, int]) -> str:
     examples, index = place
-    row = to_json(examples[index]) | {"protocol": examples.task.protocol}
+    row = {**to_json(examples[index]), "protocol": examples.task.protocol}
     return json.dumps(row, ensure_ascii=False) + "\n"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rulerkit.analysis.depth import BINS, Place, bin_numbers, places
-from rulerkit.analysis.failures import remaker
+from rulerkit.analysis.remake import remaker
 from rulerkit.analysis.results import answers_of, find_cells
 from rulerkit.common.errors import UserError, shorten
 from rulerkit.common.paths import package_text

@@ -27,7 +27,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
 
-from rulerkit.analysis.failures import LABELS
+from rulerkit.analysis.failure_rules import LABELS
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name
 from rulerkit.generation.example import Example

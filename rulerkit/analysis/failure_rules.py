@@ -1,0 +1,235 @@
+"""The labels for what went wrong, and the rules that give them (Section 5 of the paper).
+
+An answer gets one label, the first that fits in the order of LABELS: rules for every family, rules
+of the answer's own family, and what is left. A rule is a function from a `JudgedAnswer` to what it
+saw, or None where its label does not fit.
+"""
+
+import re
+
+from rulerkit.generation.tasks import FAMILIES, read_prompt
+from rulerkit.generation.tasks.base import JudgedAnswer, Rule
+
+_SHORTEST_COPY = 20  # characters: less may stand in a demonstration by chance
+_COPIED_WORDS = 8
+_FEWEST_WORDS = 4  # of an answer that is shorter than _COPIED_WORDS
+_BEGINNING = 200  # words
+_ROOM_FOR_A_WORD = 20  # characters: more than words of any text have on average
+
+_FUNCTION_WORDS = frozenset(
+    (
+        # articles and demonstratives
+        *("the", "a", "an", "this", "that", "these", "those", "here", "there"),
+        # conjunctions and prepositions
+        *("and", "or", "but", "so", "if", "as"),
+        *("of", "to", "in", "on", "at", "by", "for", "from", "with"),
+        # auxiliary verbs
+        *("is", "are", "was", "were", "be", "been"),
+        *("do", "does", "did", "has", "have", "had", "will"),
+        # pronouns
+        *("i", "you", "he", "she", "it", "we", "they", "me", "him", "them", "us"),
+        *("its", "my", "your", "his", "her", "our", "their"),
+        # yes and no
+        *("yes", "no", "not"),
+    )
+)
+_DECLINED = re.compile(
+    "|".join(
+        (
+            r"\bnot (?:found|mentioned|provided|given|stated|contained|available|specified)\b",
+            r"\b(?:cannot|can't|could not|couldn't|unable to) (?:find|answer|determine|provide)",
+            r"\bno (?:information|answer|mention|such)\b",
+            r"\bdo(?:es)? not (?:know|mention|contain|provide)",
+            r"\bdon't know\b",
+        )
+    ),
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"[^\W\d]\w*(?:-\w+)*")  # begins with a letter: no numbers of a list
+
+
+# --- rules for every family, in their order -------------------------------------------------------
+
+
+def _complete(answer: JudgedAnswer) -> str | None:
+    return "" if answer.score == 1 else None
+
+
+def _in_thought(answer: JudgedAnswer) -> str | None:
+    return "" if answer.in_thought else None
+
+
+def _empty(answer: JudgedAnswer) -> str | None:
+    return None if answer.text else ""
+
+
+def _refused(answer: JudgedAnswer) -> str | None:
+    if answer.finish_reason == "refused":
+        return "refused by the service"
+    # an answer that is partly right may say of the rest that it is not there
+    if answer.score > 0:
+        return None
+    match = _DECLINED.search(answer.text)
+    return match[0] if match else None
+
+
+def _demonstration(answer: JudgedAnswer) -> str | None:
+    if not answer.settings.get("demonstration"):
+        return None
+
+    # a stretch of the demonstration word for word; noise stands in the context too
+    shown = _squeezed(answer.example.text_of("demonstration"))
+    written = _squeezed(answer.text)
+    is_stretch = len(written) >= _SHORTEST_COPY and written in shown
+    if is_stretch and written not in _squeezed(answer.example.context_text):
+        return written
+
+    # items of its answer: half of them, as a word or two of them may be right by chance
+    reading = read_prompt(answer.example.prompt)
+    if not reading:
+        return None
+    items = set(_WORD.findall(reading.demonstration.lower()))
+    copied = [word for word in dict.fromkeys(answer.words) if word in items]
+    least = max(2, len(items) / 2) if len(items) > 1 else 1
+    return " ".join(copied) if len(copied) >= least else None
+
+
+def _beginning(answer: JudgedAnswer) -> str | None:
+    words = _squeezed(answer.text).split()[:_COPIED_WORDS]
+    # where an answer may be a few words of the text, a few are no copy
+    quotes = answer.settings.get("match") == "part"
+    if len(words) < (_COPIED_WORDS if quotes else _FEWEST_WORDS):
+        return None
+
+    # the beginning of the input with its solved example, or that of its context
+    context = answer.example.context_text[: _ROOM_FOR_A_WORD * _BEGINNING]
+    opening = answer.example.text_of("demonstration", "instruction")
+    written = " ".join(words)
+    for text in (opening + context, context):
+        beginning = " ".join(text.split()[:_BEGINNING])
+        if written in _squeezed(beginning):
+            return written
+    return None
+
+
+def _parametric(answer: JudgedAnswer) -> str | None:
+    words = [word for word in answer.words if not word.isdigit()]
+    for word in words:
+        is_letter = len(word) == 1 and word.isalpha()
+        if word not in _FUNCTION_WORDS and not is_letter:
+            return None
+    return " ".join(dict.fromkeys(words)) if words else None
+
+
+def _duplicated(answer: JudgedAnswer) -> str | None:
+    if answer.settings.get("match") == "part" or len(answer.references) < 2:
+        return None
+    for reference in answer.references:
+        # as a word of its own: a number may stand within a longer one
+        pattern = rf"(?<!\w){re.escape(reference)}(?!\w)"
+        if len(re.findall(pattern, answer.text, re.IGNORECASE)) > 1:
+            return reference
+    return None
+
+
+def _cut_off(answer: JudgedAnswer) -> str | None:
+    return "" if answer.finish_reason == "length" else None
+
+
+def _partial(answer: JudgedAnswer) -> str | None:
+    num_references = len(answer.references)
+    num_written = num_references - len(answer.missing)
+    return f"{num_written} of {num_references}" if num_written > 0 else None
+
+
+def _anything(answer: JudgedAnswer) -> str | None:
+    return ""
+
+
+def _squeezed(text: str) -> str:
+    """A text in lower case with single spaces, so that line breaks do not hide a copy."""
+    return " ".join(text.lower().split())
+
+
+_FIRST_RULES = (
+    Rule(
+        "complete",
+        "Everything asked for was written.",
+        _complete,
+    ),
+    Rule(
+        "cut in its thought",
+        "The thought of a thinking model never ended, so there is no answer.",
+        _in_thought,
+    ),
+    Rule(
+        "empty",
+        "Nothing was written.",
+        _empty,
+    ),
+    Rule(
+        "refused",
+        "The model declined, or said that the answer is not there.",
+        _refused,
+    ),
+    Rule(
+        "copied demonstration",
+        "The answer of the solved example, at least half of its items, or another stretch of it "
+        "word for word.",
+        _demonstration,
+    ),
+    Rule(
+        "copied beginning",
+        f"Its first {_COPIED_WORDS} words stand together in the first {_BEGINNING} words of the "
+        "input or of its context.",
+        _beginning,
+    ),
+    Rule(
+        "parametric words",
+        "Nothing but function words (the, an, a) or letters of the alphabet.",
+        _parametric,
+    ),
+    Rule(
+        "duplicated values",
+        "A right answer stands there twice while another one is missing.",
+        _duplicated,
+    ),
+)
+# after those of the family, which know better what a cut or partial answer is
+_LAST_RULES = (
+    Rule(
+        "cut off",
+        "The answer was cut at its last token, and none of the labels above fits.",
+        _cut_off,
+    ),
+    Rule(
+        "partial",
+        "A part of what was asked for, and nothing wrong that is recognised.",
+        _partial,
+    ),
+    Rule(
+        "nothing recognised",
+        "Nothing of what was asked for, and nothing that is recognised.",
+        _anything,
+    ),
+)
+
+_RULES_OF_FAMILY = {family.family: family.failure_rules for family in FAMILIES}
+_ALL_RULES = [*_FIRST_RULES]
+for _rules in _RULES_OF_FAMILY.values():
+    _ALL_RULES.extend(_rules)
+_ALL_RULES.extend(_LAST_RULES)
+
+LABELS: dict[str, str] = {rule.label: rule.definition for rule in _ALL_RULES}
+"""Every label with its definition: those of all families, those of one family, and what is left."""
+
+
+def find_label(answer: JudgedAnswer) -> tuple[str, str]:
+    """The label of an answer, the first that fits, and what was seen."""
+    # files of other programs name no family
+    rules_of_family = _RULES_OF_FAMILY.get(answer.settings.get("family", ""), ())
+    for rule in (*_FIRST_RULES, *rules_of_family, *_LAST_RULES):
+        detail = rule.test(answer)
+        if detail is not None:
+            return rule.label, detail
+    raise AssertionError("the last rule fits every answer")
