@@ -30,13 +30,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-HOLDS, FAILS = "holds", "does not hold"
-UNKNOWN, NOT_APPLICABLE = "cannot be judged with this data", "not applicable"
+HOLDS = "holds"
+FAILS = "does not hold"
+UNKNOWN = "cannot be judged with this data"
+NOT_APPLICABLE = "not applicable"
 NEGLIGIBLE = 2.0
 """Points: where a claim says "lower" without saying by how much, a difference certainly smaller
 than this refutes it."""
 Part = tuple[float, "pd.DataFrame"]
 """A weight and the rows whose mean it multiplies."""
+_MISSING = "answers are missing"
 _LOWER = "lower by "
 _HIGHER = "higher by "
 
@@ -72,11 +75,14 @@ def asked(scores: "pd.DataFrame", study: Study) -> "pd.DataFrame":
     # an adaptive run stops by itself, so what has no answer was not asked
     how: Any = "inner" if study.adaptive else "left"
     answered = scores.drop(columns=["label", "claimed_length"])
-    return models.merge(grid, how="cross").merge(answered, how=how, on=[*CELL, "index"])
+    rows = models.merge(grid, how="cross")
+    return rows.merge(answered, how=how, on=[*CELL, "index"])
 
 
 def by_label(
-    frame: "pd.DataFrame", tasks: Mapping[str, Any], panel: str = ""
+    frame: "pd.DataFrame",
+    tasks: Mapping[str, Any],
+    panel: str = "",
 ) -> "pd.DataFrame":
     """The rows of some tasks (label to task, as `rk.task` takes it), with the columns `panel` and
     `series`, the label."""
@@ -90,7 +96,8 @@ def by_label(
 
 
 def by_model(
-    rows: "pd.DataFrame", label: str = "label"
+    rows: "pd.DataFrame",
+    label: str = "label",
 ) -> "Iterator[tuple[str, pd.DataFrame]]":
     """'LABEL: ' ('' where there is one model) and the rows of each model without the lengths that
     it was not given.
@@ -101,33 +108,39 @@ def by_model(
         yield "", rows
     several = rows[label].nunique() > 1
     for name, of_model in rows.groupby(label, sort=False):
+        who = f"{name}: " if several else ""
         # a model with a shorter limit than others has no answer at the longest lengths
-        num_answers = of_model.groupby("length")["score"].transform("count")
-        yield f"{name}: " if several else "", of_model[num_answers > 0]
+        by_length = of_model.groupby("length")["score"]
+        num_answers = by_length.transform("count")
+        yield who, of_model[num_answers > 0]
 
 
 def model_rows(rows: "pd.DataFrame", name: str) -> "pd.DataFrame":
     """The rows of the model with this name or label. Raises UserError where it is not among those
     shown."""
-    chosen = rows[(rows["model"] == name) | (rows["label"] == name)]
+    is_named = (rows["model"] == name) | (rows["label"] == name)
+    chosen = rows[is_named]
     if chosen.empty:
         raise unknown("model among those shown", name, rows["model"].unique())
     return chosen
 
 
 def training_lengths(
-    rows: "pd.DataFrame", given: Mapping[str, Any] | None = None
+    rows: "pd.DataFrame",
+    given: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
     """Training length in tokens by label: `given` by name or label, else what the model claims;
     unknown ones left out.
 
     Raises UserError where `given` names a model that is not shown.
     """
-    trained = rows.groupby("label", sort=False)["claimed_length"].max().astype(float)
+    claimed = rows.groupby("label", sort=False)["claimed_length"]
+    trained = claimed.max().astype(float)
     for name, length in (given or {}).items():
         label = model_rows(rows, name)["label"].iloc[0]
         trained[label] = parse_length(length)
-    return {str(label): length for label, length in trained.dropna().items()}
+    known = trained.dropna()
+    return {str(label): length for label, length in known.items()}
 
 
 # --- one interval ---------------------------------------------------------------------------------
@@ -198,24 +211,50 @@ def weighted(
     `at_most` points."""
     if any(rows.empty for _, rows in parts):
         return Verdict(claim, NOT_APPLICABLE, "not asked")
-    if any(rows["score"].isna().any() for _, rows in parts):
-        return Verdict(claim, UNKNOWN, "answers are missing")
+    if any(_lacks_answers(rows) for _, rows in parts):
+        return Verdict(claim, UNKNOWN, _MISSING)
 
     interval = [offset + limit for limit in estimate(parts, confidence)]
     # A claim that names no size cannot be refuted by an interval that contains 0, however narrow
     # it is: so a difference of next to nothing refutes it.
     fails_below = NEGLIGIBLE if at_least == 0 else at_least
-    return judge(claim, interval, at_least, at_most, seen, fails_below)
+    return judge(
+        claim,
+        interval,
+        at_least=at_least,
+        at_most=at_most,
+        seen=seen,
+        fails_below=fails_below,
+    )
 
 
-def above(claim: str, rows: "pd.DataFrame", threshold: float) -> Verdict:
+def above(
+    claim: str,
+    rows: "pd.DataFrame",
+    threshold: float,
+) -> Verdict:
     """The mean is above a threshold."""
-    return weighted(claim, [(1, rows)], threshold, seen="mean ")
+    return weighted(
+        claim,
+        parts=[(1, rows)],
+        at_least=threshold,
+        seen="mean ",
+    )
 
 
-def below(claim: str, rows: "pd.DataFrame", threshold: float) -> Verdict:
+def below(
+    claim: str,
+    rows: "pd.DataFrame",
+    threshold: float,
+) -> Verdict:
     """The mean is below a threshold."""
-    return weighted(claim, [(1, rows)], -inf, threshold, seen="mean ")
+    return weighted(
+        claim,
+        parts=[(1, rows)],
+        at_least=-inf,
+        at_most=threshold,
+        seen="mean ",
+    )
 
 
 def lower(
@@ -227,11 +266,21 @@ def lower(
     confidence: float = 0.95,
 ) -> Verdict:
     """The mean of the rows is lower than that of others, by so many points."""
-    parts = [(1, than), (-1, rows)]
-    return weighted(claim, parts, by_at_least, by_at_most, _LOWER, confidence)
+    return weighted(
+        claim,
+        parts=[(1, than), (-1, rows)],
+        at_least=by_at_least,
+        at_most=by_at_most,
+        seen=_LOWER,
+        confidence=confidence,
+    )
 
 
-def keeps_more(claim: str, rows: "pd.DataFrame", than: "pd.DataFrame") -> Verdict:
+def keeps_more(
+    claim: str,
+    rows: "pd.DataFrame",
+    than: "pd.DataFrame",
+) -> Verdict:
     """From the shortest to the longest length the rows keep a greater share of their mean than
     others do.
 
@@ -250,23 +299,30 @@ def keeps_more(claim: str, rows: "pd.DataFrame", than: "pd.DataFrame") -> Verdic
             return Verdict(claim, UNKNOWN, f"nothing is right at {shortest}")
 
         # last / first, developed to first order: its derivatives are the weights of both means
-        parts.append((sign / first, groups[longest]))
-        parts.append((-sign * last / first**2, groups[shortest]))
+        by_last = sign / first
+        by_first = -sign * last / first**2
+        parts += [(by_last, groups[longest]), (by_first, groups[shortest])]
         value += sign * last / first
     # both derivatives together give 0, so the value itself is the offset
     return weighted(claim, parts, seen="keeps more by ", offset=value)
 
 
+def _lacks_answers(rows: "pd.DataFrame") -> bool:
+    return bool(rows["score"].isna().any())
+
+
 def _mean(rows: "pd.DataFrame") -> float:
     """The mean score of the cells of some rows, in percent."""
-    return float(100 * rows.groupby(CELL)["score"].mean().mean())
+    of_cells = rows.groupby(CELL)["score"].mean()
+    return float(100 * of_cells.mean())
 
 
 # --- a row of groups ------------------------------------------------------------------------------
 
 
 def _groups(
-    rows: "pd.DataFrame", by: str | Mapping[str, Any]
+    rows: "pd.DataFrame",
+    by: str | Mapping[str, Any],
 ) -> "dict[str, pd.DataFrame]":
     """The rows of each length from the shortest, of each value of another column, or of each task
     of a mapping by label."""
@@ -274,7 +330,9 @@ def _groups(
         rows, by = by_label(rows, by), "series"
     groups = {}
     for value, group in rows.groupby(by, sort=by == "length"):
-        name = length_name(int(str(value))) if by == "length" else str(value)
+        name = str(value)
+        if by == "length":
+            name = length_name(int(name))
         groups[name] = group
     return groups
 
@@ -295,12 +353,13 @@ def falls(
     if len(groups) < 2:
         found = ", ".join(groups) or "none"
         return Verdict(claim, NOT_APPLICABLE, f"fewer than two: {found}")
-    if any(group["score"].isna().any() for group in groups.values()):
-        return Verdict(claim, UNKNOWN, "answers are missing")
+    if any(_lacks_answers(group) for group in groups.values()):
+        return Verdict(claim, UNKNOWN, _MISSING)
 
     names = list(groups)
-    whole = lower(claim, groups[names[-1]], groups[names[0]])
-    seen = f"{names[0]} to {names[-1]} {whole.seen}"
+    first, last = names[0], names[-1]
+    whole = lower(claim, groups[last], than=groups[first])
+    seen = f"{first} to {last} {whole.seen}"
 
     # The intervals of all steps hold together (Bonferroni): among many steps of a model that falls,
     # one would else be certainly up by chance.
@@ -325,7 +384,10 @@ def falls(
 
 
 def _falls_without(
-    claim: str, groups: "dict[str, pd.DataFrame]", step: tuple[str, str], seen: str
+    claim: str,
+    groups: "dict[str, pd.DataFrame]",
+    step: tuple[str, str],
+    seen: str,
 ) -> Verdict:
     """Whether the mean falls from the first to the last group, one step left out."""
     first, *_, last = groups
@@ -336,7 +398,10 @@ def _falls_without(
     weights[after] += 1
     weights[before] -= 1
     weights[last] -= 1
-    parts = [(weight, groups[name]) for name, weight in weights.items() if weight]
+    parts: list[Part] = []
+    for name, weight in weights.items():
+        if weight != 0:
+            parts.append((weight, groups[name]))
     seen = f"{seen}; without {before} to {after} {_LOWER}"
     return weighted(claim, parts, seen=seen)
 
@@ -345,7 +410,10 @@ def _falls_without(
 
 
 def among(
-    claim: str, parts: Sequence[Verdict], at_least: float = 0, at_most: float = 1
+    claim: str,
+    parts: Sequence[Verdict],
+    at_least: float = 0,
+    at_most: float = 1,
 ) -> Verdict:
     """The share of parts that hold lies between two limits (0..1), however the parts that cannot be
     judged would turn out.
@@ -373,7 +441,8 @@ def every(claim: str, parts: Sequence[Verdict]) -> Verdict:
 def some(claim: str, parts: Sequence[Verdict]) -> Verdict:
     """At least one part holds; those that do are shown."""
     holding = [part for part in parts if part.verdict == HOLDS]
-    return among(claim, holding or parts, at_least=1 / max(1, len(parts)))
+    one_of_them = 1 / max(1, len(parts))
+    return among(claim, holding or parts, at_least=one_of_them)
 
 
 # --- shares of errors -----------------------------------------------------------------------------
@@ -396,4 +465,10 @@ def rate(
     sizes = rows.groupby(CELL)["label"].transform("size")
     counted = rows.assign(score=hits.astype(float), weight=sizes)
     seen = f"{hits.sum()} of {len(rows)}, percent "
-    return weighted(claim, [(1, counted)], at_least, at_most, seen)
+    return weighted(
+        claim,
+        parts=[(1, counted)],
+        at_least=at_least,
+        at_most=at_most,
+        seen=seen,
+    )

@@ -48,12 +48,26 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-NOT_WORSE, WORSE, CANNOT_TELL = "not worse", "worse", "cannot tell"
-EXIT = {NOT_WORSE: 0, WORSE: 1, CANNOT_TELL: 3}
+NOT_WORSE = "not worse"
+WORSE = "worse"
+CANNOT_TELL = "cannot tell"
+EXIT = {
+    NOT_WORSE: 0,
+    WORSE: 1,
+    CANNOT_TELL: 3,
+}
 """Exit statuses for scripts; 2 is a `UserError`'s."""
 MOST_FLIPS = 12
 """Flipped examples that a text names for each task and length."""
-_FLIP_COLUMNS = ["task", "length", "index", "digest", "a", "b", "difference"]
+_FLIP_COLUMNS = [
+    "task",
+    "length",
+    "index",
+    "digest",
+    "a",
+    "b",
+    "difference",
+]
 
 
 class Decision(NamedTuple):
@@ -144,7 +158,8 @@ class Comparison:
             return Decision(NOT_WORSE, text)
 
         text = f"cannot tell whether {self.b.name} is {worse}: {mean}"
-        # more examples of the same kind would only make the interval narrower, not the test pass
+        # the interval decides already, so its number of examples would say nothing: what is
+        # missing is the test
         if seen["high"] < -self.margin:
             text += (
                 "; it is below for certain, but too few examples differ for the test of "
@@ -161,8 +176,10 @@ class Comparison:
         # With one length each task is a cell, and one task or length is the mean: such a row says
         # the same once more, so a level is named only where its rows are neither.
         sizes = self.rows["level"].value_counts()
-        levels = ["cell", *sizes.index[sizes.between(2, sizes["cell"] - 1)]]
-        losses = self.rows[self.rows["loss"] & self.rows["level"].isin(levels)]
+        are_neither = sizes.between(2, sizes["cell"] - 1)
+        levels = ["cell", *sizes.index[are_neither]]
+        is_named = self.rows["level"].isin(levels)
+        losses = self.rows[self.rows["loss"] & is_named]
         return losses.sort_values("p", kind="stable")
 
 
@@ -208,7 +225,8 @@ def compare(
 
 
 def _cells_of(
-    given: str | Path | Sequence[Cell], outputs: str | Path
+    given: str | Path | Sequence[Cell],
+    outputs: str | Path,
 ) -> tuple[str, list[Cell]]:
     """The name by which a side was given, '' where it was given as cells, and its cells."""
     if isinstance(given, str | Path):
@@ -217,7 +235,12 @@ def _cells_of(
 
 
 def _compare_sides(
-    a: Side, b: Side, margin: float, by: str, confidence: float, soft: bool
+    a: Side,
+    b: Side,
+    margin: float,
+    by: str,
+    confidence: float,
+    soft: bool,
 ) -> Comparison:
     """Pair the examples of two sides, and judge their differences."""
     pairs, notes = paired(a, b, by)
@@ -242,7 +265,8 @@ def _compare_sides(
 
     # Flips are those of answers, also where probabilities are judged: a reader can look them up.
     flips = pairs.loc[judged.index, _FLIP_COLUMNS].query("difference != 0")
-    flips = flips.assign(difference=100 * flips["difference"]).reset_index(drop=True)
+    flips = flips.reset_index(drop=True)
+    flips["difference"] *= 100
     return Comparison(
         a=a,
         b=b,
@@ -267,7 +291,9 @@ def _by_probability(soft_pairs: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def _soft_means(
-    soft_pairs: "pd.DataFrame", margin: float, confidence: float
+    soft_pairs: "pd.DataFrame",
+    margin: float,
+    confidence: float,
 ) -> tuple["pd.DataFrame", list[str]]:
     """`Comparison.soft` of the pairs with soft scores, and a note for each of its rows."""
     import pandas as pd
@@ -280,7 +306,8 @@ def _soft_means(
             rows, cells = judge_pairs(measured, margin, confidence)
             mean = rows.iloc[-1]
             needed = examples_needed(rows, cells, confidence)
-            means.append({"measure": measure, **mean[MEAN_COLUMNS], "needed": needed})
+            row = {"measure": measure, **mean[MEAN_COLUMNS], "needed": needed}
+            means.append(row)
 
             number = "over a million" if needed > 10**6 else f"about {needed}"
             notes.append(
@@ -288,11 +315,16 @@ def _soft_means(
                 f"{interval_text(mean)}; {number} examples per task and length would show such "
                 "a difference"
             )
-    return pd.DataFrame(means, columns=["measure", *MEAN_COLUMNS, "needed"]), notes
+
+    columns = ["measure", *MEAN_COLUMNS, "needed"]
+    return pd.DataFrame(means, columns=columns), notes
 
 
 def compare_study(
-    study: Any, cells: Iterable[Cell], margin: float = 1.0, by: str = "digest"
+    study: Any,
+    cells: Iterable[Cell],
+    margin: float = 1.0,
+    by: str = "digest",
 ) -> Comparison:
     """Compare the two models of a study, or its one model that answered twice, on what the study
     asks. Raises UserError where the cells are not of two."""
@@ -307,7 +339,13 @@ def compare_study(
             f"{', '.join(by_side) or 'none'}"
         )
     a, b = by_side.values()
-    return compare(a, b, margin, by, num_examples=study.num_examples)
+    return compare(
+        a,
+        b,
+        margin=margin,
+        by=by,
+        num_examples=study.num_examples,
+    )
 
 
 def _place(row: "pd.Series[Any]") -> str:

@@ -39,7 +39,10 @@ def task_vectors(cells: pd.DataFrame) -> pd.DataFrame:
     chance.
     """
     wide = cells.pivot_table(
-        index=["run", "model", "length"], columns="task", values="score", sort=False
+        index=["run", "model", "length"],
+        columns="task",
+        values="score",
+        sort=False,
     )
     # pivot_table drops a task without any score: reindex brings it back, and no row is complete
     complete = wide.reindex(columns=cells["task"].unique()).dropna()
@@ -81,7 +84,8 @@ def redundancy(
 
     # A cut keeps of each cluster the first task of the benchmark, or else the first task: so the
     # tasks of the benchmark stand first, and of each cluster the first row is taken.
-    cut = _clusters(coefficients, len(members)).reindex([*members, *coefficients.index])
+    cut = _clusters(coefficients, len(members))
+    cut = cut.reindex([*members, *coefficients.index])
     kept_by_cut = set(cut.drop_duplicates().index)
 
     rows = []
@@ -112,7 +116,8 @@ def redundancy(
 
 
 def cohesion(
-    vectors: pd.DataFrame, categories: Mapping[str, str]
+    vectors: pd.DataFrame,
+    categories: Mapping[str, str],
 ) -> dict[str, Estimate]:
     """By category of at least two tasks: the mean correlation between its tasks less that with the
     tasks of the others, with a 95 % interval over resampled rows (bootstrap, percentiles)."""
@@ -121,7 +126,8 @@ def cohesion(
 
     # the rows as they are, then the resamples; a fixed seed gives the same interval each time
     num_rows = len(values)
-    resamples = np.random.default_rng(0).integers(num_rows, size=(RESAMPLES, num_rows))
+    random = np.random.default_rng(0)
+    resamples = random.integers(num_rows, size=(RESAMPLES, num_rows))
     samples = [np.arange(num_rows), *resamples]
 
     intervals = {}
@@ -137,14 +143,18 @@ def cohesion(
             between = coefficients[:, np.outer(inside, ~inside)]
             if not within.size or not between.size:
                 continue
-            differences = np.nanmean(within, axis=1) - np.nanmean(between, axis=1)
+            mean_within = np.nanmean(within, axis=1)
+            differences = mean_within - np.nanmean(between, axis=1)
             low, high = np.nanquantile(differences[1:], [0.025, 0.975])
             seen = float(differences[0])
             intervals[str(category)] = Estimate(seen, float(low), float(high))
     return intervals
 
 
-def pairs(coefficients: pd.DataFrame, num_rows: int) -> dict[str, Estimate]:
+def pairs(
+    coefficients: pd.DataFrame,
+    num_rows: int,
+) -> dict[str, Estimate]:
     """The coefficient of each pair of tasks; the intervals hold for all pairs together
     (Bonferroni)."""
     names = list(combinations(coefficients.index, 2))
@@ -156,7 +166,11 @@ def pairs(coefficients: pd.DataFrame, num_rows: int) -> dict[str, Estimate]:
     return intervals
 
 
-def fisher(coefficient: float, num_rows: int, confidence: float = 0.95) -> Estimate:
+def fisher(
+    coefficient: float,
+    num_rows: int,
+    confidence: float = 0.95,
+) -> Estimate:
     """Fisher's interval of a correlation coefficient; -1 to 1 where it was seen on fewer than four
     rows."""
     # the standard error of Fisher's z is 1 / sqrt(rows - 3)
@@ -164,7 +178,8 @@ def fisher(coefficient: float, num_rows: int, confidence: float = 0.95) -> Estim
         return Estimate(coefficient, -1.0, 1.0)
     z = math.atanh(min(max(coefficient, -0.999999), 0.999999))  # infinite at 1
     half = critical_value(confidence) / math.sqrt(num_rows - 3)
-    return Estimate(coefficient, math.tanh(z - half), math.tanh(z + half))
+    low, high = math.tanh(z - half), math.tanh(z + half)
+    return Estimate(coefficient, low, high)
 
 
 # --- clusters -------------------------------------------------------------------------------------
@@ -175,8 +190,10 @@ def _tree(coefficients: pd.DataFrame) -> NDArray[np.float64]:
     ones."""
     distances = 1 - np.nan_to_num(coefficients.to_numpy(dtype=float))
     # scipy takes the upper triangle; rounding may leave a distance of a little below 0
-    flat = np.clip(distances[np.triu_indices(len(distances), 1)], 0, 2)
-    return np.asarray(optimal_leaf_ordering(linkage(flat, method="average"), flat))
+    upper = np.triu_indices(len(distances), 1)
+    flat = np.clip(distances[upper], 0, 2)
+    tree = linkage(flat, method="average")
+    return np.asarray(optimal_leaf_ordering(tree, flat))
 
 
 def _clusters(coefficients: pd.DataFrame, count: int) -> "pd.Series[int]":

@@ -28,8 +28,22 @@ if TYPE_CHECKING:
 
 BINS = 10
 _MOST_BINS = 1000
-_CELL = ["run", "model", "label", "task", "category", "length"]
-COLUMNS = [*_CELL, "index", "item", "depth", "distance", "recalled"]
+_CELL = [
+    "run",
+    "model",
+    "label",
+    "task",
+    "category",
+    "length",
+]
+COLUMNS = [
+    *_CELL,
+    "index",
+    "item",
+    "depth",
+    "distance",
+    "recalled",
+]
 
 
 class Place(NamedTuple):
@@ -64,7 +78,14 @@ def places(example: Example) -> list[Place]:
             room = max(1, num_tokens - piece.num_tokens)
             depth = min(100.0, 100 * tokens_before / room)
             end = start + len(piece.text)
-            result.append(Place(piece.role, round(depth, 2), start, end, piece))
+            place = Place(
+                role=piece.role,
+                depth=round(depth, 2),
+                start=start,
+                end=end,
+                piece=piece,
+            )
+            result.append(place)
 
             start = end
             if is_context:
@@ -80,7 +101,8 @@ def recall_by_depth(results: "pd.DataFrame", report: Report = remark) -> "pd.Dat
     Examples with several items that are no documents are generated again; a cell of which they
     cannot be is left out and passed to `report`. Raises UserError where nothing is left.
     """
-    cells = {str(cell.path): cell for cell in find_cells(results["path"].unique())}
+    paths = results["path"].unique()
+    cells = {str(cell.path): cell for cell in find_cells(paths)}
     groups = results.groupby(["path", "task", "length"], sort=False)
     rows: list[tuple[Any, ...]] = []
     for (path, *_), answers in with_progress(groups, "cells"):
@@ -97,7 +119,8 @@ def recall_by_depth(results: "pd.DataFrame", report: Report = remark) -> "pd.Dat
 
 
 def _rows(
-    answer: Mapping[str, Any], make: Callable[[Any], Example]
+    answer: Mapping[str, Any],
+    make: Callable[[Any], Example],
 ) -> list[tuple[Any, ...]]:
     """COLUMNS of each item of an answer."""
     about = [answer[name] for name in [*_CELL, "index"]]
@@ -118,7 +141,8 @@ def _items(answer: Mapping[str, Any], make: Callable[[Any], Example]) -> list[It
     # A single needle has the score of its example, and so have gold documents: nobody knows which
     # of them the answer is from. The depths on record are enough, and nothing is made again.
     if match == "part" or len(depths) == len(references) == 1:
-        return [Item(float(depth), float(answer["score"])) for depth in depths]
+        score = float(answer["score"])
+        return [Item(float(depth), score) for depth in depths]
 
     depths_of = _depths_by_name(places(make(answer)))
     prediction = answer["prediction"].lower()
@@ -138,7 +162,8 @@ def _depths_by_name(all_places: Iterable[Place]) -> dict[str, list[float]]:
         if place.role != "needle":
             continue
         # a counted word has no key: it is the last word of its entry
-        key = place.piece.key or place.piece.text.strip().split(" ")[-1]
+        last_word = place.piece.text.strip().split(" ")[-1]
+        key = place.piece.key or last_word
         value = place.piece.value or key
         # a chain asks for keys, other tasks for values; where both are one it stands there once
         for name in {key.lower(), value.lower()}:
@@ -162,7 +187,8 @@ def by_bin(
     Items of one example are drawn together in the interval.
     """
     binned = recall[recall[by].notna()]
-    groups: Any = binned.groupby([*_CELL, bin_numbers(binned[by], bins)])
+    numbers = bin_numbers(binned[by], bins)
+    groups: Any = binned.groupby([*_CELL, numbers])
     rows = []
     for (*about, number), items in groups:
         recalled = items["recalled"].to_numpy(float)
@@ -171,9 +197,18 @@ def by_bin(
         cell = WeightedCell(1.0, "", recalled, groups=examples)
         mean = weighted_sum([cell], confidence).percent()
 
-        begin, end = number * 100 / bins, (number + 1) * 100 / bins
+        begin = number * 100 / bins
+        end = (number + 1) * 100 / bins
         rows.append((*about, begin, end, *mean, len(items)))
-    columns = [*_CELL, f"{by}_from", f"{by}_to", "score", "low", "high", "n"]
+    columns = [
+        *_CELL,
+        f"{by}_from",
+        f"{by}_to",
+        "score",
+        "low",
+        "high",
+        "n",
+    ]
     return pd.DataFrame(rows, columns=columns)
 
 

@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 
 ALARMS = 0.05
 """The chance that any loss is seen between equal models, at most."""
-LEVELS = {"cell": "a cell", "task": "a task", "length": "a length", "all": "the mean"}
+LEVELS = {
+    "cell": "a cell",
+    "task": "a task",
+    "length": "a length",
+    "all": "the mean",
+}
 """What a difference is a mean over, and its name in a text."""
 MEAN_COLUMNS = ["a", "b", "difference", "low", "high"]
 _COUNTS = ["n", "better", "worse"]
@@ -61,7 +66,9 @@ def check_margin(margin: float) -> None:
 
 
 def judge_pairs(
-    pairs: "pd.DataFrame", margin: float, confidence: float
+    pairs: "pd.DataFrame",
+    margin: float,
+    confidence: float,
 ) -> "tuple[pd.DataFrame, list[WeightedCell]]":
     """The rows of a `Comparison` of pairs as `paired` gives them, the mean last, and the cells of
     the difference of the means."""
@@ -82,11 +89,20 @@ def judge_pairs(
             cells.append(cells_b[key]._replace(weight=share))
             cells.append(cells_a[key]._replace(weight=-share))
 
-        row = {"level": level, "task": task, "length": length}
-        row["category"] = members["category"].iloc[0] if task else ""
-        row |= {name: members[name].sum() for name in _COUNTS}
-        row |= {side: 100 * (members[side] * shares).sum() for side in ("a", "b")}
-        row |= weighted_sum(cells, confidence).percent()._asdict()
+        row: dict[str, Any] = {
+            "level": level,
+            "task": task,
+            "length": length,
+            "category": members["category"].iloc[0] if task else "",
+        }
+        for name in _COUNTS:
+            row[name] = members[name].sum()
+        for side in ("a", "b"):
+            row[side] = 100 * (members[side] * shares).sum()
+        estimate = weighted_sum(cells, confidence).percent()
+        row["difference"] = estimate.value
+        row["low"] = estimate.low
+        row["high"] = estimate.high
         rows.append(row)
 
         # Rows of the same cells, such as a task with one length, are one test: they share a key.
@@ -94,14 +110,18 @@ def judge_pairs(
         tested.append(frozenset(keys))
         p_values[tested[-1]] = no_difference_p(cells, variance)
 
-    adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    p_of_tests = holm(list(p_values.values()))
+    adjusted = dict(zip(p_values, p_of_tests, strict=True))
     num_tests = len(p_values)
-    frame = pd.DataFrame(rows).rename(columns={"value": "difference"})
-    is_full = (frame["a"] == frame["b"]) & frame["a"].isin([0, 100])
-    frame["unable"] = is_full & (frame["level"] == "cell")
+    frame = pd.DataFrame(rows)
+    # where all answers are right, or all wrong, on both sides, a cell can show no difference
+    is_equal = frame["a"] == frame["b"]
+    is_full = frame["a"].isin([0, 100])
+    frame["unable"] = is_equal & is_full & (frame["level"] == "cell")
     frame["p"] = [adjusted[keys] for keys in tested]
     frame["smallest_loss"] = [smallest_loss(n, num_tests, margin) for n in frame["n"]]
-    frame["loss"] = (frame["p"] < ALARMS) & (frame["difference"] < -margin - _ROUNDING)
+    is_certain = frame["p"] < ALARMS
+    frame["loss"] = is_certain & (frame["difference"] < -margin - _ROUNDING)
     return frame[_COLUMNS], cells  # the last cells are those of the mean
 
 
@@ -167,7 +187,8 @@ def examples_needed(
 ) -> int:
     """The examples per task and length from which on the interval of a mean difference, as
     `judge_pairs` gives it, would leave out minus the margin, if scores stayed as they are."""
-    num_examples = float(rows.loc[rows["level"] == "cell", "n"].median())
+    of_cells = rows.loc[rows["level"] == "cell", "n"]
+    num_examples = float(of_cells.median())
 
     def decides(number: int) -> bool:
         mean = weighted_sum(cells, confidence, number / num_examples).percent()
@@ -177,7 +198,11 @@ def examples_needed(
     return 1 + bisect_left(range(1, _MOST_EXAMPLES), True, key=decides)
 
 
-def smallest_loss(num_examples: int, num_tests: int, margin: float = 0.0) -> float:
+def smallest_loss(
+    num_examples: int,
+    num_tests: int,
+    margin: float = 0.0,
+) -> float:
     """The smallest loss (points) that `num_tests` tests can see in so many examples where nothing
     else differs.
 
@@ -187,7 +212,8 @@ def smallest_loss(num_examples: int, num_tests: int, margin: float = 0.0) -> flo
     # ALARMS / num_tests
     lost = math.floor(math.log2(num_tests / ALARMS)) + 1
     # and they must be more than the margin allows
-    lost = max(lost, math.floor(num_examples * margin / 100 + _ROUNDING) + 1)
+    allowed = num_examples * margin / 100
+    lost = max(lost, math.floor(allowed + _ROUNDING) + 1)
     return 100 * lost / num_examples if lost <= num_examples else math.nan
 
 

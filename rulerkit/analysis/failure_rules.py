@@ -89,8 +89,11 @@ def _demonstration(answer: JudgedAnswer) -> str | None:
     if not reading:
         return None
     items = set(_WORD.findall(reading.demonstration.lower()))
-    copied = [word for word in dict.fromkeys(answer.words) if word in items]
-    least = max(2, len(items) / 2) if len(items) > 1 else 1
+    least = 1.0
+    if len(items) > 1:
+        least = max(2, len(items) / 2)
+    written_words = dict.fromkeys(answer.words)  # each once
+    copied = [word for word in written_words if word in items]
     return " ".join(copied) if len(copied) >= least else None
 
 
@@ -122,12 +125,15 @@ def _parametric(answer: JudgedAnswer) -> str | None:
 
 
 def _duplicated(answer: JudgedAnswer) -> str | None:
-    if answer.settings.get("match") == "part" or len(answer.references) < 2:
+    # of several right answers to a question one is enough
+    any_will_do = answer.settings.get("match") == "part"
+    if any_will_do or len(answer.references) < 2:
         return None
     for reference in answer.references:
         # as a word of its own: a number may stand within a longer one
         pattern = rf"(?<!\w){re.escape(reference)}(?!\w)"
-        if len(re.findall(pattern, answer.text, re.IGNORECASE)) > 1:
+        matches = re.findall(pattern, answer.text, re.IGNORECASE)
+        if len(matches) > 1:
             return reference
     return None
 
@@ -227,7 +233,8 @@ LABELS: dict[str, str] = {rule.label: rule.definition for rule in _ALL_RULES}
 def find_label(answer: JudgedAnswer) -> tuple[str, str]:
     """The label of an answer, the first that fits, and what was seen."""
     # files of other programs name no family
-    rules_of_family = _RULES_OF_FAMILY.get(answer.settings.get("family", ""), ())
+    family = answer.settings.get("family", "")
+    rules_of_family = _RULES_OF_FAMILY.get(family, ())
     for rule in (*_FIRST_RULES, *rules_of_family, *_LAST_RULES):
         detail = rule.test(answer)
         if detail is not None:

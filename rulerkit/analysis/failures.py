@@ -25,9 +25,35 @@ from rulerkit.scoring import scores as scoring
 from rulerkit.scoring.statistics import wilson
 from rulerkit.store.cells import Cell
 
-_CELL = ["run", "model", "name", "engine", "task", "category", "length"]
-COLUMNS = [*_CELL, "index", "label", "detail", "depth", "score", "pred", "references"]
+_CELL = [
+    "run",
+    "model",
+    "name",
+    "engine",
+    "task",
+    "category",
+    "length",
+]
+COLUMNS = [
+    *_CELL,
+    "index",
+    "label",
+    "detail",
+    "depth",
+    "score",
+    "pred",
+    "references",
+]
 _TEXTS = ["asked", "written", "detail"]
+_SAMPLE_COLUMNS = [
+    "label",
+    "definition",
+    "model",
+    "task",
+    "length",
+    "index",
+    *_TEXTS,
+]
 NoContext = Mapping[tuple[str, str, int, int], str]
 """(model, data set, seed, index) -> what was answered to the question alone."""
 
@@ -72,7 +98,8 @@ def no_context_answers(cells: Iterable[Cell]) -> NoContext:
         result = cell.record["result"]
         if result["task"].get("context") != "none":
             continue
-        dataset, seed = str(result["task"]["dataset"]), int(result["seed"])
+        dataset = str(result["task"]["dataset"])
+        seed = int(result["seed"])
         for row in cell.rows:
             text, _ = scoring.answer_of(row["pred"], cell.record)
             answers[cell.model, dataset, seed, int(row["index"])] = text
@@ -83,12 +110,14 @@ def _label_cell(cell: Cell, no_context: NoContext) -> Iterator[dict[Any, Any]]:
     """COLUMNS of each answer of a cell, and what else `score` says of it."""
     result = cell.record["result"]
     settings = {"family": "", **result["task"]}
-    dataset, seed = str(settings.get("dataset", "")), int(result.get("seed") or 0)
+    dataset = str(settings.get("dataset", ""))
+    seed = int(result.get("seed") or 0)
 
     remake = remaker(cell)
     scored_rows = scoring.score([cell]).to_dict("records")
     for row, scored in zip(cell.rows, scored_rows, strict=True):
         text, in_thought = scoring.answer_of(row["pred"], cell.record)
+        question = (cell.model, dataset, seed, row["index"])
         answer = JudgedAnswer(
             text=text,
             references=tuple(row["outputs"]),
@@ -97,7 +126,7 @@ def _label_cell(cell: Cell, no_context: NoContext) -> Iterator[dict[Any, Any]]:
             in_thought=in_thought,
             settings=settings,
             make=partial(remake, row),
-            without_context=no_context.get((cell.model, dataset, seed, row["index"])),
+            without_context=no_context.get(question),
         )
         # A wrong answer needs its example, also where the first rule that fits does not look at it:
         # else it would depend on the answers whether a cell of another tokenizer is refused.
@@ -123,7 +152,8 @@ def _depth(answer: JudgedAnswer, depths: Sequence[float]) -> float:
         return float("nan")
     first = float(depths[0])
     # of gold documents nobody knows which one was missed
-    if len(depths) == 1 or answer.score == 1 or answer.settings.get("match") == "part":
+    is_document = answer.settings.get("match") == "part"
+    if len(depths) == 1 or answer.score == 1 or is_document:
         return first
 
     needles = []
@@ -131,7 +161,9 @@ def _depth(answer: JudgedAnswer, depths: Sequence[float]) -> float:
         if block.role == "needle":
             needles.append(block)
     for needle, depth in zip(needles, depths, strict=False):
-        if needle.key in answer.missing or needle.value in answer.missing:
+        # a chain asks for keys, other tasks for values
+        is_missing = needle.key in answer.missing
+        if is_missing or needle.value in answer.missing:
             return float(depth)
     return first
 
@@ -152,12 +184,25 @@ def shares(labels: pd.DataFrame) -> pd.DataFrame:
         for kind in kinds:
             count = (of_cell == kind).sum()
             share = count / n
-            rows.append((*key, kind, count, n, share, *wilson(share, n)))
-    columns = [*_CELL, "label", "count", "n", "share", "low", "high"]
+            low, high = wilson(share, n)
+            rows.append((*key, kind, count, n, share, low, high))
+    columns = [
+        *_CELL,
+        "label",
+        "count",
+        "n",
+        "share",
+        "low",
+        "high",
+    ]
     return pd.DataFrame(rows, columns=columns)
 
 
-def samples(labels: pd.DataFrame, per_label: int = 2, width: int = 100) -> pd.DataFrame:
+def samples(
+    labels: pd.DataFrame,
+    per_label: int = 2,
+    width: int = 100,
+) -> pd.DataFrame:
     """A few answers of each label but `complete`, from different tasks where there are some: label,
     definition, model, task, length, index, asked (references), written, detail; texts cut at
     `width` characters."""
@@ -174,5 +219,4 @@ def samples(labels: pd.DataFrame, per_label: int = 2, width: int = 100) -> pd.Da
     # the first answer of each task, then the second of each: so the first few are of other tasks
     failed = failed.sort_values(["order", "turn"], kind="stable")
     rows = failed.groupby("order").head(per_label)
-    about = ["label", "definition", "model", "task", "length", "index"]
-    return rows[[*about, *_TEXTS]].reset_index(drop=True)
+    return rows[_SAMPLE_COLUMNS].reset_index(drop=True)

@@ -1,4 +1,5 @@
-"""Files of other programs: their data and predictions are read, and examples written, in their form.
+"""Files of other programs: their data and predictions are read, and examples are written in their
+form.
 
 - RULER's predictions: `<model>/<benchmark>/<length>/pred/<task>.jsonl`, rows of index, pred, input,
   outputs, others, length; a task answered in parts has files `<task>-0.jsonl`, `<task>-1.jsonl`.
@@ -130,10 +131,16 @@ def _files_of_others(folder: Path, has_ours: bool) -> list[Path]:
     if is_plain or folder.name == "pred":
         files.update(folder.glob("*.jsonl"))
     # a record beside a file makes it ours
-    return sorted(file for file in files if not file.with_suffix(".json").is_file())
+    others = [file for file in files if not file.with_suffix(".json").is_file()]
+    return sorted(others)
 
 
-def _cell(name: str, length: int, file: Path, rows: Rows) -> Cell:
+def _cell(
+    name: str,
+    length: int,
+    file: Path,
+    rows: Rows,
+) -> Cell:
     """A cell as `read_cells` gives it, with what is known of predictions of another program."""
     family = family_of(name)
     record = {
@@ -159,7 +166,10 @@ def _cell(name: str, length: int, file: Path, rows: Rows) -> Cell:
 
 
 def read_rows(
-    file: Path, task: str | None, length: int | None, schema: type[DataRow]
+    file: Path,
+    task: str | None,
+    length: int | None,
+    schema: type[DataRow],
 ) -> tuple[str, dict[int, Rows]]:
     """The task of a file of another program, and its rows by nominal length.
 
@@ -249,8 +259,8 @@ def _length_of(file: Path) -> int:
         if length >= _SHORTEST:
             return length
     raise UserError(
-        f"{file}: no folder above it is named by a length: lay it out as 4096/pred/vt.jsonl, or, for "
-        "score and check, give --length"
+        f"{file}: no folder above it is named by a length: lay it out as 4096/pred/vt.jsonl, "
+        "or, for score and check, give --length"
     )
 
 
@@ -294,7 +304,9 @@ def to_json(example: Example) -> JSON:
 
 
 def write_grid(
-    cells: Sequence[Examples], paths: Sequence[Path], workers: int = 1
+    cells: Sequence[Examples],
+    paths: Sequence[Path],
+    workers: int = 1,
 ) -> None:
     """Write each cell to its file, whole or not at all; the files do not depend on `workers`."""
     from tqdm import tqdm
@@ -303,7 +315,9 @@ def write_grid(
     for examples in cells:
         _ = examples[0]
 
-    places = [(examples, index) for examples in cells for index in range(len(examples))]
+    places = []
+    for examples in cells:
+        places += [(examples, index) for index in range(len(examples))]
     with ExitStack() as stack:
         lines: Iterator[str] = map(_line, places)
         if workers > 1:
@@ -313,7 +327,13 @@ def write_grid(
             )
             # all cells in one row, so that no worker waits for the last example of a cell
             lines = pool.map(_line, places, chunksize=_CHUNK)
-        bar = iter(tqdm(lines, total=len(places), unit=" examples", disable=None))
+        shown = tqdm(
+            lines,
+            total=len(places),
+            unit=" examples",
+            disable=None,
+        )
+        bar = iter(shown)
 
         for examples, path in zip(cells, paths, strict=True):
             with (

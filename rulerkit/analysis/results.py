@@ -114,7 +114,9 @@ def answers_of(
 
     if cells is None:
         cells = find_cells(dict.fromkeys(scores["path"]), report)
-    cell_of = {(str(cell.path), cell.task, cell.length): cell for cell in cells}
+    cell_of = {}
+    for cell in cells:
+        cell_of[str(cell.path), cell.task, cell.length] = cell
     names = list(ANSWER_COLUMNS)
     without_context: NoContext = {}
     if labels:
@@ -124,7 +126,8 @@ def answers_of(
     # cell by cell, so that the rows of one file at a time are in memory
     values: list[Any] = [None] * len(scores)
     index = scores["index"].to_numpy()
-    for key, positions in with_progress(cell_rows(scores, _CELL).items(), "cells"):
+    by_cell = cell_rows(scores, _CELL).items()
+    for key, positions in with_progress(by_cell, "cells"):
         cell = cell_of[key]
         rows = {row["index"]: row for row in cell.stream()}
         failures = _failures(cell, without_context, report) if labels else {}
@@ -140,7 +143,8 @@ def answers_of(
     numbers = [name for name in _NUMBERS if name in names]
     answers = answers.astype(dict.fromkeys(numbers, float))
     # rows of `load` have the columns already: they are made anew
-    return pd.concat([scores.drop(columns=names, errors="ignore"), answers], axis=1)
+    others = scores.drop(columns=names, errors="ignore")
+    return pd.concat([others, answers], axis=1)
 
 
 def _answer(row: JSON) -> tuple[Any, ...]:
@@ -156,7 +160,9 @@ def _answer(row: JSON) -> tuple[Any, ...]:
 
 
 def _failures(
-    cell: Cell, without_context: NoContext, report: Report
+    cell: Cell,
+    without_context: NoContext,
+    report: Report,
 ) -> dict[int, tuple[Any, ...]]:
     """LABEL_COLUMNS by index; nothing where the examples cannot be made again."""
     try:
@@ -164,13 +170,20 @@ def _failures(
     except UserError as error:
         report(f"not labelled: {error}")
         return {}
-    return {row.index: (row.label, row.detail, row.depth) for row in rows}
+    failures = {}
+    for row in rows:
+        failures[row.index] = (row.label, row.detail, row.depth)
+    return failures
 
 
 # --- files for other programs ---------------------------------------------------------------------
 
 
-def export(results: "pd.DataFrame", path: Path, format: str | None = None) -> None:
+def export(
+    results: "pd.DataFrame",
+    path: Path,
+    format: str | None = None,
+) -> None:
     """Write a table of results as parquet, csv or jsonl, by the ending of `path` unless `format`
     says.
 
@@ -199,5 +212,8 @@ def export(results: "pd.DataFrame", path: Path, format: str | None = None) -> No
 
 def _lists_as_json(results: "pd.DataFrame") -> "pd.DataFrame":
     """The table with its columns of lists as texts that other programs can read."""
-    lists = [name for name in _LISTS if name in results]
-    return results.assign(**{name: results[name].map(json.dumps) for name in lists})
+    texts = {}
+    for name in _LISTS:
+        if name in results:
+            texts[name] = results[name].map(json.dumps)
+    return results.assign(**texts)

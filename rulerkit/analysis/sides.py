@@ -1,8 +1,8 @@
 """The two sides of a comparison: whose predictions a name means, and the examples that both
 answered.
 
-`find` turns a name into cells, `make_side` cells into one side, and `paired` two sides into pairs of
-scores with notes on what was left out and which settings differ.
+`find` turns a name into cells, `make_side` cells into one side, and `paired` two sides into pairs
+of scores, with notes on what was left out and which settings differ.
 """
 
 import glob
@@ -64,7 +64,9 @@ class Side(NamedTuple):
 
 
 def find(
-    name: str | Path, outputs: str | Path = "outputs", scan: bool = True
+    name: str | Path,
+    outputs: str | Path = "outputs",
+    scan: bool = True,
 ) -> list[Cell]:
     """The predictions that a name means; without `scan` rows are checked when they are first read.
 
@@ -130,7 +132,8 @@ def make_side(
     scores = merge_repetitions(answers)
     num_answered = len(answers.drop_duplicates(_EXAMPLE))
 
-    models = dict.fromkeys(zip(scores["run"], scores["model"], strict=True))
+    runs_and_models = zip(scores["run"], scores["model"], strict=True)
+    models = list(dict.fromkeys(runs_and_models))
     if len(models) != 1:
         found = ", ".join("/".join(model) for model in models)
         raise UserError(
@@ -150,12 +153,14 @@ def make_side(
             failed[key] = num_failed
 
     # What failed often is no sample of the cell: hard examples may fail more often than others.
-    kept = set(zip(scores["task"], scores["length"], strict=True)) - failed.keys()
+    answered = set(zip(scores["task"], scores["length"], strict=True))
+    kept = answered - failed.keys()
+    is_kept = scores.set_index(_CELL).index.isin(list(kept))
     return Side(
         name=f"{run}/{model}" if run else model,
         label=str(scores["label"].iloc[0]),
         cells=cells,
-        scores=scores[scores.set_index(_CELL).index.isin(list(kept))],
+        scores=scores[is_kept],
         results={key: result for key, result in results.items() if key in kept},
         failed=failed,
         repetitions=answers["run"].nunique(),
@@ -206,7 +211,8 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
 
     notes = _notes_of_failures(a) + _notes_of_failures(b)
     columns_of_b = [*_EXAMPLE, "digest", "score", "gold_probability"]
-    pairs = a.scores.merge(b.scores[columns_of_b], on=_EXAMPLE, suffixes=("_a", "_b"))
+    scores_b = b.scores[columns_of_b]
+    pairs = a.scores.merge(scores_b, on=_EXAMPLE, suffixes=("_a", "_b"))
     if pairs.empty:
         held = [
             f"{side.name} has {keys_text(side.results) or 'none'}" for side in (a, b)
@@ -219,8 +225,8 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
 
     settings = differing(a, b)
     # an empty digest is one that nobody knows: it is not equal to another
-    digest_a, digest_b = pairs["digest_a"], pairs["digest_b"]
-    other_prompts = (digest_a != digest_b) | (digest_a == "")
+    is_other = pairs["digest_a"] != pairs["digest_b"]
+    other_prompts = is_other | (pairs["digest_a"] == "")
     if other_prompts.any():
         if by == "digest":
             raise _not_the_same_prompts(a, b, pairs[other_prompts], settings)
@@ -241,7 +247,10 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
     pairs["difference"] = (pairs["b"] - pairs["a"]).round(12)
     if a.repetitions != b.repetitions:
         pairs["variance"] = _dealt_variance(pairs, a.repetitions, b.repetitions)
-    return pairs, [*notes, *settings, *snapshot_notes([*a.cells, *b.cells])]
+
+    notes += settings
+    notes += snapshot_notes([*a.cells, *b.cells])
+    return pairs, notes
 
 
 def _notes_of_failures(side: Side) -> list[str]:
@@ -260,7 +269,11 @@ def _notes_of_failures(side: Side) -> list[str]:
     return notes
 
 
-def _notes_of_left_out(a: Side, b: Side, num_pairs: int) -> list[str]:
+def _notes_of_left_out(
+    a: Side,
+    b: Side,
+    num_pairs: int,
+) -> list[str]:
     """What is left out because one of two sides does not have it."""
     shared = [key for key in a.results if key in b.results]
     notes = []
@@ -270,7 +283,11 @@ def _notes_of_left_out(a: Side, b: Side, num_pairs: int) -> list[str]:
             notes.append(f"only {side.name} has {keys_text(alone)}: left out")
 
     # cells that one side lacks are named above: here only examples of shared cells count
-    most = max(side.scores.set_index(_CELL).index.isin(shared).sum() for side in (a, b))
+    numbers = []
+    for side in (a, b):
+        is_shared = side.scores.set_index(_CELL).index.isin(shared)
+        numbers.append(is_shared.sum())
+    most = max(numbers)
     if num_pairs < most:
         notes.append(
             f"{num_pairs} of {most} examples were answered by both; the others are left out"
@@ -279,12 +296,17 @@ def _notes_of_left_out(a: Side, b: Side, num_pairs: int) -> list[str]:
 
 
 def _not_the_same_prompts(
-    a: Side, b: Side, different: "pd.DataFrame", settings: Sequence[str]
+    a: Side,
+    b: Side,
+    different: "pd.DataFrame",
+    settings: Sequence[str],
 ) -> UserError:
     """The error for pairs with other prompts: the cells, and the settings that explain it."""
-    keys = sorted(set(zip(different["task"], different["length"], strict=True)))
+    cells = zip(different["task"], different["length"], strict=True)
+    keys = sorted(set(cells))
     reasons = [setting for setting in settings if setting.startswith(_ASKED_BY)]
-    if (different[["digest_a", "digest_b"]] == "").any(axis=None):
+    digests = different[["digest_a", "digest_b"]]
+    if (digests == "").any(axis=None):
         reasons = ["predictions of other programs carry no digest"]
     reason = "; ".join(reasons[:MOST_NAMED]) or "digests differ"
     return UserError(
@@ -295,7 +317,9 @@ def _not_the_same_prompts(
 
 
 def _dealt_variance(
-    pairs: "pd.DataFrame", num_a: int, num_b: int
+    pairs: "pd.DataFrame",
+    num_a: int,
+    num_b: int,
 ) -> "pd.Series[float]":
     """The variance of each difference if the answers of both sides were dealt to the two at random,
     `num_a` and `num_b` of them.
@@ -305,9 +329,10 @@ def _dealt_variance(
     """
     total = num_a + num_b
     share = (num_a * pairs["a"] + num_b * pairs["b"]) / total
+    of_one_answer = share * (1 - share)
     # drawing without replacement: the variance of a difference of two means of one finite set
     variance: pd.Series[float] = (
-        share * (1 - share) * total**2 / (total - 1) / (num_a * num_b)
+        of_one_answer * total**2 / (total - 1) / (num_a * num_b)
     )
     return variance
 
