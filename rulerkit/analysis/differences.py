@@ -110,9 +110,11 @@ def judge_pairs(
         tested.append(frozenset(keys))
         p_values[tested[-1]] = no_difference_p(cells, variance)
 
+    # so many tests would find a loss by chance: adjusted together, ALARMS holds for all of them
     p_of_tests = holm(list(p_values.values()))
     adjusted = dict(zip(p_values, p_of_tests, strict=True))
     num_tests = len(p_values)
+
     frame = pd.DataFrame(rows)
     # where all answers are right, or all wrong, on both sides, a cell can show no difference
     is_equal = frame["a"] == frame["b"]
