@@ -366,7 +366,7 @@ def plan(
     Takes the parameter files of `evaluate`: -f params/models/x.yaml -f params/sizes/paper.yaml.
     """
     if compare:
-        from rulerkit.analysis.compare import power_text
+        from rulerkit.analysis.power import power_text
 
         study = rk.study(settings_of(settings, files))
         num_tasks, num_lengths = len(study.tasks), len(study.lengths)
@@ -915,8 +915,8 @@ def echo(text: str, err: bool = False, nl: bool = True) -> None:
 
 def _answered(model: str, task: str, length: int, index: int) -> "tuple[Example, str]":
     """An example as a model was asked it; and what it wrote, with the score, as text."""
-    from rulerkit.analysis.compare import find
-    from rulerkit.analysis.failures import remaker
+    from rulerkit.analysis.remake import remaker
+    from rulerkit.analysis.sides import find
 
     cells = {f"{cell.task} --length {cell.length}": cell for cell in find(model)}
     wanted = f"{task} --length {length}"

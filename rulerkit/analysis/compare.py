@@ -117,7 +117,7 @@ class Comparison:
         of serving it."""
         for key, result in self.a.results.items():
             # files of other programs name no seed: nobody knows how their model was served
-            if "seed" not in result:
+            if result["seed"] is None:
                 return False
             # a cell that B lacks is no difference
             if self.b.results.get(key, result) != result:

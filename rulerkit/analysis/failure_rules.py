@@ -64,9 +64,7 @@ def _empty(answer: JudgedAnswer) -> str | None:
 
 
 def _refused(answer: JudgedAnswer) -> str | None:
-    if answer.finish_reason == "refused":
-        return "refused by the service"
-    # an answer that is partly right may say of the rest that it is not there
+    # An answer that is partly right may say of the rest that it is not there
     if answer.score > 0:
         return None
     match = _DECLINED.search(answer.text)
@@ -233,7 +231,7 @@ LABELS: dict[str, str] = {rule.label: rule.definition for rule in _ALL_RULES}
 def find_label(answer: JudgedAnswer) -> tuple[str, str]:
     """The label of an answer, the first that fits, and what was seen."""
     # files of other programs name no family
-    family = answer.settings.get("family", "")
+    family = answer.settings["family"]
     rules_of_family = _RULES_OF_FAMILY.get(family, ())
     for rule in (*_FIRST_RULES, *rules_of_family, *_LAST_RULES):
         detail = rule.test(answer)

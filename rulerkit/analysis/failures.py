@@ -109,9 +109,9 @@ def no_context_answers(cells: Iterable[Cell]) -> NoContext:
 def _label_cell(cell: Cell, no_context: NoContext) -> Iterator[dict[Any, Any]]:
     """COLUMNS of each answer of a cell, and what else `score` says of it."""
     result = cell.record["result"]
-    settings = {"family": "", **result["task"]}
+    settings = result["task"]
     dataset = str(settings.get("dataset", ""))
-    seed = int(result.get("seed") or 0)
+    seed = int(result["seed"] or 0)
 
     remake = remaker(cell)
     scored_rows = scoring.score([cell]).to_dict("records")

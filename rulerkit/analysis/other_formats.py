@@ -43,19 +43,30 @@ Rows = list[JSON]
 """Rows with upstream's field names, and their `line`."""
 
 
-class DataRow(BaseModel):
-    """What every row may say of itself."""
+_UNSAID: JSON = {
+    **dict.fromkeys(("format", "label", "claimed_length", "adaptive")),
+    "aligned": "chat",
+    "max_failures": 0,
+    "floors": {},
+    "environment": {"packages": {}},
+}
+"""What files of other programs do not say, in the fields of a record."""
+_UNSAID_OF_RESULT: JSON = {
+    **dict.fromkeys(("seed", "prompt_version", "protocol")),
+    "sources": {},
+    "tokenizer": {"name": ""},
+    "prompt_format": {"template": "", "after": "", "thinking_tokens": 0},
+}
+
+
+class PredictionRow(BaseModel):
+    """A row that can be scored."""
 
     model_config = ConfigDict(strict=True)
 
     max_length: Count | None = None
     doc_id: int | str | None = None
     filter: str = ""
-
-
-class PredictionRow(DataRow):
-    """A row that can be scored."""
-
     pred: str
     outputs: Annotated[list[str], Field(min_length=1)]
     finish_reason: str = ""
@@ -97,7 +108,7 @@ def read_predictions(
     errors: list[UserError] = []
     for file in files:
         try:
-            name, by_length = read_rows(file, task, length, PredictionRow)
+            name, by_length = read_rows(file, task, length)
         except UserError as error:
             errors.append(error)
             continue
@@ -143,16 +154,22 @@ def _cell(
 ) -> Cell:
     """A cell as `read_cells` gives it, with what is known of predictions of another program."""
     family = family_of(name)
+    task = {
+        "name": name,
+        "family": "",
+        "category": family.category,
+        "match": family.match,
+        "edition": None,
+    }
+    result = {
+        **_UNSAID_OF_RESULT,
+        "task": task,
+        "length": length,
+        "model": {"name": _model_name(file), "engine": ""},
+    }
     record = {
-        "result": {
-            "task": {
-                "name": name,
-                "category": family.category,
-                "match": family.match,
-            },
-            "length": length,
-            "model": {"name": _model_name(file)},
-        },
+        **_UNSAID,
+        "result": result,
         "num_examples": len(rows),
         "run": "lm-eval" if file.name.startswith(_SAMPLES) else "upstream",
     }
@@ -169,7 +186,6 @@ def read_rows(
     file: Path,
     task: str | None,
     length: int | None,
-    schema: type[DataRow],
 ) -> tuple[str, dict[int, Rows]]:
     """The task of a file of another program, and its rows by nominal length.
 
@@ -190,7 +206,7 @@ def read_rows(
         if isinstance(row.get("outputs"), str):
             row["outputs"] = [row["outputs"]]
         try:
-            check_schema(schema, row)
+            check_schema(PredictionRow, row)
         except ValueError as error:
             raise UserError(
                 f"{file}, line {line}: {error}; predictions need `pred`, a text, and `outputs`, a "

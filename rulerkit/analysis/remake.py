@@ -29,11 +29,7 @@ def examples_of(cell: Cell) -> Examples:
         settings = {name: stored[name] for name in SETTINGS if name in stored}
         prompt_format = PromptFormat(result["tokenizer"]["name"], **settings)
 
-        knobs = {
-            "words": "wonderwords",  # records before the knob existed
-            **result["task"],
-            "protocol": result.get("protocol", "clean"),
-        }
+        knobs = {**result["task"], "protocol": result["protocol"]}
         family = _FAMILIES[knobs["family"]]
         names = ("name", "protocol", *family.knobs())
         chosen: dict[str, Any] = {name: knobs.get(name) for name in names}
@@ -60,7 +56,7 @@ def remaker(cell: Cell) -> Callable[[Mapping[str, Any]], Example]:
     def remake(row: Mapping[str, Any]) -> Example:
         example = examples()[row["index"]]
         if example.digest != row["digest"]:
-            version = cell.record["result"].get("prompt_version")
+            version = cell.about.result.prompt_version
             raise _not_generated(
                 cell,
                 f"the prompt of example {row['index']} comes out differently, so this rulerkit "

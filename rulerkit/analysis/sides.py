@@ -343,7 +343,10 @@ def differing(a: Side, b: Side) -> list[str]:
     # files of other programs do not say how they were made
     shared = []
     for key, result in a.results.items():
-        if "seed" in result and "seed" in b.results.get(key, {}):
+        other_result = b.results.get(key)
+        if not other_result:
+            continue
+        if result["seed"] is not None and other_result["seed"] is not None:
             shared.append(key)
 
     cells_of: dict[str, list[Key]] = {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rulerkit.analysis.compare import find
+from rulerkit.analysis.sides import find
 from rulerkit.batch.jobs import Job, Notebook, one_line
 from rulerkit.common.errors import UserError, unknown
 from rulerkit.common.model_files import read_spec
