@@ -1,4 +1,10 @@
-"""Any server or service that speaks OpenAI's protocol."""
+"""Any server or service that speaks OpenAI's protocol.
+
+A prompt is sent in one of four ways (`prompt_path`): as token `ids`, as `text`, as a chat whose
+last message is the answer prefix (`prefill`), or as a `chat` of one message, the paper's form for
+GPT-4. The answers may differ, so the path is part of a model's identity. What a server takes is
+found out by a few tiny requests before the first prompt.
+"""
 
 import os
 import re
@@ -84,48 +90,34 @@ class OpenAI(ServerEngine):
         self.base_url: str = spec.get("base_url", OPENAI).rstrip("/")
         self._overhead: int = spec.get("overhead_tokens", 16)
         self._extra: JSON = dict(spec.get("extra_body", {}))
-        path, place, wrong = spec.get("prompt_path"), spec.get("prefix_in"), ""
         kwargs = self.given(("enable_thinking",)) | spec.get("chat_template_kwargs", {})
-        if kwargs and path in CHATS:
+        if kwargs and spec.get("prompt_path") in CHATS:
+            # The server renders the template of a chat.
             self._extra.setdefault("chat_template_kwargs", kwargs)
-        if "budget" in spec and "prices" not in spec:
-            wrong = "budget needs `prices`, by which it is counted"
-        elif self.startable and "base_url" in spec:
-            wrong = "serve starts a server at an address of its own: leave `base_url` out, or `serve`"
-        elif path == "chat" and place == "assistant":
-            wrong = "prompt_path: chat has no assistant's turn for the answer prefix: use prefix_in: user, or prefill"
-        elif path == "prefill" and (
-            place in ("user", "none")
-            or spec.get("template") == "gpt-4"
-            or spec.get("thinking_tokens")
-        ):
-            wrong = (
-                "prompt_path: prefill puts the answer prefix into the assistant's turn, before any "
-                "thought; else use prompt_path: chat"
-            )
-        if wrong:
-            raise UserError(f"model {self.name}: {wrong}")
+        problem = _contradiction(spec)
+        if problem:
+            raise UserError(f"model {self.name}: {problem}")
 
     def identity(self) -> JSON:
         """The model's name, the path of its prompts, and what its requests say beside them; not
         where it is served."""
-        extra = {"extra_body": redact(self._extra)} if self._extra else {}
-        more = self.given(("sampling",)) | extra
-        return {
+        identity = {
             "engine": "openai",
             "path": self.path,
             "prompt_path": self.prompt_path,
-            **more,
+            **self.given(("sampling",)),
         }
+        if self._extra:
+            identity["extra_body"] = redact(self._extra)
+        return identity
 
     def environment(self) -> JSON:
         """The server's address or command, and what it says of itself."""
         about = {"exact_tokenizer": self.server.exact, **self.server.about}
-        where = (
-            {"serve": self.spec["serve"]}
-            if self.startable
-            else {"base_url": self.base_url}
-        )
+        if self.startable:
+            where = {"serve": self.spec["serve"]}
+        else:
+            where = {"base_url": self.base_url}
         return {**redact(where), "server": about}
 
     @property
@@ -138,12 +130,12 @@ class OpenAI(ServerEngine):
     def prompt_format(self) -> PromptFormat:
         """As the spec says; for the path `chat` the paper's form for GPT-4, unless it says
         otherwise."""
-        place = "none" if self.spec.get("thinking_tokens") else "user"
-        gpt4 = {"template": "gpt-4", "prefix_in": place}
-        form = (
-            gpt4 if self.prompt_path == "chat" else {}
-        )  # wants the key before any download
-        return self.make_format(self.tokenizer(), **form)
+        # The path may ask the server, which wants the key, before a tokenizer is downloaded.
+        settings: JSON = {}
+        if self.prompt_path == "chat":
+            place = "none" if self.spec.get("thinking_tokens") else "user"
+            settings = {"template": "gpt-4", "prefix_in": place}
+        return self.make_format(self.tokenizer(), **settings)
 
     def tokenizer_name(self) -> str:
         """The spec's, else that of the folder or hub id that `path` is, else the one known for a
@@ -165,14 +157,21 @@ class OpenAI(ServerEngine):
     def too_long(self, length: int) -> str | None:
         """Whether a length is beyond `max_length`, or beyond what the server says it takes."""
         limit = self.spec.get("max_length") or self.server.limit
-        framed = self.prompt_path in CHATS and not any(self.prompt_format.around)
-        unseen = self._overhead * framed + self.beside
+        # A service puts a frame around a chat that nobody sees, and a thought comes beside it.
+        unseen = self.beside
+        if self.prompt_path in CHATS and not any(self.prompt_format.around):
+            unseen += self._overhead
         if limit is None or length + unseen <= limit:
             return None
-        what = "the thought and a chat service's own frame (thinking_tokens, overhead_tokens)"
-        more = f", of which {what} take up to {unseen}" if unseen else ""
+
+        share = ""
+        if unseen:
+            share = (
+                ", of which the thought and a chat service's own frame (thinking_tokens, "
+                f"overhead_tokens) take up to {unseen}"
+            )
         return (
-            f"its limit is {limit} tokens{more}: lengths up to {limit - unseen} fit, or serve it "
+            f"its limit is {limit} tokens{share}: lengths up to {limit - unseen} fit, or serve it "
             "with a larger context and set `max_length` in its mapping"
         )
 
@@ -184,13 +183,11 @@ class OpenAI(ServerEngine):
 
     def command(self, address: Address) -> list[str]:
         """The spec's `serve`, for a shell, with {port}, {path} and {key} filled in."""
-        place, line = resolve(self.path), self.spec["serve"]
-        path = str(place) if place.exists() else self.path
-        for name, value in {
-            "port": address.port,
-            "path": path,
-            "key": address.key,
-        }.items():
+        folder = resolve(self.path)
+        path = str(folder) if folder.exists() else self.path
+        line = self.spec["serve"]
+        values = {"port": address.port, "path": path, "key": address.key}
+        for name, value in values.items():
             line = line.replace(f"{{{name}}}", shlex.quote(value))
         return ["/bin/sh", "-c", line]
 
@@ -200,9 +197,8 @@ class OpenAI(ServerEngine):
             return super().addresses()
         default = "OPENAI_API_KEY" if self.base_url == OPENAI else ""
         name = self.spec.get("api_key_env", default)
-        key = (
-            os.environ.get(name) if name else "none"
-        )  # servers of one's own mostly want none
+        # Servers of one's own mostly want no key, but a header must say something.
+        key = os.environ.get(name) if name else "none"
         if not key:
             raise UserError(
                 f"model {self.name}: the environment variable {name}, which holds the key, is "
@@ -222,26 +218,31 @@ class OpenAI(ServerEngine):
         address = self.alive()[0].address
         wanted = self.spec.get("prompt_path", "auto")
         paths = ("ids", "text", "chat") if wanted == "auto" else (wanted,)
+
+        # A server with one model may call it by another name than ours.
         entries = address.models()
-        alone = entries[0] if len(entries) == 1 else {}
-        entry = next((entry for entry in entries if entry["id"] == self.path), alone)
-        about = {
-            k: entry[k] for k in ("owned_by", "root", "max_model_len") if entry.get(k)
-        }
+        named = [entry for entry in entries if entry["id"] == self.path]
+        entry: JSON = {}
+        if named:
+            entry = named[0]
+        elif len(entries) == 1:
+            entry = entries[0]
+        keys = ("owned_by", "root", "max_model_len")
+        about = {key: entry[key] for key in keys if entry.get(key)}
         facts = ServerFacts(
             entry.get("id", self.path), entry.get("max_model_len"), about=about
         )
-        for facts.path in paths:
+
+        for path in paths:
+            facts.path = path
             try:
                 self._find_out(facts)
                 break
             except RequestError as failure:
-                # a chat service may say 404 to a completion, so only the last word counts
-                final = (
-                    failure.kind in ("unreachable", "later")
-                    or "HTTP 401" in failure.reason
-                )
-                if facts.path == paths[-1] or final:
+                # A chat service may say 404 to a completion, so only the last word counts.
+                is_gone = failure.kind in ("unreachable", "later")
+                is_final = is_gone or "HTTP 401" in failure.reason
+                if path == paths[-1] or is_final:
                     raise UserError(fatal_message(self, address, failure)) from None
         return facts
 
@@ -251,26 +252,13 @@ class OpenAI(ServerEngine):
         `UserError` where the counts show that the tokenizer is another one, or that a `prefill`
         closes the assistant's turn: its words then add more than their own tokens.
         """
+        if facts.path in CHATS:
+            self._find_out_chat(facts)
+            return
+
         tokenizer, path = self.tokenizer(), facts.path
         ours = tokenizer.count(_WORDS)
-        if path in CHATS:
-            short, long = (self._count(facts, path, text) for text in (_SHORT, _WORDS))
-            if short and long:
-                facts.exact = abs(long - short - ours + tokenizer.count(_SHORT)) <= 1
-            if path == "prefill" and short:
-                plain, words = (
-                    self._count(facts, "chat", _SHORT) or short,
-                    tokenizer.count(_PREFIX),
-                )
-                if short > plain + words + 1:
-                    raise UserError(
-                        f"model {self.name}: its server does not go on with the assistant's words: "
-                        f"{words} tokens of them make its prompt {short - plain} tokens longer, so "
-                        "it closes the turn; use `prompt_path: text`, ids or chat, or give in "
-                        "`extra_body` what this server needs to continue a message"
-                    )
-            return
-        # ids mean nothing to a server that cuts texts into other ones
+        # Ids mean nothing to a server that cuts texts into other ones: a text tells first.
         for way in dict.fromkeys(("text", path)):
             try:
                 count = self._count(facts, way, _WORDS)
@@ -286,45 +274,70 @@ class OpenAI(ServerEngine):
                     "prompt: use `prompt_path: chat`"
                 )
             facts.exact = count is not None
-            # without a count ids are taken as they are
-            adds = count != ours if facts.exact else way == "text"
-            facts.adds_bos = adds and tokenizer.bos_id is not None
+            # Without a count, ids are taken as they are.
+            adds_one = count != ours if facts.exact else way == "text"
+            facts.adds_bos = adds_one and tokenizer.bos_id is not None
+
+    def _find_out_chat(self, facts: ServerFacts) -> None:
+        """How a server counts the tokens of a chat, and whether it goes on with a `prefill`."""
+        tokenizer = self.tokenizer()
+        short = self._count(facts, facts.path, _SHORT)
+        long = self._count(facts, facts.path, _WORDS)
+        if short and long:
+            # The frame of the chat is in both counts.
+            ours = tokenizer.count(_WORDS) - tokenizer.count(_SHORT)
+            facts.exact = abs(long - short - ours) <= 1
+        if facts.path != "prefill" or not short:
+            return
+
+        plain = self._count(facts, "chat", _SHORT) or short
+        words = tokenizer.count(_PREFIX)
+        if short > plain + words + 1:
+            raise UserError(
+                f"model {self.name}: its server does not go on with the assistant's words: "
+                f"{words} tokens of them make its prompt {short - plain} tokens longer, so "
+                "it closes the turn; use `prompt_path: text`, ids or chat, or give in "
+                "`extra_body` what this server needs to continue a message"
+            )
 
     def _count(self, facts: ServerFacts, path: str, text: str) -> int | None:
         """The server's own count of the tokens of a prompt; None where it gives none."""
         if path in CHATS:
             prompt = _messages(path, text, _PREFIX)
+        elif path == "ids":
+            prompt = {"prompt": self.tokenizer().encode(text).tolist()}
         else:
-            prompt = {
-                "prompt": self.tokenizer().encode(text).tolist()
-                if path == "ids"
-                else text
-            }
-        # some servers load the model at the first request
+            prompt = {"prompt": text}
+
+        # Some servers load the model at the first request.
         timeout = self.spec.get("timeout", 300.0)
+        sampling = self.spec.get("sampling", {"temperature": 0})
+        body = self._request(facts, prompt, _PROBE_TOKENS, sampling)
+        read = attrgetter("prompt_tokens")
         try:
-            sampling = self.spec.get("sampling", {"temperature": 0})
-            body = self._request(facts, prompt, _PROBE_TOKENS, sampling)
-            read = attrgetter("prompt_tokens")
-            count: int | None = (
-                self.replicas[0].send(body, timeout, read, patient=False).result()
-            )
+            sent = self.replicas[0].send(body, timeout, read, patient=False)
+            count: int | None = sent.result()
         except RequestError as failure:
-            # reasoning models of services insist on a newer name, and on their own temperature
-            newer = "max_completion_tokens"
-            if newer in failure.reason and facts.limit_name != newer:
-                facts.limit_name = newer
-            elif "temperature" in failure.reason and facts.takes_sampling:
-                facts.takes_sampling = False
-            else:
+            if not self._adapt(facts, failure):
                 raise
-            facts.about["sent"] = f"{facts.limit_name}, " + (
-                "temperature 0" if facts.takes_sampling else "no temperature"
-            )
             return self._count(facts, path, text)
         if not count:
             facts.about["counts"] = False
         return count or None
+
+    def _adapt(self, facts: ServerFacts, failure: RequestError) -> bool:
+        """Whether a request may succeed in another form: reasoning models of services insist on a
+        newer name for the limit, and on their own temperature."""
+        newer = "max_completion_tokens"
+        if newer in failure.reason and facts.limit_name != newer:
+            facts.limit_name = newer
+        elif "temperature" in failure.reason and facts.takes_sampling:
+            facts.takes_sampling = False
+        else:
+            return False
+        temperature = "temperature 0" if facts.takes_sampling else "no temperature"
+        facts.about["sent"] = f"{facts.limit_name}, {temperature}"
+        return True
 
     # --- answering --------------------------------------------------------------------------------
 
@@ -332,49 +345,46 @@ class OpenAI(ServerEngine):
         self, facts: ServerFacts, prompt: Spec, limit: int, sampling: Spec
     ) -> JSON:
         """The JSON of a request; what `extra_body` sets to null is left out."""
-        limits = {**(sampling if facts.takes_sampling else {}), facts.limit_name: limit}
-        if (
-            self.spec.get("thinking_tokens")
-            and facts.path not in CHATS
-            and self.startable
-        ):
-            limits["skip_special_tokens"] = (
-                False  # marks of a thought may be special tokens
-            )
-        whole = {"model": facts.model, **limits, **prompt, **self._extra}
-        return {key: value for key, value in whole.items() if value is not None}
+        request: JSON = {"model": facts.model}
+        if facts.takes_sampling:
+            request |= sampling
+        request[facts.limit_name] = limit
+        thinks = self.spec.get("thinking_tokens")
+        if thinks and facts.path not in CHATS and self.startable:
+            # The marks of a thought may be special tokens.
+            request["skip_special_tokens"] = False
+        request |= prompt
+        request |= self._extra
+        return {key: value for key, value in request.items() if value is not None}
 
     def body(self, example: Example) -> JSON:
         """The prompt by the server's path: one BOS, whoever adds it; as messages, without the
         template."""
         sampling = self.sampling(example)
-        if "seed" not in self.spec.get("sampling", {}):  # services may refuse one
+        if "seed" not in self.spec.get("sampling", {}):
+            # Services may refuse one.
             sampling.pop("seed", None)
         return self._request(
             self.server, self._prompt(example), self.most_tokens(example), sampling
         )
 
     def _prompt(self, example: Example) -> JSON:
-        form, adds_bos, path = (
-            self.prompt_format,
-            self.server.adds_bos,
-            self.server.path,
-        )
+        form, path = self.prompt_format, self.server.path
         if path in CHATS:
-            user = example.input.lstrip(
-                " "
-            )  # blanks of the template stand with the content
-            user += example.answer_prefix if path == "chat" else ""
-            return _messages(
-                path, user, example.answer_prefix, self.spec.get("system_prompt")
-            )
+            # Blanks that the template would put before it stand with the content.
+            user = example.input.lstrip(" ")
+            if path == "chat":
+                user += example.answer_prefix
+            system = self.spec.get("system_prompt")
+            return _messages(path, user, example.answer_prefix, system)
+
+        adds_bos = self.server.adds_bos
         if path == "ids":
             ids = example.ids.tolist()
-            return {
-                "prompt": ids[1:]
-                if adds_bos and ids[:1] == [form.tokenizer.bos_id]
-                else ids
-            }
+            if adds_bos and ids[:1] == [form.tokenizer.bos_id]:
+                ids = ids[1:]
+            return {"prompt": ids}
+
         bos = form.tokenizer.bos_token or ""
         text = bos + example.prompt if form.bos else example.prompt
         return {"prompt": text.removeprefix(bos) if adds_bos else text}
@@ -392,16 +402,20 @@ class OpenAI(ServerEngine):
         if reason in _SERVER_WORDS["refused"] or choice.refusal:
             declined = f"the service declined ({choice.refusal or reason})"
             raise RequestError(declined[:300], "refused")
+
         text = choice.text if choice.content is None else choice.content
         thought = choice.reasoning_content or choice.reasoning or ""
         finish, written = reply.finish(), reply.completion_tokens
-        cut = not text and finish == "length"
-        if form.thinking_tokens and (thought or cut):  # as a model writes it
-            text = f"<think>{thought}" + f"</think>{text}" * (not cut)
+        was_cut = not text and finish == "length"
+        if form.thinking_tokens and (thought or was_cut):
+            # As a model writes it: a thought that was cut has no end.
+            ending = "" if was_cut else f"</think>{text}"
+            text = f"<think>{thought}{ending}"
         if text is None or (not text and (finish != "stop" or written == 0)):
             raise RequestError(
                 f"an answer without text (finish_reason {reason})", "temporary"
             )
+
         counted, sent = reply.prompt_tokens, example.num_tokens
         least = sent - self._overhead if self.server.exact else sent // 2
         if counted is not None and counted < least:
@@ -410,19 +424,48 @@ class OpenAI(ServerEngine):
                 f"{example.length})",
                 "cut",
             )
-        written = form.tokenizer.count(text) if written is None else written
+
+        if written is None:
+            written = form.tokenizer.count(text)
         usage = with_reasoning(text, form, reply.about(self.spec.get("prices")))
         return Answer(text, finish, written, usage)
 
 
 def _messages(path: str, user: str, prefix: str, system: str | None = None) -> JSON:
     """The part of a chat's request that holds the prompt."""
+    is_prefill = path == "prefill"
     roles = {
         "system": system,
         "user": user,
-        "assistant": prefix if path == "prefill" else None,
+        "assistant": prefix if is_prefill else None,
     }
-    chat = [
+    messages = [
         {"role": role, "content": content} for role, content in roles.items() if content
     ]
-    return {"messages": chat, **(_CONTINUE if path == "prefill" else {})}
+    if is_prefill:
+        return {"messages": messages, **_CONTINUE}
+    return {"messages": messages}
+
+
+def _contradiction(spec: Spec) -> str:
+    """What of a mapping cannot be together, and the way out; empty where all can."""
+    path, place = spec.get("prompt_path"), spec.get("prefix_in")
+    if "budget" in spec and "prices" not in spec:
+        return "budget needs `prices`, by which it is counted"
+    if "serve" in spec and "base_url" in spec:
+        return (
+            "serve starts a server at an address of its own: leave `base_url` out, or "
+            "`serve`"
+        )
+    if path == "chat" and place == "assistant":
+        return (
+            "prompt_path: chat has no assistant's turn for the answer prefix: use prefix_in: "
+            "user, or prefill"
+        )
+    is_elsewhere = place in ("user", "none") or spec.get("template") == "gpt-4"
+    if path == "prefill" and (is_elsewhere or spec.get("thinking_tokens")):
+        return (
+            "prompt_path: prefill puts the answer prefix into the assistant's turn, before any "
+            "thought; else use prompt_path: chat"
+        )
+    return ""

@@ -230,10 +230,9 @@ class Vllm(CheckpointEngine, ServerEngine):
     def body(self, example: Example) -> JSON:
         """Token ids, to be given back, until one of the checkpoint's stop ids; a thought ends at
         its budget."""
-        form = self.prompt_format
-        budget = (
-            {"thinking_token_budget": form.thinking_tokens} if self._reasoning() else {}
-        )
+        budget: JSON = {}
+        if self._reasoning():
+            budget["thinking_token_budget"] = self.prompt_format.thinking_tokens
         return {
             "model": self.name,
             "prompt": example.ids.tolist(),
@@ -248,9 +247,8 @@ class Vllm(CheckpointEngine, ServerEngine):
     def _reasoning(self) -> JSON:
         """vLLM's settings that end a thought at its budget; {} where the model does not think, or
         its template names no marks."""
-        if "thinking_tokens" not in self.spec or not (
-            marks := self.prompt_format.thought
-        ):
+        marks = self.prompt_format.thought if "thinking_tokens" in self.spec else None
+        if not marks:
             return {}
         return {"reasoning_start_str": marks[0], "reasoning_end_str": marks[1]}
 
@@ -275,10 +273,14 @@ def _flags(arguments: Spec) -> list[str]:
     values."""
     flags: list[str] = []
     for name, value in arguments.items():
-        if value not in (None, {}):
-            flags.append("--" + "no-" * (value is False) + name.replace("_", "-"))
-        if isinstance(value, dict) and value:
+        if value in (None, {}):
+            continue
+        flag = name.replace("_", "-")
+        flags.append(f"--no-{flag}" if value is False else f"--{flag}")
+        if isinstance(value, dict):
             flags.append(json.dumps(value))
-        elif value is not None and not isinstance(value, dict | bool):
-            flags += map(str, value if isinstance(value, list) else [value])
+        elif isinstance(value, list):
+            flags += [str(item) for item in value]
+        elif not isinstance(value, bool):
+            flags.append(str(value))
     return flags
