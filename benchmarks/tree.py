@@ -25,7 +25,7 @@ NUM_EXAMPLES = 500
 REFERENCES = {"niah_multivalue": 4, "niah_multiquery": 4, "vt": 5, "cwe": 10, "fwe": 3}
 CODE = {
     "report": "import sys; from rulerkit.cli import main; sys.argv = ['rulerkit', 'report', sys.argv[1]]; main()",
-    "leaderboard": "import sys; import rulerkit as rk; from rulerkit.report.paper import boards, everything; "
+    "leaderboard": "import sys; import rulerkit as rk; from rulerkit.report.leaderboard import boards, everything; "
     "study = rk.study(models=None, model=None, outputs=sys.argv[1].partition('/predictions')[0]); "
     "print(len(boards(everything(study))))",
     "load": "import sys; from rulerkit.analysis.results import load; print(len(load(sys.argv[1], answers=False)))",

@@ -29,6 +29,7 @@ from .generation.tokenizers import load_tokenizer as load_tokenizer
 from .inference.model import load_model as load_model
 from .inference.model import model as model
 from .report import comparison as comparison
+from .report import leaderboard as leaderboard
 from .report import paper as paper
 from .report import plots as plots
 from .report import tables as tables

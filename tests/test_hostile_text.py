@@ -16,7 +16,7 @@ from test_summary import scores_of
 import rulerkit as rk
 from rulerkit.analysis import claims, failures
 from rulerkit.common import escape
-from rulerkit.report.paper import boards, page
+from rulerkit.report.leaderboard import boards, page
 from rulerkit.report.view import show, to_terminal
 
 HOSTILE = {

@@ -8,7 +8,7 @@ import rulerkit as rk
 from rulerkit.analysis import claims
 from rulerkit.analysis.compare import compare
 from rulerkit.report.comparison import difference_table
-from rulerkit.report.paper import boards
+from rulerkit.report.leaderboard import boards
 from rulerkit.report.plots import differences_by_task, score_by_length
 
 LENGTHS = [4096, 8192]

@@ -15,8 +15,8 @@ from test_summary import scores_of
 
 import rulerkit as rk
 from rulerkit.common.errors import UserError
-from rulerkit.report import paper
-from rulerkit.report.paper import boards, page
+from rulerkit.report import leaderboard, paper
+from rulerkit.report.leaderboard import boards, page
 from rulerkit.report.tables import TITLES
 from rulerkit.scoring.summary import summarize
 
@@ -57,17 +57,18 @@ def test_the_leaderboard_shows_what_is_printed(version):
     """Every score, rank, claimed and effective length; all averages but those that the paper took
     from longer numbers than it prints, and one slip (v1, Table 11, Together: 66.7)."""
     other = Counter()
-    for each in boards(version=version, order="paper"):
-        category, aligned, _ = paper.TABLES[each.number]
+    for each in boards(version=version):
+        category, aligned, _ = leaderboard.TABLES[each.number]
         printed = paper.paper_summary(version, category)
         printed = printed[printed["aligned"] == aligned] if aligned else printed
-        rows = [
-            row
+        rows = {
+            row["Model"]: row
             for row in markdown_rows(each.text("markdown"))
             if not re.search(r" \((upstream|authors)\)$", row["Model"])
-        ]
-        assert [row["Model"] for row in rows] == list(printed["model"])
-        for row, (_, expected) in zip(rows, printed.iterrows(), strict=True):
+        }
+        assert sorted(rows) == sorted(printed["model"])
+        for _, expected in printed.iterrows():
+            row = rows[expected["model"]]
             scores = paper.paper_row(expected["slug"], category, version)
             assert scores is not None
             assert row["Claimed"] == expected["claimed_length"].upper()
@@ -98,7 +99,7 @@ def test_scores_that_reach_the_threshold_are_underlined():
     in their tables."""
     found = boards()
     upstream = int((upstream_rows()[[*SIX]] >= 85.6).sum().sum())
-    judged = [each for each in found if each.category in paper.JUDGED]
+    judged = [each for each in found if each.category in leaderboard.JUDGED]
     underlined = sum(each.text("latex").count(r"\underline{") for each in judged)
     assert underlined == 357 + 1 + 10 + upstream
     text = board(found, 3).text("latex")
@@ -256,18 +257,21 @@ def test_an_incomplete_length_enters_no_average():
     assert "<td>1/2</td>" in page([each]).text
 
 
-def test_order_bold_and_what_they_allow():
-    with pytest.raises(UserError, match="unknown order 'wavg': did you mean"):
-        boards(order="wavg")
-    each = board(boards(order="avg"), 3)
-    with pytest.raises(UserError, match="unknown choice of what is bold"):
-        each.text("latex", "us")
-    assert each.rows["avg"].iloc[1:].dropna().is_monotonic_decreasing
-    assert r"\textbf{96.0}" in each.text("latex", "best")
-    assert "Bold: the best of the column" in each.text("latex", "best")
-    assert re.search(r" \*\*\*\d+\.\d\*\*\* ", each.text("markdown", "best")), (
-        "best and marked"
-    )
+def test_the_paper_orders_its_table_by_the_average_of_falling_weights():
+    """So do we, with ours among the paper's models."""
+    found = boards(scores_at({"m": dict.fromkeys(SIX, 0.9)}, n=4), upstream=False)
+    printed = paper.paper_summary("v3", "all13").query("aligned == 'chat'")
+    names = [name for name in board(found, 3).rows["model"] if name != "m"]
+    assert names == list(printed["model"])
+    averages = board(found, 3).rows["wavg_dec"].iloc[1:]
+    assert averages.is_monotonic_decreasing
+
+
+def test_the_names_of_our_models_are_bold():
+    each = board(boards(scores_at({"m": dict.fromkeys(SIX, 0.9)}, n=4)), 3)
+    latex, html = each.text("latex"), page([each]).text
+    assert re.findall(r"^\\textbf{(\w+)}\\textsubscript", latex, re.M) == ["m"]
+    assert re.findall(r"<td><b>(.*?)</b>", html) == ["m"]
 
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
@@ -326,14 +330,12 @@ def test_the_notebook_shows_everything_in_outputs(tmp_path):
         tmp_path,
         run="small",
         paper_version="v1",
-        bold="best",
-        order="avg",
     )
     html = shown(cells, "tables", "text/html")
-    assert all(f"<summary>Table {number}:" in html for number in paper.TABLES)
+    assert all(f"<summary>Table {number}:" in html for number in leaderboard.TABLES)
     assert "Command-R (35B)" in html, "version 1 of the paper"
     tables = {
-        f"table_{n}{end}" for n in paper.TABLES for end in (".csv", ".md", ".tex")
+        f"table_{n}{end}" for n in leaderboard.TABLES for end in (".csv", ".md", ".tex")
     }
     folder = tmp_path / "outputs/tables/small/leaderboard"
     assert files(folder) == tables | {"leaderboard.html"}
@@ -343,8 +345,8 @@ def test_the_notebook_shows_everything_in_outputs(tmp_path):
     assert by_name["perfect reader"]["4K"].startswith("**100.0** ±")
     study = rk.study(**asked, model=None)
     for leave_out in ("perfect", ["perfect"]):
-        assert set(paper.everything(study, leave_out)["model"]) == {"reader-4096"}
+        assert set(leaderboard.everything(study, leave_out)["model"]) == {"reader-4096"}
     with pytest.raises(
         UserError, match="unknown model in run small 'perfct': did you mean"
     ):
-        paper.everything(study, ["perfct"])
+        leaderboard.everything(study, ["perfct"])

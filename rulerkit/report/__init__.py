@@ -9,6 +9,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submodules=[
         "browser",
         "comparison",
+        "leaderboard",
         "paper",
         "plots",
         "tables",

@@ -1,0 +1,368 @@
+"""The leaderboard: Tables 3 and 10 to 16 of the paper, with upstream's later models and ours.
+
+`everything` scores all answers of a run, `boards` makes the tables, and `page` shows them all on
+one page whose columns sort. Averages and ranks of the paper's models are computed from the printed
+scores, by the rules that hold for ours.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from rulerkit.common import escape
+from rulerkit.common.errors import check_known, listed, remark
+from rulerkit.common.lengths import length_name
+from rulerkit.common.paths import package_text
+from rulerkit.report.paper import (
+    PAPER_EXAMPLES,
+    PAPER_LENGTHS,
+    UPSTREAM,
+    departures,
+    listed_rows,
+)
+from rulerkit.report.tables import (
+    board_rows,
+    cell_notes,
+    footnotes,
+    model_notes,
+    models_text,
+    names_of,
+    number_range,
+    origin,
+    thresholds_text,
+)
+from rulerkit.report.view import Html
+from rulerkit.scoring.effective_length import THRESHOLDS
+from rulerkit.scoring.scores import THIRTEEN
+from rulerkit.scoring.summary import AVERAGES, RANKS, Summary, summarize
+
+if TYPE_CHECKING:
+    from rulerkit.evaluation.study import Study
+
+TABLES: dict[str, tuple[str, str, str]] = {
+    "3": ("all13", "chat", "the thirteen tasks, chat models"),
+    "10": ("passkey", "", "passkey retrieval (niah_single_1)"),
+    "11": ("vanilla_niah", "", "vanilla needle in a haystack (niah_single_2)"),
+    "12": ("all13", "base", "the thirteen tasks, base models"),
+    "13": ("niah", "", "the eight retrieval tasks"),
+    "14": ("vt", "", "multi-hop tracing (vt)"),
+    "15": ("aggregation", "", "aggregation (cwe, fwe)"),
+    "16": ("qa", "", "question answering (qa_1, qa_2)"),
+}
+"""The paper's numbers of its tables: category, alignment ('' for both), title."""
+JUDGED = {
+    "all13": "all",
+    "niah": "niah",
+    "vt": "vt",
+    "aggregation": "aggregation",
+    "qa": "qa",
+}
+"""The paper's categories that have thresholds, by the name of ours."""
+SINGLE_TASKS = {"passkey": "niah_single_1", "vanilla_niah": "niah_single_2"}
+"""The categories of Tables 10 and 11, which have no thresholds, by their task."""
+OURS = "ours"
+
+_MODEL = ["run", "model"]
+_LIMITED = [
+    column
+    for average in AVERAGES
+    for column in (average, f"{average}_low", f"{average}_high")
+]
+"""The averages with the ends of their intervals."""
+
+
+class Board(NamedTuple):
+    """One table. `rows` has chat models before base models, in each the threshold's row first, then
+    by the average whose weights fall with the length, as the paper orders its Table 3:
+
+    source ('ours', 'paper v3', 'upstream' or 'authors'), run, model, aligned, baseline (a row of
+    the threshold), claimed_length, effective_length, effective_set, threshold (NaN where there is
+    none), stand_in, reader, adaptive, avg, wavg_inc, wavg_dec with avg_low, avg_high ..., rank_inc,
+    rank_dec (of ours: their place among the paper's models, where the two can be compared), and for
+    each length 4096: 4096, '4096_low', '4096_high', '4096_have' (what there is of an incomplete
+    score).
+    """
+
+    number: str
+    category: str
+    title: str
+    lengths: tuple[int, ...]
+    rows: "pd.DataFrame"
+    notes: tuple[str, ...]
+
+    def text(self, format: str = "markdown") -> str:
+        """The table as markdown, latex or html, or as csv with every column of its rows, lengths as
+        4K, 4K_low, 4K_high, 4K_have. Our models' names are bold in LaTeX and HTML; in Markdown bold
+        marks the scores that reach the threshold.
+        """
+        if format == "csv":
+            return self._csv()
+
+        columns: list[str | int] = ["claimed_length", *self.lengths]
+        if self.category in JUDGED:
+            columns[1:1] = ["effective_length"]
+            columns += AVERAGES
+        else:
+            # Tables 10 and 11 have no threshold, and no weighted averages.
+            columns += ["avg"]
+
+        is_ours = self.rows["source"] == OURS
+        names_are_bold = is_ours & (format != "markdown")
+        bold: Any = [["model"] if is_bold else [] for is_bold in names_are_bold]
+        rows = self.rows.assign(
+            origin=[_origin(row) for _, row in self.rows.iterrows()],
+            group=self.rows["aligned"] + self.rows["baseline"].astype(str),
+            bold=bold,
+        )
+        text = models_text(rows, columns, format, self.notes)
+        if format == "markdown":
+            text = f"Table {self.number}: {self.title}\n\n{text}"
+        return text
+
+    def _csv(self) -> str:
+        def head(column: Any) -> str:
+            number = re.match(r"\d+", str(column))
+            if number is None:
+                return str(column)
+            return length_name(int(number[0])) + str(column)[number.end() :]
+
+        return escape.csv_text(
+            self.rows.set_axis([head(column) for column in self.rows], axis=1), "%.4f"
+        )
+
+
+def _origin(row: "pd.Series[Any]") -> str:
+    """What stands in brackets behind a name."""
+    if row["source"] == OURS:
+        return origin(row, OURS, row["run"])
+    if row["source"] in UPSTREAM:
+        return f"({row['source']})"
+    if row["aligned"] == "base" and "base" not in row["model"]:
+        return "(base)"
+    return ""
+
+
+# --- the tables -----------------------------------------------------------------------------------
+
+
+def everything(study: "Study", leave_out: Iterable[str] = ()) -> "pd.DataFrame | None":
+    """All answers of a study's run, but for those of some models by name, scored; None where there
+    are none.
+
+    Raises UserError where the run has no such model, and where cells were made so differently that
+    no table can hold both.
+    """
+    from rulerkit.scoring.scores import score
+    from rulerkit.store.cells import read_cells
+    from rulerkit.store.comparable import check_same
+
+    cells = []
+    if study.predictions.is_dir():
+        cells = read_cells(study.predictions, scan=False)
+
+    models = {cell.model for cell in cells}
+    left_out = [leave_out] if isinstance(leave_out, str) else [*leave_out]
+    for name in left_out:
+        check_known(f"model in run {study.run}", name, sorted(models))
+    cells = [
+        cell for cell in cells if cell.task in THIRTEEN and cell.model not in left_out
+    ]
+
+    scores = score(cells, report=remark)
+    if scores.empty:
+        return None
+    check_same(cells)
+    scores.attrs["notes"] = footnotes(cells, scores)
+    return scores
+
+
+def boards(
+    scores: "pd.DataFrame | None" = None,
+    version: str = "v3",
+    lengths: Sequence[int] = PAPER_LENGTHS,
+    upstream: bool = True,
+) -> list[Board]:
+    """All tables. `scores` are rows of `score`, None or empty for the paper alone; the lines of
+    `scores.attrs["notes"]`, as `everything` sets it, stand below the tables that have ours.
+
+    `version` is the paper's, 'v3' or 'v1'. `lengths` are the columns; averages are over those of
+    them that all rows share. `upstream`: whether the rows of upstream's list stand in them too.
+    """
+    columns = tuple(sorted(lengths))
+    # Several tables show the same tasks: each summary is made once.
+    summary_of = cache(partial(_summary, scores))
+
+    tables = []
+    for number, (category, aligned, title) in TABLES.items():
+        task = SINGLE_TASKS.get(category)
+        our_category = JUDGED.get(category, "all")
+        summary = summary_of(task, columns)
+        if summary is not None:
+            summary = summary.of(our_category)
+
+        # A model that was asked at few lengths would otherwise be averaged over the easy ones.
+        shared = _shared_lengths(summary, columns)
+        rows = listed_rows(version, category, shared)
+        if not upstream:
+            rows = rows[~rows["source"].isin(UPSTREAM)]
+        if summary is not None:
+            averaged = summary_of(task, shared)
+            if averaged is not None:
+                averaged = averaged.of(our_category)
+            rows = pd.concat([rows, _our_rows(summary, averaged)])
+
+        rows = _ranked(rows[rows["aligned"].str.contains(aligned)])
+        rows = _judged(rows, our_category if category in JUDGED else None)
+        rows = _ordered(rows, "wavg_dec" if category in JUDGED else "avg")
+        rows = rows.reindex(columns=_columns(columns)).reset_index(drop=True)
+
+        notes = _notes(rows, shared)
+        has_ours = (rows["source"] == OURS).any()
+        if has_ours and summary is not None and scores is not None:
+            notes += _our_notes(rows, summary)
+            notes += scores.attrs.get("notes", ())
+        tables.append(Board(number, category, title, columns, rows, tuple(notes)))
+    return tables
+
+
+def _summary(
+    scores: "pd.DataFrame | None", task: str | None, lengths: Sequence[int]
+) -> Summary | None:
+    """Our scores of one task, or of the thirteen; None where there are none."""
+    if scores is None:
+        return None
+    tasks = [task] if task else THIRTEEN
+    rows = scores[scores["length"].isin(lengths) & scores["task"].isin(tasks)]
+    if rows.empty:
+        return None
+    return summarize(rows, tasks if task else None)
+
+
+def _shared_lengths(summary: Summary | None, lengths: Iterable[int]) -> tuple[int, ...]:
+    """The lengths at which the paper's models have a score, and all of ours that have any complete
+    one."""
+    shared = {*lengths} & {*PAPER_LENGTHS}
+    if summary is not None:
+        complete = summary.lengths.query("complete")
+        shared = shared.intersection(*complete.groupby(_MODEL)["length"].agg(set))
+    return tuple(sorted(shared))
+
+
+def _our_rows(summary: Summary, averaged: Summary | None) -> "pd.DataFrame":
+    """Our rows of a table; their averages are those of `averaged`."""
+    rows = board_rows(summary, ["score", "low", "high", "have"])
+    rows = rows.drop(columns=_LIMITED)
+    if averaged is not None:
+        averages = averaged.models[[*_MODEL, *_LIMITED]]
+        rows = rows.merge(averages, how="left", on=_MODEL)
+    return rows.assign(model=names_of(rows), source=OURS, baseline=False)
+
+
+def _ranked(rows: "pd.DataFrame") -> "pd.DataFrame":
+    """Rows with their ranks among the paper's models of the same alignment; upstream's, readers and
+    ours over stand-in corpora have none."""
+    papers = rows[rows["source"].str.startswith("paper")]
+    special = rows[["stand_in", "reader", "adaptive"]].astype(bool).any(axis=1)
+    has_rank = ~(rows["source"].isin(UPSTREAM) | special)
+
+    # A row for each model, a column for each of the paper's: who stands above whom.
+    is_alike = np.equal.outer(rows["aligned"].to_numpy(), papers["aligned"].to_numpy())
+    for average, rank in RANKS.items():
+        # Equal averages share a rank, also where the last bit of a sum differs.
+        ours, theirs = rows[average].to_numpy() + 1e-9, papers[average].to_numpy()
+        places = 1 + (is_alike & np.less.outer(ours, theirs)).sum(axis=1)
+        rows[rank] = np.where(has_rank & rows[average].notna(), places, np.nan)
+    return rows
+
+
+def _judged(rows: "pd.DataFrame", our_category: str | None) -> "pd.DataFrame":
+    """Rows with the threshold of their alignment; without a category that has thresholds, without
+    what rests on one."""
+    if our_category is None:
+        weighted = [name for name in _LIMITED if name.startswith("wavg")]
+        empty = dict.fromkeys(["threshold", *weighted, *RANKS.values()], math.nan)
+        return rows.assign(effective_length="", effective_set="", **empty)
+
+    limits = {kind: limits[our_category] for kind, limits in THRESHOLDS.items()}
+    return rows.assign(threshold=rows["aligned"].map(limits))
+
+
+def _ordered(rows: "pd.DataFrame", average: str) -> "pd.DataFrame":
+    """Chat models first, the threshold's row at their head; equal averages as the paper has
+    them."""
+    by = ["aligned", "baseline", average]
+    return rows.sort_values(by, ascending=False, kind="stable")
+
+
+def _columns(lengths: Iterable[int]) -> list[str | int]:
+    """The columns of a board, as `Board` names them."""
+    columns: list[str | int] = ["source", *_MODEL, "label", "aligned", "baseline"]
+    columns += ["claimed_length", "effective_length", "effective_set", "threshold"]
+    columns += ["stand_in", "reader", "adaptive"]
+    for n in lengths:
+        columns += [n, f"{n}_low", f"{n}_high", f"{n}_have"]
+    return [*columns, *_LIMITED, *RANKS.values()]
+
+
+# --- notes below a table --------------------------------------------------------------------------
+
+
+def _notes(rows: "pd.DataFrame", shared: Iterable[int]) -> list[str]:
+    """What holds of a table with the paper's rows alone, too."""
+    names = ", ".join(map(length_name, shared))
+    lines = [
+        "Averages, ranks and effective lengths of the paper's rows are computed from its scores.",
+        "Averages and ranks are over the lengths that all rows share: "
+        f"{names or 'no length, because no length is complete for all of ours'}.",
+    ]
+    if rows["source"].isin(UPSTREAM).any():
+        lines.append(
+            "Rows of upstream's list give averages only; (authors): reported by the model's "
+            "authors, maybe with other prompts and examples. Effective lengths follow from their "
+            "scores, which in the list itself they do not always."
+        )
+    if rows["threshold"].notna().any():
+        lines.append(
+            f"Marked scores reach the threshold, Llama2-7B at 4K: {thresholds_text(rows)}. Ranks "
+            "are among the paper's models; reference readers and scores over stand-in corpora have "
+            "none."
+        )
+    return lines
+
+
+def _our_notes(rows: "pd.DataFrame", summary: Summary) -> list[str]:
+    """What a reader must know of our rows: their intervals, and what differs from the paper's."""
+    lines = [f"± is the wider side of the {100 * summary.confidence:g} % interval."]
+
+    # A table of base models does not speak of our chat models.
+    cells = summary.cells
+    names = names_of(cells)
+    is_listed = names.isin(rows["model"]) & (cells["n"] > 0)
+    cells, names = cells[is_listed], names[is_listed]
+
+    if number_range(cells["n"]) != str(PAPER_EXAMPLES):
+        lines.append(f"The paper has {PAPER_EXAMPLES} examples per task and length.")
+    departed = departures(cells)
+    for what in ("protocol", "tokenizer"):
+        if departed[what].any():
+            who = listed(names[departed[what]].unique(), 6)
+            lines.append(f"Another {what} than the paper's: {who}.")
+    return lines + model_notes(summary.models) + cell_notes(cells)
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+def page(boards: Iterable[Board]) -> Html:
+    """All tables below each other, the first one open, sorted by a click on a column's head; our
+    models are bold and shaded."""
+    tables = [
+        {"title": f"Table {board.number}: {board.title}", "html": board.text("html")}
+        for board in boards
+    ]
+    return Html(escape.fill(package_text("leaderboard.html"), tables=tables))
