@@ -1,120 +1,121 @@
-"""How often the gate alarms on equal models, and which losses it finds: `python benchmarks/gate.py
-[--runs 1000]`.
+"""What the gate says against what is true: `python benchmarks/gate.py [--runs 300]`.
 
-Simulated comparisons of 13 tasks at 200 examples per task and length, margin 1 point. A share of
-the answers flips each way by chance; a loss is planted in one task, or at the longest length.
-Prints a Markdown table: how often any loss was seen (an alarm where none was planted), how often
-the one planted was, how often an exact one-sided sign test of it alone (5 %) sees it, and how often
-the verdict was 'cannot tell'.
+Simulated comparisons of 13 tasks at six lengths, margin 1 point, through the functions that
+`rulerkit compare` uses. A share of the answers flips each way by chance; a true loss is planted
+everywhere, in one task, or in one cell. Prints a Markdown table: how often the verdict was *worse*,
+*cannot tell* and *not worse*, and how often any loss was seen. A *worse* is wrong where no true
+loss exceeds the margin, a *not worse* where the true loss of the mean is the margin or more.
 """
 
 import argparse
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.stats import binomtest
 
+from rulerkit.analysis.compare import CANNOT_TELL, NOT_WORSE, WORSE, Comparison
 from rulerkit.analysis.differences import judge_pairs
+from rulerkit.analysis.sides import Side
 
-RANDOM = np.random.default_rng(20241121)
-TASKS, EXAMPLES, MARGIN = 13, 200, 1.0
+RANDOM = np.random.default_rng(20261124)
+TASKS, LENGTHS, MARGIN = 13, 6, 1.0
+EVERYWHERE, ONE_TASK, ONE_CELL = "everywhere", "one task", "one cell"
 
 
 class Case(NamedTuple):
-    """A simulated comparison: shares of answers that flip each way, and that are lost in one task
-    or at one length."""
+    """A true loss (points), where it is planted, and the share of answers that flip each way."""
 
-    name: str
-    num_lengths: int
+    loss: float
+    where: str
     flips: float
-    task_loss: float = 0.0
-    length_loss: float = 0.0
 
 
 CASES = (
-    Case("equal, identical answers", 1, 0.0),
-    Case("equal, 2 % flip each way", 1, 0.02),
-    Case("equal, 2 % flip each way", 3, 0.02),
-    Case("equal, 2 % flip each way", 6, 0.02),
-    Case("-8 points in one task", 1, 0.0, task_loss=0.08),
-    Case("-8 points in one task", 6, 0.0, task_loss=0.08),
-    Case("-5 points at the longest length", 6, 0.0, length_loss=0.05),
-    Case("-8 points in one task, 2 % flip each way", 1, 0.02, task_loss=0.08),
-    Case("-8 points in one task, 2 % flip each way", 6, 0.02, task_loss=0.08),
-    Case(
-        "-5 points at the longest length, 2 % flip each way", 6, 0.02, length_loss=0.05
-    ),
+    *(Case(loss, EVERYWHERE, 0.02) for loss in (0, 0.5, 0.7, 0.9, 1, 1.5, 2, 3)),
+    *(Case(loss, EVERYWHERE, 0.25) for loss in (0.7, 1)),
+    *(Case(loss, ONE_TASK, 0.02) for loss in (0.9, 1, 3, 5, 10)),
+    *(Case(loss, ONE_CELL, 0.02) for loss in (1, 10, 20, 60)),
 )
 
 
-def simulated(case: Case) -> pd.DataFrame:
-    """Pairs as `compare.paired` gives them; the loss is planted in the first task, or at the
-    longest length."""
-    shape = (TASKS, case.num_lengths, EXAMPLES)
-    a = RANDOM.random(shape) < 0.8
+def simulated(case: Case, num_examples: int) -> pd.DataFrame:
+    """Pairs as `sides.paired` gives them. A is right in 80 % of the examples, or in half of them
+    where more flip than that leaves."""
+    shape = (TASKS, LENGTHS, num_examples)
+    right = 0.8 if case.flips < 0.2 else 0.5
+    lost = np.full(shape, case.flips)
+    if case.where == EVERYWHERE:
+        lost += case.loss / 100
+    elif case.where == ONE_TASK:
+        lost[0] += case.loss / 100
+    else:
+        lost[0, 0] += case.loss / 100
+
+    a = RANDOM.random(shape) < right
     chance = RANDOM.random(shape)
-    lost = np.full(shape, case.flips / 0.8)
-    lost[0] += case.task_loss / 0.8
-    lost[:, -1] += case.length_loss / 0.8
-    b = np.where(a, chance >= lost, chance < case.flips / 0.2)
+    b = np.where(a, chance >= lost / right, chance < case.flips / (1 - right))
     task, length, index = (places.ravel() for places in np.indices(shape))
-    frame = pd.DataFrame(
+    difference = b.ravel() * 1.0 - a.ravel()
+    return pd.DataFrame(
         {
             "task": np.char.add("niah_", task.astype(str)),
+            "category": "niah",
             "length": 4096 * (1 + length),
             "index": index,
+            "a": a.ravel() * 1.0,
+            "b": b.ravel() * 1.0,
+            "difference": difference,
         }
     )
-    values = {"a": a.ravel() * 1.0, "b": b.ravel() * 1.0}
-    return frame.assign(category="niah", **values, difference=values["b"] - values["a"])
 
 
-def outcomes(case: Case) -> Iterator[tuple[bool, bool, bool, bool]]:
-    """Of one comparison: any loss, the planted one, the exact test of the planted cell, cannot
-    tell."""
-    while True:
-        pairs = simulated(case)
-        rows, _ = judge_pairs(pairs, MARGIN, 0.95)
-        longest = 4096 * case.num_lengths
-        if case.task_loss:
-            place = (rows["level"] == "task") & (rows["task"] == "niah_0")
-        elif case.length_loss:
-            place = (rows["level"] == "length") & (rows["length"] == longest)
-        else:
-            place = rows["level"] == "all"
-        row = rows[place].iloc[0]
-        moved = int(row["better"] + row["worse"])
-        exact = (
-            moved > 0
-            and binomtest(int(row["worse"]), moved, alternative="greater").pvalue < 0.05
-        )
-        any_loss = bool(rows["loss"].any())
-        yield (
-            any_loss,
-            bool(row["loss"]),
-            exact,
-            not any_loss and rows["low"].iloc[-1] <= -MARGIN,
-        )
+def comparison(pairs: pd.DataFrame) -> Comparison:
+    rows, cells = judge_pairs(pairs, MARGIN, 0.95)
+    a, b = (Side(name, name, (), pd.DataFrame(), {}, {}, {}, 1, 0) for name in "AB")
+    return Comparison(
+        a,
+        b,
+        margin=MARGIN,
+        confidence=0.95,
+        by="digest",
+        rows=rows,
+        flips=pd.DataFrame(),
+        cells=tuple(cells),
+        lacking=(),
+        notes=(),
+        soft=pd.DataFrame(),
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    parser.add_argument("--runs", type=int, default=300, help="comparisons of a row")
     parser.add_argument(
-        "--runs", type=int, default=1000, help="comparisons of each case"
+        "--examples", type=int, nargs="+", default=[20, 50, 100, 500], metavar="N"
     )
-    runs = parser.parse_args().runs
+    options = parser.parse_args()
     print(
-        "| case | lengths | any loss seen, % | the planted one, % | exact test of it alone, % | "
-        "cannot tell, % |"
+        "| examples | true loss, points | flip each way, % | worse, % | cannot tell, % | "
+        "not worse, % | any loss seen, % |"
     )
-    print("|---|---|---|---|---|---|")
-    for case in CASES:
-        source = outcomes(case)
-        shares = 100 * np.mean([next(source) for _ in range(runs)], axis=0)
-        fields = " | ".join(f"{share:.1f}" for share in shares)
-        print(f"| {case.name} | {case.num_lengths} | {fields} |", flush=True)
+    print("|---|---|---|---|---|---|---|")
+    for num_examples in options.examples:
+        for case in CASES:
+            words = []
+            num_seen = 0
+            for _ in range(options.runs):
+                found = comparison(simulated(case, num_examples))
+                words.append(found.verdict.word)
+                num_seen += bool(found.rows["loss"].any())
+            shares = [
+                f"{100 * words.count(word) / options.runs:.1f}"
+                for word in (WORSE, CANNOT_TELL, NOT_WORSE)
+            ]
+            place = f"{case.loss:g}, {case.where}"
+            flips = f"{100 * case.flips:g}"
+            seen = f"{100 * num_seen / options.runs:.1f}"
+            fields = [str(num_examples), place, flips, *shares, seen]
+            print(f"| {' | '.join(fields)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -24,9 +24,11 @@ SUMMARY = [f"test_summary.py::test_{name}" for name in (
     "the_grid_can_be_asked_for", "repetitions_are_averaged_by_example", "examples_of_a_group_are_drawn_together",
 )]  # fmt: skip
 GATE = [f"test_compare.py::test_{name}" for name in (
-    "the_smallest_loss_is_seen_and_one_example_less_is_not", "a_broken_task_is_found_though_the_mean_is_within_the_margin",
-    "a_loss_of_just_the_margin_is_none", "gains_are_no_losses_and_cells_without_a_miss_are_named",
-    "the_verdict_follows_from_losses_and_the_mean", "the_power_of_a_comparison",
+    "the_smallest_loss_is_found_and_one_example_less_is_not", "a_broken_task_is_found_though_the_mean_is_within_the_margin",
+    "a_loss_is_seen_before_it_is_found_to_be_beyond_the_margin", "gains_are_no_losses_and_cells_without_a_miss_are_named",
+    "the_test_of_the_margin_is_that_of_bonett_and_price", "questions_of_one_article_count_as_little_as_they_tell",
+    "the_verdict_follows_from_losses_and_the_mean", "a_loss_that_may_be_larger_than_the_margin_is_no_pass",
+    "a_pass_says_what_a_cell_can_have_lost", "what_the_candidate_lacks_is_no_pass", "the_power_of_a_comparison",
 )]  # fmt: skip
 CLAIMS = [
     "test_claims.py::test_limits_on_both_sides",
@@ -106,22 +108,34 @@ MUTATIONS = [
     *mutations(
         "analysis/differences.py",
         GATE,
-        ("< -margin - _ROUNDING", "< -margin + _ROUNDING"),
-        ('frame["difference"] < -margin', 'frame["difference"] < margin'),
+        ("p_not_below(-margin / 100)", "p_not_below(margin / 100)"),
+        ("lower_limit(ALARMS / num_cells)", "lower_limit(ALARMS)"),
         ('frame["p"] < ALARMS', 'frame["p"] > ALARMS'),
         ("ALARMS = 0.05", "ALARMS = 0.06"),
         ("_replace(weight=share)", "_replace(weight=-share)"),
-        ("floor(allowed + _ROUNDING) + 1", "floor(allowed + _ROUNDING)"),
         ("if lost <= num_examples", "if lost < num_examples"),
         ("isin([0, 100])", "isin([0])"),
-        ("math.log2(num_tests / ALARMS)", "math.log2(1 / ALARMS)"),
+        ("p < ALARMS / num_tests", "p < ALARMS"),
+    ),
+    *mutations(
+        "analysis/margin.py",
+        GATE,
+        ("_ADDED = 2", "_ADDED = 1"),
+        ("1 + mean**2", "1"),
+        ("num_groups - num_tasks", "num_groups"),
+        (
+            "stdtr(self.freedom, (self.value - limit)",
+            "stdtr(self.freedom, (self.value + limit)",
+        ),
     ),
     *mutations(
         "analysis/compare.py",
         GATE,
-        ('seen["low"] > -self.margin', 'seen["low"] < -self.margin'),
-        ('seen["low"] > -self.margin', 'seen["high"] > -self.margin'),
-        ('seen["low"] > -self.margin', 'seen["low"] > self.margin'),
+        ('self.mean["low"] > -self.margin', 'self.mean["low"] < -self.margin'),
+        ('self.mean["low"] > -self.margin', 'self.mean["high"] > -self.margin'),
+        ('self.mean["low"] > -self.margin', 'self.mean["low"] > self.margin'),
+        ("if self.lacking:", "if not self.lacking:"),
+        ('self.rows["low"] <= -self.margin', 'self.rows["high"] <= -self.margin'),
     ),
     *mutations(
         "analysis/power.py",

@@ -250,7 +250,8 @@ def judged(baseline: Path, candidate: Path, name: str, most: int) -> list[Field]
         needed = size
     where = ""
     if needed:
-        losses = by_size[needed].rows.query("loss").sort_values("p", kind="stable")
+        losses = by_size[needed].rows.query("beyond_margin")
+        losses = losses.sort_values("p_margin", kind="stable")
         first = losses.iloc[0]
         where = (
             "the mean"

@@ -8,14 +8,19 @@ Differences are B - A in points (0..100), paired by example, with the intervals 
 `statistics.weighted_sum`. A mean over tasks and lengths weighs each length the same, and in it each
 task. With a margin in points the verdict is
 
-- *worse*: a loss is seen in the mean, a task, a length or a cell. A loss is seen where it exceeds
-  the margin and its one-sided p-value (`no_difference_p`), adjusted by Holm's method over all these
-  tests, is below 0.05. Tests of the same cells, such as a task with one length, count once;
-- *not worse*: no loss is seen, and the interval of the mean lies above minus the margin;
-- *cannot tell*: neither. The verdict says how many examples it would take if the differences stayed
-  as they are.
+- *worse*: somewhere, in the mean, a task, a length or a cell, the loss is larger than the margin for
+  certain: the one-sided limit of `margin.MeanDifference` lies below minus the margin, adjusted by
+  Holm's method over all these tests, at most 5 % false alarms over all of them;
+- *not worse*: the interval of the mean lies above minus the margin, B has all that A has, and no
+  loss is seen in a place where it may be larger than the margin. The sentence says how much a
+  single cell can have lost unseen;
+- *cannot tell*: neither.
+
+That a loss of any size is seen is another test, which is more sensitive: the exact sign test, again
+adjusted by Holm's method. Tests of the same cells, such as a task with one length, count once.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,8 +39,11 @@ from rulerkit.analysis.sides import (
     MOST_NAMED,
     PAIRINGS,
     Grid,
+    Key,
     Side,
     find,
+    keys_text,
+    lacking_cells,
     make_side,
     paired,
 )
@@ -89,9 +97,11 @@ class Comparison:
 
     `rows`: level ('cell', 'task', 'length', 'all'), task, category, length (0 where it is a mean
     over lengths), n (pairs), a, b, difference, low, high (points), better, worse (examples with a
-    higher and a lower score), p (of a loss, adjusted), smallest_loss (the smallest loss of whole
-    answers that could have been seen if nothing else differed, points; NaN where there are too few
-    examples), loss (whether one is seen), unable (a cell all right, or all wrong, on both sides).
+    higher and a lower score), p and loss (of any loss: adjusted, and whether one is seen), p_margin
+    and beyond_margin (of a loss larger than the margin), lower_limit (points: what was lost is less
+    than this, in all cells at once), smallest_loss (the smallest loss of whole answers that would
+    be found to be beyond the margin if nothing else differed, points; NaN where there are too few
+    examples), unable (a cell all right, or all wrong, on both sides).
     `flips`: a row per example whose answers have other scores: task, length, index, digest, a, b
     (0..1), difference (points).
     """
@@ -105,6 +115,8 @@ class Comparison:
     flips: "pd.DataFrame"
     cells: tuple[WeightedCell, ...]
     """Those of the difference of the means."""
+    lacking: tuple[Key, ...]
+    """The cells that A has and B lacks, or has a part of, by task and length."""
     notes: tuple[str, ...]
     soft: "pd.DataFrame"
     """Over the examples with soft scores on both sides: a row for `accuracy` and one for
@@ -132,55 +144,82 @@ class Comparison:
     @cached_property
     def verdict(self) -> Decision:
         """Whether anything in B is worse than in A by more than the margin."""
-        seen = self.mean
+        mean = f"mean {interval_text(self.mean)}"
         worse = f"worse than {self.a.name} by more than {points_text(self.margin)}"
-        mean = f"mean {interval_text(seen)}"
 
-        # a loss anywhere decides, also where the mean hides it
-        if self.rows["loss"].any():
-            losses = [
-                f"{_place(row)} {interval_text(row)}"
-                for _, row in self._losses_below_the_mean().iterrows()
-            ]
-            text = mean
-            if losses:
-                text = f"{listed(losses, MOST_NAMED)}; {mean}"
+        # A loss anywhere decides, also where the mean hides it.
+        beyond = self.rows[self.rows["beyond_margin"]].sort_values("p_margin")
+        if len(beyond):
+            text = "; ".join([*self._places(beyond), mean])
             return Decision(WORSE, f"{self.b.name} is {worse}: {text}")
 
-        if seen["low"] > -self.margin:
-            certain = ""
-            if seen["high"] < 0:
-                certain = ", though its mean is below for certain"
-            text = (
-                f"{self.b.name} is not {worse}{certain}, and no task, length or cell is "
-                f"seen to be: {mean}"
+        doubts = self._doubts()
+        if not doubts and self.mean["low"] > -self.margin:
+            text = f"{self.b.name} is not {worse}{self._though()}: {mean}; "
+            return Decision(NOT_WORSE, text + self._most_lost())
+
+        needed = None
+        # An interval that lies below already would say nothing about the number of examples.
+        if self.mean["low"] <= -self.margin <= self.mean["high"]:
+            needed = examples_needed(
+                self.rows, self.cells, self.confidence, self.margin
             )
-            return Decision(NOT_WORSE, text)
-
-        text = f"cannot tell whether {self.b.name} is {worse}: {mean}"
-        # the interval decides already, so its number of examples would say nothing: what is
-        # missing is the test
-        if seen["high"] < -self.margin:
-            text += (
-                "; it is below for certain, but too few examples differ for the test of "
-                "a loss"
+            doubts.append(f"would need about {needed} examples per task and length")
+        elif self.mean["high"] < -self.margin:
+            doubts.append(
+                "the interval of the mean lies below, but not by enough for so many tests at once"
             )
-            return Decision(CANNOT_TELL, text)
+        text = "; ".join([mean, *doubts])
+        return Decision(
+            CANNOT_TELL, f"cannot tell whether {self.b.name} is {worse}: {text}", needed
+        )
 
-        needed = examples_needed(self.rows, self.cells, self.confidence, self.margin)
-        text += f"; would need about {needed} examples per task and length"
-        return Decision(CANNOT_TELL, text, needed)
+    def _doubts(self) -> list[str]:
+        """Why B may be worse than a mean within the margin says."""
+        doubts = []
+        if self.lacking:
+            doubts.append(
+                f"{self.b.name} lacks {keys_text(self.lacking)}, which {self.a.name} has (name the "
+                "tasks and lengths to compare, if they are to be left out)"
+            )
+        may_be_larger = self.rows["low"] <= -self.margin
+        losses = self.rows[self.rows["loss"] & may_be_larger].sort_values("p")
+        if len(losses):
+            places = "; ".join(self._places(losses)) or "the mean"
+            doubts.append(f"a loss is seen in {places}, and it may be larger")
+        return doubts
 
-    def _losses_below_the_mean(self) -> "pd.DataFrame":
-        """The rows of the losses that are seen in a cell, a task or a length, by their p."""
+    def _though(self) -> str:
+        """What a verdict of *not worse* says of losses within the margin."""
+        if self.mean["high"] < 0:
+            return ", though its mean is below for certain"
+        losses = self.rows[self.rows["loss"]].sort_values("p")
+        if losses.empty:
+            return ""
+        places = "; ".join(self._places(losses)) or "the mean"
+        return f", though a loss within it is seen in {places}"
+
+    def _most_lost(self) -> str:
+        """What a single cell can have lost without being seen."""
+        of_cells = self.rows[self.rows["level"] == "cell"]
+        # upwards, because the limit is promised
+        most = math.ceil(-10 * of_cells["lower_limit"].min()) / 10
+        points = points_text(max(most, 0.0))
+        if len(of_cells) == 1:
+            return f"it cannot have lost more than {points}"
+        return f"no cell can have lost more than {points}"
+
+    def _places(self, rows: "pd.DataFrame") -> list[str]:
+        """Where rows of the table stand, with their intervals: cells, tasks and lengths, not the
+        mean, the most certain first."""
         # With one length each task is a cell, and one task or length is the mean: such a row says
         # the same once more, so a level is named only where its rows are neither.
         sizes = self.rows["level"].value_counts()
         are_neither = sizes.between(2, sizes["cell"] - 1)
         levels = ["cell", *sizes.index[are_neither]]
-        is_named = self.rows["level"].isin(levels)
-        losses = self.rows[self.rows["loss"] & is_named]
-        return losses.sort_values("p", kind="stable")
+        named = rows[rows["level"].isin(levels)]
+        texts = [f"{_place(row)} {interval_text(row)}" for _, row in named.iterrows()]
+        return [listed(texts, MOST_NAMED)] if texts else []
 
 
 def compare(
@@ -276,6 +315,7 @@ def _compare_sides(
         rows=rows,
         flips=flips,
         cells=tuple(cells),
+        lacking=tuple(lacking_cells(a, b)),
         notes=(*notes, *soft_notes),
         soft=soft_means,
     )

@@ -1,4 +1,5 @@
-"""Judges the differences of paired examples: means with intervals, and where a loss is seen.
+"""Judges the differences of paired examples: means with intervals, where a loss is seen, and where
+one is larger than the margin for certain.
 
 `judge_pairs` gives the table of a comparison. `examples_needed` and `smallest_loss` say what a
 number of examples can show.
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+from rulerkit.analysis.margin import PairedDifferences, lost_and_nothing_else
 from rulerkit.analysis.sides import Key
 from rulerkit.common.errors import UserError, counted
 from rulerkit.scoring.scores import THIRTEEN
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 
 
 ALARMS = 0.05
-"""The chance that any loss is seen between equal models, at most."""
+"""The chance, at most, that any loss is seen between equal models; and that anything is called
+worse by more than the margin where nothing is."""
 LEVELS = {
     "cell": "a cell",
     "task": "a task",
@@ -47,10 +50,12 @@ _COLUMNS = [
     "worse",
     "unable",
     "p",
-    "smallest_loss",
     "loss",
+    "p_margin",
+    "beyond_margin",
+    "lower_limit",
+    "smallest_loss",
 ]
-_ROUNDING = 1e-9  # points: a loss of just the margin is none, however it was rounded
 _MOST_EXAMPLES = 10**9  # where a search for a number of examples ends
 
 
@@ -79,7 +84,10 @@ def judge_pairs(
 
     rows: list[dict[str, Any]] = []
     tested: list[frozenset[Key]] = []  # the cells of each row
-    p_values: dict[frozenset[Key], float] = {}
+    p_loss: dict[frozenset[Key], float] = {}
+    p_margin: dict[frozenset[Key], float] = {}
+    differences = PairedDifferences(pairs)
+    num_cells = len(cells_a)
     cells: list[WeightedCell] = []
     for level, task, length, members in _groups(_by_cell(pairs)):
         shares = _shares(members)
@@ -105,26 +113,42 @@ def judge_pairs(
         row["high"] = estimate.high
         rows.append(row)
 
+        # No cell can have lost more than its limit, in all cells at once.
+        mean = differences.mean(keys, list(shares))
+        row["lower_limit"] = 100 * mean.lower_limit(ALARMS / num_cells)
+
         # Rows of the same cells, such as a task with one length, are one test: they share a key.
         variance = (shares**2 * members["variance"] / members["n"]).sum()
         tested.append(frozenset(keys))
-        p_values[tested[-1]] = no_difference_p(cells, variance)
-
-    # so many tests would find a loss by chance: adjusted together, ALARMS holds for all of them
-    p_of_tests = holm(list(p_values.values()))
-    adjusted = dict(zip(p_values, p_of_tests, strict=True))
-    num_tests = len(p_values)
+        p_of_any = no_difference_p(cells, variance)
+        p_loss[tested[-1]] = p_of_any
+        # A loss beyond the margin is a loss. Where many answers flip each way in few examples, the
+        # test of the margin alone would find one too often (13 % of runs with 20 examples of which
+        # 40 % flip each way); the exact test of any loss holds there.
+        p_margin[tested[-1]] = max(p_of_any, mean.p_not_below(-margin / 100))
 
     frame = pd.DataFrame(rows)
     # where all answers are right, or all wrong, on both sides, a cell can show no difference
     is_equal = frame["a"] == frame["b"]
     is_full = frame["a"].isin([0, 100])
     frame["unable"] = is_equal & is_full & (frame["level"] == "cell")
+
+    # So many tests would find something by chance: adjusted together, ALARMS holds for all of them.
+    adjusted = _adjusted(p_loss)
     frame["p"] = [adjusted[keys] for keys in tested]
+    frame["loss"] = frame["p"] < ALARMS
+    adjusted = _adjusted(p_margin)
+    frame["p_margin"] = [adjusted[keys] for keys in tested]
+    frame["beyond_margin"] = frame["p_margin"] < ALARMS
+
+    num_tests = len(p_loss)
     frame["smallest_loss"] = [smallest_loss(n, num_tests, margin) for n in frame["n"]]
-    is_certain = frame["p"] < ALARMS
-    frame["loss"] = is_certain & (frame["difference"] < -margin - _ROUNDING)
     return frame[_COLUMNS], cells  # the last cells are those of the mean
+
+
+def _adjusted(p_values: dict[frozenset[Key], float]) -> dict[frozenset[Key], float]:
+    """The p-values of all tests, adjusted by Holm's method."""
+    return dict(zip(p_values, holm(list(p_values.values())), strict=True))
 
 
 def _by_cell(pairs: "pd.DataFrame") -> "pd.DataFrame":
@@ -200,22 +224,18 @@ def examples_needed(
     return 1 + bisect_left(range(1, _MOST_EXAMPLES), True, key=decides)
 
 
-def smallest_loss(
-    num_examples: int,
-    num_tests: int,
-    margin: float = 0.0,
-) -> float:
-    """The smallest loss (points) that `num_tests` tests can see in so many examples where nothing
-    else differs.
+def smallest_loss(num_examples: int, num_tests: int, margin: float) -> float:
+    """The smallest loss (points) that one of `num_tests` tests finds to be more than the margin, in
+    so many examples where nothing else differs; NaN where there are too few examples."""
 
-    So many examples must be lost as pass Holm's first threshold; NaN where there are not so many.
-    """
-    # n losses and no gain have p = 2**-n in the sign test, and Holm's first threshold is
-    # ALARMS / num_tests
-    lost = math.floor(math.log2(num_tests / ALARMS)) + 1
-    # and they must be more than the margin allows
-    allowed = num_examples * margin / 100
-    lost = max(lost, math.floor(allowed + _ROUNDING) + 1)
+    def is_found(num_lost: int) -> bool:
+        mean = lost_and_nothing_else(num_lost, num_examples)
+        p_of_any = 0.5**num_lost  # the sign test
+        p = max(p_of_any, mean.p_not_below(-margin / 100))
+        # Holm's first threshold
+        return p < ALARMS / num_tests
+
+    lost = 1 + bisect_left(range(1, num_examples + 1), True, key=is_found)
     return 100 * lost / num_examples if lost <= num_examples else math.nan
 
 

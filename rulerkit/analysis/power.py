@@ -68,6 +68,7 @@ def power_text(
         f"- needs {needed} examples per task and length (now {num_examples}) "
         f"for the mean, where {100 * flips:g} % of the answers of equal models flip each way: then "
         "9 of 10 comparisons of equals end with 'not worse'\n"
-        f"- the smallest loss that {num_examples} examples can show, where nothing else flips: "
+        f"- the smallest loss that {num_examples} examples show to be more than the margin, where "
+        "nothing else flips: "
         f"{losses_text(smallest)}"
     )

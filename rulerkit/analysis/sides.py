@@ -48,7 +48,8 @@ class Side(NamedTuple):
     """One model's predictions of one run and of its repetitions: its cells, the rows of `score` of
     what is compared, and by task and length the settings on record (of several repetitions those of
     the first), without the cells of which too many requests failed: of these the number of failed
-    requests. It answered each example in all `repetitions`, but for those `lacking`."""
+    requests. `expected` are the examples that each cell was to have, less the failures that are
+    allowed. It answered each example in all `repetitions`, but for those `lacking`."""
 
     name: str
     label: str
@@ -56,6 +57,7 @@ class Side(NamedTuple):
     scores: "pd.DataFrame"
     results: dict[Key, dict[str, Any]]
     failed: dict[Key, int]
+    expected: dict[Key, float]
     repetitions: int
     lacking: int
 
@@ -144,12 +146,15 @@ def make_side(
 
     results: dict[Key, dict[str, Any]] = {}
     failed: dict[Key, int] = {}
+    expected: dict[Key, float] = {}
     for cell in cells:
         key = (cell.task, cell.length)
         results.setdefault(key, cell.record["result"])
         num_failed = sum(index < most for index in cell.failures)
-        allowed = cell.about.max_failures if max_failures is None else max_failures
-        if num_failed > allowed_failures(allowed, cell.wanted):
+        share = cell.about.max_failures if max_failures is None else max_failures
+        allowed = allowed_failures(share, cell.wanted)
+        expected.setdefault(key, min(cell.wanted, most) - allowed)
+        if num_failed > allowed:
             failed[key] = num_failed
 
     # What failed often is no sample of the cell: hard examples may fail more often than others.
@@ -163,6 +168,7 @@ def make_side(
         scores=scores[is_kept],
         results={key: result for key, result in results.items() if key in kept},
         failed=failed,
+        expected=expected,
         repetitions=answers["run"].nunique(),
         lacking=num_answered - len(scores),
     )
@@ -293,6 +299,20 @@ def _notes_of_left_out(
             f"{num_pairs} of {most} examples were answered by both; the others are left out"
         )
     return notes
+
+
+def lacking_cells(a: Side, b: Side) -> list[Key]:
+    """The cells that A has and B lacks: not asked, not readable, failed too often, or answered in
+    part."""
+    answered_a = a.scores.groupby(_CELL).size()
+    answered_b = b.scores.groupby(_CELL).size()
+    lacking = []
+    for key in a.results:
+        # A shorter run of the same cells is no damage: B need not have more than it was to have.
+        enough = min(answered_a[key], b.expected.get(key, 1))
+        if answered_b.get(key, 0) < enough:
+            lacking.append(key)
+    return lacking
 
 
 def _not_the_same_prompts(

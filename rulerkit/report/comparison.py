@@ -6,7 +6,7 @@ from typing import Any
 
 from rulerkit.analysis.compare import MOST_FLIPS as _MOST_FLIPS
 from rulerkit.analysis.compare import NOT_WORSE, Comparison, compare
-from rulerkit.analysis.differences import ALARMS, LEVELS
+from rulerkit.analysis.differences import ALARMS, LEVELS, points_text
 from rulerkit.analysis.differences import MEAN_COLUMNS as _MEAN
 from rulerkit.analysis.differences import losses_text as _losses
 from rulerkit.analysis.sides import keys_text as _keys
@@ -57,8 +57,9 @@ def _notes(comparison: Comparison) -> list[str]:
         f"A: {a.name} ({a.label}); B: {b.name} ({b.label}).",
         f"Paired by {comparison.by}, {number_range(cells['n'])} examples per task and length, in "
         f"brackets the {100 * comparison.confidence:g} % intervals; marked where they leave out 0.",
-        "The smallest loss of whole answers that could have been seen, where nothing else differs "
-        f"(Holm-adjusted, {100 * ALARMS:g} %): {_losses(smallest[list(LEVELS)])}.",
+        "The smallest loss of whole answers that would be found to be more than "
+        f"{points_text(comparison.margin)}, where nothing else differs (Holm-adjusted, "
+        f"{100 * ALARMS:g} %): {_losses(smallest[list(LEVELS)])}.",
     ]
     unable = cells.loc[cells["unable"], ["task", "length"]].to_numpy()
     if len(unable):
