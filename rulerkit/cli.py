@@ -397,10 +397,10 @@ def fetch(
     for them; what is there is kept. Without: the original essays and SQuAD from their owners'
     addresses, and HotpotQA from a pinned copy on the hub.
     """
-    from rulerkit.generation import corpora
+    from rulerkit.generation import downloads
 
     if not files and not settings:
-        fetched = corpora.fetch()
+        fetched = downloads.fetch()
         echo(f"{len(fetched)} files in {cache_dir()}; `corpora: original` uses them")
         return
 

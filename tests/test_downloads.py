@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from rulerkit.common.errors import UserError
-from rulerkit.generation import corpora
-from rulerkit.generation.corpora import Download
+from rulerkit.generation import corpora, downloads
+from rulerkit.generation.downloads import Download
 
 
 class Server:
@@ -97,7 +97,7 @@ def small(server):
 
 
 def test_fetch_fills_the_cache_and_goes_on_where_it_stopped(empty, server, small):
-    paths = corpora.fetch(progress=True, downloads=small)
+    paths = downloads.fetch(progress=True, downloads=small)
     assert paths == [
         empty / path for path in (corpora.ESSAYS, corpora.SQUAD, corpora.HOTPOTQA)
     ]
@@ -116,12 +116,12 @@ def test_fetch_fills_the_cache_and_goes_on_where_it_stopped(empty, server, small
     assert corpora.load_haystack("paul_graham").source.note.endswith("essays: 3 of 4")
 
     server.asked.clear()
-    assert corpora.fetch(progress=False, downloads=small) == paths
+    assert downloads.fetch(progress=False, downloads=small) == paths
     assert set(server.asked) == {"/gone.html"}
 
     (empty / "essays/gkamradt/b.txt").write_text("cut")
     server.asked.clear()
-    corpora.fetch(progress=False, downloads=small)
+    downloads.fetch(progress=False, downloads=small)
     assert set(server.asked) == {"/b.txt", "/gone.html"}
     assert json.loads(paths[0].read_text()) == joined
 
@@ -131,7 +131,7 @@ def test_fetch_refuses_another_checksum(empty, server, small):
     with pytest.raises(
         UserError, match=r"^fetch: http\S+dev\.json is not the file expected"
     ) as error:
-        corpora.fetch(progress=False, downloads=small)
+        downloads.fetch(progress=False, downloads=small)
     assert "\n" not in str(error.value)
     assert not (empty / corpora.SQUAD).exists()
     assert (empty / "essays/gkamradt/a.txt").exists()  # what came before is kept
@@ -142,4 +142,4 @@ def test_fetch_names_the_address_that_does_not_answer(empty, server, small):
     with pytest.raises(
         UserError, match=r"^fetch: http\S+hotpot\.json answered 404\. Run "
     ):
-        corpora.fetch(progress=False, downloads=small)
+        downloads.fetch(progress=False, downloads=small)

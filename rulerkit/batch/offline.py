@@ -23,6 +23,7 @@ from rulerkit.common.hub import download
 from rulerkit.common.paths import cache_dir, resolve
 from rulerkit.common.settings import Spec
 from rulerkit.generation import corpora as texts
+from rulerkit.generation import downloads
 from rulerkit.generation.tokenizers import (
     ON_HUB,
     encoding_by_name,
@@ -250,7 +251,7 @@ class OriginalCorpora(Resource):
 
     def fetch(self) -> Path:
         """From their owners' addresses."""
-        texts.fetch()
+        downloads.fetch()
         return cache_dir()
 
 

@@ -15,14 +15,12 @@ Nothing is redistributed: the essays are Paul Graham's, SQuAD and HotpotQA their
 import gzip
 import hashlib
 import json
-import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from html import unescape
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -31,7 +29,7 @@ import numpy as np
 from pydantic import Field, StringConstraints, ValidationError
 
 from rulerkit.common.errors import UserError, check_known, first_line, shortened
-from rulerkit.common.paths import cache_dir, completed, package_text, resolve
+from rulerkit.common.paths import cache_dir, resolve
 from rulerkit.common.settings import Keys
 
 HAYSTACKS = (
@@ -141,7 +139,10 @@ class _File(NamedTuple):
 
     def source(self, name: str, parts: Iterable[str], note: str = "") -> Source:
         """The source of a corpus with these parts."""
+        # The content decides what a corpus is, not the name of its file.
         fingerprint = hashlib.sha256("\n".join(parts).encode("utf-8")).hexdigest()[:16]
+
+        # A file of which nothing is known may be used, and every table says so.
         known = self.known
         if self.path and known is None:
             known = (
@@ -161,9 +162,15 @@ def load_haystack(name: str) -> Haystack:
     """The haystack of one of `HAYSTACKS`. Errors: UserError for an original that is not there."""
     with _opened(name) as file:
         text = file.content["text"]
+
+        # Upstream splits essays at any white space and joins the words by single
+        # blanks.
         words, restart, note = text.split(), file.content.get("restart"), ""
         if not words:
             raise ValueError("it holds no text")
+
+        # A haystack that is longer than the corpus goes round again from the second
+        # essay on, so that the opening of the first stands only once.
         if restart is None:  # the essays
             restart = min(len(text[:_FIRST_ESSAY].split()), len(words) - 1)
             essays, num_essays = (
@@ -171,12 +178,17 @@ def load_haystack(name: str) -> Haystack:
                 file.content.get("of", 218),
             )
             note = "" if essays == num_essays else f"essays: {essays} of {num_essays}"
+
+            # The author's pages change; the 49 essays of the repository do not. A file
+            # that begins with them is named by them.
             beginning = hashlib.sha256(text.encode()[:REPOSITORY_BYTES]).hexdigest()
             if file.known is None and beginning == REPOSITORY_SHA256:
                 fetched = f"{essays - 49} as fetched from the author's site"
                 file = file._replace(
                     known=f"essays: 49 from their repository, {fetched}"
                 )
+
+        # The second pass begins at a sentence, whatever the rule says of that place.
         starts = np.union1d(sentence_starts(words), [restart]).astype(np.int64)
         return Haystack(
             file.source(name, [" ".join(words)], note), words, starts, restart
@@ -188,13 +200,19 @@ def sentence_starts(words: list[str]) -> np.ndarray:
     ! ? or what ends sentences in other scripts (closing quotes and brackets may follow), unless the
     next word begins in lower case or the word is an abbreviation or an initial; in Thai and Lao
     behind each blank. Shape (n,), increasing, the first is 0."""
+    # Upstream uses nltk's trained model, which would be one more download. The rule only
+    # decides at which boundaries a needle may stand.
     starts = [0]
     for i, word in enumerate(words[:-1]):
         if "\u0e00" <= word[-1] < "\u0f00":  # Thai and Lao
             starts.append(i + 1)
             continue
+
+        # Most words end in a letter: the test that leaves them out comes first.
         if word[-1].isalnum() or word[-1] in ",;:-":
             continue
+
+        # Quotes and brackets may close behind the end of a sentence.
         core = word.rstrip(_CLOSING)
         if core[-1:] not in (".", "!", "?", *_STOPS):
             continue
@@ -223,6 +241,7 @@ def load_qa(name: str) -> QASet:
     is not there.
     """
     with _opened(name) as file:
+        # Each data set has a shape of its own; from here on all are alike.
         documents, rows = _QA_READERS.get(name, _invented)(file.content)
         part = name == "hotpotqa" and len(rows) < 7405
         note = f"HotpotQA: {len(rows)} of 7405 questions" if part else ""
@@ -231,11 +250,14 @@ def load_qa(name: str) -> QASet:
 
 def _qa_set(documents: dict[str, int], rows: list[Any], source: "_Sourced") -> QASet:
     """The set of these documents (with their groups) and questions."""
+    # Questions name their documents by number.
     numbers = {document: number for number, document in enumerate(documents)}
     questions = []
     for text, answers, gold, related in rows:
         if not gold or not answers or not all(a.strip() for a in answers):
             raise ValueError(f"the question {text!r} has no answer or no document")
+
+        # A document may be named twice by one question.
         gold_and_related = (
             tuple(dict.fromkeys(numbers[document] for document in texts))
             for texts in (gold, related)
@@ -244,6 +266,8 @@ def _qa_set(documents: dict[str, int], rows: list[Any], source: "_Sourced") -> Q
         questions.append(Question(text.strip(), answers, *gold_and_related))
     if not questions:
         raise ValueError("it holds no questions")
+
+    # The fingerprint covers the questions, too: other answers are another benchmark.
     lines = [f"{q.text}\t{q.answers}\t{q.gold}\t{q.related}" for q in questions]
     return QASet(
         source([*documents, *lines]),
@@ -259,21 +283,26 @@ answer, and its own other documents."""
 
 
 def _squad(content: Any) -> _Content:
+    # A paragraph that stands in several articles belongs to the first.
     documents, rows = dict[str, int](), list[Any]()
     for group, article in enumerate(content["data"]):
         for paragraph in article["paragraphs"]:
             text = paragraph["context"].strip()
             documents.setdefault(text, group)
-            for qa in paragraph["qas"]:
-                if not qa.get("is_impossible", False):
-                    answers = [answer["text"] for answer in qa["answers"]]
-                    rows.append((qa["question"], answers, [text], []))
+            # SQuAD 2.0 also has questions that its paragraph does not answer.
+            answerable = [
+                qa for qa in paragraph["qas"] if not qa.get("is_impossible", False)
+            ]
+            for qa in answerable:
+                answers = [answer["text"] for answer in qa["answers"]]
+                rows.append((qa["question"], answers, [text], []))
     return documents, rows
 
 
 def _hotpotqa(content: Any) -> _Content:
     documents, titles, rows = dict[str, int](), dict[str, int](), list[Any]()
     for row in content:
+        # HotpotQA gives each question ten paragraphs, of which two hold the answer.
         supporting = {title for title, _ in row["supporting_facts"]}
         gold, related = list[str](), list[str]()
         for title, sentences in row["context"]:
@@ -300,6 +329,7 @@ _QA_READERS = {"squad": _squad, "hotpotqa": _hotpotqa}
 def load_words(name: str = "wonderwords") -> Words:
     """Key words and list words: the lists of the wonderwords package (MIT), read without importing
     it."""
+    # Importing the package reads lists that are not needed here.
     assets = resources.files("wonderwords") / "assets"
     nouns, adjectives, verbs = (
         _lines((assets / f"{kind}list.txt").read_text("utf-8"))
@@ -317,10 +347,14 @@ def _lines(text: str) -> list[str]:
 def _opened(name: str) -> Iterator[_File]:
     """A corpus: built in, or the first file of an original that exists, plain or gzipped, in
     $RULERKIT_DATA, then in the cache. What is wrong with its content becomes a `UserError`."""
+    # The stand-ins are part of the package.
     if name not in _ORIGINALS:
         packed = (resources.files("rulerkit") / f"data/{name}.json.gz").read_bytes()
         yield _File(json.loads(gzip.decompress(packed)))
         return
+
+    # A folder of one's own comes before the cache, so that a cluster can share one
+    # copy.
     title, paths = _ORIGINALS[name]
     data = os.environ.get("RULERKIT_DATA")
     folders = [Path(data).expanduser(), cache_dir()] if data else [cache_dir()]
@@ -331,6 +365,8 @@ def _opened(name: str) -> Iterator[_File]:
         for end in ("", ".gz")
     ]
     file = next((place for place in places if place.is_file()), None)
+
+    # Without its corpus a task is refused: a stand-in must never be taken silently.
     if file is None:
         where = f"RULERKIT_DATA={data}" if data else "RULERKIT_DATA (not set)"
         raise UserError(
@@ -357,6 +393,7 @@ def _opened(name: str) -> Iterator[_File]:
 def choices(corpora: str | Mapping[str, Any]) -> dict[str, Any]:
     """What `corpora:` says, checked: `base` (`builtin` or `original`), and the files of some of
     KINDS."""
+    # One word for all corpora, or a mapping for each kind.
     given = corpora if isinstance(corpora, Mapping) else {"base": corpora}
     chosen = {"base": "builtin", **given}
     for key in chosen:
@@ -369,6 +406,7 @@ def choices(corpora: str | Mapping[str, Any]) -> dict[str, Any]:
 def load(kind: str, name: str) -> Any:
     """The corpus of one of KINDS: a `Haystack`, a `QASet` or `Words`. What is no known name is a
     path, read at its first use."""
+    # A path is read once, and again where `refresh` finds it changed.
     names, load_named, _, _ = KINDS[kind]
     if name in names:
         return load_named(name)
@@ -388,16 +426,22 @@ def refresh(kind: str, name: str) -> None:
     if name in names:
         return
     try:
+        # A folder of essays is read in the order of its files' names.
         files = [path]
         if kind == "essay" and path.is_dir():
             files = sorted(
                 f for f in path.rglob("*") if f.suffix.lower() in (".txt", ".md")
             )
+
+        # The files are read again only where one of them changed: a long run asks
+        # often.
         states = [
             (file, file.stat().st_ctime_ns, file.stat().st_size) for file in files
         ]
         if (kind, path) in _FILES and _FILES[kind, path][0] == states:
             return
+
+        # `file` is the one that is being read: the message names it.
         texts = []
         for file in files:
             texts.append(file.read_bytes().decode("utf-8-sig"))
@@ -469,6 +513,8 @@ def _own_questions(text: str, source: _Sourced) -> QASet:
             first = error.errors()[0]
             field = "".join(f"{part}: " for part in first["loc"])
             raise ValueError(f"line {number}: {field}{first['msg']}") from error
+
+        # Each document is a group of its own: nobody says which ones belong together.
         gold, others = row.gold_documents, row.other_documents
         for document in (*gold, *others):
             documents.setdefault(document, len(documents))
@@ -479,6 +525,7 @@ def _own_questions(text: str, source: _Sourced) -> QASet:
 
 
 def _own_words(text: str, source: _Sourced) -> Words:
+    # A word with a blank or a comma in it could not be told from two answers.
     words = _lines(text)
     wrong = [word for word in words if re.search(r"[\s,;.]", word)]
     if wrong or not words:
@@ -509,7 +556,7 @@ KINDS = {
 """Key of `corpora:` -> the known names, how these and files are read, and what files hold."""
 
 
-# --- downloads -----------------------------------------------------------------------------------
+# --- the originals --------------------------------------------------------------------------------
 
 ESSAYS = "essays/PaulGrahamEssays.json"
 SQUAD = "squad/dev-v2.0.json"
@@ -539,116 +586,3 @@ _ORIGINALS = {
     ),
 }
 """Name of an original -> its title, and the files that may hold it."""
-
-
-class Download(NamedTuple):
-    """One file of the cache: its path there, its address, and its sha256 (None: a web page, which
-    may change)."""
-
-    path: str
-    address: str
-    sha256: str | None
-
-
-def originals() -> list[Download]:
-    """All files of the paper's corpora in upstream's order: 49 essays of the repository, 169 pages
-    of the author's site, SQuAD 2.0 dev, HotpotQA dev (distractor)."""
-    lines = [
-        line.split()
-        for line in package_text("originals.txt").splitlines()
-        if line[0] != "#"
-    ]
-    return [
-        Download(path, address, digest.strip("-") or None)
-        for path, address, digest in lines
-    ]
-
-
-def fetch(
-    progress: bool = True, downloads: Sequence[Download] | None = None
-) -> list[Path]:
-    """Downloads what is not yet in the cache (all `originals()` by default) and joins the essays.
-
-    A file that is there with the right checksum is not fetched again, so an interrupted call
-    resumes. Returns the paths of the corpus files, the joined essays first. A web page that no
-    longer exists is left out (the joined file counts the essays).
-
-    Raises:
-        UserError: an address cannot be reached or its file has another checksum.
-    """
-    from tqdm import tqdm
-
-    logging.getLogger("pooch").setLevel(logging.WARNING)
-    essays, others = list[Path](), list[Path]()
-    downloads = originals() if downloads is None else downloads
-    for download in tqdm(downloads, unit="file", disable=not progress):
-        is_essay = download.path.startswith("essays/")
-        file = _fetch_one(download, progress and not is_essay)
-        (essays if is_essay else others).append(file)
-    return [_join_essays(essays), *others] if essays else others
-
-
-def _fetch_one(download: Download, progress: bool) -> Path:
-    """Downloads one file whole or not at all."""
-    import pooch
-    import requests
-
-    address, digest = download.address, download.sha256
-    target = cache_dir() / download.path
-    try:
-        pooch.retrieve(
-            address, digest, target.name, target.parent, progressbar=progress
-        )
-        return target
-    except requests.RequestException as error:
-        status = getattr(error.response, "status_code", None)
-        if digest is None and status in (404, 410):
-            return target  # the page is gone for good: the corpus says how many essays it has
-        reason = (
-            f"answered {status}"
-            if status
-            else f"cannot be reached ({type(error).__name__})"
-        )
-    except ValueError:  # what pooch raises for another checksum
-        reason = f"is not the file expected: its sha256 is not {digest}"
-    except OSError as error:
-        raise UserError(
-            f"fetch: cannot write {target}: {error.strerror}. Point RULERKIT_CACHE at a folder"
-        ) from error
-    raise UserError(
-        f"fetch: {address} {reason}. Run `rulerkit fetch` again, put the file at {target}, or use "
-        "`corpora: builtin`"
-    )
-
-
-def _join_essays(files: Sequence[Path]) -> Path:
-    """Writes the essays one behind the other without a separator, as upstream does: {"text",
-    "essays", "of"}."""
-    contents = [(file.suffix, file.read_bytes()) for file in files if file.is_file()]
-    texts = [
-        page_text(page) if suffix == ".html" else page.decode()
-        for suffix, page in contents
-    ]
-    content = {"text": "".join(texts), "essays": len(texts), "of": len(files)}
-    with completed(cache_dir() / ESSAYS) as part:
-        part.write_text(json.dumps(content), encoding="utf-8")
-    return cache_dir() / ESSAYS
-
-
-_BREAKS = "br|p|div|tr|li|table|h1|h2|h3"
-
-
-def page_text(page: bytes) -> str:
-    """The text of an essay's web page, from its first table to its last, a line for each break; of
-    a page without tables all of it."""
-    try:
-        html = page.decode("utf-8")
-    except UnicodeDecodeError:  # the older pages
-        html = page.decode("cp1252", errors="replace")
-    hidden = r"(?is)<!--.*?-->|<(script|style|title|noscript)\b.*?</\1\s*>"
-    html = re.sub(hidden, "", html).replace("\n", " ")
-    tables = re.search(r"(?i)<table.*</table[^>]*>", html)
-    lined = re.sub(rf"(?i)</?({_BREAKS})\b[^>]*>", "\n", tables[0] if tables else html)
-    text = unescape(re.sub(r"<[!?/]?[a-zA-Z][^>]*>", "", lined))
-    lines = (re.sub(r"[^\S\n]+", " ", line).strip() for line in text.split("\n"))
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"

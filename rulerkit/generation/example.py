@@ -110,20 +110,29 @@ class ContextBudget:
         length. `describe` gives role, key and value of a row when the piece is taken apart;
         `ending` follows the last row.
         """
+        # All columns become one row of texts, so that a single selection gives texts,
+        # counts and ids of the whole piece.
         width = len(columns)
         units = joined([units for units, _ in columns])
         starts = accumulate((len(units) for units, _ in columns), initial=0)
         orders = [
             order + start for (_, order), start in zip(columns, starts, strict=False)
         ]
+
+        # Row after row: the first text of each column, then the second of each.
         places = np.stack(orders, axis=1).ravel()
         texts = [units.texts[i] for i in places.tolist()]
         counts, ids = units.counts[places], units.pick(places)
+
+        # The last text is encoded anew with what follows it, because the two may share
+        # a token.
         if ending:
             last = self.encoder(texts[-1] + ending)
             ids = np.concatenate([ids[: len(ids) - counts[-1]], last])
             texts[-1], counts[-1] = texts[-1] + ending, len(last)
 
+        # A run of a hundred thousand rows is taken apart only where someone looks at
+        # it.
         def explode() -> list[Piece]:
             ends = np.cumsum(counts.reshape(-1, width).sum(axis=1))
             pieces = []
@@ -208,6 +217,8 @@ class Example:
     def depths(self) -> list[float]:
         """Where each needle lies: tokens before it in the haystack, as percent, at most 64 of
         them."""
+        # Depth in tokens, as the figures show it; the needle itself is not part of the
+        # haystack.
         total = sum(block.num_tokens for block in self.context_blocks)
         depths, before = [], 0
         for block in self.context_blocks:

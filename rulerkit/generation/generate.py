@@ -72,6 +72,8 @@ class Examples:
             raise IndexError(f"index {index} of {self.num_examples} examples")
         if example := self._compose(index, self.length):
             return example
+
+        # The message names the shortest length that would do.
         longer = (2**power for power in range(8, 18) if 2**power > self.length)
         fitting = next(
             (length for length in longer if self._compose(index, length)), None
@@ -96,11 +98,17 @@ class Examples:
     def _compose(self, index: int, length: int) -> Example | None:
         """Draft the example, encode what is fixed, fill the rest of the length with context. None where
         its pieces do not fit into the length."""
+        # Everything is drawn from the stream of this example, in this order, so that
+        # any example can be made on its own.
         task, seed, form = self.task, self.seed, self.prompt_format
         stream = ExampleStream(seed, task.name, index)
         draft = task.draft(stream, length)
         second_seed = stream.random.getrandbits(32)
+
+        # What is left of the length, once head, tail, answer and thought have their
+        # tokens, is for the context.
         head, tail = _fixed(draft, form)
+
         encoder = piece_encoder(form.tokenizer)
         budget = length - task.answer_tokens - form.thinking_inside
 
@@ -122,6 +130,7 @@ class Examples:
                 group=draft.group,
             )
 
+        # The usual way: token ids of pieces are joined, and nothing is encoded twice.
         if encoder.exact:
             example = filled(budget - sum(piece.num_tokens for piece in head + tail))
             if example is None or _clean(example, encoder):
@@ -146,6 +155,8 @@ def asked_record(task: Task, length: int, seed: int) -> JSON:
 
 def _clean(example: Example, encoder: PieceEncoder) -> bool:
     """Whether the ids of the pieces of the context and their neighbours can be joined."""
+    # Only the borders around the context can be unclean; all others were encoded as one
+    # text.
     first, last = example.context
     blocks = example.blocks[max(0, first - 1) : last + 1]
     return all(encoder.clean_cut(a.text, b.text) for a, b in pairwise(blocks) if a.text)
@@ -159,6 +170,8 @@ def _fitted(
 ) -> Example | None:
     """The fullest example within the budget where pieces cannot be joined exactly: the whole is
     encoded, and the budget corrected by what was over or missing, a few times."""
+    # A guess from the budget, then corrected: the pieces alone count for more than
+    # together.
     num_fixed = len(_whole("".join(piece.text for piece in fixed), form))
     tokens = 2 * (budget - num_fixed)  # pieces count for more alone than together
     best: Example | None = None
@@ -166,10 +179,14 @@ def _fitted(
         example = filled(tokens)
         if example is None:
             break
+
+        # The whole prompt is encoded, so what counts is exact here, too.
         example = replace(example, whole_ids=_whole(example.prompt, form))
         excess = example.num_tokens - budget
         if excess <= 0 and (best is None or example.num_tokens > best.num_tokens):
             best = example
+
+        # How many tokens of the whole a token of a piece stands for.
         counted = sum(piece.num_tokens for piece in example.context_blocks)
         share = max(0.1, (example.num_tokens - num_fixed) / max(1, counted))
         step = ceil(excess / share) if excess > 0 else int(excess / share)
@@ -188,6 +205,9 @@ def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
         draft.question,
         "" if form.prefix_in == "none" else draft.answer_prefix,
     )
+
+    # The prefix stands behind the template, where the model goes on with it; or, for
+    # services that take no such start, at the end of the user's turn.
     closing = [(after, "template"), (prefix, "answer_prefix")]
     if form.closes_user_turn:
         question += DIRECT
@@ -196,6 +216,8 @@ def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
     bos = (
         [Piece("", "template", np.array(form.bos, dtype=np.int32))] if form.bos else []
     )
+
+    # Without context all is one text.
     if not draft.instruction:
         return bos, _joint(
             [(before, "template"), *tail], encoder, starts=True, ends=True
@@ -204,6 +226,8 @@ def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
     # blanks at the end of the template go to what follows
     frame, content = settle([before, draft.demonstration or draft.instruction])
     head = bos + _joint([(frame, "template"), (content, role)], encoder, starts=True)
+
+    # The solved example ends in newlines, so the instruction begins at a clean cut.
     if draft.demonstration:
         head += _joint([(draft.instruction, "instruction")], encoder)
     return head, _joint(tail, encoder, ends=True)
@@ -217,6 +241,8 @@ def _joint(
 ) -> list[Piece]:
     """Pieces of texts and roles whose borders are not clean cuts, encoded as one text; a token that
     spans two texts goes to the first."""
+    # The borders inside are not clean, so all is encoded as one, and the ids are dealt
+    # out by the length of each beginning.
     parts = [(text, role) for text, role in parts if text]
     *before, whole = accumulate(text for text, _ in parts)
     (ids,) = encoder.encode([whole], starts, ends)

@@ -96,6 +96,8 @@ class PieceEncoder:
         Next to other white space it may not; between a newline and a blank only where the tokenizer
         was found to keep the two apart (RWKV does not).
         """
+        # A run of blanks belongs to what follows it, in every tokenizer that merges
+        # blanks.
         if right.startswith(" "):
             rest = right.lstrip(" ")
             if not rest or rest[0].isspace():
@@ -103,6 +105,8 @@ class PieceEncoder:
             if left.endswith("\n"):
                 return self._blank_after_newline and not left[-2:-1].isspace()
             return not left[-1:].isspace()
+
+        # A run of newlines belongs to what stands before it.
         return left.endswith("\n") and bool(right) and not right[0].isspace()
 
     def __call__(self, text: str) -> Ids:
@@ -114,6 +118,7 @@ class PieceEncoder:
     ) -> list[Ids]:
         """The ids of many pieces, in one batch, without remembering them. `starts` and `ends` say
         that the whole text begins or ends with each of them, where no anchor is needed."""
+        # The anchor is encoded with the piece, and its ids are taken off again.
         head, skip = ("", 0) if starts else (self._head, self._skip)
         tail, drop = ("", 0) if ends else (self._tail, self._drop)
         anchored = [
@@ -203,6 +208,8 @@ class Units:
 
     def pick(self, order: np.ndarray) -> Ids:
         """The ids of the texts at these positions, one after the other."""
+        # Positions of all ids at once: numpy copies a million of them in a few
+        # milliseconds.
         counts = self.counts[order]
         starts = self.offsets[order] - np.cumsum(counts) + counts
         return np.asarray(self.ids[np.arange(counts.sum()) + np.repeat(starts, counts)])
@@ -227,6 +234,7 @@ def encode_units(
     in one process only: they are not kept.
     """
 
+    # Words repeat many times in a haystack: each is encoded once.
     def encoded() -> Units:
         distinct = list(dict.fromkeys(texts))
         batches = (
@@ -241,12 +249,15 @@ def encode_units(
         counts = np.fromiter(map(len, rows), np.int64, len(rows))
         return Units(texts, counts, np.concatenate([np.empty(0, np.int32), *rows]))
 
+    # A row that may be kept is looked for beside the corpora first.
     if not keep or encoder.tokenizer.name == "builtin":
         return encoded()
     digest = sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
     file = cache_dir() / "tokens" / f"v{RULES}" / f"{digest}-{encoder.fingerprint}.npz"
     with suppress(Exception), np.load(file) as stored:  # a damaged file is made anew
         return Units(texts, stored["counts"], stored["ids"])
+
+    # Where the file cannot be written only time is lost, in the next process.
     units = encoded()
     with (
         suppress(OSError),

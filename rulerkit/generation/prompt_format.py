@@ -100,6 +100,7 @@ class PromptFormat:
     def thought(self) -> tuple[str, str] | None:
         """How the template's family marks the beginning and the end of a thought; None where it
         names no mark."""
+        # The template itself says which marks its model was trained with.
         marks = ((start, end) for end, start in THOUGHTS.items())
         return next(
             (pair for pair in marks if any(mark in self.form for mark in pair)), None
@@ -108,9 +109,14 @@ class PromptFormat:
     @cached_property
     def around(self) -> tuple[str, str]:
         """The template's text before and after the user's part."""
+        # A form of ours has its place for the text; a template of the tokenizer is
+        # rendered around a marker that no prompt contains.
         named = self.form in FORMS
         rendered, mark = (FORMS[self.form], "{t}") if named else (self._render(), _MARK)
         before, *after = rendered.split(mark)
+
+        # A template that prints the message twice, or not at all, would ask something
+        # else.
         if len(after) != 1:
             times = "more than once" if after else "not at all"
             raise UserError(
@@ -122,6 +128,7 @@ class PromptFormat:
     def bos(self) -> tuple[int, ...]:
         """The one id put before the prompt: none where the template begins with it or the model has
         none."""
+        # Two BOS would be a prompt that no model has seen in training.
         token = self.tokenizer
         opening = _TABLE["openings"].get(self.form) or token.bos_token
         carried = (
@@ -131,6 +138,8 @@ class PromptFormat:
 
     def settings(self) -> dict[str, Any]:
         """What defines this format in a record, without the tokenizer."""
+        # The text around the prompt is part of what was asked: a changed template is
+        # another set-up.
         before, after = self.around
         values = {name: getattr(self, name) for name in SETTINGS}
         if not self.thinking_tokens:
@@ -145,6 +154,8 @@ class PromptFormat:
         messages = [{"role": "user", "content": _MARK}]
         if self.system_prompt:
             messages.insert(0, {"role": "system", "content": self.system_prompt})
+
+        # Templates call this switch by one of two names; the other one does no harm.
         switch: dict[str, Any] = {}
         if self.thinking_tokens or self.enable_thinking is not None:
             thinks = self.enable_thinking is not False
@@ -164,6 +175,8 @@ class PromptFormat:
             raise UserError(
                 f"the chat template cannot be rendered: {error}; name a form: {', '.join(FORMS)}"
             ) from error
+
+        # Some templates drop a system message without a word.
         if self.system_prompt and self.system_prompt not in rendered:
             raise UserError(
                 "the chat template leaves out the system prompt: drop system_prompt or give "
@@ -181,6 +194,7 @@ def without_thought(text: str, opened: bool = False) -> str | None:
 
     `opened` says that the prompt began the thought. A text without any mark is an answer.
     """
+    # The last end counts: a model may quote the mark inside its thought.
     if ends := list(_END.finditer(text)):
         return text[ends[-1].end() :]
     return None if opened or _BEGINNING.search(text) else text
@@ -199,6 +213,7 @@ def opens_thought(after: str) -> bool:
 def _jinja(template: str) -> Any:
     """A template as chat templates are written for: sandboxed, blocks trimmed, with the helpers
     they expect."""
+    # A chat template is a program from elsewhere, so it runs in a sandbox.
     from jinja2 import TemplateError
     from jinja2.ext import Extension
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -216,6 +231,7 @@ def _jinja(template: str) -> Any:
             next(parser.stream)
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
+    # These settings are those of transformers, which templates are written for.
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,

@@ -67,6 +67,7 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids; a character cut in half at either end becomes U+FFFD."""
+        # Models with a padded vocabulary may write an id that no text belongs to.
         row = np.asarray(ids).tolist()
         try:
             return self.decode_ids(row)
@@ -90,6 +91,7 @@ def load_tokenizer(spec: str) -> Tokenizer:
     is not known by its checksum needs its split pattern behind a `#`: `my.tiktoken#cl100k_base`, or
     the pattern itself.
     """
+    # `tokenizer_kind` tells them apart without reading anything.
     kind = tokenizer_kind(spec)
     if kind == "builtin":
         return _builtin()
@@ -98,6 +100,8 @@ def load_tokenizer(spec: str) -> Tokenizer:
     if kind == "hub":
         who = f"tokenizer {spec}: there is no folder {resolve(spec)}; as a hub id"
         return _from_folder(spec, download(who, spec, None, ON_HUB))
+
+    # A file of ranks may be followed by its split pattern.
     name, _, pattern = spec.partition("#")
     path = resolve(name)
     return (
@@ -112,6 +116,8 @@ def tokenizer_kind(spec: str) -> str:
         raise UserError(
             f"tokenizer is {spec!r}: it must be `builtin`, a file, a folder or a name"
         )
+
+    # What lies on this disk comes before what could be downloaded under the same name.
     if spec == "builtin":
         return spec
     with suppress(OSError):  # such as a name too long for a file
@@ -148,6 +154,7 @@ IN_FOLDER = (
 def vocabulary_file(names: Iterable[str]) -> str | None:
     """Which of the files of a folder is read as its vocabulary, by the order of `IN_FOLDER`; None
     where none is."""
+    # These two describe a tokenizer, and are none.
     others = {"tokenizer_config.json", "special_tokens_map.json"}
     names = sorted({name for name in names if "/" not in name} - others)
     return next(
@@ -157,6 +164,8 @@ def vocabulary_file(names: Iterable[str]) -> str | None:
 
 def _from_folder(spec: str, folder: Path) -> Tokenizer:
     """The vocabulary of a folder, with the settings beside it."""
+    # A folder may hold several vocabularies; the order of IN_FOLDER says which one is
+    # read.
     name = vocabulary_file(path.name for path in folder.iterdir() if path.is_file())
     if name is None:
         raise UserError(
@@ -169,6 +178,9 @@ def _from_file(spec: str, path: Path, pattern: str) -> Tokenizer:
     try:
         data = path.read_bytes()
         settings = _settings(path.parent)
+
+        # The content decides where a suffix is shared: Tekken's files and those of
+        # tokenizers both end in .json.
         if path.suffix == ".txt":
             tokenizer = _rwkv(data)
         elif path.suffix == ".json" and b'"token_bytes"' in data[:4096]:
@@ -191,6 +203,7 @@ def _from_file(spec: str, path: Path, pattern: str) -> Tokenizer:
     digest = _fingerprint(
         data + pattern.encode()
     )  # another pattern is another tokenizer
+
     template = settings["chat_template"]
     return replace(tokenizer, name=spec, fingerprint=digest, chat_template=template)
 
@@ -205,12 +218,15 @@ def _settings(folder: Path) -> dict[str, Any]:
     The template of `chat_template.jinja` comes first, then that of `tokenizer_config.json`, then
     that of `chat_template.json`; of several named templates the one called `default` is taken.
     """
+    # Both files may be missing: then there are no settings.
     files = (folder / name for name in ("tokenizer_config.json", "chat_template.json"))
     content: list[dict[str, Any]] = [
         json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
         for file in files
     ]
     settings, beside = content
+
+    # Three places have held the template over the years; the newest one wins.
     template = settings.get("chat_template") or beside.get("chat_template")
     if isinstance(template, list):
         template = {entry["name"]: entry["template"] for entry in template}.get(
@@ -218,6 +234,8 @@ def _settings(folder: Path) -> dict[str, Any]:
         )
     if (file := folder / "chat_template.jinja").is_file():
         template = file.read_text(encoding="utf-8")
+
+    # What is no text would only fail when the first prompt is made.
     if not isinstance(template, str | None):
         raise ValueError(
             f"the chat template is a {type(template).__name__}, not a text"
@@ -234,8 +252,12 @@ def _hugging_face(path: Path, settings: dict[str, Any]) -> Tokenizer:
     from tokenizers import Tokenizer as Backend
 
     backend = Backend.from_file(str(path))
+
+    # Settings for training would cut long prompts or fill up short ones.
     backend.no_truncation()
     backend.no_padding()
+
+    # Whether a BOS is added is tried out, because post-processors say it in many ways.
     bos_token, bos_id = _token_text(settings.get("bos_token")), None
     if settings.get("add_bos_token", True):
         plain = backend.encode("x", add_special_tokens=False).ids
@@ -244,6 +266,9 @@ def _hugging_face(path: Path, settings: dict[str, Any]) -> Tokenizer:
             bos_id = framed[0]
         elif settings.get("add_bos_token") and bos_token:
             bos_id = backend.token_to_id(bos_token)
+
+    # The text of the BOS, where only its id is known, so that a template's own can be
+    # seen.
     if bos_id is not None:
         bos_token = bos_token or backend.id_to_token(bos_id)
 
@@ -273,11 +298,16 @@ def _sentencepiece(path: Path) -> Tokenizer:
     from sentencepiece import SentencePieceProcessor
 
     model = SentencePieceProcessor(model_file=str(path))
+
+    # SentencePiece never reads control tokens in a text; chat templates are made of
+    # them.
     control = {
         model.id_to_piece(i): [i]
         for i in range(model.get_piece_size())
         if model.is_control(i)
     }
+
+    # A token may begin with another one.
     longest_first = sorted(control, key=len, reverse=True)
     splitter = re.compile(
         f"({'|'.join(map(re.escape, longest_first))})" if control else "(?!)"
@@ -287,6 +317,7 @@ def _sentencepiece(path: Path) -> Tokenizer:
         parts = [part for part in splitter.split(text) if part]
         return [i for part in parts for i in control.get(part) or model.encode(part)]
 
+    # A vocabulary without such a token gives -1.
     bos = model.bos_id()
     names = {i: model.id_to_piece(i) for i in (bos, model.eos_id()) if i >= 0}
     return Tokenizer(
@@ -313,6 +344,7 @@ def _byte_pairs(pattern: str, ranks: dict[bytes, int], special: dict[str, int]) 
     """Byte pairs merged by tiktoken."""
     import tiktoken
 
+    # Every single byte must have a rank, or some texts could not be encoded at all.
     if not all(bytes([byte]) in ranks for byte in range(256)):
         raise ValueError("some single bytes have no rank; was the file cut short?")
     return tiktoken.Encoding(
@@ -322,6 +354,8 @@ def _byte_pairs(pattern: str, ranks: dict[bytes, int], special: dict[str, int]) 
 
 def _ranks_file(name: str, content: bytes, pattern: str) -> Tokenizer:
     """A tiktoken ranks file; its split pattern is known by the file's checksum, or given."""
+    # A ranks file does not hold the pattern by which text is split, nor its special
+    # tokens: two models with the same ranks may differ in both.
     known = package_data("ranks_files.yaml")
     file = known["files"].get(_fingerprint(content), {"special": {}})
     pattern = known["patterns"].get(pattern or file.get("pattern"), pattern)
@@ -330,6 +364,8 @@ def _ranks_file(name: str, content: bytes, pattern: str) -> Tokenizer:
             f"the ranks file {name} is not known by its checksum: name its split pattern as "
             f"{name}#PATTERN, a regular expression or one of {', '.join(known['patterns'])}"
         )
+
+    # Each line is a token in base64, and its rank.
     lines = (line.split() for line in content.splitlines() if line)
     ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
     encoding, bos = _byte_pairs(pattern, ranks, file["special"]), file.get("bos")
@@ -341,11 +377,15 @@ def _tekken(data: bytes) -> Tokenizer:
     file = json.loads(data)
     config = file["config"]
     special = config["default_num_special_tokens"]
+
+    # Ordinary tokens come behind the special ones.
     vocabulary = file["vocab"][: config["default_vocab_size"] - special]
     ranks = {
         base64.b64decode(entry["token_bytes"]): entry["rank"] + special
         for entry in vocabulary
     }
+
+    # Special tokens have no text of their own.
     encoding = _byte_pairs(config["pattern"], ranks, {})
 
     def decode(ids: list[int]) -> str:
@@ -367,6 +407,7 @@ def encoding_by_name(name: str) -> Tokenizer:
     """A tiktoken encoding by its name, downloaded or cached by tiktoken."""
     import tiktoken
 
+    # All nodes of a cluster read the same files.
     os.environ["TIKTOKEN_CACHE_DIR"] = str(tiktoken_dir())
     try:
         encoding = tiktoken.get_encoding(name)
@@ -376,6 +417,9 @@ def encoding_by_name(name: str) -> Tokenizer:
             f"({shorten(first_line(error))}): fetch it again, or name a ranks file instead, such as "
             f"{name}.tiktoken"
         ) from error
+
+    # The name of an encoding could be given to other ranks; the digest is over the
+    # ranks.
     ranks = repr(sorted(encoding._mergeable_ranks.items()))
     return _tiktoken(encoding, name=name, fingerprint=_fingerprint(ranks.encode()))
 
@@ -383,6 +427,7 @@ def encoding_by_name(name: str) -> Tokenizer:
 def _rwkv(data: bytes) -> Tokenizer:
     """RWKV World: `id repr length` a line; the longest token that matches is taken, byte by
     byte."""
+    # A token is written as a Python literal, of text or of bytes.
     tokens: dict[int, bytes] = {}
     for line in data.decode("utf-8").splitlines():
         number, token, _ = re.fullmatch(r"(\d+) (.+) (\d+)", line).groups()  # type: ignore[union-attr]
@@ -390,6 +435,8 @@ def _rwkv(data: bytes) -> Tokenizer:
         tokens[int(number)] = text.encode() if isinstance(text, str) else text
     if len(tokens) < 256:
         raise ValueError("it has fewer than 256 tokens")
+
+    # A longer token is looked for only as long as something begins with what was read.
     numbers = {token: number for number, token in tokens.items()}
     beginnings = {
         token[:size] for token in numbers for size in range(1, len(token) + 1)
@@ -422,6 +469,7 @@ def _builtin() -> Tokenizer:
     Ids are given out in order of first sight, so they mean something within one process only;
     counts are stable.
     """
+    # Two rows, from text to id and back, that grow as words are seen.
     texts: dict[int, str] = {}
     ids: dict[str, int] = {}
     unused = itertools.count()

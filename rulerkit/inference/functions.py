@@ -43,6 +43,7 @@ class Function(Engine):
     def identity(self) -> JSON:
         """The entry, or the function's qualified name, and its code; the user names what the
         function stands for."""
+        # An object that is called is named by its class: it has no name of its own.
         entry, function = self.spec.get("entry"), self._function
         named = function if hasattr(function, "__qualname__") else type(function)
         what = (
@@ -69,6 +70,8 @@ class Function(Engine):
         if "entry" in self.spec:
             yield from self._load().answer(examples)
             return
+
+        # A function that takes no limit is cut afterwards, as every answer is.
         limited = "max_new_tokens" in inspect.signature(self._function).parameters
         source = iter(examples)
         while batch := list(islice(source, self.spec.get("batch_size", 8))):
@@ -80,6 +83,9 @@ class Function(Engine):
                 for example in batch
             ]
             texts = self._function(prompts, **options)
+
+            # What is returned is the user's code: it is checked before anything is
+            # stored.
             listed = isinstance(texts, list | tuple) and all(
                 isinstance(t, str) for t in texts
             )
@@ -103,6 +109,8 @@ class Function(Engine):
         """The model made of the function, or of the checkpoint and its tokenizer, that the entry
         returns."""
         if self._loaded is None:
+            # What the entry raises is told with its own place, not with a trace through
+            # ours.
             load, spec = self._entry(), dict(self.spec)
             entry = spec.pop("entry")
             try:
@@ -125,6 +133,7 @@ class Function(Engine):
 
     def _entry(self) -> Any:
         """The function that the entry names."""
+        # Modules of the project are found from a notebook's folder, too.
         if str(home()) not in sys.path:
             sys.path.append(str(home()))
         try:

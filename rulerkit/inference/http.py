@@ -63,9 +63,12 @@ class Reply(BaseModel):
 
     def about(self, prices: Mapping[str, float] | None = None) -> JSON:
         """The server's counts, its names for the end and for the model, seconds and dollars."""
+        # Only what the server said: a count that it left out is not a zero.
         values = self.model_dump(exclude={"choice"}, exclude_none=True)
         if self.choice.finish_reason is not None:
             values["server_finish_reason"] = self.choice.finish_reason
+
+        # Dollars, from the server's own counts and the prices of a million tokens.
         if prices and "prompt_tokens" in values and "completion_tokens" in values:
             price, cached = prices["prompt"], self.cached_tokens or 0
             read = (values["prompt_tokens"] - cached) * price
@@ -76,6 +79,7 @@ class Reply(BaseModel):
 
     def finish(self) -> str:
         """`stop` or `length`; `RequestError` where the answer ended for another reason or none."""
+        # Servers use several words for the same two ends of an answer.
         reason = str(self.choice.finish_reason)
         for finish in ("stop", "length"):
             if reason.lower() in _SERVER_WORDS[finish]:
@@ -124,6 +128,8 @@ class RequestError(Exception):
 def _loop() -> asyncio.AbstractEventLoop:
     """The event loop of all requests. Its thread sends while examples are made, in a notebook
     too."""
+    # One loop in a thread of its own: a notebook has a running loop already, which
+    # cannot be waited for.
     loop = asyncio.new_event_loop()
     threading.Thread(
         target=loop.run_forever, name="rulerkit-requests", daemon=True
@@ -208,6 +214,8 @@ class Replica:
     async def _send(
         self, body: Spec, timeout: float, read: Callable[[Reply], Any], patient: bool
     ) -> Any:
+        # What may succeed later is sent again, with more time and after a pause that
+        # grows.
         kinds = ("temporary", "unreachable", "later") if patient else ("temporary",)
         for attempt in itertools.count(1):
             while (quiet := self._quiet_until - time.monotonic()) > 0:
@@ -218,12 +226,18 @@ class Replica:
                 return result
             except RequestError as failure:
                 again = failure.kind in kinds and attempt <= self._retries
+
+                # A refused prompt is an answer of a server that works; a row of silent
+                # failures is not.
                 if failure.kind == "refused":  # the server works
                     self._failures = 0
                 elif failure.kind == "later" or not (
                     again or failure.kind in ("fatal", "cut")
                 ):
                     self._failures += 1
+
+                # Many failures in a row: the server is gone, and hours of waiting for
+                # each request would help nobody.
                 if self._failures >= self._most_failures:
                     reason = f"{self._failures} requests to {self.address} in a row had no answer"
                     raise RequestError(
@@ -231,6 +245,9 @@ class Replica:
                     ) from None
                 if not again:
                     raise
+
+                # Twice as long each time; the server's own wish holds for all requests
+                # to it.
                 pause = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (attempt - 1))
                 if failure.wait is not None:  # all other requests wait too
                     self._quiet_until = max(
@@ -256,6 +273,8 @@ class Replica:
             content = response.json()
         except ValueError:
             content = response.text[:80]
+
+        # Some servers send an error with the status 200.
         words = content.get("error") if isinstance(content, dict) else None
         if response.is_error or words:  # some send it with a 200
             raise self._error(response, words or content)
@@ -269,16 +288,22 @@ class Replica:
 
     def _error(self, response: Any, error: Any) -> RequestError:
         """The failure that a reply stands for, with the server's own words."""
+        # The server's own words are kept: they say more than a status.
         words = error if isinstance(error, dict) else {"message": error}
         status, code = response.status_code, str(words.get("code") or "")
         message = words.get("message") or words.get("detail") or error
         reason, wait = f"HTTP {status}: {self._quote(message).rstrip('.')}", None
         if re.search(_SERVER_WORDS["too_long"], reason, re.IGNORECASE):
             reason += "; set `max_length` in the model's file, or give the server a larger context"
+
+        # A wait that is a date is not understood, and is no reason to fail.
         with suppress(ValueError):
             wait = max(0.0, float(response.headers.get("retry-after", "")))
         if wait is not None and wait > PATIENCE:
             reason += f" (it asks to wait {wait:.0f} s)"
+
+        # What kind of failure it is decides whether it is sent again, and whether the
+        # run goes on.
         if code in _SERVER_WORDS["refused"]:
             return RequestError(reason, "refused")
         if status in _FATAL or code in _SERVER_WORDS["spent"] or (wait or 0) > PATIENCE:
@@ -290,6 +315,7 @@ class Replica:
 
     def _quote(self, message: object) -> str:
         """A server's words in one short line, without our key."""
+        # A key must not appear in a log, whatever the server repeats.
         words = str(redact(message)) or type(message).__name__
         words = (
             words.replace(self.address.key, "***")

@@ -89,12 +89,17 @@ class Reader(Engine):
         tokenizer = self.prompt_format.tokenizer
         if "floor" in self.spec:
             return FLOORS[self.spec["floor"]](example, tokenizer)
+
+        # A window keeps the end of the prompt, where the question stands.
         size = example.num_tokens
         window = size if self.window is None else self.window
         ids = example.ids[max(0, size - window) :]
         text = tokenizer.decode(ids) if len(ids) else ""
         if (reading := read_prompt(text)) is None:
             return ""
+
+        # The effects are drawn from the text that was read, so the same prompt has the
+        # same answer in every process.
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         distances = partial(tokens_to_end, ids, tokenizer)
         for key in self.effects:
@@ -110,8 +115,12 @@ class Reader(Engine):
         """The name of a reader in tables and figures."""
         if "floor" in self.spec:
             return FLOOR_LABELS[self.spec["floor"]]
+
+        # The two ends: a reader of everything, and one of nothing.
         if not self.effects and not self.window:
             return "perfect reader" if self.window is None else "mute reader"
+
+        # Otherwise the label says what is wrong with this reader.
         parts = [
             _EFFECTS[key][1].format(tokens=self.spec[key], percent=100 * self.spec[key])
             for key in self.effects
@@ -131,6 +140,8 @@ def tokens_to_end(
 ) -> Sequence[float]:
     """How many tokens before the end of a prompt the characters at these positions stand, to a few
     tokens."""
+    # Decoding token by token would take far longer; chunks are near
+    # enough.
     starts = range(0, len(ids), _CHUNK)
     characters = [
         len(tokenizer.decode(ids[start : start + _CHUNK])) for start in starts
@@ -187,6 +198,8 @@ def _confuse(
     also one already given), another chain's variable, a less frequent word. An item without such
     neighbours stays."""
     given: list[str] = []
+
+    # Values that were given stay candidates only where one key has several values.
     positions = _positions(reading)
     for item in reading.items:
         confused = random.random() < share
@@ -228,6 +241,7 @@ _EFFECTS: dict[
 def _positions(reading: Reading) -> dict[str, int]:
     """The character at which each value stands: the mean for a word that occurs often, 0 for one
     that occurs nowhere (yes and no are answers of HotpotQA)."""
+    # A word that is asked for may stand in a text a thousand times.
     starts: dict[str, list[int]] = {
         value: [] for value in (*reading.items, *reading.others)
     }
@@ -268,6 +282,7 @@ def _answers() -> dict[str, tuple[str, ...]]:
 def _remembered(question: str) -> tuple[str, str]:
     """The answer to a question, and the wrong guess of a reader that does not know it: another
     question's answer."""
+    # The guess must be wrong, and must not hold the answer by chance either.
     answers, random = _answers()[question], Random(f"guess/{question}")
     others = list(_answers().values())
     while True:

@@ -44,9 +44,12 @@ class RWKV(Engine):
     def identity(self) -> JSON:
         """Hub id, file and commit, or the fingerprint of a file; and the number formats of its
         layers."""
+        # A strategy names number formats and devices; only the formats change answers.
         formats = "+".join(
             sorted(set(re.findall(r"[fb][pf]\d+(?:i8)?", self._strategy)))
         )
+
+        # The path of a local file says nothing about its content.
         if self._local:
             where = {
                 "fingerprint": short(sha256(file_ends(self._local))),
@@ -81,6 +84,8 @@ class RWKV(Engine):
 
     def answer(self, examples: Iterable[Example]) -> Answers:
         """One example after the other; greedy."""
+        # The prompt is read in chunks, because the network keeps the activations of one
+        # call.
         size = self.spec.get("prefill_chunk_size", CHUNK)
         for example in examples:
             network, prompt = self._load(), example.ids.tolist()
@@ -89,6 +94,8 @@ class RWKV(Engine):
             state = None
             for start in range(0, len(prompt), size):
                 logits, state = network.forward(prompt[start : start + size], state)
+
+            # Greedy, token by token, until the text ends or the room is used up.
             while len(ids) < most and (token := int(logits.argmax())) != END:
                 ids.append(token)
                 logits, state = network.forward([token], state)
@@ -122,6 +129,7 @@ class RWKV(Engine):
     def _is_version_7(self, path: Path) -> bool:
         """Whether the weights are of version 7; raises `UserError` where the package would ignore a
         part of the strategy."""
+        # Version 7 has a weight that no older version has.
         names = (
             torch_module()
             .load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -136,6 +144,8 @@ class RWKV(Engine):
                 f"model {self.name}: {path.name} is an RWKV-7 with deep embeddings, which are not "
                 "supported"
             )
+
+        # Version 7 ignores what it does not know of a strategy, without a word.
         if re.search(r"i8|\*|->", self._strategy):
             raise UserError(
                 f"model {self.name}: strategy {self._strategy!r} is not for RWKV-7, which runs on "
@@ -164,6 +174,7 @@ class RWKV(Engine):
 
     def _local_file(self) -> Path | None:
         """The file on this machine; None for a file of the hub."""
+        # A file here, the one file of a folder here, or a file of the hub.
         path, file = self.spec["path"], self.spec.get("file")
         place = resolve(path)
         files = [place] if place.is_file() else list(place.glob(file or "*.pth"))
@@ -206,6 +217,8 @@ def _network_class(version_7: bool) -> Any:
         "RWKV_DE_VERSION": "0",
     }
     sys.modules.pop("rwkv.model", None)
+
+    # The settings of torch before, so that other engines of this process keep theirs.
     matmul, cudnn = torch_module().backends.cuda.matmul, torch_module().backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
     try:

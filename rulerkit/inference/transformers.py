@@ -44,6 +44,8 @@ class Transformers(CheckpointEngine):
         self._loaded = loaded
         self._network: Any = loaded[0] if loaded else None
         self._most_per_batch = sys.maxsize  # lowered when a batch does not fit
+
+        # A model that the caller loaded is described by its own small files.
         if loaded:
             for key in self.modifiers:
                 if key in spec:
@@ -57,6 +59,8 @@ class Transformers(CheckpointEngine):
         """As of any checkpoint; of a loaded model its fingerprint and dtype."""
         if not self._loaded:
             return super().identity()
+
+        # The weights have no path: their fingerprint says which they are.
         dtype = str(self._network.dtype).removeprefix("torch.")
         what = {
             "engine": "transformers",
@@ -106,6 +110,8 @@ class Transformers(CheckpointEngine):
         if self._network is None:
             with loading(self.name, self.spec["path"], self.spec.get("hf_overrides")):
                 network, report = self._from_pretrained(self.device())
+
+            # transformers fills missing weights with random numbers, and only logs it.
             if missing := sorted(report["missing_keys"]):
                 raise UserError(
                     f"model {self.name}: {self.spec['path']} lacks {len(missing)} weights of the "
@@ -118,6 +124,9 @@ class Transformers(CheckpointEngine):
                     "are not used"
                 )
             self._network = network
+
+        # The state of a recurrent layer is not carried over from chunk to chunk
+        # everywhere.
         if "prefill_chunk_size" in self.spec and _is_recurrent(self._network):
             raise UserError(
                 f"model {self.name}: with prefill_chunk_size, recurrent models "
@@ -135,8 +144,13 @@ class Transformers(CheckpointEngine):
             "trust_remote_code": self.spec.get("trust_remote_code", False),
             **self.given(("max_memory", "attn_implementation")),
         }
+
+        # Weights go straight to the GPU, without a copy in the memory of the CPU.
         if device != "cpu":
             options["device_map"] = "auto" if device == "spread" else device
+
+        # A method's name, a mapping for transformers, or the one that needs no
+        # checkpoint of its own.
         quantization = self.spec.get("quantization")
         if quantization == "bitsandbytes":
             options["quantization_config"] = {"load_in_4bit": True}
@@ -145,6 +159,8 @@ class Transformers(CheckpointEngine):
             options["quantization_config"] = (
                 {"quant_method": quantization} if named else quantization
             )
+
+        # Overrides change the configuration before the network is built from it.
         path = str(self.checkpoint.folder or self.checkpoint.path)
         if "hf_overrides" in self.spec:
             source = {key: options[key] for key in ("revision", "trust_remote_code")}
@@ -158,6 +174,7 @@ class Transformers(CheckpointEngine):
         """The first examples, which are the longest: as many as the spec says, else 1 of long ones
         and 8 of others; at most what fitted after memory ran out. For a recurrent model their
         prompts have one length. Where answers are drawn, each example has a seed of its own."""
+        # Padding costs as much as tokens do, and a long prompt fills the GPU alone.
         longest = window[0]
         size = self.spec.get(
             "batch_size", 1 if longest.length >= ONE_BY_ONE else BATCH_SIZE
@@ -165,6 +182,8 @@ class Transformers(CheckpointEngine):
         if network.config.model_type == "rwkv" or "seed" in self.sampling(longest):
             size = 1  # transformers' RWKV-4 mixes the rows of a batch
         batch = window[: min(size, self._most_per_batch)]
+
+        # Padding would be read into the state of a recurrent model.
         if _is_recurrent(network):
             batch = [
                 example for example in batch if example.num_tokens == longest.num_tokens
@@ -190,6 +209,8 @@ class Transformers(CheckpointEngine):
                 "or use a larger GPU, several (`device: spread`), a smaller `dtype` or a shorter "
                 "length; answers so far stay"
             )
+
+        # What did not fit once is not tried again in this run.
         self._most_per_batch = half = (len(batch) + 1) // 2
         return self._answer(network, batch[:half]) + self._answer(network, batch[half:])
 
@@ -201,10 +222,14 @@ class Transformers(CheckpointEngine):
         pad_left = partial(
             torch.nn.utils.rnn.pad_sequence, batch_first=True, padding_side="left"
         )
+
+        # Answers begin behind the prompt, so rows are filled up on the left.
         ids, mask = pad_left(prompts, padding_value=pad), pad_left(masks)
         width = ids.shape[1]
         chunk = self.spec.get("prefill_chunk_size", width)
         before, training = network.generation_config, network.training
+
+        # Greedy unless the model's file says otherwise.
         sampling = {"top_k": 0, **self.sampling(batch[0])}
         if drawn := "seed" in sampling:
             torch.manual_seed(sampling.pop("seed"))
@@ -226,6 +251,8 @@ class Transformers(CheckpointEngine):
         finally:
             network.generation_config = before
             network.train(training)
+
+        # Each answer is cut at its own limit: the batch ran to the longest one.
         rows = out[:, width:].tolist()
         return [
             self.read_ids(row[:limit]) for row, limit in zip(rows, limits, strict=True)
@@ -235,6 +262,8 @@ class Transformers(CheckpointEngine):
 def _small_files(network: Any, tokenizer: Any) -> Path:
     """A folder of the cache, named after its content, with the small files of a loaded model. It
     stays, because records name it as the tokenizer."""
+    # The folder is written under another name and renamed, so that two processes that
+    # load the same model do not read half a file.
     place = cache_dir() / "loaded"
     place.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=place) as made:
@@ -252,6 +281,7 @@ def _small_files(network: Any, tokenizer: Any) -> Path:
 def _is_recurrent(network: Any) -> bool:
     """Whether a state, not only keys and values, carries the prompt; transformers does not mark all
     such models."""
+    # Mixed models mark only some of their layers.
     layers = getattr(network.config.get_text_config(), "layer_types", None) or ()
     return getattr(network, "_is_stateful", False) or "linear_attention" in layers
 

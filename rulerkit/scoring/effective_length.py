@@ -40,13 +40,19 @@ def effective_length(
     '>128K' says that the longest tested one passed and that the model claims more, or does not say
     what it claims. Missing lengths bound it: '>=32K, 64K not run'. '' if no length is complete.
     """
+    # A length without a complete score can neither pass nor fail.
     known = {length: score for length, score in scores.items() if not math.isnan(score)}
     if not known:
         return ""
+
+    # The longest length that passes counts, as in the paper, also where a shorter one
+    # fails.
     best = max(
         (length for length, score in known.items() if _printed(score) >= threshold),
         default=0,
     )
+
+    # Only what lies above the longest passing length could still change the answer.
     open_ = [
         length for length in sorted(scores) if length not in known and length > best
     ]
@@ -66,6 +72,7 @@ def effective_set(
 
     Neighbours are written '4K..16K', a gap '4K, 16K'.
     """
+    # Neighbouring lengths that are all possible are written as a range.
     lengths, texts = sorted(intervals), []
     possible = possible_lengths(intervals, threshold)
     for is_possible, neighbours in groupby([0, *lengths], possible.__contains__):
@@ -89,6 +96,8 @@ def possible_lengths(
     A length can be the answer if its upper limit reaches the threshold and the lower limit of every
     longer one stays below it; NaN limits rule out nothing.
     """
+    # From the longest down: a length whose lower limit passes rules out all shorter
+    # ones.
     possible = []
     for length in sorted(intervals, reverse=True):
         low, high = map(_printed, intervals[length])
@@ -102,6 +111,8 @@ def possible_lengths(
 def _answer_name(best: int, lengths: list[int], claimed: float | None) -> str:
     if not best:
         return f"<{length_name(lengths[0])}"
+
+    # A model that claims more than was tested may be better still.
     more = claimed is None or math.isnan(claimed) or claimed > best
     return (">" if best == lengths[-1] and more else "") + length_name(best)
 

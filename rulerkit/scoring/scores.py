@@ -80,6 +80,8 @@ def category(task: str) -> str:
 
 def clean(prediction: str) -> str:
     """The prediction as it is judged: stripped, control characters as newlines, stripped again."""
+    # Upstream replaces control characters before it matches. Few answers have any, and
+    # the replacement takes longer than the question whether it is needed.
     text = prediction.strip()
     return text if text.isprintable() else _CONTROL.sub("\n", text).strip()
 
@@ -90,6 +92,8 @@ def answer_of(prediction: str, record: Mapping[str, Any]) -> tuple[str, bool]:
     form = record["result"]["prompt_format"]
     if not form["thinking_tokens"]:
         return clean(prediction), False
+
+    # A needle that is only named inside the thought was not given as the answer.
     answer = without_thought(prediction, opens_thought(form["after"]))
     return clean(answer or ""), answer is None
 
@@ -103,6 +107,8 @@ def strict_items(
         named_items(prediction),
         {reference.lower() for reference in references},
     )
+
+    # Variables are named one after the other, with nothing but blanks between them.
     if blanks:
         named = " ".join(named).split()
     return _overlap(sorted({*named}), sorted(wanted))
@@ -129,6 +135,9 @@ def _overlap(said: list[str], wanted: list[str]) -> Strict:
     if not said or not wanted:
         same = float(said == wanted)
         return Strict(same, same, same)
+
+    # Counted with repetition: a word said twice is right twice only if it is wanted
+    # twice.
     right = (Counter(said) & Counter(wanted)).total()
     return Strict(
         right / len(said), 2 * right / (len(said) + len(wanted)), float(said == wanted)
@@ -193,16 +202,23 @@ CELL_COLUMNS, ROW_COLUMNS, PROTOCOL_COLUMNS = list(_CELL), list(_ROW), list(_PRO
 
 def describe(cell: Cell) -> JSON:
     """What a cell's record says of all its rows: CELL_COLUMNS and PROTOCOL_COLUMNS."""
+    # Both are what the record beside the predictions says: how the cell was asked.
     about, result = cell.about, cell.about.result
     task, sources = result.task, result.sources.values()
+
+    # What a table must say below it, each line once however many sources say it.
     notes = {source.note for source in sources if source.note}
     protocol = result.protocol or ""
+
+    # A protocol whose prompts were chosen otherwise is no longer the paper's.
     if task.edition and task.edition != base.PROTOCOLS.get(protocol):
         notes.add(f"Protocol {protocol} with the prompts of {task.edition}")
     elif protocol == "paper":
         notes.add(
             "Protocol paper: prompts and layouts of upstream at the time of the paper"
         )
+
+    # The settings of variants differ by family, so they are one column of JSON.
     settings = cell.record["result"]["task"].items()
     return {
         "run": cell.run,
@@ -253,8 +269,11 @@ def score(
     """
     import pandas as pd
 
+    # The cells are gone through twice, and a caller may give a generator.
     cells = list(cells)
     _judge_in_parallel(cells)
+
+    # A cell that stands in two files would count twice in every mean.
     by_cell: dict[tuple[Any, ...], tuple[JSON, Rows]] = {}
     for cell in cells:
         try:
@@ -277,12 +296,17 @@ def score(
         by_cell[key] = about, rows
     if not by_cell:
         return pd.DataFrame(columns=list(COLUMNS))
+
+    # Facts of a cell are the same in all its rows: they are made once per cell and
+    # repeated as whole columns, which is many times faster than a dictionary per row.
     descriptions, arrays = zip(*by_cell.values(), strict=True)
     counts = [len(rows) for rows in arrays]
     columns = pd.DataFrame(np.concatenate(arrays))
     columns["digest"] = columns["digest"].str.decode("ascii")
     if columns["num_prompt_tokens"].notna().all():
         columns = columns.astype({"num_prompt_tokens": int})
+
+    # Labels must tell models apart in the whole table, not only inside a cell.
     table = pd.DataFrame(descriptions, columns=CELL_COLUMNS + PROTOCOL_COLUMNS)
     table["label"] = own_labels(table, "label")
     table = table.take(np.repeat(np.arange(len(counts)), counts)).reset_index(drop=True)
@@ -295,6 +319,7 @@ def score(
 
 def own_labels(frame: "pd.DataFrame", column: str) -> "pd.Series[str]":
     """The labels in a column; `LABEL [NAME]` where models of several names share one."""
+    # A checkpoint of yesterday and one of today often have the same label.
     models = frame[[column, "model"]].drop_duplicates()
     shared = frame[column].isin(models.loc[models[column].duplicated(), column])
     return frame[column].mask(shared, frame[column] + " [" + frame["model"] + "]")
@@ -308,11 +333,16 @@ _PARALLEL = 20_000_000
 
 def judged(cell: Cell) -> Rows:
     """The judged rows of a cell, from the cache where its files did not change."""
+    # The stamp is taken before the file is read: rows that are appended meanwhile make
+    # the cache stale, never wrong.
     now = stamp(cell.path)
     rows = _read_cache(cell)
     if rows is None:
         rows = _judged(cell)
         cell.present = rows["index"].tolist()
+
+        # Beside the rows the cache holds what reading the file would have said of the
+        # cell.
         about = cell.warnings, sorted(cell.snapshots), rows.dtype.descr, len(rows)
         head = json.dumps([_code_version(), now, *about]).encode()
         if file := _cache_file(cell):
@@ -324,6 +354,7 @@ def judged(cell: Cell) -> Rows:
 def _cache_file(cell: Cell) -> Path | None:
     """`outputs/cache/scores/RUN/MODEL/TASK/LENGTH.rows`; only files in `outputs/predictions` have a
     cache."""
+    # A cell lies at <predictions>/<run>/<model>/<task>/<length>.jsonl.
     predictions = cell.path.parent.parent.parent.parent
     if predictions.name != "predictions" or not cell.about.format:
         return None
@@ -351,6 +382,7 @@ def _read_cache(cell: Cell) -> Rows | None:
 @cache
 def _code_version() -> str:
     """A digest of the code that judges: what other code judged is judged again."""
+    # The rules of judging stand in this file and in those of the tasks.
     files = (Path(__file__), *sorted(Path(base.__file__).parent.glob("*.py")))
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
@@ -360,16 +392,21 @@ def _judge_in_parallel(cells: list[Cell]) -> None:
 
     Errors are ignored here: what the cache lacks afterwards is judged by the caller.
     """
+    # A cell whose cache is newer than its file has nothing to be judged.
     paths = [
         cell.path
         for cell in cells
         if (file := _cache_file(cell))
         and time_and_size(cell.path)[0] > time_and_size(file)[0]
     ]
+
+    # One model's folder is the smallest part that a process takes.
     folders = sorted({str(path.parent.parent) for path in paths})
     workers = min(len(folders), os.cpu_count() or 1)
     if workers < 2 or sum(time_and_size(path)[1] for path in paths) < _PARALLEL:
         return
+
+    # Processes and not threads: matching strings holds the interpreter's lock.
     helpers = [
         subprocess.Popen(
             [sys.executable, "-m", "rulerkit.scoring.scores", *folders[n::workers]],
@@ -378,6 +415,8 @@ def _judge_in_parallel(cells: list[Cell]) -> None:
         )
         for n in range(workers)
     ]
+
+    # Whatever ends this process must not leave others judging behind it.
     try:
         for helper in helpers:
             helper.wait()
@@ -388,6 +427,8 @@ def _judge_in_parallel(cells: list[Cell]) -> None:
 
 def _judged(cell: Cell) -> Rows:
     task = cell.about.result.task
+
+    # A family that is not installed is judged by the rule that its record names.
     family = base.Task  # for one that is not here
     with suppress(UserError):
         family = family_of(cell.task, task.family)
@@ -396,6 +437,9 @@ def _judged(cell: Cell) -> Rows:
         (_judge(cell, row, part, blanks) for row in cell.stream()),
         key=lambda row: row[0],
     )
+
+    # A structured array holds a million rows in a tenth of the memory of dictionaries,
+    # and is written to the cache as it is.
     kinds: JSON = dict.fromkeys(ROW_COLUMNS, float)
     kinds |= dict.fromkeys(("empty", "cut_off", "cut_thought"), bool) | {"index": int}
     longest = max((len(row[ROW_COLUMNS.index("digest")]) for row in rows), default=0)
@@ -411,23 +455,37 @@ def _judge(cell: Cell, row: JSON, part: bool, blanks: bool) -> tuple[Any, ...]:
             f"{'prediction' if references else 'references'}, which is never scored as zero; take "
             "the row out of the file, or answer it again"
         )
-    usage, soft = row.get("usage") or {}, cell.soft.get(row["index"], {})
-    (text, unfinished), reason = (
-        answer_of(raw, cell.record),
-        row.get("finish_reason", ""),
-    )
-    value = (string_match_part if part else string_match_all)(text, references)
-    strict = (
-        strict_answer(text, references)
-        if part
-        else strict_items(text, references, blanks)
-    )
-    return (
-        row["index"], value, strict.f1, strict.precision, strict.exact,
-        not text and not unfinished, reason == "length" or unfinished, unfinished,
-        row.get("num_prompt_tokens"), str(row.get("digest", "")).encode("ascii", "backslashreplace"),
-        row.get("group"), *(usage.get(name) or 0 for name in _USAGE), *map(soft.get, _SOFT),
-    )  # fmt: skip
+
+    # Upstream's rule gives the score; the strict one stands beside it.
+    text, unfinished = answer_of(raw, cell.record)
+    if part:
+        value = string_match_part(text, references)
+        strict = strict_answer(text, references)
+    else:
+        value = string_match_all(text, references)
+        strict = strict_items(text, references, blanks)
+
+    # What the server counted, and the soft score, where the row has them.
+    usage = row.get("usage") or {}
+    soft = cell.soft.get(row["index"], {})
+    reason = row.get("finish_reason", "")
+    digest = str(row.get("digest", "")).encode("ascii", "backslashreplace")
+    values = {
+        "index": row["index"],
+        "score": value,
+        "strict": strict.f1,
+        "precision": strict.precision,
+        "exact": strict.exact,
+        "empty": not text and not unfinished,
+        "cut_off": reason == "length" or unfinished,
+        "cut_thought": unfinished,
+        "num_prompt_tokens": row.get("num_prompt_tokens"),
+        "digest": digest,
+        "group": row.get("group"),
+        **{name: usage.get(name) or 0 for name in _USAGE},
+        **{name: soft.get(name) for name in _SOFT},
+    }
+    return tuple(values[name] for name in ROW_COLUMNS)
 
 
 # --- completeness ---------------------------------------------------------------------------------
@@ -453,6 +511,7 @@ def completeness(path: Path, wanted: int, soft: bool = False) -> Completeness:
 @lru_cache(maxsize=100_000)
 def _completeness(path: Path, wanted: int, _: str, soft: bool) -> Completeness:
     try:
+        # A cell that cannot be read counts as not answered, with the reason.
         cell = load_cell(path)
         if not cell:
             return Completeness(0)
@@ -461,6 +520,8 @@ def _completeness(path: Path, wanted: int, _: str, soft: bool) -> Completeness:
         lacking = sum(index < wanted for index in cell.without_soft) if soft else 0
     except UserError as error:
         return Completeness(0, str(error))
+
+    # One warning is enough to look at the file; all of them would fill the table.
     problems = cell.warnings[:1]
     if failed := [
         failure for index, failure in cell.failures.items() if index < wanted

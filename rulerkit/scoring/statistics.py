@@ -87,15 +87,21 @@ def look_confidences(shares: tuple[float, ...], confidence: float) -> list[float
     parts over the looks (Lan and DeMets 1983). The deviation of a mean from that of the population,
     in standard errors, is an autoregressive process, whose density is followed from look to look.
     """
+    # The density of the deviation on a grid wide enough for nine standard errors.
     grid, step = np.linspace(-9, 9, 721, retstep=True)
     density, spent, before, looks = np.zeros(721), 0.0, 0.0, list[float]()
     density[360] = 1 / step
+
+    # At each look: spread the density that is still inside, and cut off as much as may
+    # be spent.
     for number, share in enumerate(shares, 1):
         information = share / (1 - share) if share < 1 else math.inf
         correlation = math.sqrt(before / information)
         spread = math.sqrt(1 - correlation**2)
         kernel = np.exp(-(((grid[:, None] - correlation * grid) / spread) ** 2) / 2)
         density = kernel @ density * step / spread / math.sqrt(2 * math.pi)
+
+        # The limit beyond which just the error of this look lies.
         tail = np.cumsum(density) * step
         error = (1 - confidence) * (number / len(shares)) - spent
         limit = -np.interp(error / 2, tail, grid)
@@ -123,6 +129,7 @@ def _score_interval(
     share: float, variance: float, mass: float, z: float
 ) -> tuple[float, float]:
     """Wilson's interval of a share with a variance, where one example counts `mass`."""
+    # Wilson's interval solves for the share; that of a mean of 0 or 1 has a width.
     shrink = 1 + z * z * mass
     centre = (share + z * z * mass / 2) / shrink
     half = z * math.sqrt(variance + (z * mass / 2) ** 2) / shrink
@@ -143,6 +150,9 @@ def weighted_sum(
     `population` the interval is about the means of the first so many examples of each cell, of
     which those given are known; it has no width where all are given.
     """
+    # The examples of one task are paired by index over its lengths, and those of two
+    # models over both; so gains and losses of a task are correlated, those of two tasks
+    # are not.
     tasks = _by_task(cells)
     gains, losses = (
         {
@@ -156,6 +166,9 @@ def weighted_sum(
     (down, down_low, down_high), down_variance = _pooled(
         losses.values(), confidence, times
     )
+
+    # MOVER (Zou and Donner 2008): the limits of a difference follow from those of its
+    # two sides and their correlation.
     correlation = 0.0
     if variances := up_variance * down_variance:
         covariance = sum(
@@ -167,6 +180,8 @@ def weighted_sum(
         """Of a limit from the value, given those of the two sides."""
         return math.sqrt(max(0.0, one**2 + other**2 - 2 * correlation * one * other))
 
+    # A limit of the difference takes the near limit of one side and the far one of the
+    # other.
     value = up - down
     low = value - distance(up - up_low, down_high - down)
     high = value + distance(up_high - up, down - down_low)
@@ -184,6 +199,7 @@ def no_difference_p(cells: Iterable[WeightedCell], variance: float = 0.0) -> flo
     test (McNemar's), else a normal test with a correction for the steps of the sum. A `variance` of
     the sum, where one is known, is the least that the normal test takes.
     """
+    # Examples that both answered alike say nothing about a loss.
     differences = np.concatenate(
         [task.differences() for task in _by_task(cells).values()]
     )
@@ -191,10 +207,14 @@ def no_difference_p(cells: Iterable[WeightedCell], variance: float = 0.0) -> flo
     sizes = np.abs(differences)
     if not sizes.size:
         return 0.5
+
+    # All differences have one size: the exact test is a count of signs.
     if not variance and np.ptp(sizes) < _ROUNDING * sizes.max():
         from scipy.special import bdtr
 
         return float(bdtr((differences > 0).sum(), sizes.size, 0.5))
+
+    # The correction for continuity: half of a step towards 0.
     nearer = min(
         0.0, float(differences.sum() + sizes.min())
     )  # by half a step of the sum
@@ -204,6 +224,8 @@ def no_difference_p(cells: Iterable[WeightedCell], variance: float = 0.0) -> flo
 def holm(p_values: Sequence[float]) -> list[float]:
     """p-values adjusted by Holm's method: those below 0.05 keep the chance of any false alarm below
     5 %."""
+    # The smallest p is held against all tests, the next against one less, and so on; an
+    # adjusted p is never below that of a smaller one.
     p = np.asarray(p_values)
     order = np.argsort(p, kind="stable")
     adjusted = np.minimum(1.0, np.arange(len(p), 0, -1) * p[order])
@@ -223,12 +245,15 @@ class _Task:
     """The cells of one task: a row of scores each, a column per example with any answer."""
 
     def __init__(self, cells: Sequence[WeightedCell]) -> None:
+        # Cells of one task may have been asked for different numbers of examples.
         longest = max(
             cells, key=lambda cell: (len(cell.scores), cell.groups is not None)
         )
         scores = np.full((len(cells), len(longest.scores)), np.nan)
         for row, cell in zip(scores, cells, strict=True):
             row[: len(cell.scores)] = cell.scores
+
+        # An example that no cell has answered is no example.
         some = ~np.isnan(scores).all(axis=0)
         self.scores = scores[:, some]
         self.groups = None if longest.groups is None else longest.groups[some]
@@ -243,6 +268,8 @@ class _Task:
 
     def sums(self) -> "NDArray[np.float64]":
         """The weighted sum of each example, with the mean of a cell where it lacks an answer."""
+        # An example that lacks an answer in one cell is taken as the mean of that cell,
+        # so that it neither helps nor harms.
         means = np.nansum(self.scores, axis=1) / self.counts
         deviations = np.nan_to_num(self.scores - means[:, None])
         mean: float = self.weights @ means
@@ -266,19 +293,26 @@ class _Side:
     def __init__(
         self, task: _Task, sign: int, confidence: float, population: float
     ) -> None:
+        # A gain counts on one side only: what a task loses elsewhere is the other
+        # side's.
         values, weights = sign * task.sums(), sign * task.weights
         if (weights < 0).any():
             values, weights = np.maximum(values, 0.0), np.maximum(weights, 0.0)
+
+        # Of a finite population only what is not known yet is uncertain.
         self.unknown = 1 - min(1.0, task.counts.min() / population)
         self.span: float = weights.sum()
         self.mean: float = values.mean()
         self.deviations = values - self.mean
         # what is lost to a cell of few examples is as uncertain as what it gains
+        # How many examples a cell has where cells differ.
         self.usual: float = (
             task.weights @ task.weights / (task.weights @ task.per_answer)
         )
         self.squares: float = self.unknown * (weights @ weights) / self.usual
         self.of_examples = (self.unknown * weights / task.counts)[weights > 0]
+
+        # Errors that were seen say how far the spread that was seen can be trusted.
         plain = sign * (
             task.weights @ task.scores
         )  # NaN, and not counted, where one is missing
@@ -289,6 +323,9 @@ class _Side:
             values.size * max(0.0, min(self.mean, self.span - self.mean)) / self.span
         )
         self.errors = math.sqrt(different * whole)
+
+        # Questions on one article are drawn together, which widens the interval, never
+        # narrows it.
         self.seen: float = self.deviations @ self.deviations / values.size**2
         if task.groups is not None:
             self.seen = max(self.seen, self._of_groups(task.groups, confidence))
@@ -300,13 +337,19 @@ class _Side:
         squares (Kish)."""
         from scipy.special import stdtrit
 
+        # An example without a group is a group of its own.
         _, numbers = np.unique(groups, return_inverse=True, equal_nan=False)
         sums, sizes = (
             np.bincount(numbers, weights=self.deviations),
             np.bincount(numbers),
         )
+
+        # One group says nothing about how groups differ; groups of one are plain
+        # examples.
         if sizes.size in (1, numbers.size):
             return 0.0
+
+        # As many equal groups as have the same sum of squares.
         equal = max(2.0, float(numbers.size**2 / (sizes @ sizes)))
         few = stdtrit(equal - 1, 0.5 + confidence / 2) / critical_value(confidence)
         variance = (sums @ sums) * few**2 * equal / (equal - 1)
@@ -316,11 +359,15 @@ class _Side:
     def variance(self, share: float) -> float:
         """Of the mean, drawn towards that of right-or-wrong scores; `share` is that of all tasks
         together."""
+        # The spread that was seen is drawn towards that of right-or-wrong scores with
+        # the same mean, by a quarter of an error: with few errors it is mostly chance.
         task_share = min(1.0, max(0.0, self.mean / self.span))
         prior = PSEUDO_ERROR * task_share * (1 - task_share) * self.squares
         spread = (self.errors * self.unknown * self.seen + prior) / (
             self.errors + PSEUDO_ERROR
         )
+
+        # One example with the mean of all tasks stands beside those of this one.
         total = self.usual + PSEUDO_EXAMPLES
         off = self.unknown * (self.span * (task_share - share)) ** 2
         pseudo = share * (1 - share) * self.squares + off / total
@@ -342,17 +389,27 @@ def _pooled(
     that allows for more of what is rare does."""
     if not sides:
         return Estimate(0.0, 0.0, 0.0), 0.0
+
+    # All tasks together are one share of the span of their weights.
     span = sum(side.span for side in sides)
     mean = sum(side.mean for side in sides)  # with few pairs it may be above the span
     share = min(1.0, max(0.0, mean / span))
     variance = sum(side.variance(share) for side in sides)
+
+    # Without an unknown example there is nothing to be uncertain about.
     squares = sum(side.squares for side in sides)
     if not squares:  # the whole population is known
         return Estimate(mean, mean, mean), variance
+
+    # `mass` is what one right-or-wrong example would have to count for the variance
+    # that was seen.
     mass, seen = squares / span**2, 0.0
     if _ROUNDING < share < 1 - _ROUNDING:
         seen = variance / span**2
         mass = seen / (share * (1 - share))
+
+    # The first limit is for errors spread as seen, the second for one in the heaviest
+    # cell.
     weights = np.concatenate([side.of_examples for side in sides])
     most = max(mass, np.ptp(weights) / span)  # `mass` where all examples count alike
     z = critical_value(confidence)

@@ -72,6 +72,7 @@ class StoppingRule:
 
     def describe(self, state: "State") -> str:
         """Where a run stands, in words."""
+        # A user reads this line to learn whether the run may be stopped.
         error = 100 * (1 - self.confidence)
         words = {
             None: "not at an end: the same command goes on",
@@ -79,13 +80,18 @@ class StoppingRule:
             False: f"{state.answer} cannot be told apart with {self.max_examples} examples a cell; "
             f"it takes about {state.needed}",
         }
+
+        # All numbers are tokens, because a long example costs more than a short one.
         grid = self.population * sum(length for _, length in state.counts)
         spent = sum(length * count for (_, length), count in state.counts.items())
-        least = f"; least possible with this error: {100 * state.floor / grid:.2f} %"
+        least = ""
+        if state.settled:
+            floor = 100 * state.floor / grid
+            least = f"; least possible with this error: {floor:.2f} %"
         return (
             f"adaptive ({self.question}): {words[state.settled]}. Spent: {spent:,} tokens, "
             f"{100 * spent / grid:.1f} % of the full grid's {grid:,} ({self.population} examples a "
-            f"cell){least * bool(state.settled)}"
+            f"cell){least}"
         )
 
     @property
@@ -143,6 +149,8 @@ def replay(
     is a request that failed, of which `max_failures` are allowed. `other` holds those of the other
     model.
     """
+    # Everything is computed anew from the stored answers, so that a run that was
+    # stopped and resumed takes the same decisions as one that never stopped.
     run = _Run(rule, scores, aligned, claimed, other or {})
     counts = dict.fromkeys(scores, run.sizes[0])
     looks = dict.fromkeys(run.lengths if run.by_length else [0], 0)
@@ -151,6 +159,8 @@ def replay(
         estimates |= {
             length: run.estimate(length, counts, looks[length]) for length in changed
         }
+
+        # A complete round: look at it, and end or ask for more.
         judgement = run.judge(estimates, looks)
         length, size = judgement.length, run.sizes[looks[judgement.length]]
         needed = run.examples_needed(judgement, size)
@@ -163,6 +173,9 @@ def replay(
             return State(
                 counts, judgement.settled, judgement.answer, math.ceil(needed), floor
             )
+
+        # Looks far before the number that seems to be needed would spend error for
+        # nothing.
         looks[length] += 1
         while run.sizes[looks[length]] < min(run.sizes[-1], _JUMP * needed / _STEP):
             looks[length] += 1
@@ -200,11 +213,15 @@ class _Run:
         other: Scores,
     ) -> None:
         self.rule, self.scores, self.claimed, self.other = rule, scores, claimed, other
+
+        # What is asked, as far as the cells themselves say it.
         self.lengths = sorted({length for _, length in scores})
         self.tasks = {task for task, _ in scores}
         self.by_length = rule.average is None and rule.other is None
         self.threshold = threshold_of(self.tasks, aligned) or 0.0
         self.is_relative = self.by_length and not self.threshold
+
+        # A comparison cannot use more examples than the other model answered.
         stored = [len(other.get(key, ())) for key in scores if rule.other]
         most = min([rule.max_examples, *stored])
         self.sizes = [min(FIRST, most)]
@@ -219,6 +236,8 @@ class _Run:
         if self.rule.average is not None:
             constant = [self.rule.confidence] * len(self.sizes)
             return constant, constant
+
+        # Every further length is another chance to pass by error.
         error = 1 - self.rule.confidence
         shares = tuple(size / self.rule.population for size in self.sizes)
         longer = max(1, len(self.lengths) - 1) if self.by_length else 1
@@ -229,6 +248,8 @@ class _Run:
     def estimate(self, length: int, counts: Counts, look: int) -> Estimate:
         """Points above the threshold, of the average, or above the other model; length 0 is the
         average over all."""
+        # The sum of weighted cells that the question is about: a mean, less the limit
+        # it is held against.
         number = len(self.tasks) * (1 if length else len(self.lengths))
         cells = []
         for task, at in self.scores:
@@ -241,6 +262,8 @@ class _Run:
             if self.rule.other is not None:
                 other_rows = self.other[task, at][: len(rows)]
                 cells.append(WeightedCell(-1 / number, task, other_rows))
+
+        # The two limits are looked at with different shares of the error.
         lower, upper = (
             weighted_sum(cells, side[look], population=self.rule.population).percent()
             for side in self.confidences
@@ -263,12 +286,16 @@ class _Run:
             answer = f"average {estimate.value:.1f} ± {half:.1f}"
             gap = self.rule.average
             return _Judgement(half <= gap, answer, 0, estimate, gap, {0: gap})
+
+        # Better, worse or alike: settled when neither border lies in the interval.
         margin = self.rule.margin
         settled = not any(
             estimate.low <= limit <= estimate.high for limit in (-margin, margin)
         )
         gap = min(abs(estimate.value - limit) for limit in (-margin, margin))
         side = "better" if estimate.value > margin else "worse"
+
+        # The words say only what the interval allows to say.
         if not settled:
             answer = "better or worse not decided"
         elif abs(estimate.value) > margin:
@@ -285,12 +312,16 @@ class _Run:
         intervals = {
             length: (value.low, value.high) for length, value in estimates.items()
         }
+
+        # Estimates are points above the threshold, so the threshold is 0 here.
         possible = possible_lengths(intervals, 0.0)
         answer = effective_set(intervals, 0.0, self.claimed)
         settled = len(possible) == 1
         if self.is_relative and not estimates[shortest].value:
             answer = f"none, as the mean at {length_name(shortest)} is 0"
             settled = settled and self.sizes[looks[shortest]] == self.rule.population
+
+        # The longest undecided length decides the answer, so it is asked first.
         undecided = [n for n in possible if n and estimates[n].low < 0]
         unfinished = [n for n in undecided if self.sizes[looks[n]] < self.sizes[-1]]
         length = [*unfinished, *undecided, shortest][0]
@@ -308,13 +339,18 @@ class _Run:
     def share_out(self, length: int, counts: Counts, size: int) -> Counts:
         """The counts of the cells at a length (0: all), raised to the tokens of `size` examples
         each."""
+        # Neyman's allocation: in proportion to the spread, over the root of the cost.
         cells = _cells_at(self.scores, length)
         seen = [self.scores[key][: counts[key]] for key in cells]
         n = np.array([len(rows) for rows in seen])
         means = np.array([np.nanmean(rows) for rows in seen])
         variances = np.array([np.nanvar(rows) for rows in seen])
+
+        # Without a prior a task with no error so far would get no further example.
         prior = max(0.01, means.mean() * (1 - means.mean()))
         spread = np.sqrt((n * variances + _PRIOR * prior) / (n + _PRIOR))
+
+        # The factor that spends just the tokens of the look, found by bisection.
         cost = np.array([length for _, length in cells], float)
         share, most = spread / np.sqrt(cost), self.sizes[-1]
         low, high = 0.0, most / share.min()
@@ -336,9 +372,13 @@ def least_tokens(scores: Scores, length: int, gap: float, rule: StoppingRule) ->
     spread = np.array([np.nanstd(scores[key]) for key in cells]) / len(cells)
     cost = np.array([at for _, at in cells], float)
     sure = rule.confidence
+
+    # Wald's bound for two hypotheses with errors of the same size.
     evidence = 2 * (2 * sure - 1) * math.log(sure / (1 - sure))
     if rule.average is not None:
         evidence = critical_value(sure) ** 2
+
+    # The cheapest allocation whose variance shows the gap with that evidence.
     low, high = 1e-9, 1e9
     for _ in range(2 * _HALVINGS):
         middle = math.sqrt(low * high)

@@ -64,6 +64,8 @@ def named_items(prediction: str) -> list[str]:
     """The distinct items that a prediction lists, lower case, in order: without numbering, quotes
     and full stops."""
     # the simple pattern is ten times as fast
+    # Most answers are plain lists; the full pattern is for numbered ones and for
+    # sentences.
     simple = "and" not in prediction and not _NUMBERED.search(prediction)
     border = _COMMAS_AND_LINES if simple else _ITEM_BORDER
     items = dict.fromkeys(
@@ -105,6 +107,7 @@ class JudgedAnswer:
     @cached_property
     def needles(self) -> list[tuple[Piece, int]]:
         """Needles and distractors with the tokens before them, those of runs of lines included."""
+        # Positions are tokens from the beginning of the prompt.
         before, pieces = 0, []
         for piece in self.example.pieces:
             if piece.role in ("needle", "distractor"):
@@ -200,6 +203,9 @@ class Task(ABC):
         object.__setattr__(
             self, "edition", str(self.edition)
         )  # YAML reads 2024 as a number
+
+        # The types of the fields say what a parameter file may set: checked here, once
+        # for all families.
         for field in fields(self):
             value, kind = getattr(self, field.name), field.type
             if kind is str:  # such as a path
@@ -239,6 +245,7 @@ class Task(ABC):
     @classmethod
     def read(cls, text: str) -> Reading | None:
         """What the text of a prompt asks and answers; None if it is not of this family."""
+        # A demonstration asks the same question; the last one is what is asked.
         questions = list(re.finditer(cls.question_form, text))
         if not questions:
             return None
@@ -259,6 +266,7 @@ class Task(ABC):
     def answer_tokens(self) -> int:
         """The number of tokens kept free for the answer: in proportion to its items, at least the
         benchmark's."""
+        # Asking for more items than the benchmark does needs more room.
         tokens, usual = self.new_tokens
         return self.max_new_tokens or max(tokens, -(-tokens * self.num_items // usual))
 
@@ -302,6 +310,9 @@ class Task(ABC):
         without context; none for the variant itself."""
         if self.baseline is None:
             return []
+
+        # The variant differs in this one setting, so a difference in score is its
+        # effect.
         knob, value = self.baseline
         variant = replace(self, **{knob: value}, name=f"{self.name}-{knob}_{value}")
         return [] if getattr(self, knob) == value else [variant]
@@ -337,6 +348,8 @@ class Task(ABC):
         """The same task over the `original` corpora, their `builtin` stand-ins, or files: a mapping
         of `essay`, `qa` and `words` to paths, with `base` for what it does not name. Its name
         stays, and so does a file that a setting of the task names."""
+        # Only names of built-in corpora are swapped; a path that was set in the task
+        # stays.
         chosen = choices(corpora)
         swapped = BASES[chosen["base"]]
         names = {
@@ -375,6 +388,7 @@ class WordCount(Task):
     @classmethod
     def ranked(cls, text: str, start: int, number: int, **more: Any) -> Reading:
         """The most frequent words of a text from `start` on, and as many less frequent ones."""
+        # What a reader that counts would answer, and what it could confuse it with.
         counts = Counter(match["item"] for match in cls.entry.finditer(text, start))
         words = [word for word, _ in counts.most_common(2 * number)]
         occurrences = partial(cls.entry.finditer, text, start)
@@ -390,6 +404,7 @@ class WordCount(Task):
 def shuffled_alike(size: int, seed: int) -> list[int]:
     """The positions 0 to size - 1, shuffled as upstream does: the same order in every example with
     this seed and size."""
+    # Python's own generator and shuffle, because upstream's order follows from them.
     order = list(range(size))
     Random(seed).shuffle(order)
     return order
@@ -400,6 +415,7 @@ def distinct(
 ) -> list[str]:
     """Draws until there are `count` different texts with the first ones (upstream draws with
     replacement)."""
+    # A dictionary keeps the order in which texts were drawn.
     texts = dict.fromkeys(first)
     for _ in range(_DRAWS * count):
         if len(texts) >= count:

@@ -54,6 +54,9 @@ class CommonWords(WordCount):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+
+        # With equal frequencies nothing in the list would tell the answers from the
+        # others.
         above = f"more than freq_ucw, {self.freq_ucw}: common words must be the more frequent ones"
         self.check(self.freq_cw > self.freq_ucw, "freq_cw", above)
         self.check(self.num_cw <= _MOST_COMMON, "num_cw", f"at most {_MOST_COMMON}")
@@ -74,14 +77,20 @@ class CommonWords(WordCount):
         return (6, 1) if reduced else (self.freq_cw, self.freq_ucw)
 
     def draft(self, stream: ExampleStream, length: int) -> Draft:
+        # In the paper's protocol any word may be asked for; otherwise none that stands
+        # inside another, because naming the longer word would score for it.
         words = self._list_of_words
         singles = words.everything if self.protocol == "paper" else _uncontained(words)
+
+        # The demonstration, the answers and the rest must not run out of words.
         enough = 3 * max(20, self.num_cw)
         self.check(
             len(singles) >= enough,
             "words",
             f"a list of {enough} words, none in another",
         )
+
+        # The answers do not depend on the length: the same question at 4K and at 128K.
         common = stream.random.sample(singles, self.num_cw)
         return Draft(
             demonstration=self._demonstration(stream, common, length),
@@ -93,14 +102,21 @@ class CommonWords(WordCount):
         )
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
+        # The list grows word by word, or by ten as upstream's does.
         paper = self.protocol == "paper"
         step = 10 if paper else 1  # upstream adds and removes ten words at a time
         words, num_pairs = _words(self._list_of_words, budget.encoder), 0
+
+        # What there is: single words first, and pairs of words when those run out.
         most = len(self._list_of_words.adjectives) * len(self._list_of_words.nouns) // 2
         texts = [" " + word for word in draft.plan]
         common = np.array([words.position[text] for text in texts])
         order = singles = words.others(texts, budget.random)
+
+        # A pair that holds an answer would be counted as naming it.
         parts = {word.lower() for word in draft.plan}
+
+        # Where all single words fit, longer lists take pairs, twice as many each time.
         while (fitting := self._num_fitting(words, common, order, budget)) == len(
             order
         ):
@@ -117,10 +133,16 @@ class CommonWords(WordCount):
                 if parts.isdisjoint(words.texts[i][1:].lower().split("-"))
             ]
             order = np.concatenate([singles, pairs])
+
+        # Upstream finds one number of words with its first example, and all others have
+        # that number; so their layout is the same.
         if paper:
             fitting = (
                 min(fitting, self._usual_number(words, draft, budget)) // step * step
             )
+
+        # The count is exact but for the last word, whose newline may join its token:
+        # take words off until the list fits.
         for number in range(fitting, -1, -step):
             piece = self._list(words, common, order[:number], budget)
             if piece.num_tokens <= budget.tokens:
@@ -132,10 +154,14 @@ class CommonWords(WordCount):
     ) -> int:
         """How many of the other words, in this order, fit beside the common ones; negative where
         those do not fit."""
+        # The tokens of a list are known before it is written: those of its words, each
+        # as often as it stands there, and those of its numbers.
         common_count, other_count = self.frequencies(budget.length)
         numbers = numbered(" {}.", budget.encoder, budget.tokens // 3 + 16)
         first = common_count * words.counts[common].sum()
         tokens = np.append(first, other_count * words.counts[order]).cumsum()
+
+        # A list with more entries than there are numbers encoded does not fit anyway.
         entries = common_count * len(common) + other_count * np.arange(len(tokens))
         entries = entries[entries <= len(numbers)]
         tokens = tokens[: len(entries)] + numbers.offsets[entries]
@@ -144,15 +170,21 @@ class CommonWords(WordCount):
     def _usual_number(self, words: Units, draft: Draft, budget: ContextBudget) -> int:
         """How many other words fit in usual examples of this cell: one number, and with it one
         layout, for nearly all."""
+        # The first example of the cell stands for all: its demonstration, and a usual
+        # order of words.
         first = self._demonstration(
             ExampleStream(budget.seed, self.name, 0), [], budget.length
         )
         counts = [
             len(ids) for ids in budget.encoder.encode([draft.demonstration, first])
         ]
+
+        # The budget that the first example would have had.
         tokens = budget.tokens + counts[0] - counts[1]
         num_singles = len(self._list_of_words.everything)
         usual = np.random.RandomState(budget.seed).permutation(num_singles)
+
+        # Shuffled single words, and behind them the pairs in their order.
         others = np.concatenate(
             [usual[self.num_cw :], np.arange(num_singles, len(words))]
         )
@@ -168,6 +200,8 @@ class CommonWords(WordCount):
     ) -> Piece:
         """The numbered list, shuffled, with the newline before the question."""
         common_count, other_count = self.frequencies(budget.length)
+
+        # Each word as often as its frequency says, then shuffled as a whole.
         entries = np.concatenate(
             [np.repeat(common, common_count), np.repeat(others, other_count)]
         )
@@ -187,11 +221,14 @@ class CommonWords(WordCount):
 
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
+        # The list is one line; a demonstration, where there is one, stands above it.
         start, opening = (
             text.rfind("\n") + 1,
             text.rfind(_OPENING),
         )  # the list is one line
         shown = text[: max(0, opening)]
+
+        # A reader that was shown a solved example may copy its answer.
         answers = re.findall(r"appear most often in the list are:\s*(1\. .+)", shown)
         return CommonWords.ranked(
             text,
@@ -212,18 +249,26 @@ class CommonWords(WordCount):
         the task has no demonstration."""
         if not self.demonstration:
             return ""
+
+        # Upstream's sizes: 40 words, or 20 where the prompt is short.
         size, common_count, other_count = (
             (20, 3, 1) if length < _REDUCED_BELOW else (40, 10, 3)
         )
         n = self.num_cw
         random = Random(f"{stream.seed}/{self.name}/{stream.index}/demonstration")
+
+        # An answer that stands in the demonstration, too, would be given away there.
         free = [word for word in self._list_of_words.everything if word not in taken]
         words = random.sample(free, max(size, 2 * n))
         entries = words[:n] * common_count + words[n:] * other_count
+
+        # Upstream shuffles with one seed, so all its demonstrations have one layout.
         if self.protocol == "paper":
             entries = [entries[i] for i in shuffled_alike(len(entries), stream.seed)]
         else:
             random.shuffle(entries)
+
+        # The 2024 edition leaves out the blank before the answer.
         gap = (
             " " if self.edition == "2025" else ""
         )  # the 2024 edition writes `are:1. word`
@@ -241,6 +286,7 @@ class CommonWords(WordCount):
 def _uncontained(words: Words) -> list[str]:
     """The single words that stand in no other word of the lists, so that no other word can score
     for them; without hyphens, so that a pair contains one only as its adjective or its noun."""
+    # Every part of every word that is a word itself, counted over the whole list.
     lower = {word.lower() for word in words.everything}
     parts = (
         word.lower()[start:stop]
@@ -264,6 +310,7 @@ def _words(
 ) -> Units:
     """All single words, then adjective-noun pairs or words of random letters: the first of an
     endless row, without repetition."""
+    # The row does not depend on the example, so its tokens are counted once.
     random = Random("pairs of words")
 
     def draw() -> str:

@@ -30,7 +30,21 @@ _MARGIN = 1.5
 """By how many standard deviations of a word's tokens the protocol `paper` expects answers to be
 longer than the mean."""
 _LONGEST_WORD = 100
-_NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
+_NUMBERS = (
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +70,8 @@ class FrequentWords(WordCount):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+
+        # With an alpha of 1 the sum of the frequencies does not converge.
         number = isinstance(self.alpha, int | float) and 1 < self.alpha < 100
         self.check(number, "alpha", "a number above 1 and below 100")
         self.check(
@@ -71,6 +87,7 @@ class FrequentWords(WordCount):
         return self.k
 
     def draft(self, stream: ExampleStream, length: int) -> Draft:
+        # Only the answers are drawn here: they are the same at every length.
         answers = distinct(self.k, partial(_draw, stream.random, self.word_length))
         n = _NUMBERS[self.k] if self.k < len(_NUMBERS) else str(self.k)
         return Draft(
@@ -84,22 +101,30 @@ class FrequentWords(WordCount):
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
         from scipy.special import zeta
 
+        # Upstream's vocabulary is a fiftieth of the length.
         size = max(self.vocabulary or budget.length // 50, self.k + 2)
         if 26**self.word_length < 4 * size:
             raise UserError(
                 f"{self.name} needs {size} distinct words: a word_length of {self.word_length} is "
                 "too short"
             )
+
+        # Other words come from an endless row, of which a longer prompt takes more: the
+        # tokens of each are counted once and kept.
         pool = _pool(
             budget.encoder,
             self.word_length,
             pool_size(max(budget.length, 50 * size), 16),
         )
+
+        # Rank 1 is the dots, ranks 2 to k + 1 are the answers, all others follow.
         answers = encode_units([" " + word for word in draft.plan], budget.encoder)
         others = pool.others(answers.texts, budget.random)[: size - len(answers)]
         words = joined([answers, pool])
         ranked = np.concatenate([np.arange(len(answers)), len(answers) + others])
         counts = words.counts[ranked]
+
+        # The zeta law: the share of the word of each rank.
         law = np.arange(1, len(ranked) + 1.0) ** -float(self.alpha) / float(
             zeta(self.alpha)
         )
@@ -116,22 +141,24 @@ class FrequentWords(WordCount):
 
         def describe(row: int) -> tuple[str, None, None]:
             rank = order[row]
-            role = (
-                "haystack"
-                if rank == 0
-                else "needle"
-                if rank <= self.k
-                else "distractor"
-            )
-            return role, None, None
+            if rank == 0:  # the dots
+                return "haystack", None, None
+            return "needle" if rank <= self.k else "distractor", None, None
 
+        # The most words that fit, whatever they are.
         total, step = most(counts), 1
+
+        # Upstream finds the number of words with its first example and keeps it for
+        # all.
         if self.protocol == "paper":
             # one number of words, and with it one layout, for nearly all examples
             usual_counts = np.full(len(ranked), pool.counts.mean())
             usual_counts[0] = counts[0]
             usual_counts[1 : self.k + 1] += _MARGIN * pool.counts.std()
             total, step = min(total, most(usual_counts)) // 10 * 10, 10
+
+        # Where the last entries round otherwise than counted, or two ranks are tied, a
+        # few words fewer.
         for number in range(total, 0, -step):
             occurrences = times(number)
             if occurrences[self.k] <= occurrences[self.k + 1]:
@@ -144,6 +171,7 @@ class FrequentWords(WordCount):
 
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
+        # The question names the number in words up to twelve.
         n = question[1]
         number = _NUMBERS.index(n) if n in _NUMBERS else int(n)
         coded = text.rpartition("coded words.")[2]

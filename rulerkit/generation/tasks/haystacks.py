@@ -109,15 +109,23 @@ def fill_with_sentences(
     that ends a line of sentences. The last line is cut at the sentence that still fits: upstream
     leaves up to 25 tokens unused, which no score can show.
     """
-    blank = " " * blanks
+    blank = ""
     if blanks:
+        blank = " "
         items = [
             replace(item, text=blank + item.text.removesuffix("\n")) for item in items
         ]
     items, left = _by_depth(items, budget)
     line = f"{blank}{LINE}\n"
-    most = max(0, left // len(budget.encoder(line))) + 2 * blanks
+    most = max(0, left // len(budget.encoder(line)))
+    if blanks:
+        # Lines joined by blanks may take fewer tokens than they do alone.
+        most += 2
+
+    # A power of two, so that examples of one length share the encoded lines.
     units = _lines(line, budget.encoder, 1 << most.bit_length())
+
+    # From the longest haystack down: whole lines, and the last one cut sentence by sentence.
     for lines in range(most, -1, -1):
         for sentences in range(len(SENTENCES) - 1, -1, -1):
             last = []
@@ -212,25 +220,35 @@ def _choose_lines(
     counts = [units.counts[order] for units, order in pools]
     ends = np.cumsum(fixed + sum(counts))
     lines = int(np.searchsorted(ends, left, side="right"))
+
+    # All lines but the last few stay as they are.
     first = max(0, lines - _ADJUSTED)
     for_last = left - (int(ends[first - 1]) if first else 0)
+
+    # With long keys and values in the last lines there may be room for one line more.
     longest = fixed + sum(int(column[first:].max()) for column in counts)
     one_more = lines < len(ends) and for_last > (lines - first) * longest
-    for stop in (lines + one_more, lines):
+    stops = [lines + 1, lines] if one_more else [lines]
+    for stop in stops:
         line, rest = first, for_last
         while line < stop:
+            # Each of the lines that are left gets an equal part of the tokens that are left.
             candidates = [column[line : line + _CANDIDATES] for column in counts]
             pair = _best_pair(rest // (stop - line) - fixed, *candidates)
             if pair is None:
                 break
             for (_, order), column, chosen in zip(pools, counts, pair, strict=True):
-                for entries in (order, column):
-                    entries[[line, line + chosen]] = entries[[line + chosen, line]]
+                _swap(order, line, line + chosen)
+                _swap(column, line, line + chosen)
             rest -= fixed + sum(int(column[line]) for column in counts)
             line += 1
         if line == stop:
             break
     return line
+
+
+def _swap(entries: np.ndarray, one: int, other: int) -> None:
+    entries[[one, other]] = entries[[other, one]]
 
 
 def _best_pair(
@@ -261,14 +279,19 @@ def fill_with_essay(
     """As many words of the essays as fit, joined by blanks, with each item at the sentence boundary
     nearest to its depth in tokens. In scripts without blanks a word is a sentence, and the last one
     is cut where the budget ends."""
+    # A corpus that is too short is repeated.
     passes = 1
     units, starts = _essay_units(corpus, budget.encoder, passes)
     while units.offsets[-1] < budget.tokens:
         passes *= 2
         units, starts = _essay_units(corpus, budget.encoder, passes)
+
+    # A needle stands between two sentences, so it begins with a blank, as every word does.
     items, left = _by_depth(
         [replace(item, text=" " + item.text) for item in items], budget
     )
+
+    # The count is exact but for the words at a needle: from the most words down.
     most = int(np.searchsorted(units.offsets, left, side="right")) + 1
     for words in range(min(most, len(units)), -1, -1):
         places = _sentence_boundaries(items, units, starts, words)

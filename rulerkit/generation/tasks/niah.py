@@ -56,11 +56,15 @@ NEEDLE = "One of the special magic {types} for {key} is: {value}."
 def _value_of_other_key(answer: JudgedAnswer, within: float = inf) -> str | None:
     """The value of a key that was not asked for, the nearest to a needle whose value is missing."""
     written = {*answer.words, *(item.strip(".") for item in named_items(answer.text))}
+
+    # Where the needles stand whose values were not written.
     missed = [
         start
         for piece, start in answer.needles
         if piece.role == "needle" and piece.value in answer.missing
     ]
+
+    # How far from the nearest of them each wrong value stands that was written.
     distances = [
         (min(abs(start - needle) for needle in missed), piece.value)
         for piece, start in answer.needles
@@ -75,10 +79,13 @@ def _value_of_other_key(answer: JudgedAnswer, within: float = inf) -> str | None
 
 
 def _incomplete_uuid(answer: JudgedAnswer) -> str | None:
+    # Long runs of hexadecimal digits in the answer, against each UUID that is missing.
     parts = re.findall(rf"[0-9a-f-]{{{_SHORTEST_UUID},}}", answer.text.lower())
     for part, missing in product(parts, answer.missing):
         if not re.fullmatch(r"[\da-fA-F-]{36}", missing):
             continue
+
+        # Hyphens may be left out; a UUID that was begun rightly counts, too.
         digits, wanted = part.replace("-", ""), missing.replace("-", "").lower()
         same_start = digits[:_SHORTEST_UUID] == wanted[:_SHORTEST_UUID]
         if len(digits) < len(wanted) and (digits in wanted or same_start):
@@ -163,6 +170,7 @@ class Needles(Task):
 
     @property
     def corpora(self) -> tuple[tuple[str, str], ...]:
+        # A task that does not read a corpus does not depend on which one is chosen.
         read = self.haystack == "essay", "words" in (self.key, self.value)
         return tuple(compress((("essay", "essays"), ("words", "words")), read))
 
@@ -172,6 +180,8 @@ class Needles(Task):
         keys = distinct(max(self.num_keys, self.num_queries), partial(draw, self.key))
         values = distinct(len(keys) * self.num_values, partial(draw, self.value))
         queried = random.sample(keys, self.num_queries)
+
+        # A needle for each value; `depth` moves only those that are asked for.
         needles = []
         depths = self._depths(random, len(values))
         for number, (value, depth) in enumerate(zip(values, depths, strict=True)):
@@ -181,6 +191,8 @@ class Needles(Task):
                 depth = depth if self.depth is None else self.depth / 100
             text = NEEDLE.format(types=self.value, key=key, value=value)
             needles.append(Piece(text, role, key=key, value=value, depth=depth))
+
+        # The wording of upstream: one value, or several.
         *others, last = queried
         query = f"{', '.join(others)}, and {last}" if others else last
         forms = _ONE if self.num_items == 1 else _SEVERAL
@@ -188,6 +200,8 @@ class Needles(Task):
             form.format(type=self.value[:-1], types=self.value, query=query)
             for form in forms
         )
+
+        # References in the order of the question, as upstream lists them.
         return Draft(
             instruction=opening,
             question=question,
@@ -210,6 +224,8 @@ class Needles(Task):
         before, between, end = NEEDLE.format(
             types=self.value, key="|", value="|"
         ).split("|")
+
+        # Lines of needles are made of the texts around key and value, and of pools of both.
         words = load("words", self.words)
         keys = _pool(self.key, words, budget.length, "", budget.encoder)
         values = _pool(self.value, words, budget.length, end + "\n", budget.encoder)
@@ -221,6 +237,8 @@ class Needles(Task):
     def read_context(text: str, question: re.Match[str]) -> Reading:
         kind, query = question.groups()
         queries = re.split(r", and |, ", query)
+
+        # A reader knows the form of a needle, and nothing else.
         needle = re.compile(rf"special magic {kind}s for (.+?) is: (?P<item>[^.\n]+)\.")
         needles = needle.findall(text)
         return Reading(
@@ -244,6 +262,7 @@ class Needles(Task):
 
     def _depths(self, random: Random, count: int) -> list[float]:
         if not self._even_depths:
+            # Ours: anywhere, evenly.
             return [random.random() for _ in range(count)]
         return [
             step / (_EVEN_DEPTHS - 1)

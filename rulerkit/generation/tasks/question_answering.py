@@ -50,6 +50,8 @@ def _plain(text: str) -> str:
 
 
 def _answer_without_context(answer: JudgedAnswer) -> str | None:
+    # Only an answer that was also asked without context can be told from a remembered
+    # one.
     alone = answer.without_context
     if not alone or answer.settings.get("context") == "none":
         return None
@@ -57,6 +59,7 @@ def _answer_without_context(answer: JudgedAnswer) -> str | None:
 
 
 def _other_document(answer: JudgedAnswer) -> str | None:
+    # Any other document of this prompt that holds what was written, as whole words.
     written = _plain(answer.text)
     for block in answer.example.context_blocks:
         if (
@@ -108,10 +111,15 @@ class QuestionAnswering(Task):
         return data
 
     def draft(self, stream: ExampleStream, length: int) -> Draft:
+        # The protocol of the paper asks the first questions of the file; ours draws
+        # from all.
         order = _question_order(
             self._data, None if self.protocol == "paper" else stream.seed
         )
         question = self._data.questions[order[stream.index % len(order)]]
+
+        # The same question with and without documents, so that the two can be held side
+        # by side.
         alone = self.context == "none"
         return Draft(
             instruction="" if alone else _INSTRUCTION + _GIVEN,
@@ -123,18 +131,26 @@ class QuestionAnswering(Task):
         )
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
+        # Nothing to fill: the question stands alone.
         if self.context == "none":
             return []
         question, depths = draft.plan
         bodies = _bodies(self._data, budget.encoder)
+
+        # Documents repeat only in prompts longer than the whole data set.
         most = len(bodies) + budget.tokens // int(bodies.counts.min())
         headers = numbered("Document {}:\n", budget.encoder, most)
+
+        # The two protocols order documents in different ways, and write them alike.
         if self.protocol == "paper":
             order = self._documents_of_the_paper(question, bodies, headers, budget)
         else:
             order = _documents_at_depths(question, depths, bodies, headers, budget)
         if order is None:
             return None
+
+        # A distractor from the same article is more misleading than any other document,
+        # so the view and the analysis of failures tell the two apart.
         groups = self._data.groups
         gold_groups = {groups[document] for document in question.gold}
 
@@ -145,6 +161,7 @@ class QuestionAnswering(Task):
             near = document in question.related or groups[document] in gold_groups
             return "distractor" if near else "haystack", str(document), None
 
+        # Headers count upwards, whatever document stands below them.
         numbers = np.arange(len(order))
         return budget.rows(
             (headers, numbers), (bodies, np.array(order)), describe=describe
@@ -152,6 +169,7 @@ class QuestionAnswering(Task):
 
     @classmethod
     def place(cls, text: str, references: Sequence[str]) -> str | None:
+        # The text between two headers is one document.
         parts = re.split(r"Document (\d+):\n", text)
         for number, document in zip(parts[1::2], parts[2::2], strict=True):
             if any(reference.lower() in document.lower() for reference in references):
@@ -160,6 +178,7 @@ class QuestionAnswering(Task):
 
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
+        # Behind the question stand the answer's prefix or the end of the user's turn.
         question_text = re.split(rf"{re.escape(DIRECT)}| Answer:|<\|", question[1])[
             0
         ].strip()
@@ -183,6 +202,8 @@ class QuestionAnswering(Task):
         Their number is the most that usually fits the first question, and ten less as often as it
         must be.
         """
+        # Upstream measures with its first question how many documents fit, and keeps
+        # the number.
         first = self._data.questions[_question_order(self._data, None)[0]]
         usual = np.concatenate(
             [
@@ -191,13 +212,19 @@ class QuestionAnswering(Task):
                 if documents
             ]
         )
+
+        # This question may be longer than that one.
         longer = len(budget.encoder(question.text)) - len(budget.encoder(first.text))
         costs = np.cumsum(usual + headers.counts[: len(usual)])
         size = int(np.searchsorted(costs, budget.tokens + longer, side="right"))
+
+        # Upstream puts the paragraphs of the same article in first, and then others.
         article, others = self._article_first(question, bodies, budget.random)
         documents = article + others
         while size > 0 and _cost(documents[:size], bodies, headers) > budget.tokens:
             size -= _FEWER if size > _FEWER else 1
+
+        # The gold documents are the first ones: without them there is no question.
         if size < len(question.gold):
             return None
         documents = documents[:size]
@@ -214,6 +241,9 @@ class QuestionAnswering(Task):
         """The documents with the answer, then the question's own or those of the same article; and
         all others."""
         groups = self._data.groups
+
+        # HotpotQA's questions bring their own distractors; SQuAD's have those of the
+        # article.
         number = groups[question.gold[0]]
         article = question.related or [
             i for i, group in enumerate(groups) if group == number
@@ -237,6 +267,7 @@ def _documents_at_depths(
 
     The last is chosen for its length. None repeats before all were used; gold never.
     """
+    # Tokens are counted before anything is written: documents and their headers.
     gold, chosen = question.gold, list[int]()
 
     def tokens_left() -> int:
@@ -244,10 +275,14 @@ def _documents_at_depths(
 
     if tokens_left() < 0:
         return None
+
+    # The question's own distractors are the hard ones, so they come first.
     for document in question.related:
         chosen.append(document)
         if tokens_left() < 0:
             chosen.pop()
+
+    # All other documents in a random order; each once before any comes a second time.
     excluded = [*gold, *chosen]
     while True:
         candidates = bodies.others([bodies.texts[i] for i in excluded], budget.random)
@@ -258,12 +293,17 @@ def _documents_at_depths(
             break
         chosen += candidates.tolist()
         excluded = list(gold)
+
+    # All but the last as they come, and the last by its length, so that the budget is
+    # filled.
     before_last = max(0, fitting - 1)
     chosen += candidates[:before_last].tolist()
     next_headers = header_counts[before_last:][:2].tolist()
     chosen += _last_documents(
         candidates[before_last:], tokens_left(), bodies, *next_headers
     )
+
+    # The gold documents stand where their depths say, whatever the number of others is.
     order: list[int] = budget.random.permutation(chosen).astype(int).tolist()
     for depth, document in sorted(zip(depths, gold, strict=True)):
         order.insert(
@@ -280,12 +320,16 @@ def _last_documents(
     second_header: int,
 ) -> list[int]:
     """One document, or two, whose length comes nearest to the tokens left."""
+    # Sorted by length, the longest that fits is found by bisection.
     counts = bodies.counts[candidates]
     by_length = np.argsort(counts, kind="stable")
     lengths = counts[by_length]
     fit = int(np.searchsorted(lengths, tokens_left - header, side="right")) - 1
     if fit < 0:
         return []
+
+    # Two short documents may come nearer than one long one: for each of the first
+    # candidates the best second one.
     tokens_for_second = tokens_left - header - second_header - counts[:_CANDIDATES]
     other = np.searchsorted(lengths, tokens_for_second, side="right") - 1
     other -= (other >= 0) & (
@@ -294,6 +338,8 @@ def _last_documents(
     gaps = np.where(
         other >= 0, tokens_for_second - lengths[np.maximum(other, 0)], tokens_left
     )
+
+    # Two only where they leave less than the best single one.
     pick = int(np.argmin(gaps))
     if gaps[pick] < tokens_left - header - lengths[fit]:
         return [int(candidates[pick]), int(candidates[by_length[other[pick]]])]
@@ -317,6 +363,7 @@ def _bodies(data: QASet, encoder: PieceEncoder) -> Units:
 def _question_order(data: QASet, seed: int | None) -> list[int]:
     """The questions in the order of one permutation per seed; without a seed, in that of the
     file."""
+    # Questions with very long gold documents would not fit at the short lengths.
     short = [
         i
         for i, question in enumerate(data.questions)

@@ -28,6 +28,7 @@ _Chains = dict[str, list[str]]
 
 
 def _variables_of_other_chains(answer: JudgedAnswer) -> str | None:
+    # Distractors of this family are the statements of other chains.
     names = {
         str(piece.key).lower(): str(piece.key)
         for piece, _ in answer.needles
@@ -72,9 +73,14 @@ class VariableTracking(Task):
         return self.num_hops + 1
 
     def draft(self, stream: ExampleStream, length: int) -> Draft:
+        # The demonstration of 2024 is one and the same; its values are not asked for
+        # again.
         fixed = self._fixed_chains() if self.edition == "2024" else ()
         chains = self._chains(stream.random, 5, fixed)
+
+        # The first chain is the one that is asked for.
         statements = _statements(stream.random, chains)
+
         value, names = next(iter(chains.items()))
         return Draft(
             demonstration=self._demonstration(stream, chains),
@@ -90,9 +96,14 @@ class VariableTracking(Task):
 
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
+        # A solved example may stand before the text; its chains are not those that are
+        # asked.
         queried, opening = question[1], text.rfind(_OPENING)
         start = max(0, opening)
         assignment = re.compile(r"VAR (?P<item>[A-Z]+) = (?:VAR ([A-Z]+)|(\d+))")
+
+        # Statements are read in order: the value of a variable is that of its source so
+        # far.
         values: dict[str, str] = {}
         for name, source, value in assignment.findall(text, start):
             values[name] = value or values.get(source, "")
@@ -117,6 +128,7 @@ class VariableTracking(Task):
     def _chains(self, random: Random, letters: int, taken: Iterable[str]) -> _Chains:
         """Chains with distinct names and values; upstream gives all chains of its demonstration one
         value."""
+        # All names are drawn at once, so that none stands in two chains.
         size = self.num_items
         count = self.num_chains * size
         names = distinct(
@@ -140,6 +152,8 @@ class VariableTracking(Task):
         all (2024)."""
         if not self.demonstration:
             return ""
+
+        # 2024 has one demonstration for all examples, 2025 a fresh one in each.
         edition_2024 = self.edition == "2024"
         random = (
             Random("places in the demonstration") if edition_2024 else stream.random
@@ -148,9 +162,14 @@ class VariableTracking(Task):
             self._fixed_chains() if edition_2024 else self._chains(random, 3, taken)
         )
         statements = _statements(random, chains)
+
+        # About 500 tokens, whatever the number of statements is.
         least_lines = max(5, 16 - 2 * len(statements) // 5)
         if self.protocol == "paper":  # as many as upstream's editions take
             least_lines = 10 if edition_2024 else 16
+
+        # From the last statement to the first, so that inserting one does not move the
+        # others.
         num_lines = max(len(statements), least_lines)
         lines = [LINE] * num_lines
         for statement in sorted(statements, key=lambda statement: -statement.depth):
