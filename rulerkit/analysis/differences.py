@@ -83,6 +83,7 @@ def judge_pairs(
     cells_b = weighted_cells(pairs.assign(score=pairs["b"]))
 
     rows: list[dict[str, Any]] = []
+    # The tests of a loss, and of one beyond the margin, by the cells that they are about.
     tested: list[frozenset[Key]] = []  # the cells of each row
     p_loss: dict[frozenset[Key], float] = {}
     p_margin: dict[frozenset[Key], float] = {}
@@ -97,16 +98,7 @@ def judge_pairs(
             cells.append(cells_b[key]._replace(weight=share))
             cells.append(cells_a[key]._replace(weight=-share))
 
-        row: dict[str, Any] = {
-            "level": level,
-            "task": task,
-            "length": length,
-            "category": members["category"].iloc[0] if task else "",
-        }
-        for name in _COUNTS:
-            row[name] = members[name].sum()
-        for side in ("a", "b"):
-            row[side] = 100 * (members[side] * shares).sum()
+        row = _row_of_group(level, task, length, members, shares)
         estimate = weighted_sum(cells, confidence).percent()
         row["difference"] = estimate.value
         row["low"] = estimate.low
@@ -128,6 +120,19 @@ def judge_pairs(
         p_margin[tested[-1]] = max(p_of_any, mean.p_not_below(-margin / 100))
 
     frame = pd.DataFrame(rows)
+    _add_verdicts(frame, tested, p_loss, p_margin, margin)
+    return frame[_COLUMNS], cells  # the last cells are those of the mean
+
+
+def _add_verdicts(
+    frame: "pd.DataFrame",
+    tested: list[frozenset[Key]],
+    p_loss: dict[frozenset[Key], float],
+    p_margin: dict[frozenset[Key], float],
+    margin: float,
+) -> None:
+    """Add to the rows of a comparison what their tests say. `tested` are the cells of each row, by
+    which the p-values are given."""
     # where all answers are right, or all wrong, on both sides, a cell can show no difference
     is_equal = frame["a"] == frame["b"]
     is_full = frame["a"].isin([0, 100])
@@ -143,7 +148,27 @@ def judge_pairs(
 
     num_tests = len(p_loss)
     frame["smallest_loss"] = [smallest_loss(n, num_tests, margin) for n in frame["n"]]
-    return frame[_COLUMNS], cells  # the last cells are those of the mean
+
+
+def _row_of_group(
+    level: str,
+    task: str,
+    length: int,
+    members: "pd.DataFrame",
+    shares: "pd.Series[float]",
+) -> dict[str, Any]:
+    """Which cells a row is a mean over, their counts, and the means of both sides in percent."""
+    row: dict[str, Any] = {
+        "level": level,
+        "task": task,
+        "length": length,
+        "category": members["category"].iloc[0] if task else "",
+    }
+    for name in _COUNTS:
+        row[name] = members[name].sum()
+    for side in ("a", "b"):
+        row[side] = 100 * (members[side] * shares).sum()
+    return row
 
 
 def _adjusted(p_values: dict[frozenset[Key], float]) -> dict[frozenset[Key], float]:

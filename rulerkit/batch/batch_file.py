@@ -268,11 +268,17 @@ def _models_asked(path: Path, runs: Iterable[Notebook]) -> dict[str, JSON]:
                     f"{path}: {run.title} asks {name}, a model made in Python, which no other process "
                     "has: describe it in params/models, a function by `entry: package.module:load`"
                 )
+
+            # Notebooks over several models lie in a folder `all`, beside those of each
+            # model.
             if name == "all":
                 raise UserError(
                     f"{path}: no model can be called all, the folder of notebooks over several models: "
                     "give it a `name:`"
                 )
+
+            # Their predictions would lie in one folder, and one model would be taken
+            # for the other.
             other = models.setdefault(name, described)
             keys = [
                 key for key in described | other if described.get(key) != other.get(key)

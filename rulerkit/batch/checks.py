@@ -148,6 +148,8 @@ def tokenizer_match(case: Case) -> CheckResult:
         int(case.example.ids.max()),
         checkpoint.vocab_size,
     )
+
+    # An id beyond the vocabulary ends a GPU kernel without a message.
     fix = f"drop `tokenizer: {name}`, or name the model's own"
     if size and highest >= size:
         return Finding(f"id {highest} is beyond the model's vocabulary of {size}", fix)
@@ -156,6 +158,8 @@ def tokenizer_match(case: Case) -> CheckResult:
     except UserError as error:
         seen = f"the model's own was not found ({error})"
         return Finding(seen, "only ids could be compared", NOTE)
+
+    # Two vocabularies of one size may still be different ones.
     prompt = case.example.prompt
     if not np.array_equal(expected.encode(prompt), case.tokenizer.encode(prompt)):
         return Finding(f"{name} gives other ids than {expected.name}", fix)
@@ -170,6 +174,8 @@ def template(case: Case) -> CheckResult:
     prefix = "" if form.prefix_in == "none" else draft.answer_prefix
     start = before + (draft.demonstration or draft.instruction)[:40]
     end = DIRECT + prefix + after if form.closes_user_turn else after + prefix
+
+    # The whole prompt is looked at, not the pieces that it was made from.
     if not prompt.startswith(start):
         seen = f"the prompt begins with {prompt[:48]!r}, not with {start[:48]!r}"
         return Finding(seen, "render the template once around the whole user's part")
@@ -190,6 +196,8 @@ def marks(case: Case) -> CheckResult:
         mark: case.tokenizer.count(mark)
         for mark in _MARK.findall("".join(case.form.around))
     }
+
+    # A mark that is several tokens was never seen in training.
     broken = [
         f"{mark} is {count} tokens" for mark, count in counts.items() if count != 1
     ]
@@ -208,6 +216,8 @@ def thinking(case: Case) -> CheckResult:
     form, after = case.form, case.form.around[1]
     opened = opens_thought(after)
     closed = not opened and any(end in after for end in THOUGHTS)
+
+    # Without tokens for a thought, the template must not begin one.
     if not form.thinking_tokens:
         answers = closed or not form.thought or form.prefix_in == "assistant"
         if answers and not opened:
@@ -215,6 +225,8 @@ def thinking(case: Case) -> CheckResult:
         seen = "the model may think before it answers, and no token is kept free for it"
         fix = "set thinking_tokens, or enable_thinking: false"
         return Finding(seen, fix, FAIL if opened else NOTE)
+
+    # With tokens for a thought, nothing may have ended it already.
     if closed:
         seen = f"the template ends the thought before it begins: {_short(after)}"
         return Finding(seen, "set enable_thinking: true, or drop thinking_tokens")
@@ -441,6 +453,9 @@ def check_answers(model: Model, length: int, seed: int = 42) -> Iterator[Finding
             f"nothing: {length} is more than the model takes", level=NOTE, name="asked"
         )
         return
+
+    # A server that cuts the front of a prompt loses the first needle, one that cuts the
+    # end the question.
     right = []
     for depth in (0, 100):
         asked = task({"base": "niah_single_1", "depth": depth})
@@ -474,6 +489,8 @@ def both_ends(first: bool, last: bool) -> CheckResult:
 def new_text(case: Case, answer: Answer) -> CheckResult:
     """The answer is new text: the prompt itself would score 100 everywhere."""
     text, prompt = answer.text, case.example.prompt
+
+    # An empty answer is most often a stop token that is part of the template.
     if not text.strip():
         seen = (
             f"the answer is empty ({answer.finish_reason}, {answer.num_tokens} tokens)"
@@ -491,6 +508,8 @@ def token_count(case: Case, answer: Answer) -> CheckResult:
     counted, sent = (answer.usage or {}).get("prompt_tokens"), case.example.num_tokens
     if not isinstance(counted, int):
         return None
+
+    # Any other number means that the model did not read what was sent.
     if counted == sent:
         return f"{counted} prompt tokens, as sent"
     level = FAIL

@@ -212,6 +212,9 @@ def queue() -> dict[str, Queued]:
 def _slurm(*command: str) -> str:
     """The output of a command of Slurm, without the settings of a job in which it may run."""
     of_job = ("SBATCH_", "SLURM_", "SQUEUE_")
+
+    # A batch that is planned inside a job would hand its own limits down to the jobs it
+    # submits.
     environment = {
         name: value
         for name, value in os.environ.items()

@@ -58,6 +58,7 @@ def check_known(
 
 def shortened(value: object) -> str:
     """A value as a message shows it: on one line of at most 200 characters."""
+    # A value may be a whole file that was given in the wrong place.
     limits = reprlib.Repr()
     limits.maxstring = limits.maxother = limits.maxlong = 80
     return " ".join(limits.repr(value).split())[:200]
@@ -69,6 +70,7 @@ def listed(names: Iterable[object], most: int, separator: str = ", ") -> str:
     >>> listed("abcd", 2)
     'a, b and 2 more'
     """
+    # A message that lists a thousand names is not read.
     texts = [str(name) for name in names]
     more = len(texts) - most
     return separator.join(texts[:most]) + (f" and {more} more" if more > 0 else "")
@@ -90,7 +92,7 @@ def counted(number: object, noun: str) -> str:
     >>> counted(1, "task"), counted(20, "task")
     ('1 task', '20 tasks')
     """
-    return f"{number} {noun}{'s' * (str(number) != '1')}"
+    return f"{number} {noun}" if str(number) == "1" else f"{number} {noun}s"
 
 
 def first_line(error: BaseException) -> str:
@@ -108,6 +110,7 @@ def redact(value: Any) -> Any:
     >>> redact({"url": "https://me:pw@host/v1?code=1", "body": {"api_key": "sk-1", "max_tokens": 5}})
     {'url': 'https://***@host/v1?***', 'body': {'api_key': '***', 'max_tokens': 5}}
     """
+    # Keys stand in texts, in lists and under names that say so.
     if isinstance(value, str):
         return _QUERY.sub(r"\1***", _SECRET_TEXT.sub(r"\1\2***", value))
     if isinstance(value, list):

@@ -63,6 +63,7 @@ def loading(who: str, path: object, overrides: object = None) -> Iterator[None]:
     except (
         Exception
     ) as error:  # a checkpoint's own code, torch and optional packages raise anything
+        # The two most frequent causes have a way out of their own.
         reason = f"{type(error).__name__}: {first_line(error)}"
         if isinstance(error, torch_module().OutOfMemoryError):
             reason += "; use a larger GPU, `device: spread`, or for rwkv a `strategy` such as `cuda fp16 *20 -> cpu fp32`"

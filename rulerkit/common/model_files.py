@@ -186,6 +186,8 @@ def _name(spec: Spec) -> str:
         raise UserError(
             f"the model of {spec.get('entry', 'a function')} needs a name: add `name:`"
         )
+
+    # The name becomes a folder, part of a job's name, and a word of a shell script.
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise UserError(
             f"model name {name!r} cannot name a folder: give one of at most 100 letters, digits, "

@@ -313,6 +313,9 @@ def _row(example: Any, answer: Answer) -> JSON:
         "finish_reason": answer.finish_reason,
         "depths": list(example.depths),
     }
+
+    # Fields that most rows lack are left out: rows are read far more often than
+    # written.
     if example.group is not None:
         row["group"] = example.group
     if answer.usage:

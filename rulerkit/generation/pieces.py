@@ -134,17 +134,17 @@ class PieceEncoder:
     def _calibrate(self) -> bool:
         """Try the anchors in order of their cost; keep the first that are exact on every border."""
         count = self.tokenizer.count
-        for self._head, self._tail in (
-            ("", ""),
-            ("", "Q"),
-            ("\n", ""),
-            ("\n", "Q"),
-            ("", ""),
-        ):
-            self._skip = count(self._head) if self._head else 0
-            self._drop = count("\n" + self._tail) - count("\n") if self._tail else 0
+        anchors = (("", ""), ("", "Q"), ("\n", ""), ("\n", "Q"))
+        for head, tail in anchors:
+            self._head, self._tail = head, tail
+            self._skip = count(head) if head else 0
+            self._drop = count("\n" + tail) - count("\n") if tail else 0
             if all(self._joins(row) for row in _BORDERS):
                 return True
+
+        # No anchor is exact: prompts are encoded whole, and pieces only counted.
+        self._head, self._tail = "", ""
+        self._skip = self._drop = 0
         return False
 
     def _joins(self, row: Sequence[str]) -> bool:

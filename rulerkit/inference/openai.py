@@ -457,6 +457,8 @@ def _contradiction(spec: Spec) -> str:
             "serve starts a server at an address of its own: leave `base_url` out, or "
             "`serve`"
         )
+
+    # The answer prefix has one place in a chat, and not every way of asking offers it.
     if path == "chat" and place == "assistant":
         return (
             "prompt_path: chat has no assistant's turn for the answer prefix: use prefix_in: "

@@ -71,10 +71,10 @@ class Reader(Engine):
         """One example after the other."""
         tokenizer = self.prompt_format.tokenizer
         for example in examples:
-            thought = " hm" * (self._thought - _MARKS) if "thought" in self.spec else ""
-            text = f"<think>{thought}</think>" * bool(thought) + self._answer_text(
-                example
-            )
+            text = self._answer_text(example)
+            if "thought" in self.spec and self._thought > _MARKS:
+                thought = " hm" * (self._thought - _MARKS)
+                text = f"<think>{thought}</think>{text}"
             answer = cut(text, tokenizer, self.most_tokens(example))
             usage = with_reasoning(answer.text, self.prompt_format, answer.usage)
             yield example, answer._replace(usage=usage)

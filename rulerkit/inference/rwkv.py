@@ -180,6 +180,8 @@ class RWKV(Engine):
         files = [place] if place.is_file() else list(place.glob(file or "*.pth"))
         if len(files) == 1:
             return files[0]
+
+        # Of several files one must be named; a folder is never a name on the hub.
         if place.is_dir():
             names = (
                 ", ".join(sorted(path.name for path in place.glob("*.pth"))) or "none"

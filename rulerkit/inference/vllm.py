@@ -171,12 +171,16 @@ class Vllm(CheckpointEngine, ServerEngine):
         nodes = self.spec.get("nodes", 1)
         if nodes == 1:
             return {}
+
+        # Every node holds the same number of shares.
         if num_shares(self.spec) % nodes:
             raise UserError(
                 f"model {self.name}: `nodes: {nodes}` does not divide tensor_parallel_size x "
                 f"pipeline_parallel_size, which is {num_shares(self.spec)}: set these to all GPUs "
                 "of all nodes together"
             )
+
+        # The first node's address is known when the job starts, not when it is written.
         host, _, port = os.environ.get(MASTER, "").rpartition(":")
         if not host or not port.isdecimal():
             raise UserError(

@@ -154,18 +154,22 @@ def _traced(row: Any, made: tuple[str, list[Place]] | None) -> dict[str, Any]:
     if made is None:
         return {"w": [], "x": []}
     whole, pieces = made
+
+    # Everything is compared in lower case, as the score is.
     prompt = whole.lower()
     said = row["prediction"].lower()
     wanted = [r.lower() for r in row["references"] if r.lower() not in said]
-    windows: dict[
-        str, Place
-    ] = {}  # by what they show: a word of a list stands in many places
+
+    # By what they show: a word of a list stands in many places.
+    windows: dict[str, Place] = {}
     for place in pieces:
         if place.role == "needle":
             text = prompt[place.start : place.end]
             windows.setdefault(
                 next((missed for missed in wanted if missed in text), text), place
             )
+
+    # Where a wrong item of the answer comes from: the piece of the prompt that holds it.
     items: list[Any] = []
     for item in _wrong_items(row):
         match = re.search(rf"(?<!\w){re.escape(item)}(?!\w)", prompt)
@@ -177,6 +181,8 @@ def _traced(row: Any, made: tuple[str, list[Place]] | None) -> dict[str, Any]:
             windows[item] = held._replace(start=start, end=end)
             wanted.append(item)
         items.append([item, held.role if held else "", held.depth if held else 0.0])
+
+    # What is missing or wrong first, where there is no room for all.
     first = sorted(windows, key=lambda shown: shown not in wanted)[:_MOST_WINDOWS]
     shown = sorted((windows[text] for text in first), key=lambda place: place.start)
     return {

@@ -25,6 +25,8 @@ def difference_table(comparison: Comparison, format: str = "table") -> str:
     rows = comparison.rows
     if format == "csv":
         return csv_text(rows, "%.4f")
+
+    # Every row of the comparison has its field: by task and length, 0 and '' for means.
     each_row: Any = rows.itertuples()
     fields = {
         (row.task, row.length): Field(
@@ -33,6 +35,7 @@ def difference_table(comparison: Comparison, format: str = "table") -> str:
         )
         for row in each_row
     }
+
     lengths = [*sorted(set(rows["length"]) - {0}), 0]
     header = ["B - A (points)", *map(length_name, lengths[:-1]), "all lengths"]
     body = [
@@ -50,6 +53,7 @@ def _notes(comparison: Comparison) -> list[str]:
     """What a reader of the differences must know."""
     a, b, rows = comparison.a, comparison.b, comparison.rows
     cells = rows[rows["level"] == "cell"]
+    # The weakest row of each level: what could have gone unseen somewhere.
     smallest = rows.groupby("level")["smallest_loss"].agg(
         lambda losses: losses.max(skipna=False)
     )
@@ -61,6 +65,8 @@ def _notes(comparison: Comparison) -> list[str]:
         f"{points_text(comparison.margin)}, where nothing else differs (Holm-adjusted, "
         f"{100 * ALARMS:g} %): {_losses(smallest[list(LEVELS)])}.",
     ]
+
+    # Equal scores at 0 or 100 are no sign that two models are alike.
     unable = cells.loc[cells["unable"], ["task", "length"]].to_numpy()
     if len(unable):
         notes.append(
@@ -93,11 +99,13 @@ def flips_text(comparison: Comparison) -> str:
 
 def json_text(comparison: Comparison) -> str:
     """All of a comparison as JSON; numbers in points, examples by task, length and index."""
+    # pandas writes numpy's numbers and NaN as JSON does.
     verdict, sides = comparison.verdict, {"a": comparison.a, "b": comparison.b}
     rows, flips, soft = (
         json.loads(frame.to_json(orient="records", double_precision=4))
         for frame in (comparison.rows, comparison.flips, comparison.soft)
     )
+
     content = {
         **{
             name: {"name": side.name, "label": side.label}

@@ -320,6 +320,8 @@ def _notes(rows: "pd.DataFrame", shared: Iterable[int]) -> list[str]:
         "Averages and ranks are over the lengths that all rows share: "
         f"{names or 'no length, because no length is complete for all of ours'}.",
     ]
+
+    # What upstream lists is not always what it measured.
     if rows["source"].isin(UPSTREAM).any():
         lines.append(
             "Rows of upstream's list give averages only; (authors): reported by the model's "

@@ -101,24 +101,32 @@ def series_by_length(
     lengths. `published` gives by panel ('' where there is one) what `paper.published_scores`
     gives, drawn in grey.
     """
+    # An empty figure would look like a model that scores nothing.
     if frame.empty:
         raise UserError("no scores to draw; give the scores of a run that has some")
+
+    # Panels are those of the caller; several models are never drawn into one.
     keys = [key for key in ("label", panel) if key in frame and key != series]
     if "label" in keys and frame["label"].nunique() == 1:
         keys.remove("label")
     groups = list(frame.groupby(keys, sort=False)) if keys else [((), frame)]
     columns = min(len(groups), columns)
+
+    # The height follows from the longest legend, which stands beside the panel.
     most = max(rows[series].nunique() for _, rows in groups) + max(
         map(len, published.values()), default=0
     )
     height = 1.3 if columns > 2 else max(1.6, 0.15 * most)
+
+    # What a reader must know of the lines stands below them, not in the caption alone.
     beyond = frame["length"] > frame[series].map(dashed_beyond).astype(float)
-    notes = (
-        "dashed: beyond the training length" * bool(beyond.any()),
-        "grey: scores as printed" * any(published.values()),
-        "dotted: floor" * bool("floor" in frame and (frame["floor"] >= 1).any()),
-        note,
-    )
+    notes = [note]
+    if "floor" in frame and (frame["floor"] >= 1).any():
+        notes.insert(0, "dotted: floor")
+    if any(published.values()):
+        notes.insert(0, "grey: scores as printed")
+    if beyond.any():
+        notes.insert(0, "dashed: beyond the training length")
     drawn: Any = {"series": most, "threshold": threshold, "sharey": True}
     with _figure(len(groups), columns, height, ax, *notes, **drawn) as panels:
         for i, (axes, (names, rows)) in enumerate(zip(panels, groups, strict=True)):
@@ -141,6 +149,7 @@ def _lines(
 ) -> None:
     """A line per series over length, its floor as a dotted line; and, in grey, those of `grey`:
     scores by length of each name."""
+    # Lines keep the order of the caller, and with it their colours.
     names = list(dict.fromkeys(rows[series]))
     lengths = sorted({int(n) for n in rows["length"]}.union(*grey.values()))
     for i, name in enumerate(names):
@@ -152,6 +161,8 @@ def _lines(
         shift = (i - (len(names) - 1) / 2) * min(0.03, 0.15 / len(names))
         x, properties = line["length"] * 2**shift, _properties(i)
         _line(axes, x, line, str(name), properties, dashed_beyond.get(name, np.inf))
+
+        # What is scored without reading is drawn below every line that it concerns.
         if "floor" in line and (line["floor"] >= 1).any():
             axes.plot(
                 x,
@@ -161,6 +172,8 @@ def _lines(
                 linewidth=0.7,
                 zorder=1,
             )
+
+    # Printed scores are thin and grey, so that they are not taken for measured ones.
     for i, (name, scores) in enumerate(grey.items()):
         properties = _properties(i) | {
             "color": _GREY_LINE,
@@ -170,6 +183,8 @@ def _lines(
         axes.plot(
             list(scores), list(scores.values()), label=name, zorder=1.5, **properties
         )
+
+    # Lengths double, so they stand at equal distances.
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, _ticks(axes, lengths))
     axes.minorticks_off()
@@ -185,6 +200,7 @@ def _line(
     beyond: float = np.inf,
 ) -> None:
     """A line with its intervals as bars, dashed and hollow beyond a length."""
+    # Intervals lie below the line, pale enough for several of them at one length.
     axes.vlines(
         x,
         rows["low"],
@@ -194,6 +210,8 @@ def _line(
         alpha=0.55,
         zorder=2,
     )
+
+    # Beyond a model's training length its line is dashed and hollow.
     inside = rows["length"] <= beyond
     if not inside.all():
         hollow = {"markerfacecolor": axes.get_facecolor(), "markeredgewidth": 0.8}
@@ -212,13 +230,18 @@ def _line(
 def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
     """The numbers of `series_by_length` as text: a row per line, a column per length, `score [low,
     high]` or what there is of an incomplete score."""
+    # Only what differs names a line.
     keys = [key for key in ("label", "panel", "series") if key in frame]
     several = [key for key in keys if frame[key].nunique() > 1]
     lines = frame[several or ["label"]].astype(str).agg(" · ".join, axis=1)
+
+    # An incomplete score shows how much of it there is.
     percents = frame.apply(
         lambda row: f"{row['score']:.1f} [{row['low']:.1f}, {row['high']:.1f}]", axis=1
     )
     texts = frame["have"].where(frame["score"].isna(), percents)
+
+    # The order of the figure, not that of the alphabet.
     wide = frame.assign(line=lines, text=texts).pivot(
         index="line", columns="length", values="text"
     )
@@ -239,6 +262,7 @@ def remarks(cells: "pd.DataFrame") -> str:
 def thresholds(models: "pd.DataFrame", category: str = "all") -> dict[str, float]:
     """The paper's thresholds that `Summary.models` was judged by, with their names; none where the
     tasks are not the thirteen."""
+    # A threshold that no line was held against must not be drawn.
     judged = models[
         (models["category"] == category) & (models["effective_length"] != "")
     ]
@@ -296,10 +320,12 @@ def recall_by_depth(
     length, a panel per model and task. `bins` is what `depth.by_bin` gives."""
     groups = list(bins.groupby([names_of(bins), "task"], sort=False))
     lengths, columns = sorted(bins["length"].unique()), min(len(groups), 3)
+
     place = "Depth (%)" if by == "depth" else "Distance to the item before (%)"
     with _figure(len(groups), columns, 1.2, ax, note) as panels:
         for axes, ((name, task), rows) in zip(panels, groups, strict=True):
             rows = _all_bins(rows, by)
+            # Lines of several lengths are moved apart a little, so that their bars can be seen.
             for i, length in enumerate(lengths):
                 line = rows[rows["length"] == length]
                 x = (line[f"{by}_from"] + line[f"{by}_to"]) / 2 + (
@@ -320,6 +346,8 @@ def depth_map(
     models = list(bins[bins["task"] == task].groupby(names_of(bins), sort=False))
     if not models:
         raise UserError(f"no depths of task {task!r} to draw: name one that was asked")
+
+    # Bins without a needle stay as empty fields, so that all maps have the same rows.
     series = bins["length"].nunique()
     with _figure(
         len(models), min(len(models), 2), 1.8, ax, note, series=series
@@ -368,6 +396,8 @@ def tasks_by_length(
         raise UserError(
             f"no cells of {model or 'any model'!r} to draw; name one of the summary's models"
         )
+
+    # A score that says nothing is shown in brackets, and an incomplete one by what it has.
     below = not_above(cells)
     texts = (
         cells["score"].map("{:.1f}".format).where(cells["score"].notna(), cells["have"])
@@ -375,9 +405,12 @@ def tasks_by_length(
     cells = cells.assign(
         name=names_of(cells), text=texts.where(~below, "(" + texts + ")")
     )
+
     models = list(cells.groupby("name", sort=False))
     height = 0.175 * cells["task"].nunique()
-    notes = (note, "in brackets: not above the floor" * bool(below.any()))
+    notes = [note]
+    if below.any():
+        notes.append("in brackets: not above the floor")
     series = cells["length"].nunique()
     columns = min(len(models), 2 if series <= 8 else 1)
     with _figure(
@@ -388,6 +421,7 @@ def tasks_by_length(
             wide: Any = rows.pivot(index="task", columns="length").loc[tasks["task"]]
             wide = wide.rename(columns=length_name, level="length")
             _heatmap(axes, wide["score"], wide["text"])
+            # A white line between categories, as between the rows of the paper's tables.
             for place in _borders(tasks["category"]):
                 axes.axhline(place, color="white", linewidth=2.5)
             _title(axes, name)
@@ -456,6 +490,7 @@ def _heatmap(
     paint = LinearSegmentedColormap.from_list("", [*colors, _color(0)]).with_extremes(
         bad="0.88"
     )
+
     numbers = values.to_numpy(dtype=float)
     limits: Any = {"vmin": lowest, "vmax": -lowest or 100}
     image = axes.pcolormesh(
@@ -466,9 +501,13 @@ def _heatmap(
     )
     axes.set_xticks(np.arange(len(columns)) + 0.5, columns)
     axes.set_yticks(np.arange(len(rows)) + 0.5, rows)
+
+    # The first row stands on top, as in a table.
     axes.set_ylim(len(values), 0)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
+
+    # Text is dark or light, whichever can be read on the field's colour.
     for (row, column), text in np.ndenumerate(texts.to_numpy()):
         color = _ink(image.to_rgba(numbers[row, column]))
         axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", color=color)
@@ -498,6 +537,8 @@ def failures_by_length(
     kinds = [kind for kind in LABELS if counts.get(kind)]
     names = names_of(shares.assign(label=shares["name"]))
     groups = list(shares.groupby([names, "task"], sort=False))
+
+    # A row of panels for each model, as long as its tasks allow.
     columns = min(int(shares.groupby(names)["task"].nunique().max()), 4)
     height = max(1.1, 0.16 * len(kinds) / -(-len(groups) // columns))
     series = 2 + shares["length"].nunique()  # the legend stands beside them
@@ -519,6 +560,8 @@ def failures_by_length(
             if i % columns == 0:
                 axes.set_ylabel("Answers (%)")
             _title(axes, name, task)
+
+        # One legend for all panels, in the order of the bars.
         handles, labels = panels[0].get_legend_handles_labels()
         panels[0].figure.legend(
             handles, labels, loc="outside right upper", reverse=True
@@ -567,6 +610,8 @@ def differences_by_task(
             axes.axvline(
                 -margin, color=_GREY, linewidth=0.7, linestyle=_THRESHOLD, zorder=1
             )
+
+        # The mean stands last, as a diamond: the habit of forest plots.
         drawn: Any = pd.concat([tasks, mean]).itertuples()
         for y, row in enumerate(drawn):
             color = _GREY if row.low <= 0 <= row.high else _color(int(row.high < 0))
@@ -577,6 +622,7 @@ def differences_by_task(
             face = "white" if color == _GREY else color
             axes.hlines(y, row.low, row.high, color, linewidth=1.0, zorder=2)
             axes.plot([row.difference], [y], color=color, markerfacecolor=face, **shape)
+
         axes.axhline(len(tasks) - 0.5, color="0.7", linewidth=0.5)
         axes.set_yticks(range(len(tasks) + 1), labels)
         axes.set_ylim(len(tasks) + 0.7, -0.7)
@@ -620,6 +666,8 @@ def word_frequencies(
     """
     with _figure(2, 2, 1.8, ax, note) as panels:
         left, right = panels
+
+        # The paper shows the first words only: the list has hundreds.
         shown = cwe.head(num_types)
         for i, (role, name) in enumerate(
             {"needle": "common", "haystack": "uncommon"}.items()
@@ -631,6 +679,8 @@ def word_frequencies(
         of_all = f"Word type, by frequency (first {len(shown)} of {len(cwe)})"
         left.set(xlabel=of_all, ylabel="Frequency")
         left.set_title("Common words extraction", loc="left")
+
+        # On logarithmic axes the law is a straight line through the most frequent word.
         for i, (alpha, counts) in enumerate(sorted(fwe.items())):
             x, y = np.log(counts[["rank", "count"]].to_numpy(dtype=float)).T
             right.plot(x, y[0] - alpha * x, color=_color(i), linewidth=0.5, alpha=0.7)
@@ -701,19 +751,9 @@ def _figure(
     with style():
         if ax is None:
             width = SINGLE if columns == 1 and series <= 8 else DOUBLE
-            size = (
-                width,
-                (height + 3) * num_rows,
-            )  # more than the texts need: it is cut below
-            options: Any = {
-                "figsize": size,
-                "squeeze": False,
-                "FigureClass": PrintFigure,
-                **shared,
-            }
-            panels = list(plt.subplots(num_rows, columns, **options)[1].flat)
-            for spare in panels[count:]:
-                spare.remove()
+            # More than the texts need: the height is cut below.
+            size = (width, (height + 3) * num_rows)
+            panels = _new_panels(count, num_rows, columns, size, shared)
         else:
             panels = np.ravel(np.asarray(ax)).tolist()
             if len(panels) != count:
@@ -721,30 +761,57 @@ def _figure(
                     f"ax has {len(panels)} axes, the figure {count} panels: give {count}"
                 )
         yield panels[:count]
+
+        # What the caller drew is there: thresholds and notes are the same for all figures.
         figure: Any = panels[0].figure
-        named = (
-            threshold if isinstance(threshold, Mapping) else {"threshold": threshold}
-        )
-        levels = {name: value for name, value in named.items() if value is not None}
-        for axes, value in product(panels[:count], levels.values()):
-            axes.axhline(
-                value, color=_GREY, linewidth=0.7, linestyle=_THRESHOLD, zorder=1
-            )
-        names = ", ".join(f"{name} = {value:g}" for name, value in levels.items())
-        about = f"thin dashed: {names}" * bool(levels)
-        # notes of other panels of the figure stay
+        about = _draw_thresholds(panels[:count], threshold)
+        # Notes of other panels of the figure stay.
         parts = "; ".join([figure.get_supxlabel(), about, *notes]).split("; ")
         text = "; ".join(dict.fromkeys(filter(None, parts)))
         figure.supxlabel(
             text, fontsize="medium", x=0.99, ha="right", style="italic", wrap=True
         )
+
+        # Only now it is known how much of the height the texts take.
         if ax is None:
             figure.get_layout_engine().execute(figure)
-            whole, drawn = (
-                figure.get_figheight(),
-                panels[0].get_position(original=True).height,
-            )
+            whole = figure.get_figheight()
+            drawn = panels[0].get_position(original=True).height
             figure.set_figheight(whole + num_rows * (height - drawn * whole))
+
+
+def _new_panels(
+    count: int,
+    num_rows: int,
+    num_columns: int,
+    size: tuple[float, float],
+    shared: Mapping[str, Any],
+) -> list[Axes]:
+    """The panels of a new figure; those that stay empty are taken away."""
+    _, grid = plt.subplots(
+        num_rows,
+        num_columns,
+        figsize=size,
+        squeeze=False,
+        FigureClass=PrintFigure,
+        **shared,
+    )
+    panels: list[Axes] = list(grid.flat)
+    for spare in panels[count:]:
+        spare.remove()
+    return panels
+
+
+def _draw_thresholds(panels: Sequence[Axes], threshold: Threshold) -> str:
+    """A dashed line at each threshold in every panel; the note that names them."""
+    named = threshold if isinstance(threshold, Mapping) else {"threshold": threshold}
+    levels = {name: value for name, value in named.items() if value is not None}
+    if not levels:
+        return ""
+    for axes, value in product(panels, levels.values()):
+        axes.axhline(value, color=_GREY, linewidth=0.7, linestyle=_THRESHOLD, zorder=1)
+    names = ", ".join(f"{name} = {value:g}" for name, value in levels.items())
+    return f"thin dashed: {names}"
 
 
 def _color(i: int) -> str:

@@ -146,6 +146,7 @@ def render(
 def _plain(
     header: Sequence[str], rows: Sequence[Sequence[Field]], notes: Sequence[str]
 ) -> str:
+    # A column of numbers stays aligned where some of them have a star.
     has_marks = any(field.marked for row in rows for field in row)
     texts = [list(map(escape.one_line, header))]
     for row in rows:
@@ -158,6 +159,8 @@ def _plain(
                 for f in row
             ]
         )
+
+    # Names stand on the left, numbers on the right.
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     form = "  ".join(
         f"{{:{'>' if i else '<'}{width}}}" for i, width in enumerate(widths)
@@ -251,6 +254,7 @@ def table_text(
 def board_rows(summary: Summary, values: Sequence[str]) -> "pd.DataFrame":
     """The models of a summary of one category with claimed lengths as text and, by length, each of
     the values: 4096 for the score, '4096_low' ... for the others."""
+    # One row a model: the values of all lengths side by side.
     wide = summary.lengths.pivot(
         index=["run", "model"], columns="length", values=list(values)
     )
@@ -290,8 +294,10 @@ def models_text(
 
     Numbers whose limits are among the rows have their interval: ± the wider side.
     """
-    body: list[list[Field] | None] = []
     names = ["model", *columns]
+
+    # Groups, such as chat and base models, are set apart by a line.
+    body: list[list[Field] | None] = []
     for _, group in rows.groupby("group", sort=False):
         if body:
             body.append(None)
@@ -312,10 +318,14 @@ def _model_field(row: "pd.Series[Any]", column: str | int) -> Field:
             f"{value} [{possible}]" if possible not in ("", value) else value or "-"
         )
     if isinstance(value, str):
-        return Field(value, small=row["origin"] * (column == "model"))
+        return Field(value, small=row["origin"] if column == "model" else "")
+
+    # An incomplete score shows what there is of it.
     if math.isnan(value):
         have = row.get(f"{column}_have")
         return Field(have if isinstance(have, str) else "")
+
+    # The interval and the rank follow in small letters.
     small = []
     low, high = row.get(f"{column}_low", math.nan), row.get(f"{column}_high", math.nan)
     if not math.isnan(low):
@@ -323,6 +333,8 @@ def _model_field(row: "pd.Series[Any]", column: str | int) -> Field:
     rank = row.get(RANKS.get(str(column)), math.nan)
     if not math.isnan(rank):
         small.append(f"({ordinal(int(rank))})")
+
+    # The paper compares scores as they are printed.
     number = f"{value:.1f}"
     reached = column not in TITLES and float(number) >= row["threshold"]
     return Field(number, reached, small=" ".join(small))
@@ -330,6 +342,7 @@ def _model_field(row: "pd.Series[Any]", column: str | int) -> Field:
 
 def _effective_rules(models: "pd.DataFrame", category: str, percent: str) -> list[str]:
     """How the effective lengths of a table are judged, or why there are none."""
+    # Only what rows of this table were judged by.
     sources = models.loc[models["effective_length"] != "", "threshold_of"].unique()
     used = thresholds_text(models)
     tasks = "the 13 tasks" if category == "all" else f"the {category} tasks"
@@ -380,16 +393,21 @@ def task_table_text(
     cells = cells[cells["run"] == (run or runs[0])]
     if format == "csv":
         return escape.csv_text(cells, "%.4f")
+
     about, summary = cells[["run", "model"]].head(1), summary.of("all")
     means, of_model = summary.lengths.merge(about), summary.models.merge(about)
     by_task = {task: [task] for task in cells["task"]}
     for cell in cells.to_dict("records"):
         by_task[cell["task"]].append(_cell_text(cell))
+
+    # A mean over one task would be the same row once more.
     rows = list(by_task.values())
-    if (num_tasks := means["tasks"].max()) > 1:
-        small = " small" * has_own_threshold(cells["task"])
+    num_tasks = means["tasks"].max()
+    if num_tasks > 1:
+        small = " small" if has_own_threshold(cells["task"]) else ""
         texts = map(_score_text, means.to_dict("records"))
         rows.append([f"mean of {num_tasks}{small} tasks", *texts])
+
     below = [
         *_effective_notes(of_model),
         *model_notes(of_model),
@@ -480,6 +498,8 @@ def cell_notes(cells: "pd.DataFrame") -> list[str]:
     for what, is_so in unusual(cells).items():
         if is_so.any():
             notes.append(f"{_SENTENCES[what]}: {listed(names[is_so].unique(), 6)}.")
+
+    # A floor is told only where it could be taken for reading.
     if (cells["floor"] >= 1).any():
         notes.append(
             "Floor: what the better of two answers without reading scores (the beginning of the "
@@ -489,12 +509,16 @@ def cell_notes(cells: "pd.DataFrame") -> list[str]:
     below = not_above(cells)
     if below.any():
         notes.append(f"Not above the floor: {listed(places[below], 6)}.")
+
+    # A mean over the rest is not the mean that was asked for.
     rest = cells["rest"]
     if rest.any():
         means = (places + ": " + rest)[rest != ""]
         notes.append(
             f"Means over the rest, as max_failures allows: {listed(means, 5, '; ')}."
         )
+
+    # Notes of sources are lists in one text; each line is said once.
     parts = {
         part for note in cells["note"].dropna() for part in note.split("; ") if part
     }
@@ -528,6 +552,8 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
     import pandas as pd
 
     cells = list(cells)
+
+    # The names of the table, so that a note can be held against its rows.
     models = pd.DataFrame(
         [(cell.run, cell.model, cell.about.label or cell.model) for cell in cells],
         columns=["run", "model", "label"],
@@ -535,10 +561,10 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
     by_name: dict[str, list[Cell]] = {}
     for name, cell in zip(names_of(models), cells, strict=True):
         by_name.setdefault(name, []).append(cell)
+
     answered, unseen, silent = list[Cell](), set[str](), list[str]()
-    facts: dict[
-        str, dict[str, dict[str, None]]
-    ] = {}  # the names of each value of a field
+    # For each field its values, and who had each of them, in the order of the cells.
+    facts: dict[str, dict[str, dict[str, None]]] = {}
     for name, of_model in by_name.items():
         with_rows = [cell for cell in of_model if cell.present]
         answered += with_rows
@@ -548,25 +574,18 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
             server = cell.record["environment"].get("server") or {}
             if not server.get("counts", True):
                 unseen.add(name)
-        failures = (
-            []
-            if with_rows
-            else [f for cell in of_model for f in cell.failures.values()]
-        )
+
+        # A model without any answer has no row: its failures must not go unseen.
+        failures = []
+        if not with_rows:
+            failures = [f for cell in of_model for f in cell.failures.values()]
         if failures:
             silent.append(
                 f"{name} has no answer: {len(failures)} requests failed, the first: "
                 f"{failures[0].reason}."
             )
-    differ = []
-    for field, names_by_value in facts.items():
-        if len(names_by_value) > 1:
-            texts = [
-                f"{value} ({listed(names, _FEW)})"
-                for value, names in names_by_value.items()
-            ]
-            differ.append(f"{field} {listed(texts, _FEW)}")
-    notes = [f"Environments differ: {'; '.join(differ)}."] if differ else []
+
+    notes = _environment_notes(facts)
     notes += snapshot_notes(answered)
     if unseen:
         notes.append(
@@ -578,22 +597,41 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
     return notes if scores is None else notes + usage_notes(scores)
 
 
+def _environment_notes(facts: dict[str, dict[str, dict[str, None]]]) -> list[str]:
+    """A line on what differs between environments: by field, its values and who had each of
+    them."""
+    differ = []
+    for field, names_by_value in facts.items():
+        # What is the same everywhere needs no footnote.
+        if len(names_by_value) > 1:
+            texts = [
+                f"{value} ({listed(names, _FEW)})"
+                for value, names in names_by_value.items()
+            ]
+            differ.append(f"{field} {listed(texts, _FEW)}")
+    return [f"Environments differ: {'; '.join(differ)}."] if differ else []
+
+
 def usage_notes(scores: "pd.DataFrame") -> list[str]:
     """Lines below a table of rows of `score`: the mean tokens thought at each length, and what the
     answers of a service cost."""
     notes = []
     for (_, _, label), rows in scores.groupby(["run", "model", "label"], sort=False):
+        # Thoughts grow with the length, and with them the price of a score.
         thought = rows.groupby("length")["reasoning_tokens"].mean().round()
         if thought.any():
             means = [
                 f"{thought[n]:,.0f} at {length_name(n)}" for n in thought.index.tolist()
             ]
             notes.append(f"Tokens thought by {label}, on average: {', '.join(means)}.")
+
         if rows["empty"].all():
             notes.append(
                 f"Every answer of {label} is empty: check its template and stop tokens."
             )
-        if cost := rows["cost"].sum():
+
+        cost = rows["cost"].sum()
+        if cost:
             prompt, cached = (
                 rows[["num_prompt_tokens", "cached_tokens"]].sum().astype(int)
             )
@@ -609,9 +647,8 @@ def _facts(cell: Cell) -> Iterator[tuple[str, str]]:
     record = cell.record
     for environment in record.get("environments") or [record["environment"]]:
         commit = re.sub(r"^([0-9a-f]{7})[0-9a-f]+", r"\1", environment.get("git") or "")
-        device = str(environment.get("device") or "").partition(":")[
-            0
-        ]  # cuda:0, cuda:1 are alike
+        # cuda:0 and cuda:1 are alike.
+        device = str(environment.get("device") or "").partition(":")[0]
         packages = environment["packages"]
         known = environment | packages | {"commit": commit, "device": device}
         for name in (*_FACTS, *packages):

@@ -69,6 +69,8 @@ def show(*examples: Example) -> Html:
     """Examples in colours, for a notebook: legend, then each with its budget and its references."""
     legend = " ".join(_span(role.replace("_", " "), role) for role in ROLES)
     frame = "border:1px solid rgba(128,128,128,.4);border-radius:4px;padding:.6em .8em;margin:.5em 0;line-height:1.55"
+
+    # Styles stand in the elements: a notebook drops style sheets of its outputs.
     shown = [f'<div style="margin:.3em 0">{legend}</div>']
     for example in examples:
         body = "".join(
@@ -92,6 +94,7 @@ def to_terminal(example: Example, color: bool = True) -> str:
     lines = [escape.terminal(f"{example.task}: {_describe(example)}")]
     for stretch in parts(example):
         roles = [part.role for part in stretch]
+        # Only what differs from the rest of its stretch is named.
         usual = "haystack" if "haystack" in roles else roles[0]
         texts = []
         for part in stretch:
@@ -151,12 +154,13 @@ def _word_start(text: str, place: int) -> int:
 
 def _describe(example: Example) -> str:
     depths = example.depths
-    shown = ", ".join(f"{depth:.0f} %" for depth in depths[:8]) + ", …" * (
-        len(depths) > 8
-    )
-    where = (
-        f"; needle{'s' * (len(depths) > 1)} at {shown} of the context" if depths else ""
-    )
+    shown = ", ".join(f"{depth:.0f} %" for depth in depths[:8])
+    if len(depths) > 8:
+        shown += ", …"
+    where = ""
+    if depths:
+        needles = "needle" if len(depths) == 1 else "needles"
+        where = f"; {needles} at {shown} of the context"
     return (
         f"example {example.index}, {example.num_tokens:,} of {example.length:,} tokens "
         f"({example.max_new_tokens} for the answer){where}"
@@ -181,12 +185,16 @@ def _html(part: Part, example: Example) -> str:
     piece = part.piece
     if piece is None:
         return f'<span style="opacity:.6;font-style:italic">{escape.html(part.text)}</span>'
+
+    # What is asked for is bold: key and value of a needle, the answers in a gold document.
     bold: Sequence[str | None] = []
     if part.role in ("needle", "distractor"):
         bold = [piece.key, piece.value] if piece.value else example.references
     pattern = "|".join(
         re.escape(text) for text in sorted(filter(None, bold), key=len, reverse=True)
     )
+
+    # Every second run is one that matched.
     runs = re.split(f"({pattern})", part.text) if pattern else [part.text]
     inner = "".join(
         f"<b>{escape.html(run)}</b>" if i % 2 else escape.html(run)

@@ -296,10 +296,16 @@ def score(
         by_cell[key] = about, rows
     if not by_cell:
         return pd.DataFrame(columns=list(COLUMNS))
+    return _table_of(list(by_cell.values()))
+
+
+def _table_of(cells: list[tuple[JSON, Rows]]) -> "pd.DataFrame":
+    """The table of `score`, from the description and the judged rows of each cell."""
+    import pandas as pd
 
     # Facts of a cell are the same in all its rows: they are made once per cell and
-    # repeated as whole columns, which is many times faster than a dictionary per row.
-    descriptions, arrays = zip(*by_cell.values(), strict=True)
+    # repeated as whole columns, which is faster than a dictionary per row.
+    descriptions, arrays = zip(*cells, strict=True)
     counts = [len(rows) for rows in arrays]
     columns = pd.DataFrame(np.concatenate(arrays))
     columns["digest"] = columns["digest"].str.decode("ascii")
@@ -311,9 +317,7 @@ def score(
     table["label"] = own_labels(table, "label")
     table = table.take(np.repeat(np.arange(len(counts)), counts)).reset_index(drop=True)
     table = table.join(columns)[list(COLUMNS)]
-    table.attrs["empty_cells"] = [
-        about for about, rows in by_cell.values() if not len(rows)
-    ]
+    table.attrs["empty_cells"] = [about for about, rows in cells if not len(rows)]
     return table
 
 

@@ -323,6 +323,8 @@ def _select(
     for column, chosen in (("length", lengths), ("task", tasks)):
         if chosen is not None:
             wanted &= scores[column].isin(chosen)
+
+    # Nothing left is most often a typing error, or a run in which every request failed.
     if not wanted.any():
         failed = sum(cell["failed"] for cell in empty_cells)
         failures = ""

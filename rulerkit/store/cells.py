@@ -66,6 +66,7 @@ def _read_rows(
     example the first counts, and `report` is called. Raises `DamagedCell`, which names the line,
     for any other line that is not a row as it was written.
     """
+    # The line at which each example stands first.
     first: dict[int, int] = {}
     for number, line in enumerate(whole_lines(path), 1):
         if not (text := line.strip()):
@@ -78,6 +79,8 @@ def _read_rows(
                 "that line (its example is answered again) or start anew with fresh=True (--fresh), which "
                 "moves the old files aside"
             ) from None
+
+        # Two processes that wrote one cell at once leave two rows of one example.
         if index in first:
             report(
                 f"{path}, line {number}: a second row for example {index}, which stands in line "
@@ -119,6 +122,8 @@ class Cell:
     def __init__(
         self, path: Path, record: JSON, rows: list[JSON] | None = None
     ) -> None:
+        # The record is kept twice: as it was written, for comparing, and checked, for
+        # reading.
         self.path, self.record = path, record
         self.about = about = check_schema(Record, record)
         self.run, self.wanted, self.length = (
@@ -140,11 +145,14 @@ class Cell:
     @cached_property
     def present(self) -> list[int]:
         """The indices of the examples that have a row."""
+        # Indices are found without parsing the rows, which takes most of the time.
         rows = enumerate(self.rows) if "rows" in vars(self) else self._read(parse=False)
         return sorted(index for index, _ in rows)
 
     def stream(self) -> Iterator[JSON]:
         """The rows one by one, in the order of the file where they are not in memory."""
+        # A service may change its model in the middle of a run; its replies say which
+        # one answered.
         self.snapshots.clear()
         for _, row in (
             enumerate(self.rows) if "rows" in vars(self) else self._read(parse=True)
@@ -172,6 +180,8 @@ class Cell:
     @cached_property
     def failures(self) -> dict[int, Failure]:
         """The last attempt at each example that has no row, by index; damaged lines are skipped."""
+        # Every attempt is a line; the last one counts, and none where the example was
+        # answered later.
         attempts = dict[int, Failure]()
         for line in whole_lines(failures_file(self.path)):
             with suppress(ValueError, KeyError, TypeError):
@@ -194,6 +204,7 @@ class Cell:
     def without_soft(self) -> list[int]:
         """The answered examples that lack a soft score: of those with one reference, and of tasks
         that accept any of several."""
+        # A soft score needs one text whose probability is asked.
         part = self.about.result.task.match == "part"
         rows = (row for row in self.stream() if part or len(row["outputs"]) == 1)
         return [row["index"] for row in rows if row["index"] not in self.soft]
@@ -210,6 +221,7 @@ def load_cell(path: Path) -> Cell | None:
         if not cell.about.format:
             raise ValueError("it names no format")
     except OSError as error:
+        # Neither rows nor record: the cell was never begun.
         gone = isinstance(error, FileNotFoundError | NotADirectoryError)
         if gone and not path.exists():
             return None
@@ -257,6 +269,9 @@ def read_cells(
         [],
         path.with_suffix(".jsonl") if path.suffix == ".json" else path,
     )
+
+    # One damaged cell must not keep a user from reading all others, unless it is the
+    # one that was named.
     for file in [file_given] if path.is_file() else prediction_files(path, report):
         if not strict and not file.with_suffix(".json").exists():
             continue
@@ -277,6 +292,7 @@ def read_cells(
 def prediction_files(folder: Path, report: Report) -> list[Path]:
     """The prediction files below a folder, each folder once; a record alone stands for a cell that
     is still empty."""
+    # Links may form a circle.
     files, visited = set[Path](), set[str]()
 
     def unreadable(error: OSError) -> None:
@@ -290,11 +306,15 @@ def prediction_files(folder: Path, report: Report) -> list[Path]:
             folders.clear()
             continue
         visited.add(real)
+
+        # Hidden folders hold what notebooks and editors left behind.
         folders[:] = [name for name in sorted(folders) if not name.startswith(".")]
         for name in names:
             file = Path(place, name)
             if name.startswith(".") or name.endswith((".bak.jsonl", _FAILURES, _SOFT)):
                 continue
+
+            # Rows and record of a cell have one stem, so either stands for the cell.
             if file.suffix == ".jsonl" or (
                 file.suffix == ".json" and file.stem.isdigit()
             ):

@@ -5,7 +5,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from rulerkit.common.errors import UserError, counted, listed, shorten
 from rulerkit.common.settings import JSON
@@ -14,23 +14,29 @@ from rulerkit.store.cells import WAYS_OUT, Cell
 
 _FEW = 4  # values of a field that a footnote lists
 ABSENT = object()
-
-
 _LONGEST = 60  # characters of a value in a message
-
-
 _BEFORE = 20  # and how many of them before the first that differs
 
 
+class _Rule(NamedTuple):
+    """Cells that share some fields agree in their `result`, but for what may differ in it."""
+
+    shared: tuple[str, ...]
+    may_differ: tuple[str, ...]
+
+
+_ASKED_MODEL = ("prompt_format", "tokenizer", "model")
 _RULES = (
-    ("run model", "task length sources"),
-    ("run model task", "length"),
-    ("task", "length prompt_format tokenizer model"),
-    ("", "task length sources seed prompt_version prompt_format tokenizer model"),
+    # The cells of one model in one run,
+    _Rule(("run", "model"), ("task", "length", "sources")),
+    # those of one of its tasks,
+    _Rule(("run", "model", "task"), ("length",)),
+    # those of one task over all models,
+    _Rule(("task",), ("length", *_ASKED_MODEL)),
+    # and all cells of a table, which leaves the protocol.
+    _Rule((), ("task", "length", "sources", "seed", "prompt_version", *_ASKED_MODEL)),
 )
-"""Cells that share the first fields agree in their `result` except in the second ones: the cells of
-one model in one run, of one of its tasks, of one task over all models, and all cells (which leaves
-the protocol). Tokens for thinking are part of the prompt format, so they may differ between models;
+"""Tokens for thinking are part of the prompt format, so they may differ between models;
 `max_new_tokens` is part of the task, and may not."""
 
 
@@ -45,6 +51,8 @@ def check_same(cells: Iterable[Cell]) -> None:
     The numbers of examples may differ: tables show them.
     """
     ours = [cell for cell in cells if cell.present and cell.about.format]
+
+    # Room for a thought beside the length, or inside it, makes two different lengths.
     by_room: dict[str, Cell] = {}
     for cell in ours:
         form = cell.about.result.prompt_format
@@ -53,21 +61,28 @@ def check_same(cells: Iterable[Cell]) -> None:
     if len(by_room) > 1:
         (old, cell), (new, other), *_ = by_room.items()
         raise _mixed(cell, other, [("prompt_format.thinking_room", old, new)])
-    for shared, free in _RULES:
+
+    # Each cell is held against the first one that it shares the fields of a rule with.
+    for rule in _RULES:
         first: dict[tuple[str, ...], tuple[Cell, JSON]] = {}
         for cell in ours:
             result = cell.record["result"]
             defining = {
-                field: result[field] for field in result if field not in free.split()
+                field: value
+                for field, value in result.items()
+                if field not in rule.may_differ
             }
-            key = tuple(getattr(cell, name) for name in shared.split())
+            key = tuple(getattr(cell, name) for name in rule.shared)
             other, before = first.setdefault(key, (cell, defining))
-            if changes := differences(before, defining):
+            changes = differences(before, defining)
+            if changes:
                 raise _mixed(other, cell, changes)
 
 
 def _mixed(one: Cell, other: Cell, changes: list[tuple[str, Any, Any]]) -> UserError:
     field, old, new, more = describe_first(changes)
+
+    # Two runs of one model have cells of the same name.
     names = [f"{cell.model} {cell.task} {cell.length}" for cell in (one, other)]
     if one.run != other.run:
         names = [f"{names[0]} of run {one.run}", f"{names[1]} of run {other.run}"]
@@ -82,6 +97,8 @@ def differences(old: JSON, new: JSON) -> list[tuple[str, Any, Any]]:
     """Field, old and new value wherever two records differ in what defines their results."""
     if old == new:
         return []
+
+    # All fields of both, in the order of the older record.
     before, after = dict(_values(old)), dict(_values(new))
     changes = []
     for field in {**before, **after}:
@@ -112,6 +129,7 @@ def _counts(field: str, one_lacks_it: bool) -> bool:
 def describe_first(changes: list[tuple[str, Any, Any]]) -> tuple[str, str, str, str]:
     """The first of some differences in words: field, old value, new value, and how many more there
     are. Long values are cut around the first character that differs."""
+    # Long values, such as templates, often differ only in their middle.
     field, *values = changes[0]
     texts = ["absent" if value is ABSENT else json.dumps(value) for value in values]
     alike = len(os.path.commonprefix(texts))  # noqa: RUF071
@@ -125,6 +143,8 @@ def describe_first(changes: list[tuple[str, Any, Any]]) -> tuple[str, str, str, 
 def snapshot_notes(cells: Iterable[Cell]) -> list[str]:
     """A line for each model whose service named several versions of it in its replies, with the
     cells that hold several. The rows of the cells must have been read, as by `score`."""
+    # A model served elsewhere may be exchanged without notice: its replies are the only
+    # witness.
     cells, notes = list(cells), []
     for model in dict.fromkeys(cell.model for cell in cells):
         of_model = [cell for cell in cells if cell.model == model]
@@ -133,6 +153,9 @@ def snapshot_notes(cells: Iterable[Cell]) -> list[str]:
         )
         if len(versions) > 1:
             counts = [f"{name} ({counted(n, 'cell')})" for name, n in versions.items()]
+
+            # Cells that hold answers of several versions are worse than cells that
+            # differ.
             mixed = [
                 f"{c.run} {c.task} {c.length} ({', '.join(sorted(c.snapshots))})"
                 for c in of_model
@@ -161,6 +184,8 @@ def check_result(cell: Cell, result: JSON) -> None:
 def check_digests(cell: Cell, examples: Examples) -> None:
     """Raise a `UserError` where the prompts of the first and the last answer are not those that
     were answered."""
+    # Two prompts are enough: a change of the generator or of the tokenizer changes all
+    # of them.
     rows = [row for row in cell.rows if row["index"] < len(examples)]
     ends = rows if len(rows) < 2 else [rows[0], rows[-1]]
     for row in ends:

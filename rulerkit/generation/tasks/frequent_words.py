@@ -3,6 +3,7 @@ zeta distribution."""
 
 import re
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from random import Random
@@ -99,8 +100,61 @@ class FrequentWords(WordCount):
         )
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
+        words, ranked, usual_length = self._ranked_words(draft, budget)
+        counts = words.counts[ranked]
+        times = self._times(len(ranked))
+
+        def most(counts: np.ndarray) -> int:
+            """The largest total whose words fit, where each has this many tokens."""
+            totals = range(2 * budget.tokens + 2)
+            return (
+                bisect_right(totals, budget.tokens, key=lambda n: times(n) @ counts) - 1
+            )
+
+        def describe(row: int) -> tuple[str, None, None]:
+            rank = order[row]
+            if rank == 0:  # the dots
+                return "haystack", None, None
+            return "needle" if rank <= self.k else "distractor", None, None
+
+        # The most words that fit, whatever they are.
+        total, step = most(counts), 1
+
+        # Upstream finds the number of words with its first example and keeps it for all.
+        if self.protocol == "paper":
+            # one number of words, and with it one layout, for nearly all examples
+            mean, spread = usual_length
+            usual_counts = np.full(len(ranked), mean)
+            usual_counts[0] = counts[0]
+            usual_counts[1 : self.k + 1] += _MARGIN * spread
+            total, step = min(total, most(usual_counts)) // 10 * 10, 10
+
+        # Where the last entries round otherwise than counted, or two ranks are tied, a
+        # few words fewer.
+        for number in range(total, 0, -step):
+            occurrences = times(number)
+            if occurrences[self.k] <= occurrences[self.k + 1]:
+                continue  # a tie: the text would not tell which words are asked for
+            order = self.shuffle(np.repeat(np.arange(len(ranked)), occurrences), budget)
+            piece = budget.rows((words, ranked[order]), describe=describe, ending="\n")
+            if piece.num_tokens <= budget.tokens:
+                return [piece]
+        return None
+
+    def _times(self, num_words: int) -> Callable[[int], np.ndarray]:
+        """How often the word of each rank appears, by the number of all words: floor(N r^-alpha /
+        zeta(alpha))."""
         from scipy.special import zeta
 
+        ranks = np.arange(1, num_words + 1.0)
+        law = ranks ** -float(self.alpha) / float(zeta(self.alpha))
+        return lambda total: np.floor(total * law).astype(np.int64)
+
+    def _ranked_words(
+        self, draft: Draft, budget: ContextBudget
+    ) -> tuple[Units, np.ndarray, tuple[float, float]]:
+        """The words of the text with their tokens, which of them has each rank, and the mean and
+        the standard deviation of a word's tokens."""
         # Upstream's vocabulary is a fiftieth of the length.
         size = max(self.vocabulary or budget.length // 50, self.k + 2)
         if 26**self.word_length < 4 * size:
@@ -122,52 +176,8 @@ class FrequentWords(WordCount):
         others = pool.others(answers.texts, budget.random)[: size - len(answers)]
         words = joined([answers, pool])
         ranked = np.concatenate([np.arange(len(answers)), len(answers) + others])
-        counts = words.counts[ranked]
-
-        # The zeta law: the share of the word of each rank.
-        law = np.arange(1, len(ranked) + 1.0) ** -float(self.alpha) / float(
-            zeta(self.alpha)
-        )
-
-        def times(total: int) -> np.ndarray:
-            return np.floor(total * law).astype(np.int64)
-
-        def most(counts: np.ndarray) -> int:
-            """The largest total whose words fit, where each has this many tokens."""
-            totals = range(2 * budget.tokens + 2)
-            return (
-                bisect_right(totals, budget.tokens, key=lambda n: times(n) @ counts) - 1
-            )
-
-        def describe(row: int) -> tuple[str, None, None]:
-            rank = order[row]
-            if rank == 0:  # the dots
-                return "haystack", None, None
-            return "needle" if rank <= self.k else "distractor", None, None
-
-        # The most words that fit, whatever they are.
-        total, step = most(counts), 1
-
-        # Upstream finds the number of words with its first example and keeps it for
-        # all.
-        if self.protocol == "paper":
-            # one number of words, and with it one layout, for nearly all examples
-            usual_counts = np.full(len(ranked), pool.counts.mean())
-            usual_counts[0] = counts[0]
-            usual_counts[1 : self.k + 1] += _MARGIN * pool.counts.std()
-            total, step = min(total, most(usual_counts)) // 10 * 10, 10
-
-        # Where the last entries round otherwise than counted, or two ranks are tied, a
-        # few words fewer.
-        for number in range(total, 0, -step):
-            occurrences = times(number)
-            if occurrences[self.k] <= occurrences[self.k + 1]:
-                continue  # a tie: the text would not tell which words are asked for
-            order = self.shuffle(np.repeat(np.arange(len(ranked)), occurrences), budget)
-            piece = budget.rows((words, ranked[order]), describe=describe, ending="\n")
-            if piece.num_tokens <= budget.tokens:
-                return [piece]
-        return None
+        spread = float(pool.counts.mean()), float(pool.counts.std())
+        return words, ranked, spread
 
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
